@@ -1,0 +1,198 @@
+//! What a cache is told before its first request, and what is refused.
+
+use crate::cost::Linear;
+use crate::policy::{Granule, Matching, Overlap, PolicyKind};
+
+/// Sizes and choices of one cache. Everything but the capacity has a default.
+///
+/// ```
+/// use mrrc::{Config, policy::PolicyKind};
+/// let core = Config { policy: PolicyKind::Fmrd, evict: 0.2, ..Config::new(8192) }.build()?;
+/// # Ok::<(), mrrc::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `C`: the most pages that may be registered at once.
+    pub capacity: u64,
+    /// Who leaves when the cache is full: `mrrc`.
+    pub policy: PolicyKind,
+    /// The share of the capacity that the resorting section is filled up to: 0.5.
+    pub resort: f64,
+    /// The share of the capacity that a batch of victims holds at least: 0.1.
+    pub evict: f64,
+    /// The most regions that may be registered at once, where the registrar has such a limit: none.
+    pub max_regions: Option<u64>,
+    /// The most pages in one region; longer gaps are cut: no limit.
+    pub max_region_pages: Option<u64>,
+    /// What becomes of regions that a request overlaps: what the policy's scheme says.
+    pub overlap: Option<Overlap>,
+    /// When a cached region serves a request: what the policy's scheme says.
+    pub matching: Option<Matching>,
+    /// The costs that cost-aware policies weigh: the paper's.
+    pub cost: Linear,
+    /// Pages in a bucket of `firehose`: 16 (64 KiB).
+    pub bucket_pages: u64,
+    /// Entries in the table of `lazy`: 4,096.
+    pub table_entries: u64,
+    /// Entries that `libfabric` caches at most: 1,024.
+    pub cache_entries: u64,
+    /// References back that `lru-k` looks: 2.
+    pub lru_k: u32,
+}
+
+impl Config {
+    /// A cache of `capacity` pages with the defaults.
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            policy: PolicyKind::Mrrc,
+            resort: 0.5,
+            evict: 0.1,
+            max_regions: None,
+            max_region_pages: None,
+            overlap: None,
+            matching: None,
+            cost: Linear::PAPER,
+            bucket_pages: 16,
+            table_entries: 4096,
+            cache_entries: 1024,
+            lru_k: 2,
+        }
+    }
+
+    /// The core of a cache with the policy that the configuration names.
+    ///
+    /// # Errors
+    /// What [`Config::check`] finds.
+    pub fn build(&self) -> Result<crate::Core, ConfigError> {
+        crate::Core::with_policy(self, self.policy.build(self))
+    }
+
+    /// A fraction of the capacity in pages: an IEEE product, rounded down.
+    pub fn pages_of(&self, fraction: f64) -> u64 {
+        (fraction * self.capacity as f64) as u64
+    }
+
+    /// Finds the first thing that is wrong.
+    ///
+    /// # Errors
+    /// [`ConfigError`], one variant for each kind of mistake.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.capacity == 0 {
+            return Err(ConfigError::ZeroCapacity);
+        }
+        for (name, value) in [("resort", self.resort), ("evict", self.evict)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(ConfigError::Fraction { name, value });
+            }
+        }
+        let limits = [
+            ("max_regions", self.max_regions),
+            ("max_region_pages", self.max_region_pages),
+            ("bucket_pages", Some(self.bucket_pages)),
+            ("table_entries", Some(self.table_entries)),
+            ("cache_entries", Some(self.cache_entries)),
+            ("lru_k", Some(self.lru_k.into())),
+        ];
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| *limit == Some(0)) {
+            return Err(ConfigError::ZeroLimit { name });
+        }
+        if !self.cost.is_valid() {
+            return Err(ConfigError::Cost { cost: self.cost });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_granule(&self, granule: Granule) -> Result<(), ConfigError> {
+        match (granule, self.overlap, self.matching) {
+            (Granule::Region, ..) | (_, None | Some(Overlap::Split), None | Some(Matching::Contain)) => Ok(()),
+            _ => Err(ConfigError::Granule { policy: self.policy }),
+        }
+    }
+}
+
+/// Why a cache cannot be configured so.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No page may be registered.
+    #[error("capacity is 0 pages: a cache needs room for one page at least (policy `none` caches nothing)")]
+    ZeroCapacity,
+    /// A fraction outside 0 to 1.
+    #[error("{name} is {value}: a fraction of the capacity lies between 0 and 1")]
+    Fraction {
+        /// Which one.
+        name: &'static str,
+        /// What it was set to.
+        value: f64,
+    },
+    /// A limit of nothing.
+    #[error("{name} is 0: leave it out for the default")]
+    ZeroLimit {
+        /// Which one.
+        name: &'static str,
+    },
+    /// A cost that is negative or not a number.
+    #[error("cost model ({cost}): every constant is a finite number of microseconds, 0 or more")]
+    Cost {
+        /// What it was set to.
+        cost: Linear,
+    },
+    /// No policy has that name.
+    #[error("unknown policy `{name}`: choose from {}", names())]
+    UnknownPolicy {
+        /// What was asked for.
+        name: String,
+    },
+    /// Pages and buckets are neither merged nor matched exactly.
+    #[error("policy `{policy}` caches pages or buckets, which only split at overlaps and match by containment")]
+    Granule {
+        /// Which policy.
+        policy: PolicyKind,
+    },
+}
+
+fn names() -> String {
+    PolicyKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_has_its_own_error() {
+        let base = Config::new(100);
+        let refused = |config: Config| config.build().err().expect("refused");
+        assert_eq!(refused(Config::new(0)), ConfigError::ZeroCapacity);
+        for value in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(matches!(
+                refused(Config { resort: value, ..base.clone() }),
+                ConfigError::Fraction { name: "resort", .. }
+            ));
+            assert!(matches!(
+                refused(Config { evict: value, ..base.clone() }),
+                ConfigError::Fraction { name: "evict", .. }
+            ));
+        }
+        assert_eq!(
+            refused(Config { max_regions: Some(0), ..base.clone() }),
+            ConfigError::ZeroLimit { name: "max_regions" }
+        );
+        assert_eq!(
+            refused(Config { bucket_pages: 0, ..base.clone() }),
+            ConfigError::ZeroLimit { name: "bucket_pages" }
+        );
+        let cost = Linear { reg_page: -1.0, ..Linear::PAPER };
+        assert_eq!(refused(Config { cost, ..base.clone() }), ConfigError::Cost { cost });
+        assert_eq!(base.check(), Ok(()));
+    }
+
+    #[test]
+    fn fractions_are_products_rounded_down() {
+        assert_eq!(Config::new(100).pages_of(0.29), 28); // 0.29 · 100 is 28.999999999999996
+        assert_eq!(Config::new(97).pages_of(0.33), 32);
+        assert_eq!(Config::new(7).pages_of(0.0), 0);
+        assert_eq!(Config::new(50).pages_of(1.0), 50);
+    }
+}

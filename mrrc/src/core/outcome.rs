@@ -1,0 +1,174 @@
+//! The answer to a request: what is there, what is to be registered, what has to go first.
+
+use crate::range::PageRange;
+use crate::regions::RegionId;
+
+/// What a request found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// A cached region that is the request.
+    Exact,
+    /// A cached region that contains it.
+    Subset,
+    /// Several cached regions that cover it together.
+    Covered,
+    /// Cached regions that cover some of it.
+    Partial,
+    /// Nothing.
+    Miss,
+}
+
+impl Found {
+    /// Whether nothing has to be registered.
+    pub fn is_hit(self) -> bool {
+        matches!(self, Self::Exact | Self::Subset | Self::Covered)
+    }
+}
+
+/// A part of the request, served by one region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Segment {
+    /// Already registered: usable at once, also while gaps are being registered.
+    Ready {
+        /// The region that covers it.
+        region: RegionId,
+        /// The pages of the request that it covers.
+        range: PageRange,
+    },
+    /// To be registered, once the victims are deregistered.
+    Gap {
+        /// The region that it becomes; `None` when it is registered for this request alone and
+        /// deregistered when that ends.
+        region: Option<RegionId>,
+        /// What to register. It can hold more than was asked for: a merged hull, a whole bucket.
+        range: PageRange,
+    },
+}
+
+impl Segment {
+    /// The pages of the segment.
+    pub fn range(&self) -> PageRange {
+        match *self {
+            Self::Ready { range, .. } | Self::Gap { range, .. } => range,
+        }
+    }
+}
+
+/// A region that is to be deregistered.
+///
+/// Its id is free for other regions from now on: look up what was kept under it before acting on
+/// the segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaving {
+    /// The name that it had.
+    pub region: RegionId,
+    /// The pages that it holds.
+    pub range: PageRange,
+}
+
+/// What a request comes to. Act on it in this order: deregister each batch, register each gap.
+#[derive(Debug)]
+pub struct Outcome {
+    found: Found,
+    bypass: bool,
+    segments: Vec<Segment>,
+    leaving: Leavers,
+}
+
+impl Outcome {
+    pub(super) fn new() -> Self {
+        Self { found: Found::Miss, bypass: false, segments: Vec::new(), leaving: Leavers::default() }
+    }
+
+    #[inline]
+    pub(super) fn start(&mut self, found: Found) {
+        self.found = found;
+        self.bypass = false;
+        self.segments.clear();
+        self.leaving.clear();
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, segment: Segment) {
+        self.segments.push(segment);
+    }
+
+    pub(super) fn set_bypass(&mut self) {
+        self.bypass = true;
+    }
+
+    pub(super) fn leaving_mut(&mut self) -> &mut Leavers {
+        &mut self.leaving
+    }
+
+    /// What the request found when it came.
+    #[inline]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// Whether the gaps are registered for this request alone, because it does not fit.
+    #[inline]
+    pub fn is_bypass(&self) -> bool {
+        self.bypass
+    }
+
+    /// The parts of the request, in address order.
+    #[inline]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// What has to be registered, in address order.
+    pub fn gaps(&self) -> impl Iterator<Item = PageRange> {
+        self.segments.iter().filter_map(|segment| match segment {
+            Segment::Gap { range, .. } => Some(*range),
+            Segment::Ready { .. } => None,
+        })
+    }
+
+    /// What has to be deregistered first; each batch in one operation.
+    pub fn batches(&self) -> impl Iterator<Item = &[Leaving]> {
+        self.leaving.batches()
+    }
+}
+
+/// Regions that leave, in batches.
+#[derive(Debug, Default)]
+pub struct Leavers {
+    regions: Vec<Leaving>,
+    /// Where each batch ends.
+    ends: Vec<usize>,
+}
+
+impl Leavers {
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.regions.clear();
+        self.ends.clear();
+    }
+
+    pub(super) fn push(&mut self, leaving: Leaving) {
+        self.regions.push(leaving);
+    }
+
+    /// Closes the open batch; false if it is empty.
+    pub(super) fn close(&mut self) -> bool {
+        let open = self.regions.len() > self.ends.last().copied().unwrap_or(0);
+        if open {
+            self.ends.push(self.regions.len());
+        }
+        open
+    }
+
+    /// Each batch, to be deregistered in one operation.
+    pub fn batches(&self) -> impl Iterator<Item = &[Leaving]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.regions[start..end])
+    }
+
+    /// Whether nothing leaves.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+}

@@ -1,0 +1,537 @@
+//! Which region covers a page: the look-up that every hit begins with.
+//!
+//! Regions never overlap here, so a page belongs to one region at most. The address space is cut
+//! into blocks of 2^14 pages (64 MiB). A hash table finds a block's *entry*, and an entry says which
+//! regions touch its block, in the cheapest form that can:
+//!
+//! * nothing: no region touches it;
+//! * a region: only this one does;
+//! * a *leaf*: up to eight do, sorted by where they start;
+//! * a *fork*: more do, and sixteen sub-blocks have an entry each.
+//!
+//! Below a block lie sub-blocks of 2^10, 2^6 and 2^2 pages; four pages hold four regions at most, so
+//! a leaf always suffices there. Leaves and forks are 64-byte lines in one arena. A look-up touches
+//! one line of the hash table, one or two lines of the arena (three where regions are small and
+//! dense), and then the region itself: look-ups return a *candidate*, the only region that can hold
+//! the page, and the caller compares ranges. Costs follow the number of regions, not of pages.
+//!
+//! A region that touches more than [`GIANT_BLOCKS`] blocks (64 GiB) stands in an ordered map
+//! instead; look-ups consult it last, and only when there is such a region.
+
+use crate::range::PageRange;
+use crate::regions::{RegionId, Regions};
+use std::collections::BTreeMap;
+
+mod blocks;
+
+use blocks::Blocks;
+
+/// log2 of the pages in a block.
+const BLOCK_BITS: u32 = 14;
+/// log2 of the children of a fork.
+const FORK_BITS: u32 = 4;
+const LEAF_REGIONS: usize = 8;
+/// A fork whose sub-blocks hold no more regions than this becomes a leaf again. Well below
+/// [`LEAF_REGIONS`], so that a region that comes and goes does not rebuild it each time.
+const REJOIN_REGIONS: usize = 4;
+const GIANT_BLOCKS: u64 = 1024;
+
+/// What touches a block or sub-block. The low two bits tell the kind, the others the region or line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(u32);
+
+enum Kind {
+    Nothing,
+    Region(RegionId),
+    Leaf(u32),
+    Fork(u32),
+}
+
+impl Entry {
+    const NOTHING: Self = Self(0);
+    const FORK: u32 = 3;
+
+    fn region(id: RegionId) -> Self {
+        assert!(id.raw() < 1 << 30, "the index names at most 2^30 regions");
+        Self(id.raw() << 2 | 1)
+    }
+
+    fn leaf(line: u32) -> Self {
+        Self(line << 2 | 2)
+    }
+
+    fn fork(line: u32) -> Self {
+        Self(line << 2 | Self::FORK)
+    }
+
+    #[inline]
+    fn kind(self) -> Kind {
+        match self.0 & 3 {
+            2 => Kind::Leaf(self.0 >> 2),
+            Self::FORK => Kind::Fork(self.0 >> 2),
+            _ => RegionId::from_raw(self.0 >> 2).map_or(Kind::Nothing, Kind::Region),
+        }
+    }
+}
+
+/// A leaf or a fork.
+///
+/// Fork: sixteen entries. Leaf: words 0 to 3 hold eight 16-bit lanes with the page, relative to the
+/// block, from which the region of words 4 to 11 with the same number covers it.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u32; 16]);
+
+/// A lane that holds no region: above every relative page.
+const NO_LANE: u64 = 0x7fff;
+const LANES: u64 = 0x0001_0001_0001_0001;
+const LANE_TOPS: u64 = 0x8000_8000_8000_8000;
+const FIRST_REGION: usize = 4;
+
+impl Line {
+    const EMPTY_LEAF: Self = {
+        let no_lanes = (NO_LANE | NO_LANE << 16) as u32;
+        let mut words = [0; 16];
+        let mut i = 0;
+        while i < FIRST_REGION {
+            words[i] = no_lanes;
+            i += 1;
+        }
+        Self(words)
+    };
+
+    /// The last region of a leaf that starts at or before the page, if any does. All eight lanes are
+    /// compared at once: the guard bit of a lane survives the subtraction if the page is not smaller.
+    #[inline]
+    fn candidate(&self, relative: u64) -> Option<RegionId> {
+        let words = &self.0;
+        let low = u64::from(words[0]) | u64::from(words[1]) << 32;
+        let high = u64::from(words[2]) | u64::from(words[3]) << 32;
+        let page = (relative | 0x8000).wrapping_mul(LANES);
+        let low = ((page - low) & LANE_TOPS) >> 15;
+        let high = ((page - high) & LANE_TOPS) >> 15;
+        let reached = (low + high).wrapping_mul(LANES) >> 48;
+        RegionId::from_raw(if reached == 0 { 0 } else { words[(FIRST_REGION - 1 + reached as usize) & 15] })
+    }
+
+    fn leaf_regions(&self) -> impl Iterator<Item = RegionId> {
+        self.0[FIRST_REGION..FIRST_REGION + LEAF_REGIONS].iter().map_while(|&raw| RegionId::from_raw(raw))
+    }
+
+    fn set_lane(&mut self, lane: usize, relative: u64) {
+        let shift = 16 * (lane % 2);
+        let word = &mut self.0[lane / 2];
+        *word = *word & !(0xffff << shift) | (relative as u32) << shift;
+    }
+
+    fn lane(&self, lane: usize) -> u64 {
+        u64::from(self.0[lane / 2] >> (16 * (lane % 2)) & 0xffff)
+    }
+
+    /// Puts a region into a leaf that has room.
+    fn insert(&mut self, relative: u64, id: RegionId) {
+        let mut at = self.leaf_regions().count();
+        debug_assert!(at < LEAF_REGIONS);
+        while at > 0 && self.lane(at - 1) > relative {
+            self.set_lane(at, self.lane(at - 1));
+            self.0[FIRST_REGION + at] = self.0[FIRST_REGION + at - 1];
+            at -= 1;
+        }
+        self.set_lane(at, relative);
+        self.0[FIRST_REGION + at] = id.raw();
+    }
+
+    /// Takes a region out of a leaf; returns how many are left.
+    fn remove(&mut self, id: RegionId) -> usize {
+        let count = self.leaf_regions().count();
+        let Some(at) = self.leaf_regions().position(|other| other == id) else {
+            debug_assert!(false, "{id:?} is in the leaf");
+            return count;
+        };
+        for next in at + 1..count {
+            self.set_lane(next - 1, self.lane(next));
+            self.0[FIRST_REGION + next - 1] = self.0[FIRST_REGION + next];
+        }
+        self.set_lane(count - 1, NO_LANE);
+        self.0[FIRST_REGION + count - 1] = 0;
+        count - 1
+    }
+
+    fn entry(&self, child: usize) -> Entry {
+        Entry(self.0[child])
+    }
+}
+
+/// A block or sub-block: where it starts and how large it is.
+#[derive(Clone, Copy)]
+struct Block {
+    start: u64,
+    bits: u32,
+}
+
+impl Block {
+    fn of(number: u64) -> Self {
+        Self { start: number << BLOCK_BITS, bits: BLOCK_BITS }
+    }
+
+    fn last(self) -> u64 {
+        self.start + (1 << self.bits) - 1
+    }
+
+    /// Where the region starts in this block; 0 if it starts before.
+    fn relative(self, range: PageRange) -> u64 {
+        range.start().saturating_sub(self.start)
+    }
+
+    /// The sub-blocks that a range touches.
+    fn children(self, range: PageRange) -> impl Iterator<Item = (usize, Self)> + use<> {
+        let bits = self.bits - FORK_BITS;
+        let first = self.relative(range) >> bits;
+        let last = ((range.end() - 1).min(self.last()) - self.start) >> bits;
+        (first..=last).map(move |child| (child as usize, Self { start: self.start + (child << bits), bits }))
+    }
+}
+
+/// The address index of one domain's regions.
+pub(crate) struct Index {
+    blocks: Blocks,
+    lines: Vec<Line>,
+    free: Vec<u32>,
+    /// Regions of more than [`GIANT_BLOCKS`] blocks, by their first page.
+    giants: BTreeMap<u64, RegionId>,
+}
+
+impl Index {
+    pub(crate) fn new() -> Self {
+        Self { blocks: Blocks::new(), lines: Vec::new(), free: Vec::new(), giants: BTreeMap::new() }
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn memory(&self) -> usize {
+        self.blocks.memory()
+            + self.lines.capacity() * size_of::<Line>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.giants.len() * 2 * size_of::<(u64, RegionId)>()
+    }
+
+    /// The region that contains the whole range.
+    #[inline]
+    pub(crate) fn find(&self, range: PageRange, regions: &Regions) -> Option<RegionId> {
+        match self.candidate(range.start()) {
+            Some(id) if regions.get(id).range().contains(range) => Some(id),
+            _ if self.giants.is_empty() => None,
+            _ => self.giant_at(range.start()).filter(|&id| regions.get(id).range().contains(range)),
+        }
+    }
+
+    /// The only region short of a giant that can cover the page.
+    #[inline]
+    fn candidate(&self, page: u64) -> Option<RegionId> {
+        let mut entry = self.blocks.get(page >> BLOCK_BITS);
+        let mut bits = BLOCK_BITS;
+        loop {
+            match entry.kind() {
+                Kind::Nothing => return None,
+                Kind::Region(id) => return Some(id),
+                Kind::Leaf(line) => return self.lines[line as usize].candidate(page & ((1 << bits) - 1)),
+                Kind::Fork(line) => {
+                    bits -= FORK_BITS;
+                    entry = self.lines[line as usize].entry((page >> bits & 15) as usize);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn giant_at(&self, page: u64) -> Option<RegionId> {
+        self.giants.range(..=page).next_back().map(|(_, &id)| id)
+    }
+
+    /// Appends the regions that overlap the range, in address order.
+    pub(crate) fn overlaps(&self, range: PageRange, regions: &Regions, found: &mut Vec<RegionId>) {
+        let first = found.len();
+        let numbers = block_numbers(range);
+        // A range of more blocks than there are: look at all blocks that exist instead.
+        if numbers.end() - numbers.start() > 2 * self.blocks.len() as u64 {
+            for (number, entry) in self.blocks.iter() {
+                if numbers.contains(&number) {
+                    self.collect(entry, Block::of(number), range, regions, first, found);
+                }
+            }
+            found[first..].sort_unstable_by_key(|&id| regions.get(id).range().start());
+            found.dedup();
+        } else {
+            for number in numbers {
+                self.collect(self.blocks.get(number), Block::of(number), range, regions, first, found);
+            }
+        }
+        if !self.giants.is_empty() {
+            let before = self.giant_at(range.start()).filter(|&id| regions.get(id).range().overlaps(range));
+            found.extend(before);
+            found.extend(self.giants.range(range.start() + 1..range.end()).map(|(_, &id)| id));
+            found[first..].sort_unstable_by_key(|&id| regions.get(id).range().start());
+        }
+    }
+
+    fn collect(
+        &self,
+        entry: Entry,
+        block: Block,
+        range: PageRange,
+        regions: &Regions,
+        first: usize,
+        found: &mut Vec<RegionId>,
+    ) {
+        // A region that spans several sub-blocks turns up in each, one after the other.
+        let mut take = |id: RegionId| {
+            if regions.get(id).range().overlaps(range) && found[first..].last() != Some(&id) {
+                found.push(id);
+            }
+        };
+        match entry.kind() {
+            Kind::Nothing => {}
+            Kind::Region(id) => take(id),
+            Kind::Leaf(line) => self.lines[line as usize].leaf_regions().for_each(take),
+            Kind::Fork(line) => {
+                for (child, sub) in block.children(range) {
+                    self.collect(self.lines[line as usize].entry(child), sub, range, regions, first, found);
+                }
+            }
+        }
+    }
+
+    /// Adds a region; it must overlap none that is in the index.
+    pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {
+        let range = regions.get(id).range();
+        let numbers = block_numbers(range);
+        if numbers.end() - numbers.start() > GIANT_BLOCKS {
+            self.giants.insert(range.start(), id);
+            return;
+        }
+        for number in numbers {
+            let entry = self.blocks.get(number);
+            let entry = self.add(entry, Block::of(number), range, id, regions);
+            self.blocks.set(number, entry);
+        }
+    }
+
+    /// The entry of a block once the region is added.
+    fn add(&mut self, entry: Entry, block: Block, range: PageRange, id: RegionId, regions: &Regions) -> Entry {
+        match entry.kind() {
+            Kind::Nothing => Entry::region(id),
+            Kind::Region(other) => {
+                let mut leaf = Line::EMPTY_LEAF;
+                leaf.insert(block.relative(regions.get(other).range()), other);
+                leaf.insert(block.relative(range), id);
+                Entry::leaf(self.new_line(leaf))
+            }
+            Kind::Leaf(line) => {
+                let leaf = self.lines[line as usize];
+                if leaf.leaf_regions().count() < LEAF_REGIONS {
+                    self.lines[line as usize].insert(block.relative(range), id);
+                    return entry;
+                }
+                self.lines[line as usize] = Line([0; 16]);
+                for other in leaf.leaf_regions() {
+                    self.add_to_children(line, block, regions.get(other).range(), other, regions);
+                }
+                self.add_to_children(line, block, range, id, regions);
+                Entry::fork(line)
+            }
+            Kind::Fork(line) => {
+                self.add_to_children(line, block, range, id, regions);
+                entry
+            }
+        }
+    }
+
+    fn add_to_children(&mut self, line: u32, block: Block, range: PageRange, id: RegionId, regions: &Regions) {
+        for (child, sub) in block.children(range) {
+            let entry = self.lines[line as usize].entry(child);
+            let entry = self.add(entry, sub, range, id, regions);
+            self.lines[line as usize].0[child] = entry.0;
+        }
+    }
+
+    /// Removes a region that is in the index.
+    pub(crate) fn remove(&mut self, id: RegionId, regions: &Regions) {
+        let range = regions.get(id).range();
+        let numbers = block_numbers(range);
+        if numbers.end() - numbers.start() > GIANT_BLOCKS {
+            self.giants.remove(&range.start());
+            return;
+        }
+        for number in numbers {
+            let entry = self.blocks.get(number);
+            let entry = self.take(entry, Block::of(number), range, id, regions);
+            self.blocks.set(number, entry);
+        }
+    }
+
+    /// The entry of a block once the region is taken out.
+    fn take(&mut self, entry: Entry, block: Block, range: PageRange, id: RegionId, regions: &Regions) -> Entry {
+        match entry.kind() {
+            Kind::Nothing => entry,
+            Kind::Region(_) => Entry::NOTHING,
+            Kind::Leaf(line) => {
+                if self.lines[line as usize].remove(id) > 1 {
+                    return entry;
+                }
+                let last = self.lines[line as usize].leaf_regions().next();
+                self.free.push(line);
+                last.map_or(Entry::NOTHING, Entry::region)
+            }
+            Kind::Fork(line) => {
+                for (child, sub) in block.children(range) {
+                    let entry = self.lines[line as usize].entry(child);
+                    let entry = self.take(entry, sub, range, id, regions);
+                    self.lines[line as usize].0[child] = entry.0;
+                }
+                self.rejoin(line, block, regions).unwrap_or(entry)
+            }
+        }
+    }
+
+    /// The entry that replaces a fork which few regions touch.
+    fn rejoin(&mut self, line: u32, block: Block, regions: &Regions) -> Option<Entry> {
+        let fork = self.lines[line as usize];
+        let mut ids = [None; REJOIN_REGIONS];
+        let mut count = 0;
+        for child in 0..16 {
+            let mut take = |id| {
+                if count > 0 && ids[count - 1] == Some(id) {
+                    return true;
+                }
+                if count == REJOIN_REGIONS {
+                    return false;
+                }
+                ids[count] = Some(id);
+                count += 1;
+                true
+            };
+            let few = match fork.entry(child).kind() {
+                Kind::Nothing => true,
+                Kind::Region(id) => take(id),
+                Kind::Leaf(leaf) => self.lines[leaf as usize].leaf_regions().all(take),
+                Kind::Fork(_) => false,
+            };
+            if !few {
+                return None;
+            }
+        }
+        for child in 0..16 {
+            if let Kind::Leaf(leaf) = fork.entry(child).kind() {
+                self.free.push(leaf);
+            }
+        }
+        match ids {
+            [None, ..] => {
+                self.free.push(line);
+                Some(Entry::NOTHING)
+            }
+            [Some(only), None, ..] => {
+                self.free.push(line);
+                Some(Entry::region(only))
+            }
+            _ => {
+                let mut leaf = Line::EMPTY_LEAF;
+                for id in ids.into_iter().flatten() {
+                    leaf.insert(block.relative(regions.get(id).range()), id);
+                }
+                self.lines[line as usize] = leaf;
+                Some(Entry::leaf(line))
+            }
+        }
+    }
+
+    fn new_line(&mut self, line: Line) -> u32 {
+        if let Some(free) = self.free.pop() {
+            self.lines[free as usize] = line;
+            return free;
+        }
+        self.lines.push(line);
+        u32::try_from(self.lines.len() - 1).ok().filter(|&line| line < 1 << 30).expect("at most 2^30 lines")
+    }
+}
+
+fn block_numbers(range: PageRange) -> std::ops::RangeInclusive<u64> {
+    range.start() >> BLOCK_BITS..=(range.end() - 1) >> BLOCK_BITS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Ranges of all scales, clustered so that leaves fork and rejoin.
+    fn ranges() -> impl Strategy<Value = PageRange> {
+        let start = prop_oneof![
+            4 => 0u64..256,
+            4 => (1u64 << 14) - 64..(1 << 14) + 64,
+            2 => 0u64..1 << 18,
+            1 => 0u64..1 << 51,
+        ];
+        let pages = prop_oneof![6 => 1u64..4, 4 => 1u64..64, 2 => 1u64..4096, 1 => 1u64..1 << 20, 1 => 1u64..1 << 40];
+        (start, pages).prop_map(|(start, pages)| PageRange::new(start, pages).unwrap())
+    }
+
+    fn check(index: &Index, regions: &Regions, model: &BTreeMap<u64, RegionId>, probe: PageRange) {
+        let overlapping: Vec<_> =
+            model.values().copied().filter(|&id| regions.get(id).range().overlaps(probe)).collect();
+        let mut found = Vec::new();
+        index.overlaps(probe, regions, &mut found);
+        assert_eq!(found, overlapping, "overlaps of {probe:?}");
+        let containing = overlapping.into_iter().find(|&id| regions.get(id).range().contains(probe));
+        assert_eq!(index.find(probe, regions), containing, "find {probe:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 300 }))]
+        #[test]
+        fn finds_what_an_ordered_map_finds(steps in prop::collection::vec((ranges(), any::<bool>()), 1..200)) {
+            let mut regions = Regions::new();
+            let mut index = Index::new();
+            let mut model = BTreeMap::new();
+            for (range, removes) in steps {
+                let mut found = Vec::new();
+                index.overlaps(range, &regions, &mut found);
+                if found.is_empty() {
+                    let id = regions.insert(range);
+                    index.insert(id, &regions);
+                    model.insert(range.start(), id);
+                } else if removes {
+                    for id in found {
+                        index.remove(id, &regions);
+                        model.remove(&regions.get(id).range().start());
+                        regions.remove(id);
+                    }
+                }
+                check(&index, &regions, &model, range);
+                check(&index, &regions, &model, PageRange::new(range.start(), 1).unwrap());
+                check(&index, &regions, &model, PageRange::new(range.end() - 1, 1).unwrap());
+            }
+            for id in std::mem::take(&mut model).into_values() {
+                index.remove(id, &regions);
+                regions.remove(id);
+            }
+            // Nothing leaks: every line is free again and no block is left.
+            prop_assert_eq!(index.free.len(), index.lines.len());
+            prop_assert_eq!(index.blocks.len(), 0);
+        }
+    }
+
+    #[test]
+    fn dense_single_pages_stay_small() {
+        let mut regions = Regions::new();
+        let mut index = Index::new();
+        for page in 0..65_536 {
+            let id = regions.insert(PageRange::new(page, 1).unwrap());
+            index.insert(id, &regions);
+        }
+        assert!(index.memory() / 65_536 <= 40, "{} bytes a region", index.memory() / 65_536);
+        for page in 0..65_536 {
+            let probe = PageRange::new(page, 1).unwrap();
+            assert_eq!(index.find(probe, &regions).map(|id| regions.get(id).range()), Some(probe));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The names under which policies are chosen.
+
+use super::Policy;
+use crate::config::{Config, ConfigError};
+use std::fmt;
+use std::str::FromStr;
+
+/// Declares the kinds once: variant, name, one line, constructor.
+macro_rules! kinds {
+    ($($variant:ident, $name:literal, $about:literal, |$config:ident| $new:expr;)*) => {
+        /// A policy by name.
+        ///
+        /// ```
+        /// use mrrc::policy::PolicyKind;
+        /// assert_eq!("pindown".parse(), Ok(PolicyKind::PinDown));
+        /// assert_eq!(PolicyKind::PinDown.to_string(), "pindown");
+        /// ```
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[non_exhaustive]
+        pub enum PolicyKind {
+            $(#[doc = $about] $variant,)*
+        }
+
+        impl PolicyKind {
+            /// Every kind, in the order of the table in [`policy`](crate::policy).
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The name that [`FromStr`] reads.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// One line on what it does.
+            pub fn about(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $about,)*
+                }
+            }
+
+            /// A new policy of this kind.
+            pub fn build(self, config: &Config) -> Box<dyn Policy + Send> {
+                match self {
+                    $(Self::$variant => {
+                        let $config = config;
+                        let _ = $config;
+                        Box::new($new)
+                    })*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Mrrc, "mrrc", "The paper's three-section stack: recency above, size and recency below, batched.", |config| super::mrrc::Mrrc::new(config);
+    None, "none", "No cache: registers and deregisters at each request.", |config| super::none::NoCache;
+    PinDown, "pindown", "Region LRU, deregistered one at a time (Tezuka et al. 1998).", |config| super::pindown::PinDown::new();
+    Fmrd, "fmrd", "Region LRU, deregistered in batches (Wu et al. 2003a).", |config| super::fmrd::Fmrd::new(config);
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| ConfigError::UnknownPolicy { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back_and_no_other_does() {
+        for &kind in PolicyKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        for bad in ["", "MRRC", "lru", "mrrc "] {
+            let error = bad.parse::<PolicyKind>().unwrap_err();
+            assert!(matches!(&error, ConfigError::UnknownPolicy { name } if name == bad));
+            assert!(error.to_string().contains("mrrc, none, pindown"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Who leaves when the cache is full.
+//!
+//! A [`Policy`] orders the regions and proposes victims; it sees every region enter, be asked for and
+//! leave, and nothing else: no clock, no thread, no registrar. What a caching scheme does *besides*
+//! choosing victims (whether it caches whole buckets, matches exactly, merges overlaps, deregisters
+//! in batches) is its [`Scheme`], a value that the core reads, so that each file below holds one
+//! algorithm and the request procedure exists once.
+//!
+//! | name | victims |
+//! | --- | --- |
+//! | [`mrrc`] | the paper: LRU above, size and recency below, evicted in batches |
+//! | [`pindown`], [`pindown-page`](pindown_page), [`fmrd`], [`lazy`], [`firehose`], [`ogr`], [`none`] | the paper's peers |
+//! | [`sieve`], [`s3fifo`], [`gdsf`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | the general ones |
+//! | [`ucx`], [`libfabric`], [`nccl`] | today's registration caches |
+//!
+//! To add one, implement [`Policy`] in a file here and name it in [`kind`].
+
+use crate::regions::{RegionId, Regions};
+
+pub mod fmrd;
+pub mod kind;
+pub mod mrrc;
+pub mod none;
+pub mod pindown;
+mod recency;
+
+pub use kind::PolicyKind;
+
+/// Orders regions and proposes victims.
+///
+/// Between calls every cached region stands in exactly one of the policy's lists, unless the policy
+/// has set it *aside*. A policy that meets a region in use ([`Region::in_use`](crate::Region::in_use))
+/// while it looks for victims either passes over it or sets it aside, so that it is not met again;
+/// the core hands a region that was set aside to [`put_back`](Policy::put_back) when its last lease ends.
+pub trait Policy {
+    /// What the caching scheme does besides choosing victims.
+    fn scheme(&self) -> Scheme {
+        Scheme::default()
+    }
+
+    /// A region was registered.
+    fn insert(&mut self, regions: &mut Regions, id: RegionId);
+
+    /// A request asked for pages of the region.
+    fn touch(&mut self, regions: &mut Regions, id: RegionId);
+
+    /// The region leaves, but not as a victim: it was invalidated or merged into another.
+    fn remove(&mut self, regions: &mut Regions, id: RegionId);
+
+    /// The next victim, taken out of every list; `None` when all that is left is in use.
+    fn victim(&mut self, regions: &mut Regions) -> Option<RegionId>;
+
+    /// A victim that is held after all, or a region that was set aside, takes its old place again.
+    fn put_back(&mut self, regions: &mut Regions, id: RegionId);
+
+    /// What happens at the start of each run of *full*, before victims are taken.
+    fn prepare(&mut self, regions: &mut Regions) {
+        let _ = regions;
+    }
+
+    /// How much one run of *full* takes when this much is needed; never less.
+    fn goal(&self, need: Need) -> Need {
+        need
+    }
+
+    /// Bytes allocated besides the regions' slots.
+    fn memory(&self) -> usize {
+        0
+    }
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn scheme(&self) -> Scheme {
+        (**self).scheme()
+    }
+    fn insert(&mut self, regions: &mut Regions, id: RegionId) {
+        (**self).insert(regions, id);
+    }
+    fn touch(&mut self, regions: &mut Regions, id: RegionId) {
+        (**self).touch(regions, id);
+    }
+    fn remove(&mut self, regions: &mut Regions, id: RegionId) {
+        (**self).remove(regions, id);
+    }
+    fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
+        (**self).victim(regions)
+    }
+    fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
+        (**self).put_back(regions, id);
+    }
+    fn prepare(&mut self, regions: &mut Regions) {
+        (**self).prepare(regions);
+    }
+    fn goal(&self, need: Need) -> Need {
+        (**self).goal(need)
+    }
+    fn memory(&self) -> usize {
+        (**self).memory()
+    }
+}
+
+/// How much room a batch of victims has to make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Need {
+    /// Pages, at least.
+    pub pages: u64,
+    /// Regions, at least.
+    pub regions: u64,
+}
+
+impl Need {
+    /// Whether nothing is needed.
+    pub fn is_met(self) -> bool {
+        self.pages == 0 && self.regions == 0
+    }
+
+    /// What is still needed once a region of that many pages has left.
+    #[must_use]
+    pub fn less(self, pages: u64) -> Self {
+        Self { pages: self.pages.saturating_sub(pages), regions: self.regions.saturating_sub(1) }
+    }
+}
+
+/// What a caching scheme does besides choosing victims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scheme {
+    /// The size of what is cached.
+    pub granule: Granule,
+    /// When a cached region serves a request.
+    pub matching: Matching,
+    /// What becomes of regions that a request overlaps without being served by one.
+    pub overlap: Overlap,
+    /// Whether victims are deregistered together.
+    pub deregistration: Deregistration,
+    /// How long regions stay.
+    pub keeps: Keeps,
+    /// The most regions that the scheme caches, besides the limit of the registrar.
+    pub max_regions: Option<u64>,
+    /// Whether the ranges of one request may be registered as one spanning region (see [`ogr`]).
+    pub groups: bool,
+}
+
+impl Default for Scheme {
+    /// Regions as requested, split at overlaps, deregistered in batches.
+    fn default() -> Self {
+        Self {
+            granule: Granule::Region,
+            matching: Matching::Contain,
+            overlap: Overlap::Split,
+            deregistration: Deregistration::Batch,
+            keeps: Keeps::UntilEvicted,
+            max_regions: None,
+            groups: false,
+        }
+    }
+}
+
+/// The size of what is cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Granule {
+    /// What was registered.
+    Region,
+    /// Single pages: a run of missing pages is one registration, but each page is evicted alone.
+    Page,
+    /// Aligned buckets of so many pages, each registered whole.
+    Bucket(u64),
+}
+
+/// When a cached region serves a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Matching {
+    /// When it contains the request.
+    Contain,
+    /// When it is the request, same start and same length. Other regions do not exist for a request:
+    /// cached regions may overlap, and pages are hit only by whole requests.
+    Exact,
+}
+
+/// What becomes of regions that a request overlaps when none contains it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overlap {
+    /// They stay; the gaps between them are registered (the paper).
+    Split,
+    /// They leave, and their union with the request is registered (UCX).
+    Merge,
+    /// They leave, and the request is registered as it is.
+    Whole,
+}
+
+/// Whether victims are deregistered together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deregistration {
+    /// All victims of a run in one operation.
+    Batch,
+    /// One operation each.
+    Single,
+}
+
+/// How long regions stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keeps {
+    /// They are not kept at all: each request registers and deregisters.
+    Nothing,
+    /// They leave when others need the room.
+    UntilEvicted,
+    /// They never leave; what finds no room is registered for its request alone.
+    Forever,
+}

@@ -1,0 +1,218 @@
+//! Ranges of pages: what is asked for, what is registered, what is left to register.
+//!
+//! The cache counts in pages of 4 KiB ([`PAGE`]) whatever the system's page is; a larger page only
+//! widens the rounding. A [`PageRange`] is half-open, never empty and never wraps, because it can
+//! only be built through constructors that refuse such input: code behind them needs no such checks.
+
+use std::fmt;
+
+/// Bytes in a page, the unit of every count in this crate.
+pub const PAGE: u64 = 4096;
+
+/// One past the last page of a 64-bit address space.
+const PAGES_END: u64 = 1 << 52;
+
+/// A half-open, non-empty range of pages.
+///
+/// ```
+/// use mrrc::PageRange;
+/// let header = PageRange::of_bytes(0x1ff0, 64)?; // touches two pages
+/// assert_eq!((header.start(), header.pages()), (1, 2));
+/// # Ok::<(), mrrc::RangeError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageRange {
+    start: u64,
+    pages: u64,
+}
+
+impl PageRange {
+    /// The range of `pages` pages from page number `start`.
+    ///
+    /// # Errors
+    /// [`RangeError::Empty`] for no pages, [`RangeError::Wraps`] past the end of the address space.
+    #[inline]
+    pub fn new(start: u64, pages: u64) -> Result<Self, RangeError> {
+        if pages == 0 {
+            return Err(RangeError::Empty { start: start.saturating_mul(PAGE) });
+        }
+        match start.checked_add(pages) {
+            Some(end) if end <= PAGES_END => Ok(Self { start, pages }),
+            _ => Err(RangeError::Wraps { start: start.saturating_mul(PAGE), length: pages.saturating_mul(PAGE) }),
+        }
+    }
+
+    /// The pages that the `length` bytes at `address` touch.
+    ///
+    /// # Errors
+    /// As [`PageRange::new`], and [`RangeError::Null`] for the null address, which no buffer has.
+    #[inline]
+    pub fn of_bytes(address: u64, length: u64) -> Result<Self, RangeError> {
+        if length == 0 {
+            return Err(RangeError::Empty { start: address });
+        }
+        if address == 0 {
+            return Err(RangeError::Null { length });
+        }
+        let Some(last) = address.checked_add(length - 1) else {
+            return Err(RangeError::Wraps { start: address, length });
+        };
+        let start = address / PAGE;
+        Ok(Self { start, pages: last / PAGE - start + 1 })
+    }
+
+    /// From bounds that are known to be in order; for ranges cut out of other ranges.
+    #[inline]
+    pub(crate) fn between(start: u64, end: u64) -> Self {
+        debug_assert!(start < end && end <= PAGES_END);
+        Self { start, pages: end - start }
+    }
+
+    /// The first page.
+    #[inline]
+    pub fn start(self) -> u64 {
+        self.start
+    }
+
+    /// One past the last page.
+    #[inline]
+    pub fn end(self) -> u64 {
+        self.start + self.pages
+    }
+
+    /// The number of pages, at least one.
+    #[inline]
+    pub fn pages(self) -> u64 {
+        self.pages
+    }
+
+    /// Whether every page of `inner` is in this range.
+    #[inline]
+    pub fn contains(self, inner: Self) -> bool {
+        self.start <= inner.start && inner.end() <= self.end()
+    }
+
+    /// Whether the two ranges share a page.
+    #[inline]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end() && other.start < self.end()
+    }
+
+    /// The pages that both ranges hold.
+    #[inline]
+    pub fn intersection(self, other: Self) -> Option<Self> {
+        let start = self.start.max(other.start);
+        let end = self.end().min(other.end());
+        (start < end).then(|| Self::between(start, end))
+    }
+
+    /// The smallest range that holds both.
+    #[inline]
+    pub fn hull(self, other: Self) -> Self {
+        Self::between(self.start.min(other.start), self.end().max(other.end()))
+    }
+
+    /// This range grown at both ends to multiples of `unit` pages, within the address space.
+    pub fn rounded_out(self, unit: u64) -> Self {
+        let unit = unit.max(1);
+        let start = self.start - self.start % unit;
+        let end = match self.end() % unit {
+            0 => self.end(),
+            over => self.end().saturating_add(unit - over).min(PAGES_END),
+        };
+        Self::between(start, end)
+    }
+
+    /// This range in consecutive pieces of at most `longest` pages; all but the last are that long.
+    pub fn pieces(self, longest: u64) -> impl Iterator<Item = Self> {
+        let longest = longest.max(1);
+        let mut next = self.start;
+        std::iter::from_fn(move || {
+            if next >= self.end() {
+                return None;
+            }
+            let end = next.saturating_add(longest).min(self.end());
+            let piece = Self::between(next, end);
+            next = end;
+            Some(piece)
+        })
+    }
+}
+
+impl fmt::Debug for PageRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.start, self.end())
+    }
+}
+
+impl fmt::Display for PageRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pages = self.pages;
+        write!(f, "pages {:#x}..{:#x} ({pages} page{})", self.start, self.end(), if pages == 1 { "" } else { "s" })
+    }
+}
+
+/// Why a range of memory cannot be asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// No bytes or no pages.
+    #[error("empty range at {start:#x}: a request needs at least one byte")]
+    Empty {
+        /// The address asked for.
+        start: u64,
+    },
+    /// The end lies past the end of the address space.
+    #[error("range at {start:#x} of {length} bytes wraps around the address space: check the length for underflow")]
+    Wraps {
+        /// The address asked for.
+        start: u64,
+        /// The length in bytes, saturated.
+        length: u64,
+    },
+    /// The null address.
+    #[error("null address with {length} bytes: no buffer starts there")]
+    Null {
+        /// The length in bytes.
+        length: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_out_to_the_pages_they_touch() {
+        assert_eq!(PageRange::of_bytes(4096, 4096), PageRange::new(1, 1));
+        assert_eq!(PageRange::of_bytes(4097, 4096), PageRange::new(1, 2));
+        assert_eq!(PageRange::of_bytes(8191, 1), PageRange::new(1, 1));
+    }
+
+    #[test]
+    fn empty_wrapping_and_null_ranges_have_an_error_each() {
+        assert_eq!(PageRange::new(7, 0), Err(RangeError::Empty { start: 7 * PAGE }));
+        assert_eq!(PageRange::of_bytes(7, 0), Err(RangeError::Empty { start: 7 }));
+        assert_eq!(PageRange::of_bytes(0, 1), Err(RangeError::Null { length: 1 }));
+        assert!(matches!(PageRange::of_bytes(u64::MAX, 2), Err(RangeError::Wraps { .. })));
+        assert!(matches!(PageRange::of_bytes(4096, u64::MAX), Err(RangeError::Wraps { .. })));
+        assert!(matches!(PageRange::new(u64::MAX, 1), Err(RangeError::Wraps { .. })));
+        assert!(matches!(PageRange::new(1, u64::MAX), Err(RangeError::Wraps { .. })));
+        assert!(matches!(PageRange::new(PAGES_END, 1), Err(RangeError::Wraps { .. })));
+    }
+
+    #[test]
+    fn the_last_byte_of_the_address_space_can_be_asked_for() {
+        let last = PageRange::of_bytes(u64::MAX, 1).unwrap();
+        assert_eq!(last.end(), PAGES_END);
+        assert_eq!(last.rounded_out(48).end(), PAGES_END);
+    }
+
+    #[test]
+    fn pieces_tile_the_range() {
+        let whole = PageRange::new(10, 7).unwrap();
+        let pieces: Vec<_> = whole.pieces(3).map(|p| (p.start(), p.pages())).collect();
+        assert_eq!(pieces, [(10, 3), (13, 3), (16, 1)]);
+        assert_eq!(whole.pieces(u64::MAX).collect::<Vec<_>>(), [whole]);
+    }
+}
