@@ -18,6 +18,7 @@
 //! A region that touches more than [`GIANT_BLOCKS`] blocks (64 GiB) stands in an ordered map
 //! instead; look-ups consult it last, and only when there is such a region.
 
+use crate::grow;
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ mod blocks;
 use blocks::Blocks;
 
 /// log2 of the pages in a block.
-const BLOCK_BITS: u32 = 14;
+const BLOCK_BITS: u32 = 11;
 /// log2 of the children of a fork.
 const FORK_BITS: u32 = 4;
 const LEAF_REGIONS: usize = 8;
@@ -49,6 +50,7 @@ enum Kind {
 
 impl Entry {
     const NOTHING: Self = Self(0);
+    const LEAF: u32 = 2;
     const FORK: u32 = 3;
 
     fn region(id: RegionId) -> Self {
@@ -57,7 +59,7 @@ impl Entry {
     }
 
     fn leaf(line: u32) -> Self {
-        Self(line << 2 | 2)
+        Self(line << 2 | Self::LEAF)
     }
 
     fn fork(line: u32) -> Self {
@@ -65,9 +67,18 @@ impl Entry {
     }
 
     #[inline]
+    fn is_leaf(self) -> bool {
+        self.0 & 3 == Self::LEAF
+    }
+
+    #[inline]
+    fn is_fork(self) -> bool {
+        self.0 & 3 == Self::FORK
+    }
+
     fn kind(self) -> Kind {
         match self.0 & 3 {
-            2 => Kind::Leaf(self.0 >> 2),
+            Self::LEAF => Kind::Leaf(self.0 >> 2),
             Self::FORK => Kind::Fork(self.0 >> 2),
             _ => RegionId::from_raw(self.0 >> 2).map_or(Kind::Nothing, Kind::Region),
         }
@@ -76,42 +87,45 @@ impl Entry {
 
 /// A leaf or a fork.
 ///
-/// Fork: sixteen entries. Leaf: words 0 to 3 hold eight 16-bit lanes with the page, relative to the
-/// block, from which the region of words 4 to 11 with the same number covers it.
+/// Fork: sixteen entries. Leaf: words 1 to 8 hold regions in the order of their addresses, words 12 to
+/// 15 eight 16-bit lanes with the page, relative to the block, from which each covers it. Word 0 is no
+/// region: what lies before the first.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Line([u32; 16]);
 
+const FIRST_REGION: usize = 1;
+const FIRST_LANES: usize = 12;
 /// A lane that holds no region: above every relative page.
 const NO_LANE: u64 = 0x7fff;
 const LANES: u64 = 0x0001_0001_0001_0001;
 const LANE_TOPS: u64 = 0x8000_8000_8000_8000;
-const FIRST_REGION: usize = 4;
 
 impl Line {
     const EMPTY_LEAF: Self = {
         let no_lanes = (NO_LANE | NO_LANE << 16) as u32;
         let mut words = [0; 16];
-        let mut i = 0;
-        while i < FIRST_REGION {
+        let mut i = FIRST_LANES;
+        while i < 16 {
             words[i] = no_lanes;
             i += 1;
         }
         Self(words)
     };
 
-    /// The last region of a leaf that starts at or before the page, if any does. All eight lanes are
-    /// compared at once: the guard bit of a lane survives the subtraction if the page is not smaller.
+    /// The last region of a leaf that starts at or before the page, if any does. Eight lanes are compared
+    /// at once: the guard bit of a lane survives the subtraction if the page is not smaller, and the
+    /// number of those that do leads to the region.
     #[inline]
     fn candidate(&self, relative: u64) -> Option<RegionId> {
         let words = &self.0;
-        let low = u64::from(words[0]) | u64::from(words[1]) << 32;
-        let high = u64::from(words[2]) | u64::from(words[3]) << 32;
+        let low = u64::from(words[12]) | u64::from(words[13]) << 32;
+        let high = u64::from(words[14]) | u64::from(words[15]) << 32;
         let page = (relative | 0x8000).wrapping_mul(LANES);
         let low = ((page - low) & LANE_TOPS) >> 15;
         let high = ((page - high) & LANE_TOPS) >> 15;
         let reached = (low + high).wrapping_mul(LANES) >> 48;
-        RegionId::from_raw(if reached == 0 { 0 } else { words[(FIRST_REGION - 1 + reached as usize) & 15] })
+        RegionId::from_raw(words[reached as usize & 15])
     }
 
     fn leaf_regions(&self) -> impl Iterator<Item = RegionId> {
@@ -120,12 +134,12 @@ impl Line {
 
     fn set_lane(&mut self, lane: usize, relative: u64) {
         let shift = 16 * (lane % 2);
-        let word = &mut self.0[lane / 2];
+        let word = &mut self.0[FIRST_LANES + lane / 2];
         *word = *word & !(0xffff << shift) | (relative as u32) << shift;
     }
 
     fn lane(&self, lane: usize) -> u64 {
-        u64::from(self.0[lane / 2] >> (16 * (lane % 2)) & 0xffff)
+        u64::from(self.0[FIRST_LANES + lane / 2] >> (16 * (lane % 2)) & 0xffff)
     }
 
     /// Puts a region into a leaf that has room.
@@ -157,8 +171,10 @@ impl Line {
         count - 1
     }
 
-    fn entry(&self, child: usize) -> Entry {
-        Entry(self.0[child])
+    /// The entry of a fork's child; only the low four bits of the number count.
+    #[inline]
+    fn entry(&self, child: u64) -> Entry {
+        Entry(self.0[child as usize & 15])
     }
 }
 
@@ -184,11 +200,11 @@ impl Block {
     }
 
     /// The sub-blocks that a range touches.
-    fn children(self, range: PageRange) -> impl Iterator<Item = (usize, Self)> + use<> {
+    fn children(self, range: PageRange) -> impl Iterator<Item = (u64, Self)> + use<> {
         let bits = self.bits - FORK_BITS;
         let first = self.relative(range) >> bits;
         let last = ((range.end() - 1).min(self.last()) - self.start) >> bits;
-        (first..=last).map(move |child| (child as usize, Self { start: self.start + (child << bits), bits }))
+        (first..=last).map(move |child| (child, Self { start: self.start + (child << bits), bits }))
     }
 }
 
@@ -215,34 +231,45 @@ impl Index {
     }
 
     /// The region that contains the whole range.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, range: PageRange, regions: &Regions) -> Option<RegionId> {
-        match self.candidate(range.start()) {
-            Some(id) if regions.get(id).range().contains(range) => Some(id),
-            _ if self.giants.is_empty() => None,
-            _ => self.giant_at(range.start()).filter(|&id| regions.get(id).range().contains(range)),
+        if let Some(id) = self.candidate(range.start())
+            && regions.covers(id, range)
+        {
+            return Some(id);
         }
+        if self.giants.is_empty() { None } else { self.find_giant(range, regions) }
     }
 
-    /// The only region short of a giant that can cover the page.
-    #[inline]
+    /// The only region short of a giant that can cover the page. Every hit runs through here, so the
+    /// three levels of forks are written out: shifts by constants, and one way to each end.
+    #[inline(always)]
     fn candidate(&self, page: u64) -> Option<RegionId> {
+        const LEVEL_1: u32 = BLOCK_BITS - FORK_BITS;
+        const LEVEL_2: u32 = LEVEL_1 - FORK_BITS;
         let mut entry = self.blocks.get(page >> BLOCK_BITS);
-        let mut bits = BLOCK_BITS;
-        loop {
-            match entry.kind() {
-                Kind::Nothing => return None,
-                Kind::Region(id) => return Some(id),
-                Kind::Leaf(line) => return self.lines[line as usize].candidate(page & ((1 << bits) - 1)),
-                Kind::Fork(line) => {
-                    bits -= FORK_BITS;
-                    entry = self.lines[line as usize].entry((page >> bits & 15) as usize);
-                }
+        let mut mask = (1 << BLOCK_BITS) - 1;
+        if entry.is_fork() {
+            entry = self.line(entry).entry(page >> LEVEL_1);
+            mask = (1 << LEVEL_1) - 1;
+            if entry.is_fork() {
+                entry = self.line(entry).entry(page >> LEVEL_2);
+                mask = (1 << LEVEL_2) - 1;
             }
         }
+        if entry.is_leaf() { self.line(entry).candidate(page & mask) } else { RegionId::from_raw(entry.0 >> 2) }
+    }
+
+    #[inline]
+    fn line(&self, entry: Entry) -> &Line {
+        &self.lines[entry.0 as usize >> 2]
     }
 
     #[cold]
+    fn find_giant(&self, range: PageRange, regions: &Regions) -> Option<RegionId> {
+        self.giant_at(range.start()).filter(|&id| regions.covers(id, range))
+    }
+
     fn giant_at(&self, page: u64) -> Option<RegionId> {
         self.giants.range(..=page).next_back().map(|(_, &id)| id)
     }
@@ -349,7 +376,7 @@ impl Index {
         for (child, sub) in block.children(range) {
             let entry = self.lines[line as usize].entry(child);
             let entry = self.add(entry, sub, range, id, regions);
-            self.lines[line as usize].0[child] = entry.0;
+            self.lines[line as usize].0[child as usize] = entry.0;
         }
     }
 
@@ -385,7 +412,7 @@ impl Index {
                 for (child, sub) in block.children(range) {
                     let entry = self.lines[line as usize].entry(child);
                     let entry = self.take(entry, sub, range, id, regions);
-                    self.lines[line as usize].0[child] = entry.0;
+                    self.lines[line as usize].0[child as usize] = entry.0;
                 }
                 self.rejoin(line, block, regions).unwrap_or(entry)
             }
@@ -449,7 +476,7 @@ impl Index {
             self.lines[free as usize] = line;
             return free;
         }
-        self.lines.push(line);
+        grow::push(&mut self.lines, line);
         u32::try_from(self.lines.len() - 1).ok().filter(|&line| line < 1 << 30).expect("at most 2^30 lines")
     }
 }

@@ -3,6 +3,7 @@ mod config;
 pub mod core;
 pub mod cost;
 mod coverage;
+mod grow;
 mod index;
 pub mod policy;
 mod range;

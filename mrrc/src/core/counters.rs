@@ -1,5 +1,6 @@
 //! What happened, counted exactly. Counters serve users and tests alike.
 
+use super::outcome::Found;
 use crate::cost::Linear;
 
 /// Everything that a core has counted since it was made.
@@ -93,5 +94,48 @@ impl Cost {
     /// Both together.
     pub fn total_us(&self) -> f64 {
         self.reg_us + self.dereg_us
+    }
+}
+
+/// Requests that one region serves, counted apart: a hit adds to two numbers, the rest is derived.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SingleHits {
+    /// Subsets, and exact ones.
+    requests: [u64; 2],
+    pages: u64,
+}
+
+impl SingleHits {
+    #[inline]
+    pub(super) fn count(&mut self, exact: bool, pages: u64) {
+        self.requests[usize::from(exact)] += 1;
+        self.pages += pages;
+    }
+}
+
+impl Counters {
+    /// A request that no single region serves.
+    pub(super) fn missed(&mut self, found: Found, hit_pages: u64, pages: u64) {
+        self.requests += 1;
+        self.pages += pages;
+        self.hit_pages += hit_pages;
+        match found {
+            Found::Covered => self.covered += 1,
+            Found::Partial => self.partial += 1,
+            Found::Exact | Found::Subset | Found::Miss => self.miss += 1,
+        }
+    }
+
+    /// These and the requests that one region served.
+    pub(super) fn with(self, hits: SingleHits) -> Self {
+        let [subset, exact] = hits.requests;
+        Self {
+            requests: self.requests + subset + exact,
+            exact,
+            subset,
+            pages: self.pages + hits.pages,
+            hit_pages: self.hit_pages + hits.pages,
+            ..self
+        }
     }
 }

@@ -23,6 +23,7 @@ use rustc_hash::FxHashMap;
 mod counters;
 mod outcome;
 
+use counters::SingleHits;
 pub use counters::{Cost, Counters};
 pub use outcome::{Found, Leavers, Leaving, Outcome, Segment};
 
@@ -58,6 +59,7 @@ pub struct Core<P = Box<dyn Policy + Send>> {
     used: Total,
     /// Of these, what a lease holds.
     held: Total,
+    single_hits: SingleHits,
     counters: Counters,
     outcome: Outcome,
     plan: Plan,
@@ -126,6 +128,7 @@ impl<P: Policy> Core<P> {
             max_region_pages: config.max_region_pages.unwrap_or(u64::MAX),
             used: Total::default(),
             held: Total::default(),
+            single_hits: SingleHits::default(),
             counters: Counters::default(),
             outcome: Outcome::new(),
             plan: Plan::default(),
@@ -138,24 +141,25 @@ impl<P: Policy> Core<P> {
     /// [`AllInUse`] when everything that could make room is held by leases.
     #[inline]
     pub fn request(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
-        self.counters.requests += 1;
-        self.counters.pages += asked.pages();
-        let Some(id) = self.find(asked) else { return self.request_missed(asked) };
-        self.touch(id);
-        self.counters.hit_pages += asked.pages();
-        let exact = self.regions.get(id).pages() == asked.pages();
-        if exact {
-            self.counters.exact += 1;
-        } else {
-            self.counters.subset += 1;
-        }
-        self.outcome.start(if exact { Found::Exact } else { Found::Subset });
-        self.outcome.push(Segment::Ready { region: id, range: asked });
+        let Some(region) = self.hit(asked) else { return self.request_missed(asked) };
+        let exact = self.regions.pages(region) == asked.pages();
+        let found = if exact { Found::Exact } else { Found::Subset };
+        self.outcome.hit(found, Segment::Ready { region, range: asked });
         Ok(&self.outcome)
     }
 
+    /// The first half of [`Core::request`]: counts and orders a request that one region serves, and
+    /// leaves any other as if it had not been made.
+    #[inline(always)]
+    pub fn hit(&mut self, asked: PageRange) -> Option<RegionId> {
+        let id = self.find(asked)?;
+        self.single_hits.count(self.regions.pages(id) == asked.pages(), asked.pages());
+        self.touch(id);
+        Some(id)
+    }
+
     /// The cached region that contains the range, if there is one. Decides and counts nothing.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, range: PageRange) -> Option<RegionId> {
         match &self.lookup {
             Lookup::Contain(index) => index.find(range, &self.regions),
@@ -165,7 +169,7 @@ impl<P: Policy> Core<P> {
 
     #[inline]
     fn touch(&mut self, id: RegionId) {
-        if self.regions.get(id).aside() {
+        if self.regions.aside(id) {
             self.bring_back(id);
         }
         self.policy.touch(&mut self.regions, id);
@@ -218,9 +222,10 @@ impl<P: Policy> Core<P> {
         if let Lookup::Contain(index) = &self.lookup {
             index.overlaps(wanted, &self.regions, &mut plan.overlaps);
         }
+        let mut hit_pages = 0;
         for &id in &plan.overlaps {
             let part = self.regions.get(id).range().intersection(asked);
-            self.counters.hit_pages += part.map_or(0, PageRange::pages);
+            hit_pages += part.map_or(0, PageRange::pages);
             self.touch(id);
         }
         if plan.overlaps.is_empty() {
@@ -230,16 +235,13 @@ impl<P: Policy> Core<P> {
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
         self.cut_pieces(asked, plan);
-        if plan.pieces.is_empty() {
-            self.counters.covered += 1;
-            Found::Covered
-        } else if plan.overlaps.is_empty() {
-            self.counters.miss += 1;
-            Found::Miss
-        } else {
-            self.counters.partial += 1;
-            Found::Partial
-        }
+        let found = match (plan.pieces.is_empty(), plan.overlaps.is_empty()) {
+            (true, _) => Found::Covered,
+            (false, true) => Found::Miss,
+            (false, false) => Found::Partial,
+        };
+        self.counters.missed(found, hit_pages, asked.pages());
+        found
     }
 
     fn cut_pieces(&self, asked: PageRange, plan: &mut Plan) {
@@ -492,6 +494,7 @@ impl<P: Policy> Core<P> {
         }
     }
 
+    #[cold]
     fn bring_back(&mut self, id: RegionId) {
         self.regions.get(id).set_aside(false);
         self.policy.put_back(&mut self.regions, id);
@@ -525,8 +528,8 @@ impl<P: Policy> Core<P> {
     }
 
     /// What was counted so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        self.counters.with(self.single_hits)
     }
 
     /// What the scheme does besides choosing victims, with the configuration's own choices.
@@ -555,7 +558,7 @@ impl<P: Policy> Core<P> {
     }
 
     /// A registered region.
-    pub fn region(&self, id: RegionId) -> &Region {
+    pub fn region(&self, id: RegionId) -> Region<'_> {
         self.regions.get(id)
     }
 

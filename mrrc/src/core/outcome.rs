@@ -80,6 +80,13 @@ impl Outcome {
         Self { found: Found::Miss, bypass: false, segments: Vec::new(), leaving: Leavers::default() }
     }
 
+    /// The whole answer when one region serves the request. Nothing leaves then.
+    #[inline]
+    pub(super) fn hit(&mut self, found: Found, segment: Segment) {
+        self.start(found);
+        self.segments.push(segment);
+    }
+
     #[inline]
     pub(super) fn start(&mut self, found: Found) {
         self.found = found;

@@ -20,12 +20,14 @@ const SMALLEST_BITS: u32 = 3;
 pub(super) struct Blocks {
     /// A power of two of places.
     places: Vec<Place>,
+    /// 64 less the logarithm of that number.
+    shift: u32,
     used: usize,
 }
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        Self { places: vec![VACANT; 1 << SMALLEST_BITS], used: 0 }
+        Self { places: vec![VACANT; 1 << SMALLEST_BITS], shift: 64 - SMALLEST_BITS, used: 0 }
     }
 
     /// The number of blocks that have an entry.
@@ -43,9 +45,8 @@ impl Blocks {
 
     #[inline]
     fn home(&self, block: u64) -> usize {
-        // Fibonacci hashing: the upper half of the product mixes all bits of the block number.
-        let mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 32) as usize & (self.places.len() - 1)
+        // Fibonacci hashing: the highest bits of the product mix all bits of the block number.
+        (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
     #[inline]
@@ -69,7 +70,14 @@ impl Blocks {
     /// The block's entry.
     #[inline]
     pub(super) fn get(&self, block: u64) -> Entry {
-        self.places[self.place_of(block)].entry
+        let mut at = self.home(block);
+        loop {
+            let place = &self.places[at];
+            if place.block == block || place.entry == Entry::NOTHING {
+                return place.entry;
+            }
+            at = self.after(at);
+        }
     }
 
     /// Sets the block's entry; nothing removes it.
@@ -112,6 +120,7 @@ impl Blocks {
 
     fn resize(&mut self, places: usize) {
         let old = std::mem::replace(&mut self.places, vec![VACANT; places]);
+        self.shift = 64 - places.ilog2();
         for place in old.into_iter().filter(|place| place.entry != Entry::NOTHING) {
             let at = self.place_of(place.block);
             self.places[at] = place;

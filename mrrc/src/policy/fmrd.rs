@@ -49,4 +49,8 @@ impl Policy for Fmrd {
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         self.stack.put_back(regions, id);
     }
+
+    fn memory(&self) -> usize {
+        self.stack.memory()
+    }
 }

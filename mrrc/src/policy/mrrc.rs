@@ -26,6 +26,7 @@ use crate::regions::{ListId, RegionId, Regions};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::collections::hash_map;
 
 /// The paper's three-section stack.
@@ -54,22 +55,20 @@ impl Mrrc {
 }
 
 impl Policy for Mrrc {
-    fn insert(&mut self, regions: &mut Regions, id: RegionId) {
-        self.frequent.raise(regions, id);
+    fn insert(&mut self, _: &mut Regions, id: RegionId) {
+        self.frequent.insert(id);
     }
 
     #[inline]
     fn touch(&mut self, regions: &mut Regions, id: RegionId) {
-        if !self.frequent.holds(regions, id) {
+        if !self.frequent.raise(regions, id) {
             self.resorting.remove(regions, id);
+            self.frequent.insert(id);
         }
-        self.frequent.raise(regions, id);
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
-        if self.frequent.holds(regions, id) {
-            regions.unlink(id);
-        } else {
+        if !self.frequent.remove(regions, id) {
             self.resorting.remove(regions, id);
         }
     }
@@ -103,7 +102,7 @@ impl Policy for Mrrc {
     }
 
     fn memory(&self) -> usize {
-        self.resorting.memory()
+        self.frequent.memory() + self.resorting.memory()
     }
 }
 
@@ -142,11 +141,13 @@ impl Resorting {
         }
     }
 
+    fn head(regions: &Regions, list: ListId) -> Option<Reverse<Head>> {
+        let region = regions.get(regions.front(list)?);
+        Some(Reverse(Head { factor: region.weight.get().to_bits(), entry: region.order.get(), list }))
+    }
+
     fn push_head(&mut self, regions: &Regions, list: ListId) {
-        if let Some(id) = regions.front(list) {
-            let region = regions.get(id);
-            self.heads.push(Reverse(Head { factor: region.weight.get().to_bits(), entry: region.order.get(), list }));
-        }
+        self.heads.extend(Self::head(regions, list));
     }
 
     /// The list whose head has the smallest factor.
@@ -170,9 +171,14 @@ impl Resorting {
         loop {
             let list = self.smallest_list(regions)?;
             let id = regions.front(list)?;
-            self.heads.pop();
             self.unlink(regions, id, list);
-            self.push_head(regions, list);
+            // The next of its size takes the place of the head: one walk through the heap, not two.
+            if let Some(mut top) = self.heads.peek_mut() {
+                match Self::head(regions, list) {
+                    Some(next) => *top = next,
+                    None => _ = PeekMut::pop(top),
+                }
+            }
             if !regions.get(id).in_use() {
                 return Some(id);
             }
@@ -183,7 +189,7 @@ impl Resorting {
     /// Takes out a region that a request asked for, and forgets its factor.
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
         regions.get(id).weight.set(0.0);
-        if let Some(list) = regions.get(id).list() {
+        if let Some(list) = regions.list(id) {
             let was_head = regions.front(list) == Some(id);
             self.unlink(regions, id, list);
             if was_head {

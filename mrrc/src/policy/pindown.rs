@@ -22,8 +22,8 @@ impl Policy for PinDown {
         Scheme { deregistration: Deregistration::Single, ..Scheme::default() }
     }
 
-    fn insert(&mut self, regions: &mut Regions, id: RegionId) {
-        self.stack.raise(regions, id);
+    fn insert(&mut self, _: &mut Regions, id: RegionId) {
+        self.stack.insert(id);
     }
 
     #[inline]
@@ -32,7 +32,7 @@ impl Policy for PinDown {
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
-        regions.unlink(id);
+        self.stack.remove(regions, id);
     }
 
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
@@ -41,5 +41,9 @@ impl Policy for PinDown {
 
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         self.stack.put_back(regions, id);
+    }
+
+    fn memory(&self) -> usize {
+        self.stack.memory()
     }
 }
