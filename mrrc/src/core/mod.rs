@@ -99,6 +99,9 @@ struct Plan {
     gaps: Vec<PageRange>,
     /// What becomes a region each: the gaps, cut to size, or a hull.
     pieces: Vec<PageRange>,
+    /// The overlapping regions and the pieces, added up.
+    overlap_total: Total,
+    piece_total: Total,
     /// Whether the overlapping regions give way.
     replaces: bool,
 }
@@ -214,6 +217,8 @@ impl<P: Policy> Core<P> {
         plan.overlaps.clear();
         plan.gaps.clear();
         plan.pieces.clear();
+        plan.overlap_total = Total::default();
+        plan.piece_total = Total::default();
         plan.replaces = false;
         let wanted = match self.scheme.granule {
             Granule::Bucket(pages) => asked.rounded_out(pages),
@@ -224,8 +229,9 @@ impl<P: Policy> Core<P> {
         }
         let mut hit_pages = 0;
         for &id in &plan.overlaps {
-            let part = self.regions.get(id).range().intersection(asked);
-            hit_pages += part.map_or(0, PageRange::pages);
+            let region = self.regions.get(id).range();
+            plan.overlap_total.add(region.pages());
+            hit_pages += region.intersection(asked).map_or(0, PageRange::pages);
             self.touch(id);
         }
         if plan.overlaps.is_empty() {
@@ -235,6 +241,7 @@ impl<P: Policy> Core<P> {
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
         self.cut_pieces(asked, plan);
+        plan.pieces.iter().for_each(|piece| plan.piece_total.add(piece.pages()));
         let found = match (plan.pieces.is_empty(), plan.overlaps.is_empty()) {
             (true, _) => Found::Covered,
             (false, true) => Found::Miss,
@@ -260,31 +267,29 @@ impl<P: Policy> Core<P> {
             Granule::Page => 1,
             Granule::Bucket(pages) => pages.min(self.max_region_pages),
         };
-        plan.pieces.extend(plan.gaps.iter().flat_map(|gap| gap.pieces(longest)));
+        for gap in &plan.gaps {
+            if gap.pages() <= longest {
+                plan.pieces.push(*gap);
+            } else {
+                plan.pieces.extend(gap.pieces(longest));
+            }
+        }
     }
 
     /// Whether the request can be cached beside all that it overlaps.
     fn fits(&self, plan: &Plan) -> bool {
-        let kept = if plan.replaces { &[][..] } else { &plan.overlaps[..] };
-        let kept_pages: u64 = kept.iter().map(|&id| self.regions.get(id).pages()).sum();
-        let new_pages: u64 = plan.pieces.iter().map(|piece| piece.pages()).sum();
-        let (pages, regions) = (kept_pages + new_pages, (kept.len() + plan.pieces.len()) as u64);
-        let room = match self.scheme.keeps {
-            Keeps::Forever => {
-                let need = self.need(plan);
-                need.is_met()
-            }
-            Keeps::Nothing | Keeps::UntilEvicted => true,
-        };
-        room && pages <= self.capacity && regions <= self.max_regions
+        let kept = if plan.replaces { Total::default() } else { plan.overlap_total };
+        let pages = kept.pages + plan.piece_total.pages;
+        let regions = kept.regions + plan.piece_total.regions;
+        let has_room = self.scheme.keeps != Keeps::Forever || self.need(plan).is_met();
+        has_room && pages <= self.capacity && regions <= self.max_regions
     }
 
     /// What has to leave, besides what is replaced, before the pieces fit.
     fn need(&self, plan: &Plan) -> Need {
         let replaced = self.replaced(plan);
-        let new_pages: u64 = plan.pieces.iter().map(|piece| piece.pages()).sum();
-        let pages = self.used.pages - replaced.pages + new_pages;
-        let regions = self.used.regions - replaced.regions + plan.pieces.len() as u64;
+        let pages = self.used.pages - replaced.pages + plan.piece_total.pages;
+        let regions = self.used.regions - replaced.regions + plan.piece_total.regions;
         Need { pages: pages.saturating_sub(self.capacity), regions: regions.saturating_sub(self.max_regions) }
     }
 
@@ -375,9 +380,10 @@ impl<P: Policy> Core<P> {
             plan.overlaps.clear();
             plan.pieces.clear();
             plan.pieces.extend(asked.pieces(self.max_region_pages));
+            plan.piece_total = Total { pages: asked.pages(), regions: plan.pieces.len() as u64 };
         }
         self.count_registrations(plan);
-        let pages: u64 = plan.pieces.iter().map(|piece| piece.pages()).sum();
+        let pages = plan.piece_total.pages;
         self.counters.deregs += self.registrations(plan);
         self.counters.dereg_pages += pages;
         self.counters.dereg_batches += 1;
@@ -388,13 +394,13 @@ impl<P: Policy> Core<P> {
     fn registrations(&self, plan: &Plan) -> u64 {
         match self.scheme.granule {
             Granule::Page => plan.gaps.iter().map(|gap| gap.pages().div_ceil(self.max_region_pages)).sum(),
-            Granule::Region | Granule::Bucket(_) => plan.pieces.len() as u64,
+            Granule::Region | Granule::Bucket(_) => plan.piece_total.regions,
         }
     }
 
     fn count_registrations(&mut self, plan: &Plan) {
         self.counters.regs += self.registrations(plan);
-        self.counters.reg_pages += plan.pieces.iter().map(|piece| piece.pages()).sum::<u64>();
+        self.counters.reg_pages += plan.piece_total.pages;
     }
 
     /// Fills in the segments in address order. `keep`: the pieces become regions.

@@ -58,6 +58,14 @@ kinds! {
     None, "none", "No cache: registers and deregisters at each request.", |config| super::none::NoCache;
     PinDown, "pindown", "Region LRU, deregistered one at a time (Tezuka et al. 1998).", |config| super::pindown::PinDown::new();
     Fmrd, "fmrd", "Region LRU, deregistered in batches (Wu et al. 2003a).", |config| super::fmrd::Fmrd::new(config);
+    Sieve, "sieve", "One FIFO queue and a hand that spares what was asked for (Zhang et al. 2024).", |config| super::sieve::Sieve::new();
+    S3Fifo, "s3fifo", "A small and a main FIFO queue, and ghosts (Yang et al. 2023).", |config| super::s3fifo::S3Fifo::new(config);
+    Gdsf, "gdsf", "GreedyDual-Size-Frequency: the least frequency times cost per page (Cherkasova 1998).", |config| super::gdsf::Gdsf::new(config);
+    LruK, "lru-k", "The longest time since the K-th last reference (O'Neil et al. 1993).", |config| super::lru_k::LruK::new(config);
+    TwoQ, "2q", "A FIFO queue before an LRU list, and ghosts (Johnson and Shasha 1994).", |config| super::two_q::TwoQ::new(config);
+    Arc, "arc", "Two LRU lists with ghosts that balance them (Megiddo and Modha 2003).", |config| super::arc::Arc::new(config);
+    Lirs, "lirs", "The longest time between the last two references (Jiang and Zhang 2002).", |config| super::lirs::Lirs::new(config);
+    WTinyLfu, "w-tinylfu", "An LRU window before a segmented LRU that admits by frequency (Einziger et al. 2017).", |config| super::w_tinylfu::WTinyLfu::new(config);
 }
 
 impl fmt::Display for PolicyKind {

@@ -17,12 +17,24 @@
 
 use crate::regions::{RegionId, Regions};
 
+pub mod arc;
 pub mod fmrd;
+pub mod gdsf;
+mod ghosts;
 pub mod kind;
+pub mod lirs;
+pub mod lru_k;
 pub mod mrrc;
 pub mod none;
+mod ordered;
 pub mod pindown;
+mod queue;
 mod recency;
+pub mod s3fifo;
+pub mod sieve;
+mod sketch;
+pub mod two_q;
+pub mod w_tinylfu;
 
 pub use kind::PolicyKind;
 

@@ -24,7 +24,7 @@ use super::{Need, Policy};
 use crate::config::Config;
 use crate::regions::{ListId, RegionId, Regions};
 use rustc_hash::FxHashMap;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::collections::hash_map;
@@ -118,12 +118,37 @@ struct Resorting {
     heads: BinaryHeap<Reverse<Head>>,
 }
 
-/// Sorts by factor, then by entry number. Positive floats sort as their bits do.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// The first region of a size, as the heap knows it.
+#[derive(PartialEq, Eq)]
 struct Head {
-    factor: u64,
-    entry: u64,
+    /// The factor's bits (positive floats sort as their bits do), then the entry number, in one word:
+    /// it compares without a branch to guess wrong.
+    key: u128,
     list: ListId,
+}
+
+impl Head {
+    fn of(regions: &Regions, list: ListId) -> Option<Reverse<Self>> {
+        let region = regions.get(regions.front(list)?);
+        let key = u128::from(region.weight.get().to_bits()) << 64 | u128::from(region.order.get());
+        Some(Reverse(Self { key, list }))
+    }
+
+    fn entry(&self) -> u64 {
+        self.key as u64
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key.cmp(&other.key)
+    }
 }
 
 impl Resorting {
@@ -141,19 +166,14 @@ impl Resorting {
         }
     }
 
-    fn head(regions: &Regions, list: ListId) -> Option<Reverse<Head>> {
-        let region = regions.get(regions.front(list)?);
-        Some(Reverse(Head { factor: region.weight.get().to_bits(), entry: region.order.get(), list }))
-    }
-
     fn push_head(&mut self, regions: &Regions, list: ListId) {
-        self.heads.extend(Self::head(regions, list));
+        self.heads.extend(Head::of(regions, list));
     }
 
     /// The list whose head has the smallest factor.
     fn smallest_list(&mut self, regions: &Regions) -> Option<ListId> {
         while let Some(Reverse(head)) = self.heads.peek() {
-            if regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry) {
+            if regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry()) {
                 return Some(head.list);
             }
             self.heads.pop();
@@ -174,7 +194,7 @@ impl Resorting {
             self.unlink(regions, id, list);
             // The next of its size takes the place of the head: one walk through the heap, not two.
             if let Some(mut top) = self.heads.peek_mut() {
-                match Self::head(regions, list) {
+                match Head::of(regions, list) {
                     Some(next) => *top = next,
                     None => _ = PeekMut::pop(top),
                 }

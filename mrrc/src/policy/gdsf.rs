@@ -1,0 +1,75 @@
+//! GreedyDual-Size-Frequency (Cherkasova, *Improving WWW proxies performance with
+//! Greedy-Dual-Size-Frequency caching policy*, HP Labs 1998), on GreedyDual-Size (Cao and Irani 1997).
+//!
+//! A region is worth `L + frequency · cost / pages`, anew at each reference; the least worth leaves, and
+//! the clock `L` rises to what it was worth, so that others age. The cost is what the configuration's cost
+//! model says that registering the region again takes, so a model without a cost per page gives the
+//! classic policy with unit cost. Ties go to the older reference, as in libCacheSim. There and in the
+//! paper a newcomer that is worth less than what would leave for it is not admitted, and `L` rises
+//! to the newcomer's worth. Here it has to be registered, so it takes the room, but `L` rises no higher
+//! than that either: the newcomer is then the next victim, and all that was lost is its room.
+
+use super::Policy;
+use super::ordered::Ordered;
+use crate::config::Config;
+use crate::cost::Linear;
+use crate::regions::{RegionId, Regions};
+
+/// Regions by worth. Uses [`Region::count`](crate::Region::count) for the frequency.
+pub struct Gdsf {
+    worth: Ordered,
+    clock: f64,
+    /// The most that a victim was worth since the last region entered.
+    left: f64,
+    cost: Linear,
+}
+
+impl Gdsf {
+    /// With the cost model of the configuration.
+    pub fn new(config: &Config) -> Self {
+        Self { worth: Ordered::default(), clock: 0.0, left: 0.0, cost: config.cost }
+    }
+
+    #[inline]
+    fn worth_of(&self, regions: &Regions, id: RegionId) -> f64 {
+        let region = regions.get(id);
+        let pages = region.pages();
+        self.clock + f64::from(region.count.get()) * self.cost.reload(pages) / pages as f64
+    }
+}
+
+impl Policy for Gdsf {
+    fn insert(&mut self, regions: &mut Regions, id: RegionId) {
+        regions.get(id).count.set(1);
+        let worth = self.worth_of(regions, id);
+        self.clock = self.clock.max(self.left.min(worth));
+        self.left = 0.0;
+        self.worth.insert(regions, id, worth);
+    }
+
+    #[inline]
+    fn touch(&mut self, regions: &mut Regions, id: RegionId) {
+        let count = &regions.get(id).count;
+        count.set(count.get().saturating_add(1));
+        let worth = self.worth_of(regions, id);
+        self.worth.raise(regions, id, worth);
+    }
+
+    fn remove(&mut self, regions: &mut Regions, id: RegionId) {
+        self.worth.remove(regions, id);
+    }
+
+    fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
+        let id = self.worth.take_idle(regions)?;
+        self.left = self.left.max(regions.get(id).weight.get());
+        Some(id)
+    }
+
+    fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
+        self.worth.put_back(regions, id);
+    }
+
+    fn memory(&self) -> usize {
+        self.worth.memory()
+    }
+}

@@ -1,0 +1,125 @@
+//! Every general policy under leases and invalidations: the limits hold, and nothing is lost.
+
+use crate::random::Random;
+use mrrc::policy::{Matching, PolicyKind};
+use mrrc::{Config, Core, PageRange, RegionId, Segment};
+
+pub(crate) const GENERAL: [PolicyKind; 8] = [
+    PolicyKind::Sieve,
+    PolicyKind::S3Fifo,
+    PolicyKind::Gdsf,
+    PolicyKind::LruK,
+    PolicyKind::TwoQ,
+    PolicyKind::Arc,
+    PolicyKind::Lirs,
+    PolicyKind::WTinyLfu,
+];
+
+fn each(mut test: impl FnMut(Config)) {
+    for policy in GENERAL {
+        for matching in [Matching::Contain, Matching::Exact] {
+            for capacity in [8, 60, 300] {
+                test(Config { policy, matching: Some(matching), ..Config::new(capacity) });
+            }
+        }
+    }
+}
+
+/// Asks, and holds the regions that answer. `None` if all that could leave is in use.
+fn lease(core: &mut Core, asked: PageRange) -> Option<Vec<RegionId>> {
+    let outcome = core.request(asked).ok()?;
+    let region_of = |segment: &Segment| match *segment {
+        Segment::Ready { region, .. } => Some(region),
+        Segment::Gap { region, .. } => region,
+    };
+    let held: Vec<_> = outcome.segments().iter().filter_map(region_of).collect();
+    held.iter().for_each(|&id| core.hold(id));
+    Some(held)
+}
+
+#[test]
+fn limits_hold_under_random_leases_and_invalidations() {
+    each(|config| {
+        let mut core = config.build().unwrap();
+        let mut random = Random::new(config.capacity);
+        let mut leases: Vec<Vec<RegionId>> = Vec::new();
+        let mut refused = 0;
+        for _ in 0..3_000 {
+            let asked = PageRange::new(random.below(600), 1 + random.below(8)).unwrap();
+            match random.below(20) {
+                0 => _ = core.invalidate(asked),
+                1..8 if !leases.is_empty() => {
+                    let lease = leases.swap_remove(random.below(leases.len() as u64) as usize);
+                    lease.into_iter().for_each(|id| _ = core.release(id));
+                }
+                8..16 => match lease(&mut core, asked) {
+                    Some(held) => leases.push(held),
+                    None => refused += 1,
+                },
+                _ => _ = core.request(asked),
+            }
+            assert!(core.used_pages() <= config.capacity, "{config:?}");
+            let pages: u64 = core.cached().map(|(_, range)| range.pages()).sum();
+            assert!(pages <= core.used_pages(), "{config:?}");
+        }
+        assert!(refused > 0 || config.capacity > 60, "{config:?}: some requests find all in use");
+        leases.into_iter().flatten().for_each(|id| _ = core.release(id));
+        // Nobody holds anything now, so everything can leave.
+        let all = PageRange::new(10_000, config.capacity).unwrap();
+        core.request(all).unwrap();
+        assert_eq!((core.used_pages(), core.used_regions()), (config.capacity, 1), "{config:?}");
+    });
+}
+
+#[test]
+fn a_cache_whose_regions_are_all_held_refuses_and_works_again_once_they_are_released() {
+    each(|config| {
+        let mut core = config.build().unwrap();
+        for round in 0..3 {
+            let mut leases = Vec::new();
+            for i in 0..config.capacity {
+                leases.extend(lease(&mut core, PageRange::new(1000 * round + 2 * i, 1).unwrap()).unwrap());
+            }
+            assert_eq!((core.used_pages(), core.held_pages()), (config.capacity, config.capacity));
+            for i in 0..5 {
+                assert!(core.request(PageRange::new(90_000 + i, 1).unwrap()).is_err(), "{config:?}");
+            }
+            leases.into_iter().for_each(|id| _ = core.release(id));
+            for i in 0..2 * config.capacity {
+                core.request(PageRange::new(50_000 + 2 * i, 1).unwrap()).unwrap();
+            }
+            assert_eq!((core.used_pages(), core.held_pages()), (config.capacity, 0), "{config:?}");
+        }
+    });
+}
+
+#[test]
+fn memory_does_not_grow_with_what_passed_through() {
+    for policy in GENERAL {
+        let mut core = Config { policy, ..Config::new(200) }.build().unwrap();
+        let mut random = Random::new(7);
+        let mut pass = |core: &mut Core| {
+            for i in 0..20_000 {
+                let start = if i % 3 == 0 { random.below(1 << 40) } else { random.below(800) };
+                core.request(PageRange::new(start, 1 + random.below(6)).unwrap()).unwrap();
+            }
+            core.memory()
+        };
+        let (first, second) = (pass(&mut core), pass(&mut core));
+        assert!(second <= 2 * first && second < 200 * 600, "{policy}: {first}, then {second} bytes");
+    }
+}
+
+#[test]
+fn the_largest_and_smallest_capacities_are_no_trap() {
+    for policy in GENERAL {
+        for capacity in [1, 2, u64::MAX] {
+            let mut core = Config { policy, ..Config::new(capacity) }.build().unwrap();
+            for i in 0..50 {
+                core.request(PageRange::new(i * i % 13, 1 + i % 2).unwrap()).unwrap();
+                assert!(core.used_pages() <= capacity);
+            }
+        }
+        assert!(Config { policy, ..Config::new(0) }.build().is_err());
+    }
+}
