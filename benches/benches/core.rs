@@ -4,7 +4,7 @@
 //! wherever they lie; a miss with its eviction in 250 ns at a capacity of 1,000 regions; 150 bytes a
 //! region. Pin it (`taskset -c 1`) and give it a quiet machine: a neighbour on the same physical core
 //! makes everything 1.7 times slower. The group `floor` says how fast the machine is: a chain of
-//! dependent additions, a random walk over 6.4 MB.
+//! dependent multiplications, a random walk over 6.4 MB.
 
 use benches::{Layout, regions, requests_inside};
 use criterion::measurement::WallTime;
@@ -34,7 +34,12 @@ fn filled<P: Policy>(config: &Config, policy: P, regions: &[PageRange]) -> Core<
 
 fn floor(c: &mut Criterion) {
     let mut group = c.benchmark_group("floor");
-    group.bench_function("addition", |b| b.iter_custom(|n| time(|| _ = (0..n).fold(0, |sum, i| black_box(sum + i)))));
+    let mut product = 1_u64;
+    group.bench_function("multiplication", |b| {
+        b.iter_custom(|n| {
+            time(|| (0..n).for_each(|_| product = black_box(product).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 1))
+        });
+    });
     let regions = regions(Layout::Stride, 100_000, 1);
     let mut records = vec![[0_u64; 8]; regions.len()];
     let mut seed = 1_u64;
