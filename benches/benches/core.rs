@@ -10,7 +10,7 @@ use benches::{Layout, regions, requests_inside};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mrrc::policy::mrrc::Mrrc;
-use mrrc::policy::pindown::PinDown;
+use mrrc::policy::pindown;
 use mrrc::policy::{Policy, PolicyKind};
 use mrrc::{Config, Core, PageRange};
 use std::hint::black_box;
@@ -121,7 +121,7 @@ fn churn(c: &mut Criterion) {
         let pages: u64 = regions.iter().map(|region| region.pages()).sum();
         let config = Config::new(pages / 2);
         bench_churn(&mut group, &format!("mrrc/{layout:?}"), &config, Mrrc::new(&config), &regions);
-        bench_churn(&mut group, &format!("pindown/{layout:?}"), &config, PinDown::new(), &regions);
+        bench_churn(&mut group, &format!("pindown/{layout:?}"), &config, pindown::policy(), &regions);
     }
     group.finish();
 }

@@ -36,6 +36,8 @@ pub struct Config {
     pub table_entries: u64,
     /// Entries that `libfabric` caches at most: 1,024.
     pub cache_entries: u64,
+    /// The largest share of a group's pages that nobody asked for, where ranges are grouped (`ogr`): 0.25.
+    pub group_extra: f64,
     /// References back that `lru-k` looks: 2.
     pub lru_k: u32,
 }
@@ -56,6 +58,7 @@ impl Config {
             bucket_pages: 16,
             table_entries: 4096,
             cache_entries: 1024,
+            group_extra: 0.25,
             lru_k: 2,
         }
     }
@@ -65,6 +68,7 @@ impl Config {
     /// # Errors
     /// What [`Config::check`] finds.
     pub fn build(&self) -> Result<crate::Core, ConfigError> {
+        self.check()?;
         crate::Core::with_policy(self, self.policy.build(self))
     }
 
@@ -81,7 +85,7 @@ impl Config {
         if self.capacity == 0 {
             return Err(ConfigError::ZeroCapacity);
         }
-        for (name, value) in [("resort", self.resort), ("evict", self.evict)] {
+        for (name, value) in [("resort", self.resort), ("evict", self.evict), ("group_extra", self.group_extra)] {
             if !(0.0..=1.0).contains(&value) {
                 return Err(ConfigError::Fraction { name, value });
             }
@@ -119,7 +123,7 @@ pub enum ConfigError {
     #[error("capacity is 0 pages: a cache needs room for one page at least (policy `none` caches nothing)")]
     ZeroCapacity,
     /// A fraction outside 0 to 1.
-    #[error("{name} is {value}: a fraction of the capacity lies between 0 and 1")]
+    #[error("{name} is {value}: a fraction lies between 0 and 1")]
     Fraction {
         /// Which one.
         name: &'static str,

@@ -7,12 +7,13 @@
 //! The trip of a request, by the steps of the paper's Figure 4:
 //!
 //! 1. [`Core::request`] looks for a region that contains it: a hit, moved to the top.
-//! 2. [`Core::plan`] finds the regions that overlap it and the gaps between them, and moves the
-//!    former to the top.
-//! 3. [`Core::make_room`] runs *full* until the gaps fit: the policy proposes victims in batches.
-//! 4. [`Core::admit`] makes a region of each gap.
+//! 2. `survey` finds the regions that overlap it and the gaps between them, and moves the former to
+//!    the top; `classify` counts the request.
+//! 3. `make_room` runs *full* until the gaps fit: the policy proposes victims in batches.
+//! 4. `admit` makes a region of each gap.
 
 use crate::config::{Config, ConfigError};
+use crate::cost::Linear;
 use crate::coverage;
 use crate::index::Index;
 use crate::policy::{Deregistration, Granule, Keeps, Matching, Need, Overlap, Policy, Scheme};
@@ -21,6 +22,7 @@ use crate::regions::{Region, RegionId, Regions, State};
 use rustc_hash::FxHashMap;
 
 mod counters;
+mod group;
 mod outcome;
 
 use counters::SingleHits;
@@ -55,6 +57,8 @@ pub struct Core<P = Box<dyn Policy + Send>> {
     capacity: u64,
     max_regions: u64,
     max_region_pages: u64,
+    group_extra: f64,
+    cost: Linear,
     /// Registered: cached, or retired and still held.
     used: Total,
     /// Of these, what a lease holds.
@@ -106,6 +110,16 @@ struct Plan {
     replaces: bool,
 }
 
+impl Plan {
+    fn found(&self) -> Found {
+        match (self.pieces.is_empty(), self.overlaps.is_empty()) {
+            (true, _) => Found::Covered,
+            (false, true) => Found::Miss,
+            (false, false) => Found::Partial,
+        }
+    }
+}
+
 impl<P: Policy> Core<P> {
     /// A core with a policy of its own type; [`Config::build`] chooses one by name.
     ///
@@ -129,6 +143,8 @@ impl<P: Policy> Core<P> {
             capacity: config.capacity,
             max_regions: config.max_regions.unwrap_or(u64::MAX).min(scheme.max_regions.unwrap_or(u64::MAX)),
             max_region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            group_extra: config.group_extra,
+            cost: config.cost,
             used: Total::default(),
             held: Total::default(),
             single_hits: SingleHits::default(),
@@ -191,47 +207,29 @@ impl<P: Policy> Core<P> {
     }
 
     fn plan_and_execute(&mut self, asked: PageRange, plan: &mut Plan) -> Result<(), AllInUse> {
-        let found = self.plan(asked, plan);
-        self.outcome.start(found);
-        if found == Found::Covered {
-            self.add_segments(asked, plan, false);
-            return Ok(());
-        }
-        if self.scheme.keeps == Keeps::Nothing {
-            self.register_for_request(asked, plan);
-            return Ok(());
-        }
-        if !self.fits(plan) {
-            self.counters.bypass += 1;
-            self.outcome.set_bypass();
-            self.register_for_request(asked, plan);
-            return Ok(());
-        }
-        self.make_room(asked, plan)?;
-        self.admit(asked, plan);
-        Ok(())
+        let wanted = match self.scheme.granule {
+            Granule::Bucket(pages) => asked.rounded_out(pages),
+            Granule::Region | Granule::Page => asked,
+        };
+        let found = self.survey(asked, wanted, plan);
+        self.classify(asked, plan);
+        self.execute(asked, found, plan)
     }
 
-    /// Finds overlaps and gaps, classifies and counts the request, and moves the overlaps to the top.
-    fn plan(&mut self, asked: PageRange, plan: &mut Plan) -> Found {
+    /// Finds what overlaps the request and what is missing of the pages wanted for it, and moves the
+    /// overlapping regions to the top.
+    fn survey(&mut self, asked: PageRange, wanted: PageRange, plan: &mut Plan) -> Found {
         plan.overlaps.clear();
         plan.gaps.clear();
         plan.pieces.clear();
         plan.overlap_total = Total::default();
         plan.piece_total = Total::default();
         plan.replaces = false;
-        let wanted = match self.scheme.granule {
-            Granule::Bucket(pages) => asked.rounded_out(pages),
-            Granule::Region | Granule::Page => asked,
-        };
         if let Lookup::Contain(index) = &self.lookup {
             index.overlaps(wanted, &self.regions, &mut plan.overlaps);
         }
-        let mut hit_pages = 0;
         for &id in &plan.overlaps {
-            let region = self.regions.get(id).range();
-            plan.overlap_total.add(region.pages());
-            hit_pages += region.intersection(asked).map_or(0, PageRange::pages);
+            plan.overlap_total.add(self.regions.pages(id));
             self.touch(id);
         }
         if plan.overlaps.is_empty() {
@@ -242,13 +240,31 @@ impl<P: Policy> Core<P> {
         }
         self.cut_pieces(asked, plan);
         plan.pieces.iter().for_each(|piece| plan.piece_total.add(piece.pages()));
-        let found = match (plan.pieces.is_empty(), plan.overlaps.is_empty()) {
-            (true, _) => Found::Covered,
-            (false, true) => Found::Miss,
-            (false, false) => Found::Partial,
-        };
-        self.counters.missed(found, hit_pages, asked.pages());
-        found
+        plan.found()
+    }
+
+    /// Counts a request that was surveyed.
+    fn classify(&mut self, asked: PageRange, plan: &Plan) {
+        let parts = plan.overlaps.iter().filter_map(|&id| self.regions.get(id).range().intersection(asked));
+        self.counters.missed(plan.found(), parts.map(PageRange::pages).sum(), asked.pages());
+    }
+
+    /// Makes room and registers, or does so for this request alone.
+    fn execute(&mut self, asked: PageRange, found: Found, plan: &mut Plan) -> Result<(), AllInUse> {
+        self.outcome.start(found);
+        if found == Found::Covered {
+            self.add_segments(asked, plan, false);
+        } else if self.scheme.keeps == Keeps::Nothing {
+            self.register_for_request(asked, plan);
+        } else if !self.fits(plan) {
+            self.counters.bypass += 1;
+            self.outcome.set_bypass();
+            self.register_for_request(asked, plan);
+        } else {
+            self.make_room(asked, plan)?;
+            self.admit(asked, plan);
+        }
+        Ok(())
     }
 
     fn cut_pieces(&self, asked: PageRange, plan: &mut Plan) {
@@ -456,6 +472,9 @@ impl<P: Policy> Core<P> {
             self.held.remove(region.pages());
             if region.aside() {
                 self.bring_back(id);
+            }
+            if self.regions.get(id).state() == State::Cached {
+                self.policy.released(&mut self.regions, id);
             }
         }
     }

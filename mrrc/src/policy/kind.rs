@@ -56,8 +56,12 @@ macro_rules! kinds {
 kinds! {
     Mrrc, "mrrc", "The paper's three-section stack: recency above, size and recency below, batched.", |config| super::mrrc::Mrrc::new(config);
     None, "none", "No cache: registers and deregisters at each request.", |config| super::none::NoCache;
-    PinDown, "pindown", "Region LRU, deregistered one at a time (Tezuka et al. 1998).", |config| super::pindown::PinDown::new();
-    Fmrd, "fmrd", "Region LRU, deregistered in batches (Wu et al. 2003a).", |config| super::fmrd::Fmrd::new(config);
+    PinDown, "pindown", "Region LRU, deregistered one at a time (Tezuka et al. 1998).", |config| super::pindown::policy();
+    PinDownPage, "pindown-page", "Page LRU: a run of missing pages is one registration, each page leaves alone.", |config| super::pindown_page::policy();
+    Fmrd, "fmrd", "Region LRU, deregistered in batches (Wu et al. 2003a).", |config| super::fmrd::policy(config);
+    Lazy, "lazy", "LRU by exact range with a bounded table (Rangarajan and Iftode 2004).", |config| super::lazy::policy(config);
+    Firehose, "firehose", "Buckets of fixed size, first in first out among the unused (Bell and Bonachea 2003).", |config| super::firehose::policy(config);
+    Ogr, "ogr", "Region LRU that registers the ranges of one request as a group (Wu et al. 2003b).", |config| super::ogr::policy();
     Sieve, "sieve", "One FIFO queue and a hand that spares what was asked for (Zhang et al. 2024).", |config| super::sieve::Sieve::new();
     S3Fifo, "s3fifo", "A small and a main FIFO queue, and ghosts (Yang et al. 2023).", |config| super::s3fifo::S3Fifo::new(config);
     Gdsf, "gdsf", "GreedyDual-Size-Frequency: the least frequency times cost per page (Cherkasova 1998).", |config| super::gdsf::Gdsf::new(config);
@@ -66,6 +70,9 @@ kinds! {
     Arc, "arc", "Two LRU lists with ghosts that balance them (Megiddo and Modha 2003).", |config| super::arc::Arc::new(config);
     Lirs, "lirs", "The longest time between the last two references (Jiang and Zhang 2002).", |config| super::lirs::Lirs::new(config);
     WTinyLfu, "w-tinylfu", "An LRU window before a segmented LRU that admits by frequency (Einziger et al. 2017).", |config| super::w_tinylfu::WTinyLfu::new(config);
+    Ucx, "ucx", "UCX's cache: region LRU that merges overlapping regions into their union.", |config| super::ucx::policy();
+    Libfabric, "libfabric", "libfabric's cache: as UCX's, with a bounded number of entries.", |config| super::libfabric::policy(config);
+    Nccl, "nccl", "NCCL's cache: whole pages, nothing is ever evicted.", |config| super::nccl::policy();
 }
 
 impl fmt::Display for PolicyKind {

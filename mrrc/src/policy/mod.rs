@@ -13,28 +13,38 @@
 //! | [`sieve`], [`s3fifo`], [`gdsf`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | the general ones |
 //! | [`ucx`], [`libfabric`], [`nccl`] | today's registration caches |
 //!
-//! To add one, implement [`Policy`] in a file here and name it in [`kind`].
+//! Those that are least-recently-used underneath say only what is theirs and leave the order to [`lru`].
+//! To add a policy, implement [`Policy`] in a file here and name it in [`kind`].
 
 use crate::regions::{RegionId, Regions};
 
 pub mod arc;
+pub mod firehose;
 pub mod fmrd;
 pub mod gdsf;
-mod ghosts;
 pub mod kind;
+pub mod lazy;
+pub mod libfabric;
 pub mod lirs;
+pub mod lru;
 pub mod lru_k;
 pub mod mrrc;
+pub mod nccl;
 pub mod none;
-mod ordered;
+pub mod ogr;
 pub mod pindown;
-mod queue;
-mod recency;
+pub mod pindown_page;
 pub mod s3fifo;
 pub mod sieve;
-mod sketch;
 pub mod two_q;
+pub mod ucx;
 pub mod w_tinylfu;
+
+mod ghosts;
+mod ordered;
+mod queue;
+mod recency;
+mod sketch;
 
 pub use kind::PolicyKind;
 
@@ -64,6 +74,11 @@ pub trait Policy {
 
     /// A victim that is held after all, or a region that was set aside, takes its old place again.
     fn put_back(&mut self, regions: &mut Regions, id: RegionId);
+
+    /// The last lease of a region ended.
+    fn released(&mut self, regions: &mut Regions, id: RegionId) {
+        let _ = (regions, id);
+    }
 
     /// What happens at the start of each run of *full*, before victims are taken.
     fn prepare(&mut self, regions: &mut Regions) {
@@ -99,6 +114,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         (**self).put_back(regions, id);
+    }
+    fn released(&mut self, regions: &mut Regions, id: RegionId) {
+        (**self).released(regions, id);
     }
     fn prepare(&mut self, regions: &mut Regions) {
         (**self).prepare(regions);

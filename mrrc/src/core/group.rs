@@ -1,0 +1,74 @@
+//! Requests of several ranges, and when they become one registration.
+//!
+//! A scheme that groups (optimistic group registration) takes the ranges of one request that no region
+//! serves, in address order, and joins neighbours as long as registering the hole between them costs less
+//! than the calls that it saves, and the holes stay a small share of the group.
+
+use super::{AllInUse, Core, Outcome};
+use crate::policy::Policy;
+use crate::range::PageRange;
+
+impl<P: Policy> Core<P> {
+    /// Takes a request of several ranges. `answer` hears the outcome of each range, or of each group with
+    /// the range that spans it; what lies between the members of a group was not asked for. A range
+    /// or group that finds no room does not stop the others.
+    pub fn request_list(&mut self, asked: &[PageRange], mut answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>)) {
+        let mut missed = Vec::new();
+        for &range in asked {
+            if self.scheme.groups && self.find(range).is_none() {
+                missed.push(range);
+            } else {
+                answer(range, self.request(range));
+            }
+        }
+        missed.sort_unstable();
+        let mut rest = &missed[..];
+        while let [first, ..] = *rest {
+            let (members, others) = rest.split_at(self.group_len(rest));
+            rest = others;
+            if let [_] = members {
+                answer(first, self.request(first));
+            } else {
+                let span = members.iter().fold(first, |span, &member| span.hull(member));
+                answer(span, self.request_group(span, members));
+            }
+        }
+    }
+
+    /// How many of the ranges, which are in address order, form a group.
+    fn group_len(&self, ranges: &[PageRange]) -> usize {
+        let saved = self.cost.register(0) + self.cost.deregister(0);
+        let hole_page = self.cost.reg_page + self.cost.dereg_page;
+        let mut span = ranges[0];
+        let mut holes = 0;
+        let mut len = 1;
+        for &next in &ranges[1..] {
+            let hole = next.start().saturating_sub(span.end());
+            let joined = span.hull(next);
+            let share = (holes + hole) as f64 / joined.pages() as f64;
+            if hole as f64 * hole_page >= saved
+                || share > self.group_extra
+                || joined.pages() > self.capacity.min(self.max_region_pages)
+            {
+                break;
+            }
+            span = joined;
+            holes += hole;
+            len += 1;
+        }
+        len
+    }
+
+    /// Each member is a request of its own for the counters; what is registered is the span.
+    fn request_group(&mut self, span: PageRange, members: &[PageRange]) -> Result<&Outcome, AllInUse> {
+        let mut plan = std::mem::take(&mut self.plan);
+        for &member in members {
+            self.survey(member, member, &mut plan);
+            self.classify(member, &plan);
+        }
+        let found = self.survey(span, span, &mut plan);
+        let result = self.execute(span, found, &mut plan);
+        self.plan = plan;
+        result.map(|()| &self.outcome)
+    }
+}

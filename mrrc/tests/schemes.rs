@@ -1,0 +1,260 @@
+//! What the schemes do besides choosing victims, each on a story short enough to check by hand.
+
+use mrrc::policy::{Matching, Overlap, PolicyKind};
+use mrrc::{Config, Core, Found, Leaving, PageRange, Segment};
+
+fn range(start: u64, end: u64) -> PageRange {
+    PageRange::new(start, end - start).unwrap()
+}
+
+fn core(policy: &str, capacity: u64) -> Core {
+    Config { policy: policy.parse().unwrap(), ..Config::new(capacity) }.build().unwrap()
+}
+
+/// What a request comes to: found, gaps, and the ranges of each batch.
+fn ask(core: &mut Core, start: u64, end: u64) -> (Found, Vec<PageRange>, Vec<Vec<PageRange>>) {
+    let outcome = core.request(range(start, end)).unwrap();
+    let batches = outcome.batches().map(|batch| batch.iter().map(|leaving| leaving.range).collect()).collect();
+    (outcome.found(), outcome.gaps().collect(), batches)
+}
+
+fn cached(core: &Core) -> Vec<PageRange> {
+    let mut ranges: Vec<_> = core.cached().map(|(_, range)| range).collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+#[test]
+fn none_registers_and_deregisters_at_each_request() {
+    let mut core = core("none", 1);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut core, 10, 14), (Found::Miss, vec![range(10, 14)], vec![]));
+    }
+    let counters = core.counters();
+    assert_eq!((counters.regs, counters.deregs, counters.dereg_batches, counters.bypass), (3, 3, 3, 0));
+    assert_eq!((core.used_pages(), counters.peak_pages), (0, 4));
+}
+
+#[test]
+fn pindown_evicts_just_enough_one_at_a_time() {
+    let mut core = core("pindown", 10);
+    for start in [0, 2, 4, 6, 8] {
+        ask(&mut core, start, start + 2);
+    }
+    ask(&mut core, 0, 1);
+    let batches = ask(&mut core, 100, 103).2;
+    assert_eq!(batches, [vec![range(2, 4)], vec![range(4, 6)]]);
+}
+
+#[test]
+fn fmrd_evicts_a_share_of_the_capacity_in_one_batch() {
+    let mut core = Config { policy: PolicyKind::Fmrd, evict: 0.5, ..Config::new(10) }.build().unwrap();
+    for start in [0, 2, 4, 6, 8] {
+        ask(&mut core, start, start + 2);
+    }
+    let batches = ask(&mut core, 100, 101).2;
+    assert_eq!(batches, [vec![range(0, 2), range(2, 4), range(4, 6)]]);
+}
+
+#[test]
+fn pages_enter_by_runs_and_leave_alone() {
+    let mut core = core("pindown-page", 4);
+    ask(&mut core, 1, 2);
+    assert_eq!(ask(&mut core, 0, 4).0, Found::Partial);
+    // Two runs around page 1, though three pages became entries.
+    assert_eq!((core.counters().regs, core.counters().reg_pages, core.used_regions()), (3, 4, 4));
+    assert_eq!(ask(&mut core, 0, 4).0, Found::Covered);
+    assert_eq!(ask(&mut core, 2, 3).0, Found::Exact);
+    let batches = ask(&mut core, 10, 12).2;
+    assert_eq!(batches, [vec![range(0, 1)], vec![range(1, 2)]]);
+    assert_eq!((core.counters().deregs, core.counters().dereg_batches), (2, 2));
+}
+
+#[test]
+fn lazy_serves_equals_only_and_its_table_is_bounded() {
+    let config = Config { policy: PolicyKind::Lazy, table_entries: 2, ..Config::new(100) };
+    let mut core = config.build().unwrap();
+    assert_eq!(ask(&mut core, 0, 8).0, Found::Miss);
+    assert_eq!(ask(&mut core, 0, 8).0, Found::Exact);
+    assert_eq!(ask(&mut core, 0, 4), (Found::Miss, vec![range(0, 4)], vec![]));
+    assert_eq!(core.used_pages(), 12);
+    assert_eq!(ask(&mut core, 0, 8).0, Found::Exact);
+    assert_eq!(ask(&mut core, 50, 51).2, [vec![range(0, 4)]]);
+    assert_eq!(cached(&core), [range(0, 8), range(50, 51)]);
+}
+
+#[test]
+fn firehose_registers_whole_buckets_and_lets_the_longest_unused_go() {
+    let config = Config { policy: PolicyKind::Firehose, bucket_pages: 4, ..Config::new(12) };
+    let mut core = config.build().unwrap();
+    assert_eq!(ask(&mut core, 3, 5), (Found::Miss, vec![range(0, 4), range(4, 8)], vec![]));
+    assert_eq!((core.counters().regs, core.counters().reg_pages, core.counters().pages), (2, 8, 2));
+    assert_eq!(ask(&mut core, 5, 7).0, Found::Subset);
+    assert_eq!(ask(&mut core, 0, 8).0, Found::Covered);
+    ask(&mut core, 8, 9);
+    // Bucket 0 is held while the others are used again: it leaves first until it is released, last after.
+    let region = core.find(range(0, 4)).unwrap();
+    core.hold(region);
+    ask(&mut core, 4, 5);
+    ask(&mut core, 8, 9);
+    core.release(region);
+    assert_eq!(ask(&mut core, 20, 21).2, [vec![range(4, 8)]]);
+    assert_eq!(cached(&core), [range(0, 4), range(8, 12), range(20, 24)]);
+}
+
+#[test]
+fn ogr_joins_near_ranges_of_one_request() {
+    let mut core = core("ogr", 100);
+    let mut answers = Vec::new();
+    let asked = [range(40, 44), range(0, 8), range(10, 18), range(90, 91)];
+    core.request_list(&asked, |span, outcome| answers.push((span, outcome.unwrap().gaps().collect::<Vec<_>>())));
+    // The hole of two pages costs less than a call; the others are too wide.
+    assert_eq!(
+        answers,
+        [
+            (range(0, 18), vec![range(0, 18)]),
+            (range(40, 44), vec![range(40, 44)]),
+            (range(90, 91), vec![range(90, 91)])
+        ]
+    );
+    let counters = core.counters();
+    assert_eq!((counters.requests, counters.miss, counters.pages), (4, 4, 21));
+    assert_eq!((counters.regs, counters.reg_pages), (3, 23));
+    answers.clear();
+    core.request_list(&asked, |span, outcome| answers.push((span, outcome.unwrap().gaps().collect())));
+    assert_eq!(answers.len(), 4);
+    assert_eq!((core.counters().exact, core.counters().subset), (2, 2));
+}
+
+#[test]
+fn schemes_that_do_not_group_take_each_range_by_itself() {
+    let mut core = core("pindown", 100);
+    core.request_list(&[range(0, 8), range(10, 18)], |_, outcome| assert_eq!(outcome.unwrap().gaps().count(), 1));
+    assert_eq!(core.counters().regs, 2);
+}
+
+#[test]
+fn ucx_merges_overlaps_into_their_union() {
+    let mut core = core("ucx", 100);
+    ask(&mut core, 0, 4);
+    ask(&mut core, 8, 12);
+    assert_eq!(ask(&mut core, 2, 9), (Found::Partial, vec![range(0, 12)], vec![vec![range(0, 4)], vec![range(8, 12)]]));
+    assert_eq!(cached(&core), [range(0, 12)]);
+    assert_eq!((core.counters().merged, core.counters().regs, core.counters().reg_pages), (2, 3, 20));
+    assert_eq!(ask(&mut core, 0, 12).0, Found::Exact);
+}
+
+#[test]
+fn a_request_that_spans_regions_is_a_hit_only_where_segments_are_allowed() {
+    for (overlap, found) in [(Overlap::Split, Found::Covered), (Overlap::Merge, Found::Partial)] {
+        let mut core = Config { overlap: Some(overlap), ..Config::new(100) }.build().unwrap();
+        ask(&mut core, 0, 4);
+        ask(&mut core, 4, 8);
+        assert_eq!(ask(&mut core, 2, 6).0, found);
+    }
+}
+
+#[test]
+fn whole_registers_what_was_asked_and_drops_what_it_overlaps() {
+    let mut core = Config { overlap: Some(Overlap::Whole), ..Config::new(100) }.build().unwrap();
+    ask(&mut core, 0, 4);
+    assert_eq!(ask(&mut core, 2, 9), (Found::Partial, vec![range(2, 9)], vec![vec![range(0, 4)]]));
+    assert_eq!(cached(&core), [range(2, 9)]);
+}
+
+#[test]
+fn a_merged_region_in_use_stays_registered_until_its_last_lease() {
+    let mut core = core("ucx", 20);
+    ask(&mut core, 0, 4);
+    let old = core.find(range(0, 4)).unwrap();
+    core.hold(old);
+    assert_eq!(ask(&mut core, 2, 9).2, Vec::<Vec<PageRange>>::new());
+    assert_eq!((core.used_pages(), cached(&core)), (4 + 9, vec![range(0, 9)]));
+    let left: Vec<Leaving> = core.release(old).batches().flatten().copied().collect();
+    assert_eq!(left, [Leaving { region: old, range: range(0, 4) }]);
+    assert_eq!(core.used_pages(), 9);
+}
+
+#[test]
+fn a_union_that_does_not_fit_is_registered_for_its_request_alone() {
+    let mut core = core("ucx", 10);
+    ask(&mut core, 0, 8);
+    let outcome = core.request(range(6, 12)).unwrap();
+    assert!(outcome.is_bypass());
+    assert_eq!(outcome.segments(), [Segment::Gap { region: None, range: range(6, 12) }]);
+    assert_eq!(cached(&core), [range(0, 8)]);
+}
+
+#[test]
+fn libfabric_is_bounded_in_entries() {
+    let mut core = Config { policy: PolicyKind::Libfabric, cache_entries: 2, ..Config::new(100) }.build().unwrap();
+    for start in [0, 10, 20] {
+        ask(&mut core, start, start + 1);
+    }
+    assert_eq!(cached(&core), [range(10, 11), range(20, 21)]);
+}
+
+#[test]
+fn nccl_never_evicts() {
+    let mut core = core("nccl", 4);
+    ask(&mut core, 0, 3);
+    for _ in 0..2 {
+        assert!(core.request(range(10, 12)).unwrap().is_bypass());
+    }
+    assert_eq!(ask(&mut core, 20, 21).0, Found::Miss);
+    assert_eq!(cached(&core), [range(0, 3), range(20, 21)]);
+    assert_eq!((core.counters().bypass, core.counters().deregs), (2, 2));
+}
+
+#[test]
+fn gaps_longer_than_the_largest_region_are_cut() {
+    let mut core = Config { max_region_pages: Some(4), ..Config::new(100) }.build().unwrap();
+    assert_eq!(ask(&mut core, 0, 10).1, [range(0, 4), range(4, 8), range(8, 10)]);
+    assert_eq!(ask(&mut core, 0, 10).0, Found::Covered);
+}
+
+#[test]
+fn exact_matching_can_be_chosen_for_any_policy_of_regions() {
+    let mut core = Config { matching: Some(Matching::Exact), ..Config::new(100) }.build().unwrap();
+    ask(&mut core, 0, 8);
+    assert_eq!(ask(&mut core, 0, 4).0, Found::Miss);
+    for policy in [PolicyKind::PinDownPage, PolicyKind::Firehose] {
+        let config = Config { policy, matching: Some(Matching::Exact), ..Config::new(100) };
+        assert_eq!(config.build().err(), Some(mrrc::ConfigError::Granule { policy }));
+    }
+}
+
+#[test]
+fn everything_in_use_is_an_error_that_loses_nothing() {
+    let mut core = core("mrrc", 8);
+    for start in [0, 2, 4, 6] {
+        ask(&mut core, start, start + 2);
+    }
+    let held: Vec<_> = [2, 4, 6].map(|start| core.find(range(start, start + 2)).unwrap()).into();
+    held.iter().for_each(|&region| core.hold(region));
+    let error = core.request(range(20, 23)).unwrap_err();
+    assert_eq!((error.missing_pages, error.in_use_pages, error.in_use_regions), (3, 6, 3));
+    assert!(error.to_string().contains("pages 0x14..0x17 (3 pages)"), "{error}");
+    assert_eq!(cached(&core).len(), 4);
+    held.iter().for_each(|&region| _ = core.release(region));
+    assert!(core.request(range(20, 23)).is_ok());
+}
+
+#[test]
+fn invalidation_retires_what_is_held_and_drops_the_rest_in_one_batch() {
+    let mut core = core("mrrc", 100);
+    for start in [0, 10, 20, 30] {
+        ask(&mut core, start, start + 4);
+    }
+    let held = core.find(range(10, 14)).unwrap();
+    core.hold(held);
+    let dropped: Vec<Vec<PageRange>> =
+        core.invalidate(range(3, 21)).batches().map(|batch| batch.iter().map(|l| l.range).collect()).collect();
+    assert_eq!(dropped, [vec![range(0, 4), range(20, 24)]]);
+    assert_eq!((cached(&core), core.used_pages()), (vec![range(30, 34)], 8));
+    assert_eq!((core.counters().invalidated, core.counters().invalidated_pages), (3, 12));
+    // The same pages can be registered again while the old registration is still held.
+    assert_eq!(ask(&mut core, 10, 14).0, Found::Miss);
+    assert_eq!(core.release(held).batches().flatten().count(), 1);
+    assert_eq!(core.used_pages(), 8);
+}
