@@ -44,6 +44,7 @@ mod ghosts;
 mod ordered;
 mod queue;
 mod recency;
+mod resorting;
 mod sketch;
 
 pub use kind::PolicyKind;

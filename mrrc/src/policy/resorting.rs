@@ -1,0 +1,215 @@
+//! The resorting section of the paper's stack: regions in the order of (eviction factor, entry number).
+//!
+//! Factors are `r + 1/pages` with an `r` that never falls, so regions of equal size leave in the order in
+//! which they entered. The section is therefore a list per size, and a heap of the heads of those lists:
+//! what costs a walk through the heap is a *size* that changes its head, not every region. A head that
+//! is no longer one (a request took it to the top) stays in the heap until it comes up, and is dropped.
+
+use crate::regions::{ListId, RegionId, Regions};
+use rustc_hash::FxHashMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+/// Uses [`Region::weight`](crate::Region::weight) for the eviction factor, which is 0 outside the
+/// section and never inside, and [`Region::order`](crate::Region::order) for the entry number.
+#[derive(Default)]
+pub(super) struct Resorting {
+    pages: u64,
+    entries: u64,
+    /// The members of each size, in the order of their entry.
+    sizes: FxHashMap<u64, ListId>,
+    heads: BinaryHeap<Reverse<Head>>,
+}
+
+/// The first region of a size, as the heap knows it.
+#[derive(PartialEq, Eq)]
+struct Head {
+    /// The factor's bits (positive floats sort as their bits do), then the entry number, in one word:
+    /// it compares without a branch to guess wrong.
+    key: u128,
+    list: ListId,
+}
+
+impl Head {
+    fn of(regions: &Regions, list: ListId) -> Option<Reverse<Self>> {
+        let region = regions.get(regions.front(list)?);
+        let key = u128::from(region.weight.get().to_bits()) << 64 | u128::from(region.order.get());
+        Some(Reverse(Self { key, list }))
+    }
+
+    fn entry(&self) -> u64 {
+        self.key as u64
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key.cmp(&other.key)
+    }
+}
+
+impl Resorting {
+    /// The pages of all members.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The smallest factor of a member.
+    pub(super) fn smallest(&mut self, regions: &Regions) -> Option<f64> {
+        let id = regions.front(self.smallest_list(regions)?)?;
+        Some(regions.get(id).weight.get())
+    }
+
+    /// The list whose head has the smallest factor.
+    fn smallest_list(&mut self, regions: &Regions) -> Option<ListId> {
+        while let Some(Reverse(head)) = self.heads.peek() {
+            if regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry()) {
+                return Some(head.list);
+            }
+            self.heads.pop();
+        }
+        None
+    }
+
+    /// A region enters with this factor.
+    pub(super) fn enter(&mut self, regions: &mut Regions, id: RegionId, factor: f64) {
+        self.entries += 1;
+        let region = regions.get(id);
+        region.weight.set(factor);
+        region.order.set(self.entries);
+        let pages = region.pages();
+        self.pages += pages;
+        let list = self.list(regions, pages);
+        regions.push_back(list, id);
+        if regions.front(list) == Some(id) {
+            self.heads.extend(Head::of(regions, list));
+        }
+    }
+
+    /// Takes out the member with the smallest factor that is not in use; sets aside those that are.
+    pub(super) fn take_smallest(&mut self, regions: &mut Regions) -> Option<RegionId> {
+        loop {
+            let list = self.smallest_list(regions)?;
+            let id = regions.front(list)?;
+            regions.unlink(id);
+            self.pages -= regions.pages(id);
+            // The next of its size takes the place of the head: one walk through the heap, not two.
+            if let Some(mut top) = self.heads.peek_mut() {
+                match Head::of(regions, list) {
+                    Some(next) => *top = next,
+                    None => _ = PeekMut::pop(top),
+                }
+            }
+            if !regions.get(id).in_use() {
+                return Some(id);
+            }
+            regions.get(id).set_aside(true);
+        }
+    }
+
+    /// Takes out a member that a request asked for, and forgets its factor.
+    pub(super) fn remove(&mut self, regions: &mut Regions, id: RegionId) {
+        regions.get(id).weight.set(0.0);
+        let Some(list) = regions.list(id) else { return };
+        let was_head = regions.front(list) == Some(id);
+        regions.unlink(id);
+        self.pages -= regions.pages(id);
+        if was_head {
+            self.heads.extend(Head::of(regions, list));
+        }
+    }
+
+    /// A region that left as a victim or was set aside takes its place again.
+    pub(super) fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
+        let (pages, entry) = (regions.pages(id), regions.get(id).order.get());
+        self.pages += pages;
+        let list = self.list(regions, pages);
+        let mut older = None;
+        let mut next = regions.front(list);
+        while let Some(other) = next.filter(|&other| regions.get(other).order.get() < entry) {
+            older = Some(other);
+            next = regions.after(other);
+        }
+        match older {
+            Some(older) => regions.insert_after(older, id),
+            None => {
+                regions.push_front(list, id);
+                self.heads.extend(Head::of(regions, list));
+            }
+        }
+    }
+
+    /// The list of a size.
+    fn list(&mut self, regions: &mut Regions, pages: u64) -> ListId {
+        if let Some(&list) = self.sizes.get(&pages) {
+            return list;
+        }
+        // Sizes without members keep their list until those outnumber the regions.
+        if self.sizes.len() > 2 * regions.len() + 64 {
+            self.drop_empty_sizes(regions);
+        }
+        *self.sizes.entry(pages).or_insert_with(|| regions.new_list())
+    }
+
+    #[cold]
+    fn drop_empty_sizes(&mut self, regions: &mut Regions) {
+        self.sizes.retain(|_, list| {
+            let keep = regions.front(*list).is_some();
+            if !keep {
+                regions.drop_list(*list);
+            }
+            keep
+        });
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        self.sizes.capacity() * (size_of::<(u64, ListId)>() + 1) + self.heads.capacity() * size_of::<Reverse<Head>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::PageRange;
+
+    #[test]
+    fn large_ones_leave_first_and_equals_in_the_order_of_entry() {
+        let mut regions = Regions::new();
+        let mut section = Resorting::default();
+        let ids: Vec<_> =
+            [1, 4, 2, 4, 1].iter().map(|&n| regions.insert(PageRange::between(100 * n, 101 * n))).collect();
+        for &id in &ids {
+            let factor = 0.5 + 1.0 / regions.pages(id) as f64;
+            section.enter(&mut regions, id, factor);
+        }
+        assert_eq!((section.pages(), section.smallest(&regions)), (12, Some(0.75)));
+        section.remove(&mut regions, ids[1]);
+        assert_eq!(section.take_smallest(&mut regions), Some(ids[3]));
+        section.put_back(&mut regions, ids[3]);
+        regions.get(ids[2]).set_holds(1);
+        let order: Vec<_> = std::iter::from_fn(|| section.take_smallest(&mut regions)).collect();
+        assert_eq!(order, [ids[3], ids[0], ids[4]]);
+        assert!(regions.get(ids[2]).aside());
+        assert_eq!(section.pages(), 0);
+    }
+
+    #[test]
+    fn sizes_that_come_and_go_do_not_pile_up() {
+        let mut regions = Regions::new();
+        let mut section = Resorting::default();
+        for pages in 1..10_000 {
+            let id = regions.insert(PageRange::between(0, pages));
+            section.enter(&mut regions, id, 1.0 / pages as f64);
+            assert_eq!(section.take_smallest(&mut regions), Some(id));
+            regions.remove(id);
+        }
+        assert!(section.sizes.len() < 100 && section.memory() < 20_000, "{} {}", section.sizes.len(), section.memory());
+    }
+}
