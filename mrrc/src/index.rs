@@ -171,6 +171,12 @@ impl Line {
         count - 1
     }
 
+    /// How often a fork's entry differs from the one before. At least as many regions touch it.
+    fn runs(&self) -> usize {
+        let changed = |child: usize| self.0[child] != 0 && self.0[child] != self.0[child - 1];
+        usize::from(self.0[0] != 0) + (1..16).map(|child| usize::from(changed(child))).sum::<usize>()
+    }
+
     /// The entry of a fork's child; only the low four bits of the number count.
     #[inline]
     fn entry(&self, child: u64) -> Entry {
@@ -421,6 +427,9 @@ impl Index {
 
     /// The entry that replaces a fork which few regions touch.
     fn rejoin(&mut self, line: u32, block: Block, regions: &Regions) -> Option<Entry> {
+        if self.lines[line as usize].runs() > REJOIN_REGIONS {
+            return None;
+        }
         let fork = self.lines[line as usize];
         let mut ids = [None; REJOIN_REGIONS];
         let mut count = 0;
