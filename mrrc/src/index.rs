@@ -1,7 +1,7 @@
 //! Which region covers a page: the look-up that every hit begins with.
 //!
 //! Regions never overlap here, so a page belongs to one region at most. The address space is cut
-//! into blocks of 2^14 pages (64 MiB). A hash table finds a block's *entry*, and an entry says which
+//! into blocks of 2^11 pages (8 MiB). A hash table finds a block's *entry*, and an entry says which
 //! regions touch its block, in the cheapest form that can:
 //!
 //! * nothing: no region touches it;
@@ -9,14 +9,14 @@
 //! * a *leaf*: up to eight do, sorted by where they start;
 //! * a *fork*: more do, and sixteen sub-blocks have an entry each.
 //!
-//! Below a block lie sub-blocks of 2^10, 2^6 and 2^2 pages; four pages hold four regions at most, so
-//! a leaf always suffices there. Leaves and forks are 64-byte lines in one arena. A look-up touches
-//! one line of the hash table, one or two lines of the arena (three where regions are small and
-//! dense), and then the region itself: look-ups return a *candidate*, the only region that can hold
-//! the page, and the caller compares ranges. Costs follow the number of regions, not of pages.
+//! Below a block lie sub-blocks of 2^7 and 2^3 pages; eight pages hold eight regions at most, so a leaf
+//! always suffices there. Leaves and forks are 64-byte lines in one arena. A look-up touches one line
+//! of the hash table, one or two lines of the arena (three where regions are small and dense), and then
+//! the region itself: it finds a *candidate*, the only region that can hold the page, and compares
+//! ranges. Costs follow the number of regions, not of pages.
 //!
-//! A region that touches more than [`GIANT_BLOCKS`] blocks (64 GiB) stands in an ordered map
-//! instead; look-ups consult it last, and only when there is such a region.
+//! A region that touches more than [`GIANT_BLOCKS`] blocks (8 GiB) stands in an ordered map instead;
+//! look-ups consult it last, and only when there is such a region.
 
 use crate::grow;
 use crate::range::PageRange;
@@ -248,7 +248,7 @@ impl Index {
     }
 
     /// The only region short of a giant that can cover the page. Every hit runs through here, so the
-    /// three levels of forks are written out: shifts by constants, and one way to each end.
+    /// two levels of forks are written out: shifts by constants, and one way to each end.
     #[inline(always)]
     fn candidate(&self, page: u64) -> Option<RegionId> {
         const LEVEL_1: u32 = BLOCK_BITS - FORK_BITS;

@@ -27,6 +27,9 @@ pub struct PageRange {
 }
 
 impl PageRange {
+    /// The whole address space.
+    pub const EVERYTHING: Self = Self { start: 0, pages: PAGES_END };
+
     /// The range of `pages` pages from page number `start`.
     ///
     /// # Errors

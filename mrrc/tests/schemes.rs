@@ -1,5 +1,6 @@
 //! What the schemes do besides choosing victims, each on a story short enough to check by hand.
 
+use mrrc::cost::Linear;
 use mrrc::policy::{Matching, Overlap, PolicyKind};
 use mrrc::{Config, Core, Found, Leaving, PageRange, Segment};
 
@@ -257,4 +258,46 @@ fn invalidation_retires_what_is_held_and_drops_the_rest_in_one_batch() {
     assert_eq!(ask(&mut core, 10, 14).0, Found::Miss);
     assert_eq!(core.release(held).batches().flatten().count(), 1);
     assert_eq!(core.used_pages(), 8);
+}
+
+#[test]
+fn the_whole_address_space_is_a_request_like_any_other() {
+    for &policy in PolicyKind::ALL {
+        let mut core = Config { policy, max_region_pages: Some(3), ..Config::new(1_000) }.build().unwrap();
+        assert_eq!(core.request(PageRange::EVERYTHING).unwrap().segments().len(), 1, "{policy}");
+        assert!(core.counters().regs > 0 && core.used_pages() == 0);
+        if policy == PolicyKind::PinDownPage || policy == PolicyKind::Firehose {
+            continue; // where it fits, it would be more entries than any machine has memory for
+        }
+        let mut core = Config { policy, ..Config::new(u64::MAX) }.build().unwrap();
+        for _ in 0..5_000 {
+            assert_eq!(core.request(PageRange::EVERYTHING).unwrap().segments().len(), 1);
+        }
+        assert!(core.counters().pages == u64::MAX && core.used_pages() <= core.capacity(), "{policy}");
+        core.invalidate(PageRange::EVERYTHING);
+        assert_eq!(core.used_pages(), 0);
+    }
+}
+
+#[test]
+fn learned_costs_reach_the_policies_that_weigh_them() {
+    let mut core = core("gdsf", 5);
+    let flat = Linear { reg_page: 0.0, reg_call: 1.0, dereg_page: 0.0, dereg_call: 0.0 };
+    core.set_costs(flat).unwrap();
+    ask(&mut core, 0, 4);
+    ask(&mut core, 10, 11);
+    // With a flat cost a page of a large region is worth less than a small region.
+    assert_eq!(ask(&mut core, 20, 21).2, [vec![range(0, 4)]]);
+    // When pages cost and calls do not, they are worth the same, and the older leaves.
+    let mut core = where_only_pages_cost();
+    ask(&mut core, 10, 11);
+    ask(&mut core, 0, 4);
+    assert_eq!(ask(&mut core, 20, 21).2, [vec![range(10, 11)]]);
+    assert!(core.set_costs(Linear { reg_page: f64::NAN, ..flat }).is_err());
+}
+
+fn where_only_pages_cost() -> Core {
+    let mut core = core("gdsf", 5);
+    core.set_costs(Linear { reg_page: 1.0, reg_call: 0.0, dereg_page: 0.0, dereg_call: 0.0 }).unwrap();
+    core
 }

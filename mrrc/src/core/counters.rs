@@ -3,7 +3,8 @@
 use super::outcome::Found;
 use crate::cost::Linear;
 
-/// Everything that a core has counted since it was made.
+/// Everything that a core has counted since it was made. Pages saturate: 4,096 requests for the whole
+/// address space are more than a number can count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -109,7 +110,7 @@ impl SingleHits {
     #[inline]
     pub(super) fn count(&mut self, exact: bool, pages: u64) {
         self.requests[usize::from(exact)] += 1;
-        self.pages += pages;
+        self.pages = self.pages.saturating_add(pages);
     }
 }
 
@@ -117,8 +118,8 @@ impl Counters {
     /// A request that no single region serves.
     pub(super) fn missed(&mut self, found: Found, hit_pages: u64, pages: u64) {
         self.requests += 1;
-        self.pages += pages;
-        self.hit_pages += hit_pages;
+        self.pages = self.pages.saturating_add(pages);
+        self.hit_pages = self.hit_pages.saturating_add(hit_pages);
         match found {
             Found::Covered => self.covered += 1,
             Found::Partial => self.partial += 1,
@@ -133,8 +134,8 @@ impl Counters {
             requests: self.requests + subset + exact,
             exact,
             subset,
-            pages: self.pages + hits.pages,
-            hit_pages: self.hit_pages + hits.pages,
+            pages: self.pages.saturating_add(hits.pages),
+            hit_pages: self.hit_pages.saturating_add(hits.pages),
             ..self
         }
     }

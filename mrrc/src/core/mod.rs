@@ -140,7 +140,8 @@ impl<P: Policy> Core<P> {
             lookup,
             policy,
             scheme,
-            capacity: config.capacity,
+            // More than the address space is the address space; and totals cannot overflow.
+            capacity: config.capacity.min(PageRange::EVERYTHING.pages()),
             max_regions: config.max_regions.unwrap_or(u64::MAX).min(scheme.max_regions.unwrap_or(u64::MAX)),
             max_region_pages: config.max_region_pages.unwrap_or(u64::MAX),
             group_extra: config.group_extra,
@@ -283,8 +284,11 @@ impl<P: Policy> Core<P> {
             Granule::Page => 1,
             Granule::Bucket(pages) => pages.min(self.max_region_pages),
         };
+        let pages: u64 = plan.gaps.iter().map(|gap| gap.pages()).sum();
+        // What cannot be cached is not cut: there is no bound on the number of its pieces.
+        let cacheable = plan.overlap_total.pages + pages <= self.capacity && self.scheme.keeps != Keeps::Nothing;
         for gap in &plan.gaps {
-            if gap.pages() <= longest {
+            if gap.pages() <= longest || !cacheable {
                 plan.pieces.push(*gap);
             } else {
                 plan.pieces.extend(gap.pieces(longest));
@@ -391,32 +395,37 @@ impl<P: Policy> Core<P> {
 
     /// Registers what is missing for this request alone, and deregisters it in one batch.
     fn register_for_request(&mut self, asked: PageRange, plan: &mut Plan) {
+        plan.pieces.clear();
         if plan.replaces {
             // Nothing gives way to what is not kept: the request is registered as it is.
             plan.overlaps.clear();
-            plan.pieces.clear();
-            plan.pieces.extend(asked.pieces(self.max_region_pages));
-            plan.piece_total = Total { pages: asked.pages(), regions: plan.pieces.len() as u64 };
+            plan.pieces.push(asked);
+        } else {
+            plan.pieces.extend_from_slice(&plan.gaps);
         }
+        plan.piece_total.pages = plan.pieces.iter().map(|piece| piece.pages()).sum();
         self.count_registrations(plan);
         let pages = plan.piece_total.pages;
         self.counters.deregs += self.registrations(plan);
-        self.counters.dereg_pages += pages;
+        self.counters.dereg_pages = self.counters.dereg_pages.saturating_add(pages);
         self.counters.dereg_batches += 1;
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages + pages);
         self.add_segments(asked, plan, false);
     }
 
+    /// How many registrations a plan takes. Pages that become regions of their own are registered by runs.
     fn registrations(&self, plan: &Plan) -> u64 {
-        match self.scheme.granule {
-            Granule::Page => plan.gaps.iter().map(|gap| gap.pages().div_ceil(self.max_region_pages)).sum(),
-            Granule::Region | Granule::Bucket(_) => plan.piece_total.regions,
-        }
+        let longest = match self.scheme.granule {
+            Granule::Region | Granule::Page => self.max_region_pages,
+            Granule::Bucket(pages) => pages.min(self.max_region_pages),
+        };
+        let runs = if plan.replaces { &plan.pieces } else { &plan.gaps };
+        runs.iter().map(|run| run.pages().div_ceil(longest)).sum()
     }
 
     fn count_registrations(&mut self, plan: &Plan) {
         self.counters.regs += self.registrations(plan);
-        self.counters.reg_pages += plan.piece_total.pages;
+        self.counters.reg_pages = self.counters.reg_pages.saturating_add(plan.piece_total.pages);
     }
 
     /// Fills in the segments in address order. `keep`: the pieces become regions.
@@ -441,6 +450,9 @@ impl<P: Policy> Core<P> {
     }
 
     /// A lease takes hold of a region: until it lets go, the region is no candidate for eviction.
+    ///
+    /// # Panics
+    /// If no region has that name now.
     pub fn hold(&mut self, id: RegionId) {
         let region = self.regions.get(id);
         assert!(region.state() != State::Vacant, "{id:?} is registered");
@@ -453,6 +465,9 @@ impl<P: Policy> Core<P> {
 
     /// A lease lets go. A region that was retired meanwhile leaves with its last lease: it is in the
     /// batch that is returned, to be deregistered.
+    ///
+    /// # Panics
+    /// If the region is not held.
     pub fn release(&mut self, id: RegionId) -> &Leavers {
         self.outcome.leaving_mut().clear();
         self.unhold(id);
@@ -495,7 +510,7 @@ impl<P: Policy> Core<P> {
         }
         for &id in &plan.overlaps {
             self.counters.invalidated += 1;
-            self.counters.invalidated_pages += self.regions.get(id).pages();
+            self.counters.invalidated_pages = self.counters.invalidated_pages.saturating_add(self.regions.pages(id));
             self.retire(id);
         }
         if self.outcome.leaving_mut().close() {
@@ -538,7 +553,7 @@ impl<P: Policy> Core<P> {
         let range = self.regions.get(id).range();
         self.used.remove(range.pages());
         self.counters.deregs += 1;
-        self.counters.dereg_pages += range.pages();
+        self.counters.dereg_pages = self.counters.dereg_pages.saturating_add(range.pages());
         self.regions.remove(id);
         self.outcome.leaving_mut().push(Leaving { region: id, range });
         if self.scheme.deregistration == Deregistration::Single {
@@ -550,6 +565,20 @@ impl<P: Policy> Core<P> {
         if self.outcome.leaving_mut().close() {
             self.counters.dereg_batches += 1;
         }
+    }
+
+    /// Registration costs this much from now on: grouping and policies that weigh cost go by it. A
+    /// [`Fit`](crate::cost::Fit) learns it from what registrations take.
+    ///
+    /// # Errors
+    /// [`ConfigError::Cost`] for a constant that is negative or not a number.
+    pub fn set_costs(&mut self, costs: Linear) -> Result<(), ConfigError> {
+        if !costs.is_valid() {
+            return Err(ConfigError::Cost { cost: costs });
+        }
+        self.cost = costs;
+        self.policy.costs(&costs);
+        Ok(())
     }
 
     /// What was counted so far.

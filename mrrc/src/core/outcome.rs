@@ -38,7 +38,8 @@ pub enum Segment {
     /// To be registered, once the victims are deregistered.
     Gap {
         /// The region that it becomes; `None` when it is registered for this request alone and
-        /// deregistered when that ends.
+        /// deregistered when that ends. Such a gap can be longer than the largest region: register it in
+        /// [pieces](PageRange::pieces).
         region: Option<RegionId>,
         /// What to register. It can hold more than was asked for: a merged hull, a whole bucket.
         range: PageRange,

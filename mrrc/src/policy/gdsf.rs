@@ -51,8 +51,13 @@ impl Policy for Gdsf {
     fn touch(&mut self, regions: &mut Regions, id: RegionId) {
         let count = &regions.get(id).count;
         count.set(count.get().saturating_add(1));
-        let worth = self.worth_of(regions, id);
+        // Costs may have fallen since; what a region was worth it stays worth until it leaves.
+        let worth = self.worth_of(regions, id).max(regions.get(id).weight.get());
         self.worth.raise(regions, id, worth);
+    }
+
+    fn costs(&mut self, costs: &Linear) {
+        self.cost = *costs;
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {

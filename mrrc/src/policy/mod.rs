@@ -16,6 +16,7 @@
 //! Those that are least-recently-used underneath say only what is theirs and leave the order to [`lru`].
 //! To add a policy, implement [`Policy`] in a file here and name it in [`kind`].
 
+use crate::cost::Linear;
 use crate::regions::{RegionId, Regions};
 
 pub mod arc;
@@ -81,6 +82,11 @@ pub trait Policy {
         let _ = (regions, id);
     }
 
+    /// Registration costs this much from now on; policies that weigh cost take it over.
+    fn costs(&mut self, costs: &Linear) {
+        let _ = costs;
+    }
+
     /// What happens at the start of each run of *full*, before victims are taken.
     fn prepare(&mut self, regions: &mut Regions) {
         let _ = regions;
@@ -118,6 +124,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn released(&mut self, regions: &mut Regions, id: RegionId) {
         (**self).released(regions, id);
+    }
+    fn costs(&mut self, costs: &Linear) {
+        (**self).costs(costs);
     }
     fn prepare(&mut self, regions: &mut Regions) {
         (**self).prepare(regions);
