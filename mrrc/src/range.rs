@@ -140,6 +140,14 @@ impl PageRange {
             Some(piece)
         })
     }
+
+    /// Whether [`PageRange::pieces`] of that length yields this piece.
+    pub(crate) fn is_piece(self, piece: Self, longest: u64) -> bool {
+        let longest = longest.max(1);
+        self.contains(piece)
+            && (piece.start - self.start).is_multiple_of(longest)
+            && piece.pages == longest.min(self.end() - piece.start)
+    }
 }
 
 impl fmt::Debug for PageRange {
@@ -217,5 +225,11 @@ mod tests {
         let pieces: Vec<_> = whole.pieces(3).map(|p| (p.start(), p.pages())).collect();
         assert_eq!(pieces, [(10, 3), (13, 3), (16, 1)]);
         assert_eq!(whole.pieces(u64::MAX).collect::<Vec<_>>(), [whole]);
+        for start in 9..18 {
+            for pages in 1..9 {
+                let piece = PageRange::new(start, pages).unwrap();
+                assert_eq!(whole.is_piece(piece, 3), pieces.contains(&(start, pages)), "{piece}");
+            }
+        }
     }
 }

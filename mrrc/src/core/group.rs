@@ -5,7 +5,7 @@
 //! than the calls that it saves, and the holes stay a small share of the group.
 
 use super::{AllInUse, Core, Outcome};
-use crate::policy::Policy;
+use crate::policy::{Matching, Policy};
 use crate::range::PageRange;
 
 impl<P: Policy> Core<P> {
@@ -14,8 +14,10 @@ impl<P: Policy> Core<P> {
     /// or group that finds no room does not stop the others.
     pub fn request_list(&mut self, asked: &[PageRange], mut answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>)) {
         let mut missed = Vec::new();
+        // A region that spans a group serves no member that is matched exactly.
+        let groups = self.scheme.groups && self.scheme.matching == Matching::Contain;
         for &range in asked {
-            if self.scheme.groups && self.find(range).is_none() {
+            if groups && self.find(range).is_none() {
                 missed.push(range);
             } else {
                 answer(range, self.request(range));

@@ -42,8 +42,19 @@ impl<P: Policy> Core<P> {
         plan.overlap_total = Total::default();
         plan.piece_total = Total::default();
         plan.replaces = false;
-        if let Lookup::Contain(index) = &self.lookup {
-            index.overlaps(wanted, &self.regions, &mut plan.overlaps);
+        match &self.lookup {
+            Lookup::Contain(index) => index.overlaps(wanted, &self.regions, &mut plan.overlaps),
+            // What is longer than a region can be was cut when it was registered: the parts are looked up.
+            Lookup::Exact(regions) => {
+                let longest = self.max_region_pages;
+                if wanted.pages() / longest <= regions.len() as u64 {
+                    plan.overlaps.extend(wanted.pieces(longest).filter_map(|part| regions.get(&part)));
+                } else {
+                    let is_part = |part: &PageRange| wanted.is_piece(*part, longest);
+                    plan.overlaps.extend(regions.iter().filter(|(range, _)| is_part(range)).map(|(_, &id)| id));
+                    plan.overlaps.sort_unstable_by_key(|&id| self.regions.get(id).range());
+                }
+            }
         }
         for &id in &plan.overlaps {
             plan.overlap_total.add(self.regions.pages(id));

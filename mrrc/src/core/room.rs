@@ -33,27 +33,41 @@ impl<P: Policy> Core<P> {
             self.counters.merged += plan.overlaps.len() as u64;
             plan.overlaps.iter().for_each(|&id| self.retire(id));
         }
+        let mut idle_runs = 0;
         while enough && !need.is_met() {
-            self.policy.prepare(&mut self.regions);
-            let mut goal = self.policy.goal(need);
-            enough = false;
-            while !goal.is_met() {
-                let Some(id) = self.policy.victim(&mut self.regions) else { break };
-                let pages = self.regions.get(id).pages();
-                goal = goal.less(pages);
-                need = need.less(pages);
-                self.forget(id);
-                self.let_go(id);
-                enough = true;
-            }
+            let left = self.full(need);
+            // A run can spend itself on setting regions in use aside; the next one does not meet them.
+            idle_runs = if left == need { idle_runs + 1 } else { 0 };
+            enough = idle_runs < 2;
             debug_assert!(enough, "the policy finds every region that is not in use");
-            self.close_batch();
+            need = left;
         }
         self.close_batch();
         if !plan.replaces {
             plan.overlaps.iter().for_each(|&id| self.unhold(id));
         }
-        if enough { Ok(()) } else { Err(error) }
+        if enough {
+            Ok(())
+        } else {
+            self.counters.all_in_use += 1;
+            Err(error)
+        }
+    }
+
+    /// One run of *full*: a batch of victims leaves. Returns what is still needed.
+    fn full(&mut self, mut need: Need) -> Need {
+        self.policy.prepare(&mut self.regions);
+        let mut goal = self.policy.goal(need);
+        while !goal.is_met() {
+            let Some(id) = self.policy.victim(&mut self.regions) else { break };
+            let pages = self.regions.pages(id);
+            goal = goal.less(pages);
+            need = need.less(pages);
+            self.forget(id);
+            self.let_go(id);
+        }
+        self.close_batch();
+        need
     }
 
     /// Makes a region of each piece.
