@@ -30,7 +30,7 @@ pub struct Config {
     pub matching: Option<Matching>,
     /// The costs that cost-aware policies weigh: the paper's.
     pub cost: Linear,
-    /// Pages in a bucket of `firehose`: 16 (64 KiB).
+    /// Pages in a bucket of `firehose`, at most `max_region_pages`: 16 (64 KiB).
     pub bucket_pages: u64,
     /// Entries in the table of `lazy`: 4,096.
     pub table_entries: u64,

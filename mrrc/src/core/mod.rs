@@ -110,6 +110,11 @@ impl<P: Policy> Core<P> {
         config.check_granule(scheme.granule)?;
         scheme.overlap = config.overlap.unwrap_or(scheme.overlap);
         scheme.matching = config.matching.unwrap_or(scheme.matching);
+        let max_region_pages = config.max_region_pages.unwrap_or(u64::MAX);
+        if let Granule::Bucket(pages) = &mut scheme.granule {
+            // A bucket is registered whole, so it is no larger than a region can be.
+            *pages = max_region_pages.min(*pages);
+        }
         let lookup = match scheme.matching {
             Matching::Contain => Lookup::Contain(Index::new()),
             Matching::Exact => Lookup::Exact(FxHashMap::default()),
@@ -122,7 +127,7 @@ impl<P: Policy> Core<P> {
             // More than the address space is the address space; and totals cannot overflow.
             capacity: config.capacity.min(PageRange::EVERYTHING.pages()),
             max_regions: config.max_regions.unwrap_or(u64::MAX).min(scheme.max_regions.unwrap_or(u64::MAX)),
-            max_region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            max_region_pages,
             group_extra: config.group_extra,
             cost: config.cost,
             used: Total::default(),

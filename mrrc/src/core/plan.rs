@@ -91,7 +91,7 @@ impl<P: Policy> Core<P> {
         let longest = match self.scheme.granule {
             Granule::Region => self.max_region_pages,
             Granule::Page => 1,
-            Granule::Bucket(pages) => pages.min(self.max_region_pages),
+            Granule::Bucket(pages) => pages,
         };
         let pages: u64 = plan.gaps.iter().map(|gap| gap.pages()).sum();
         // What cannot be cached is not cut: there is no bound on the number of its pieces.

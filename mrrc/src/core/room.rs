@@ -115,7 +115,7 @@ impl<P: Policy> Core<P> {
     fn registrations(&self, plan: &Plan) -> u64 {
         let longest = match self.scheme.granule {
             Granule::Region | Granule::Page => self.max_region_pages,
-            Granule::Bucket(pages) => pages.min(self.max_region_pages),
+            Granule::Bucket(pages) => pages,
         };
         let runs = if plan.replaces { &plan.pieces } else { &plan.gaps };
         runs.iter().map(|run| run.pages().div_ceil(longest)).sum()

@@ -269,10 +269,11 @@ impl Lists {
     /// Notes that an unlisted region is about to enter a list.
     #[inline]
     fn enter(&mut self, list: ListId, id: RegionId) -> &mut LinkedList<InList> {
+        let entered = &mut self.lists[list.0 as usize];
         let row = &self.table.rows()[id.raw() as usize];
         assert!(row.list.get() == NOWHERE, "{id:?} is free to be listed");
         row.list.set(list.0);
-        &mut self.lists[list.0 as usize]
+        entered
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use crate::world::{Reply, Step, World};
 use mrrc::policy::PolicyKind;
 use mrrc::{AllInUse, Config, Core, Leavers, Leaving, Outcome, PageRange, RegionId, Segment};
 use proptest::prelude::*;
-use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
+use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use std::collections::BTreeSet;
 
 /// The core, and what the test remembers of its answers.
@@ -139,8 +139,16 @@ impl StateMachineTest for AgainstNaive {
 }
 
 prop_state_machine! {
-    #![proptest_config(ProptestConfig { cases: crate::cases(300), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: crate::cases(400), ..ProptestConfig::default() })]
 
     #[test]
     fn mrrc_answers_every_step_as_the_naive_model_does(sequential 1..150 => AgainstNaive);
+}
+
+prop_state_machine! {
+    #![proptest_config(ProptestConfig { cases: crate::cases(400).div_ceil(200), ..ProptestConfig::default() })]
+
+    /// What is kept only now and then (stale entries, empty lists) is thrown out on the way.
+    #[test]
+    fn mrrc_answers_as_the_naive_model_does_over_a_long_life(sequential 1_500..1_501 => AgainstNaive);
 }

@@ -14,6 +14,7 @@ mod against_naive;
 mod every_policy;
 mod ledger;
 mod naive;
+mod once_failed;
 mod world;
 
 /// As many cases as the environment asks for, or a default.

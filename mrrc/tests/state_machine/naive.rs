@@ -94,7 +94,8 @@ impl Naive {
     }
 
     pub(crate) fn request(&mut self, asked: Pages) -> Result<Answer, Refusal> {
-        let mut parts = self.parts(asked);
+        let longest = self.limits.max_region_pages.unwrap_or(u64::MAX);
+        let mut parts = self.parts(asked, longest);
         let gaps: Vec<Pages> = parts.iter().filter(|part| part.is_gap).map(|part| part.pages).collect();
         let overlaps: Vec<Name> = parts.iter().filter_map(|part| part.region).collect();
         let found = match (overlaps.len(), gaps.len()) {
@@ -118,6 +119,7 @@ impl Naive {
         if pages_of(&overlapping) + gap_pages > self.limits.capacity || overlaps.len() as u64 + gap_count > max_regions
         {
             answer.bypass = true;
+            answer.parts = self.parts(asked, u64::MAX);
             self.counters.bypass += 1;
             self.counters.regs += gap_count;
             self.counters.reg_pages += gap_pages;
@@ -151,13 +153,12 @@ impl Naive {
     }
 
     /// Walks over the pages of the request. A part ends where the region changes, and a gap also where
-    /// the longest region would.
-    fn parts(&self, asked: Pages) -> Vec<Part> {
+    /// the longest region would. (An answer shows the gaps of a bypass whole; they count as cut.)
+    fn parts(&self, asked: Pages, longest: u64) -> Vec<Part> {
         let mut owners = BTreeMap::new();
         for region in &self.stack {
             (region.pages.0..region.pages.1).for_each(|page| assert_eq!(owners.insert(page, region.name), None));
         }
-        let longest = self.limits.max_region_pages.unwrap_or(u64::MAX);
         let mut parts: Vec<Part> = Vec::new();
         for page in asked.0..asked.1 {
             let region = owners.get(&page).copied();
@@ -269,7 +270,7 @@ impl Naive {
 
     /// The fast half of a request: if one region serves it, that is all; if not, nothing happens.
     pub(crate) fn hit(&mut self, asked: Pages) -> Option<Name> {
-        let [Part { region: Some(name), .. }] = self.parts(asked)[..] else { return None };
+        let [Part { region: Some(name), .. }] = self.parts(asked, u64::MAX)[..] else { return None };
         let found = if self.get(name).pages == asked { Found::Exact } else { Found::Subset };
         self.count(found, size(asked), size(asked));
         self.move_to_top(name);

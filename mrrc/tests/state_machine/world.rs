@@ -7,7 +7,10 @@
 use crate::naive::{Answer, Limits, Naive, Name, Pages, Refusal};
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use proptest_state_machine::ReferenceStateMachine;
+use std::collections::BTreeMap;
 
 /// One past the last page that is asked for.
 const END: u64 = 300;
@@ -140,4 +143,34 @@ fn range(world: &World) -> BoxedStrategy<Pages> {
         (start, end.saturating_add_signed(behind).clamp(start + 1, END))
     });
     prop_oneof![anywhere, nearby].boxed()
+}
+
+/// A test that meets nothing but misses finds nothing.
+#[test]
+fn random_worlds_see_everything_happen() {
+    let mut runner = TestRunner::deterministic();
+    let strategy = World::sequential_strategy(150);
+    let mut seen = BTreeMap::new();
+    for _ in 0..100 {
+        let (mut world, steps, _) = strategy.new_tree(&mut runner).expect("a world").current();
+        for step in &steps {
+            world = World::apply(world, step);
+            let what = match (&world.reply, step) {
+                (Reply::Answered(Ok(answer)), _) => match answer.batches.len() {
+                    _ if answer.bypass => "bypass".to_owned(),
+                    0 => format!("{:?}", answer.found),
+                    1 => "full".to_owned(),
+                    _ => "full twice".to_owned(),
+                },
+                (Reply::Answered(Err(_)), _) => "all in use".to_owned(),
+                (Reply::Hit(there), _) => format!("hit: {there}"),
+                (Reply::Left(leaving), Step::Invalidate(_)) => format!("invalidated some: {}", !leaving.is_empty()),
+                (Reply::Left(leaving), _) => format!("released a retired one: {}", !leaving.is_empty()),
+                (Reply::Nothing, _) => "held".to_owned(),
+            };
+            *seen.entry(what).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(seen.len(), 16, "{seen:?}");
+    assert!(seen.values().all(|&count| count > 30), "{seen:?}");
 }
