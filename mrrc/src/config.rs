@@ -1,7 +1,7 @@
 //! What a cache is told before its first request, and what is refused.
 
 use crate::cost::Linear;
-use crate::policy::{Granule, Matching, Overlap, PolicyKind};
+use crate::policy::{Granule, Matching, Overlap, PolicyKind, Scheme};
 
 /// Sizes and choices of one cache. Everything but the capacity has a default.
 ///
@@ -106,12 +106,19 @@ impl Config {
         }
         Ok(())
     }
+}
 
-    pub(crate) fn check_granule(&self, granule: Granule) -> Result<(), ConfigError> {
-        match (granule, self.overlap, self.matching) {
-            (Granule::Region, ..) | (_, None | Some(Overlap::Split), None | Some(Matching::Contain)) => Ok(()),
-            _ => Err(ConfigError::Granule { policy: self.policy }),
+impl Scheme {
+    /// Finds what does not go together.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.granule == Granule::Bucket(0) {
+            return Err(ConfigError::ZeroLimit { name: "bucket_pages" });
         }
+        if self.max_regions == Some(0) {
+            return Err(ConfigError::ZeroLimit { name: "max_regions" });
+        }
+        let splits = self.overlap == Overlap::Split && self.matching == Matching::Contain;
+        if self.granule == Granule::Region || splits { Ok(()) } else { Err(ConfigError::Granule) }
     }
 }
 
@@ -131,7 +138,7 @@ pub enum ConfigError {
         value: f64,
     },
     /// A limit of nothing.
-    #[error("{name} is 0: leave it out for the default")]
+    #[error("{name} is 0: a limit of nothing; the default is in `Config::new`")]
     ZeroLimit {
         /// Which one.
         name: &'static str,
@@ -149,11 +156,8 @@ pub enum ConfigError {
         name: String,
     },
     /// Pages and buckets are neither merged nor matched exactly.
-    #[error("policy `{policy}` caches pages or buckets, which only split at overlaps and match by containment")]
-    Granule {
-        /// Which policy.
-        policy: PolicyKind,
-    },
+    #[error("the policy caches pages or buckets, which only split at overlaps and match by containment")]
+    Granule,
 }
 
 fn names() -> String {
@@ -183,10 +187,17 @@ mod tests {
             refused(Config { max_regions: Some(0), ..base.clone() }),
             ConfigError::ZeroLimit { name: "max_regions" }
         );
-        assert_eq!(
-            refused(Config { bucket_pages: 0, ..base.clone() }),
-            ConfigError::ZeroLimit { name: "bucket_pages" }
-        );
+        for (name, config) in [
+            ("max_region_pages", Config { max_region_pages: Some(0), ..base.clone() }),
+            ("bucket_pages", Config { bucket_pages: 0, ..base.clone() }),
+            ("table_entries", Config { table_entries: 0, ..base.clone() }),
+            ("cache_entries", Config { cache_entries: 0, ..base.clone() }),
+            ("lru_k", Config { lru_k: 0, ..base.clone() }),
+        ] {
+            assert_eq!(refused(config), ConfigError::ZeroLimit { name });
+        }
+        let extra = Config { group_extra: 2.0, ..base.clone() };
+        assert_eq!(refused(extra), ConfigError::Fraction { name: "group_extra", value: 2.0 });
         let cost = Linear { reg_page: -1.0, ..Linear::PAPER };
         assert_eq!(refused(Config { cost, ..base.clone() }), ConfigError::Cost { cost });
         assert_eq!(base.check(), Ok(()));

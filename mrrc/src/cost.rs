@@ -136,6 +136,9 @@ pub struct Fit {
 impl Fit {
     /// Observations after which an older one counts half.
     pub const HALF_LIFE: u32 = 4096;
+    /// The least that counts as a prediction is the prior's divided by this: a clock that stood still for a
+    /// while must not make outliers of everything after.
+    const FLOOR: f64 = 64.0;
     /// Observations from which outliers are capped.
     pub const TRUSTED: u64 = 32;
 
@@ -144,16 +147,16 @@ impl Fit {
         Self { prior, register: Line::default(), deregister: Line::default() }
     }
 
-    /// One registration of `pages` pages took `us` microseconds. Nonsense (not finite, negative, no
-    /// pages) is ignored.
+    /// One registration of `pages` pages took `us` microseconds. Nonsense (no pages, a time that is not a
+    /// number, negative or longer than a day) is ignored.
     pub fn registered(&mut self, pages: u64, us: f64) {
-        let expected = (self.register.seen >= Self::TRUSTED).then(|| self.model().register(pages));
+        let expected = self.model().register(pages).max(self.prior.register(pages) / Self::FLOOR);
         self.register.observe(pages, us, expected);
     }
 
     /// One batch of deregistrations of `pages` pages in all took `us` microseconds.
     pub fn deregistered(&mut self, pages: u64, us: f64) {
-        let expected = (self.deregister.seen >= Self::TRUSTED).then(|| self.model().deregister(pages));
+        let expected = self.model().deregister(pages).max(self.prior.deregister(pages) / Self::FLOOR);
         self.deregister.observe(pages, us, expected);
     }
 
@@ -170,6 +173,9 @@ impl Fit {
     }
 }
 
+/// A day: what takes longer is no registration but a broken clock.
+const LONGEST_US: f64 = 86.4e9;
+
 /// The sums of a weighted least-squares line.
 #[derive(Clone, Debug, Default)]
 struct Line {
@@ -182,11 +188,12 @@ struct Line {
 }
 
 impl Line {
-    fn observe(&mut self, pages: u64, us: f64, expected: Option<f64>) {
-        if pages == 0 || !us.is_finite() || us < 0.0 {
+    fn observe(&mut self, pages: u64, us: f64, expected: f64) {
+        if pages == 0 || !(0.0..=LONGEST_US).contains(&us) {
             return;
         }
-        let us = expected.map_or(us, |expected| us.min(8.0 * expected.max(f64::MIN_POSITIVE)));
+        let trusted = self.seen >= Fit::TRUSTED && expected > 0.0;
+        let us = if trusted { us.min(8.0 * expected) } else { us };
         let keep = 0.5f64.powf(1.0 / f64::from(Fit::HALF_LIFE));
         // Relative errors matter: a call of 1,024 pages must not drown what small calls say of `b`.
         let x = pages as f64;
@@ -273,6 +280,21 @@ mod tests {
         fit.registered(1, 16.38);
         let model = fit.model();
         assert!((model.reg_page - 1.54).abs() < 1e-9 && (model.reg_call - 14.84).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_clock_that_stood_still_is_forgotten() {
+        let mut fit = Fit::new(Linear::PAPER);
+        for _ in 0..40 {
+            fit.registered(1, 0.0);
+        }
+        for i in 0..100_000 {
+            fit.registered(1 + i % 8, 7.0 + (i % 8) as f64);
+        }
+        let model = fit.model();
+        assert!((model.reg_page - 1.0).abs() < 0.01 && (model.reg_call - 6.0).abs() < 0.05, "{model}");
+        fit.registered(u64::MAX, f64::MAX);
+        assert!(fit.model().is_valid());
     }
 
     #[test]

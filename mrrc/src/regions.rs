@@ -152,11 +152,12 @@ impl Region<'_> {
 
     /// Taken out of its list by a policy that met it in use; put back when the last hold ends.
     #[inline]
-    pub(crate) fn aside(&self) -> bool {
+    pub fn aside(&self) -> bool {
         self.span.sized.get() & ASIDE != 0
     }
 
-    pub(crate) fn set_aside(&self, aside: bool) {
+    /// Sets a region in use aside, or says that it is back.
+    pub fn set_aside(&self, aside: bool) {
         self.span.sized.set(self.span.sized.get() & !ASIDE | if aside { ASIDE } else { 0 });
     }
 }
@@ -172,7 +173,7 @@ pub struct Regions {
 
 impl Regions {
     /// An empty store.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -196,6 +197,11 @@ impl Regions {
     pub fn get(&self, id: RegionId) -> Region<'_> {
         let Notes { holds, count, order, weight } = &self.notes[id.index()];
         Region { span: &self.spans[id.index()], holds, count, order, weight }
+    }
+
+    /// The slot of that name, if the store ever handed it out.
+    pub(crate) fn find(&self, id: RegionId) -> Option<Region<'_>> {
+        (id.index() < self.spans.len()).then(|| self.get(id))
     }
 
     /// The number of pages of a region.

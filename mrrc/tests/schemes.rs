@@ -221,7 +221,7 @@ fn exact_matching_can_be_chosen_for_any_policy_of_regions() {
     assert_eq!(ask(&mut core, 0, 4).0, Found::Miss);
     for policy in [PolicyKind::PinDownPage, PolicyKind::Firehose] {
         let config = Config { policy, matching: Some(Matching::Exact), ..Config::new(100) };
-        assert_eq!(config.build().err(), Some(mrrc::ConfigError::Granule { policy }));
+        assert_eq!(config.build().err(), Some(mrrc::ConfigError::Granule));
     }
 }
 
@@ -269,6 +269,12 @@ fn the_whole_address_space_is_a_request_like_any_other() {
         if policy == PolicyKind::PinDownPage || policy == PolicyKind::Firehose {
             continue; // where it fits, it would be more entries than any machine has memory for
         }
+        let config = Config { policy, max_region_pages: Some(1), max_regions: Some(100), ..Config::new(u64::MAX) };
+        assert!(
+            policy == PolicyKind::None
+                || config.build().unwrap().request(PageRange::EVERYTHING).is_err()
+                || policy == PolicyKind::Nccl
+        );
         let mut core = Config { policy, ..Config::new(u64::MAX) }.build().unwrap();
         for _ in 0..5_000 {
             assert_eq!(core.request(PageRange::EVERYTHING).unwrap().segments().len(), 1);

@@ -4,15 +4,24 @@
 //! serves, in address order, and joins neighbours as long as registering the hole between them costs less
 //! than the calls that it saves, and the holes stay a small share of the group.
 
-use super::{AllInUse, Core, Outcome};
+use super::{AllInUse, Core, Leavers, Outcome, Segment};
 use crate::policy::{Matching, Policy};
 use crate::range::PageRange;
+use crate::regions::RegionId;
 
 impl<P: Policy> Core<P> {
     /// Takes a request of several ranges. `answer` hears the outcome of each range, or of each group with
-    /// the range that spans it; what lies between the members of a group was not asked for. A range
-    /// or group that finds no room does not stop the others.
-    pub fn request_list(&mut self, asked: &[PageRange], mut answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>)) {
+    /// the range that spans it; what lies between the members of a group was not asked for.
+    ///
+    /// What is answered for one range is held until the list is done, so that no range makes room at
+    /// another's cost; a range or group that finds no room does not stop the others. What is returned
+    /// was replaced by a later range of the same list, and is to be deregistered at the end.
+    pub fn request_list(
+        &mut self,
+        asked: &[PageRange],
+        mut answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>),
+    ) -> &Leavers {
+        let mut held = Vec::new();
         let mut missed = Vec::new();
         // A region that spans a group serves no member that is matched exactly.
         let groups = self.scheme.groups && self.scheme.matching == Matching::Contain;
@@ -21,6 +30,7 @@ impl<P: Policy> Core<P> {
                 missed.push(range);
             } else {
                 answer(range, self.request(range));
+                self.hold_answer(&mut held);
             }
         }
         missed.sort_unstable();
@@ -34,7 +44,20 @@ impl<P: Policy> Core<P> {
                 let span = members.iter().fold(first, |span, &member| span.hull(member));
                 answer(span, self.request_group(span, members));
             }
+            self.hold_answer(&mut held);
         }
+        self.outcome.leaving_mut().clear();
+        for id in held {
+            self.let_lease_go(id);
+        }
+        self.close_batch();
+        self.outcome.leaving_mut()
+    }
+
+    fn hold_answer(&mut self, held: &mut Vec<RegionId>) {
+        let first = held.len();
+        held.extend(self.outcome.segments().iter().filter_map(Segment::region));
+        held[first..].iter().for_each(|&id| self.hold(id));
     }
 
     /// How many of the ranges, which are in address order, form a group.

@@ -12,7 +12,7 @@ impl<P: Policy> Core<P> {
     /// If no region has that name now.
     pub fn hold(&mut self, id: RegionId) {
         let region = self.regions.get(id);
-        assert!(region.state() != State::Vacant, "{id:?} is registered");
+        assert!(region.state() != State::Vacant, "no region {id:?} is registered that could be held");
         let holds = region.holds();
         region.set_holds(holds.checked_add(1).expect("fewer than four billion leases of a region"));
         if holds == 0 {
@@ -27,18 +27,23 @@ impl<P: Policy> Core<P> {
     /// If the region is not held.
     pub fn release(&mut self, id: RegionId) -> &Leavers {
         self.outcome.leaving_mut().clear();
+        self.let_lease_go(id);
+        self.close_batch();
+        self.outcome.leaving_mut()
+    }
+
+    /// Ends a hold; a region that was retired meanwhile joins the open batch with its last one.
+    pub(super) fn let_lease_go(&mut self, id: RegionId) {
         self.unhold(id);
         let region = self.regions.get(id);
         if region.state() == State::Retired && !region.in_use() {
             self.let_go(id);
-            self.close_batch();
         }
-        self.outcome.leaving_mut()
     }
 
     pub(super) fn unhold(&mut self, id: RegionId) {
         let region = self.regions.get(id);
-        assert!(region.in_use(), "{id:?} is released as often as it was held");
+        assert!(region.in_use(), "{id:?} is not held");
         region.set_holds(region.holds() - 1);
         if !region.in_use() {
             self.held.remove(region.pages());
@@ -52,8 +57,8 @@ impl<P: Policy> Core<P> {
     }
 
     /// Retires every region that shares a page with the range: it is not found any more, and is
-    /// deregistered now or, if held, with its last release. What is returned is to be deregistered in
-    /// one operation.
+    /// deregistered now or, if held, with its last release. What is returned is to be deregistered, in one
+    /// batch where the scheme deregisters in batches. Where matching is exact, every region is looked at.
     pub fn invalidate(&mut self, range: PageRange) -> &Leavers {
         self.outcome.leaving_mut().clear();
         let mut plan = std::mem::take(&mut self.plan);
@@ -70,9 +75,7 @@ impl<P: Policy> Core<P> {
             self.counters.invalidated_pages = self.counters.invalidated_pages.saturating_add(self.regions.pages(id));
             self.retire(id);
         }
-        if self.outcome.leaving_mut().close() {
-            self.counters.dereg_batches += 1;
-        }
+        self.close_batch();
         self.plan = plan;
         self.outcome.leaving_mut()
     }

@@ -19,7 +19,7 @@ use crate::cost::Linear;
 use crate::index::Index;
 use crate::policy::{Granule, Keeps, Matching, Policy, Scheme};
 use crate::range::PageRange;
-use crate::regions::{Region, RegionId, Regions, State};
+use crate::regions::{RegionId, Regions, State};
 use rustc_hash::FxHashMap;
 
 mod counters;
@@ -107,9 +107,9 @@ impl<P: Policy> Core<P> {
     pub fn with_policy(config: &Config, policy: P) -> Result<Self, ConfigError> {
         config.check()?;
         let mut scheme = policy.scheme();
-        config.check_granule(scheme.granule)?;
         scheme.overlap = config.overlap.unwrap_or(scheme.overlap);
         scheme.matching = config.matching.unwrap_or(scheme.matching);
+        scheme.check()?;
         let max_region_pages = config.max_region_pages.unwrap_or(u64::MAX);
         if let Granule::Bucket(pages) = &mut scheme.granule {
             // A bucket is registered whole, so it is no larger than a region can be.
@@ -126,7 +126,11 @@ impl<P: Policy> Core<P> {
             scheme,
             // More than the address space is the address space; and totals cannot overflow.
             capacity: config.capacity.min(PageRange::EVERYTHING.pages()),
-            max_regions: config.max_regions.unwrap_or(u64::MAX).min(scheme.max_regions.unwrap_or(u64::MAX)),
+            max_regions: [config.max_regions, scheme.max_regions, Some(RegionId::MOST)]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(0),
             max_region_pages,
             group_extra: config.group_extra,
             cost: config.cost,
@@ -263,9 +267,11 @@ impl<P: Policy> Core<P> {
         self.held.pages
     }
 
-    /// A registered region.
-    pub fn region(&self, id: RegionId) -> Region<'_> {
-        self.regions.get(id)
+    /// The pages of a registered region, if there is one of that name now. Names are used again: ask while
+    /// the region is held.
+    pub fn range_of(&self, id: RegionId) -> Option<PageRange> {
+        let region = self.regions.find(id)?;
+        (region.state() != State::Vacant).then(|| region.range())
     }
 
     /// Every cached region, in no useful order.

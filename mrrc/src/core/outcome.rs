@@ -47,6 +47,15 @@ pub enum Segment {
 }
 
 impl Segment {
+    /// The region that serves the segment, now or once it is registered; `None` for what is registered
+    /// for its request alone.
+    pub fn region(&self) -> Option<RegionId> {
+        match *self {
+            Self::Ready { region, .. } => Some(region),
+            Self::Gap { region, .. } => region,
+        }
+    }
+
     /// The pages of the segment.
     pub fn range(&self) -> PageRange {
         match *self {

@@ -67,7 +67,6 @@ impl<P: Policy> Core<P> {
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
         self.cut_pieces(asked, plan);
-        plan.pieces.iter().for_each(|piece| plan.piece_total.add(piece.pages()));
         plan.found()
     }
 
@@ -85,6 +84,7 @@ impl<P: Policy> Core<P> {
             if whole.pages() <= self.max_region_pages {
                 plan.replaces = true;
                 plan.pieces.push(whole);
+                plan.piece_total.add(whole.pages());
                 return;
             }
         }
@@ -93,9 +93,14 @@ impl<P: Policy> Core<P> {
             Granule::Page => 1,
             Granule::Bucket(pages) => pages,
         };
-        let pages: u64 = plan.gaps.iter().map(|gap| gap.pages()).sum();
+        plan.piece_total = Total {
+            pages: plan.gaps.iter().map(|gap| gap.pages()).sum(),
+            regions: plan.gaps.iter().map(|gap| gap.pages().div_ceil(longest)).sum(),
+        };
         // What cannot be cached is not cut: there is no bound on the number of its pieces.
-        let cacheable = plan.overlap_total.pages + pages <= self.capacity && self.scheme.keeps != Keeps::Nothing;
+        let cacheable = plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
+            && plan.overlap_total.regions + plan.piece_total.regions <= self.max_regions
+            && self.scheme.keeps != Keeps::Nothing;
         for gap in &plan.gaps {
             if gap.pages() <= longest || !cacheable {
                 plan.pieces.push(*gap);
@@ -107,11 +112,9 @@ impl<P: Policy> Core<P> {
 
     /// Whether the request can be cached beside all that it overlaps.
     pub(super) fn fits(&self, plan: &Plan) -> bool {
-        let kept = if plan.replaces { Total::default() } else { plan.overlap_total };
-        let pages = kept.pages + plan.piece_total.pages;
-        let regions = kept.regions + plan.piece_total.regions;
+        let kept_pages = if plan.replaces { 0 } else { plan.overlap_total.pages };
         let has_room = self.scheme.keeps != Keeps::Forever || self.need(plan).is_met();
-        has_room && pages <= self.capacity && regions <= self.max_regions
+        has_room && kept_pages + plan.piece_total.pages <= self.capacity
     }
 
     /// What has to leave, besides what is replaced, before the pieces fit.

@@ -4,7 +4,7 @@ use super::plan::Plan;
 use super::{AllInUse, Core, Lookup, Segment};
 use crate::policy::{Granule, Need, Policy};
 use crate::range::PageRange;
-use crate::regions::RegionId;
+use crate::regions::{RegionId, State};
 
 impl<P: Policy> Core<P> {
     /// Runs *full* until the pieces fit; the overlapping regions give way or are no candidates.
@@ -60,7 +60,13 @@ impl<P: Policy> Core<P> {
         let mut goal = self.policy.goal(need);
         while !goal.is_met() {
             let Some(id) = self.policy.victim(&mut self.regions) else { break };
-            let pages = self.regions.pages(id);
+            let victim = self.regions.get(id);
+            // Policies can come from outside, and what is held must stay whatever they say.
+            assert!(
+                victim.state() == State::Cached && !victim.in_use(),
+                "the policy proposes {id:?}, which is in use or gone"
+            );
+            let pages = victim.pages();
             goal = goal.less(pages);
             need = need.less(pages);
             self.forget(id);

@@ -67,7 +67,8 @@ impl Policy for Mrrc {
 
     fn prepare(&mut self, regions: &mut Regions) {
         if let Some(smallest) = self.resorting.smallest(regions) {
-            self.recency = smallest;
+            // A region that was held below and came back may have a smaller factor; `r` never falls.
+            self.recency = self.recency.max(smallest);
         }
         while self.resorting.pages() < self.resort_pages {
             let Some(id) = self.frequent.take_oldest(regions) else { break };

@@ -89,7 +89,19 @@ impl Resorting {
         let list = self.list(regions, pages);
         regions.push_back(list, id);
         if regions.front(list) == Some(id) {
-            self.heads.extend(Head::of(regions, list));
+            self.announce(regions, list);
+        }
+    }
+
+    /// A size has a new head.
+    fn announce(&mut self, regions: &Regions, list: ListId) {
+        self.heads.extend(Head::of(regions, list));
+        // Heads that no longer are one can stay below the top for long: they must not pile up.
+        if self.heads.len() > 2 * self.sizes.len() + 64 {
+            let mut heads = std::mem::take(&mut self.heads).into_vec();
+            heads.clear();
+            heads.extend(self.sizes.values().filter_map(|&list| Head::of(regions, list)));
+            self.heads = heads.into();
         }
     }
 
@@ -122,7 +134,7 @@ impl Resorting {
         regions.unlink(id);
         self.pages -= regions.pages(id);
         if was_head {
-            self.heads.extend(Head::of(regions, list));
+            self.announce(regions, list);
         }
     }
 
@@ -141,7 +153,7 @@ impl Resorting {
             Some(older) => regions.insert_after(older, id),
             None => {
                 regions.push_front(list, id);
-                self.heads.extend(Head::of(regions, list));
+                self.announce(regions, list);
             }
         }
     }
@@ -198,6 +210,22 @@ mod tests {
         assert_eq!(order, [ids[3], ids[0], ids[4]]);
         assert!(regions.get(ids[2]).aside());
         assert_eq!(section.pages(), 0);
+    }
+
+    #[test]
+    fn heads_that_are_taken_back_to_the_top_do_not_pile_up() {
+        let mut regions = Regions::new();
+        let mut section = Resorting::default();
+        let ids: Vec<_> = (0..100).map(|i| regions.insert(PageRange::between(i, i + 1))).collect();
+        for round in 0..1_000 {
+            for &id in &ids {
+                section.enter(&mut regions, id, 1.0 + f64::from(round));
+            }
+            for &id in &ids {
+                section.remove(&mut regions, id);
+            }
+        }
+        assert!(section.memory() < 20_000, "{}", section.memory());
     }
 
     #[test]

@@ -28,6 +28,9 @@ use std::rc::Rc;
 pub struct RegionId(NonZeroU32);
 
 impl RegionId {
+    /// The most regions that have names.
+    pub(crate) const MOST: u64 = (1 << 30) - 1;
+
     /// A small dense number, for tables kept beside the cache.
     #[inline]
     pub fn index(self) -> usize {
@@ -250,6 +253,7 @@ impl Lists {
 
     pub(super) fn new_list(&mut self) -> ListId {
         self.free.pop().unwrap_or_else(|| {
+            assert!(self.lists.len() < NOWHERE as usize, "fewer than four billion lists");
             self.lists.push(LinkedList::new(InList { table: self.table.clone(), names: Names }));
             ListId(self.lists.len() as u32 - 1)
         })

@@ -113,15 +113,22 @@ impl Ledger {
     /// classified is not repeated here.
     pub(crate) fn request_list(&mut self, asked: &[PageRange]) {
         let mut answers = Vec::new();
-        self.core.request_list(asked, |span, outcome| answers.push((span, outcome.map(Answer::of))));
+        let left = self.core.request_list(asked, |span, outcome| answers.push((span, outcome.map(Answer::of))));
+        let left = batches_of(left);
+        let mut answering = BTreeSet::new();
         let mut answered = BTreeSet::new();
         for (span, answer) in &answers {
             answered.extend(pages_in([*span]));
             if let Ok(answer) = answer {
                 check_tiling(*span, &answer.segments);
+                for leaving in answer.batches.iter().flatten() {
+                    assert!(!answering.contains(&leaving.region), "{leaving:?} answers an earlier range of the list");
+                }
                 self.book(answer);
+                answering.extend(answer.segments.iter().filter_map(Segment::region));
             }
         }
+        left.iter().for_each(|batch| self.deregister(batch));
         assert!(pages_in(asked.iter().copied()).is_subset(&answered), "every range is answered");
         // A region that spans a group would serve no member that is matched exactly.
         let groups = self.core.scheme().groups && self.core.scheme().matching == Matching::Contain;
