@@ -20,25 +20,34 @@ const USAGE: &str = "usage: replay [FILE [PAGES]]\n\n  \
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|a| a == "--help" || a == "-h") {
-        println!("{USAGE}");
-        return ExitCode::SUCCESS;
+        return say(&format!("{USAGE}\n"));
     }
     let sample = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/data/golden/whole-files.csv");
     let file = arguments.first().map_or_else(sample, PathBuf::from);
     let capacity = match arguments.get(1).map_or(Ok(512), |pages| pages.parse()) {
         Ok(capacity) if arguments.len() <= 2 => capacity,
         _ => {
-            eprintln!("replay: wrong arguments: {}\n\n{USAGE}", arguments.join(" "));
-            return ExitCode::from(2);
+            return fail(2, &format!("wrong arguments: {}\n\n{USAGE}", arguments.join(" ")));
         }
     };
     match read(&file).and_then(|trace| replay(&file, &trace, capacity)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("replay: {message}");
-            ExitCode::FAILURE
-        }
+        Ok(table) => say(&table),
+        Err(message) => fail(1, &message),
     }
+}
+
+/// Prints; whoever has stopped reading has seen enough.
+fn say(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(1, &format!("standard output: {error}")),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn fail(code: u8, message: &str) -> ExitCode {
+    // There is nobody left to tell if this cannot be written.
+    let _ = writeln!(std::io::stderr(), "replay: {message}");
+    ExitCode::from(code)
 }
 
 fn read(file: &Path) -> Result<Vec<PageRange>, String> {
@@ -57,7 +66,7 @@ fn read(file: &Path) -> Result<Vec<PageRange>, String> {
     if trace.is_empty() { Err(at(1, &"no requests")) } else { Ok(trace) }
 }
 
-fn replay(file: &Path, trace: &[PageRange], capacity: u64) -> Result<(), String> {
+fn replay(file: &Path, trace: &[PageRange], capacity: u64) -> Result<String, String> {
     let cost = Linear::PAPER;
     let mut rows = Vec::new();
     for &policy in PolicyKind::ALL {
@@ -79,9 +88,5 @@ fn replay(file: &Path, trace: &[PageRange], capacity: u64) -> Result<(), String>
         table +=
             &format!("{policy:<13} {hits:>5.1}% {page_hits:>8.1}% {regs:>8} {batches:>8} {ms:>10.2} {share:>8.1}%\n");
     }
-    match std::io::stdout().write_all(table.as_bytes()) {
-        // Whoever reads it has seen enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
-        _ => Ok(()),
-    }
+    Ok(table)
 }

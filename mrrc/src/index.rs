@@ -13,7 +13,7 @@
 //! always suffices there. Leaves and forks are 64-byte lines in one arena. A look-up touches one line
 //! of the hash table, one or two lines of the arena (three where regions are small and dense), and then
 //! the region itself: it finds a *candidate*, the only region that can hold the page, and compares
-//! ranges. Costs follow the number of regions, not of pages.
+//! ranges. A region costs what it touches: a place in the hash table for each 8 MiB, or less.
 //!
 //! A region that touches more than [`GIANT_BLOCKS`] blocks (8 GiB) stands in an ordered map instead;
 //! look-ups consult it last, and only when there is such a region.
@@ -32,7 +32,7 @@ const BLOCK_BITS: u32 = 11;
 /// log2 of the children of a fork.
 const FORK_BITS: u32 = 4;
 const LEAF_REGIONS: usize = 8;
-/// A fork whose sub-blocks hold no more regions than this becomes a leaf again. Well below
+/// A fork in which no more regions are seen at a glance than this becomes a leaf again. Well below
 /// [`LEAF_REGIONS`], so that a region that comes and goes does not rebuild it each time.
 const REJOIN_REGIONS: usize = 4;
 const GIANT_BLOCKS: u64 = 1024;
@@ -171,7 +171,8 @@ impl Line {
         count - 1
     }
 
-    /// How often a fork's entry differs from the one before. At least as many regions touch it.
+    /// How often a fork's entry differs from the one before: where that is often, several regions touch it,
+    /// and a closer look at each entry is spared.
     fn runs(&self) -> usize {
         let changed = |child: usize| self.0[child] != 0 && self.0[child] != self.0[child - 1];
         usize::from(self.0[0] != 0) + (1..16).map(|child| usize::from(changed(child))).sum::<usize>()

@@ -51,8 +51,10 @@
 //! # What it costs
 //!
 //! A hit reads one place of a hash table, one or two cache lines of the address index, sixteen bytes
-//! of the region, and writes one word into a log of uses and one into a table; nothing is allocated.
-//! Memory is about 100 bytes a cached region. `cargo bench -p benches --bench core` measures both.
+//! of the region, and writes one word into a log of uses and one into a table. When the log is full it is
+//! squeezed, which visits an entry or two for each hit since the last time. Memory is about 100 bytes a
+//! cached region and stays at its highest level; policies that remember what they evicted take more, in
+//! proportion to the capacity. `cargo bench -p benches --bench core` measures both.
 
 mod config;
 pub mod core;

@@ -71,6 +71,8 @@ impl Policy for Gdsf {
     }
 
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
+        // It stays, so the clock does not rise for it; what else left in the same batch is worth no more.
+        self.left = self.left.min(regions.get(id).weight.get());
         self.worth.put_back(regions, id);
     }
 

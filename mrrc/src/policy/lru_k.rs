@@ -121,7 +121,7 @@ impl Policy for LruK {
     }
 
     fn memory(&self) -> usize {
-        let each = size_of::<Times>() + self.k.min(4).next_power_of_two() * size_of::<u64>();
+        let each = size_of::<Times>() + self.k.max(4).next_power_of_two() * size_of::<u64>();
         self.ranked.memory() + self.ghosts.memory() + self.times.capacity() * each
     }
 }

@@ -9,7 +9,7 @@
 //! | name | victims |
 //! | --- | --- |
 //! | [`mrrc`] | the paper: LRU above, size and recency below, evicted in batches |
-//! | [`pindown`], [`pindown-page`](pindown_page), [`fmrd`], [`lazy`], [`firehose`], [`ogr`], [`none`] | the paper's peers |
+//! | [`none`], [`pindown`], [`pindown-page`](pindown_page), [`fmrd`], [`lazy`], [`firehose`], [`ogr`] | the paper's peers |
 //! | [`sieve`], [`s3fifo`], [`gdsf`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | the general ones |
 //! | [`ucx`], [`libfabric`], [`nccl`] | today's registration caches |
 //!
@@ -52,10 +52,47 @@ pub use kind::PolicyKind;
 
 /// Orders regions and proposes victims.
 ///
-/// Between calls every cached region stands in exactly one of the policy's lists, unless the policy
-/// has set it *aside*. A policy that meets a region in use ([`Region::in_use`](crate::Region::in_use))
-/// while it looks for victims either passes over it or sets it aside, so that it is not met again;
-/// the core hands a region that was set aside to [`put_back`](Policy::put_back) when its last lease ends.
+/// A policy keeps the regions in an order of its own: in lists that the store of regions offers
+/// ([`Regions::new_list`], made when the first region enters), in the notes that a region has for it
+/// ([`Region`](crate::Region)), or in any collection. One that meets a region in use
+/// ([`Region::in_use`](crate::Region::in_use)) while it looks for victims either passes over it or sets it
+/// aside ([`Region::set_aside`](crate::Region::set_aside)), so that it is not met again; the core hands a
+/// region that was set aside to [`put_back`](Policy::put_back) when its last lease ends.
+///
+/// First in, first out, in full:
+///
+/// ```
+/// use mrrc::policy::Policy;
+/// use mrrc::{Config, Core, PageRange, RegionId, Regions};
+/// use std::collections::VecDeque;
+///
+/// #[derive(Default)]
+/// struct Fifo(VecDeque<RegionId>);
+///
+/// impl Policy for Fifo {
+///     fn insert(&mut self, _: &mut Regions, id: RegionId) {
+///         self.0.push_back(id);
+///     }
+///     fn touch(&mut self, _: &mut Regions, _: RegionId) {}
+///     fn remove(&mut self, _: &mut Regions, id: RegionId) {
+///         self.0.retain(|&other| other != id);
+///     }
+///     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
+///         let oldest = self.0.iter().position(|&id| !regions.get(id).in_use())?;
+///         self.0.remove(oldest)
+///     }
+///     fn put_back(&mut self, _: &mut Regions, id: RegionId) {
+///         self.0.push_front(id);
+///     }
+/// }
+///
+/// let mut core = Core::with_policy(&Config::new(2), Fifo::default())?;
+/// for page in [1, 2, 1, 3] {
+///     core.request(PageRange::new(page, 1)?)?;
+/// }
+/// assert_eq!(core.find(PageRange::new(1, 1)?), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Policy {
     /// What the caching scheme does besides choosing victims.
     fn scheme(&self) -> Scheme {
@@ -71,10 +108,12 @@ pub trait Policy {
     /// The region leaves, but not as a victim: it was invalidated or merged into another.
     fn remove(&mut self, regions: &mut Regions, id: RegionId);
 
-    /// The next victim, taken out of every list; `None` when all that is left is in use.
+    /// The next victim, taken out of the order; `None` when all that is left is in use. The core panics
+    /// rather than evict a region in use.
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId>;
 
-    /// A victim that is held after all, or a region that was set aside, takes its old place again.
+    /// A victim that is held after all, or a region that was set aside, takes its old place again, or
+    /// the nearest to it that the policy can find.
     fn put_back(&mut self, regions: &mut Regions, id: RegionId);
 
     /// The last lease of a region ended.

@@ -98,3 +98,37 @@ impl Policy for Mrrc {
         self.frequent.memory() + self.resorting.memory()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::PageRange;
+
+    #[test]
+    fn the_recency_value_never_falls() {
+        let mut regions = Regions::new();
+        let mut policy = Mrrc::new(&Config { resort: 1.0, evict: 0.0, ..Config::new(12) });
+        let held = regions.insert(PageRange::between(0, 4));
+        policy.insert(&mut regions, held);
+        let mut last = 0.0;
+        for round in 1..100 {
+            let id = regions.insert(PageRange::between(10 * round, 10 * round + 2));
+            policy.insert(&mut regions, id);
+            policy.prepare(&mut regions);
+            assert!(policy.recency >= last, "{} after {last}", policy.recency);
+            last = policy.recency;
+            if round > 2 {
+                let victim = policy.victim(&mut regions).expect("older ones can leave");
+                regions.remove(victim);
+            }
+            // The large region is in use for a while, and comes back with the factor of long ago.
+            regions.get(held).set_holds(u32::from(round % 10 != 0));
+            if round % 10 == 0 && regions.get(held).aside() {
+                regions.get(held).set_aside(false);
+                policy.put_back(&mut regions, held);
+                regions.get(held).set_holds(1);
+            }
+        }
+        assert!(last > 10.0);
+    }
+}

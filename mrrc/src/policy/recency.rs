@@ -89,6 +89,7 @@ impl Recency {
         self.log.truncate(kept);
         self.oldest = 0;
         let wanted = 3 * self.len + SLACK;
+        assert!(wanted < RETURNED as usize / 2, "places in the log are numbered in 32 bits");
         self.log.shrink_to(2 * wanted);
         self.log.reserve_exact(wanted.saturating_sub(kept));
     }
@@ -142,7 +143,9 @@ impl Recency {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        self.log.capacity() * size_of::<RegionId>() + self.places.capacity() * size_of::<u32>()
+        self.log.capacity() * size_of::<RegionId>()
+            + self.places.capacity() * size_of::<u32>()
+            + self.returned.len() * size_of::<(u64, RegionId)>() * 2
     }
 }
 

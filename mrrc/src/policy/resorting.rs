@@ -25,21 +25,21 @@ pub(super) struct Resorting {
 /// The first region of a size, as the heap knows it.
 #[derive(PartialEq, Eq)]
 struct Head {
-    /// The factor's bits (positive floats sort as their bits do), then the entry number, in one word:
-    /// it compares without a branch to guess wrong.
-    key: u128,
+    /// The factor's bits: positive floats sort as their bits do.
+    factor: u64,
+    entry: u64,
     list: ListId,
 }
 
 impl Head {
     fn of(regions: &Regions, list: ListId) -> Option<Reverse<Self>> {
         let region = regions.get(regions.front(list)?);
-        let key = u128::from(region.weight.get().to_bits()) << 64 | u128::from(region.order.get());
-        Some(Reverse(Self { key, list }))
+        Some(Reverse(Self { factor: region.weight.get().to_bits(), entry: region.order.get(), list }))
     }
 
-    fn entry(&self) -> u64 {
-        self.key as u64
+    /// Both in one word: it compares without a branch to guess wrong.
+    fn key(&self) -> u128 {
+        u128::from(self.factor) << 64 | u128::from(self.entry)
     }
 }
 
@@ -51,7 +51,7 @@ impl PartialOrd for Head {
 
 impl Ord for Head {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key.cmp(&other.key)
+        self.key().cmp(&other.key())
     }
 }
 
@@ -70,7 +70,7 @@ impl Resorting {
     /// The list whose head has the smallest factor.
     fn smallest_list(&mut self, regions: &Regions) -> Option<ListId> {
         while let Some(Reverse(head)) = self.heads.peek() {
-            if regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry()) {
+            if regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry) {
                 return Some(head.list);
             }
             self.heads.pop();
@@ -95,14 +95,20 @@ impl Resorting {
 
     /// A size has a new head.
     fn announce(&mut self, regions: &Regions, list: ListId) {
-        self.heads.extend(Head::of(regions, list));
+        let Some(head) = Head::of(regions, list) else { return };
         // Heads that no longer are one can stay below the top for long: they must not pile up.
-        if self.heads.len() > 2 * self.sizes.len() + 64 {
-            let mut heads = std::mem::take(&mut self.heads).into_vec();
-            heads.clear();
-            heads.extend(self.sizes.values().filter_map(|&list| Head::of(regions, list)));
-            self.heads = heads.into();
+        if self.heads.len() == self.heads.capacity() {
+            self.drop_stale_heads(regions);
         }
+        self.heads.push(head);
+    }
+
+    #[cold]
+    fn drop_stale_heads(&mut self, regions: &Regions) {
+        let is_head =
+            |head: &Head| regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry);
+        self.heads.retain(|Reverse(head)| is_head(head));
+        self.heads.reserve_exact(self.heads.len() / 4 + 16);
     }
 
     /// Takes out the member with the smallest factor that is not in use; sets aside those that are.

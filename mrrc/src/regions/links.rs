@@ -254,7 +254,7 @@ impl Lists {
     pub(super) fn new_list(&mut self) -> ListId {
         self.free.pop().unwrap_or_else(|| {
             assert!(self.lists.len() < NOWHERE as usize, "fewer than four billion lists");
-            self.lists.push(LinkedList::new(InList { table: self.table.clone(), names: Names }));
+            grow::push(&mut self.lists, LinkedList::new(InList { table: self.table.clone(), names: Names }));
             ListId(self.lists.len() as u32 - 1)
         })
     }
