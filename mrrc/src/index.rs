@@ -1,7 +1,7 @@
 //! Which region covers a page: the look-up that every hit begins with.
 //!
 //! Regions never overlap here, so a page belongs to one region at most. The address space is cut
-//! into blocks of 2^11 pages (8 MiB). A hash table finds a block's *entry*, and an entry says which
+//! into blocks of 2^10 pages (4 MiB). A hash table finds a block's *entry*, and an entry says which
 //! regions touch its block, in the cheapest form that can:
 //!
 //! * nothing: no region touches it;
@@ -9,33 +9,35 @@
 //! * a *leaf*: up to eight do, sorted by where they start;
 //! * a *fork*: more do, and sixteen sub-blocks have an entry each.
 //!
-//! Below a block lie sub-blocks of 2^7 and 2^3 pages; eight pages hold eight regions at most, so a leaf
+//! Below a block lie sub-blocks of 2^6 and 2^2 pages; four pages hold four regions at most, so a leaf
 //! always suffices there. Leaves and forks are 64-byte lines in one arena. A look-up touches one line
 //! of the hash table, one or two lines of the arena (three where regions are small and dense), and then
 //! the region itself: it finds a *candidate*, the only region that can hold the page, and compares
-//! ranges. A region costs what it touches: a place in the hash table for each 8 MiB, or less.
+//! ranges. A region costs what it touches: a place in the hash table for each 4 MiB, or less.
 //!
-//! A region that touches more than [`GIANT_BLOCKS`] blocks (8 GiB) stands in an ordered map instead;
-//! look-ups consult it last, and only when there is such a region.
+//! A region that touches more than [`GIANT_BLOCKS`] blocks (8 GiB), or lies beyond 2^54 bytes, where no
+//! user's memory is, stands in an ordered map instead; look-ups consult it last, and only when there is
+//! such a region.
 
 use crate::grow;
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 mod blocks;
 
-use blocks::Blocks;
+use blocks::{BLOCKS_END, Blocks};
 
 /// log2 of the pages in a block.
-const BLOCK_BITS: u32 = 11;
+const BLOCK_BITS: u32 = 10;
 /// log2 of the children of a fork.
 const FORK_BITS: u32 = 4;
 const LEAF_REGIONS: usize = 8;
 /// A fork in which no more regions are seen at a glance than this becomes a leaf again. Well below
 /// [`LEAF_REGIONS`], so that a region that comes and goes does not rebuild it each time.
 const REJOIN_REGIONS: usize = 4;
-const GIANT_BLOCKS: u64 = 1024;
+const GIANT_BLOCKS: u64 = 2048;
 
 /// What touches a block or sub-block. The low two bits tell the kind, the others the region or line.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -220,7 +222,7 @@ pub(crate) struct Index {
     blocks: Blocks,
     lines: Vec<Line>,
     free: Vec<u32>,
-    /// Regions of more than [`GIANT_BLOCKS`] blocks, by their first page.
+    /// Regions of more than [`GIANT_BLOCKS`] blocks, or beyond [`BLOCKS_END`], by their first page.
     giants: BTreeMap<u64, RegionId>,
 }
 
@@ -338,7 +340,7 @@ impl Index {
     pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
         let numbers = block_numbers(range);
-        if numbers.end() - numbers.start() > GIANT_BLOCKS {
+        if is_giant(&numbers) {
             self.giants.insert(range.start(), id);
             return;
         }
@@ -391,7 +393,7 @@ impl Index {
     pub(crate) fn remove(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
         let numbers = block_numbers(range);
-        if numbers.end() - numbers.start() > GIANT_BLOCKS {
+        if is_giant(&numbers) {
             self.giants.remove(&range.start());
             return;
         }
@@ -491,7 +493,12 @@ impl Index {
     }
 }
 
-fn block_numbers(range: PageRange) -> std::ops::RangeInclusive<u64> {
+/// Whether a region stands in the ordered map: it is huge, or so far up that no user's memory is there.
+fn is_giant(numbers: &RangeInclusive<u64>) -> bool {
+    numbers.end() - numbers.start() >= GIANT_BLOCKS || *numbers.end() >= BLOCKS_END
+}
+
+fn block_numbers(range: PageRange) -> RangeInclusive<u64> {
     range.start() >> BLOCK_BITS..=(range.end() - 1) >> BLOCK_BITS
 }
 

@@ -1,6 +1,6 @@
 //! The hash table from block numbers to entries.
 //!
-//! Open addressing with linear probing, at most three quarters full, and deletion by shifting back,
+//! Open addressing with linear probing, at most two thirds full, and deletion by shifting back,
 //! so that there are no tombstones and a probe ends at the first vacant place. It exists beside the
 //! well-kept hash maps because a hit can afford two nanoseconds here: the key is one word, a value is
 //! never 0, and a look-up is a multiplication, a shift and usually one comparison.
@@ -9,13 +9,16 @@ use super::Entry;
 
 #[derive(Clone, Copy)]
 struct Place {
-    block: u64,
+    block: u32,
     /// [`Entry::NOTHING`] in a vacant place.
     entry: Entry,
 }
 
 const VACANT: Place = Place { block: 0, entry: Entry::NOTHING };
 const SMALLEST_BITS: u32 = 3;
+
+/// Block numbers are below this, so that a place is eight bytes.
+pub(super) const BLOCKS_END: u64 = 1 << 32;
 
 pub(super) struct Blocks {
     /// A power of two of places.
@@ -40,7 +43,8 @@ impl Blocks {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
-        self.places.iter().filter(|place| place.entry != Entry::NOTHING).map(|place| (place.block, place.entry))
+        let used = self.places.iter().filter(|place| place.entry != Entry::NOTHING);
+        used.map(|place| (place.block.into(), place.entry))
     }
 
     #[inline]
@@ -60,7 +64,7 @@ impl Blocks {
         let mut at = self.home(block);
         loop {
             let place = &self.places[at];
-            if place.block == block || place.entry == Entry::NOTHING {
+            if u64::from(place.block) == block || place.entry == Entry::NOTHING {
                 return at;
             }
             at = self.after(at);
@@ -73,21 +77,23 @@ impl Blocks {
         let mut at = self.home(block);
         loop {
             let place = &self.places[at];
-            if place.block == block || place.entry == Entry::NOTHING {
+            if u64::from(place.block) == block || place.entry == Entry::NOTHING {
                 return place.entry;
             }
             at = self.after(at);
         }
     }
 
-    /// Sets the block's entry; nothing removes it.
+    /// Sets the block's entry; nothing removes it. The block is numbered below [`BLOCKS_END`].
     pub(super) fn set(&mut self, block: u64, entry: Entry) {
+        debug_assert!(block < BLOCKS_END);
         let at = self.place_of(block);
+        let block = block as u32;
         let was = std::mem::replace(&mut self.places[at], Place { block, entry }).entry;
         match (was == Entry::NOTHING, entry == Entry::NOTHING) {
             (true, false) => {
                 self.used += 1;
-                if self.used * 4 > self.places.len() * 3 {
+                if self.used * 3 > self.places.len() * 2 {
                     self.resize(self.places.len() * 2);
                 }
             }
@@ -107,7 +113,7 @@ impl Blocks {
         let mut at = self.after(gap);
         while self.places[at].entry != Entry::NOTHING {
             let mask = self.places.len() - 1;
-            let from_home = at.wrapping_sub(self.home(self.places[at].block)) & mask;
+            let from_home = at.wrapping_sub(self.home(self.places[at].block.into())) & mask;
             let from_gap = at.wrapping_sub(gap) & mask;
             if from_home >= from_gap {
                 self.places[gap] = self.places[at];
@@ -122,7 +128,7 @@ impl Blocks {
         let old = std::mem::replace(&mut self.places, vec![VACANT; places]);
         self.shift = 64 - places.ilog2();
         for place in old.into_iter().filter(|place| place.entry != Entry::NOTHING) {
-            let at = self.place_of(place.block);
+            let at = self.place_of(place.block.into());
             self.places[at] = place;
         }
     }

@@ -36,8 +36,8 @@ pub(crate) struct Recency {
 const NOWHERE: u32 = u32::MAX;
 /// In `returned`.
 const RETURNED: u32 = u32::MAX - 1;
-/// Room in a log beyond twice its regions.
-const SLACK: usize = 64;
+/// Room in a log beyond its current entries and as many stale ones.
+const SLACK: usize = 32;
 
 impl Recency {
     /// Puts a region on top that is not in this stack.
@@ -88,7 +88,7 @@ impl Recency {
         }
         self.log.truncate(kept);
         self.oldest = 0;
-        let wanted = 3 * self.len + SLACK;
+        let wanted = 2 * self.len + SLACK;
         assert!(wanted < RETURNED as usize / 2, "places in the log are numbered in 32 bits");
         self.log.shrink_to(2 * wanted);
         self.log.reserve_exact(wanted.saturating_sub(kept));

@@ -18,8 +18,52 @@ pub(super) struct Resorting {
     pages: u64,
     entries: u64,
     /// The members of each size, in the order of their entry.
-    sizes: FxHashMap<u64, ListId>,
+    sizes: Sizes,
     heads: BinaryHeap<Reverse<Head>>,
+}
+
+/// A list for each size: in an array up to [`SMALL`] pages, where most sizes are, in a hash map beyond.
+#[derive(Default)]
+struct Sizes {
+    small: Vec<Option<ListId>>,
+    large: FxHashMap<u64, ListId>,
+    len: usize,
+}
+
+/// Sizes below this stand in the array: 4 MiB and less.
+const SMALL: u64 = 1025;
+
+impl Sizes {
+    #[inline]
+    fn get(&self, pages: u64) -> Option<ListId> {
+        if pages < SMALL { self.small.get(pages as usize).copied().flatten() } else { self.large.get(&pages).copied() }
+    }
+
+    fn insert(&mut self, pages: u64, list: ListId) {
+        self.len += 1;
+        if pages >= SMALL {
+            self.large.insert(pages, list);
+            return;
+        }
+        if self.small.len() <= pages as usize {
+            self.small.reserve_exact(pages as usize + 1 - self.small.len());
+            self.small.resize(pages as usize + 1, None);
+        }
+        self.small[pages as usize] = Some(list);
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(ListId) -> bool) {
+        self.large.retain(|_, &mut list| keep(list));
+        let kept = self.small.iter_mut().filter_map(|size| {
+            *size = size.filter(|&list| keep(list));
+            *size
+        });
+        self.len = kept.count() + self.large.len();
+    }
+
+    fn memory(&self) -> usize {
+        self.small.capacity() * size_of::<Option<ListId>>() + self.large.capacity() * (size_of::<(u64, ListId)>() + 1)
+    }
 }
 
 /// The first region of a size, as the heap knows it.
@@ -108,7 +152,7 @@ impl Resorting {
         let is_head =
             |head: &Head| regions.front(head.list).is_some_and(|id| regions.get(id).order.get() == head.entry);
         self.heads.retain(|Reverse(head)| is_head(head));
-        self.heads.reserve_exact(self.heads.len() / 4 + 16);
+        self.heads.reserve_exact(self.heads.len() / 8 + 16);
     }
 
     /// Takes out the member with the smallest factor that is not in use; sets aside those that are.
@@ -166,29 +210,31 @@ impl Resorting {
 
     /// The list of a size.
     fn list(&mut self, regions: &mut Regions, pages: u64) -> ListId {
-        if let Some(&list) = self.sizes.get(&pages) {
+        if let Some(list) = self.sizes.get(pages) {
             return list;
         }
         // Sizes without members keep their list until those outnumber the regions.
-        if self.sizes.len() > 2 * regions.len() + 64 {
+        if self.sizes.len > 2 * regions.len() + 64 {
             self.drop_empty_sizes(regions);
         }
-        *self.sizes.entry(pages).or_insert_with(|| regions.new_list())
+        let list = regions.new_list();
+        self.sizes.insert(pages, list);
+        list
     }
 
     #[cold]
     fn drop_empty_sizes(&mut self, regions: &mut Regions) {
-        self.sizes.retain(|_, list| {
-            let keep = regions.front(*list).is_some();
+        self.sizes.retain(|list| {
+            let keep = regions.front(list).is_some();
             if !keep {
-                regions.drop_list(*list);
+                regions.drop_list(list);
             }
             keep
         });
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.sizes.capacity() * (size_of::<(u64, ListId)>() + 1) + self.heads.capacity() * size_of::<Reverse<Head>>()
+        self.sizes.memory() + self.heads.capacity() * size_of::<Reverse<Head>>()
     }
 }
 
@@ -244,6 +290,6 @@ mod tests {
             assert_eq!(section.take_smallest(&mut regions), Some(id));
             regions.remove(id);
         }
-        assert!(section.sizes.len() < 100 && section.memory() < 20_000, "{} {}", section.sizes.len(), section.memory());
+        assert!(section.sizes.len < 100 && section.memory() < 20_000, "{} {}", section.sizes.len, section.memory());
     }
 }
