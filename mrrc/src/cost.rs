@@ -136,9 +136,6 @@ pub struct Fit {
 impl Fit {
     /// Observations after which an older one counts half.
     pub const HALF_LIFE: u32 = 4096;
-    /// The least that counts as a prediction is the prior's divided by this: a clock that stood still for a
-    /// while must not make outliers of everything after.
-    const FLOOR: f64 = 64.0;
     /// Observations from which outliers are capped.
     pub const TRUSTED: u64 = 32;
 
@@ -150,13 +147,13 @@ impl Fit {
     /// One registration of `pages` pages took `us` microseconds. Nonsense (no pages, a time that is not a
     /// number, negative or longer than a day) is ignored.
     pub fn registered(&mut self, pages: u64, us: f64) {
-        let expected = self.model().register(pages).max(self.prior.register(pages) / Self::FLOOR);
+        let expected = self.model().register(pages);
         self.register.observe(pages, us, expected);
     }
 
     /// One batch of deregistrations of `pages` pages in all took `us` microseconds.
     pub fn deregistered(&mut self, pages: u64, us: f64) {
-        let expected = self.model().deregister(pages).max(self.prior.deregister(pages) / Self::FLOOR);
+        let expected = self.model().deregister(pages);
         self.deregister.observe(pages, us, expected);
     }
 
@@ -192,6 +189,7 @@ impl Line {
         if pages == 0 || !(0.0..=LONGEST_US).contains(&us) {
             return;
         }
+        // A prediction of nothing (a clock that stood still) would cap everything at nothing for ever.
         let trusted = self.seen >= Fit::TRUSTED && expected > 0.0;
         let us = if trusted { us.min(8.0 * expected) } else { us };
         let keep = 0.5f64.powf(1.0 / f64::from(Fit::HALF_LIFE));
@@ -287,12 +285,15 @@ mod tests {
         let mut fit = Fit::new(Linear::PAPER);
         for _ in 0..40 {
             fit.registered(1, 0.0);
+            fit.deregistered(1, 1e-9);
         }
         for i in 0..100_000 {
             fit.registered(1 + i % 8, 7.0 + (i % 8) as f64);
+            fit.deregistered(1 + i % 8, 7.0 + (i % 8) as f64);
         }
         let model = fit.model();
         assert!((model.reg_page - 1.0).abs() < 0.01 && (model.reg_call - 6.0).abs() < 0.05, "{model}");
+        assert!((model.dereg_page - 1.0).abs() < 0.01 && (model.dereg_call - 6.0).abs() < 0.05, "{model}");
         fit.registered(u64::MAX, f64::MAX);
         assert!(fit.model().is_valid());
     }

@@ -1,8 +1,8 @@
 //! What the schemes do besides choosing victims, each on a story short enough to check by hand.
 
 use mrrc::cost::Linear;
-use mrrc::policy::{Matching, Overlap, PolicyKind};
-use mrrc::{Config, Core, Found, Leaving, PageRange, Segment};
+use mrrc::policy::{Granule, Matching, Overlap, Policy, PolicyKind, Scheme};
+use mrrc::{Config, ConfigError, Core, Found, Leaving, PageRange, RegionId, Regions, Segment};
 
 fn range(start: u64, end: u64) -> PageRange {
     PageRange::new(start, end - start).unwrap()
@@ -221,7 +221,7 @@ fn exact_matching_can_be_chosen_for_any_policy_of_regions() {
     assert_eq!(ask(&mut core, 0, 4).0, Found::Miss);
     for policy in [PolicyKind::PinDownPage, PolicyKind::Firehose] {
         let config = Config { policy, matching: Some(Matching::Exact), ..Config::new(100) };
-        assert_eq!(config.build().err(), Some(mrrc::ConfigError::Granule));
+        assert_eq!(config.build().err(), Some(ConfigError::Granule));
     }
 }
 
@@ -306,4 +306,48 @@ fn where_only_pages_cost() -> Core {
     let mut core = core("gdsf", 5);
     core.set_costs(Linear { reg_page: 1.0, reg_call: 0.0, dereg_page: 0.0, dereg_call: 0.0 }).unwrap();
     core
+}
+
+/// A policy from outside that says what it is told to, and evicts the newest whether it is in use or not.
+struct Careless(Scheme, Vec<RegionId>);
+
+impl Policy for Careless {
+    fn scheme(&self) -> Scheme {
+        self.0
+    }
+    fn insert(&mut self, _: &mut Regions, id: RegionId) {
+        self.1.push(id);
+    }
+    fn touch(&mut self, _: &mut Regions, _: RegionId) {}
+    fn remove(&mut self, _: &mut Regions, id: RegionId) {
+        self.1.retain(|&other| other != id);
+    }
+    fn victim(&mut self, _: &mut Regions) -> Option<RegionId> {
+        self.1.pop()
+    }
+    fn put_back(&mut self, _: &mut Regions, id: RegionId) {
+        self.1.push(id);
+    }
+}
+
+#[test]
+fn a_scheme_from_outside_is_checked_like_any_other() {
+    let refused = |scheme| Core::with_policy(&Config::new(10), Careless(scheme, Vec::new())).err();
+    let whole = Scheme::default();
+    let buckets = Scheme { granule: Granule::Bucket(0), ..whole };
+    assert_eq!(refused(buckets), Some(ConfigError::ZeroLimit { name: "bucket_pages" }));
+    assert_eq!(refused(Scheme { max_regions: Some(0), ..whole }), Some(ConfigError::ZeroLimit { name: "max_regions" }));
+    let pages = Scheme { granule: Granule::Page, overlap: Overlap::Merge, ..whole };
+    assert_eq!(refused(pages), Some(ConfigError::Granule));
+    assert_eq!(refused(whole), None);
+}
+
+#[test]
+#[should_panic(expected = "which is in use or gone")]
+fn a_region_in_use_is_never_evicted_whatever_a_policy_says() {
+    let mut core = Core::with_policy(&Config::new(2), Careless(Scheme::default(), Vec::new())).unwrap();
+    core.request(range(0, 1)).unwrap();
+    core.request(range(1, 2)).unwrap();
+    core.hold(core.find(range(1, 2)).unwrap());
+    let _ = core.request(range(5, 6));
 }

@@ -94,6 +94,25 @@ impl<V> Ghosts<V> {
     }
 }
 
+/// A range enters, is evicted, comes back after all, leaves for another reason and enters again: for every
+/// policy with ghosts, it is then as new as the first time.
+#[cfg(test)]
+pub(super) fn returns_without_a_ghost(
+    policy: &mut impl super::Policy,
+    regions: &mut crate::Regions,
+    range: PageRange,
+) -> crate::RegionId {
+    let id = regions.insert(range);
+    policy.insert(regions, id);
+    assert_eq!(policy.victim(regions), Some(id));
+    policy.put_back(regions, id);
+    policy.remove(regions, id);
+    regions.remove(id);
+    let id = regions.insert(range);
+    policy.insert(regions, id);
+    id
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -159,6 +159,7 @@ impl Policy for Lirs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::ghosts::returns_without_a_ghost;
     use crate::range::PageRange;
 
     #[test]
@@ -167,15 +168,7 @@ mod tests {
         let mut policy = Lirs::new(&Config::new(100));
         let lir = regions.insert(PageRange::new(0, 99).unwrap());
         policy.insert(&mut regions, lir);
-        let range = PageRange::new(200, 1).unwrap();
-        let id = regions.insert(range);
-        policy.insert(&mut regions, id);
-        assert_eq!(policy.victim(&mut regions), Some(id));
-        policy.put_back(&mut regions, id);
-        policy.remove(&mut regions, id);
-        regions.remove(id);
-        let id = regions.insert(range);
-        policy.insert(&mut regions, id);
+        let id = returns_without_a_ghost(&mut policy, &mut regions, PageRange::new(200, 1).unwrap());
         assert!(policy.hir.owns(&regions, id) && policy.lir.owns(&regions, lir));
     }
 }

@@ -132,21 +132,14 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::ghosts::returns_without_a_ghost;
     use crate::range::PageRange;
 
     #[test]
     fn a_victim_that_is_put_back_has_no_ghost() {
         let mut regions = Regions::new();
         let mut policy = S3Fifo::new(&Config::new(10));
-        let range = PageRange::new(0, 1).unwrap();
-        let id = regions.insert(range);
-        policy.insert(&mut regions, id);
-        assert_eq!(policy.victim(&mut regions), Some(id));
-        policy.put_back(&mut regions, id);
-        policy.remove(&mut regions, id);
-        regions.remove(id);
-        let id = regions.insert(range);
-        policy.insert(&mut regions, id);
+        let id = returns_without_a_ghost(&mut policy, &mut regions, PageRange::new(0, 1).unwrap());
         assert!(policy.small.owns(&regions, id));
     }
 }

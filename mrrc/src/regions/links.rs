@@ -163,9 +163,7 @@ impl RegionId {
 
     #[inline]
     fn of_named(named: *const Named) -> Self {
-        #[allow(clippy::cast_possible_truncation)]
-        let raw = named.addr() as u32;
-        Self::from_raw(raw).expect("made from a name")
+        Self::from_raw(named.addr() as u32).expect("made from a name")
     }
 }
 
