@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let sample = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/data/golden/whole-files.csv");
     let file = arguments.first().map_or_else(sample, PathBuf::from);
     let capacity = match arguments.get(1).map_or(Ok(512), |pages| pages.parse()) {
-        Ok(capacity) if arguments.len() <= 2 => capacity,
+        Ok(capacity) if arguments.len() <= 2 && !arguments.iter().any(|a| a.starts_with('-')) => capacity,
         _ => {
             return fail(2, &format!("wrong arguments: {}\n\n{USAGE}", arguments.join(" ")));
         }
