@@ -56,15 +56,21 @@
 //! cached region and stays at its highest level; policies that remember what they evicted take more, in
 //! proportion to the capacity. `cargo bench -p benches --bench core` measures both.
 
+mod access;
 mod config;
 pub mod core;
 pub mod cost;
 mod coverage;
 mod grow;
 mod index;
+pub mod invalidation;
 pub mod policy;
 mod range;
 mod regions;
+pub mod registrar;
+mod shim;
+
+pub use access::Access;
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment};
 pub use config::{Config, ConfigError};

@@ -1,0 +1,129 @@
+//! Where the cache learns that memory changed under its regions.
+//!
+//! A registration means *pages*; a program means *addresses*. After an unmapping, a remapping or a discard
+//! the address leads to other pages, or to none, while the registration still means the old ones: used
+//! again, it loses data silently. So whoever changes a mapping must be heard by the cache before the
+//! address can be used again. A [`Monitor`] is such a source. It decides, on a miss, whether it would hear
+//! of changes to a range ([`Monitor::watch`]); what no source watches is not cached.
+//!
+//! A monitor reports through [`Reports`], in this order, so that no use of an address that follows the
+//! change can find the old region:
+//!
+//! 1. [`Reports::raise`]: from now on no look-up is served without the cache's lock, and who holds that lock
+//!    looks at the flag before it uses anything.
+//! 2. Only then the change is let happen, or be known to have happened (for userfaultfd: the event is read).
+//! 3. [`Reports::apply`]: regions and placeholders in the range are struck out.
+//! 4. [`Reports::lower`].
+
+use crate::range::PageRange;
+use std::io;
+use std::sync::Arc;
+
+/// What happened to the pages of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Where.
+    pub range: PageRange,
+    /// What.
+    pub kind: ChangeKind,
+}
+
+/// See [`Change`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChangeKind {
+    /// The mapping is gone, or moved away; the address may lead to other pages already.
+    Gone,
+    /// The pages are about to go and it is not known when they are gone: besides striking out what is
+    /// there, nothing is cached in the range for a while.
+    Discarding,
+}
+
+/// The cache, as a monitor sees it. None of these allocates, frees, or waits for a lock.
+pub trait Reports: Send + Sync {
+    /// Look-ups take the lock from now on. Every call is paired with one of [`Reports::lower`].
+    fn raise(&self);
+
+    /// Strikes out the regions and placeholders that the changes touch. False, and nothing is done, if the
+    /// cache's lock is taken: whoever holds it may be waiting for this very monitor to read the next event, so
+    /// read on and try again soon.
+    #[must_use]
+    fn apply(&self, changes: &[Change]) -> bool;
+
+    /// What was raised is dealt with.
+    fn lower(&self);
+}
+
+/// What a monitor says of a range that is about to be registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Whatever changes in the range will be reported, from before this answer on.
+    Watched,
+    /// Changes would go unnoticed: the range is registered for one lease only.
+    Unwatched(Unwatched),
+}
+
+/// Why a range is not cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unwatched {
+    /// Part of the range is not mapped.
+    #[error("part of the range is not mapped")]
+    Unmapped,
+    /// A mapping of a regular file, which can be truncated.
+    #[error("it is a mapping of a file, and truncation of a file goes unnoticed")]
+    File,
+    /// Shared memory that has a file descriptor or a System V identifier.
+    #[error("it is shared memory that can be truncated, punched or detached unnoticed")]
+    SharedMemory,
+    /// A device's memory and the like.
+    #[error("it is special memory (a device, the kernel's own pages)")]
+    Special,
+    /// The mapping belongs to another userfaultfd.
+    #[error("the mapping is watched by another userfaultfd already")]
+    Taken,
+    /// The system refused.
+    #[error("the system refused to watch the mapping (errno {0})")]
+    Refused(i32),
+}
+
+/// A source of invalidation.
+pub trait Monitor: Send + Sync + 'static {
+    /// Its name in messages.
+    fn name(&self) -> &'static str;
+
+    /// Begins to report. Called once, before the first [`Monitor::watch`].
+    ///
+    /// # Errors
+    /// What the system refuses.
+    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()>;
+
+    /// Asked before a range is registered and never with a lock held: will changes be reported?
+    fn watch(&self, range: PageRange) -> Watch;
+
+    /// A region that was watched is deregistered. Never called with a lock held.
+    fn unwatch(&self, range: PageRange) {
+        let _ = range;
+    }
+
+    /// Reports no more: the cache is going. Returns when no report is under way any longer.
+    fn stop(&self) {}
+}
+
+/// The program itself reports: it calls `Cache::invalidate` around whatever
+/// changes a mapping. Exact and free of cost, and every range is cached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explicit;
+
+impl Monitor for Explicit {
+    fn name(&self) -> &'static str {
+        "explicit"
+    }
+
+    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn watch(&self, _: PageRange) -> Watch {
+        Watch::Watched
+    }
+}

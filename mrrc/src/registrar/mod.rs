@@ -1,0 +1,89 @@
+//! The edge that pins: what registers memory, and what is asked of it.
+//!
+//! A [`Registrar`] stands for one protection domain: a table of registrations that a device consults. The
+//! cache calls it from any thread, and never holds a lock while it does.
+
+use crate::access::Access;
+use crate::range::PageRange;
+use std::io;
+
+/// Registers ranges of memory with a device, and takes them back.
+///
+/// # Safety
+///
+/// Callers of the cache build the safety of their transfers on what a registrar promises:
+///
+/// * A registration that was returned stays valid, and means the pages that lay in the range when it was
+///   made, until it is deregistered: whatever is unmapped or mapped there meanwhile.
+/// * Keys are unique: as long as a registration is valid, no other has its keys.
+/// * Deregistering is quiescent: once [`Registrar::deregister`] has taken a registration out of the batch,
+///   the device touches its pages no more on that registration's account.
+/// * An access right that was not asked for is not granted to peers.
+pub unsafe trait Registrar: Send + Sync + 'static {
+    /// What a lease shows of a registration: its keys. It is not `Clone`, so that it cannot outlive the
+    /// lease; the cache alone owns it.
+    type Registration: Send + Sync + 'static;
+
+    /// Registers one range.
+    ///
+    /// # Errors
+    /// The error of the system. `ENOMEM`, `EAGAIN` and `ENOSPC` say that a table or limit is full: the
+    /// cache makes room and tries again, a stated number of times. All others are final for the range.
+    fn register(&self, range: PageRange, access: Access) -> io::Result<Self::Registration>;
+
+    /// Deregisters a batch, in one operation if the device can. What it takes out of the vector is
+    /// deregistered; what it leaves there is still registered, and the error says why.
+    ///
+    /// # Errors
+    /// The error of the system. The cache keeps what was left, counts it, and tries it again later.
+    fn deregister(&self, batch: &mut Vec<Self::Registration>) -> io::Result<()>;
+
+    /// How much can be registered.
+    fn limits(&self) -> Limits;
+
+    /// The rights that it can grant: all, unless it says otherwise.
+    fn rights(&self) -> Access {
+        Access::all()
+    }
+
+    /// Its name in messages.
+    fn name(&self) -> &'static str;
+}
+
+/// How much a registrar can have registered at once. `None` is no limit of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Registrations.
+    pub regions: Option<u64>,
+    /// Pages, all registrations together.
+    pub pages: Option<u64>,
+    /// Pages of one registration.
+    pub region_pages: Option<u64>,
+    /// Bytes in a page of the device: ranges are rounded out to it. A power of two, at least [`PAGE`](crate::PAGE).
+    pub page_size: u64,
+}
+
+impl Limits {
+    /// No limits, pages of 4 KiB.
+    pub const NONE: Self = Self { regions: None, pages: None, region_pages: None, page_size: crate::PAGE };
+}
+
+/// What a failed registration means for the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// Something is full: making room can help.
+    Exhausted,
+    /// The range or the rights are refused: trying again cannot help.
+    Refused,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) => Self::Exhausted,
+            Some(_) => Self::Refused,
+            None if error.kind() == io::ErrorKind::OutOfMemory => Self::Exhausted,
+            None => Self::Refused,
+        }
+    }
+}
