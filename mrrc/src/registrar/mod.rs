@@ -19,6 +19,7 @@ use std::io;
 /// * Deregistering is quiescent: once [`Registrar::deregister`] has taken a registration out of the batch,
 ///   the device touches its pages no more on that registration's account.
 /// * An access right that was not asked for is not granted to peers.
+#[expect(unsafe_code, reason = "the edge: what it promises is what callers' safety rests on")]
 pub unsafe trait Registrar: Send + Sync + 'static {
     /// What a lease shows of a registration: its keys. It is not `Clone`, so that it cannot outlive the
     /// lease; the cache alone owns it.
