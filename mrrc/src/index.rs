@@ -18,16 +18,24 @@
 //! A region that touches more than [`GIANT_BLOCKS`] blocks (8 GiB), or lies beyond 2^54 bytes, where no
 //! user's memory is, stands in an ordered map instead; look-ups consult it last, and only when there is
 //! such a region.
+//!
+//! One owner changes the index; an [`IndexReader`] finds candidates in it at the same time, on any
+//! thread and without waiting. It may read a line half changed or used again for another block, so its answer
+//! is a guess: the reader must hold the region and compare ranges before it believes it, and ask the
+//! owner when the guess was wrong.
 
-use crate::grow;
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 mod blocks;
+mod published;
 
-use blocks::{BLOCKS_END, Blocks};
+use blocks::{BLOCKS_END, Blocks, BlocksReader};
+use published::{Editions, Published};
 
 /// log2 of the pages in a block.
 const BLOCK_BITS: u32 = 10;
@@ -87,14 +95,63 @@ impl Entry {
     }
 }
 
-/// A leaf or a fork.
+/// A leaf or a fork, taken out of the arena.
 ///
 /// Fork: sixteen entries. Leaf: words 1 to 8 hold regions in the order of their addresses, words 12 to
 /// 15 eight 16-bit lanes with the page, relative to the block, from which each covers it. Word 0 is no
 /// region: what lies before the first.
 #[derive(Clone, Copy)]
-#[repr(align(64))]
 struct Line([u32; 16]);
+
+/// A leaf or a fork in the arena: the words of [`Line`], two and two.
+#[repr(align(64))]
+struct Stored([AtomicU64; 8]);
+
+impl Stored {
+    fn new(line: Line) -> Self {
+        Self(std::array::from_fn(|pair| AtomicU64::new(line.pair(pair))))
+    }
+
+    fn load(&self) -> Line {
+        let mut words = [0; 16];
+        for (pair, word) in self.0.iter().enumerate() {
+            let word = word.load(Relaxed);
+            words[2 * pair] = word as u32;
+            words[2 * pair + 1] = (word >> 32) as u32;
+        }
+        Line(words)
+    }
+
+    fn store(&self, line: Line) {
+        for (pair, word) in self.0.iter().enumerate() {
+            word.store(line.pair(pair), Relaxed);
+        }
+    }
+
+    /// One of the sixteen words; only the low four bits of the number count.
+    #[inline(always)]
+    fn word(&self, at: u64) -> u32 {
+        (self.0[at as usize >> 1 & 7].load(Relaxed) >> (32 * (at & 1))) as u32
+    }
+
+    /// The entry of a fork's child; only the low four bits of the number count.
+    #[inline(always)]
+    fn entry(&self, child: u64) -> Entry {
+        Entry(self.word(child))
+    }
+
+    /// The last region of a leaf that starts at or before the page, if any does. Eight lanes are compared
+    /// at once: the guard bit of a lane survives the subtraction if the page is not smaller, and the
+    /// number of those that do leads to the region.
+    #[inline(always)]
+    fn candidate(&self, relative: u64) -> Option<RegionId> {
+        let page = (relative | 0x8000).wrapping_mul(LANES);
+        let low = (page.wrapping_sub(self.0[6].load(Relaxed)) & LANE_TOPS) >> 15;
+        let high = (page.wrapping_sub(self.0[7].load(Relaxed)) & LANE_TOPS) >> 15;
+        let reached = (low + high).wrapping_mul(LANES) >> 48;
+        RegionId::from_raw(self.word(reached))
+    }
+}
 
 const FIRST_REGION: usize = 1;
 const FIRST_LANES: usize = 12;
@@ -115,19 +172,9 @@ impl Line {
         Self(words)
     };
 
-    /// The last region of a leaf that starts at or before the page, if any does. Eight lanes are compared
-    /// at once: the guard bit of a lane survives the subtraction if the page is not smaller, and the
-    /// number of those that do leads to the region.
-    #[inline]
-    fn candidate(&self, relative: u64) -> Option<RegionId> {
-        let words = &self.0;
-        let low = u64::from(words[12]) | u64::from(words[13]) << 32;
-        let high = u64::from(words[14]) | u64::from(words[15]) << 32;
-        let page = (relative | 0x8000).wrapping_mul(LANES);
-        let low = ((page - low) & LANE_TOPS) >> 15;
-        let high = ((page - high) & LANE_TOPS) >> 15;
-        let reached = (low + high).wrapping_mul(LANES) >> 48;
-        RegionId::from_raw(words[reached as usize & 15])
+    /// Two words, as they are stored.
+    fn pair(&self, pair: usize) -> u64 {
+        u64::from(self.0[2 * pair]) | u64::from(self.0[2 * pair + 1]) << 32
     }
 
     fn leaf_regions(&self) -> impl Iterator<Item = RegionId> {
@@ -180,10 +227,8 @@ impl Line {
         usize::from(self.0[0] != 0) + (1..16).map(|child| usize::from(changed(child))).sum::<usize>()
     }
 
-    /// The entry of a fork's child; only the low four bits of the number count.
-    #[inline]
     fn entry(&self, child: u64) -> Entry {
-        Entry(self.0[child as usize & 15])
+        Entry(self.0[child as usize])
     }
 }
 
@@ -220,21 +265,72 @@ impl Block {
 /// The address index of one domain's regions.
 pub(crate) struct Index {
     blocks: Blocks,
-    lines: Vec<Line>,
+    lines: Published<Stored>,
+    /// Lines that were ever used, and those of them that are free.
+    used_lines: u32,
     free: Vec<u32>,
     /// Regions of more than [`GIANT_BLOCKS`] blocks, or beyond [`BLOCKS_END`], by their first page.
     giants: BTreeMap<u64, RegionId>,
 }
 
+/// Finds candidates while the owner changes the index.
+pub(crate) struct IndexReader {
+    blocks: BlocksReader,
+    lines: Arc<Editions<Stored>>,
+}
+
+impl IndexReader {
+    /// A region that may hold the page: the only one that can, unless the index is just changing or
+    /// the region is a giant.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, page: u64) -> Option<RegionId> {
+        if page >> BLOCK_BITS >= BLOCKS_END {
+            return None;
+        }
+        candidate(self.blocks.get(page >> BLOCK_BITS), page, self.lines.read())
+    }
+}
+
+/// The only region short of a giant that can cover the page, given its block's entry. Every hit runs
+/// through here, so the two levels of forks are written out: shifts by constants, and one way to each end.
+/// What a line says may be changing: a number beyond the lines is no line.
+#[inline(always)]
+fn candidate(mut entry: Entry, page: u64, lines: &[Stored]) -> Option<RegionId> {
+    const LEVEL_1: u32 = BLOCK_BITS - FORK_BITS;
+    const LEVEL_2: u32 = LEVEL_1 - FORK_BITS;
+    let line = |entry: Entry| lines.get(entry.0 as usize >> 2);
+    let mut mask = (1 << BLOCK_BITS) - 1;
+    if entry.is_fork() {
+        entry = line(entry)?.entry(page >> LEVEL_1);
+        mask = (1 << LEVEL_1) - 1;
+        if entry.is_fork() {
+            entry = line(entry)?.entry(page >> LEVEL_2);
+            mask = (1 << LEVEL_2) - 1;
+        }
+    }
+    if entry.is_leaf() { line(entry)?.candidate(page & mask) } else { RegionId::from_raw(entry.0 >> 2) }
+}
+
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { blocks: Blocks::new(), lines: Vec::new(), free: Vec::new(), giants: BTreeMap::new() }
+        Self {
+            blocks: Blocks::new(),
+            lines: Published::new(Arc::new([])),
+            used_lines: 0,
+            free: Vec::new(),
+            giants: BTreeMap::new(),
+        }
+    }
+
+    /// From now on others may look for candidates at any time.
+    pub(crate) fn share(&mut self) -> IndexReader {
+        IndexReader { blocks: self.blocks.share(), lines: self.lines.share() }
     }
 
     /// Bytes allocated.
     pub(crate) fn memory(&self) -> usize {
         self.blocks.memory()
-            + self.lines.capacity() * size_of::<Line>()
+            + self.lines.memory()
             + self.free.capacity() * size_of::<u32>()
             + self.giants.len() * 2 * size_of::<(u64, RegionId)>()
     }
@@ -250,28 +346,17 @@ impl Index {
         if self.giants.is_empty() { None } else { self.find_giant(range, regions) }
     }
 
-    /// The only region short of a giant that can cover the page. Every hit runs through here, so the
-    /// two levels of forks are written out: shifts by constants, and one way to each end.
     #[inline(always)]
     fn candidate(&self, page: u64) -> Option<RegionId> {
-        const LEVEL_1: u32 = BLOCK_BITS - FORK_BITS;
-        const LEVEL_2: u32 = LEVEL_1 - FORK_BITS;
-        let mut entry = self.blocks.get(page >> BLOCK_BITS);
-        let mut mask = (1 << BLOCK_BITS) - 1;
-        if entry.is_fork() {
-            entry = self.line(entry).entry(page >> LEVEL_1);
-            mask = (1 << LEVEL_1) - 1;
-            if entry.is_fork() {
-                entry = self.line(entry).entry(page >> LEVEL_2);
-                mask = (1 << LEVEL_2) - 1;
-            }
-        }
-        if entry.is_leaf() { self.line(entry).candidate(page & mask) } else { RegionId::from_raw(entry.0 >> 2) }
+        candidate(self.blocks.get(page >> BLOCK_BITS), page, &self.lines)
     }
 
-    #[inline]
-    fn line(&self, entry: Entry) -> &Line {
-        &self.lines[entry.0 as usize >> 2]
+    fn line(&self, line: u32) -> Line {
+        self.lines[line as usize].load()
+    }
+
+    fn set_line(&mut self, number: u32, line: Line) {
+        self.lines[number as usize].store(line);
     }
 
     #[cold]
@@ -327,7 +412,7 @@ impl Index {
         match entry.kind() {
             Kind::Nothing => {}
             Kind::Region(id) => take(id),
-            Kind::Leaf(line) => self.lines[line as usize].leaf_regions().for_each(take),
+            Kind::Leaf(line) => self.line(line).leaf_regions().for_each(take),
             Kind::Fork(line) => {
                 for (child, sub) in block.children(range) {
                     self.collect(self.lines[line as usize].entry(child), sub, range, regions, first, found);
@@ -362,12 +447,13 @@ impl Index {
                 Entry::leaf(self.new_line(leaf))
             }
             Kind::Leaf(line) => {
-                let leaf = self.lines[line as usize];
+                let mut leaf = self.line(line);
                 if leaf.leaf_regions().count() < LEAF_REGIONS {
-                    self.lines[line as usize].insert(block.relative(range), id);
+                    leaf.insert(block.relative(range), id);
+                    self.set_line(line, leaf);
                     return entry;
                 }
-                self.lines[line as usize] = Line([0; 16]);
+                self.set_line(line, Line([0; 16]));
                 for other in leaf.leaf_regions() {
                     self.add_to_children(line, block, regions.get(other).range(), other, regions);
                 }
@@ -385,7 +471,7 @@ impl Index {
         for (child, sub) in block.children(range) {
             let entry = self.lines[line as usize].entry(child);
             let entry = self.add(entry, sub, range, id, regions);
-            self.lines[line as usize].0[child as usize] = entry.0;
+            self.set_entry(line, child, entry);
         }
     }
 
@@ -410,10 +496,13 @@ impl Index {
             Kind::Nothing => entry,
             Kind::Region(_) => Entry::NOTHING,
             Kind::Leaf(line) => {
-                if self.lines[line as usize].remove(id) > 1 {
+                let mut leaf = self.line(line);
+                let left = leaf.remove(id);
+                self.set_line(line, leaf);
+                if left > 1 {
                     return entry;
                 }
-                let last = self.lines[line as usize].leaf_regions().next();
+                let last = leaf.leaf_regions().next();
                 self.free.push(line);
                 last.map_or(Entry::NOTHING, Entry::region)
             }
@@ -421,7 +510,7 @@ impl Index {
                 for (child, sub) in block.children(range) {
                     let entry = self.lines[line as usize].entry(child);
                     let entry = self.take(entry, sub, range, id, regions);
-                    self.lines[line as usize].0[child as usize] = entry.0;
+                    self.set_entry(line, child, entry);
                 }
                 self.rejoin(line, block, regions).unwrap_or(entry)
             }
@@ -430,10 +519,10 @@ impl Index {
 
     /// The entry that replaces a fork which few regions touch.
     fn rejoin(&mut self, line: u32, block: Block, regions: &Regions) -> Option<Entry> {
-        if self.lines[line as usize].runs() > REJOIN_REGIONS {
+        let fork = self.line(line);
+        if fork.runs() > REJOIN_REGIONS {
             return None;
         }
-        let fork = self.lines[line as usize];
         let mut ids = [None; REJOIN_REGIONS];
         let mut count = 0;
         for child in 0..16 {
@@ -451,7 +540,7 @@ impl Index {
             let few = match fork.entry(child).kind() {
                 Kind::Nothing => true,
                 Kind::Region(id) => take(id),
-                Kind::Leaf(leaf) => self.lines[leaf as usize].leaf_regions().all(take),
+                Kind::Leaf(leaf) => self.line(leaf).leaf_regions().all(take),
                 Kind::Fork(_) => false,
             };
             if !few {
@@ -477,19 +566,40 @@ impl Index {
                 for id in ids.into_iter().flatten() {
                     leaf.insert(block.relative(regions.get(id).range()), id);
                 }
-                self.lines[line as usize] = leaf;
+                self.set_line(line, leaf);
                 Some(Entry::leaf(line))
             }
         }
     }
 
+    fn set_entry(&mut self, line: u32, child: u64, entry: Entry) {
+        let word = &self.lines[line as usize].0[child as usize >> 1];
+        let shift = 32 * (child & 1);
+        word.store(word.load(Relaxed) & !(0xffff_ffff << shift) | u64::from(entry.0) << shift, Relaxed);
+    }
+
     fn new_line(&mut self, line: Line) -> u32 {
         if let Some(free) = self.free.pop() {
-            self.lines[free as usize] = line;
+            self.set_line(free, line);
             return free;
         }
-        grow::push(&mut self.lines, line);
-        u32::try_from(self.lines.len() - 1).ok().filter(|&line| line < 1 << 30).expect("at most 2^30 lines")
+        let number = self.used_lines;
+        assert!(number < 1 << 30, "at most 2^30 lines");
+        if number as usize == self.lines.len() {
+            self.grow_lines();
+        }
+        self.used_lines += 1;
+        self.set_line(number, line);
+        number
+    }
+
+    fn grow_lines(&mut self) {
+        let old = self.lines.len();
+        // Old editions stay for readers, so growth must be by doubling where there are any.
+        let more = if self.lines.is_shared() { old.max(8) } else { old / 8 + 64 };
+        let line = |number| self.lines.get(number).map_or(Line([0; 16]), Stored::load);
+        let items = (0..old + more).map(|number| Stored::new(line(number))).collect();
+        self.lines.replace(items);
     }
 }
 
@@ -559,7 +669,7 @@ mod tests {
                 regions.remove(id);
             }
             // Nothing leaks: every line is free again and no block is left.
-            prop_assert_eq!(index.free.len(), index.lines.len());
+            prop_assert_eq!(index.free.len(), index.used_lines as usize);
             prop_assert_eq!(index.blocks.len(), 0);
         }
     }

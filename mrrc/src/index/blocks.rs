@@ -5,16 +5,36 @@
 //! well-kept hash maps because a hit can afford two nanoseconds here: the key is one word, a value is
 //! never 0, and a look-up is a multiplication, a shift and usually one comparison.
 
-use super::Entry;
+//!
+//! A place is one atomic word, so that hits on other threads can look blocks up while the owner works.
 
-#[derive(Clone, Copy)]
-struct Place {
-    block: u32,
-    /// [`Entry::NOTHING`] in a vacant place.
-    entry: Entry,
+use super::Entry;
+use super::published::{Editions, Published};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A block's number in the high half and its entry in the low half; a vacant place is 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place(u64);
+
+impl Place {
+    const VACANT: Self = Self(0);
+
+    fn new(block: u64, entry: Entry) -> Self {
+        Self(block << 32 | u64::from(entry.0))
+    }
+
+    #[inline(always)]
+    fn block(self) -> u64 {
+        self.0 >> 32
+    }
+
+    #[inline(always)]
+    fn entry(self) -> Entry {
+        Entry(self.0 as u32)
+    }
 }
 
-const VACANT: Place = Place { block: 0, entry: Entry::NOTHING };
 const SMALLEST_BITS: u32 = 3;
 
 /// Block numbers are below this, so that a place is eight bytes.
@@ -22,15 +42,55 @@ pub(super) const BLOCKS_END: u64 = 1 << 32;
 
 pub(super) struct Blocks {
     /// A power of two of places.
-    places: Vec<Place>,
-    /// 64 less the logarithm of that number.
-    shift: u32,
+    places: Published<AtomicU64>,
     used: usize,
+}
+
+fn vacant(places: usize) -> Arc<[AtomicU64]> {
+    (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect()
+}
+
+/// The place where the search for a block begins.
+#[inline(always)]
+fn home(block: u64, places: usize) -> usize {
+    // Fibonacci hashing: the highest bits of the product mix all bits of the block number.
+    (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - places.trailing_zeros())) as usize
+}
+
+/// The block's entry, read from places that may be changing.
+#[inline(always)]
+fn look_up(places: &[AtomicU64], block: u64) -> Entry {
+    let mask = places.len().wrapping_sub(1);
+    let mut at = home(block, places.len());
+    // A table is never full; the bound is for readers, who may see it change under their eyes.
+    for _ in 0..places.len() {
+        let Some(place) = places.get(at & mask) else { break };
+        let place = Place(place.load(Relaxed));
+        if place.block() == block || place == Place::VACANT {
+            return place.entry();
+        }
+        at += 1;
+    }
+    Entry::NOTHING
+}
+
+/// Looks blocks up while the owner changes them: an answer can be out of date.
+pub(super) struct BlocksReader(Arc<Editions<AtomicU64>>);
+
+impl BlocksReader {
+    #[inline(always)]
+    pub(super) fn get(&self, block: u64) -> Entry {
+        look_up(self.0.read(), block)
+    }
 }
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        Self { places: vec![VACANT; 1 << SMALLEST_BITS], shift: 64 - SMALLEST_BITS, used: 0 }
+        Self { places: Published::new(vacant(1 << SMALLEST_BITS)), used: 0 }
+    }
+
+    pub(super) fn share(&mut self) -> BlocksReader {
+        BlocksReader(self.places.share())
     }
 
     /// The number of blocks that have an entry.
@@ -39,32 +99,28 @@ impl Blocks {
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.places.capacity() * size_of::<Place>()
+        self.places.memory()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
-        let used = self.places.iter().filter(|place| place.entry != Entry::NOTHING);
-        used.map(|place| (place.block.into(), place.entry))
+        let used = self.places.iter().map(|place| Place(place.load(Relaxed))).filter(|&place| place != Place::VACANT);
+        used.map(|place| (place.block(), place.entry()))
     }
 
-    #[inline]
-    fn home(&self, block: u64) -> usize {
-        // Fibonacci hashing: the highest bits of the product mix all bits of the block number.
-        (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    fn place(&self, at: usize) -> Place {
+        Place(self.places[at].load(Relaxed))
     }
 
-    #[inline]
     fn after(&self, place: usize) -> usize {
         (place + 1) & (self.places.len() - 1)
     }
 
     /// The place of the block, or the vacant place where it belongs.
-    #[inline]
     fn place_of(&self, block: u64) -> usize {
-        let mut at = self.home(block);
+        let mut at = home(block, self.places.len());
         loop {
-            let place = &self.places[at];
-            if u64::from(place.block) == block || place.entry == Entry::NOTHING {
+            let place = self.place(at);
+            if place == Place::VACANT || place.block() == block {
                 return at;
             }
             at = self.after(at);
@@ -72,26 +128,22 @@ impl Blocks {
     }
 
     /// The block's entry.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, block: u64) -> Entry {
-        let mut at = self.home(block);
-        loop {
-            let place = &self.places[at];
-            if u64::from(place.block) == block || place.entry == Entry::NOTHING {
-                return place.entry;
-            }
-            at = self.after(at);
-        }
+        look_up(&self.places, block)
     }
 
     /// Sets the block's entry; nothing removes it. The block is numbered below [`BLOCKS_END`].
     pub(super) fn set(&mut self, block: u64, entry: Entry) {
         debug_assert!(block < BLOCKS_END);
         let at = self.place_of(block);
-        let block = block as u32;
-        let was = std::mem::replace(&mut self.places[at], Place { block, entry }).entry;
-        match (was == Entry::NOTHING, entry == Entry::NOTHING) {
+        let was = self.place(at);
+        let is = if entry == Entry::NOTHING { Place::VACANT } else { Place::new(block, entry) };
+        match (was == Place::VACANT, is == Place::VACANT) {
+            (true, true) => {}
+            (false, false) => self.places[at].store(is.0, Relaxed),
             (true, false) => {
+                self.places[at].store(is.0, Relaxed);
                 self.used += 1;
                 if self.used * 3 > self.places.len() * 2 {
                     self.resize(self.places.len() * 2);
@@ -100,36 +152,41 @@ impl Blocks {
             (false, true) => {
                 self.used -= 1;
                 self.close_gap(at);
-                if self.used * 8 < self.places.len() && self.places.len() > 1 << SMALLEST_BITS {
+                let sparse = self.used * 8 < self.places.len() && self.places.len() > 1 << SMALLEST_BITS;
+                // Readers keep every edition alive: a table that breathes would leave one each time.
+                if sparse && !self.places.is_shared() {
                     self.resize(self.places.len() / 2);
                 }
             }
-            _ => {}
         }
     }
 
     /// Moves up what a vacated place would hide from its home.
     fn close_gap(&mut self, mut gap: usize) {
         let mut at = self.after(gap);
-        while self.places[at].entry != Entry::NOTHING {
-            let mask = self.places.len() - 1;
-            let from_home = at.wrapping_sub(self.home(self.places[at].block.into())) & mask;
+        let mask = self.places.len() - 1;
+        while self.place(at) != Place::VACANT {
+            let place = self.place(at);
+            let from_home = at.wrapping_sub(home(place.block(), self.places.len())) & mask;
             let from_gap = at.wrapping_sub(gap) & mask;
             if from_home >= from_gap {
-                self.places[gap] = self.places[at];
+                self.places[gap].store(place.0, Relaxed);
                 gap = at;
             }
             at = self.after(at);
         }
-        self.places[gap] = VACANT;
+        self.places[gap].store(Place::VACANT.0, Relaxed);
     }
 
     fn resize(&mut self, places: usize) {
-        let old = std::mem::replace(&mut self.places, vec![VACANT; places]);
-        self.shift = 64 - places.ilog2();
-        for place in old.into_iter().filter(|place| place.entry != Entry::NOTHING) {
-            let at = self.place_of(place.block.into());
-            self.places[at] = place;
+        let items = vacant(places);
+        for (block, entry) in self.iter() {
+            let mut at = home(block, places);
+            while items[at].load(Relaxed) != Place::VACANT.0 {
+                at = (at + 1) & (places - 1);
+            }
+            items[at].store(Place::new(block, entry).0, Relaxed);
         }
+        self.places.replace(items);
     }
 }
