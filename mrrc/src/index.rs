@@ -371,26 +371,39 @@ impl Index {
     /// Appends the regions that overlap the range, in address order.
     pub(crate) fn overlaps(&self, range: PageRange, regions: &Regions, found: &mut Vec<RegionId>) {
         let first = found.len();
+        self.for_each_overlap(range, regions, |id| {
+            // A region that spans several sub-blocks turns up in each, mostly one after the other.
+            if found[first..].last() != Some(&id) {
+                found.push(id);
+            }
+        });
+        // Short of giants and of walks through the whole table, they come in order.
+        let start = |&id: &RegionId| regions.get(id).range().start();
+        if !found[first..].is_sorted_by_key(start) {
+            found[first..].sort_unstable_by_key(start);
+        }
+        found.dedup();
+    }
+
+    /// Shows the regions that overlap the range, in no order and some of them several times. Allocates nothing.
+    pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
         let numbers = block_numbers(range);
         // A range of more blocks than there are: look at all blocks that exist instead.
         if numbers.end() - numbers.start() > 2 * self.blocks.len() as u64 {
             for (number, entry) in self.blocks.iter() {
                 if numbers.contains(&number) {
-                    self.collect(entry, Block::of(number), range, regions, first, found);
+                    self.collect(entry, Block::of(number), range, regions, &mut found);
                 }
             }
-            found[first..].sort_unstable_by_key(|&id| regions.get(id).range().start());
-            found.dedup();
         } else {
             for number in numbers {
-                self.collect(self.blocks.get(number), Block::of(number), range, regions, first, found);
+                self.collect(self.blocks.get(number), Block::of(number), range, regions, &mut found);
             }
         }
         if !self.giants.is_empty() {
             let before = self.giant_at(range.start()).filter(|&id| regions.get(id).range().overlaps(range));
-            found.extend(before);
-            found.extend(self.giants.range(range.start() + 1..range.end()).map(|(_, &id)| id));
-            found[first..].sort_unstable_by_key(|&id| regions.get(id).range().start());
+            before.into_iter().for_each(&mut found);
+            self.giants.range(range.start() + 1..range.end()).for_each(|(_, &id)| found(id));
         }
     }
 
@@ -400,13 +413,11 @@ impl Index {
         block: Block,
         range: PageRange,
         regions: &Regions,
-        first: usize,
-        found: &mut Vec<RegionId>,
+        found: &mut impl FnMut(RegionId),
     ) {
-        // A region that spans several sub-blocks turns up in each, one after the other.
         let mut take = |id: RegionId| {
-            if regions.get(id).range().overlaps(range) && found[first..].last() != Some(&id) {
-                found.push(id);
+            if regions.get(id).range().overlaps(range) {
+                found(id);
             }
         };
         match entry.kind() {
@@ -415,7 +426,7 @@ impl Index {
             Kind::Leaf(line) => self.line(line).leaf_regions().for_each(take),
             Kind::Fork(line) => {
                 for (child, sub) in block.children(range) {
-                    self.collect(self.lines[line as usize].entry(child), sub, range, regions, first, found);
+                    self.collect(self.lines[line as usize].entry(child), sub, range, regions, found);
                 }
             }
         }

@@ -7,6 +7,7 @@
 //!
 //! The lists themselves are in [`links`].
 
+use crate::access::Access;
 use crate::grow;
 use crate::range::PageRange;
 use std::cell::Cell;
@@ -26,7 +27,8 @@ struct Span {
 /// What policies keep with a region.
 #[derive(Default)]
 struct Notes {
-    holds: Cell<u32>,
+    /// The number of holds, and in the bits above it the rights.
+    held: Cell<u32>,
     count: Cell<u32>,
     order: Cell<u64>,
     weight: Cell<f64>,
@@ -38,8 +40,7 @@ struct Notes {
 #[derive(Clone, Copy)]
 pub struct Region<'a> {
     span: &'a Span,
-    /// Leases that hold the region; while there is one it is no candidate for eviction.
-    holds: &'a Cell<u32>,
+    held: &'a Cell<u32>,
     /// A count of the policy's own, such as a frequency.
     pub count: &'a Cell<u32>,
     /// A place in an order: a recency stamp, an entry number.
@@ -66,6 +67,10 @@ const STATE_MASK: u64 = 0b11 << STATE_SHIFT;
 const ASIDE: u64 = 1 << 55;
 const MARK_SHIFT: u32 = 56;
 const MARK_MASK: u64 = 0xff << MARK_SHIFT;
+
+const HOLDS_BITS: u32 = 27;
+const HOLDS_MASK: u32 = (1 << HOLDS_BITS) - 1;
+const _: () = assert!(Access::all().bits() as u32 <= u32::MAX >> HOLDS_BITS);
 
 impl Span {
     fn of(range: PageRange) -> Self {
@@ -118,7 +123,13 @@ impl Region<'_> {
     /// Whether a lease holds the region, so that it must not be evicted.
     #[inline]
     pub fn in_use(&self) -> bool {
-        self.holds.get() != 0
+        self.holds() != 0
+    }
+
+    /// The rights that the registration grants.
+    #[inline]
+    pub fn access(&self) -> Access {
+        Access::from_bits_truncate((self.held.get() >> HOLDS_BITS) as u8)
     }
 
     /// A mark of the policy's own: visited, in which queue, and the like.
@@ -142,12 +153,15 @@ impl Region<'_> {
         self.span.set_state(state);
     }
 
+    /// Leases that hold the region; while there is one it is no candidate for eviction.
+    #[inline]
     pub(crate) fn holds(&self) -> u32 {
-        self.holds.get()
+        self.held.get() & HOLDS_MASK
     }
 
     pub(crate) fn set_holds(&self, holds: u32) {
-        self.holds.set(holds);
+        assert!(holds <= HOLDS_MASK, "fewer than 2^27 leases of a region");
+        self.held.set(self.held.get() & !HOLDS_MASK | holds);
     }
 
     /// Taken out of its list by a policy that met it in use; put back when the last hold ends.
@@ -195,8 +209,8 @@ impl Regions {
     /// If the store never handed out such a name.
     #[inline]
     pub fn get(&self, id: RegionId) -> Region<'_> {
-        let Notes { holds, count, order, weight } = &self.notes[id.index()];
-        Region { span: &self.spans[id.index()], holds, count, order, weight }
+        let Notes { held, count, order, weight } = &self.notes[id.index()];
+        Region { span: &self.spans[id.index()], held, count, order, weight }
     }
 
     /// The slot of that name, if the store ever handed it out.
@@ -236,15 +250,21 @@ impl Regions {
             + self.lists.memory()
     }
 
+    #[cfg(test)]
     pub(crate) fn insert(&mut self, range: PageRange) -> RegionId {
+        self.insert_with(range, Access::LOCAL_READ)
+    }
+
+    pub(crate) fn insert_with(&mut self, range: PageRange, access: Access) -> RegionId {
+        let notes = || Notes { held: Cell::new(u32::from(access.bits()) << HOLDS_BITS), ..Notes::default() };
         if let Some(id) = self.free.pop() {
             self.spans[id.index()] = Span::of(range);
-            self.notes[id.index()] = Notes::default();
+            self.notes[id.index()] = notes();
             return id;
         }
         let id = RegionId::of_index(self.spans.len());
         grow::push(&mut self.spans, Span::of(range));
-        grow::push(&mut self.notes, Notes::default());
+        grow::push(&mut self.notes, notes());
         self.lists.add_row();
         id
     }

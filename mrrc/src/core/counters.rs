@@ -40,6 +40,10 @@ pub struct Counters {
     pub dereg_batches: u64,
     /// Regions that gave way to a larger one that took in their pages.
     pub merged: u64,
+    /// Regions that gave way to ones with more rights.
+    pub upgraded: u64,
+    /// Registrations that failed, of those in `regs`.
+    pub failed: u64,
     /// Regions that an invalidation touched.
     pub invalidated: u64,
     /// Pages of those regions.

@@ -4,7 +4,7 @@
 //! serves, in address order, and joins neighbours as long as registering the hole between them costs less
 //! than the calls that it saves, and the holes stay a small share of the group.
 
-use super::{AllInUse, Core, Leavers, Outcome, Segment};
+use super::{AllInUse, Ask, Core, Leavers, NobodyElse, Outcome, Segment};
 use crate::policy::{Matching, Policy};
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -88,11 +88,12 @@ impl<P: Policy> Core<P> {
     fn request_group(&mut self, span: PageRange, members: &[PageRange]) -> Result<&Outcome, AllInUse> {
         let mut plan = std::mem::take(&mut self.plan);
         for &member in members {
-            self.survey(member, member, &mut plan);
+            self.survey(&Ask::new(member), member, &mut plan);
             self.classify(member, &plan);
         }
-        let found = self.survey(span, span, &mut plan);
-        let result = self.execute(span, found, &mut plan);
+        let ask = Ask::new(span);
+        let found = self.survey(&ask, span, &mut plan);
+        let result = self.execute(&ask, found, &mut plan, &mut NobodyElse);
         self.plan = plan;
         result.map(|()| &self.outcome)
     }

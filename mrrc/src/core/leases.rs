@@ -1,6 +1,6 @@
 //! Regions in use, and how regions go: leases, invalidation, and the way out that they share.
 
-use super::{Core, Leavers, Leaving, Lookup};
+use super::{Core, Holders, Leavers, Leaving, Lookup, NobodyElse};
 use crate::policy::{Deregistration, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
@@ -14,7 +14,7 @@ impl<P: Policy> Core<P> {
         let region = self.regions.get(id);
         assert!(region.state() != State::Vacant, "no region {id:?} is registered that could be held");
         let holds = region.holds();
-        region.set_holds(holds.checked_add(1).expect("fewer than four billion leases of a region"));
+        region.set_holds(holds + 1);
         if holds == 0 {
             self.held.add(region.pages());
         }
@@ -60,24 +60,84 @@ impl<P: Policy> Core<P> {
     /// deregistered now or, if held, with its last release. What is returned is to be deregistered, in one
     /// batch where the scheme deregisters in batches. Where matching is exact, every region is looked at.
     pub fn invalidate(&mut self, range: PageRange) -> &Leavers {
+        self.invalidate_among(range, &mut NobodyElse)
+    }
+
+    /// As [`Core::invalidate`], with holders whom the core does not know.
+    pub fn invalidate_among(&mut self, range: PageRange, holders: &mut impl Holders) -> &Leavers {
         self.outcome.leaving_mut().clear();
-        let mut plan = std::mem::take(&mut self.plan);
-        plan.overlaps.clear();
-        match &self.lookup {
-            Lookup::Contain(index) => index.overlaps(range, &self.regions, &mut plan.overlaps),
-            Lookup::Exact(regions) => {
-                plan.overlaps.extend(regions.iter().filter(|(cached, _)| cached.overlaps(range)).map(|(_, &id)| id));
-                plan.overlaps.sort_unstable_by_key(|&id| self.regions.get(id).range());
-            }
-        }
-        for &id in &plan.overlaps {
+        let mut touched = std::mem::take(&mut self.plan.overlaps);
+        touched.clear();
+        self.for_each_overlap(range, |id| touched.push(id));
+        // A region that spans several blocks of the index was met in each.
+        touched.sort_unstable_by_key(|&id| self.regions.get(id).range());
+        touched.dedup();
+        self.hold_back(&touched, holders);
+        for &id in &touched {
             self.counters.invalidated += 1;
             self.counters.invalidated_pages = self.counters.invalidated_pages.saturating_add(self.regions.pages(id));
             self.retire(id);
         }
         self.close_batch();
-        self.plan = plan;
+        self.plan.overlaps = touched;
         self.outcome.leaving_mut()
+    }
+
+    /// Shows every region that look-ups find and that shares a page with the range, of any rights, some of
+    /// them more than once. Allocates and frees nothing.
+    pub fn for_each_overlap(&self, range: PageRange, mut found: impl FnMut(RegionId)) {
+        for lookup in &self.lookups {
+            match lookup {
+                Lookup::Contain(index) => index.for_each_overlap(range, &self.regions, &mut found),
+                Lookup::Exact(regions) => {
+                    regions.iter().filter(|(cached, _)| cached.overlaps(range)).for_each(|(_, &id)| found(id));
+                }
+            }
+        }
+    }
+
+    /// Takes back a region whose registration failed. It counts as one that was tried and not as one that
+    /// left.
+    ///
+    /// # Panics
+    /// If anybody but the one who was to register it holds it.
+    pub fn abandon(&mut self, id: RegionId) {
+        let region = self.regions.get(id);
+        assert!(region.holds() == 1, "{id:?} is abandoned by the one who holds it, and by nobody else");
+        self.counters.failed += 1;
+        let pages = region.pages();
+        if region.state() == State::Cached {
+            if region.aside() {
+                self.bring_back(id);
+            }
+            self.policy.remove(&mut self.regions, id);
+            self.forget(id);
+        }
+        self.regions.get(id).set_holds(0);
+        self.held.remove(pages);
+        self.used.remove(pages);
+        self.regions.remove(id);
+    }
+
+    /// Asks who holds what is to leave, and holds that too.
+    pub(super) fn hold_back(&mut self, leaving: &[RegionId], holders: &mut impl Holders) {
+        let mut met = std::mem::take(&mut self.met);
+        met.clear();
+        holders.hold_back(leaving, &mut met);
+        met.iter().for_each(|&id| self.hold(id));
+        self.met = met;
+    }
+
+    /// A region that is held is not to be found any more: it leaves with its last hold.
+    ///
+    /// # Panics
+    /// If the region is not held.
+    pub fn withdraw(&mut self, id: RegionId) {
+        let region = self.regions.get(id);
+        assert!(region.in_use(), "{id:?} is held");
+        if region.state() == State::Cached {
+            self.retire(id);
+        }
     }
 
     /// Takes a region out of policy and index; it leaves now, or when its last lease ends.
@@ -102,9 +162,10 @@ impl<P: Policy> Core<P> {
 
     /// Look-ups find the region no longer.
     pub(super) fn forget(&mut self, id: RegionId) {
-        match &mut self.lookup {
+        let region = self.regions.get(id);
+        match &mut self.lookups[region.access().class()] {
             Lookup::Contain(index) => index.remove(id, &self.regions),
-            Lookup::Exact(regions) => _ = regions.remove(&self.regions.get(id).range()),
+            Lookup::Exact(regions) => _ = regions.remove(&region.range()),
         }
     }
 

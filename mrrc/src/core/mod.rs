@@ -16,7 +16,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::cost::Linear;
-use crate::index::Index;
+use crate::index::{Index, IndexReader};
 use crate::policy::{Granule, Keeps, Matching, Policy, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions, State};
@@ -24,15 +24,19 @@ use rustc_hash::FxHashMap;
 
 mod counters;
 mod group;
+mod holders;
 mod leases;
 mod outcome;
 mod plan;
 mod room;
 
+use crate::access::Access;
 use counters::SingleHits;
 pub use counters::{Cost, Counters};
+pub use holders::{Ask, Holders, NobodyElse};
 pub use outcome::{Found, Leavers, Leaving, Outcome, Segment};
 use plan::Plan;
+use room::Proposals;
 
 /// A request found no room: all that could have left is in use. Nothing was evicted for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +60,8 @@ pub struct AllInUse {
 /// The decisions of one cache. See the [module](self) and the [crate] for an example.
 pub struct Core<P = Box<dyn Policy + Send>> {
     regions: Regions,
-    lookup: Lookup,
+    /// How ranges find their regions: those for local use, and those that peers have rights to.
+    lookups: [Lookup; 2],
     policy: P,
     scheme: Scheme,
     capacity: u64,
@@ -72,6 +77,11 @@ pub struct Core<P = Box<dyn Policy + Send>> {
     counters: Counters,
     outcome: Outcome,
     plan: Plan,
+    proposals: Proposals,
+    /// Of the regions last proposed, those that somebody holds.
+    met: Vec<RegionId>,
+    /// Whether what does not fit beside its overlaps is cached in their place, and not let bypass the limit.
+    hard_limit: bool,
 }
 
 /// How a range finds its region.
@@ -115,13 +125,13 @@ impl<P: Policy> Core<P> {
             // A bucket is registered whole, so it is no larger than a region can be.
             *pages = max_region_pages.min(*pages);
         }
-        let lookup = match scheme.matching {
+        let lookup = || match scheme.matching {
             Matching::Contain => Lookup::Contain(Index::new()),
             Matching::Exact => Lookup::Exact(FxHashMap::default()),
         };
         Ok(Self {
             regions: Regions::new(),
-            lookup,
+            lookups: [lookup(), lookup()],
             policy,
             scheme,
             // More than the address space is the address space; and totals cannot overflow.
@@ -140,6 +150,9 @@ impl<P: Policy> Core<P> {
             counters: Counters::default(),
             outcome: Outcome::new(),
             plan: Plan::default(),
+            proposals: Proposals::default(),
+            met: Vec::new(),
+            hard_limit: false,
         })
     }
 
@@ -150,9 +163,7 @@ impl<P: Policy> Core<P> {
     #[inline]
     pub fn request(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
         let Some(region) = self.hit(asked) else { return self.request_missed(asked) };
-        let exact = self.regions.pages(region) == asked.pages();
-        let found = if exact { Found::Exact } else { Found::Subset };
-        self.outcome.hit(found, Segment::Ready { region, range: asked });
+        self.outcome.hit(self.found_as(region, asked), Segment::Ready { region, range: asked });
         Ok(&self.outcome)
     }
 
@@ -169,10 +180,50 @@ impl<P: Policy> Core<P> {
     /// The cached region that contains the range, if there is one. Decides and counts nothing.
     #[inline(always)]
     pub fn find(&self, range: PageRange) -> Option<RegionId> {
-        match &self.lookup {
+        self.find_in(0, range)
+    }
+
+    #[inline(always)]
+    fn find_in(&self, class: usize, range: PageRange) -> Option<RegionId> {
+        match &self.lookups[class] {
             Lookup::Contain(index) => index.find(range, &self.regions),
             Lookup::Exact(regions) => regions.get(&range).copied(),
         }
+    }
+
+    /// The cached region that contains the range and grants the rights. A region that peers have rights to
+    /// serves its owner too.
+    pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
+        (access.class()..2)
+            .filter_map(|class| self.find_in(class, range))
+            .find(|&id| self.regions.get(id).access().contains(access))
+    }
+
+    /// Regions that were asked for without the core's knowledge move up, in this order.
+    pub fn fold(&mut self, touched: impl IntoIterator<Item = RegionId>) {
+        for id in touched {
+            if self.regions.get(id).state() == State::Cached {
+                self.touch(id);
+            }
+        }
+    }
+
+    /// As [`Core::request`], with rights, and with holders whom the core does not know.
+    ///
+    /// # Errors
+    /// [`AllInUse`] when everything that could make room is held.
+    pub fn ask(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
+        let Some(id) = self.find_with(ask.range, ask.access) else { return self.ask_missed(ask, holders) };
+        if !ask.again {
+            self.single_hits.count(self.regions.pages(id) == ask.range.pages(), ask.range.pages());
+        }
+        self.touch(id);
+        self.outcome.hit(self.found_as(id, ask.range), Segment::Ready { region: id, range: ask.range });
+        Ok(&self.outcome)
+    }
+
+    fn found_as(&self, id: RegionId, asked: PageRange) -> Found {
+        if self.regions.pages(id) == asked.pages() { Found::Exact } else { Found::Subset }
     }
 
     #[inline]
@@ -185,8 +236,12 @@ impl<P: Policy> Core<P> {
 
     #[inline(never)]
     fn request_missed(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
+        self.ask_missed(&Ask::new(asked), &mut NobodyElse)
+    }
+
+    fn ask_missed(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
         let mut plan = std::mem::take(&mut self.plan);
-        let result = self.plan_and_execute(asked, &mut plan);
+        let result = self.plan_and_execute(ask, &mut plan, holders);
         self.plan = plan;
         debug_assert!(
             self.used.pages <= self.capacity && self.used.regions <= self.max_regions,
@@ -195,32 +250,62 @@ impl<P: Policy> Core<P> {
         result.map(|()| &self.outcome)
     }
 
-    fn plan_and_execute(&mut self, asked: PageRange, plan: &mut Plan) -> Result<(), AllInUse> {
+    fn plan_and_execute(&mut self, ask: &Ask, plan: &mut Plan, holders: &mut impl Holders) -> Result<(), AllInUse> {
         let wanted = match self.scheme.granule {
-            Granule::Bucket(pages) => asked.rounded_out(pages),
-            Granule::Region | Granule::Page => asked,
+            Granule::Bucket(pages) => ask.range.rounded_out(pages),
+            Granule::Region | Granule::Page => ask.range,
         };
-        let found = self.survey(asked, wanted, plan);
-        self.classify(asked, plan);
-        self.execute(asked, found, plan)
+        let found = self.survey(ask, wanted, plan);
+        if !ask.again {
+            self.classify(ask.range, plan);
+        }
+        self.execute(ask, found, plan, holders)
     }
 
     /// Makes room and registers, or does so for this request alone.
-    fn execute(&mut self, asked: PageRange, found: Found, plan: &mut Plan) -> Result<(), AllInUse> {
+    fn execute(
+        &mut self,
+        ask: &Ask,
+        found: Found,
+        plan: &mut Plan,
+        holders: &mut impl Holders,
+    ) -> Result<(), AllInUse> {
         self.outcome.start(found);
-        if found == Found::Covered {
-            self.add_segments(asked, plan, false);
-        } else if self.scheme.keeps == Keeps::Nothing {
-            self.register_for_request(asked, plan);
-        } else if !self.fits(plan) {
-            self.counters.bypass += 1;
-            self.outcome.set_bypass();
-            self.register_for_request(asked, plan);
-        } else {
-            self.make_room(asked, plan)?;
-            self.admit(asked, plan);
+        if plan.pieces.is_empty() {
+            self.add_segments(ask.range, plan, false);
+            return Ok(());
         }
+        if self.scheme.keeps == Keeps::Nothing && !self.hard_limit {
+            self.register_for_request(ask.range, plan);
+            return Ok(());
+        }
+        if !self.fits(plan) {
+            if !self.hard_limit {
+                self.counters.bypass += 1;
+                self.outcome.set_bypass();
+                self.register_for_request(ask.range, plan);
+                return Ok(());
+            }
+            self.take_over(ask, plan);
+        }
+        self.make_room(ask.range, plan, holders)?;
+        self.admit(ask.range, plan);
         Ok(())
+    }
+
+    /// From now on the capacity is a hard limit: what does not fit beside the regions that it overlaps takes
+    /// their place, and everything that is registered is a region. A request of more pages than the capacity
+    /// must not be made then.
+    pub(crate) fn limit_hard(&mut self) {
+        self.hard_limit = true;
+    }
+
+    /// Readers that find candidates on other threads, by class; none where matching is exact.
+    pub(crate) fn share_index(&mut self) -> Option<[IndexReader; 2]> {
+        match &mut self.lookups {
+            [Lookup::Contain(local), Lookup::Contain(remote)] => Some([local.share(), remote.share()]),
+            _ => None,
+        }
     }
 
     /// Registration costs this much from now on: grouping and policies that weigh cost go by it. A
@@ -284,10 +369,10 @@ impl<P: Policy> Core<P> {
 
     /// Bytes allocated for regions, index and policy.
     pub fn memory(&self) -> usize {
-        let lookup = match &self.lookup {
+        let lookup = |lookup: &Lookup| match lookup {
             Lookup::Contain(index) => index.memory(),
             Lookup::Exact(regions) => regions.capacity() * (size_of::<(PageRange, RegionId)>() + 1),
         };
-        self.regions.memory() + lookup + self.policy.memory()
+        self.regions.memory() + self.lookups.iter().map(lookup).sum::<usize>() + self.policy.memory()
     }
 }

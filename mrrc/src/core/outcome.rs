@@ -1,5 +1,6 @@
 //! The answer to a request: what is there, what is to be registered, what has to go first.
 
+use crate::access::Access;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 
@@ -43,6 +44,8 @@ pub enum Segment {
         region: Option<RegionId>,
         /// What to register. It can hold more than was asked for: a merged hull, a whole bucket.
         range: PageRange,
+        /// The rights to register it with: what was asked for, and what its pages had before.
+        access: Access,
     },
 }
 

@@ -1,6 +1,7 @@
 //! What a request that is no hit comes to: overlaps, gaps, and whether they fit.
 
-use super::{Core, Found, Lookup, Total};
+use super::{Ask, Core, Found, Lookup, Total};
+use crate::access::Access;
 use crate::coverage;
 use crate::policy::{Granule, Keeps, Need, Overlap, Policy};
 use crate::range::PageRange;
@@ -9,56 +10,83 @@ use crate::regions::RegionId;
 /// What a request that is no hit is made of. Kept to use its buffers again.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// Cached regions that overlap the request, in address order.
+    /// Cached regions that serve parts of the request, in address order.
     pub(super) overlaps: Vec<RegionId>,
+    /// Cached regions that overlap the request and give way: merged, or short of rights.
+    pub(super) replaced: Vec<RegionId>,
+    /// How many of these are short of rights.
+    pub(super) short: usize,
     /// What no region covers.
     pub(super) gaps: Vec<PageRange>,
     /// What becomes a region each: the gaps, cut to size, or a hull.
-    pub(super) pieces: Vec<PageRange>,
-    /// The overlapping regions and the pieces, added up.
+    pub(super) pieces: Vec<Piece>,
+    /// What the request found.
+    pub(super) found: Option<Found>,
+    pub(super) hit_pages: u64,
+    /// The overlapping regions that stay, and the pieces, added up.
     pub(super) overlap_total: Total,
     pub(super) piece_total: Total,
-    /// Whether the overlapping regions give way.
-    pub(super) replaces: bool,
+    /// Whether the pieces replace what they overlap whole.
+    pub(super) whole: bool,
+}
+
+/// What is registered as one region.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) range: PageRange,
+    pub(super) access: Access,
 }
 
 impl Plan {
-    pub(super) fn found(&self) -> Found {
-        match (self.pieces.is_empty(), self.overlaps.is_empty()) {
-            (true, _) => Found::Covered,
-            (false, true) => Found::Miss,
-            (false, false) => Found::Partial,
-        }
+    fn clear(&mut self) {
+        self.overlaps.clear();
+        self.replaced.clear();
+        self.short = 0;
+        self.gaps.clear();
+        self.pieces.clear();
+        self.overlap_total = Total::default();
+        self.piece_total = Total::default();
+        self.whole = false;
+    }
+
+    /// One piece takes the place of all that the request overlaps.
+    fn replace_all(&mut self, piece: Piece) {
+        self.whole = true;
+        self.replaced.append(&mut self.overlaps);
+        self.overlap_total = Total::default();
+        self.pieces.clear();
+        self.pieces.push(piece);
+        self.piece_total = Total::default();
+        self.piece_total.add(piece.range.pages());
     }
 }
 
 impl<P: Policy> Core<P> {
     /// Finds what overlaps the request and what is missing of the pages wanted for it, and moves the
     /// overlapping regions to the top.
-    pub(super) fn survey(&mut self, asked: PageRange, wanted: PageRange, plan: &mut Plan) -> Found {
-        plan.overlaps.clear();
-        plan.gaps.clear();
-        plan.pieces.clear();
-        plan.overlap_total = Total::default();
-        plan.piece_total = Total::default();
-        plan.replaces = false;
-        match &self.lookup {
-            Lookup::Contain(index) => index.overlaps(wanted, &self.regions, &mut plan.overlaps),
-            // What is longer than a region can be was cut when it was registered: the parts are looked up.
-            Lookup::Exact(regions) => {
-                let longest = self.max_region_pages;
-                if wanted.pages() / longest <= regions.len() as u64 {
-                    plan.overlaps.extend(wanted.pieces(longest).filter_map(|part| regions.get(&part)));
-                } else {
-                    let is_part = |part: &PageRange| wanted.is_piece(*part, longest);
-                    plan.overlaps.extend(regions.iter().filter(|(range, _)| is_part(range)).map(|(_, &id)| id));
-                    plan.overlaps.sort_unstable_by_key(|&id| self.regions.get(id).range());
-                }
-            }
+    pub(super) fn survey(&mut self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
+        plan.clear();
+        self.find_overlaps(ask, wanted, &mut plan.overlaps);
+        for &id in &plan.overlaps {
+            self.touch(id);
         }
+        let pages_in = |ids: &[RegionId]| {
+            let parts = ids.iter().filter_map(|&id| self.regions.get(id).range().intersection(ask.range));
+            parts.map(PageRange::pages).sum()
+        };
+        let any = !plan.overlaps.is_empty();
+        // Regions that grant too little give way, page by page.
+        plan.overlaps.retain(|&id| {
+            let serves = self.regions.get(id).access().contains(ask.access);
+            if !serves {
+                plan.replaced.push(id);
+            }
+            serves
+        });
+        plan.short = plan.replaced.len();
+        plan.hit_pages = pages_in(&plan.overlaps);
         for &id in &plan.overlaps {
             plan.overlap_total.add(self.regions.pages(id));
-            self.touch(id);
         }
         if plan.overlaps.is_empty() {
             plan.gaps.push(wanted);
@@ -66,26 +94,53 @@ impl<P: Policy> Core<P> {
             let covered = plan.overlaps.iter().map(|&id| self.regions.get(id).range());
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
-        self.cut_pieces(asked, plan);
-        plan.found()
+        self.cut_pieces(ask, plan);
+        let found = match (plan.pieces.is_empty(), any) {
+            (true, _) => Found::Covered,
+            (false, true) => Found::Partial,
+            (false, false) => Found::Miss,
+        };
+        plan.found = Some(found);
+        found
+    }
+
+    fn find_overlaps(&self, ask: &Ask, wanted: PageRange, found: &mut Vec<RegionId>) {
+        match &self.lookups[ask.access.class()] {
+            Lookup::Contain(index) => index.overlaps(wanted, &self.regions, found),
+            // What is longer than a region can be was cut when it was registered: the parts are looked up.
+            Lookup::Exact(regions) => {
+                let longest = self.max_region_pages;
+                if wanted.pages() / longest <= regions.len() as u64 {
+                    found.extend(wanted.pieces(longest).filter_map(|part| regions.get(&part)));
+                } else {
+                    let is_part = |part: &PageRange| wanted.is_piece(*part, longest);
+                    found.extend(regions.iter().filter(|(range, _)| is_part(range)).map(|(_, &id)| id));
+                    found.sort_unstable_by_key(|&id| self.regions.get(id).range());
+                }
+            }
+        }
     }
 
     /// Counts a request that was surveyed.
     pub(super) fn classify(&mut self, asked: PageRange, plan: &Plan) {
-        let parts = plan.overlaps.iter().filter_map(|&id| self.regions.get(id).range().intersection(asked));
-        self.counters.missed(plan.found(), parts.map(PageRange::pages).sum(), asked.pages());
+        self.counters.missed(plan.found.unwrap_or(Found::Miss), plan.hit_pages, asked.pages());
     }
 
-    fn cut_pieces(&self, asked: PageRange, plan: &mut Plan) {
-        if self.scheme.overlap != Overlap::Split && !plan.overlaps.is_empty() {
-            let hull = plan.overlaps.iter().fold(asked, |hull, &id| hull.hull(self.regions.get(id).range()));
-            let whole = if self.scheme.overlap == Overlap::Merge { hull } else { asked };
+    fn cut_pieces(&self, ask: &Ask, plan: &mut Plan) {
+        let overlaps = || plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
+        let overlap = if ask.one_region { Overlap::Merge } else { self.scheme.overlap };
+        if overlap != Overlap::Split && overlaps().next().is_some() {
+            let hull = overlaps().fold(ask.range, |hull, region| hull.hull(region.range()));
+            // No page may gain a right by its neighbours' request.
+            let alike = overlaps().all(|region| region.access() == ask.access);
+            let range = if overlap == Overlap::Merge && alike { hull } else { ask.range };
+            let fits = |range: PageRange| range.pages() <= self.max_region_pages && range.pages() <= self.capacity;
             // What one region cannot hold is split after all: merging it again and again is no use.
-            if whole.pages() <= self.max_region_pages {
-                plan.replaces = true;
-                plan.pieces.push(whole);
-                plan.piece_total.add(whole.pages());
-                return;
+            if ask.one_region && !fits(range) {
+                return plan.replace_all(Piece { range: ask.range, access: ask.access });
+            }
+            if range.pages() <= self.max_region_pages {
+                return plan.replace_all(Piece { range, access: ask.access });
             }
         }
         let longest = match self.scheme.granule {
@@ -101,20 +156,46 @@ impl<P: Policy> Core<P> {
         let cacheable = plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
             && plan.overlap_total.regions + plan.piece_total.regions <= self.max_regions
             && self.scheme.keeps != Keeps::Nothing;
-        for gap in &plan.gaps {
-            if gap.pages() <= longest || !cacheable {
-                plan.pieces.push(*gap);
-            } else {
-                plan.pieces.extend(gap.pieces(longest));
+        for &gap in &plan.gaps {
+            let mut rest = Some(gap);
+            // Pages of a region that is replaced keep the rights that they had.
+            for short in plan.replaced.iter().map(|&id| self.regions.get(id)) {
+                let Some(left) = rest else { break };
+                let Some(shared) = left.intersection(short.range()) else { continue };
+                if left.start() < shared.start() {
+                    let range = PageRange::between(left.start(), shared.start());
+                    plan.pieces.push(Piece { range, access: ask.access });
+                }
+                plan.pieces.push(Piece { range: shared, access: ask.access | short.access() });
+                rest = (shared.end() < left.end()).then(|| PageRange::between(shared.end(), left.end()));
             }
+            plan.pieces.extend(rest.map(|range| Piece { range, access: ask.access }));
+        }
+        if cacheable && plan.pieces.iter().any(|piece| piece.range.pages() > longest) {
+            let whole = std::mem::take(&mut plan.pieces);
+            let cut = whole.iter().flat_map(|piece| piece.range.pieces(longest).map(|range| Piece { range, ..*piece }));
+            plan.pieces.extend(cut);
+        }
+        if plan.short > 0 {
+            plan.piece_total.regions = plan.pieces.len() as u64;
+        }
+    }
+
+    /// What does not fit beside the regions that it overlaps takes their place, where the limit is hard.
+    pub(super) fn take_over(&self, ask: &Ask, plan: &mut Plan) {
+        plan.replace_all(Piece { range: ask.range, access: ask.access });
+        if ask.range.pages() > self.max_region_pages {
+            plan.pieces.clear();
+            let cut = ask.range.pieces(self.max_region_pages);
+            plan.pieces.extend(cut.map(|range| Piece { range, access: ask.access }));
+            plan.piece_total.regions = plan.pieces.len() as u64;
         }
     }
 
     /// Whether the request can be cached beside all that it overlaps.
     pub(super) fn fits(&self, plan: &Plan) -> bool {
-        let kept_pages = if plan.replaces { 0 } else { plan.overlap_total.pages };
         let has_room = self.scheme.keeps != Keeps::Forever || self.need(plan).is_met();
-        has_room && kept_pages + plan.piece_total.pages <= self.capacity
+        has_room && plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
     }
 
     /// What has to leave, besides what is replaced, before the pieces fit.
@@ -128,10 +209,8 @@ impl<P: Policy> Core<P> {
     /// What leaves at once because the request replaces it.
     pub(super) fn replaced(&self, plan: &Plan) -> Total {
         let mut total = Total::default();
-        if plan.replaces {
-            let leaving = plan.overlaps.iter().map(|&id| self.regions.get(id)).filter(|region| !region.in_use());
-            leaving.for_each(|region| total.add(region.pages()));
-        }
+        let leaving = plan.replaced.iter().map(|&id| self.regions.get(id)).filter(|region| !region.in_use());
+        leaving.for_each(|region| total.add(region.pages()));
         total
     }
 }

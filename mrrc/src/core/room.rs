@@ -1,27 +1,38 @@
 //! Making room for what is missing, and registering it: the second half of a request.
 
-use super::plan::Plan;
-use super::{AllInUse, Core, Lookup, Segment};
+use super::plan::{Piece, Plan};
+use super::{AllInUse, Core, Holders, Leavers, Lookup, Segment};
 use crate::policy::{Granule, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
 
+/// What is proposed to leave, in batches; nothing has left yet.
+#[derive(Default)]
+pub(super) struct Proposals {
+    regions: Vec<RegionId>,
+    /// Where each batch ends.
+    ends: Vec<usize>,
+}
+
 impl<P: Policy> Core<P> {
     /// Runs *full* until the pieces fit; the overlapping regions give way or are no candidates.
-    pub(super) fn make_room(&mut self, asked: PageRange, plan: &Plan) -> Result<(), AllInUse> {
-        let mut need = self.need(plan);
-        if need.is_met() && !plan.replaces {
+    pub(super) fn make_room(
+        &mut self,
+        asked: PageRange,
+        plan: &Plan,
+        holders: &mut impl Holders,
+    ) -> Result<(), AllInUse> {
+        if self.need(plan).is_met() && plan.replaced.is_empty() {
             return Ok(());
         }
-        if !plan.replaces {
-            plan.overlaps.iter().for_each(|&id| self.hold(id));
-        }
+        plan.overlaps.iter().for_each(|&id| self.hold(id));
+        self.hold_back(&plan.replaced, holders);
+        let need = self.need(plan);
         let replaced = self.replaced(plan);
         let can_leave = Need {
             pages: self.used.pages - self.held.pages - replaced.pages,
             regions: self.used.regions - self.held.regions - replaced.regions,
         };
-        let mut enough = need.pages <= can_leave.pages && need.regions <= can_leave.regions;
         let error = AllInUse {
             asked,
             missing_pages: need.pages,
@@ -29,23 +40,18 @@ impl<P: Policy> Core<P> {
             in_use_pages: self.held.pages,
             in_use_regions: self.held.regions,
         };
-        if enough && plan.replaces {
-            self.counters.merged += plan.overlaps.len() as u64;
-            plan.overlaps.iter().for_each(|&id| self.retire(id));
-        }
-        let mut idle_runs = 0;
-        while enough && !need.is_met() {
-            let left = self.full(need);
-            // A run can spend itself on setting regions in use aside; the next one does not meet them.
-            idle_runs = if left == need { idle_runs + 1 } else { 0 };
-            enough = idle_runs < 2;
-            debug_assert!(enough, "the policy finds every region that is not in use");
-            need = left;
+        let mut enough = need.pages <= can_leave.pages && need.regions <= can_leave.regions;
+        if enough {
+            self.counters.upgraded += plan.short as u64;
+            self.counters.merged += (plan.replaced.len() - plan.short) as u64;
+            plan.replaced.iter().for_each(|&id| self.retire(id));
+            enough = self.full(need, holders);
+        } else {
+            let free = plan.replaced.iter().copied().filter(|&id| !self.regions.get(id).in_use());
+            holders.stay(&free.collect::<Vec<_>>());
         }
         self.close_batch();
-        if !plan.replaces {
-            plan.overlaps.iter().for_each(|&id| self.unhold(id));
-        }
+        plan.overlaps.iter().for_each(|&id| self.unhold(id));
         if enough {
             Ok(())
         } else {
@@ -54,8 +60,71 @@ impl<P: Policy> Core<P> {
         }
     }
 
-    /// One run of *full*: a batch of victims leaves. Returns what is still needed.
-    fn full(&mut self, mut need: Need) -> Need {
+    /// Makes room, for no request, until so much is free or all that is left is in use. What is returned
+    /// is to be deregistered.
+    pub fn evict(&mut self, need: Need, holders: &mut impl Holders) -> &Leavers {
+        self.outcome.leaving_mut().clear();
+        let free = Need {
+            pages: need.pages.min(self.used.pages - self.held.pages),
+            regions: need.regions.min(self.used.regions - self.held.regions),
+        };
+        self.full(free, holders);
+        self.outcome.leaving_mut()
+    }
+
+    /// Runs of *full*: batches of victims leave until the need is met, or nothing does and all stays.
+    fn full(&mut self, mut need: Need, holders: &mut impl Holders) -> bool {
+        let mut proposals = std::mem::take(&mut self.proposals);
+        proposals.regions.clear();
+        proposals.ends.clear();
+        let mut idle_runs = 0;
+        let mut met_runs = 0;
+        while !need.is_met() && idle_runs < 2 {
+            let begun = proposals.regions.len();
+            // Where much is in use, each run proposes twice as much as the last: few questions are asked.
+            let more = Need { pages: need.pages << met_runs, regions: need.regions << met_runs };
+            self.propose(more, &mut proposals.regions);
+            // A run can spend itself on setting regions in use aside; the next one does not meet them.
+            idle_runs = if proposals.regions.len() == begun { idle_runs + 1 } else { 0 };
+            self.hold_back(&proposals.regions[begun..], holders);
+            met_runs = (met_runs + u32::from(!self.met.is_empty())).min(16);
+            // Those that are held return to their place with the last release.
+            self.met.iter().for_each(|&id| self.regions.get(id).set_aside(true));
+            let mut kept = begun;
+            for next in begun..proposals.regions.len() {
+                let id = proposals.regions[next];
+                if !self.regions.get(id).in_use() {
+                    need = need.less(self.regions.pages(id));
+                    proposals.regions[kept] = id;
+                    kept += 1;
+                }
+            }
+            proposals.regions.truncate(kept);
+            proposals.ends.push(kept);
+        }
+        let enough = need.is_met();
+        if enough {
+            let mut begun = 0;
+            for &end in &proposals.ends {
+                for &id in &proposals.regions[begun..end] {
+                    self.forget(id);
+                    self.let_go(id);
+                }
+                self.close_batch();
+                begun = end;
+            }
+        } else {
+            debug_assert!(met_runs > 0, "the policy finds every region that is not in use");
+            // The last that left goes back first: so each finds its place.
+            proposals.regions.iter().rev().for_each(|&id| self.policy.put_back(&mut self.regions, id));
+            holders.stay(&proposals.regions);
+        }
+        self.proposals = proposals;
+        enough
+    }
+
+    /// One run: the policy takes a batch of victims out of its order.
+    fn propose(&mut self, need: Need, proposed: &mut Vec<RegionId>) {
         self.policy.prepare(&mut self.regions);
         let mut goal = self.policy.goal(need);
         while !goal.is_met() {
@@ -66,48 +135,38 @@ impl<P: Policy> Core<P> {
                 victim.state() == State::Cached && !victim.in_use(),
                 "the policy proposes {id:?}, which is in use or gone"
             );
-            let pages = victim.pages();
-            goal = goal.less(pages);
-            need = need.less(pages);
-            self.forget(id);
-            self.let_go(id);
+            goal = goal.less(victim.pages());
+            proposed.push(id);
         }
-        self.close_batch();
-        need
     }
 
     /// Makes a region of each piece.
-    pub(super) fn admit(&mut self, asked: PageRange, plan: &mut Plan) {
+    pub(super) fn admit(&mut self, asked: PageRange, plan: &Plan) {
         self.count_registrations(plan);
-        if plan.replaces {
-            plan.overlaps.clear();
-        }
         self.add_segments(asked, plan, true);
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages);
     }
 
-    fn add_region(&mut self, range: PageRange) -> RegionId {
-        let id = self.regions.insert(range);
-        match &mut self.lookup {
+    fn add_region(&mut self, piece: Piece) -> RegionId {
+        let id = self.regions.insert_with(piece.range, piece.access);
+        match &mut self.lookups[piece.access.class()] {
             Lookup::Contain(index) => index.insert(id, &self.regions),
-            Lookup::Exact(regions) => _ = regions.insert(range, id),
+            Lookup::Exact(regions) => _ = regions.insert(piece.range, id),
         }
-        self.used.add(range.pages());
+        self.used.add(piece.range.pages());
         self.policy.insert(&mut self.regions, id);
         id
     }
 
     /// Registers what is missing for this request alone, and deregisters it in one batch.
     pub(super) fn register_for_request(&mut self, asked: PageRange, plan: &mut Plan) {
+        // Nothing gives way to what is not kept: the request is registered as it is.
+        let whole = [asked];
+        let ranges = if plan.whole { &whole[..] } else { &plan.gaps[..] };
+        let access = plan.pieces.first().map_or(crate::Access::LOCAL_READ, |piece| piece.access);
         plan.pieces.clear();
-        if plan.replaces {
-            // Nothing gives way to what is not kept: the request is registered as it is.
-            plan.overlaps.clear();
-            plan.pieces.push(asked);
-        } else {
-            plan.pieces.extend_from_slice(&plan.gaps);
-        }
-        plan.piece_total.pages = plan.pieces.iter().map(|piece| piece.pages()).sum();
+        plan.pieces.extend(ranges.iter().map(|&range| Piece { range, access }));
+        plan.piece_total.pages = plan.pieces.iter().map(|piece| piece.range.pages()).sum();
         self.count_registrations(plan);
         let pages = plan.piece_total.pages;
         self.counters.deregs += self.registrations(plan);
@@ -123,8 +182,11 @@ impl<P: Policy> Core<P> {
             Granule::Region | Granule::Page => self.max_region_pages,
             Granule::Bucket(pages) => pages,
         };
-        let runs = if plan.replaces { &plan.pieces } else { &plan.gaps };
-        runs.iter().map(|run| run.pages().div_ceil(longest)).sum()
+        if plan.whole || plan.short > 0 {
+            plan.pieces.iter().map(|piece| piece.range.pages().div_ceil(longest)).sum()
+        } else {
+            plan.gaps.iter().map(|run| run.pages().div_ceil(longest)).sum()
+        }
     }
 
     fn count_registrations(&mut self, plan: &Plan) {
@@ -135,13 +197,13 @@ impl<P: Policy> Core<P> {
     /// Fills in the segments in address order. `keep`: the pieces become regions.
     pub(super) fn add_segments(&mut self, asked: PageRange, plan: &Plan, keep: bool) {
         let mut pieces = plan.pieces.iter().copied().peekable();
-        let add_piece = |core: &mut Self, range| {
-            let region = keep.then(|| core.add_region(range));
-            core.outcome.push(Segment::Gap { region, range });
+        let add_piece = |core: &mut Self, piece: Piece| {
+            let region = keep.then(|| core.add_region(piece));
+            core.outcome.push(Segment::Gap { region, range: piece.range, access: piece.access });
         };
         for &region in &plan.overlaps {
             let covered = self.regions.get(region).range();
-            while let Some(piece) = pieces.next_if(|piece| piece.start() < covered.start()) {
+            while let Some(piece) = pieces.next_if(|piece| piece.range.start() < covered.start()) {
                 add_piece(self, piece);
             }
             if let Some(range) = covered.intersection(asked) {

@@ -199,7 +199,7 @@ impl Ledger {
         for segment in segments {
             match *segment {
                 Segment::Ready { region, .. } => assert!(self.registered.contains_key(&region), "{segment:?} stays"),
-                Segment::Gap { region, range } => {
+                Segment::Gap { region, range, .. } => {
                     pages += range.pages();
                     gaps += 1;
                     assert_eq!(region.is_some(), kept);

@@ -1,0 +1,50 @@
+//! Who else holds regions: the question that a cache of many threads is asked before anything leaves.
+//!
+//! Hits of such a cache take hold of regions without the core's knowledge. So the core proposes what is to
+//! leave, and those who know answer which of it stays.
+
+use crate::range::PageRange;
+use crate::access::Access;
+use crate::regions::RegionId;
+
+/// What is asked of the core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// The pages.
+    pub range: PageRange,
+    /// The rights that every page needs.
+    pub access: Access,
+    /// Whether the answer must be one region: what it overlaps is replaced by their hull.
+    pub one_region: bool,
+    /// Whether this request was made and counted before, and is planned again.
+    pub again: bool,
+}
+
+impl Ask {
+    /// A request for local use.
+    pub fn new(range: PageRange) -> Self {
+        Self { range, access: Access::LOCAL_READ, one_region: false, again: false }
+    }
+}
+
+/// Those who may hold regions without the core's knowledge.
+pub trait Holders {
+    /// These regions are about to leave. From now on nobody new can take hold of them, but for those that
+    /// somebody holds already: they stay as they were, and are appended to `held`. The core holds each of
+    /// those once more, until it is told by [`Core::release`](super::Core::release) that they are free.
+    fn hold_back(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>);
+
+    /// These regions stay after all: there was not enough to make room.
+    fn stay(&mut self, regions: &[RegionId]);
+}
+
+/// Nobody else: whatever holds a region told the core.
+pub struct NobodyElse;
+
+impl Holders for NobodyElse {
+    #[inline]
+    fn hold_back(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
+
+    #[inline]
+    fn stay(&mut self, _: &[RegionId]) {}
+}
