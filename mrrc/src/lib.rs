@@ -57,6 +57,7 @@
 //! proportion to the capacity. `cargo bench -p benches --bench core` measures both.
 
 mod access;
+pub mod cache;
 mod config;
 pub mod core;
 pub mod cost;
@@ -71,6 +72,7 @@ pub mod registrar;
 mod shim;
 
 pub use access::Access;
+pub use cache::{AcquireError, BuildError, Cache, Lease};
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment};
 pub use config::{Config, ConfigError};

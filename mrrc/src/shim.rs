@@ -5,10 +5,18 @@
 //! ships.
 
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::{sync, thread, thread_local};
+pub(crate) use std::{sync, thread};
 
 #[cfg(loom)]
 pub(crate) use loom::{sync, thread, thread_local};
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::{sync, thread, thread_local};
+
+/// A moment for others, in a loop that waits for them.
+pub(crate) fn pause() {
+    #[cfg(not(any(loom, shuttle)))]
+    std::hint::spin_loop();
+    #[cfg(any(loom, shuttle))]
+    thread::yield_now();
+}

@@ -29,13 +29,19 @@ impl Ask {
 
 /// Those who may hold regions without the core's knowledge.
 pub trait Holders {
-    /// These regions are about to leave. From now on nobody new can take hold of them, but for those that
-    /// somebody holds already: they stay as they were, and are appended to `held`. The core holds each of
-    /// those once more, until it is told by [`Core::release`](super::Core::release) that they are free.
+    /// These regions are about to leave. From now on nobody new can take hold of them; those that somebody
+    /// holds already are appended to `held`. The core holds each of those once more, until it is told
+    /// by [`Core::release`](super::Core::release) that they are free.
     fn hold_back(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>);
 
-    /// These regions stay after all: there was not enough to make room.
+    /// These regions stay after all: somebody holds them, or there was not enough to make room.
     fn stay(&mut self, regions: &[RegionId]);
+
+    /// Appends the regions that were asked for without the core's knowledge since it was last told, each as
+    /// often as that happened, in a stated order. They move up before victims are chosen.
+    fn touched(&mut self, touched: &mut Vec<RegionId>) {
+        let _ = touched;
+    }
 }
 
 /// Nobody else: whatever holds a region told the core.

@@ -300,6 +300,16 @@ impl<P: Policy> Core<P> {
         self.hard_limit = true;
     }
 
+    /// Whether look-ups find the region.
+    pub(crate) fn is_cached(&self, id: RegionId) -> bool {
+        self.regions.get(id).state() == State::Cached
+    }
+
+    /// The answer to the last request.
+    pub(crate) fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
     /// Readers that find candidates on other threads, by class; none where matching is exact.
     pub(crate) fn share_index(&mut self) -> Option<[IndexReader; 2]> {
         match &mut self.lookups {

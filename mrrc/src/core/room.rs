@@ -47,8 +47,7 @@ impl<P: Policy> Core<P> {
             plan.replaced.iter().for_each(|&id| self.retire(id));
             enough = self.full(need, holders);
         } else {
-            let free = plan.replaced.iter().copied().filter(|&id| !self.regions.get(id).in_use());
-            holders.stay(&free.collect::<Vec<_>>());
+            holders.stay(&plan.replaced);
         }
         self.close_batch();
         plan.overlaps.iter().for_each(|&id| self.unhold(id));
@@ -77,6 +76,13 @@ impl<P: Policy> Core<P> {
         let mut proposals = std::mem::take(&mut self.proposals);
         proposals.regions.clear();
         proposals.ends.clear();
+        if !need.is_met() {
+            self.met.clear();
+            holders.touched(&mut self.met);
+            let touched = std::mem::take(&mut self.met);
+            self.fold(touched.iter().copied());
+            self.met = touched;
+        }
         let mut idle_runs = 0;
         let mut met_runs = 0;
         while !need.is_met() && idle_runs < 2 {
@@ -90,6 +96,7 @@ impl<P: Policy> Core<P> {
             met_runs = (met_runs + u32::from(!self.met.is_empty())).min(16);
             // Those that are held return to their place with the last release.
             self.met.iter().for_each(|&id| self.regions.get(id).set_aside(true));
+            holders.stay(&self.met);
             let mut kept = begun;
             for next in begun..proposals.regions.len() {
                 let id = proposals.regions[next];

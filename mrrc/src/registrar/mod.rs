@@ -37,7 +37,7 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     ///
     /// # Errors
     /// The error of the system. The cache keeps what was left, counts it, and tries it again later.
-    fn deregister(&self, batch: &mut Vec<Self::Registration>) -> io::Result<()>;
+    fn deregister(&self, batch: &mut Vec<Registered<Self::Registration>>) -> io::Result<()>;
 
     /// How much can be registered.
     fn limits(&self) -> Limits;
@@ -49,6 +49,17 @@ pub unsafe trait Registrar: Send + Sync + 'static {
 
     /// Its name in messages.
     fn name(&self) -> &'static str;
+}
+
+/// A registration and what was registered.
+#[derive(Debug)]
+pub struct Registered<T> {
+    /// The pages, as they were asked for.
+    pub range: PageRange,
+    /// The rights, as they were asked for.
+    pub access: Access,
+    /// What the registrar returned.
+    pub registration: T,
 }
 
 /// How much a registrar can have registered at once. `None` is no limit of its own.

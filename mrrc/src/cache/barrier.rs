@@ -1,0 +1,108 @@
+//! The two sides of one barrier: a light one for every hit, a heavy one for who wants a region gone.
+//!
+//! A hit says in a slot which region it takes, and then looks whether that region still stands. Who
+//! retires the region strikes it out, and then looks through the slots. One of the two must see the
+//! other, which takes a full barrier between the store and the load *on both sides*. Hits are many and
+//! retirements few, so the system is asked to put the barrier into the hits' side only when it is needed:
+//! `membarrier` interrupts every running thread of the process and lets a hit do with an order to the compiler.
+//! Where that call is refused, hits pay for a real fence (about 6 ns).
+
+use crate::shim::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Which of the two is in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Barrier {
+    /// Hits pay nothing; retiring regions interrupts the other threads once a batch.
+    Membarrier,
+    /// Every hit pays for a full fence.
+    Fence,
+}
+
+impl Barrier {
+    /// The best that the system offers.
+    pub(super) fn choose() -> Self {
+        if asymmetric::is_offered() { Self::Membarrier } else { Self::Fence }
+    }
+
+    /// Says which region is taken; what is loaded afterwards is loaded after everybody can see that.
+    #[inline(always)]
+    pub(super) fn announce(self, slot: &AtomicU32, name: u32) {
+        match self {
+            Self::Membarrier => {
+                slot.store(name, Ordering::Relaxed);
+                asymmetric::light();
+            }
+            Self::Fence => {
+                // On x86 an exchange is a full barrier, and cheaper than the fence that says the same.
+                if cfg!(all(target_arch = "x86_64", not(any(loom, shuttle)))) {
+                    slot.swap(name, Ordering::SeqCst);
+                    asymmetric::light();
+                } else {
+                    slot.store(name, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// The same for a count of leases; rare enough for a fence.
+    pub(super) fn announce_count(self, count: &AtomicU32) {
+        count.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// What was stored before is seen by every hit whose announcement is not seen from here on.
+    pub(super) fn heavy(self) {
+        fence(Ordering::SeqCst);
+        if self == Self::Membarrier {
+            asymmetric::heavy();
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
+mod asymmetric {
+    #![expect(unsafe_code, reason = "one system call")]
+
+    use std::sync::OnceLock;
+    use std::sync::atomic::{Ordering, compiler_fence};
+
+    fn membarrier(command: libc::c_int) -> libc::c_long {
+        // SAFETY: the call takes two numbers and touches no memory.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    }
+
+    /// Whether the process may use it; registers it once.
+    pub(super) fn is_offered() -> bool {
+        static OFFERED: OnceLock<bool> = OnceLock::new();
+        *OFFERED.get_or_init(|| {
+            membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
+                && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn light() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn heavy() {
+        let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        // It cannot fail once it was registered; were it to, every hit since would be in doubt.
+        assert!(done == 0, "membarrier failed: {}", std::io::Error::last_os_error());
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(any(loom, shuttle, miri)))))]
+mod asymmetric {
+    pub(super) fn is_offered() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(super) fn light() {}
+
+    pub(super) fn heavy() {}
+}

@@ -1,0 +1,384 @@
+//! What the cache's lock protects: the decisions, and who stands where.
+//!
+//! Nothing here blocks, registers or deregisters. A region's way through the books:
+//!
+//! ```text
+//! planned ──► Pending ──► Standing ──► limbo ──► (deregistered) ──► gone
+//!               │            │                        │
+//!               └─ failed    └─ lent: not found any   └─ parked: the registrar
+//!                            more, a lease has it        could not; tried later
+//! ```
+
+use super::barrier::Barrier;
+use super::records::Records;
+use super::slots::Blocks;
+use crate::core::{Core, Holders, Leaving};
+use crate::policy::Need;
+use crate::invalidation::{Change, ChangeKind};
+use crate::range::PageRange;
+use crate::regions::RegionId;
+use crate::registrar::Registered;
+use crate::shim::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// Changes that a monitor can leave to be dealt with; more become one that touches everything.
+const CHANGES: usize = 64;
+/// Ranges that are barred at a time; more become their hull.
+const BARRED: usize = 64;
+/// Regions whose marks share a sign that there are some.
+pub(super) const GROUP: usize = 64;
+
+/// Where a region stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Entry {
+    Vacant,
+    /// Being registered, under this ticket. Stale: memory changed meanwhile, so it will not be cached.
+    Pending { ticket: u64, stale: bool },
+    /// Registered. Stale: look-ups must not find it.
+    Standing { stale: bool, watched: bool },
+}
+
+/// Pages and regions.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Amount {
+    pub(super) pages: u64,
+    pub(super) regions: u64,
+}
+
+impl Amount {
+    pub(super) fn add(&mut self, pages: u64) {
+        self.pages += pages;
+        self.regions += 1;
+    }
+
+    pub(super) fn take(&mut self, other: Self) {
+        self.pages -= other.pages;
+        self.regions -= other.regions;
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { pages: self.pages + other.pages, regions: self.regions + other.regions }
+    }
+}
+
+/// What the cache counts besides what the core counts.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Tally {
+    pub(super) attempts: u64,
+    pub(super) retries: u64,
+    pub(super) waits: u64,
+    pub(super) unwatched: u64,
+    pub(super) barred: u64,
+    pub(super) overtaken: u64,
+    pub(super) recalled: u64,
+    pub(super) barriers: u64,
+    pub(super) changes: u64,
+    pub(super) failed_deregs: u64,
+    pub(super) batches: u64,
+    pub(super) deregistered: Amount,
+    pub(super) peak: Amount,
+}
+
+pub(super) struct Books<T> {
+    pub(super) core: Core,
+    pub(super) entries: Vec<Entry>,
+    /// Regions that the core holds on account of leases that it does not know; one entry a hold.
+    pub(super) lent: Vec<RegionId>,
+    /// What has left the core and is still registered.
+    pub(super) limbo: Vec<Registered<T>>,
+    /// An empty vector to put in the place of `limbo`.
+    pub(super) spare: Vec<Registered<T>>,
+    /// What could not be deregistered.
+    pub(super) parked: Vec<Registered<T>>,
+    /// Regions being deregistered at this moment, by whichever thread.
+    pub(super) going: u64,
+    /// All that is registered, is being registered or deregistered, or is parked.
+    pub(super) registered: Amount,
+    /// Ranges of regions that are to be unwatched.
+    pub(super) to_unwatch: Vec<PageRange>,
+    /// Changes whose regions are hidden already and still stand in the core.
+    pub(super) changes: Vec<Change>,
+    /// Where nothing is cached until then.
+    pub(super) barred: Vec<(PageRange, Instant)>,
+    pub(super) next_ticket: u64,
+    pub(super) tally: Tally,
+    /// What the core let go and was not collected yet. Empty between calls.
+    leaving: Vec<RegionId>,
+    names: Vec<u32>,
+    free: Vec<RegionId>,
+}
+
+/// What the books' work needs of the outside.
+pub(super) struct Desk<'a, T> {
+    pub(super) records: &'a Records<T>,
+    pub(super) blocks: &'a Blocks,
+    pub(super) signs: &'a [AtomicU32],
+    pub(super) barrier: Barrier,
+}
+
+impl<T> Clone for Desk<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Desk<'_, T> {}
+
+impl<T> Books<T> {
+    pub(super) fn new(core: Core) -> Self {
+        Self {
+            core,
+            entries: Vec::new(),
+            lent: Vec::new(),
+            limbo: Vec::new(),
+            spare: Vec::new(),
+            parked: Vec::new(),
+            going: 0,
+            registered: Amount::default(),
+            to_unwatch: Vec::new(),
+            changes: Vec::with_capacity(CHANGES),
+            barred: Vec::with_capacity(BARRED),
+            next_ticket: 0,
+            tally: Tally::default(),
+            leaving: Vec::new(),
+            names: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(super) fn entry(&self, id: RegionId) -> Entry {
+        self.entries.get(id.index()).copied().unwrap_or(Entry::Vacant)
+    }
+
+    pub(super) fn set_entry(&mut self, id: RegionId, entry: Entry) {
+        if self.entries.len() <= id.index() {
+            self.entries.resize(id.index() + 1, Entry::Vacant);
+        }
+        self.entries[id.index()] = entry;
+    }
+
+    /// The core, and those whom it has to ask.
+    pub(super) fn parts<'a>(&'a mut self, desk: Desk<'a, T>) -> (&'a mut Core, Leases<'a, T>) {
+        let Self { core, entries, lent, names, tally, .. } = self;
+        (core, Leases { desk, entries, lent, names, tally })
+    }
+
+    /// Takes the registrations of what the core let go in the request that it just answered.
+    pub(super) fn collect_outcome(&mut self, desk: Desk<'_, T>) {
+        let Self { core, leaving, .. } = self;
+        append(core.outcome().batches(), leaving);
+        self.collect(desk);
+    }
+
+    /// Takes the registrations of what the core let go.
+    #[expect(unsafe_code, reason = "it empties records")]
+    fn collect(&mut self, desk: Desk<'_, T>) {
+        while let Some(id) = self.leaving.pop() {
+            let record = &desk.records[id];
+            let Entry::Standing { watched, .. } = self.entry(id) else { unreachable!("{id:?} stands until it leaves") };
+            let (range, access) = (record.range(), record.access());
+            // SAFETY: the region stood, so its record is filled; it was hidden and found unheld before the core let it
+            // go, and `self` is what the lock protects.
+            let registration = unsafe { record.empty() };
+            self.set_entry(id, Entry::Vacant);
+            self.limbo.push(Registered { range, access, registration });
+            if watched {
+                self.to_unwatch.push(range);
+            }
+        }
+    }
+
+    /// Deals with what monitors left.
+    pub(super) fn settle(&mut self, desk: Desk<'_, T>) {
+        while let Some(change) = self.changes.pop() {
+            self.invalidate(desk, change.range);
+        }
+    }
+
+    /// Strikes out what stands or is pending in the range; what leases have stays registered until they end.
+    pub(super) fn invalidate(&mut self, desk: Desk<'_, T>, range: PageRange) {
+        self.mark_stale(desk, range);
+        let mut leaving = std::mem::take(&mut self.leaving);
+        let (core, mut leases) = self.parts(desk);
+        append(core.invalidate_among(range, &mut leases).batches(), &mut leaving);
+        self.leaving = leaving;
+        self.collect(desk);
+    }
+
+    /// Makes room for no request in particular: so much, or what there is.
+    pub(super) fn evict(&mut self, desk: Desk<'_, T>, need: Need) {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        let (core, mut leases) = self.parts(desk);
+        append(core.evict(need, &mut leases).batches(), &mut leaving);
+        self.leaving = leaving;
+        self.collect(desk);
+    }
+
+    /// Ends a hold that the core knows of.
+    pub(super) fn release(&mut self, desk: Desk<'_, T>, id: RegionId) {
+        let Self { core, leaving, .. } = self;
+        append(core.release(id).batches(), leaving);
+        self.collect(desk);
+    }
+
+    /// Hides what is in the range. Allocates and frees nothing: monitors do this.
+    pub(super) fn mark_stale(&mut self, desk: Desk<'_, T>, range: PageRange) {
+        let entries = &mut self.entries;
+        self.core.for_each_overlap(range, |id| {
+            if let Some(entry) = entries.get_mut(id.index()) {
+                match entry {
+                    Entry::Vacant => {}
+                    Entry::Pending { stale, .. } => *stale = true,
+                    Entry::Standing { stale, .. } => {
+                        *stale = true;
+                        desk.records[id].hide();
+                    }
+                }
+            }
+        });
+    }
+
+    /// A monitor's change: hidden at once, dealt with by the next one who has the lock. Allocates nothing.
+    pub(super) fn note_change(&mut self, desk: Desk<'_, T>, change: Change, barred_until: Instant) {
+        self.tally.changes += 1;
+        self.mark_stale(desk, change.range);
+        if self.changes.len() == CHANGES {
+            self.changes.clear();
+            self.mark_stale(desk, PageRange::EVERYTHING);
+            self.changes.push(Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone });
+        } else {
+            self.changes.push(change);
+        }
+        if change.kind == ChangeKind::Discarding {
+            self.bar(change.range, barred_until);
+        }
+    }
+
+    /// Nothing is cached in the range until then. Allocates nothing.
+    pub(super) fn bar(&mut self, range: PageRange, until: Instant) {
+        let now = Instant::now();
+        self.barred.retain(|&(_, until)| until > now);
+        if self.barred.len() == BARRED {
+            let all = self.barred.iter().fold(range, |hull, &(barred, _)| hull.hull(barred));
+            self.barred.clear();
+            self.barred.push((all, until));
+        } else {
+            self.barred.push((range, until));
+        }
+    }
+
+    pub(super) fn is_barred(&self, range: PageRange) -> bool {
+        let mut over = self.barred.iter().filter(|(barred, _)| barred.overlaps(range)).peekable();
+        over.peek().is_some() && {
+            let now = Instant::now();
+            over.any(|&(_, until)| until > now)
+        }
+    }
+
+    /// Looks which of the lent regions are free again.
+    pub(super) fn sweep(&mut self, desk: Desk<'_, T>) {
+        if self.lent.is_empty() {
+            return;
+        }
+        let mut lent = std::mem::take(&mut self.lent);
+        let mut free = std::mem::take(&mut self.free);
+        let (_, mut leases) = self.parts(desk);
+        leases.read_slots();
+        // Hidden ones cannot be taken again; one that was shown again is only free to be proposed.
+        lent.retain(|&id| {
+            let held = leases.is_held(id);
+            if !held {
+                free.push(id);
+            }
+            held
+        });
+        self.lent = lent;
+        for id in free.drain(..) {
+            self.release(desk, id);
+        }
+        self.free = free;
+    }
+}
+
+/// The names of what leaves.
+fn append<'a>(batches: impl Iterator<Item = &'a [Leaving]>, names: &mut Vec<RegionId>) {
+    names.extend(batches.flatten().map(|leaving| leaving.region));
+}
+
+/// Those who hold regions without the core's knowledge: the leases of all threads.
+pub(super) struct Leases<'a, T> {
+    desk: Desk<'a, T>,
+    entries: &'a [Entry],
+    lent: &'a mut Vec<RegionId>,
+    names: &'a mut Vec<u32>,
+    tally: &'a mut Tally,
+}
+
+impl<T> Leases<'_, T> {
+    fn read_slots(&mut self) {
+        self.names.clear();
+        self.desk.blocks.read(self.names);
+        self.names.sort_unstable();
+    }
+
+    /// Whether somebody held it when the slots were read. Slots first, then counts.
+    fn is_held(&self, id: RegionId) -> bool {
+        self.names.binary_search(&id.raw()).is_ok() || self.desk.records[id].counted().load(Ordering::Acquire) != 0
+    }
+
+    fn stands(&self, id: RegionId) -> bool {
+        matches!(self.entries.get(id.index()), Some(Entry::Standing { .. }))
+    }
+}
+
+impl<T> Holders for Leases<'_, T> {
+    fn hold_back(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>) {
+        let mut any = false;
+        for &id in leaving {
+            // What is pending is held by who registers it, and the core knows.
+            if self.stands(id) {
+                self.desk.records[id].hide();
+                any = true;
+            }
+        }
+        if !any {
+            return;
+        }
+        self.desk.barrier.heavy();
+        self.tally.barriers += 1;
+        self.read_slots();
+        for &id in leaving {
+            if self.stands(id) && self.is_held(id) {
+                self.tally.recalled += 1;
+                self.lent.push(id);
+                held.push(id);
+            }
+        }
+    }
+
+    fn stay(&mut self, regions: &[RegionId]) {
+        for &id in regions {
+            if matches!(self.entries.get(id.index()), Some(Entry::Standing { stale: false, .. })) {
+                self.desk.records[id].show();
+            }
+        }
+    }
+
+    fn touched(&mut self, touched: &mut Vec<RegionId>) {
+        let groups = self.entries.len().div_ceil(GROUP);
+        for (group, sign) in self.desk.signs.iter().enumerate().take(groups) {
+            if sign.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            sign.store(0, Ordering::Relaxed);
+            let first = group * GROUP;
+            for index in first..(first + GROUP).min(self.entries.len()) {
+                let id = RegionId::of_index(index);
+                let record = &self.desk.records[id];
+                for _ in 0..record.take_touched() {
+                    touched.push(id);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! How a cache is made: what the program says, what the environment says, and what is the default.
+//!
+//! A setting comes from the first of these that has it: an environment variable ([`Builder::environment`]
+//! reads them; they are for whoever runs the program), the program's call, the default. Then the limits of the
+//! registrar apply: nothing can be set above them.
+
+use super::barrier::Barrier;
+use super::books::Amount;
+use super::shared::{Listener, Shared, Terms};
+use super::times::Times;
+use super::{Cache, leave};
+use crate::config::{Config, ConfigError};
+use crate::cost::Linear;
+use crate::invalidation::Monitor;
+use crate::policy::{Keeps, PolicyKind};
+use crate::range::{PAGE, PageRange};
+use crate::registrar::{Limits, Registrar};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Regions, unless the registrar has room for fewer or more are asked for. A region takes 64 bytes and what its
+/// registration takes, once it is used.
+const REGIONS: u64 = 1 << 20;
+/// Pages, where neither the registrar nor the machine says anything.
+const PAGES: u64 = 1 << 18;
+
+/// Makes a [`Cache`]. From [`Cache::builder`].
+///
+/// ```
+/// use mrrc::invalidation::Explicit;
+/// use mrrc::registrar::model::Dummy;
+/// use mrrc::{Cache, policy::PolicyKind};
+/// let cache = Cache::builder(Dummy::default())
+///     .capacity_bytes(64 << 20)
+///     .policy(PolicyKind::Mrrc)
+///     .monitor(Explicit)
+///     .build()?;
+/// assert_eq!(cache.usage().capacity_pages, 16_384);
+/// # Ok::<(), mrrc::BuildError>(())
+/// ```
+#[must_use = "a builder makes a cache when `build` is called"]
+pub struct Builder<R: Registrar> {
+    registrar: R,
+    pub(super) settings: Settings,
+    monitor: Option<Box<dyn Monitor>>,
+}
+
+/// What can be set, by the program or by the environment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) capacity_pages: Option<u64>,
+    pub(super) max_regions: Option<u64>,
+    pub(super) config: Option<Config>,
+    pub(super) policy: Option<PolicyKind>,
+    pub(super) resort: Option<f64>,
+    pub(super) evict: Option<f64>,
+    pub(super) costs: Option<Linear>,
+    pub(super) monitor: Option<MonitorKind>,
+    pub(super) room_wait: Option<Duration>,
+    pub(super) patience: Option<Duration>,
+    pub(super) retries: Option<u32>,
+    pub(super) max_segments: Option<usize>,
+    pub(super) bar: Option<Duration>,
+    pub(super) background: Option<bool>,
+    pub(super) histograms: Option<bool>,
+    pub(super) fence: Option<bool>,
+}
+
+/// Monitors that have a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MonitorKind {
+    Explicit,
+    #[cfg(target_os = "linux")]
+    Userfaultfd,
+}
+
+/// Why there is no cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A setting makes no sense.
+    #[error("build a cache: {0}")]
+    Config(#[from] ConfigError),
+    /// An environment variable makes no sense.
+    #[error("environment variable {name}={value:?}: {expected}")]
+    Variable {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// The registrar states limits that cannot be.
+    #[error("build a cache: {registrar} says {what}: this is a fault of the registrar")]
+    Registrar {
+        /// Its name.
+        registrar: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// The monitor does not start.
+    #[error("build a cache: monitor {monitor}: {source}: choose another (`Explicit`, or MRRC_MONITOR=explicit)")]
+    Monitor {
+        /// Its name.
+        monitor: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    #[error("build a cache: {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl<R: Registrar> Builder<R> {
+    pub(super) fn new(registrar: R) -> Self {
+        Self { registrar, settings: Settings::default(), monitor: None }
+    }
+
+    /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
+    /// mostly what the process may pin; never more than that.
+    pub fn capacity_pages(mut self, pages: u64) -> Self {
+        self.settings.capacity_pages = Some(pages);
+        self
+    }
+
+    /// As [`Builder::capacity_pages`], in bytes, rounded down.
+    pub fn capacity_bytes(self, bytes: u64) -> Self {
+        self.capacity_pages(bytes / PAGE)
+    }
+
+    /// The most regions that may be registered at once. Default: what the registrar says, or 2^20; a region takes
+    /// some 200 bytes of memory.
+    pub fn max_regions(mut self, regions: u64) -> Self {
+        self.settings.max_regions = Some(regions);
+        self
+    }
+
+    /// Who leaves when the cache is full. Default: [`PolicyKind::Mrrc`].
+    pub fn policy(mut self, policy: PolicyKind) -> Self {
+        self.settings.policy = Some(policy);
+        self
+    }
+
+    /// Everything that a [`Config`] says, but for the capacity.
+    pub fn config(mut self, config: Config) -> Self {
+        self.settings.config = Some(config);
+        self
+    }
+
+    /// Where the cache learns of changes of memory. Default: userfaultfd.
+    pub fn monitor(mut self, monitor: impl Monitor) -> Self {
+        self.monitor = Some(Box::new(monitor));
+        self
+    }
+
+    /// How long a request waits for leases to end when everything is in use. Default: not at all.
+    pub fn wait_for_room(mut self, longest: Duration) -> Self {
+        self.settings.room_wait = Some(longest);
+        self
+    }
+
+    /// How long a request waits for what another thread is registering or deregistering. Default: 10 s.
+    pub fn patience(mut self, longest: Duration) -> Self {
+        self.settings.patience = Some(longest);
+        self
+    }
+
+    /// How often a registration is tried again, with more room made each time, when the system is out of something.
+    /// Default: 4.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.settings.retries = Some(retries);
+        self
+    }
+
+    /// The most segments that a lease may have: what the caller can gather in one transfer. Where there would be more,
+    /// regions are merged into one. Default: no limit.
+    pub fn max_segments(mut self, segments: usize) -> Self {
+        self.settings.max_segments = Some(segments);
+        self
+    }
+
+    /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like), because the system
+    /// says when it begins to and not when it is done. Default: 100 ms.
+    pub fn discard_bar(mut self, longest: Duration) -> Self {
+        self.settings.bar = Some(longest);
+        self
+    }
+
+    /// Whether a thread of the cache deregisters what leaves, ahead of need. Default: yes if the monitor is not
+    /// [`Explicit`](crate::invalidation::Explicit). Without it, the next miss does, or [`Cache::reap`].
+    pub fn background(mut self, on: bool) -> Self {
+        self.settings.background = Some(on);
+        self
+    }
+
+    /// Whether latencies are recorded, for [`Cache::latencies`]. Costs about 50 ns an acquire. Default: no.
+    pub fn histograms(mut self, on: bool) -> Self {
+        self.settings.histograms = Some(on);
+        self
+    }
+
+    /// Whether hits use a full fence although the system offers `membarrier`: 5 ns more a hit, and no
+    /// interruption of other threads when regions leave. Default: no.
+    pub fn fence(mut self, on: bool) -> Self {
+        self.settings.fence = Some(on);
+        self
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
+    pub fn build(self) -> Result<Cache<R>, BuildError> {
+        let Self { registrar, settings, monitor } = self;
+        let limits = checked(&registrar)?;
+        let mut config = settings.config.clone().unwrap_or_else(|| Config::new(0));
+        config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
+        config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
+        let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
+        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)));
+        config.max_region_pages = least([config.max_region_pages, limits.region_pages]);
+        config.policy = settings.policy.unwrap_or(config.policy);
+        config.resort = settings.resort.unwrap_or(config.resort);
+        config.evict = settings.evict.unwrap_or(config.evict);
+        config.cost = settings.costs.unwrap_or(config.cost);
+        let core = config.build()?;
+
+        let monitor = match monitor {
+            Some(monitor) if settings.monitor.is_none() => monitor,
+            _ => named(settings.monitor)?,
+        };
+        let watches = monitor.name() != "explicit";
+        let background = settings.background.unwrap_or(watches);
+        let terms = Terms {
+            capacity: Amount { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
+            region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            unit: limits.page_size / PAGE,
+            rights: registrar.rights().with_read(),
+            room_wait: settings.room_wait.unwrap_or(Duration::ZERO),
+            patience: settings.patience.unwrap_or(Duration::from_secs(10)),
+            retries: settings.retries.unwrap_or(4),
+            max_segments: settings.max_segments.unwrap_or(usize::MAX).max(1),
+            bar: settings.bar.unwrap_or(Duration::from_millis(100)),
+            background,
+            headroom: config.pages_of(config.evict) / 2,
+            caches: core.scheme().keeps != Keeps::Nothing,
+            group_extra: config.group_extra,
+            costs: config.cost,
+        };
+        let barrier = if settings.fence == Some(true) { Barrier::Fence } else { Barrier::choose() };
+        let times = settings.histograms.unwrap_or(false).then(|| Box::new(Times::new()));
+        let shared = Shared::new(registrar, monitor, core, barrier, times, terms)
+            .map_err(|source| BuildError::System { what: "a page that is wiped on fork", source })?;
+        let shared = Arc::new(shared);
+        shared
+            .monitor
+            .start(Arc::new(Listener(Arc::downgrade(&shared))))
+            .map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
+        let mut cache = Cache { shared, background: None };
+        if background {
+            let tended = cache.shared.clone();
+            let thread = crate::shim::thread::Builder::new().name("mrrc-background".into());
+            let spawned = thread.spawn(move || tended.tend());
+            cache.background =
+                Some(spawned.map_err(|source| BuildError::System { what: "the background thread", source })?);
+        }
+        Ok(cache)
+    }
+}
+
+fn least(values: [Option<u64>; 2]) -> Option<u64> {
+    values.into_iter().flatten().min()
+}
+
+fn checked<R: Registrar>(registrar: &R) -> Result<Limits, BuildError> {
+    let limits = registrar.limits();
+    let wrong = |what: String| BuildError::Registrar { registrar: registrar.name(), what };
+    if !limits.page_size.is_power_of_two() || limits.page_size < PAGE {
+        return Err(wrong(format!("that its page has {} bytes", limits.page_size)));
+    }
+    for (what, limit) in [("regions", limits.regions), ("pages", limits.pages), ("pages a region", limits.region_pages)]
+    {
+        if limit == Some(0) {
+            return Err(wrong(format!("that it has room for 0 {what}")));
+        }
+    }
+    Ok(limits)
+}
+
+fn named(kind: Option<MonitorKind>) -> Result<Box<dyn Monitor>, BuildError> {
+    match kind {
+        Some(MonitorKind::Explicit) => Ok(Box::new(crate::invalidation::Explicit)),
+        #[cfg(target_os = "linux")]
+        Some(MonitorKind::Userfaultfd) | None => crate::invalidation::userfaultfd::Userfaultfd::new()
+            .map(|monitor| Box::new(monitor) as Box<dyn Monitor>)
+            .map_err(|source| BuildError::Monitor { monitor: "userfaultfd", source }),
+        #[cfg(not(target_os = "linux"))]
+        None => Ok(Box::new(crate::invalidation::Explicit)),
+    }
+}
+
+/// Ends the background thread and the rest.
+pub(super) fn end<R: Registrar>(cache: &mut Cache<R>) {
+    let shared = cache.shared.clone();
+    if let Some(thread) = cache.background.take() {
+        if shared.gate.is_forked() {
+            // There is no such thread here.
+            std::mem::forget(thread);
+        } else {
+            shared.stopping.store(true, std::sync::atomic::Ordering::Release);
+            shared.work.notify_all();
+            _ = thread.join();
+        }
+    }
+    leave::close(shared);
+}

@@ -1,0 +1,100 @@
+//! What a caller is told when there is no lease, and what to do about it.
+
+use crate::access::Access;
+use crate::core::AllInUse;
+use crate::range::{PageRange, RangeError};
+use std::io;
+use std::time::Duration;
+
+/// Why memory could not be acquired. Nothing is registered on the request's account.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The buffer is no range of memory.
+    #[error("acquire: {0}")]
+    Range(#[from] RangeError),
+    /// The registrar does not grant such rights.
+    #[error("acquire {range}: {registrar} grants {offered}, and not {asked}: ask for less, or use another registrar")]
+    Rights {
+        /// What was asked for.
+        range: PageRange,
+        /// With these rights.
+        asked: Access,
+        /// What the registrar can grant.
+        offered: Access,
+        /// Its name.
+        registrar: &'static str,
+    },
+    /// The request alone is more than the cache may ever register.
+    #[error(
+        "acquire {range}: {needed} {unit}, and {limit} is the limit: acquire it in pieces, or raise the limit of the \
+         cache"
+    )]
+    TooLarge {
+        /// What was asked for.
+        range: PageRange,
+        /// How much it needs.
+        needed: u64,
+        /// How much there may be.
+        limit: u64,
+        /// Of what.
+        unit: &'static str,
+    },
+    /// All that could make room is in use.
+    #[error("acquire (waited {waited:?}): {source}")]
+    AllInUse {
+        /// The figures.
+        source: AllInUse,
+        /// How long the request waited for leases to end.
+        waited: Duration,
+    },
+    /// The registrar refused.
+    #[error("acquire: {registrar} cannot register {range} with {access} (attempt {attempts}): {source}{}", hint(.source))]
+    Register {
+        /// What was to be registered: the request or a gap of it.
+        range: PageRange,
+        /// With these rights.
+        access: Access,
+        /// The registrar's name.
+        registrar: &'static str,
+        /// How often it was tried.
+        attempts: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another thread is registering part of the range and takes too long.
+    #[error("acquire {range}: another thread has been registering part of it for {waited:?}: try again, or wait longer")]
+    TimedOut {
+        /// What was asked for.
+        range: PageRange,
+        /// How long the request waited.
+        waited: Duration,
+    },
+    /// See [`Unusable`].
+    #[error("acquire: {0}")]
+    Unusable(#[from] Unusable),
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EFAULT) => ": is all of it mapped, and writable where it will be written?",
+        Some(libc::ENOMEM) => ": raise RLIMIT_MEMLOCK (ulimit -l), or lower the capacity of the cache",
+        Some(libc::EPERM) => ": is the process allowed to pin memory?",
+        _ => "",
+    }
+}
+
+/// Why a cache cannot be used at all, now or any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unusable {
+    /// This is a child that was forked from the cache's process.
+    #[error("this process was forked from the one that made the cache: make a cache of its own here")]
+    Forked,
+    /// The monitor reads an event and does not come back.
+    #[error("the monitor has been dealing with a change of memory for {0:?}, which should take microseconds")]
+    Draining(Duration),
+    /// A thread panicked while it changed the books.
+    #[error("a thread panicked while it held the cache's lock, and what is cached is in doubt: make a new cache")]
+    Broken,
+}

@@ -1,0 +1,173 @@
+//! The word that every call looks at: is all well, is a change being dealt with, is this a forked child?
+//!
+//! It lies alone in a page that the kernel wipes in a child (`MADV_WIPEONFORK`), so a child finds 0 there
+//! however it was made: fork hooks miss raw clones. Otherwise it is 1, and 2 more for each monitor
+//! that is dealing with a change. One load tells the usual case.
+
+#[cfg(not(any(loom, shuttle)))]
+pub(super) use wiped::Gate;
+
+#[cfg(any(loom, shuttle))]
+pub(super) use plain::Gate;
+
+const OPEN: u64 = 1;
+const DRAINING: u64 = 2;
+
+macro_rules! states {
+    () => {
+        /// Whether nothing stands in the way of a hit. Acquire: whoever finds it open after a change was
+        /// dealt with finds the regions struck out.
+        #[inline(always)]
+        pub(crate) fn is_open(&self) -> bool {
+            self.word().load(Ordering::Acquire) == OPEN
+        }
+
+        /// Whether this is a child that was forked from the process of the cache.
+        pub(crate) fn is_forked(&self) -> bool {
+            self.word().load(Ordering::Relaxed) == 0
+        }
+
+        /// Whether a change is being dealt with.
+        pub(crate) fn is_draining(&self) -> bool {
+            self.word().load(Ordering::Acquire) >= DRAINING
+        }
+
+        /// A change is being dealt with from now on. Sequentially consistent, before the event is read.
+        pub(crate) fn raise(&self) {
+            self.word().fetch_add(DRAINING, Ordering::SeqCst);
+        }
+
+        /// It is dealt with. Release: see [`Gate::is_open`].
+        pub(crate) fn lower(&self) {
+            self.word().fetch_sub(DRAINING, Ordering::Release);
+        }
+    };
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod wiped {
+    #![expect(unsafe_code, reason = "a page of its own, wiped on fork")]
+
+    use super::{DRAINING, OPEN};
+    use std::io;
+    use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// See the [module](super).
+    pub(crate) struct Gate(NonNull<AtomicU64>);
+
+    // SAFETY: it owns its page, and what is in it is an atomic.
+    unsafe impl Send for Gate {}
+    // SAFETY: as above.
+    unsafe impl Sync for Gate {}
+
+    const PAGE: usize = crate::PAGE as usize;
+
+    impl Gate {
+        /// # Errors
+        /// The system has no page, or cannot wipe one on fork (Linux before 4.14).
+        pub(crate) fn new() -> io::Result<Self> {
+            // SAFETY: a fresh anonymous mapping touches nothing that exists.
+            let page = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    PAGE,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            if page == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let Some(word) = NonNull::new(page.cast::<AtomicU64>()) else {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            };
+            let gate = Self(word);
+            // SAFETY: the page is this gate's own.
+            if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            gate.word().store(OPEN, Ordering::Release);
+            Ok(gate)
+        }
+
+        #[inline(always)]
+        fn word(&self) -> &AtomicU64 {
+            // SAFETY: the page is mapped, zeroed and aligned, and stays until the gate is dropped.
+            unsafe { self.0.as_ref() }
+        }
+
+        states!();
+    }
+
+    impl Drop for Gate {
+        fn drop(&mut self) {
+            // SAFETY: nobody borrows the word any more.
+            unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_child_finds_the_gate_wiped_however_it_was_made() {
+            let gate = Gate::new().unwrap();
+            gate.raise();
+            assert!(gate.is_draining() && !gate.is_open() && !gate.is_forked());
+            gate.lower();
+            assert!(gate.is_open());
+            for raw in [false, true] {
+                // SAFETY: the child only reads a word and leaves.
+                let status = unsafe {
+                    let child = if raw {
+                        libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
+                    } else {
+                        libc::fork()
+                    };
+                    assert!(child >= 0);
+                    if child == 0 {
+                        libc::_exit(i32::from(!gate.is_forked() || gate.is_open()));
+                    }
+                    let mut status = 0;
+                    libc::waitpid(child, &mut status, 0);
+                    status
+                };
+                assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+                assert!(gate.is_open());
+            }
+        }
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+mod plain {
+    use super::{DRAINING, OPEN};
+    use crate::shim::sync::atomic::{AtomicU64, Ordering};
+    use std::io;
+
+    /// The checkers' stand-in: nothing forks there.
+    pub(crate) struct Gate(AtomicU64);
+
+    impl Gate {
+        pub(crate) fn new() -> io::Result<Self> {
+            Ok(Self(AtomicU64::new(OPEN)))
+        }
+
+        #[inline(always)]
+        fn word(&self) -> &AtomicU64 {
+            &self.0
+        }
+
+        states!();
+
+        /// A test forks by hand.
+        #[cfg(test)]
+        pub(crate) fn fork(&self) {
+            self.0.store(0, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A lease: memory that is registered for as long as the lease lives.
+//!
+//! A lease holds its regions by slots (or, where a thread has too many leases, by counts) and knows the
+//! cache by a pointer, not by a count: that would be a line that all threads write. What keeps the cache's
+//! shared state alive is the slot itself: a cache that is dropped while leases live leaves its state to a
+//! thread that waits until the last slot is empty. So the store that empties the slot is the last thing that
+//! a lease does.
+#![expect(unsafe_code, reason = "leases point to the state that their slots keep alive")]
+
+use super::hit::{self, Grip};
+use super::shared::Shared;
+use crate::range::PAGE;
+use crate::regions::RegionId;
+use crate::registrar::Registrar;
+use crate::shim::sync::atomic::AtomicU32;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// Memory that stays registered until this is dropped.
+///
+/// It can be sent to and dropped on any thread; dropping it is one store, and no system call. Regions in use
+/// are never evicted; one that is invalidated while a lease has it is not found any more, and stays registered until
+/// the lease ends.
+///
+/// The keys are lent by the lease, and cannot outlive it:
+///
+/// ```compile_fail,E0505
+/// use mrrc::registrar::model::Dummy;
+/// use mrrc::{Access, Cache};
+/// let cache = Cache::builder(Dummy::default()).build().unwrap();
+/// let buffer = vec![0_u8; 4096];
+/// let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }.unwrap();
+/// let segment = lease.segments().next().unwrap();
+/// drop(lease);
+/// println!("{:?}", segment.registration());
+/// ```
+pub struct Lease<R: Registrar> {
+    shared: NonNull<Shared<R>>,
+    address: usize,
+    length: usize,
+    holds: Holds,
+}
+
+/// One region, held.
+pub(super) struct Hold {
+    id: RegionId,
+    /// `None`: counted in the region.
+    slot: Option<NonNull<AtomicU32>>,
+}
+
+enum Holds {
+    One(Hold),
+    Many(Box<[Hold]>),
+}
+
+// SAFETY: what a lease points to is shared by all threads of the cache, and slots are atomics that whoever drops
+// the lease may empty.
+unsafe impl<R: Registrar> Send for Lease<R> {}
+// SAFETY: a shared lease shows registrations, which are `Sync`.
+unsafe impl<R: Registrar> Sync for Lease<R> {}
+
+impl Hold {
+    #[inline(always)]
+    pub(super) fn new(id: RegionId, grip: Grip<'_>) -> Self {
+        let slot = match grip {
+            Grip::Slot(slot) => Some(NonNull::from(slot)),
+            Grip::Counted => None,
+        };
+        Self { id, slot }
+    }
+
+    pub(super) fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Ends the hold.
+    ///
+    /// # Safety
+    /// It is called once, and nothing of the shared state is touched on this hold's account afterwards.
+    #[inline(always)]
+    pub(super) unsafe fn end<R: Registrar>(&self, shared: NonNull<Shared<R>>) {
+        match self.slot {
+            // SAFETY: the slot's block belongs to the shared state, which lives as long as the slot names a region.
+            Some(slot) => hit::let_go(unsafe { slot.as_ref() }),
+            // SAFETY: as above, for the count.
+            None => hit::let_go_counted(unsafe { shared.as_ref() }.records[self.id].counted()),
+        }
+    }
+}
+
+impl<R: Registrar> Lease<R> {
+    #[inline(always)]
+    pub(super) fn one(shared: &Shared<R>, address: usize, length: usize, hold: Hold) -> Self {
+        Self { shared: NonNull::from(shared), address, length, holds: Holds::One(hold) }
+    }
+
+    /// The holds are in the order of their addresses.
+    pub(super) fn of(shared: &Shared<R>, address: usize, length: usize, holds: Vec<Hold>) -> Self {
+        let shared = NonNull::from(shared);
+        let holds = Holds::Many(holds.into_boxed_slice());
+        Self { shared, address, length, holds }
+    }
+
+    fn holds(&self) -> &[Hold] {
+        match &self.holds {
+            Holds::One(hold) => std::slice::from_ref(hold),
+            Holds::Many(holds) => holds,
+        }
+    }
+
+    /// Where the memory is.
+    pub fn address(&self) -> *const u8 {
+        self.address as *const u8
+    }
+
+    /// Bytes that were acquired, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The parts of the memory with their registrations, in the order of their addresses. One, unless several
+    /// regions cover the memory together. None in a child that was forked meanwhile: the registrations
+    /// are its parent's.
+    pub fn segments(&self) -> Segments<'_, R> {
+        // SAFETY: the slots of this lease keep the shared state alive.
+        let shared = unsafe { self.shared.as_ref() };
+        let holds = if shared.gate.is_forked() { &[] } else { self.holds() };
+        Segments { shared, holds: holds.iter(), address: self.address, end: self.address + self.length }
+    }
+}
+
+impl<R: Registrar> Drop for Lease<R> {
+    #[inline]
+    fn drop(&mut self) {
+        match &self.holds {
+            // SAFETY: this is the only place that ends a lease's holds, and the last thing that a lease does.
+            Holds::One(hold) => unsafe { hold.end(self.shared) },
+            Holds::Many(holds) => {
+                for hold in holds {
+                    // SAFETY: as above; those that follow keep the shared state alive until their turn.
+                    unsafe { hold.end(self.shared) }
+                }
+            }
+        }
+    }
+}
+
+impl<R: Registrar> fmt::Debug for Lease<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.holds().len();
+        write!(f, "Lease({:#x}, {} bytes, {parts} parts)", self.address, self.length)
+    }
+}
+
+/// A part of a lease: memory that one registration covers.
+pub struct Segment<'lease, T> {
+    address: usize,
+    length: usize,
+    registration: &'lease T,
+}
+
+impl<'lease, T> Segment<'lease, T> {
+    /// Where it is. A pointer, because a peer may be writing there: make no reference of it while one may.
+    pub fn address(&self) -> *const u8 {
+        self.address as *const u8
+    }
+
+    /// Bytes, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The registration: what transfers name this memory by.
+    pub fn registration(&self) -> &'lease T {
+        self.registration
+    }
+}
+
+impl<T> fmt::Debug for Segment<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({:#x}, {} bytes)", self.address, self.length)
+    }
+}
+
+/// See [`Lease::segments`].
+pub struct Segments<'lease, R: Registrar> {
+    shared: &'lease Shared<R>,
+    holds: std::slice::Iter<'lease, Hold>,
+    address: usize,
+    end: usize,
+}
+
+impl<'lease, R: Registrar> Segments<'lease, R> {
+    pub(super) fn over(shared: &'lease Shared<R>, holds: &'lease [Hold], address: usize, length: usize) -> Self {
+        Self { shared, holds: holds.iter(), address, end: address + length }
+    }
+}
+
+impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
+    type Item = Segment<'lease, R::Registration>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let hold = self.holds.next()?;
+            let record = &self.shared.records[hold.id];
+            let range = record.range();
+            let address = self.address.max((range.start() * PAGE) as usize);
+            // The last page of the address space ends beyond what a number holds.
+            let end = usize::try_from(u128::from(range.end()) * u128::from(PAGE)).unwrap_or(usize::MAX).min(self.end);
+            // Two regions of different rights can cover the same pages: what the last one gave is not given twice.
+            self.address = self.address.max(end);
+            if address < end {
+                // SAFETY: the region is held for as long as the lease is borrowed.
+                let registration = unsafe { record.registration() };
+                return Some(Segment { address, length: end - address, registration });
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.holds.len()))
+    }
+}

@@ -1,0 +1,179 @@
+//! How registrations end: in batches, by whoever needs the room, the background thread, or [`Cache::reap`].
+//!
+//! A lease that ends only empties its slot. Somebody looks later: the next request that lacks room,
+//! `reap`, or the *background*, a thread that every cache with a monitor has and others may have. It
+//! deregisters what left, looks after leases of regions that were struck out, and keeps some room free, so
+//! that misses seldom wait for a deregistration.
+//!
+//! [`Cache::reap`]: crate::Cache::reap
+
+use super::books::{Amount, Books};
+use super::error::Unusable;
+use super::shared::Shared;
+use crate::policy::Need;
+use crate::range::PageRange;
+use crate::registrar::{Registered, Registrar};
+use crate::shim::sync::MutexGuard;
+use crate::shim::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks at leases whose regions are to go.
+const WATCHFUL: Duration = Duration::from_millis(2);
+const IDLE: Duration = Duration::from_millis(500);
+/// How often a registrar is asked to take what it refused when the cache is gone.
+const REFUSALS: u32 = 20;
+const ORPHANS_LONGEST: Duration = Duration::from_millis(100);
+
+fn amount_of<T>(batch: &[Registered<T>]) -> Amount {
+    let mut amount = Amount::default();
+    batch.iter().for_each(|registered| amount.add(registered.range.pages()));
+    amount
+}
+
+impl<T> Books<T> {
+    /// What could not be deregistered is tried again.
+    pub(super) fn unpark(&mut self) {
+        let Self { limbo, parked, .. } = self;
+        limbo.append(parked);
+    }
+}
+
+type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
+
+impl<R: Registrar> Shared<R> {
+    /// Deregisters all that is in limbo, in one batch, without the lock.
+    pub(super) fn deregister_limbo<'a>(&'a self, books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
+        self.deregister_batch(books)?;
+        self.lock()
+    }
+
+    fn deregister_batch(&self, mut books: Lock<'_, R>) -> Result<(), Unusable> {
+        let spare = std::mem::take(&mut books.spare);
+        let mut batch = std::mem::replace(&mut books.limbo, spare);
+        let unwatch = std::mem::take(&mut books.to_unwatch);
+        let amount = amount_of(&batch);
+        books.going += amount.regions;
+        drop(books);
+
+        unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
+        let begun = self.times.as_ref().map(|_| Instant::now());
+        let result = self.registrar.deregister(&mut batch);
+        if let (Some(times), Some(begun)) = (&self.times, begun) {
+            times.deregistered(begun.elapsed());
+        }
+
+        let (mut books, _) = self.lock_now()?;
+        // A registrar that says that all went wrong and leaves nothing is taken at its deeds.
+        let left = amount_of(&batch);
+        let done = Amount {
+            pages: amount.pages.saturating_sub(left.pages),
+            regions: amount.regions.saturating_sub(left.regions),
+        };
+        books.going -= amount.regions;
+        books.registered.take(done);
+        books.tally.batches += 1;
+        books.tally.deregistered = books.tally.deregistered.plus(done);
+        books.tally.failed_deregs += left.regions.max(u64::from(result.is_err()));
+        books.parked.append(&mut batch);
+        books.spare = batch;
+        drop(books);
+        self.progress.notify_all();
+        Ok(())
+    }
+
+    /// Deregisters all that can go without an eviction, parked ones too. Returns how much that was.
+    pub(super) fn reap(&self) -> Result<Amount, Unusable> {
+        let mut books = self.lock()?;
+        let before = books.tally.deregistered;
+        books.sweep(self.desk());
+        books.unpark();
+        if !books.limbo.is_empty() {
+            books = self.deregister_limbo(books)?;
+        }
+        let mut after = books.tally.deregistered;
+        after.take(before);
+        Ok(after)
+    }
+
+    /// Everything that is not in use leaves.
+    pub(super) fn flush(&self) -> Result<Amount, Unusable> {
+        let mut books = self.lock()?;
+        books.invalidate(self.desk(), PageRange::EVERYTHING);
+        drop(books);
+        self.reap()
+    }
+
+    /// The background's work, until it is told to stop.
+    pub(super) fn tend(&self) {
+        while let Ok(mut books) = self.lock() {
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            books.sweep(self.desk());
+            let free = self.terms.capacity.pages.saturating_sub(books.registered.pages);
+            if free < self.terms.headroom {
+                books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
+            }
+            if !books.limbo.is_empty() {
+                if self.deregister_batch(books).is_err() {
+                    return;
+                }
+                continue;
+            }
+            let longest = if books.lent.is_empty() { IDLE } else { WATCHFUL };
+            if self.work.wait_timeout(books, longest).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether no region is registered and no lease left.
+    fn is_done(&self) -> bool {
+        _ = self.reap();
+        self.lock_now().is_ok_and(|(books, _)| books.registered == Amount::default() && books.lent.is_empty())
+    }
+}
+
+impl<R: Registrar> Shared<R> {
+    fn has_leases(&self) -> bool {
+        self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty())
+    }
+}
+
+/// Ends a cache: whatever no lease has is deregistered now, and the rest when its leases end, by a thread
+/// that waits for them. Its state outlives the leases.
+pub(super) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
+    if shared.gate.is_forked() {
+        // Everything here is the parent's; so is the registrar, whose end must not deregister anything.
+        std::mem::forget(shared);
+        return;
+    }
+    shared.monitor.stop();
+    _ = shared.flush();
+    if shared.is_done() {
+        return;
+    }
+    let waiter = shared.clone();
+    let wait = move || {
+        let mut nap = Duration::from_millis(1);
+        let mut refusals = 0;
+        while !waiter.gate.is_forked() && !waiter.is_done() {
+            if !waiter.has_leases() {
+                refusals += 1;
+                if refusals == REFUSALS {
+                    // The registrar will not take them; what it knows must not be freed under it.
+                    std::mem::forget(waiter);
+                    return;
+                }
+            }
+            crate::shim::thread::sleep(nap);
+            nap = (nap * 2).min(ORPHANS_LONGEST);
+        }
+    };
+    let spawned = crate::shim::thread::Builder::new().name("mrrc-orphans".into()).spawn(wait);
+    if spawned.is_err() {
+        // Leases point to the state: better that it stays for good.
+        std::mem::forget(shared);
+    }
+}

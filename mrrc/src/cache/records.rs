@@ -1,0 +1,199 @@
+//! What a hit reads of a region: one line a region, in memory that never moves.
+//!
+//! The table is as long as the cache may have regions, and made once; the system gives memory to a page
+//! of it when the first region there is registered. So a thread that follows a name that is out of date
+//! still reads a record, and sees in it that the region is not *live*, or another.
+//!
+//! # Who may do what
+//!
+//! * Under the cache's lock a record is filled, made live, hidden and emptied.
+//! * Any thread may look at the atomics at any time.
+//! * The registration in a record may be looked at by who *holds* the region: who announced it in a slot
+//!   and then found it live, or holds the lock. It is taken out only under the lock, by who hid the record and
+//!   then found no slot and no count that names it. `hit.rs` has the argument why these exclude each other.
+#![expect(unsafe_code, reason = "cells that are guarded by the protocol of holds")]
+
+use crate::access::Access;
+use crate::range::PageRange;
+use crate::regions::RegionId;
+use crate::shim::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+
+/// See the [module](self).
+#[repr(align(64))]
+pub(super) struct Record<T> {
+    /// The number of pages, the rights, and whether look-ups may use it. 0 in a record that was never used.
+    facts: AtomicU64,
+    start: AtomicU64,
+    /// Leases that found no free slot.
+    counted: AtomicU32,
+    /// How often it was hit since the core was last told; saturates.
+    touched: AtomicU32,
+    registration: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: the registration is shared with holders and moved by who holds the lock; see the module.
+unsafe impl<T: Send + Sync> Sync for Record<T> {}
+
+const LIVE: u64 = 1 << 8;
+const PAGES_SHIFT: u32 = 9;
+
+/// The facts of a record that was live when they were read.
+#[derive(Clone, Copy)]
+pub(super) struct Facts(u64);
+
+impl Facts {
+    /// Whether the region is live and grants the rights: one comparison.
+    #[inline(always)]
+    pub(super) fn grant(self, access: Access) -> bool {
+        let wanted = LIVE | u64::from(access.bits());
+        self.0 & wanted == wanted
+    }
+
+    #[inline(always)]
+    pub(super) fn pages(self) -> u64 {
+        self.0 >> PAGES_SHIFT
+    }
+}
+
+impl<T> Record<T> {
+    /// What the record says now. Acquire: what it was filled with before it was made live is seen.
+    #[inline(always)]
+    pub(super) fn facts(&self) -> Facts {
+        Facts(self.facts.load(Ordering::Acquire))
+    }
+
+    /// Where the region starts; meaningful to a holder.
+    #[inline(always)]
+    pub(super) fn start(&self) -> u64 {
+        self.start.load(Ordering::Relaxed)
+    }
+
+    /// The pages of the region; meaningful to a holder.
+    pub(super) fn range(&self) -> PageRange {
+        let start = self.start();
+        PageRange::between(start, start + Facts(self.facts.load(Ordering::Relaxed)).pages())
+    }
+
+    /// The rights of the region; meaningful to a holder.
+    pub(super) fn access(&self) -> Access {
+        Access::from_bits_truncate(self.facts.load(Ordering::Relaxed) as u8)
+    }
+
+    /// Leaves a mark that it was hit. No store where the mark is there already.
+    #[inline(always)]
+    pub(super) fn touch(&self, most: u32) -> bool {
+        let touched = self.touched.load(Ordering::Relaxed);
+        if touched < most {
+            self.touched.store(touched + 1, Ordering::Relaxed);
+            return touched == 0;
+        }
+        false
+    }
+
+    /// Takes the marks away.
+    pub(super) fn take_touched(&self) -> u32 {
+        self.touched.swap(0, Ordering::Relaxed)
+    }
+
+    /// Leases that are counted here because they found no slot.
+    pub(super) fn counted(&self) -> &AtomicU32 {
+        &self.counted
+    }
+
+    /// Fills the record, not live yet. Under the lock, in an empty record.
+    pub(super) fn fill(&self, range: PageRange, access: Access, registration: T) {
+        // SAFETY: the record is empty and not live, so nobody holds it; the lock keeps others from filling it.
+        unsafe { (*self.registration.get()).write(registration) };
+        self.touched.store(0, Ordering::Relaxed);
+        self.start.store(range.start(), Ordering::Relaxed);
+        let facts = range.pages() << PAGES_SHIFT | u64::from(access.bits());
+        // Release: see `facts`.
+        self.facts.store(facts, Ordering::Release);
+    }
+
+    /// Look-ups may use it. Under the lock.
+    pub(super) fn show(&self) {
+        self.facts.store(self.facts.load(Ordering::Relaxed) | LIVE, Ordering::Release);
+    }
+
+    /// Look-ups may use it no more; whether somebody holds it is to be found out. Under the lock.
+    pub(super) fn hide(&self) {
+        self.facts.store(self.facts.load(Ordering::Relaxed) & !LIVE, Ordering::Release);
+    }
+
+    /// The registration.
+    ///
+    /// # Safety
+    /// The record is filled, and the caller holds the region for as long as it uses the answer.
+    #[inline(always)]
+    pub(super) unsafe fn registration(&self) -> &T {
+        // SAFETY: by the contract; it is emptied only once nobody holds it.
+        unsafe { (*self.registration.get()).assume_init_ref() }
+    }
+
+    /// Takes the registration out.
+    ///
+    /// # Safety
+    /// The record is filled and hidden, nobody holds the region, and the caller has the lock.
+    pub(super) unsafe fn empty(&self) -> T {
+        // SAFETY: by the contract, nobody else looks, and nobody takes it twice.
+        unsafe { (*self.registration.get()).assume_init_read() }
+    }
+}
+
+/// The records of one cache, by [`RegionId::index`]. Registrations that are still in them when the table goes
+/// are forgotten, not dropped: the cache takes them out before.
+pub(super) struct Records<T>(Box<[Record<T>]>);
+
+impl<T> Records<T> {
+    /// A table of so many records. Takes address space for all and memory for those that are used.
+    pub(super) fn new(regions: usize) -> Self {
+        Self(zeroed(regions))
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, id: RegionId) -> Option<&Record<T>> {
+        self.0.get(id.index())
+    }
+}
+
+impl<T> std::ops::Index<RegionId> for Records<T> {
+    type Output = Record<T>;
+
+    fn index(&self, id: RegionId) -> &Record<T> {
+        &self.0[id.index()]
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+fn zeroed<T>(regions: usize) -> Box<[Record<T>]> {
+    use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+    if regions == 0 {
+        return Box::new([]);
+    }
+    let Ok(layout) = Layout::array::<Record<T>>(regions) else { panic!("{regions} regions are no table") };
+    // SAFETY: the layout has a size. All zeroes are a record that was never used: its atomics are 0, and its
+    // registration is not initialised.
+    unsafe {
+        let table = alloc_zeroed(layout).cast::<Record<T>>();
+        if table.is_null() {
+            handle_alloc_error(layout);
+        }
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(table, regions))
+    }
+}
+
+/// The checkers' atomics are more than their bytes.
+#[cfg(any(loom, shuttle))]
+fn zeroed<T>(regions: usize) -> Box<[Record<T>]> {
+    let record = || Record {
+        facts: AtomicU64::new(0),
+        start: AtomicU64::new(0),
+        counted: AtomicU32::new(0),
+        touched: AtomicU32::new(0),
+        registration: UnsafeCell::new(MaybeUninit::uninit()),
+    };
+    (0..regions).map(|_| record()).collect()
+}

@@ -1,0 +1,268 @@
+//! What the threads of a cache share, and how its lock is taken.
+//!
+//! There is one lock, over the [`Books`]. Nobody registers, deregisters, or asks a monitor while holding it. Who
+//! takes it looks at the gate first: while a monitor deals with a change the lock is left alone, so that the
+//! monitor gets it, and what was found under the lock is not used before the change is in the books. Then
+//! come the locks of the slot list (`slots.rs`), after it.
+
+use super::barrier::Barrier;
+use super::books::{Amount, Books, Desk, GROUP};
+use super::error::Unusable;
+use super::gate::Gate;
+use super::hit::{self, Grip};
+use super::records::Records;
+use super::slots::{self, Block, Blocks};
+use super::times::Times;
+use crate::access::Access;
+use crate::core::Core;
+use crate::cost::Linear;
+use crate::index::IndexReader;
+use crate::invalidation::{Change, Monitor, Reports};
+use crate::range::PageRange;
+use crate::regions::RegionId;
+use crate::registrar::Registrar;
+use crate::shim::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::shim::sync::{Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// What a cache was built with.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) capacity: Amount,
+    pub(super) region_pages: u64,
+    /// Pages that ranges are rounded out to.
+    pub(super) unit: u64,
+    pub(super) rights: Access,
+    /// How long a request waits for leases to end when everything is in use.
+    pub(super) room_wait: Duration,
+    /// How long a request waits for what another thread registers or deregisters.
+    pub(super) patience: Duration,
+    /// How often a registration is tried again when the system is out of something.
+    pub(super) retries: u32,
+    pub(super) max_segments: usize,
+    /// How long nothing is cached where pages were discarded.
+    pub(super) bar: Duration,
+    /// Whether somebody else deregisters what leaves.
+    pub(super) background: bool,
+    /// Pages that the background keeps free.
+    pub(super) headroom: u64,
+    /// Whether anything is kept at all.
+    pub(super) caches: bool,
+    /// The largest share of a group's pages that nobody asked for.
+    pub(super) group_extra: f64,
+    pub(super) costs: Linear,
+}
+
+pub(super) struct Shared<R: Registrar> {
+    // What a hit reads, and nobody writes.
+    pub(super) gate: Gate,
+    pub(super) number: u64,
+    pub(super) barrier: Barrier,
+    pub(super) most_touches: u32,
+    pub(super) readers: Option<[IndexReader; 2]>,
+    pub(super) records: Records<R::Registration>,
+    pub(super) signs: Box<[AtomicU32]>,
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) times: Option<Box<Times>>,
+    // The rest.
+    pub(super) registrar: R,
+    pub(super) monitor: Box<dyn Monitor>,
+    pub(super) terms: Terms,
+    books: Mutex<Books<R::Registration>>,
+    /// A registration, a deregistration or a retirement is done.
+    pub(super) progress: Condvar,
+    /// There is something to deregister or to look at.
+    pub(super) work: Condvar,
+    pub(super) stopping: AtomicBool,
+    /// Hits of threads that are ending and have no block.
+    stray: [AtomicU64; 3],
+}
+
+/// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
+const SPINS: u32 = 200;
+const NAP: Duration = Duration::from_micros(50);
+
+impl<R: Registrar> Shared<R> {
+    pub(super) fn new(
+        registrar: R,
+        monitor: Box<dyn Monitor>,
+        mut core: Core,
+        barrier: Barrier,
+        times: Option<Box<Times>>,
+        terms: Terms,
+    ) -> std::io::Result<Self> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        core.limit_hard();
+        let regions = terms.capacity.regions as usize;
+        Ok(Self {
+            gate: Gate::new()?,
+            number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            barrier,
+            most_touches: 1,
+            readers: core.share_index(),
+            records: Records::new(regions),
+            signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
+            blocks: Blocks::new(),
+            times,
+            registrar,
+            monitor,
+            terms,
+            books: Mutex::new(Books::new(core)),
+            progress: Condvar::new(),
+            work: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            stray: [(); 3].map(|()| AtomicU64::new(0)),
+        })
+    }
+
+    pub(super) fn desk(&self) -> Desk<'_, R::Registration> {
+        Desk { records: &self.records, blocks: &self.blocks, signs: &self.signs, barrier: self.barrier }
+    }
+
+    /// The lock, with every change that a monitor reported in the books.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Books<R::Registration>>, Unusable> {
+        let mut begun = None;
+        let mut spins = 0;
+        loop {
+            // A lock that was held at the fork is never taken in the child.
+            if self.gate.is_forked() {
+                return Err(Unusable::Forked);
+            }
+            if !self.gate.is_draining() {
+                let mut books = self.books.lock().map_err(|_| Unusable::Broken)?;
+                // Again, now that nobody else can: an event that was read since is not in the books yet.
+                if !self.gate.is_draining() {
+                    books.settle(self.desk());
+                    return Ok(books);
+                }
+            }
+            let waited = begun.get_or_insert_with(Instant::now).elapsed();
+            if waited > self.terms.patience {
+                return Err(Unusable::Draining(waited));
+            }
+            spins += 1;
+            if spins < SPINS {
+                crate::shim::pause();
+            } else {
+                crate::shim::thread::sleep(NAP);
+            }
+        }
+    }
+
+    /// The lock at once, to put down what was done. False: a change is being dealt with and is not in the books yet,
+    /// so nothing is sure but what leases have.
+    pub(super) fn lock_now(&self) -> Result<(MutexGuard<'_, Books<R::Registration>>, bool), Unusable> {
+        if self.gate.is_forked() {
+            return Err(Unusable::Forked);
+        }
+        let mut books = self.books.lock().map_err(|_| Unusable::Broken)?;
+        let sure = !self.gate.is_draining();
+        if sure {
+            books.settle(self.desk());
+        }
+        Ok((books, sure))
+    }
+
+    /// Waits for progress, at most so long; the lock is let go meanwhile. What was found before is out of date.
+    pub(super) fn wait<'a>(
+        &'a self,
+        books: MutexGuard<'a, Books<R::Registration>>,
+        longest: Duration,
+    ) -> Result<MutexGuard<'a, Books<R::Registration>>, Unusable> {
+        drop(self.progress.wait_timeout(books, longest).map_err(|_| Unusable::Broken)?);
+        self.lock()
+    }
+
+    /// The way of a hit: see `hit.rs`.
+    #[inline(always)]
+    pub(super) fn hit(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+        let readers = self.readers.as_ref()?;
+        let block = self.block()?;
+        let mut class = access.class();
+        loop {
+            if let Some(id) = readers[class].candidate(range.start()) {
+                let gate = || self.gate.is_open();
+                if let Some(slot) = block.free_slot() {
+                    let taken = hit::take(self.barrier, slot, &self.records, id, range, access, gate);
+                    if let Some(pages) = taken {
+                        self.note_hit(block, id, pages == range.pages(), range.pages());
+                        return Some((id, Grip::Slot(slot)));
+                    }
+                } else {
+                    let taken = hit::take_counted(self.barrier, &self.records, id, range, access, gate);
+                    if let Some(pages) = taken {
+                        self.note_hit(block, id, pages == range.pages(), range.pages());
+                        return Some((id, Grip::Counted));
+                    }
+                }
+            }
+            // A region that peers have rights to serves its owner too.
+            class += 1;
+            if class == 2 {
+                return None;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn note_hit(&self, block: &Block, id: RegionId, exact: bool, pages: u64) {
+        block.count(exact, pages);
+        if self.records[id].touch(self.most_touches) {
+            self.signs[id.index() / GROUP].store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// This thread's block.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
+    fn block(&self) -> Option<&Block> {
+        let block = slots::mine(self.number, &self.blocks)?;
+        // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
+        Some(unsafe { &*block })
+    }
+
+    /// Takes hold of a region that stands. Under the lock: nobody can retire it meanwhile.
+    pub(super) fn grip(&self, id: RegionId) -> Grip<'_> {
+        if let Some(slot) = self.block().and_then(Block::free_slot) {
+            slot.store(id.raw(), Ordering::Relaxed);
+            return Grip::Slot(slot);
+        }
+        self.records[id].counted().fetch_add(1, Ordering::Relaxed);
+        Grip::Counted
+    }
+}
+
+/// How a monitor knows the cache: without keeping it alive, for the cache owns its monitor.
+pub(super) struct Listener<R: Registrar>(pub(super) Weak<Shared<R>>);
+
+impl<R: Registrar> Reports for Listener<R> {
+    fn raise(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.gate.raise();
+        }
+    }
+
+    /// A change goes into the books at once if the lock is free.
+    fn apply(&self, changes: &[Change]) -> bool {
+        let Some(shared) = self.0.upgrade() else { return true };
+        let mut books = match shared.books.try_lock() {
+            Ok(books) => books,
+            Err(TryLockError::WouldBlock) => return false,
+            // Nobody uses these books any more.
+            Err(TryLockError::Poisoned(_)) => return true,
+        };
+        let until = Instant::now() + shared.terms.bar;
+        changes.iter().for_each(|&change| books.note_change(shared.desk(), change, until));
+        drop(books);
+        // What leaves is deregistered by somebody who may allocate.
+        shared.work.notify_one();
+        true
+    }
+
+    fn lower(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.gate.lower();
+        }
+    }
+}
