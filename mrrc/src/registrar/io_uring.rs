@@ -5,16 +5,13 @@
 //! domain, and what a registration cache does for a network card it does for files and sockets too, with no
 //! RDMA device at all. [`IoUringBuffers`] owns the table; the ring stays with whoever submits on it.
 //!
-//! ```
+//! ```no_run
 //! use io_uring::IoUring;
 //! use mrrc::registrar::{Registrar, io_uring::IoUringBuffers};
 //! use mrrc::{Access, PageRange};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let Ok(ring) = IoUring::new(8) else { return Ok(()) };
 //! # let buffer = vec![0_u8; 8192];
-//! # /*
 //! let ring = IoUring::new(8)?;
-//! # */
 //! let table = IoUringBuffers::new(&ring, IoUringBuffers::DEFAULT_SLOTS)?;
 //! let range = PageRange::of_bytes(buffer.as_ptr() as u64, buffer.len() as u64)?;
 //! let pinned = table.register(range, Access::LOCAL)?; // a cache does this
@@ -28,10 +25,10 @@
 //! # What users rely on
 //!
 //! * **The lease outlives the transfer.** Keep it until the completion of the request was seen; for a zero-copy
-//!   send, until the notification after it. The kernel holds a buffer while a request *that it has started* uses it, so
-//!   a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a request that waits
-//!   (linked, drained, handed to a worker, not yet seen by the polling thread) finds its buffer by the
-//!   slot's number when it starts, and by then the slot can hold another.
+//!   send, until the notification after it. The kernel holds a buffer while a request *that it has started*
+//!   uses it, so a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a
+//!   request that waits (linked, drained, handed to a worker, not yet seen by the polling thread) finds its
+//!   buffer by the slot's number when it starts, and by then the slot can hold another.
 //! * **Everybody may submit meanwhile**, but a registration holds the ring's lock in the kernel while it pins, and
 //!   submissions to the same ring wait for it.
 //! * **The ring may go first.** The table keeps the ring's file open, so registrations stay what they are
@@ -46,14 +43,16 @@
 //!   processes with `CAP_IPC_LOCK`.
 //! * `EOPNOTSUPP`: kernels before 6.5, for mappings of files other than memfds and huge pages.
 //!
-//! A page of a huge page counts as the whole huge page against the limit, once. And for each huge page
-//! the kernel looks through the whole table for an earlier pin: about 1 ns a slot. A large table makes registrations of
-//! huge pages slow (17 µs each 2 MiB with 16,384 slots, 1.4 µs with 1,024), so take no more slots than needed.
+//! A page of a huge page counts as the whole huge page against the limit, once. And for each huge page the
+//! kernel looks through the whole table for an earlier pin: about 1 ns a slot. A large table makes
+//! registrations of huge pages slow (17 µs each 2 MiB with 16,384 slots, 1.4 µs with 1,024), so take no more
+//! slots than needed.
 //!
 //! # After a fork
 //!
 //! A child shares the ring, not a copy of it: what it deregistered would be gone from the parent. Dropping the
-//! table in a child leaves the parent's as it is; register and deregister must not be called there (a cache never does).
+//! table in a child leaves the parent's as it is; register and deregister must not be called there (a cache
+//! never does).
 
 mod slots;
 
@@ -95,8 +94,8 @@ struct Update {
     reserved2: u32,
 }
 
-/// Tells tables apart, so that a buffer is never cleared in a table that is not its own. Identity only, nothing is ordered
-/// by it: not for a checker's eyes.
+/// Tells tables apart, so that a buffer is never cleared in a table that is not its own. Identity only, nothing
+/// is ordered by it: not for a checker's eyes.
 static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// The table of fixed buffers of one ring: a [`Registrar`].
@@ -116,8 +115,8 @@ pub struct IoUringBuffers {
 
 /// A buffer in a slot of a ring's table.
 ///
-/// It stays pinned until it is given to [`Registrar::deregister`] or its table is dropped; dropping this value alone
-/// only loses the slot.
+/// It stays pinned until it is given to [`Registrar::deregister`] or its table is dropped; dropping this value
+/// alone only loses the slot.
 #[derive(Debug)]
 #[must_use = "the pages stay pinned until this is deregistered"]
 pub struct FixedBuffer {
@@ -139,8 +138,8 @@ impl FixedBuffer {
         self.range
     }
 
-    /// Whether a request on [`FixedBuffer::index`] may name these bytes. The address in a request is the one in memory,
-    /// no offset; outside of the buffer the kernel answers `EFAULT`.
+    /// Whether a request on [`FixedBuffer::index`] may name these bytes. The address in a request is the one in
+    /// memory, no offset; outside of the buffer the kernel answers `EFAULT`.
     #[inline]
     pub fn holds(&self, address: u64, length: u64) -> bool {
         let (start, bytes) = (self.range.start() * crate::PAGE, self.range.pages() * crate::PAGE);
@@ -240,8 +239,8 @@ impl IoUringBuffers {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets slots from `offset` on to buffers, or to none, and says how many were set: the kernel stops at the first
-    /// that it cannot set. The `io-uring` crate has this call, but keeps that number to itself.
+    /// Sets slots from `offset` on to buffers, or to none, and says how many were set: the kernel stops at the
+    /// first that it cannot set. The `io-uring` crate has this call, but keeps that number to itself.
     fn update(&self, offset: u16, buffers: &[[usize; 2]]) -> io::Result<usize> {
         let update = Update {
             offset: offset.into(),
@@ -253,9 +252,9 @@ impl IoUringBuffers {
         };
         let size = size_of::<Update>() as libc::c_uint;
         #[expect(unsafe_code, reason = "a system call")]
-        // SAFETY: the structure is the one that the call reads, and names an array of that many `iovec`s; both live
-        // through the call, which writes neither. Memory that the array names is pinned, not touched: any address may be
-        // there, mapped or not.
+        // SAFETY: the structure is the one that the call reads, and names an array of that many `iovec`s; both
+        // live through the call, which writes neither. Memory that the array names is pinned, not touched: any
+        // address may be there, mapped or not.
         let set = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
@@ -270,10 +269,11 @@ impl IoUringBuffers {
 }
 
 #[expect(unsafe_code, reason = "promises what the trait asks for")]
-// SAFETY: a buffer in a slot holds its pages, whatever becomes of the mapping, until the slot is cleared, and slots are
-// cleared by `deregister` and `Drop` alone (that nobody else does it is asked of the user, who would break transfers but
-// not memory). A slot is taken by one buffer at a time. After clearing, no request that starts finds the buffer; one that had
-// started holds it in the kernel, and leases outlive transfers. There are no peers.
+// SAFETY: a buffer in a slot holds its pages, whatever becomes of the mapping, until the slot is cleared, and
+// slots are cleared by `deregister` and `Drop` alone (that nobody else does it is asked of the user, who would
+// break transfers but not memory). A slot is taken by one buffer at a time. After clearing, no request that
+// starts finds the buffer; one that had started holds it in the kernel, and leases outlive transfers. There are
+// no peers.
 unsafe impl Registrar for IoUringBuffers {
     type Registration = FixedBuffer;
 
@@ -325,8 +325,8 @@ unsafe impl Registrar for IoUringBuffers {
     }
 }
 
-/// Unregisters the table, and with it what is still registered. Kernels before 6.13 wait there for the requests on fixed
-/// buffers that are under way. In a child of the process that made it: does nothing.
+/// Unregisters the table, and with it what is still registered. Kernels before 6.13 wait there for the requests
+/// on fixed buffers that are under way. In a child of the process that made it: does nothing.
 impl Drop for IoUringBuffers {
     fn drop(&mut self) {
         if self.process != std::process::id() {
@@ -346,8 +346,8 @@ impl Drop for IoUringBuffers {
     }
 }
 
-/// Clears the slots of a batch, neighbours in one call, and takes out of it what was cleared. `call` clears a number of slots
-/// from the first on, at most [`RUN`], and says how many it did.
+/// Clears the slots of a batch, neighbours in one call, and takes out of it what was cleared. `call` clears a
+/// number of slots from the first on, at most [`RUN`], and says how many it did.
 fn clear(
     batch: &mut Vec<FixedBuffer>,
     table: u64,
