@@ -70,12 +70,13 @@ use super::{Limits, Registrar, budget};
 use crate::access::Access;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
-use crate::shim::sync::{Mutex, MutexGuard, PoisonError};
+use crate::shim::sync::{Mutex, MutexGuard};
 use ::io_uring::{IoUring, cqueue, squeue};
 use slots::Slots;
 use std::cmp::Reverse;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::PoisonError;
 
 /// The kernel's limit: `IORING_MAX_REG_BUFFERS`.
 const MOST_SLOTS: u32 = 1 << 14;
