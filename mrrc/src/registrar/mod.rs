@@ -3,6 +3,14 @@
 //! A [`Registrar`] stands for one protection domain: a table of registrations that a device consults. The
 //! cache calls it from any thread, and never holds a lock while it does.
 
+#[cfg_attr(
+    not(all(feature = "io-uring", target_os = "linux")),
+    allow(dead_code, reason = "asked by registrars that pin")
+)]
+pub(crate) mod budget;
+#[cfg(all(feature = "io-uring", target_os = "linux"))]
+pub mod io_uring;
+
 use crate::access::Access;
 use crate::range::PageRange;
 use std::io;
