@@ -15,6 +15,14 @@
 //! 3. [`Reports::apply`]: regions and placeholders in the range are struck out.
 //! 4. [`Reports::lower`].
 
+#[cfg(target_os = "linux")]
+mod mappings;
+#[cfg(target_os = "linux")]
+mod userfaultfd;
+
+#[cfg(target_os = "linux")]
+pub use userfaultfd::Userfaultfd;
+
 use crate::range::PageRange;
 use std::io;
 use std::sync::Arc;

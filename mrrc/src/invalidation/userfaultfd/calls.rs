@@ -1,0 +1,361 @@
+//! The few system calls: opening, registering, reading, waiting. None of them allocates unless it fails to open.
+
+#![expect(unsafe_code, reason = "system calls")]
+
+use super::super::{Change, ChangeKind};
+use super::changes;
+use crate::range::{PAGE, PageRange};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+const API: u64 = 0xaa;
+const USER_MODE_ONLY: libc::c_int = 1;
+const MODE_WP: u64 = 2;
+
+const PAGEFAULT_FLAG_WP: u64 = 1;
+const EVENT_REMAP: u64 = 1 << 2;
+const EVENT_REMOVE: u64 = 1 << 3;
+const EVENT_UNMAP: u64 = 1 << 6;
+const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+const NEEDED: u64 = PAGEFAULT_FLAG_WP | EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP;
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Span {
+    start: u64,
+    length: u64,
+}
+
+#[repr(C)]
+struct Register {
+    span: Span,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct WriteProtect {
+    span: Span,
+    mode: u64,
+}
+
+const UFFDIO: u32 = 0xaa;
+const UFFDIO_API: libc::Ioctl = libc::_IOWR::<Api>(UFFDIO, 0x3f);
+const UFFDIO_REGISTER: libc::Ioctl = libc::_IOWR::<Register>(UFFDIO, 0);
+const UFFDIO_UNREGISTER: libc::Ioctl = libc::_IOR::<Span>(UFFDIO, 1);
+const UFFDIO_WAKE: libc::Ioctl = libc::_IOR::<Span>(UFFDIO, 2);
+const UFFDIO_WRITEPROTECT: libc::Ioctl = libc::_IOWR::<WriteProtect>(UFFDIO, 6);
+
+impl Span {
+    /// None if the range does not fit an address space in bytes.
+    fn of(range: PageRange) -> Option<Self> {
+        Some(Self { start: range.start().checked_mul(PAGE)?, length: range.pages().checked_mul(PAGE)? })
+    }
+}
+
+/// `struct uffd_msg`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    arguments: [u64; 3],
+}
+
+/// What a message says.
+pub(super) enum Event {
+    /// Pages of these ranges, of which there may be none: the old place and the new one of a move, or one range.
+    Changed(ChangeKind, [Option<PageRange>; 2]),
+    /// A thread waits because of a write-protected page at this address.
+    Fault(u64),
+    Unknown,
+}
+
+impl Message {
+    pub(super) const EMPTY: Self = Self { event: 0, reserved: [0; 7], arguments: [0; 3] };
+
+    pub(super) fn event(&self) -> Event {
+        let [a, b, c] = self.arguments;
+        match self.event {
+            0x12 => Event::Fault(b),
+            0x14 => Event::Changed(
+                ChangeKind::Gone,
+                [changes::pages(a, a.saturating_add(c)), changes::pages(b, b.saturating_add(c))],
+            ),
+            0x15 => Event::Changed(ChangeKind::Discarding, [changes::pages(a, b), None]),
+            0x16 => Event::Changed(ChangeKind::Gone, [changes::pages(a, b), None]),
+            _ => Event::Unknown,
+        }
+    }
+}
+
+/// A change of each range that an event names.
+pub(super) fn changes_of(kind: ChangeKind, ranges: [Option<PageRange>; 2]) -> impl Iterator<Item = Change> {
+    ranges.into_iter().flatten().map(move |range| Change { range, kind })
+}
+
+/// The userfaultfd.
+#[derive(Debug)]
+pub(super) struct Descriptor(OwnedFd);
+
+impl Descriptor {
+    /// With the features that monitoring needs, and shared memory where the kernel can watch it.
+    pub(super) fn open() -> Result<Self, Refusal> {
+        match Self::with(NEEDED | WP_HUGETLBFS_SHMEM) {
+            Err(Refusal { operation: Operation::Handshake, .. }) => Self::with(NEEDED),
+            opened => opened,
+        }
+    }
+
+    fn with(features: u64) -> Result<Self, Refusal> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let opened = open(flags | USER_MODE_ONLY).or_else(|error| match error.raw_os_error() {
+            // Before Linux 5.11 there was no such flag.
+            Some(libc::EINVAL) => open(flags),
+            _ => Err(error),
+        });
+        let this = Self(opened.map_err(|source| Refusal { operation: Operation::Open, source })?);
+        let mut api = Api { api: API, features, ioctls: 0 };
+        let refusal = |source| Refusal { operation: Operation::Handshake, source };
+        // SAFETY: reads and writes one `Api`.
+        unsafe { this.ioctl(UFFDIO_API, &mut api) }.map_err(refusal)?;
+        if api.features & NEEDED != NEEDED {
+            return Err(refusal(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        }
+        Ok(this)
+    }
+
+    /// From now on changes to the mappings in the range make messages. Harmless if they did before; holes in
+    /// the range are passed over.
+    pub(super) fn register(&self, range: PageRange) -> io::Result<()> {
+        let span = Span::of(range).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: reads and writes one `Register`. Without write-protected pages a registration alters nothing
+        // that the memory's owner sees.
+        unsafe { self.ioctl(UFFDIO_REGISTER, &mut Register { span, mode: MODE_WP, ioctls: 0 }) }
+    }
+
+    pub(super) fn unregister(&self, range: PageRange) -> io::Result<()> {
+        let mut span = Span::of(range).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: reads one `Span`.
+        unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut span) }
+    }
+
+    /// Whether a thread is on its way from beginning a change of registered memory to having its message read. (Up
+    /// to Linux 5.15 a change can hide another.)
+    pub(super) fn changing(&self) -> bool {
+        // The kernel looks at this before the arguments, and refuses these, which are for no pages.
+        let mut nothing = WriteProtect { span: Span { start: 0, length: 0 }, mode: 0 };
+        // SAFETY: reads one `WriteProtect`.
+        let asked = unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut nothing) };
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+    }
+
+    /// Lets a thread go on that waits because of a write-protected page: we protect none, so it should not have
+    /// been.
+    pub(super) fn resolve(&self, address: u64) {
+        // SAFETY: no memory is involved.
+        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE);
+        let span = || Span { start: address - address % page, length: page };
+        // SAFETY: reads one `WriteProtect`, and takes a protection away.
+        let resolved = unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut WriteProtect { span: span(), mode: 0 }) };
+        if resolved.is_err() {
+            // It tries again, and asks again if it must.
+            // SAFETY: reads one `Span`.
+            let _ = unsafe { self.ioctl(UFFDIO_WAKE, &mut span()) };
+        }
+    }
+
+    /// Takes the messages that wait, as many as there is room for; none is no error.
+    pub(super) fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
+        // SAFETY: the buffer is borrowed for the call, and any bytes make a `Message`.
+        let read = unsafe { libc::read(self.fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
+        match usize::try_from(read) {
+            Ok(bytes) => Ok(bytes / size_of::<Message>()),
+            Err(_) => match io::Error::last_os_error() {
+                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(0),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// Closes the descriptor but keeps its number, which leads to `other` from now on, so that a late call through
+    /// it meets no stranger.
+    pub(super) fn retire(&self, other: &Bell) {
+        // SAFETY: both numbers are owned, and stay so.
+        unsafe { libc::dup3(other.0.as_raw_fd(), self.fd(), libc::O_CLOEXEC) };
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// # Safety
+    /// `argument` is what the request reads and writes.
+    unsafe fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+        // SAFETY: the caller's promise; the argument is borrowed for the call.
+        match unsafe { libc::ioctl(self.fd(), request, std::ptr::from_mut(argument)) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn open(flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    owned(RawFd::try_from(fd).unwrap_or(-1))
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Wakes the thread that waits for messages; once rung it stays rung.
+#[derive(Debug)]
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no memory is involved.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+    }
+
+    pub(super) fn ring(&self) {
+        let one = 1_u64;
+        // SAFETY: reads the eight bytes of `one`. It cannot fail before 2^64 - 2 rings.
+        unsafe { libc::write(self.0.as_raw_fd(), std::ptr::from_ref(&one).cast(), size_of_val(&one)) };
+    }
+}
+
+/// Waits for a message or the bell, or for the time to pass. An early return is no harm to any caller.
+pub(super) fn wait(messages: &Descriptor, bell: Option<&Bell>, timeout: Option<Duration>) {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // Negative numbers are passed over.
+    let mut entries = [entry(messages.fd()), entry(bell.map_or(-1, |bell| bell.0.as_raw_fd()))];
+    let timeout = timeout.map(|time| libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the entries and the time live across the call.
+    unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout, std::ptr::null()) };
+}
+
+/// Runs `f` with every signal blocked: threads that it starts never run a handler of the program's.
+pub(super) fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: plain data, for which zeroes are a value.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: both sets live across the calls.
+    let blocked = unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0
+    };
+    let result = f();
+    if blocked {
+        // SAFETY: as above; the set is what the call before wrote.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    }
+    result
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Open,
+    Handshake,
+}
+
+/// Why there is no userfaultfd here.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    operation: Operation,
+    source: io::Error,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (operation, remedy) = match (self.operation, self.source.raw_os_error()) {
+            (Operation::Open, Some(libc::ENOSYS)) => {
+                ("userfaultfd(2)", "the kernel is built without CONFIG_USERFAULTFD")
+            }
+            (Operation::Open, Some(libc::EPERM)) => (
+                "userfaultfd(2)",
+                "a container's filter of system calls forbids it: allow userfaultfd in its seccomp profile (before \
+                 Linux 5.11: set the sysctl vm.unprivileged_userfaultfd to 1)",
+            ),
+            (Operation::Open, Some(libc::EMFILE | libc::ENFILE)) => {
+                ("userfaultfd(2)", "too many files are open: raise RLIMIT_NOFILE")
+            }
+            (Operation::Open, _) => ("userfaultfd(2)", "no remedy is known"),
+            (Operation::Handshake, _) => (
+                "UFFDIO_API",
+                "the kernel lacks events of unmapping or write-protect mode: Linux 5.7 on x86-64, 6.10 on arm64",
+            ),
+        };
+        let source = &self.source;
+        write!(f, "{operation}: {source}; {remedy}, or invalidate explicitly")
+    }
+}
+
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.source.kind(), refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_sizes_are_the_kernels() {
+        assert_eq!(UFFDIO_API as u32, 0xc018_aa3f);
+        assert_eq!(UFFDIO_REGISTER as u32, 0xc020_aa00);
+        assert_eq!(UFFDIO_UNREGISTER as u32, 0x8010_aa01);
+        assert_eq!(UFFDIO_WAKE as u32, 0x8010_aa02);
+        assert_eq!(UFFDIO_WRITEPROTECT as u32, 0xc018_aa06);
+        assert_eq!(size_of::<Message>(), 32);
+    }
+
+    #[test]
+    fn a_refusal_names_the_operation_and_the_remedy() {
+        let said = |operation, errno| {
+            io::Error::from(Refusal { operation, source: io::Error::from_raw_os_error(errno) }).to_string()
+        };
+        assert!(said(Operation::Open, libc::EPERM).contains("seccomp"));
+        assert!(said(Operation::Open, libc::ENOSYS).contains("CONFIG_USERFAULTFD"));
+        assert!(said(Operation::Handshake, libc::EINVAL).starts_with("UFFDIO_API"));
+    }
+
+    #[test]
+    fn a_message_says_what_changed() {
+        let message = |event, arguments| Message { event, arguments, ..Message::EMPTY };
+        let changes = |message: Message| match message.event() {
+            Event::Changed(kind, ranges) => {
+                changes_of(kind, ranges).map(|c| (c.range.start(), c.range.end())).collect()
+            }
+            _ => vec![],
+        };
+        assert_eq!(changes(message(0x16, [0x1000, 0x3000, 0])), [(1, 3)]);
+        assert_eq!(changes(message(0x14, [0x1000, 0x9000, 0x2000])), [(1, 3), (9, 11)]);
+        assert_eq!(changes(message(0x14, [0x1000, 0x9000, 0])), []);
+        assert_eq!(changes(message(0x99, [0x1000, 0x9000, 0])), []);
+        assert!(matches!(message(0x12, [0, 0x1000, 0]).event(), Event::Fault(0x1000)));
+    }
+}

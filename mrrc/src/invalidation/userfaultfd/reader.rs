@@ -1,0 +1,229 @@
+//! The monitor's thread: reads what changed and tells the cache.
+//!
+//! A thread of the program that unmaps watched memory waits until this one has read the message. So this one may
+//! not wait for anything that such a thread can hold: it never allocates or frees, it never takes the table's lock,
+//! it only *tries* the cache's lock (in [`Reports::apply`]) and reads on while that is taken, and the one lock it
+//! takes, [`Shared::gone`], is never held by anybody while memory is allocated, freed or unmapped.
+
+use super::super::{Change, ChangeKind, Reports};
+use super::calls::{self, Bell, Descriptor, Event, Message};
+use super::changes::Changes;
+use super::lock;
+use crate::range::PageRange;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Messages read in one go, and goes in one session: the changes are applied at least that often.
+const MESSAGES: usize = 16;
+const GOES: usize = 8;
+
+/// How long a stop waits for the cache's lock before what was read is left unapplied, with the flag raised.
+const LAST_ATTEMPTS: Duration = Duration::from_secs(1);
+
+/// What the thread shares with the callers of the monitor.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) descriptor: Descriptor,
+    pub(super) bell: Bell,
+    /// The process whose memory is watched: a child that was forked off has a copy of all this, and no thread.
+    pub(super) process: u32,
+    state: AtomicU8,
+    /// Odd from before messages are taken until those of them that end registrations are in `gone`.
+    sessions: AtomicU64,
+    /// Registrations that have ended, for the table.
+    gone: Mutex<Changes>,
+}
+
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    New,
+    Running,
+    /// Messages are read, so that nobody waits for them, and no longer reported.
+    Failed,
+    /// Mappings are being unregistered; nothing new is registered, and messages are read as before.
+    Stopping,
+    /// The thread ends.
+    Stopped,
+}
+
+impl Shared {
+    pub(super) fn new(descriptor: Descriptor, bell: Bell) -> Self {
+        Self {
+            descriptor,
+            bell,
+            process: std::process::id(),
+            state: AtomicU8::new(State::New as u8),
+            sessions: AtomicU64::new(0),
+            gone: Mutex::new(Changes::new()),
+        }
+    }
+
+    pub(super) fn is(&self, state: State) -> bool {
+        self.state.load(Ordering::SeqCst) == state as u8
+    }
+
+    pub(super) fn set(&self, state: State) {
+        self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// Only with this answer does the table speak the truth, once what is `gone` is taken out of it.
+    pub(super) fn quiet(&self) -> Option<u64> {
+        Some(self.sessions.load(Ordering::SeqCst)).filter(|session| session.is_multiple_of(2))
+    }
+
+    /// Takes the list of registrations that have ended.
+    pub(super) fn take_gone(&self) -> Option<Changes> {
+        let mut gone = lock(&self.gone);
+        if gone.is_empty() {
+            return None;
+        }
+        let taken = gone.clone();
+        gone.clear();
+        Some(taken)
+    }
+}
+
+pub(super) struct Reader {
+    pub(super) shared: Arc<Shared>,
+    pub(super) reports: Arc<dyn Reports>,
+    batch: Changes,
+    /// Whether a raise waits for its lower.
+    raised: bool,
+    deadline: Option<Instant>,
+}
+
+impl Reader {
+    pub(super) fn new(shared: Arc<Shared>, reports: Arc<dyn Reports>) -> Self {
+        Self { shared, reports, batch: Changes::new(), raised: false, deadline: None }
+    }
+
+    /// Until the monitor is stopped.
+    pub(super) fn run(mut self) {
+        match caught(|| self.report()) {
+            Some(Ok(())) => {}
+            Some(Err(_)) => self.fail(false),
+            None => self.fail(true),
+        }
+    }
+
+    fn report(&mut self) -> io::Result<()> {
+        loop {
+            calls::wait(&self.shared.descriptor, Some(&self.shared.bell), None);
+            if self.shared.is(State::Stopped) {
+                return Ok(());
+            }
+            // First this, for the change that is read next is over for whoever made it.
+            self.reports.raise();
+            self.raised = true;
+            let mut attempt = 0;
+            loop {
+                self.read()?;
+                if self.batch.is_empty() || self.reports.apply(self.batch.as_slice()) {
+                    break;
+                }
+                if self.out_of_time() {
+                    return Ok(());
+                }
+                self.pause(attempt, true);
+                attempt += 1;
+            }
+            self.batch.clear();
+            self.raised = false;
+            self.reports.lower();
+        }
+    }
+
+    /// Takes the messages that wait, or a good many of them.
+    fn read(&mut self) -> io::Result<()> {
+        self.shared.sessions.fetch_add(1, Ordering::SeqCst);
+        let read = self.read_some();
+        self.shared.sessions.fetch_add(1, Ordering::SeqCst);
+        read
+    }
+
+    fn read_some(&mut self) -> io::Result<()> {
+        let mut messages = [Message::EMPTY; MESSAGES];
+        for _ in 0..GOES {
+            let read = self.shared.descriptor.read(&mut messages)?;
+            for message in &messages[..read] {
+                match message.event() {
+                    Event::Changed(kind, ranges) => {
+                        for change in calls::changes_of(kind, ranges) {
+                            self.batch.push(change);
+                            if kind == ChangeKind::Gone {
+                                lock(&self.shared.gone).push(change);
+                            }
+                        }
+                    }
+                    Event::Fault(address) => self.shared.descriptor.resolve(address),
+                    Event::Unknown => {}
+                }
+            }
+            if read < MESSAGES {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Between attempts: briefly at work at first, then asleep unless a message comes.
+    fn pause(&self, attempt: u32, readable: bool) {
+        const SPINS: u32 = 4;
+        let time = Duration::from_micros(50 << attempt.saturating_sub(SPINS).min(4));
+        if attempt < SPINS {
+            (0..16 << attempt).for_each(|_| std::hint::spin_loop());
+        } else if readable {
+            calls::wait(&self.shared.descriptor, None, Some(time));
+        } else {
+            std::thread::sleep(time);
+        }
+    }
+
+    fn out_of_time(&mut self) -> bool {
+        self.shared.is(State::Stopped)
+            && Instant::now() > *self.deadline.get_or_insert_with(|| Instant::now() + LAST_ATTEMPTS)
+    }
+
+    /// Something in here or in the cache panicked, or the descriptor is no userfaultfd any longer. Nothing that is
+    /// cached can be trusted, and still nobody may wait for this thread: so messages are read as long as there
+    /// are any. Closing the descriptor would not do, as a forked child may hold a copy that keeps it alive.
+    fn fail(mut self, mut readable: bool) {
+        let _ = self.shared.state.compare_exchange(
+            State::Running as u8,
+            State::Failed as u8,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        if !self.raised {
+            let _ = caught(|| self.reports.raise());
+        }
+        let everything = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
+        for attempt in 0.. {
+            readable = readable && self.read().is_ok();
+            self.batch.clear();
+            match caught(|| self.reports.apply(&everything)) {
+                Some(true) => {
+                    let _ = caught(|| self.reports.lower());
+                    break;
+                }
+                Some(false) if !self.out_of_time() => self.pause(attempt, readable),
+                // Left raised: every look-up takes the lock and finds a cache that cannot be told.
+                _ => break,
+            }
+        }
+        while readable && !self.shared.is(State::Stopped) {
+            calls::wait(&self.shared.descriptor, Some(&self.shared.bell), None);
+            readable = self.read().is_ok();
+            self.batch.clear();
+        }
+    }
+}
+
+fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
+    // What the panic carries is not freed: this thread does not free.
+    catch_unwind(AssertUnwindSafe(f)).map_err(std::mem::forget).ok()
+}

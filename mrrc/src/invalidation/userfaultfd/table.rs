@@ -1,0 +1,250 @@
+//! Which mappings are registered with the kernel, and which pages of them regions still need.
+//!
+//! Two books, kept apart on purpose. The first holds the pages that are registered, mapping by mapping; a change
+//! cuts pieces out of it. The second counts, page by page, the regions that rely on being watched, and knows
+//! nothing of mappings: however these are split, moved, or made anew at the same address, a region counts from
+//! its [`Table::want`] to its [`Table::release`]. A mapping may be unregistered when no page of it counts.
+
+use crate::range::PageRange;
+use rangemap::RangeMap;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    /// By first page; they do not overlap.
+    registered: BTreeMap<u64, Registered>,
+    /// How many regions rely on a page; pages of none are absent.
+    wanted: RangeMap<u64, u32>,
+    /// How many of `registered` are idle.
+    idle: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Registered {
+    end: u64,
+    /// No page of it is wanted.
+    idle: bool,
+}
+
+impl Table {
+    /// Whether every page of the range is registered.
+    pub(super) fn covers(&self, range: PageRange) -> bool {
+        let mut next = range.start();
+        while next < range.end() {
+            match self.registered.range(..=next).next_back() {
+                Some((_, mapping)) if mapping.end > next => next = mapping.end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// The pages are registered.
+    pub(super) fn add(&mut self, range: PageRange) {
+        self.remove(range);
+        self.insert(range.start(), range.end());
+    }
+
+    /// The pages may be registered no longer.
+    pub(super) fn remove(&mut self, range: PageRange) {
+        while let Some((start, mapping)) = self.first_overlapping(range) {
+            self.registered.remove(&start);
+            self.idle -= mapping.idle as usize;
+            if start < range.start() {
+                self.insert(start, range.start());
+            }
+            if range.end() < mapping.end {
+                self.insert(range.end(), mapping.end);
+            }
+        }
+    }
+
+    /// One region more relies on the pages.
+    pub(super) fn want(&mut self, range: PageRange) {
+        let mut next = range.start();
+        for (start, end, count) in self.counts(range) {
+            if next < start {
+                self.wanted.insert(next..start, 1);
+            }
+            self.wanted.insert(start..end, count.saturating_add(1));
+            next = end;
+        }
+        if next < range.end() {
+            self.wanted.insert(next..range.end(), 1);
+        }
+        let idle = &mut self.idle;
+        let first = self.registered.range(..=range.start()).next_back().map_or(range.start(), |(&start, _)| start);
+        for (_, mapping) in self.registered.range_mut(first..range.end()) {
+            if mapping.end > range.start() && std::mem::take(&mut mapping.idle) {
+                *idle -= 1;
+            }
+        }
+    }
+
+    /// One region less relies on the pages: the same as were wanted.
+    pub(super) fn release(&mut self, range: PageRange) {
+        for (start, end, count) in self.counts(range) {
+            match count {
+                1 => self.wanted.remove(start..end),
+                // So many that the count stuck: they stay.
+                u32::MAX => {}
+                _ => self.wanted.insert(start..end, count - 1),
+            }
+        }
+        let (wanted, idle) = (&self.wanted, &mut self.idle);
+        let first = self.registered.range(..=range.start()).next_back().map_or(range.start(), |(&start, _)| start);
+        for (&start, mapping) in self.registered.range_mut(first..range.end()) {
+            if mapping.end > range.start() && !mapping.idle && !wanted.overlaps(&(start..mapping.end)) {
+                mapping.idle = true;
+                *idle += 1;
+            }
+        }
+    }
+
+    /// How many mappings are registered though no region needs them.
+    pub(super) fn idle(&self) -> usize {
+        self.idle
+    }
+
+    /// Takes the idle mappings out.
+    pub(super) fn take_idle(&mut self) -> Vec<PageRange> {
+        let mut taken = Vec::with_capacity(self.idle);
+        self.registered.retain(|&start, mapping| {
+            if mapping.idle {
+                taken.push(PageRange::between(start, mapping.end));
+            }
+            !mapping.idle
+        });
+        self.idle = 0;
+        taken
+    }
+
+    fn insert(&mut self, start: u64, end: u64) {
+        let idle = !self.wanted.overlaps(&(start..end));
+        self.idle += idle as usize;
+        self.registered.insert(start, Registered { end, idle });
+    }
+
+    fn first_overlapping(&self, range: PageRange) -> Option<(u64, Registered)> {
+        let before = self.registered.range(..range.start()).next_back().filter(|(_, held)| held.end > range.start());
+        let first = before.or_else(|| self.registered.range(range.start()..range.end()).next());
+        first.map(|(&start, &mapping)| (start, mapping))
+    }
+
+    /// The counts within a range, cut to it.
+    fn counts(&self, range: PageRange) -> Vec<(u64, u64, u32)> {
+        let cut = |held: &std::ops::Range<u64>| (held.start.max(range.start()), held.end.min(range.end()));
+        let held = self.wanted.overlapping(range.start()..range.end());
+        held.map(|(pages, &count)| (cut(pages).0, cut(pages).1, count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        PageRange::between(start, end)
+    }
+
+    #[test]
+    fn a_hole_torn_into_a_mapping_is_no_longer_covered() {
+        let mut table = Table::default();
+        table.add(range(10, 20));
+        table.add(range(20, 30));
+        assert!(table.covers(range(12, 28)));
+        table.remove(range(15, 16));
+        assert!(!table.covers(range(12, 28)) && table.covers(range(10, 15)) && table.covers(range(16, 30)));
+    }
+
+    #[test]
+    fn a_region_of_the_mapping_that_was_there_before_does_not_count_for_the_new_one() {
+        let mut table = Table::default();
+        table.add(range(10, 20));
+        table.want(range(12, 14)); // old
+        table.remove(range(10, 20));
+        table.add(range(10, 20));
+        table.want(range(12, 14)); // new
+        table.release(range(12, 14)); // old: deregistered late
+        assert_eq!((table.idle(), table.take_idle()), (0, vec![]));
+        table.release(range(12, 14));
+        assert_eq!((table.idle(), table.take_idle()), (1, vec![range(10, 20)]));
+    }
+
+    #[test]
+    fn releasing_what_nobody_wanted_takes_nothing_from_others() {
+        let mut table = Table::default();
+        table.add(range(10, 20));
+        table.want(range(10, 12));
+        table.release(range(12, 20));
+        assert_eq!(table.idle(), 0);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u64, u64),
+        Remove(u64, u64),
+        Want(u64, u64),
+        Release(usize),
+        Sweep,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let span = || (0_u64..30, 1_u64..8);
+        prop::collection::vec(
+            prop_oneof![
+                span().prop_map(|(start, pages)| Step::Add(start, pages)),
+                span().prop_map(|(start, pages)| Step::Remove(start, pages)),
+                span().prop_map(|(start, pages)| Step::Want(start, pages)),
+                any::<usize>().prop_map(Step::Release),
+                Just(Step::Sweep),
+            ],
+            1..80,
+        )
+    }
+
+    proptest! {
+        /// Against sets of single pages and a list of the regions that live.
+        #[test]
+        fn both_books_agree_with_naive_ones(steps in steps()) {
+            let mut table = Table::default();
+            let mut registered = [false; 40];
+            let mut regions = Vec::new();
+            for step in steps {
+                let span = |start: u64, pages: u64| range(start, start + pages);
+                match step {
+                    Step::Add(start, pages) => {
+                        table.add(span(start, pages));
+                        registered[start as usize..][..pages as usize].fill(true);
+                    }
+                    Step::Remove(start, pages) => {
+                        table.remove(span(start, pages));
+                        registered[start as usize..][..pages as usize].fill(false);
+                    }
+                    Step::Want(start, pages) => {
+                        table.want(span(start, pages));
+                        regions.push(span(start, pages));
+                    }
+                    Step::Release(_) if regions.is_empty() => {}
+                    Step::Release(index) => table.release(regions.swap_remove(index % regions.len())),
+                    Step::Sweep => {
+                        let count = table.idle();
+                        let idle = table.take_idle();
+                        prop_assert_eq!(count, idle.len());
+                        for mapping in idle {
+                            prop_assert!(!regions.iter().any(|region: &PageRange| region.overlaps(mapping)));
+                            registered[mapping.start() as usize..mapping.end() as usize].fill(false);
+                        }
+                        for mapping in table.registered.iter().map(|(&start, held)| range(start, held.end)) {
+                            prop_assert!(regions.iter().any(|region| region.overlaps(mapping)));
+                        }
+                    }
+                }
+                for page in 0..40 {
+                    prop_assert_eq!(table.covers(range(page, page + 1)), registered[page as usize]);
+                }
+            }
+        }
+    }
+}
