@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use io_uring::IoUring;
-//! use mrrc::registrar::{Registrar, io_uring::IoUringBuffers};
+//! use mrrc::registrar::{Registered, Registrar, io_uring::IoUringBuffers};
 //! use mrrc::{Access, PageRange};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let buffer = vec![0_u8; 8192];
@@ -17,7 +17,7 @@
 //! let pinned = table.register(range, Access::LOCAL)?; // a cache does this
 //! assert!(pinned.holds(buffer.as_ptr() as u64, 8192));
 //! // … opcode::ReadFixed::new(file, address, length, pinned.index()) …
-//! table.deregister(&mut vec![pinned])?;
+//! table.deregister(&mut vec![Registered { range, access: Access::LOCAL, registration: pinned }])?;
 //! # Ok(())
 //! # }
 //! ```
@@ -66,7 +66,7 @@
 
 mod slots;
 
-use super::{Limits, Registrar, budget};
+use super::{Limits, Registered, Registrar, budget};
 use crate::access::Access;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
@@ -311,7 +311,7 @@ unsafe impl Registrar for IoUringBuffers {
         }
     }
 
-    fn deregister(&self, batch: &mut Vec<FixedBuffer>) -> io::Result<()> {
+    fn deregister(&self, batch: &mut Vec<Registered<FixedBuffer>>) -> io::Result<()> {
         clear(batch, self.id, |first, count| {
             self.clearing_calls.fetch_add(1, Ordering::Relaxed);
             let done = self.update(first, &EMPTY[..count])?;
@@ -359,19 +359,19 @@ impl Drop for IoUringBuffers {
 
 /// Clears the slots of a batch, neighbours in one call, and takes out of it what was cleared. `call` clears a
 /// number of slots from the first on, at most [`RUN`], and says how many it did.
-fn clear(
-    batch: &mut Vec<FixedBuffer>,
+fn clear<T: AsRef<FixedBuffer>>(
+    batch: &mut Vec<T>,
     table: u64,
     mut call: impl FnMut(u16, usize) -> io::Result<usize>,
 ) -> io::Result<()> {
     // The lowest slot last, to be cut off; what is not of this table first, to be left.
-    batch.sort_unstable_by_key(|buffer| Reverse((buffer.table != table, buffer.slot)));
-    while let Some(lowest) = batch.last() {
+    batch.sort_unstable_by_key(|buffer| Reverse((buffer.as_ref().table != table, buffer.as_ref().slot)));
+    while let Some(lowest) = batch.last().map(AsRef::as_ref) {
         if lowest.table != table {
             return Err(refusal(format!("{} fixed buffers belong to the table of another ring", batch.len())));
         }
         let first = lowest.slot;
-        let neighbours = batch.iter().rev().zip(first..).take(RUN);
+        let neighbours = batch.iter().map(AsRef::as_ref).rev().zip(first..).take(RUN);
         let run = neighbours.take_while(|(buffer, slot)| buffer.table == table && buffer.slot == *slot).count();
         let done = call(first, run)?.min(run);
         if done == 0 {
@@ -380,6 +380,13 @@ fn clear(
         batch.truncate(batch.len() - done);
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl AsRef<FixedBuffer> for FixedBuffer {
+    fn as_ref(&self) -> &FixedBuffer {
+        self
+    }
 }
 
 fn refusal(message: String) -> io::Error {

@@ -70,6 +70,12 @@ pub struct Registered<T> {
     pub registration: T,
 }
 
+impl<T> AsRef<T> for Registered<T> {
+    fn as_ref(&self) -> &T {
+        &self.registration
+    }
+}
+
 /// How much a registrar can have registered at once. `None` is no limit of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
