@@ -298,7 +298,7 @@ fn named(kind: Option<MonitorKind>) -> Result<Box<dyn Monitor>, BuildError> {
     match kind {
         Some(MonitorKind::Explicit) => Ok(Box::new(crate::invalidation::Explicit)),
         #[cfg(target_os = "linux")]
-        Some(MonitorKind::Userfaultfd) | None => crate::invalidation::userfaultfd::Userfaultfd::new()
+        Some(MonitorKind::Userfaultfd) | None => crate::invalidation::Userfaultfd::new()
             .map(|monitor| Box::new(monitor) as Box<dyn Monitor>)
             .map_err(|source| BuildError::Monitor { monitor: "userfaultfd", source }),
         #[cfg(not(target_os = "linux"))]
