@@ -147,8 +147,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 books.sweep(desk);
             }
             let (core, mut leases) = books.parts(desk);
-            match core.ask(&ask, &mut leases) {
-                Ok(_) => break,
+            let answer = core.ask(&ask, &mut leases).map(drop);
+            // Also where there was no room: what the request would have replaced may have left.
+            books.collect_outcome(desk);
+            match answer {
+                Ok(()) => break,
                 Err(source) => {
                     let waited = self.begun.elapsed();
                     let left = shared.terms.room_wait.saturating_sub(waited);
@@ -163,7 +166,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 }
             }
         }
-        books.collect_outcome(desk);
         let books = &mut *books;
         for &segment in books.core.outcome().segments() {
             match segment {
