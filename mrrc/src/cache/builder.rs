@@ -1,14 +1,14 @@
 //! How a cache is made: what the program says, what the environment says, and what is the default.
 //!
-//! A setting comes from the first of these that has it: an environment variable ([`Builder::environment`]
-//! reads them; they are for whoever runs the program), the program's call, the default. Then the limits of the
-//! registrar apply: nothing can be set above them.
+//! A setting comes from the first of these that has it: an environment variable, which is for whoever runs
+//! the program; the program's call; the default. Then the limits of the registrar apply: nothing can be set above
+//! them.
 
 use super::barrier::Barrier;
 use super::books::Amount;
 use super::shared::{Listener, Shared, Terms};
 use super::times::Times;
-use super::{Cache, leave};
+use super::{Cache, environment, leave};
 use crate::config::{Config, ConfigError};
 use crate::cost::Linear;
 use crate::invalidation::Monitor;
@@ -27,6 +27,23 @@ const PAGES: u64 = 1 << 18;
 
 /// Makes a [`Cache`]. From [`Cache::builder`].
 ///
+/// Environment variables win over what the program says, because who runs a program knows the machine:
+///
+/// | variable | |
+/// | --- | --- |
+/// | `MRRC_CAPACITY` | bytes: `64M` ([`Builder::capacity_bytes`]) |
+/// | `MRRC_MAX_REGIONS` | a number ([`Builder::max_regions`]) |
+/// | `MRRC_POLICY` | `mrrc`, `sieve`, … ([`Builder::policy`]) |
+/// | `MRRC_RESORT`, `MRRC_EVICT` | fractions of the capacity ([`Config`]) |
+/// | `MRRC_COST` | `paper`, `fmr`, `io-uring` or four constants ([`Linear`]) |
+/// | `MRRC_MONITOR` | `userfaultfd` or `explicit` ([`Builder::monitor`]) |
+/// | `MRRC_WAIT_FOR_ROOM`, `MRRC_PATIENCE`, `MRRC_DISCARD_BAR` | times: `500us`, `20ms`, `1s` |
+/// | `MRRC_RETRIES`, `MRRC_MAX_SEGMENTS` | numbers |
+/// | `MRRC_BACKGROUND`, `MRRC_HISTOGRAMS`, `MRRC_FENCE` | `on` or `off` |
+///
+/// An empty variable counts as unset; other `MRRC_` variables are left to others, but a name that looks like a slip of
+/// one of these is an error. [`Builder::ignore_environment`] reads none.
+///
 /// ```
 /// use mrrc::invalidation::Explicit;
 /// use mrrc::registrar::model::Dummy;
@@ -44,6 +61,7 @@ pub struct Builder<R: Registrar> {
     registrar: R,
     pub(super) settings: Settings,
     monitor: Option<Box<dyn Monitor>>,
+    reads_environment: bool,
 }
 
 /// What can be set, by the program or by the environment.
@@ -120,7 +138,7 @@ pub enum BuildError {
 
 impl<R: Registrar> Builder<R> {
     pub(super) fn new(registrar: R) -> Self {
-        Self { registrar, settings: Settings::default(), monitor: None }
+        Self { registrar, settings: Settings::default(), monitor: None, reads_environment: true }
     }
 
     /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
@@ -213,12 +231,21 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
+    /// Environment variables are not read: for tests, and where nobody but the program may decide.
+    pub fn ignore_environment(mut self) -> Self {
+        self.reads_environment = false;
+        self
+    }
+
     /// Makes the cache.
     ///
     /// # Errors
     /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
     pub fn build(self) -> Result<Cache<R>, BuildError> {
-        let Self { registrar, settings, monitor } = self;
+        let Self { registrar, mut settings, monitor, reads_environment } = self;
+        if reads_environment {
+            environment::read(environment::of_process(), &mut settings)?;
+        }
         let limits = checked(&registrar)?;
         let mut config = settings.config.clone().unwrap_or_else(|| Config::new(0));
         config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);

@@ -14,7 +14,7 @@
 //! | `leave.rs` | deregistration, the background, the end of a cache |
 //! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
 //! | `lease.rs` | what the caller gets |
-//! | `builder.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
+//! | `builder.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
 
 use crate::access::Access;
 use crate::range::PageRange;
@@ -25,6 +25,7 @@ use std::time::Instant;
 mod barrier;
 mod books;
 mod builder;
+mod environment;
 mod error;
 mod gate;
 mod hit;

@@ -1,0 +1,307 @@
+//! Settings by environment variables, for whoever runs a program that they cannot change.
+
+use super::builder::{BuildError, MonitorKind, Settings};
+use crate::cost::Linear;
+use crate::policy::PolicyKind;
+use crate::range::PAGE;
+use std::time::Duration;
+
+/// A variable: its name after `MRRC_`, what it may be, and what it sets.
+struct Variable {
+    name: &'static str,
+    expected: &'static str,
+    set: fn(&str, &mut Settings) -> Option<()>,
+}
+
+/// What can be set. The documentation of [`Builder`](super::Builder) has the same table.
+const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "CAPACITY",
+        expected: "bytes, with K, M, G or T if you like: 64M",
+        set: |text, settings| {
+            settings.capacity_pages = Some(bytes(text)? / PAGE);
+            Some(())
+        },
+    },
+    Variable {
+        name: "MAX_REGIONS",
+        expected: "a number, 1 or more",
+        set: |text, settings| {
+            settings.max_regions = Some(text.parse().ok().filter(|&regions| regions > 0)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "POLICY",
+        expected: "the name of a policy: mrrc, pindown, fmrd, sieve, s3fifo, gdsf, lirs, …",
+        set: |text, settings| {
+            settings.policy = Some(text.parse::<PolicyKind>().ok()?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "RESORT",
+        expected: "a fraction of the capacity, from 0 to 1",
+        set: |text, settings| {
+            settings.resort = Some(fraction(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "EVICT",
+        expected: "a fraction of the capacity, from 0 to 1",
+        set: |text, settings| {
+            settings.evict = Some(fraction(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "COST",
+        expected: "a cost model: paper, fmr, io-uring, or four constants",
+        set: |text, settings| {
+            settings.costs = Some(text.parse::<Linear>().ok()?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "MONITOR",
+        expected: "userfaultfd or explicit",
+        set: |text, settings| {
+            settings.monitor = Some(match text {
+                "explicit" => MonitorKind::Explicit,
+                #[cfg(target_os = "linux")]
+                "userfaultfd" => MonitorKind::Userfaultfd,
+                _ => return None,
+            });
+            Some(())
+        },
+    },
+    Variable {
+        name: "WAIT_FOR_ROOM",
+        expected: "a time: 0, 500us, 20ms, 2s",
+        set: |text, settings| {
+            settings.room_wait = Some(time(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "PATIENCE",
+        expected: "a time: 500us, 20ms, 10s",
+        set: |text, settings| {
+            settings.patience = Some(time(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "DISCARD_BAR",
+        expected: "a time: 0, 500us, 20ms, 1s",
+        set: |text, settings| {
+            settings.bar = Some(time(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "RETRIES",
+        expected: "a number",
+        set: |text, settings| {
+            settings.retries = Some(text.parse().ok()?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "MAX_SEGMENTS",
+        expected: "a number, 1 or more",
+        set: |text, settings| {
+            settings.max_segments = Some(text.parse().ok().filter(|&segments| segments > 0)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "BACKGROUND",
+        expected: "on or off",
+        set: |text, settings| {
+            settings.background = Some(switch(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "HISTOGRAMS",
+        expected: "on or off",
+        set: |text, settings| {
+            settings.histograms = Some(switch(text)?);
+            Some(())
+        },
+    },
+    Variable {
+        name: "FENCE",
+        expected: "on or off",
+        set: |text, settings| {
+            settings.fence = Some(switch(text)?);
+            Some(())
+        },
+    },
+];
+
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << unit)
+}
+
+fn fraction(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|value| (0.0..=1.0).contains(value))
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "on" | "1" | "true" | "yes" => Some(true),
+        "off" | "0" | "false" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+fn time(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number = digits.parse::<u64>().ok()?;
+    match &text[digits.len()..] {
+        "" if number == 0 => Some(Duration::ZERO),
+        "us" => Some(Duration::from_micros(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        _ => None,
+    }
+}
+
+/// Reads the variables. The text of a value is trimmed; an empty one counts as unset.
+pub(super) fn read(
+    variables: impl IntoIterator<Item = (String, String)>,
+    settings: &mut Settings,
+) -> Result<(), BuildError> {
+    for (name, value) in variables {
+        let Some(short) = name.strip_prefix("MRRC_") else { continue };
+        let text = value.trim();
+        let Some(variable) = VARIABLES.iter().find(|variable| variable.name == short) else {
+            // Not ours, or misspelt: a setting that is silently not made is worse than a program that will not start.
+            if let Some(meant) = VARIABLES.iter().find(|variable| is_near(variable.name, short)) {
+                let expected = format!("there is no such setting: did you mean MRRC_{}?", meant.name);
+                return Err(BuildError::Variable { name, value, expected });
+            }
+            continue;
+        };
+        if !text.is_empty() && (variable.set)(text, settings).is_none() {
+            let expected = format!("expected {}", variable.expected);
+            return Err(BuildError::Variable { name, value, expected });
+        }
+    }
+    Ok(())
+}
+
+/// Whether one is a slip of the other: the case, or one or two letters.
+fn is_near(name: &str, typed: &str) -> bool {
+    let (a, b) = (name.as_bytes(), typed.to_ascii_uppercase().into_bytes());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = corner + usize::from(x != y);
+            corner = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()] <= 2.min(name.len() / 4)
+}
+
+/// The variables of this process.
+pub(super) fn of_process() -> impl Iterator<Item = (String, String)> {
+    // A name that is no text is no setting of ours.
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with("MRRC_"))?;
+        Some((name, value.to_string_lossy().into_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings, BuildError> {
+        let mut settings = Settings::default();
+        read(variables.iter().map(|&(name, value)| (name.into(), value.into())), &mut settings)?;
+        Ok(settings)
+    }
+
+    #[test]
+    fn every_variable_sets_what_it_says() {
+        let set = settings(&[
+            ("MRRC_CAPACITY", "64M"),
+            ("MRRC_MAX_REGIONS", "1000"),
+            ("MRRC_POLICY", "sieve"),
+            ("MRRC_RESORT", "0.25"),
+            ("MRRC_EVICT", "0.2"),
+            ("MRRC_COST", "fmr"),
+            ("MRRC_MONITOR", "explicit"),
+            ("MRRC_WAIT_FOR_ROOM", "20ms"),
+            ("MRRC_PATIENCE", "3s"),
+            ("MRRC_DISCARD_BAR", "0"),
+            ("MRRC_RETRIES", "2"),
+            ("MRRC_MAX_SEGMENTS", "1"),
+            ("MRRC_BACKGROUND", "off"),
+            ("MRRC_HISTOGRAMS", "on"),
+            ("MRRC_FENCE", "1"),
+            ("PATH", "/bin"),
+        ])
+        .unwrap();
+        assert_eq!((set.capacity_pages, set.max_regions), (Some(16_384), Some(1000)));
+        assert_eq!((set.policy, set.resort, set.evict), (Some(PolicyKind::Sieve), Some(0.25), Some(0.2)));
+        assert_eq!((set.costs, set.monitor), (Some(Linear::FMR), Some(MonitorKind::Explicit)));
+        assert_eq!(set.room_wait, Some(Duration::from_millis(20)));
+        assert_eq!((set.patience, set.bar), (Some(Duration::from_secs(3)), Some(Duration::ZERO)));
+        assert_eq!((set.retries, set.max_segments), (Some(2), Some(1)));
+        assert_eq!((set.background, set.histograms, set.fence), (Some(false), Some(true), Some(true)));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, size) in [("4096", 4096), ("4k", 4096), ("1MiB", 1 << 20), ("2GB", 2 << 30), ("1T", 1 << 40)] {
+            assert_eq!(bytes(text), Some(size), "{text}");
+        }
+        for text in ["", "M", "1.5G", "-1", "1X", "99999999999T", "1 M", "½"] {
+            assert_eq!(bytes(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_with_what_would() {
+        for (name, value) in [
+            ("MRRC_CAPACITY", "lots"),
+            ("MRRC_MAX_REGIONS", "0"),
+            ("MRRC_POLICY", "best"),
+            ("MRRC_EVICT", "1.5"),
+            ("MRRC_RESORT", "NaN"),
+            ("MRRC_COST", "free"),
+            ("MRRC_MONITOR", "none"),
+            ("MRRC_PATIENCE", "10"),
+            ("MRRC_RETRIES", "-1"),
+            ("MRRC_BACKGROUND", "maybe"),
+        ] {
+            let error = settings(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value) && error.contains("expected"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_slip_is_no_silence_and_other_peoples_variables_are_left_alone() {
+        let error = settings(&[("MRRC_CAPACTIY", "64M")]).unwrap_err().to_string();
+        assert!(error.contains("did you mean MRRC_CAPACITY"), "{error}");
+        assert!(settings(&[("MRRC_policy", "mrrc")]).is_err());
+        assert!(settings(&[("MRRC_CASES", "10"), ("MRRC_RECORD", "x"), ("MRRC_EVICT", " ")]).is_ok());
+    }
+}
