@@ -284,9 +284,7 @@ impl IndexReader {
     /// the region is a giant.
     #[inline(always)]
     pub(crate) fn candidate(&self, page: u64) -> Option<RegionId> {
-        if page >> BLOCK_BITS >= BLOCKS_END {
-            return None;
-        }
+        // A block that is numbered too high is in no place: nothing is found.
         candidate(self.blocks.get(page >> BLOCK_BITS), page, self.lines.read())
     }
 }

@@ -64,6 +64,19 @@ impl PageRange {
         Ok(Self { start, pages: last / PAGE - start + 1 })
     }
 
+    /// As [`PageRange::of_bytes`], for the path of a hit: two comparisons, and no range where there is any doubt.
+    #[inline(always)]
+    pub(crate) fn of_bytes_quickly(address: u64, length: u64) -> Option<Self> {
+        let before_last = length.wrapping_sub(1);
+        if before_last >> 48 != 0 || address == 0 {
+            return None;
+        }
+        // A range that wraps comes to more pages than any region has.
+        let start = address / PAGE;
+        let pages = (address.wrapping_add(before_last) / PAGE).wrapping_sub(start).wrapping_add(1);
+        Some(Self { start, pages })
+    }
+
     /// From bounds that are known to be in order; for ranges cut out of other ranges.
     #[inline]
     pub(crate) fn between(start: u64, end: u64) -> Self {

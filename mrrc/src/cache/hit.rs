@@ -38,7 +38,7 @@
 //! Threads that do not run have passed a barrier when they were switched out.
 
 use super::barrier::Barrier;
-use super::records::{Record, Records};
+use super::records::Record;
 use crate::access::Access;
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -58,13 +58,12 @@ pub(super) enum Grip<'a> {
 pub(super) fn take<T>(
     barrier: Barrier,
     slot: &AtomicU32,
-    records: &Records<T>,
+    record: &Record<T>,
     id: RegionId,
     range: PageRange,
     access: Access,
     gate: impl FnOnce() -> bool,
 ) -> Option<u64> {
-    let record = records.get(id)?;
     barrier.announce(slot, id.raw());
     if gate()
         && let Some(pages) = serves(record, range, access)
@@ -78,13 +77,11 @@ pub(super) fn take<T>(
 /// The same, by the count of the region: for a thread that has no free slot.
 pub(super) fn take_counted<T>(
     barrier: Barrier,
-    records: &Records<T>,
-    id: RegionId,
+    record: &Record<T>,
     range: PageRange,
     access: Access,
     gate: impl FnOnce() -> bool,
 ) -> Option<u64> {
-    let record = records.get(id)?;
     barrier.announce_count(record.counted());
     if gate()
         && let Some(pages) = serves(record, range, access)

@@ -38,7 +38,10 @@ pub struct Lease<R: Registrar> {
     shared: NonNull<Shared<R>>,
     address: usize,
     length: usize,
-    holds: Holds,
+    first: Hold,
+    /// Boxed by `of`; null where there is but one. No `Option<Box>`, so that dropping the usual lease is a test and a
+    /// store, which the compiler puts in the place of the call.
+    rest: *mut Vec<Hold>,
 }
 
 /// One region, held.
@@ -46,11 +49,6 @@ pub(super) struct Hold {
     id: RegionId,
     /// `None`: counted in the region.
     slot: Option<NonNull<AtomicU32>>,
-}
-
-enum Holds {
-    One(Hold),
-    Many(Box<[Hold]>),
 }
 
 // SAFETY: what a lease points to is shared by all threads of the cache, and slots are atomics that whoever drops
@@ -91,20 +89,29 @@ impl Hold {
 impl<R: Registrar> Lease<R> {
     #[inline(always)]
     pub(super) fn one(shared: &Shared<R>, address: usize, length: usize, hold: Hold) -> Self {
-        Self { shared: NonNull::from(shared), address, length, holds: Holds::One(hold) }
+        Self { shared: NonNull::from(shared), address, length, first: hold, rest: std::ptr::null_mut() }
     }
 
     /// The holds are in the order of their addresses.
-    pub(super) fn of(shared: &Shared<R>, address: usize, length: usize, holds: Vec<Hold>) -> Self {
-        let shared = NonNull::from(shared);
-        let holds = Holds::Many(holds.into_boxed_slice());
-        Self { shared, address, length, holds }
+    pub(super) fn of(shared: &Shared<R>, address: usize, length: usize, first: Hold, rest: Vec<Hold>) -> Self {
+        let rest = Box::into_raw(Box::new(rest));
+        Self { shared: NonNull::from(shared), address, length, first, rest }
     }
 
-    fn holds(&self) -> &[Hold] {
-        match &self.holds {
-            Holds::One(hold) => std::slice::from_ref(hold),
-            Holds::Many(holds) => holds,
+    fn rest(&self) -> &[Hold] {
+        // SAFETY: null, or boxed by `of` and not freed before the lease is dropped.
+        unsafe { self.rest.as_ref() }.map_or(&[], Vec::as_slice)
+    }
+
+    /// Ends the holds of a lease of several parts but for the first.
+    #[cold]
+    #[inline(never)]
+    fn end_rest(&mut self) {
+        // SAFETY: not null; boxed by `of`, and this is called once, by `drop`.
+        let rest = unsafe { Box::from_raw(self.rest) };
+        for hold in rest.iter() {
+            // SAFETY: only `drop` ends a lease's holds, and the first one keeps the shared state alive until its turn.
+            unsafe { hold.end(self.shared) }
         }
     }
 
@@ -125,30 +132,25 @@ impl<R: Registrar> Lease<R> {
     pub fn segments(&self) -> Segments<'_, R> {
         // SAFETY: the slots of this lease keep the shared state alive.
         let shared = unsafe { self.shared.as_ref() };
-        let holds = if shared.gate.is_forked() { &[] } else { self.holds() };
-        Segments { shared, holds: holds.iter(), address: self.address, end: self.address + self.length }
+        let (first, rest) = if shared.gate.is_forked() { (None, &[][..]) } else { (Some(&self.first), self.rest()) };
+        Segments { shared, first, rest: rest.iter(), address: self.address, end: self.address + self.length }
     }
 }
 
 impl<R: Registrar> Drop for Lease<R> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        match &self.holds {
-            // SAFETY: this is the only place that ends a lease's holds, and the last thing that a lease does.
-            Holds::One(hold) => unsafe { hold.end(self.shared) },
-            Holds::Many(holds) => {
-                for hold in holds {
-                    // SAFETY: as above; those that follow keep the shared state alive until their turn.
-                    unsafe { hold.end(self.shared) }
-                }
-            }
+        if !self.rest.is_null() {
+            self.end_rest();
         }
+        // SAFETY: nobody else ends it, and this is the last thing that a lease does.
+        unsafe { self.first.end(self.shared) }
     }
 }
 
 impl<R: Registrar> fmt::Debug for Lease<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = self.holds().len();
+        let parts = 1 + self.rest().len();
         write!(f, "Lease({:#x}, {} bytes, {parts} parts)", self.address, self.length)
     }
 }
@@ -187,14 +189,15 @@ impl<T> fmt::Debug for Segment<'_, T> {
 /// See [`Lease::segments`].
 pub struct Segments<'lease, R: Registrar> {
     shared: &'lease Shared<R>,
-    holds: std::slice::Iter<'lease, Hold>,
+    first: Option<&'lease Hold>,
+    rest: std::slice::Iter<'lease, Hold>,
     address: usize,
     end: usize,
 }
 
 impl<'lease, R: Registrar> Segments<'lease, R> {
     pub(super) fn over(shared: &'lease Shared<R>, holds: &'lease [Hold], address: usize, length: usize) -> Self {
-        Self { shared, holds: holds.iter(), address, end: address + length }
+        Self { shared, first: None, rest: holds.iter(), address, end: address + length }
     }
 }
 
@@ -203,7 +206,7 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let hold = self.holds.next()?;
+            let hold = self.first.take().or_else(|| self.rest.next())?;
             let record = &self.shared.records[hold.id];
             let range = record.range();
             let address = self.address.max((range.start() * PAGE) as usize);
@@ -220,6 +223,6 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.holds.len()))
+        (0, Some(usize::from(self.first.is_some()) + self.rest.len()))
     }
 }

@@ -120,12 +120,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut holds = std::mem::take(&mut self.holds);
         holds.sort_by_key(|hold| shared.records[hold.id()].range());
         let Wish { address, length, .. } = self.wish;
-        if holds.len() == 1
-            && let Some(hold) = holds.pop()
-        {
-            return Ok(Lease::one(shared, address, length, hold));
+        let rest = holds.split_off(1);
+        let Some(first) = holds.pop() else { unreachable!("a range of pages takes a region at least") };
+        if rest.is_empty() {
+            return Ok(Lease::one(shared, address, length, first));
         }
-        Ok(Lease::of(shared, address, length, holds))
+        Ok(Lease::of(shared, address, length, first, rest))
     }
 
     /// How many registrations it takes, as far as it is known.

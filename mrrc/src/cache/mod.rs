@@ -127,12 +127,13 @@ impl<R: Registrar> Cache<R> {
 
     #[inline(always)]
     fn acquire_plain(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
-        let range = PageRange::of_bytes(address as u64, length as u64)?;
         let access = access.with_read();
-        if let Some((id, grip)) = self.shared.hit(range, access) {
+        if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
+            && let Some((id, grip)) = self.shared.hit(range, access)
+        {
             return Ok(Lease::one(&self.shared, address, length, Hold::new(id, grip)));
         }
-        self.acquire_slowly(address, length, range, access)
+        self.acquire_slowly(address, length, access)
     }
 
     #[cold]
@@ -152,9 +153,9 @@ impl<R: Registrar> Cache<R> {
         &self,
         address: usize,
         length: usize,
-        range: PageRange,
         access: Access,
     ) -> Result<Lease<R>, AcquireError> {
+        let range = PageRange::of_bytes(address as u64, length as u64)?;
         let terms = &self.shared.terms;
         let wish = Wish {
             address,

@@ -10,7 +10,7 @@ use super::books::{Amount, Books, Desk, GROUP};
 use super::error::Unusable;
 use super::gate::Gate;
 use super::hit::{self, Grip};
-use super::records::Records;
+use super::records::{Record, Records};
 use super::slots::{self, Block, Blocks};
 use super::times::Times;
 use crate::access::Access;
@@ -21,7 +21,7 @@ use crate::invalidation::{Change, Monitor, Reports};
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::shim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::shim::sync::{Condvar, Mutex, MutexGuard, TryLockError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub(super) struct Shared<R: Registrar> {
     pub(super) number: u64,
     pub(super) barrier: Barrier,
     pub(super) most_touches: u32,
-    pub(super) readers: Option<[IndexReader; 2]>,
+    pub(super) readers: [IndexReader; 2],
     pub(super) records: Records<R::Registration>,
     pub(super) signs: Box<[AtomicU32]>,
     pub(super) blocks: Arc<Blocks>,
@@ -75,8 +75,6 @@ pub(super) struct Shared<R: Registrar> {
     /// There is something to deregister or to look at.
     pub(super) work: Condvar,
     pub(super) stopping: AtomicBool,
-    /// Hits of threads that are ending and have no block.
-    stray: [AtomicU64; 3],
 }
 
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
@@ -112,7 +110,6 @@ impl<R: Registrar> Shared<R> {
             progress: Condvar::new(),
             work: Condvar::new(),
             stopping: AtomicBool::new(false),
-            stray: [(); 3].map(|()| AtomicU64::new(0)),
         })
     }
 
@@ -177,38 +174,48 @@ impl<R: Registrar> Shared<R> {
     /// The way of a hit: see `hit.rs`.
     #[inline(always)]
     pub(super) fn hit(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let readers = self.readers.as_ref()?;
-        let block = self.block()?;
-        let mut class = access.class();
-        loop {
-            if let Some(id) = readers[class].candidate(range.start()) {
-                let gate = || self.gate.is_open();
-                if let Some(slot) = block.free_slot() {
-                    let taken = hit::take(self.barrier, slot, &self.records, id, range, access, gate);
-                    if let Some(pages) = taken {
-                        self.note_hit(block, id, pages == range.pages(), range.pages());
-                        return Some((id, Grip::Slot(slot)));
-                    }
-                } else {
-                    let taken = hit::take_counted(self.barrier, &self.records, id, range, access, gate);
-                    if let Some(pages) = taken {
-                        self.note_hit(block, id, pages == range.pages(), range.pages());
-                        return Some((id, Grip::Counted));
-                    }
-                }
-            }
-            // A region that peers have rights to serves its owner too.
-            class += 1;
-            if class == 2 {
-                return None;
-            }
+        let class = access.class();
+        if let Some(hit) = self.hit_in(class, range, access) {
+            return Some(hit);
         }
+        // A region that peers have rights to serves its owner too.
+        if class == 0 { self.hit_in_remote(range, access) } else { None }
+    }
+
+    #[inline(never)]
+    fn hit_in_remote(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+        self.hit_in(1, range, access)
     }
 
     #[inline(always)]
-    fn note_hit(&self, block: &Block, id: RegionId, exact: bool, pages: u64) {
-        block.count(exact, pages);
-        if self.records[id].touch(self.most_touches) {
+    fn hit_in(&self, class: usize, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+        let block = self.block()?;
+        let id = self.readers[class].candidate(range.start())?;
+        let record = self.records.get(id)?;
+        let Some(slot) = block.free_slot() else { return self.hit_counted(block, id, range, access) };
+        let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
+        self.note_hit(block, record, id, pages, range.pages());
+        Some((id, Grip::Slot(slot)))
+    }
+
+    #[inline(never)]
+    fn hit_counted(
+        &self,
+        block: &Block,
+        id: RegionId,
+        range: PageRange,
+        access: Access,
+    ) -> Option<(RegionId, Grip<'_>)> {
+        let record = &self.records[id];
+        let pages = hit::take_counted(self.barrier, record, range, access, || self.gate.is_open())?;
+        self.note_hit(block, record, id, pages, range.pages());
+        Some((id, Grip::Counted))
+    }
+
+    #[inline(always)]
+    fn note_hit(&self, block: &Block, record: &Record<R::Registration>, id: RegionId, pages: u64, asked: u64) {
+        block.count(pages == asked, asked);
+        if record.touch(self.most_touches) {
             self.signs[id.index() / GROUP].store(1, Ordering::Relaxed);
         }
     }

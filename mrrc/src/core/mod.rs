@@ -310,12 +310,12 @@ impl<P: Policy> Core<P> {
         &self.outcome
     }
 
-    /// Readers that find candidates on other threads, by class; none where matching is exact.
-    pub(crate) fn share_index(&mut self) -> Option<[IndexReader; 2]> {
-        match &mut self.lookups {
-            [Lookup::Contain(local), Lookup::Contain(remote)] => Some([local.share(), remote.share()]),
-            _ => None,
-        }
+    /// Readers that find candidates on other threads, by class. Where matching is exact they find nothing.
+    pub(crate) fn share_index(&mut self) -> [IndexReader; 2] {
+        self.lookups.each_mut().map(|lookup| match lookup {
+            Lookup::Contain(index) => index.share(),
+            Lookup::Exact(_) => Index::new().share(),
+        })
     }
 
     /// Registration costs this much from now on: grouping and policies that weigh cost go by it. A

@@ -60,16 +60,23 @@ fn home(block: u64, places: usize) -> usize {
 /// The block's entry, read from places that may be changing.
 #[inline(always)]
 fn look_up(places: &[AtomicU64], block: u64) -> Entry {
-    let mask = places.len().wrapping_sub(1);
-    let mut at = home(block, places.len());
-    // A table is never full; the bound is for readers, who may see it change under their eyes.
-    for _ in 0..places.len() {
-        let Some(place) = places.get(at & mask) else { break };
+    let at = home(block, places.len());
+    let place = places.get(at).map_or(Place::VACANT, |place| Place(place.load(Relaxed)));
+    if place.block() == block || place == Place::VACANT {
+        return place.entry();
+    }
+    look_further(places, block, at)
+}
+
+#[inline(never)]
+fn look_further(places: &[AtomicU64], block: u64, home: usize) -> Entry {
+    let (before, from) = places.split_at(home);
+    // A table is never full; that this ends is for readers, who may see it change under their eyes.
+    for place in from[1..].iter().chain(before) {
         let place = Place(place.load(Relaxed));
         if place.block() == block || place == Place::VACANT {
             return place.entry();
         }
-        at += 1;
     }
     Entry::NOTHING
 }

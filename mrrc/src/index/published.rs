@@ -5,13 +5,12 @@
 //! who still read it, until the whole index goes. All old editions together are smaller than the current
 //! one. Where nobody but the owner reads, there are no editions: arrays grow by an eighth and the old one
 //! is freed.
+#![expect(unsafe_code, reason = "the path of a hit: one load leads to the newest edition")]
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-
-/// Doubling from eight elements, the last edition has room for all that can be numbered.
-const EDITIONS: usize = 32;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The owner's hold of the array.
 pub(super) struct Published<T> {
@@ -19,29 +18,50 @@ pub(super) struct Published<T> {
     readers: Option<Arc<Editions<T>>>,
 }
 
+/// One state of the array that readers were shown.
+struct Edition<T> {
+    items: NonNull<T>,
+    len: usize,
+    _kept: Arc<[T]>,
+}
+
 /// What readers hold.
 pub(super) struct Editions<T> {
-    newest: AtomicUsize,
-    all: [OnceLock<Arc<[T]>>; EDITIONS],
+    newest: AtomicPtr<Edition<T>>,
+    all: Mutex<Vec<Box<Edition<T>>>>,
 }
+
+// SAFETY: editions are shared slices of `T` and nothing else.
+unsafe impl<T: Send + Sync> Send for Editions<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Editions<T> {}
 
 impl<T> Editions<T> {
     /// The newest edition.
     #[inline(always)]
     pub(super) fn read(&self) -> &[T] {
         // Acquire, with the release in `publish`: what the array was filled with is seen.
-        match self.all[self.newest.load(Ordering::Acquire) % EDITIONS].get() {
-            Some(items) => items,
-            None => &[],
-        }
+        let newest = self.newest.load(Ordering::Acquire);
+        // SAFETY: there is an edition from the beginning, it is boxed and kept in `all` as long as `self` is, and
+        // it keeps its slice.
+        unsafe { std::slice::from_raw_parts((*newest).items.as_ptr(), (*newest).len) }
+    }
+
+    fn new(items: Arc<[T]>) -> Self {
+        let editions = Self { newest: AtomicPtr::new(std::ptr::null_mut()), all: Mutex::new(Vec::new()) };
+        editions.publish(items);
+        editions
     }
 
     fn publish(&self, items: Arc<[T]>) {
-        // Out of editions readers keep the last: they miss what is new and ask the owner instead.
-        if let Some(edition) = self.all.iter().position(|edition| edition.get().is_none()) {
-            _ = self.all[edition].set(items);
-            self.newest.store(edition, Ordering::Release);
-        }
+        let edition = Box::new(Edition { items: NonNull::from(&*items).cast(), len: items.len(), _kept: items });
+        let newest = std::ptr::from_ref(&*edition).cast_mut();
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(edition);
+        self.newest.store(newest, Ordering::Release);
+    }
+
+    fn total(&self) -> usize {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|edition| edition.len).sum()
     }
 }
 
@@ -53,13 +73,7 @@ impl<T> Published<T> {
     /// From now on others may read.
     pub(super) fn share(&mut self) -> Arc<Editions<T>> {
         let current = &self.current;
-        let readers = self.readers.get_or_insert_with(|| {
-            let editions =
-                Editions { newest: AtomicUsize::new(0), all: [const { OnceLock::new() }; EDITIONS] };
-            editions.publish(current.clone());
-            Arc::new(editions)
-        });
-        readers.clone()
+        self.readers.get_or_insert_with(|| Arc::new(Editions::new(current.clone()))).clone()
     }
 
     pub(super) fn is_shared(&self) -> bool {
@@ -76,11 +90,7 @@ impl<T> Published<T> {
 
     /// Bytes allocated, old editions included.
     pub(super) fn memory(&self) -> usize {
-        let elements = match &self.readers {
-            None => self.current.len(),
-            Some(readers) => readers.all.iter().filter_map(OnceLock::get).map(|items| items.len()).sum(),
-        };
-        elements * size_of::<T>()
+        self.readers.as_ref().map_or(self.current.len(), |readers| readers.total()) * size_of::<T>()
     }
 }
 
