@@ -1,5 +1,6 @@
 //! The registrars without hardware, through the public interface: what the fake NIC catches, what the model
 //! counts and costs, and how the fake monitor reports.
+#![cfg(not(any(loom, shuttle)))]
 
 use mrrc::cost::Linear;
 use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Unwatched, Watch};
@@ -540,18 +541,76 @@ mod monitors {
     }
 
     #[test]
-    fn a_cache_whose_lock_is_taken_is_asked_again_and_what_happened_meanwhile_is_added() {
+    fn a_cache_whose_lock_is_taken_is_asked_again() {
         let (space, _) = machine();
         let (monitor, heard) = started(FakeMonitor::inline(&space));
         assert_eq!(monitor.watch(pages(16, 16)), Watch::Watched);
         heard.busy.store(2, Ordering::Relaxed);
         space.unmap(pages(16, 1));
         assert_eq!(heard.log(), ["raise", "busy", "busy", "gone 16..17", "lower"]);
-        let (broken, heard) = started(FakeMonitor::inline(&space).never_raises());
         monitor.stop();
+    }
+
+    #[test]
+    fn a_broken_monitor_applies_and_never_raises() {
+        let (space, _) = machine();
+        let (monitor, heard) = started(FakeMonitor::inline(&space).never_raises());
+        assert_eq!(monitor.watch(pages(16, 16)), Watch::Watched);
         space.unmap(pages(17, 1));
         assert_eq!(heard.log(), ["gone 17..18"]);
-        broken.stop();
+        monitor.stop();
+    }
+
+    /// Its lock is held by a thread that unmaps something before it lets go.
+    struct HeldAcrossAnUnmapping {
+        space: AddressSpace,
+        monitor: FakeMonitor,
+        holder: Mutex<Option<thread::JoinHandle<()>>>,
+        heard: Heard,
+    }
+
+    impl Reports for HeldAcrossAnUnmapping {
+        fn raise(&self) {}
+
+        fn apply(&self, changes: &[Change]) -> bool {
+            let mut holder = self.holder.lock().unwrap();
+            match holder.take() {
+                None => {
+                    let space = self.space.clone();
+                    *holder = Some(thread::spawn(move || space.unmap(pages(17, 1))));
+                    self.monitor.await_pending(1);
+                    false
+                }
+                Some(holder) => {
+                    holder.join().unwrap();
+                    self.heard.apply(changes)
+                }
+            }
+        }
+
+        fn lower(&self) {}
+    }
+
+    #[test]
+    fn a_monitor_reads_on_while_it_waits_for_the_cache() {
+        for make in [FakeMonitor::inline, FakeMonitor::threaded] {
+            let (space, _) = machine();
+            let monitor = make(&space);
+            let cache = Arc::new(HeldAcrossAnUnmapping {
+                space: space.clone(),
+                monitor: monitor.clone(),
+                holder: Mutex::default(),
+                heard: Heard::default(),
+            });
+            monitor.start(cache.clone()).unwrap();
+            assert_eq!(monitor.watch(pages(16, 16)), Watch::Watched);
+            space.unmap(pages(16, 1));
+            while cache.heard.log().len() < 2 {
+                thread::yield_now();
+            }
+            monitor.stop();
+            assert_eq!((cache.heard.log(), monitor.events()), (vec!["gone 16..17".into(), "gone 17..18".into()], 2));
+        }
     }
 
     #[test]

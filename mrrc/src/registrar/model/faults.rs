@@ -141,7 +141,7 @@ impl fmt::Debug for Fault {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -113,10 +113,10 @@ impl FakeMonitor {
         lock(&self.shared.queue).pending.len()
     }
 
-    /// Returns when at least so many events are waiting to be read.
+    /// Returns when at least so many events are waiting to be read, or the monitor stops.
     pub fn await_pending(&self, events: usize) {
         let mut queue = lock(&self.shared.queue);
-        while queue.pending.len() < events {
+        while queue.pending.len() < events && !queue.stopping {
             queue = self.shared.wait(queue);
         }
     }
