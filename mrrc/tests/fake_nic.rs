@@ -5,10 +5,10 @@
 use mrrc::cost::Linear;
 use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Unwatched, Watch};
 use mrrc::registrar::model::{
-    AddressSpace, Dummy, Event, Extent, FakeMonitor, FakeNic, Fault, Gate, Landing, Model, Moment, Refused, SpaceError,
-    Stage, Transfer,
+    AddressSpace, Dummy, Event, FakeMonitor, FakeNic, Fault, Gate, Landing, Model, Moment, Refused, SpaceError, Stage,
+    Transfer,
 };
-use mrrc::registrar::{Limits, Registrar};
+use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, Config, Core, PAGE, PageRange, RegionId, Segment};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,11 @@ use std::{io, thread};
 
 fn pages(start: u64, pages: u64) -> PageRange {
     PageRange::new(start, pages).unwrap()
+}
+
+/// Registers, and remembers what.
+fn register<R: Registrar>(registrar: &R, range: PageRange, access: Access) -> io::Result<Registered<R::Registration>> {
+    registrar.register(range, access).map(|registration| Registered { range, access, registration })
 }
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
@@ -42,14 +47,14 @@ mod landings {
     #[test]
     fn a_transfer_reaches_the_pages_that_the_processor_sees() {
         let (space, nic) = machine();
-        let registration = nic.register(pages(16, 4), Access::LOCAL).unwrap();
-        let write = Transfer::write(registration.key(), 17 * PAGE - 1, 2, 7);
+        let registration = register(&nic, pages(16, 4), Access::LOCAL).unwrap();
+        let write = Transfer::write(registration.registration.key(), 17 * PAGE - 1, 2, 7);
         let landed = nic.perform(&write, &space.begin()).unwrap();
         assert_eq!(landed.iter().map(|page| page.page).collect::<Vec<_>>(), [16, 17]);
         assert!(landed.iter().all(|page| page.landing == Landing::Current && page.mapped == Some(page.frame)));
         assert_eq!([15, 16, 17, 18].map(|page| space.load(page)), [None, Some(7), Some(7), Some(0)]);
         space.store(pages(18, 1), 9).unwrap();
-        let read = Transfer::read(registration.key(), 18 * PAGE, PAGE);
+        let read = Transfer::read(registration.registration.key(), 18 * PAGE, PAGE);
         assert_eq!(nic.perform(&read, &space.begin()).unwrap()[0].word, 9);
     }
 
@@ -65,19 +70,23 @@ mod landings {
         ];
         for (change, mapped) in ways {
             let (space, nic) = machine();
-            let registration = nic.register(pages(16, 2), Access::LOCAL).unwrap();
-            assert_eq!(landing(&nic, registration.key(), 16), Landing::Current);
+            let registration = register(&nic, pages(16, 2), Access::LOCAL).unwrap();
+            assert_eq!(landing(&nic, registration.registration.key(), 16), Landing::Current);
             space.store(pages(20, 1), 0).unwrap();
             let before = space.begin();
             change(&space);
-            let write = Transfer::write(registration.key(), 16 * PAGE, 2 * PAGE, 7);
+            let write = Transfer::write(registration.registration.key(), 16 * PAGE, 2 * PAGE, 7);
             let landed = nic.perform(&write, &space.begin()).unwrap();
             assert_eq!([landed[0].landing, landed[1].landing], [Landing::Stale, Landing::Current]);
             assert_eq!(space.load(16), mapped.then_some(0), "what was written is lost");
             assert_eq!(space.load(17), Some(7));
             if mapped {
                 space.store(pages(16, 1), 9).unwrap();
-                assert_eq!(landing(&nic, registration.key(), 16), Landing::Stale, "another frame is there by now");
+                assert_eq!(
+                    landing(&nic, registration.registration.key(), 16),
+                    Landing::Stale,
+                    "another frame is there by now"
+                );
             }
             let racing = nic.perform(&write, &before).unwrap();
             assert_eq!([racing[0].landing, racing[1].landing], [Landing::Racing, Landing::Current]);
@@ -91,8 +100,8 @@ mod landings {
     #[test]
     fn an_access_that_began_before_the_change_returned_is_not_stale() {
         let (space, nic) = machine();
-        let registration = nic.register(pages(16, 1), Access::LOCAL).unwrap();
-        let read = Transfer::read(registration.key(), 16 * PAGE, 1);
+        let registration = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
+        let read = Transfer::read(registration.registration.key(), 16 * PAGE, 1);
         let before = space.begin();
         let during = Arc::new(Mutex::new(Vec::new()));
         let (noted, watcher) = (Arc::clone(&during), space.clone());
@@ -108,9 +117,9 @@ mod landings {
     #[test]
     fn a_change_elsewhere_that_is_under_way_excuses_nothing() {
         let (space, nic) = machine();
-        let registration = nic.register(pages(16, 1), Access::LOCAL).unwrap();
+        let registration = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
         space.unmap(pages(16, 1));
-        let (watcher, card, key) = (space.clone(), nic.clone(), registration.key());
+        let (watcher, card, key) = (space.clone(), nic.clone(), registration.registration.key());
         space.listen(move |announced| {
             if announced.moment == Moment::After {
                 let read = Transfer::read(key, 16 * PAGE, 1);
@@ -124,17 +133,17 @@ mod landings {
     #[test]
     fn a_mapping_that_moved_is_current_where_it_is_and_stale_where_it_was() {
         let (space, nic) = machine();
-        let old = nic.register(pages(16, 1), Access::LOCAL).unwrap();
+        let old = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
         space.remap(pages(16, 1), 100).unwrap();
-        let new = nic.register(pages(100, 1), Access::LOCAL).unwrap();
-        assert_eq!(landing(&nic, old.key(), 16), Landing::Stale);
-        assert_eq!(landing(&nic, new.key(), 100), Landing::Current);
+        let new = register(&nic, pages(100, 1), Access::LOCAL).unwrap();
+        assert_eq!(landing(&nic, old.registration.key(), 16), Landing::Stale);
+        assert_eq!(landing(&nic, new.registration.key(), 100), Landing::Current);
         space.remap(pages(100, 1), 16).unwrap();
-        assert_eq!(landing(&nic, old.key(), 16), Landing::Current);
-        assert_eq!(landing(&nic, new.key(), 100), Landing::Stale);
+        assert_eq!(landing(&nic, old.registration.key(), 16), Landing::Current);
+        assert_eq!(landing(&nic, new.registration.key(), 100), Landing::Stale);
         let away = space.begin();
         space.remap(pages(16, 1), 200).unwrap();
-        let read = Transfer::read(old.key(), 16 * PAGE, 1);
+        let read = Transfer::read(old.registration.key(), 16 * PAGE, 1);
         assert_eq!(nic.perform(&read, &away).unwrap()[0].landing, Landing::Racing, "the last change counts");
     }
 
@@ -142,11 +151,11 @@ mod landings {
     fn pins_survive_what_becomes_of_the_mapping_and_are_gone_at_the_end() {
         let (space, nic) = machine();
         space.store(pages(16, 2), 5).unwrap();
-        let mut batch = vec![nic.register(pages(16, 2), Access::LOCAL).unwrap()];
-        batch.push(nic.register(pages(17, 2), Access::LOCAL).unwrap());
+        let mut batch = vec![register(&nic, pages(16, 2), Access::LOCAL).unwrap()];
+        batch.push(register(&nic, pages(17, 2), Access::LOCAL).unwrap());
         space.unmap(pages(16, 16));
         assert_eq!((nic.pinned_pages(), space.pinned_pages(), space.frames()), (4, 4, 3));
-        let read = Transfer::read(batch[0].key(), 16 * PAGE, 2 * PAGE);
+        let read = Transfer::read(batch[0].registration.key(), 16 * PAGE, 2 * PAGE);
         let landed = nic.perform(&read, &space.begin()).unwrap();
         assert!(landed.iter().all(|page| page.word == 5 && page.mapped.is_none()));
         space.map(pages(16, 16)).unwrap();
@@ -162,11 +171,11 @@ mod landings {
     fn after_a_fork_the_parent_keeps_its_pages_and_the_child_has_others() {
         let (space, nic) = machine();
         space.store(pages(16, 2), 5).unwrap();
-        let registration = nic.register(pages(16, 2), Access::LOCAL).unwrap();
+        let registration = register(&nic, pages(16, 2), Access::LOCAL).unwrap();
         let child = space.fork();
         assert_eq!((child.load(16), child.load(31), child.load(32)), (Some(5), Some(0), None));
         assert_ne!(child.frame(16), space.frame(16));
-        let write = Transfer::write(registration.key(), 16 * PAGE, 2 * PAGE, 7);
+        let write = Transfer::write(registration.registration.key(), 16 * PAGE, 2 * PAGE, 7);
         let landed = nic.perform(&write, &space.begin()).unwrap();
         assert!(landed.iter().all(|page| page.landing == Landing::Current));
         assert_eq!((space.load(16), child.load(16)), (Some(7), Some(5)));
@@ -174,7 +183,11 @@ mod landings {
         assert_eq!((nic.pinned_pages(), child.frames(), space.load(17)), (2, 0, Some(7)));
         let card = FakeNic::new(&child);
         let write = card.perform(&write, &child.begin());
-        assert_eq!(write, Err(Refused::Unknown { key: registration.key() }), "a parent's key is no key of the child");
+        assert_eq!(
+            write,
+            Err(Refused::Unknown { key: registration.registration.key() }),
+            "a parent's key is no key of the child"
+        );
         assert_eq!(card.findings().unknown, 1);
     }
 }
@@ -185,14 +198,14 @@ mod refusals {
     #[test]
     fn a_key_that_outlived_its_registration_is_caught_for_ever() {
         let (space, nic) = machine();
-        let registration = nic.register(pages(16, 1), Access::LOCAL).unwrap();
-        let key = registration.key();
+        let registration = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
+        let key = registration.registration.key();
         nic.deregister(&mut vec![registration]).unwrap();
-        let again = nic.register(pages(16, 1), Access::LOCAL).unwrap();
-        assert_ne!(again.key(), key);
+        let again = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
+        assert_ne!(again.registration.key(), key);
         let use_it = |key| nic.perform(&Transfer::read(key, 16 * PAGE, 1), &space.begin());
         assert_eq!(use_it(key), Err(Refused::Deregistered { key }));
-        assert_eq!(use_it(again.key() + 1), Err(Refused::Unknown { key: again.key() + 1 }));
+        assert_eq!(use_it(again.registration.key() + 1), Err(Refused::Unknown { key: again.registration.key() + 1 }));
         assert_eq!(use_it(0), Err(Refused::Unknown { key: 0 }));
         assert_eq!((nic.findings().deregistered, nic.findings().unknown), (1, 2));
     }
@@ -200,7 +213,7 @@ mod refusals {
     #[test]
     fn a_transfer_stays_inside_its_registration() {
         let (space, nic) = machine();
-        let key = nic.register(pages(17, 2), Access::LOCAL).unwrap().key();
+        let key = register(&nic, pages(17, 2), Access::LOCAL).unwrap().registration.key();
         let read = |address, length| nic.perform(&Transfer::read(key, address, length), &space.begin()).is_ok();
         assert!(read(17 * PAGE, 2 * PAGE) && read(19 * PAGE - 1, 1));
         let outside = [(17 * PAGE - 1, 2), (19 * PAGE - 1, 2), (17 * PAGE, 0), (u64::MAX, 2), (0, u64::MAX)];
@@ -213,7 +226,7 @@ mod refusals {
         let (space, nic) = machine();
         for granted in [Access::empty(), Access::LOCAL_WRITE, Access::REMOTE_READ, Access::LOCAL | Access::REMOTE_WRITE]
         {
-            let key = nic.register(pages(16, 1), granted).unwrap().key();
+            let key = register(&nic, pages(16, 1), granted).unwrap().registration.key();
             let (read, write) = (Transfer::read(key, 16 * PAGE, 1), Transfer::write(key, 16 * PAGE, 1, 3));
             let ways = [read, write, read.by_peer(), write.by_peer()];
             let allowed = ways.map(|transfer| nic.perform(&transfer, &space.begin()).is_ok());
@@ -228,30 +241,30 @@ mod refusals {
         let space = AddressSpace::new(8);
         let nic = FakeNic::new(&space);
         space.map(pages(16, 4)).unwrap();
-        assert_eq!(errno(nic.register(pages(15, 2), Access::LOCAL)), Some(libc::EFAULT));
-        assert_eq!(errno(nic.register(pages(19, 2), Access::LOCAL)), Some(libc::EFAULT));
-        assert_eq!(errno(nic.register(PageRange::EVERYTHING, Access::LOCAL)), Some(libc::EFAULT));
-        let mut batch = vec![nic.register(pages(16, 4), Access::LOCAL).unwrap()];
+        assert_eq!(errno(register(&nic, pages(15, 2), Access::LOCAL)), Some(libc::EFAULT));
+        assert_eq!(errno(register(&nic, pages(19, 2), Access::LOCAL)), Some(libc::EFAULT));
+        assert_eq!(errno(register(&nic, PageRange::EVERYTHING, Access::LOCAL)), Some(libc::EFAULT));
+        let mut batch = vec![register(&nic, pages(16, 4), Access::LOCAL).unwrap()];
         assert_eq!(space.map(pages(100, 5)), Err(SpaceError::Full { range: pages(100, 5) }));
         // What is unmapped but pinned takes memory still.
         space.unmap(pages(16, 4));
         space.map(pages(16, 8)).unwrap();
-        assert_eq!(errno(nic.register(pages(16, 5), Access::LOCAL)), Some(libc::ENOMEM));
+        assert_eq!(errno(register(&nic, pages(16, 5), Access::LOCAL)), Some(libc::ENOMEM));
         assert_eq!((nic.registrations(), space.pinned_pages(), space.frames()), (1, 4, 4), "all or nothing");
         nic.deregister(&mut batch).unwrap();
-        assert!(nic.register(pages(16, 5), Access::LOCAL).is_ok());
+        assert!(register(&nic, pages(16, 5), Access::LOCAL).is_ok());
     }
 
     #[test]
     fn a_card_leaves_the_registrations_of_another() {
         let (space, nic) = machine();
         let other = FakeNic::new(&space);
-        let mut batch = vec![nic.register(pages(16, 1), Access::LOCAL).unwrap()];
-        batch.push(other.register(pages(16, 1), Access::LOCAL).unwrap());
-        assert_ne!(batch[0].key(), batch[1].key());
-        let theirs = batch[1].key();
+        let mut batch = vec![register(&nic, pages(16, 1), Access::LOCAL).unwrap()];
+        batch.push(register(&other, pages(16, 1), Access::LOCAL).unwrap());
+        assert_ne!(batch[0].registration.key(), batch[1].registration.key());
+        let theirs = batch[1].registration.key();
         assert_eq!(errno(nic.deregister(&mut batch)), Some(libc::EINVAL));
-        assert_eq!((batch.len(), batch[0].key(), nic.findings().foreign), (1, theirs, 1));
+        assert_eq!((batch.len(), batch[0].registration.key(), nic.findings().foreign), (1, theirs, 1));
         other.deregister(&mut batch).unwrap();
         assert_eq!(space.pinned_pages(), 0);
     }
@@ -275,7 +288,7 @@ mod books {
 
     /// Drives a core over a registrar as [`mrrc::Outcome`] says: batches first, gaps then.
     fn drive<R: Registrar>(core: &mut Core, registrar: &R, trace: impl IntoIterator<Item = PageRange>) {
-        let mut held: HashMap<RegionId, R::Registration> = HashMap::new();
+        let mut held: HashMap<RegionId, Registered<R::Registration>> = HashMap::new();
         for asked in trace {
             let outcome = core.request(asked).unwrap();
             for batch in outcome.batches() {
@@ -283,8 +296,8 @@ mod books {
                 registrar.deregister(&mut batch).unwrap();
             }
             for segment in outcome.segments() {
-                if let Segment::Gap { region: Some(region), range } = *segment {
-                    held.insert(region, registrar.register(range, Access::LOCAL).unwrap());
+                if let Segment::Gap { region: Some(region), range, access } = *segment {
+                    held.insert(region, register(registrar, range, access).unwrap());
                 }
             }
         }
@@ -333,7 +346,7 @@ mod books {
             _ => {}
         });
         thread::scope(|scope| {
-            let register = scope.spawn(|| model.register(pages(16, 4), Access::LOCAL).unwrap());
+            let register = scope.spawn(|| register(&model, pages(16, 4), Access::LOCAL).unwrap());
             gate.await_waiting(1);
             let under_way = (model.counts().pages, space.pinned_pages());
             gate.open(); // so that what fails below fails, and does not hang
@@ -357,11 +370,11 @@ mod books {
         model.fail_register(Fault::within(pages(16, 1), libc::EFAULT));
         model.fail_register(Fault::next(1, libc::ENOMEM));
         model.fail_register(Fault::when(libc::EINVAL, |range| range.pages() == 3));
-        let try_it = |start, count| errno(model.register(pages(start, count), Access::LOCAL));
+        let try_it = |start, count| errno(register(&model, pages(start, count), Access::LOCAL));
         assert_eq!(try_it(16, 2), Some(libc::EFAULT));
         assert_eq!([try_it(18, 3), try_it(18, 3), try_it(18, 2)], [Some(libc::ENOMEM), Some(libc::EINVAL), None]);
         model.fail_register(Fault::always(0).of_kind(io::ErrorKind::OutOfMemory));
-        let error = model.register(pages(20, 1), Access::LOCAL).unwrap_err();
+        let error = register(&model, pages(20, 1), Access::LOCAL).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (io::ErrorKind::OutOfMemory, None));
         model.heal();
         assert_eq!(try_it(16, 3), None);
@@ -380,12 +393,12 @@ mod books {
         model.fail_deregister(Fault::chance(0.2, 2, libc::EIO));
         thread::scope(|scope| {
             for thread in 0..4u64 {
-                let model = &model;
+                let model = model.clone();
                 scope.spawn(move || {
                     let mut batch = Vec::new();
                     for n in 0..2_000 {
                         let range = pages(16 + (n + thread) % 12, 1 + n % 4);
-                        batch.extend(model.register(range, Access::LOCAL));
+                        batch.extend(register(&model, range, Access::LOCAL));
                         if n % 3 == 0 {
                             let _ = model.deregister(&mut batch);
                         }
@@ -411,9 +424,8 @@ mod books {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let mut batch: Vec<_> =
-                        (0..500).map(|_| dummy.register(pages(1, 2), Access::LOCAL_WRITE).unwrap()).collect();
-                    assert_eq!((batch[0].range(), batch[0].access()), (pages(1, 2), Access::LOCAL));
-                    keys.lock().unwrap().extend(batch.iter().map(|registration| registration.key()));
+                        (0..500).map(|_| register(&dummy, pages(1, 2), Access::LOCAL_WRITE).unwrap()).collect();
+                    keys.lock().unwrap().extend(batch.iter().map(|registration| registration.registration.key()));
                     dummy.deregister(&mut batch).unwrap();
                     assert!(batch.is_empty());
                 });

@@ -7,8 +7,8 @@
 #![cfg(shuttle)]
 
 use mrrc::invalidation::{Change, Monitor, Reports};
-use mrrc::registrar::Registrar;
 use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Findings, Registration, Transfer};
+use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +21,16 @@ fn page() -> PageRange {
     PageRange::new(16, 1).unwrap()
 }
 
+fn register(nic: &FakeNic) -> std::io::Result<Registered<Registration>> {
+    let (range, access) = (page(), Access::LOCAL);
+    nic.register(range, access).map(|registration| Registered { range, access, registration })
+}
+
 /// Holds one registration, made before the threads start, and never another.
 struct OneEntry {
     nic: FakeNic,
-    entry: Mutex<Option<Registration>>,
-    retired: Mutex<Vec<Registration>>,
+    entry: Mutex<Option<Registered<Registration>>>,
+    retired: Mutex<Vec<Registered<Registration>>>,
     draining: AtomicUsize,
 }
 
@@ -33,15 +38,15 @@ impl OneEntry {
     /// Uses the entry under its lock if it may, or a registration for this access alone.
     fn access(&self) {
         let began = self.nic.space().begin();
-        let read = |registration: &Registration| {
-            self.nic.perform(&Transfer::read(registration.key(), 16 * PAGE, 1), &began).unwrap();
+        let read = |registration: &Registered<Registration>| {
+            self.nic.perform(&Transfer::read(registration.registration.key(), 16 * PAGE, 1), &began).unwrap();
         };
         let entry = self.entry.lock().unwrap();
         match entry.as_ref().filter(|_| self.draining.load(Ordering::SeqCst) == 0) {
             Some(registration) => read(registration),
             None => {
                 drop(entry);
-                if let Ok(registration) = self.nic.register(page(), Access::LOCAL) {
+                if let Ok(registration) = register(&self.nic) {
                     read(&registration);
                     self.nic.deregister(&mut vec![registration]).unwrap();
                 }
@@ -81,7 +86,7 @@ fn explore(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&AddressSpace))
         let cache = Arc::new(OneEntry { nic: nic.clone(), entry, retired, draining: AtomicUsize::new(0) });
         monitor.start(cache.clone()).unwrap();
         monitor.watch(page());
-        *cache.entry.lock().unwrap() = Some(nic.register(page(), Access::LOCAL).unwrap());
+        *cache.entry.lock().unwrap() = Some(register(&nic).unwrap());
         let racing = {
             let cache = Arc::clone(&cache);
             thread::spawn(move || cache.access())

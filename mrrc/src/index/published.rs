@@ -54,8 +54,7 @@ impl<T> Published<T> {
     pub(super) fn share(&mut self) -> Arc<Editions<T>> {
         let current = &self.current;
         let readers = self.readers.get_or_insert_with(|| {
-            let editions =
-                Editions { newest: AtomicUsize::new(0), all: [const { OnceLock::new() }; EDITIONS] };
+            let editions = Editions { newest: AtomicUsize::new(0), all: [const { OnceLock::new() }; EDITIONS] };
             editions.publish(current.clone());
             Arc::new(editions)
         });

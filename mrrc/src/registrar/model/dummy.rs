@@ -3,7 +3,7 @@
 use super::Registration;
 use crate::access::Access;
 use crate::range::PageRange;
-use crate::registrar::{Limits, Registrar};
+use crate::registrar::{Limits, Registered, Registrar};
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::sync::Arc;
@@ -47,14 +47,14 @@ unsafe impl Registrar for Dummy {
     type Registration = Registration;
 
     #[inline]
-    fn register(&self, range: PageRange, access: Access) -> io::Result<Registration> {
+    fn register(&self, _: PageRange, _: Access) -> io::Result<Registration> {
         // Only uniqueness matters, nothing is published through the counter.
         let key = self.next.0.fetch_add(1, Ordering::Relaxed);
-        Ok(Registration { key, range, access: access.with_read() })
+        Ok(Registration { key })
     }
 
     #[inline]
-    fn deregister(&self, batch: &mut Vec<Registration>) -> io::Result<()> {
+    fn deregister(&self, batch: &mut Vec<Registered<Registration>>) -> io::Result<()> {
         batch.clear();
         Ok(())
     }

@@ -4,12 +4,12 @@
 //! [`Fault`] is called.
 
 use super::faults::Told;
-use super::{Dummy, Extent, Fault, lock};
+use super::{Dummy, Fault, lock};
 use crate::access::Access;
 use crate::core::{Cost, Counters};
 use crate::cost::Linear;
 use crate::range::PageRange;
-use crate::registrar::{Limits, Registrar};
+use crate::registrar::{Limits, Registered, Registrar};
 use crate::shim::sync::Mutex;
 use std::sync::Arc;
 use std::{fmt, io, mem};
@@ -25,15 +25,16 @@ use std::{fmt, io, mem};
 ///
 /// ```
 /// use mrrc::cost::Linear;
-/// use mrrc::registrar::Registrar;
+/// use mrrc::registrar::{Registered, Registrar};
 /// use mrrc::registrar::model::{Fault, Model};
 /// use mrrc::{Access, PageRange};
 ///
 /// let model = Model::new(Linear::PAPER);
-/// let registration = model.register(PageRange::new(1, 4)?, Access::LOCAL)?;
+/// let (range, access) = (PageRange::new(1, 4)?, Access::LOCAL);
+/// let registration = model.register(range, access)?;
 ///
 /// model.fail_deregister(Fault::next(1, libc::EIO));
-/// let mut batch = vec![registration];
+/// let mut batch = vec![Registered { range, access, registration }];
 /// assert!(model.deregister(&mut batch).is_err());
 /// assert_eq!((batch.len(), model.counts().pages), (1, 4)); // it is still there
 /// model.deregister(&mut batch)?;
@@ -154,8 +155,9 @@ impl Counts {
     }
 
     fn unbook(&mut self, (regions, pages): (u64, u64)) {
-        self.regions -= regions;
-        self.pages -= pages;
+        // A caller may hand in what was never registered, or say wrong ranges.
+        self.regions = self.regions.saturating_sub(regions);
+        self.pages = self.pages.saturating_sub(pages);
     }
 }
 
@@ -252,15 +254,15 @@ fn add(faults: &mut Faults, fault: Fault) {
 }
 
 /// Registrations and pages of a batch.
-fn size<T: Extent>(batch: &[T]) -> (u64, u64) {
-    (batch.len() as u64, batch.iter().map(|registration| registration.range().pages()).sum())
+fn size<T>(batch: &[Registered<T>]) -> (u64, u64) {
+    (batch.len() as u64, batch.iter().fold(0, |sum, registered| sum.saturating_add(registered.range.pages())))
 }
 
 // SAFETY: registrations are those of the wrapped registrar. A failed registration reached it not at all, or
 // failed there; what is taken out of a batch was taken out by it. The faults that tell lies change only what is
 // said of a batch, never which registrations are in it.
 #[expect(unsafe_code, reason = "the trait of the edge; what it promises is promised by the wrapped registrar")]
-unsafe impl<R: Registrar<Registration: Extent>> Registrar for Model<R> {
+unsafe impl<R: Registrar> Registrar for Model<R> {
     type Registration = R::Registration;
 
     fn register(&self, range: PageRange, access: Access) -> io::Result<R::Registration> {
@@ -275,7 +277,7 @@ unsafe impl<R: Registrar<Registration: Extent>> Registrar for Model<R> {
         result
     }
 
-    fn deregister(&self, batch: &mut Vec<R::Registration>) -> io::Result<()> {
+    fn deregister(&self, batch: &mut Vec<Registered<R::Registration>>) -> io::Result<()> {
         let (hook, before) = {
             let mut state = lock(&self.inner.state);
             state.counts.dereg_attempts += 1;
@@ -284,7 +286,7 @@ unsafe impl<R: Registrar<Registration: Extent>> Registrar for Model<R> {
         self.call(hook.as_ref(), Event::Deregistering { regions: before.0, pages: before.1 });
         let result = self.try_deregister(batch);
         let after = size(batch);
-        let gone = (before.0 - after.0, before.1 - after.1);
+        let gone = (before.0.saturating_sub(after.0), before.1.saturating_sub(after.1));
         {
             let counts = &mut lock(&self.inner.state).counts;
             counts.unbook(gone);
@@ -312,7 +314,7 @@ unsafe impl<R: Registrar<Registration: Extent>> Registrar for Model<R> {
     }
 }
 
-impl<R: Registrar<Registration: Extent>> Model<R> {
+impl<R: Registrar> Model<R> {
     fn try_register(&self, range: PageRange, access: Access) -> io::Result<R::Registration> {
         let (faults, rights) = {
             let state = lock(&self.inner.state);
@@ -340,14 +342,14 @@ impl<R: Registrar<Registration: Extent>> Model<R> {
         result
     }
 
-    fn try_deregister(&self, batch: &mut Vec<R::Registration>) -> io::Result<()> {
+    fn try_deregister(&self, batch: &mut Vec<Registered<R::Registration>>) -> io::Result<()> {
         let faults = Arc::clone(&lock(&self.inner.state).deregister);
         let mut leaving = mem::take(batch);
         let (mut staying, mut error) = (Vec::new(), None);
         if !faults.is_empty() {
             let mut at = 0;
-            while let Some(registration) = leaving.get(at) {
-                match faults.iter().find(|fault| fault.strikes(registration.range())) {
+            while let Some(registered) = leaving.get(at) {
+                match faults.iter().find(|fault| fault.strikes(registered.range)) {
                     Some(fault) => {
                         if fault.told != Told::Nothing {
                             error.get_or_insert_with(|| fault.error());
@@ -388,6 +390,11 @@ mod tests {
         PageRange::new(start, pages).unwrap()
     }
 
+    fn register(model: &Model, range: PageRange) -> io::Result<Registered<crate::registrar::model::Registration>> {
+        let access = Access::LOCAL;
+        model.register(range, access).map(|registration| Registered { range, access, registration })
+    }
+
     fn errno<T: fmt::Debug>(result: io::Result<T>) -> Option<i32> {
         result.unwrap_err().raw_os_error()
     }
@@ -397,12 +404,12 @@ mod tests {
         let model = Model::new(Linear::PAPER);
         model.limit(Limits { regions: Some(3), pages: Some(10), region_pages: Some(8), ..Limits::NONE });
         assert_eq!(model.limits().regions, Some(3));
-        assert_eq!(errno(model.register(pages(1, 9), Access::LOCAL)), Some(libc::EINVAL));
-        let mut batch = vec![model.register(pages(1, 8), Access::LOCAL).unwrap()];
-        assert_eq!(errno(model.register(pages(1, 3), Access::LOCAL)), Some(libc::ENOMEM));
-        batch.push(model.register(pages(1, 1), Access::LOCAL).unwrap());
-        batch.push(model.register(pages(1, 1), Access::LOCAL).unwrap());
-        assert_eq!(errno(model.register(pages(1, 1), Access::LOCAL)), Some(libc::ENOSPC));
+        assert_eq!(errno(register(&model, pages(1, 9))), Some(libc::EINVAL));
+        let mut batch = vec![register(&model, pages(1, 8)).unwrap()];
+        assert_eq!(errno(register(&model, pages(1, 3))), Some(libc::ENOMEM));
+        batch.push(register(&model, pages(1, 1)).unwrap());
+        batch.push(register(&model, pages(1, 1)).unwrap());
+        assert_eq!(errno(register(&model, pages(1, 1))), Some(libc::ENOSPC));
         let counts = model.counts();
         assert_eq!((counts.reg_attempts, counts.regs, counts.regions, counts.pages), (6, 3, 3, 10));
         model.deregister(&mut batch).unwrap();
@@ -415,18 +422,18 @@ mod tests {
         let model = Model::new(Linear::PAPER);
         model.limit_untold(Limits { pages: Some(4), ..Limits::NONE });
         assert_eq!(model.limits(), Limits::NONE);
-        model.register(pages(1, 4), Access::LOCAL).unwrap();
+        register(&model, pages(1, 4)).unwrap();
         model.limit_untold(Limits { pages: Some(2), ..Limits::NONE });
-        assert_eq!(errno(model.register(pages(9, 1), Access::LOCAL)), Some(libc::ENOMEM));
+        assert_eq!(errno(register(&model, pages(9, 1))), Some(libc::ENOMEM));
     }
 
     #[test]
     fn pages_without_end_are_refused_before_the_books_overflow() {
         let model = Model::new(Linear::PAPER);
         for _ in 0..4095 {
-            model.register(PageRange::EVERYTHING, Access::LOCAL).unwrap();
+            register(&model, PageRange::EVERYTHING).unwrap();
         }
-        assert_eq!(errno(model.register(PageRange::EVERYTHING, Access::LOCAL)), Some(libc::ENOMEM));
+        assert_eq!(errno(register(&model, PageRange::EVERYTHING)), Some(libc::ENOMEM));
         assert_eq!(model.counts().pages, 4095 << 52);
     }
 
@@ -435,17 +442,17 @@ mod tests {
         let model = Model::new(Linear::PAPER);
         model.grant(Access::LOCAL_WRITE);
         assert_eq!(model.rights(), Access::LOCAL);
-        assert!(model.register(pages(1, 1), Access::LOCAL).is_ok());
+        assert!(register(&model, pages(1, 1)).is_ok());
         assert_eq!(errno(model.register(pages(1, 1), Access::REMOTE_READ)), Some(libc::EPERM));
     }
 
     #[test]
     fn of_a_batch_only_what_a_fault_strikes_stays() {
         let model = Model::new(Linear::PAPER);
-        let mut batch: Vec<_> = (0..6).map(|n| model.register(pages(10 * n, 2), Access::LOCAL).unwrap()).collect();
+        let mut batch: Vec<_> = (0..6).map(|n| register(&model, pages(10 * n, 2)).unwrap()).collect();
         model.fail_deregister(Fault::within(pages(40, 11), libc::EBUSY));
         assert_eq!(errno(model.deregister(&mut batch)), Some(libc::EBUSY));
-        let mut left: Vec<_> = batch.iter().map(|registration| registration.range().start()).collect();
+        let mut left: Vec<_> = batch.iter().map(|registered| registered.range.start()).collect();
         left.sort_unstable();
         assert_eq!(left, [40, 50]);
         let counts = model.counts();
@@ -459,7 +466,7 @@ mod tests {
     #[test]
     fn a_registrar_that_lies_leaves_without_an_error_or_errs_without_leaving() {
         let model = Model::new(Linear::PAPER);
-        let one = || vec![model.register(pages(1, 1), Access::LOCAL).unwrap()];
+        let one = || vec![register(&model, pages(1, 1)).unwrap()];
         model.fail_deregister(Fault::next(1, libc::EIO).untold());
         let mut batch = one();
         assert!(model.deregister(&mut batch).is_ok());
@@ -480,22 +487,22 @@ mod tests {
                 inside.fail_register(Fault::next(1, libc::EAGAIN));
             }
         });
-        assert!(model.register(pages(1, 1), Access::LOCAL).is_ok());
-        assert_eq!(errno(model.register(pages(1, 1), Access::LOCAL)), Some(libc::EAGAIN));
+        assert!(register(&model, pages(1, 1)).is_ok());
+        assert_eq!(errno(register(&model, pages(1, 1))), Some(libc::EAGAIN));
         model.on_call(|_| {});
     }
 
     #[test]
     fn a_hook_that_panics_at_the_beginning_leaves_the_books_balanced() {
         let model = Model::new(Linear::PAPER);
-        let mut batch = vec![model.register(pages(1, 1), Access::LOCAL).unwrap()];
+        let mut batch = vec![register(&model, pages(1, 1)).unwrap()];
         model.on_call(|event| {
             if matches!(event, Event::Registering { .. } | Event::Deregistering { .. }) {
                 panic!("as the test wants")
             }
         });
         let quiet = |act: &mut dyn FnMut()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_err();
-        quiet(&mut || drop(model.register(pages(5, 1), Access::LOCAL)));
+        quiet(&mut || drop(register(&model, pages(5, 1))));
         quiet(&mut || drop(model.deregister(&mut batch)));
         assert_eq!((model.counts().regions, batch.len()), (1, 1));
     }

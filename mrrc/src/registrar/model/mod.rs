@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use mrrc::cost::Linear;
-//! use mrrc::registrar::Registrar;
+//! use mrrc::registrar::{Registered, Registrar};
 //! use mrrc::registrar::model::{AddressSpace, FakeNic, Landing, Model, Transfer};
 //! use mrrc::{Access, PAGE, PageRange};
 //!
@@ -22,7 +22,8 @@
 //!
 //! let nic = FakeNic::new(&space);
 //! let model = Model::over(Linear::PAPER, nic.clone());
-//! let registration = model.register(buffer, Access::LOCAL)?;
+//! let access = Access::LOCAL;
+//! let registration = model.register(buffer, access)?;
 //! assert_eq!((model.clock_us(), nic.pinned_pages()), (Linear::PAPER.register(4), 4));
 //!
 //! // The memory is given back and taken again: the key leads to the old pages, the address to new ones.
@@ -33,7 +34,7 @@
 //! assert_eq!(landed[0].landing, Landing::Stale);
 //! assert_eq!(nic.findings().stale, 1);
 //!
-//! model.deregister(&mut vec![registration])?;
+//! model.deregister(&mut vec![Registered { range: buffer, access, registration }])?;
 //! assert_eq!(nic.pinned_pages(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -54,17 +55,13 @@ pub use monitor::{FakeMonitor, Stage};
 pub use nic::{FakeNic, Findings, Refused, Transfer};
 pub use space::{AddressSpace, Announcement, Began, Landed, Landing, ListenerId, Moment, SpaceError};
 
-use crate::access::Access;
-use crate::range::PageRange;
 use crate::shim::sync::{Mutex, MutexGuard};
 use std::sync::PoisonError;
 
-/// What was registered with a [`Dummy`] or a [`FakeNic`].
+/// A registration with a [`Dummy`] or a [`FakeNic`].
 #[derive(PartialEq, Eq, Debug)]
 pub struct Registration {
     key: u64,
-    range: PageRange,
-    access: Access,
 }
 
 impl Registration {
@@ -72,25 +69,6 @@ impl Registration {
     #[inline]
     pub fn key(&self) -> u64 {
         self.key
-    }
-
-    /// What it may be used for.
-    #[inline]
-    pub fn access(&self) -> Access {
-        self.access
-    }
-}
-
-/// A registration that knows its pages, so that a [`Model`] can count them.
-pub trait Extent {
-    /// The pages registered.
-    fn range(&self) -> PageRange;
-}
-
-impl Extent for Registration {
-    #[inline]
-    fn range(&self) -> PageRange {
-        self.range
     }
 }
 

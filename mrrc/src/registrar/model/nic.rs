@@ -3,10 +3,10 @@
 //! The table of registrations has a lock, and a transfer holds it: so deregistering is quiescent, as the
 //! contract wants. The lock of the address space is taken inside it.
 
-use super::{AddressSpace, Began, Extent, Landed, Landing, Registration, SpaceError, lock};
+use super::{AddressSpace, Began, Landed, Landing, Registration, SpaceError, lock};
 use crate::access::Access;
 use crate::range::{PAGE, PageRange};
-use crate::registrar::{Limits, Registrar};
+use crate::registrar::{Limits, Registered, Registrar};
 use crate::shim::sync::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -239,17 +239,17 @@ unsafe impl Registrar for FakeNic {
         table.keys += 1;
         table.pages += range.pages();
         table.live.insert(key, Pinned { range, access, frames });
-        Ok(Registration { key, range, access })
+        Ok(Registration { key })
     }
 
     /// Leaves what is not its own, with `EINVAL`.
-    fn deregister(&self, batch: &mut Vec<Registration>) -> io::Result<()> {
+    fn deregister(&self, batch: &mut Vec<Registered<Registration>>) -> io::Result<()> {
         let mut unpinned = Vec::with_capacity(batch.len());
         {
             let Table { live, pages, findings, .. } = &mut *lock(&self.shared.table);
-            batch.retain(|registration| match live.remove(&registration.key) {
+            batch.retain(|registered| match live.remove(&registered.registration.key) {
                 Some(pinned) => {
-                    *pages -= registration.range().pages();
+                    *pages -= pinned.range.pages();
                     unpinned.push(pinned.frames);
                     false
                 }
