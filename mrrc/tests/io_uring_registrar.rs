@@ -7,8 +7,8 @@
 #![allow(unsafe_code, reason = "memory is mapped, unmapped and submitted to the kernel by address")]
 
 use ::io_uring::{IoUring, cqueue, opcode, squeue, types};
-use mrrc::registrar::{Registered, Registrar};
 use mrrc::registrar::io_uring::{FixedBuffer, IoUringBuffers, IoUringError};
+use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -461,8 +461,7 @@ fn threads_register_and_deregister_without_losing_a_slot_or_a_pin() {
             threads.spawn(|| {
                 let memory = Memory::new(16);
                 for round in 0..200 {
-                    let batch: Vec<_> =
-                        (0..8).map(|page| register(&table, memory.page((round + page) % 16))).collect();
+                    let batch: Vec<_> = (0..8).map(|page| register(&table, memory.page((round + page) % 16))).collect();
                     let mut indices: Vec<_> = batch.iter().map(FixedBuffer::index).collect();
                     indices.sort_unstable();
                     indices.dedup();

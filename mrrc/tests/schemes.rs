@@ -182,7 +182,10 @@ fn a_union_that_does_not_fit_is_registered_for_its_request_alone() {
     ask(&mut core, 0, 8);
     let outcome = core.request(range(6, 12)).unwrap();
     assert!(outcome.is_bypass());
-    assert_eq!(outcome.segments(), [Segment::Gap { region: None, range: range(6, 12), access: mrrc::Access::LOCAL_READ }]);
+    assert_eq!(
+        outcome.segments(),
+        [Segment::Gap { region: None, range: range(6, 12), access: mrrc::Access::LOCAL_READ }]
+    );
     assert_eq!(cached(&core), [range(0, 8)]);
 }
 

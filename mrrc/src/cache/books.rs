@@ -13,8 +13,8 @@ use super::barrier::Barrier;
 use super::records::Records;
 use super::slots::Blocks;
 use crate::core::{Core, Holders, Leaving};
-use crate::policy::Need;
 use crate::invalidation::{Change, ChangeKind};
+use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registered;
@@ -33,9 +33,15 @@ pub(super) const GROUP: usize = 64;
 pub(super) enum Entry {
     Vacant,
     /// Being registered, under this ticket. Stale: memory changed meanwhile, so it will not be cached.
-    Pending { ticket: u64, stale: bool },
+    Pending {
+        ticket: u64,
+        stale: bool,
+    },
     /// Registered. Stale: look-ups must not find it.
-    Standing { stale: bool, watched: bool },
+    Standing {
+        stale: bool,
+        watched: bool,
+    },
 }
 
 /// Pages and regions.

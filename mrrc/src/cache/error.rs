@@ -63,7 +63,9 @@ pub enum AcquireError {
         source: io::Error,
     },
     /// Another thread is registering part of the range and takes too long.
-    #[error("acquire {range}: another thread has been registering part of it for {waited:?}: try again, or wait longer")]
+    #[error(
+        "acquire {range}: another thread has been registering part of it for {waited:?}: try again, or wait longer"
+    )]
     TimedOut {
         /// What was asked for.
         range: PageRange,

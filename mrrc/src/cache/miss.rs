@@ -428,4 +428,3 @@ impl<R: Registrar> Drop for Reservation<'_, R> {
 pub(super) fn is_unmapped(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Register { source, .. } if source.raw_os_error() == Some(libc::EFAULT))
 }
-

@@ -113,12 +113,7 @@ impl<R: Registrar> Cache<R> {
     /// something else.
     #[inline]
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
-    pub unsafe fn acquire(
-        &self,
-        address: *const u8,
-        length: usize,
-        access: Access,
-    ) -> Result<Lease<R>, AcquireError> {
+    pub unsafe fn acquire(&self, address: *const u8, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
         if self.shared.times.is_some() {
             return self.acquire_timed(address as usize, length, access);
         }

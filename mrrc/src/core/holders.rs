@@ -3,8 +3,8 @@
 //! Hits of such a cache take hold of regions without the core's knowledge. So the core proposes what is to
 //! leave, and those who know answer which of it stays.
 
-use crate::range::PageRange;
 use crate::access::Access;
+use crate::range::PageRange;
 use crate::regions::RegionId;
 
 /// What is asked of the core.

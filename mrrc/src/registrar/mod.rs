@@ -10,6 +10,7 @@
 pub(crate) mod budget;
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
 pub mod io_uring;
+pub mod model;
 
 use crate::access::Access;
 use crate::range::PageRange;
