@@ -144,12 +144,7 @@ impl<R: Registrar> Cache<R> {
     }
 
     #[inline(never)]
-    fn acquire_slowly(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-    ) -> Result<Lease<R>, AcquireError> {
+    fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
         let terms = &self.shared.terms;
         let wish = Wish {
