@@ -1,0 +1,142 @@
+//! The ground that caches are measured on: address space that is never touched, regions in it, and requests
+//! drawn in advance.
+
+use crate::{Layout, regions};
+use mrrc::{PAGE, PageRange};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::io;
+use std::ptr;
+
+/// Requests drawn for each thread: 4 MiB of them, part of what 100,000 regions cost, the same for every cache.
+pub const DRAWN: usize = 1 << 20;
+
+/// Address space that is mapped without any access, so that no page of it is ever there.
+#[derive(Debug)]
+struct Space {
+    start: usize,
+    bytes: usize,
+}
+
+impl Space {
+    fn map(bytes: usize) -> io::Result<Self> {
+        #[expect(unsafe_code, reason = "system call")]
+        // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
+        let start = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start: start.expose_provenance(), bytes })
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        #[expect(unsafe_code, reason = "system call")]
+        // SAFETY: the mapping is ours and no reference into it was ever made.
+        unsafe {
+            libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes);
+        }
+    }
+}
+
+/// Regions in a space of their own, in random order.
+#[derive(Debug)]
+pub struct Field {
+    space: Space,
+    /// Page numbers count from the start of the space.
+    regions: Vec<PageRange>,
+}
+
+impl Field {
+    /// `count` regions.
+    ///
+    /// # Errors
+    /// If that much address space is not to be had.
+    pub fn new(layout: Layout, count: usize, seed: u64) -> Result<Self, String> {
+        let mut regions = regions(layout, count, seed);
+        let first = regions.iter().map(|region| region.start()).min().unwrap_or(0);
+        for region in &mut regions {
+            *region = PageRange::new(region.start() - first, region.pages()).map_err(|error| error.to_string())?;
+        }
+        let pages = regions.iter().map(|region| region.end()).max().unwrap_or(1);
+        let bytes = (pages * PAGE) as usize;
+        let space = Space::map(bytes).map_err(|error| {
+            format!("mmap of {bytes} bytes without access: {error}: raise the limit on address space (ulimit -v)")
+        })?;
+        Ok(Self { space, regions })
+    }
+
+    /// Puts the regions into the order of their addresses.
+    pub fn sort(&mut self) {
+        self.regions.sort_by_key(|region| region.start());
+    }
+
+    /// The whole space.
+    pub fn bounds(&self) -> std::ops::Range<usize> {
+        self.space.start..self.space.start + self.space.bytes
+    }
+
+    /// Where a region lies: its address and its length in bytes.
+    #[inline]
+    pub fn place(&self, region: usize) -> (usize, usize) {
+        let region = self.regions[region];
+        (self.space.start + (region.start() * PAGE) as usize, (region.pages() * PAGE) as usize)
+    }
+
+    /// The pages of all regions, or of some.
+    pub fn pages(&self, regions: std::ops::Range<usize>) -> u64 {
+        self.regions[regions].iter().map(|region| region.pages()).sum()
+    }
+
+    /// Requests of 8 KiB (4 KiB where a region is no larger) inside the first `hot` regions.
+    pub fn draw(&self, hot: usize, seed: u64) -> Vec<Draw> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let one = |_| {
+            let region = self.regions[rng.random_range(0..hot)];
+            let pages = region.pages().min(2);
+            Draw::new(region.start() + rng.random_range(0..=region.pages() - pages), pages)
+        };
+        (0..DRAWN).map(one).collect()
+    }
+
+    /// What a drawn request asks for: its address and its length in bytes.
+    #[inline(always)]
+    pub fn asked(&self, draw: Draw) -> (usize, usize) {
+        let page = (draw.0 >> 1) as usize;
+        (self.space.start + page * PAGE as usize, (1 + (draw.0 & 1) as usize) * PAGE as usize)
+    }
+}
+
+/// A request in four bytes: the page that it begins at, and whether it takes a second one.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(u32);
+
+impl Draw {
+    fn new(page: u64, pages: u64) -> Self {
+        debug_assert!(page < 1 << 31 && (1..=2).contains(&pages));
+        Self((page << 1) as u32 | (pages - 1) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drawn_request_lies_in_a_hot_region() {
+        for layout in [Layout::Stride, Layout::Irregular] {
+            let field = Field::new(layout, 50, 1).unwrap();
+            let hot: Vec<_> = (0..20).map(|region| field.place(region)).collect();
+            for draw in field.draw(20, 2).into_iter().take(5_000) {
+                let (address, length) = field.asked(draw);
+                let inside = |&(start, bytes): &(usize, usize)| start <= address && address + length <= start + bytes;
+                assert!(hot.iter().any(inside), "{layout:?}: {address:#x} + {length}");
+                assert!(length == 8192 || layout == Layout::Irregular);
+            }
+        }
+    }
+}
