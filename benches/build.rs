@@ -2,7 +2,8 @@
 //!
 //! UCX is there when a small C file that includes `ucs/memory/rcache.h` compiles and links (Debian:
 //! `libucx-dev`). Then the shim is built and `cfg(peer_ucx)` is set. When not, everything builds all the same
-//! and the program says why the peer is missing. `UCX_PREFIX` names an installation outside the system's paths.
+//! and the program says why the peer is missing. `UCX_PREFIX` names an installation outside
+//! the system's paths; `UCX_PREFIX=none` does without.
 
 use std::env;
 use std::fs;
@@ -63,6 +64,9 @@ impl Ucx {
 
     /// Compiles the shim and links it with the library into a program that is never run.
     fn probe(&self) -> Result<(), &'static str> {
+        if self.prefix == Path::new("none") {
+            return Err("UCX_PREFIX says none");
+        }
         let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
         let main = out.join("ucx_probe.c");
         fs::write(&main, "extern int peer_ucx_linked(void);\nint main(void) { return peer_ucx_linked(); }\n")

@@ -50,6 +50,20 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// How often this thread was pushed off its CPU by another since it began. Waiting for a lock does not count:
+/// that is its own doing, and part of what is measured.
+pub fn preemptions() -> u64 {
+    #[expect(unsafe_code, reason = "system call")]
+    // SAFETY: an all-zero record is a value of the type, which the call overwrites.
+    let usage = unsafe {
+        let mut usage = mem::zeroed::<libc::rusage>();
+        // It fails only for arguments that are wrong, and then the record stays zero.
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    usage.ru_nivcsw as u64
+}
+
 /// CPUs in the order in which threads are put on them, and how they share cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
@@ -139,6 +153,32 @@ mod tests {
             let cpu = *allowed().unwrap().last().unwrap();
             pin(cpu).unwrap();
             assert_eq!(allowed().unwrap(), [cpu]);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn who_is_pushed_aside_knows_it_and_who_waits_is_not() {
+        std::thread::spawn(|| {
+            let before = preemptions();
+            (0..50).for_each(|_| std::thread::sleep(std::time::Duration::from_micros(100)));
+            // Others may push it aside now and then, sleeping is of its own will.
+            assert!(preemptions() - before < 25);
+            let before = preemptions();
+            // Two threads that never sleep on one CPU: sooner or later one has to go.
+            let cpu = allowed().unwrap()[0];
+            pin(cpu).unwrap();
+            let over = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+                while preemptions() == before {}
+                over.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
         })
         .join()
         .unwrap();

@@ -1,6 +1,5 @@
 //! Ours beside the peers, from one interleaved run on pinned threads. See [`benches::side_by_side`].
 
-use benches::peer;
 use benches::pin::Places;
 use benches::side_by_side::report::{self, Row};
 use benches::side_by_side::{self, Options, Subtest};
@@ -38,10 +37,10 @@ struct Cache {
     threads: Option<usize>,
 
     /// Seconds for each measurement, at least
-    #[arg(long, value_name = "S", default_value_t = 4.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 4.0, value_parser = seconds, allow_negative_numbers = true)]
     seconds: f64,
 
-    /// Only measurements whose names begin so; can be given more than once
+    /// Only what has this name, or this beginning of one (`hit/stride`); can be given more than once
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
 
@@ -148,24 +147,21 @@ fn run(cache: &Cache) -> Result<(), Stop> {
         }
         out.flush()?;
     }
-    if let (Some(_), false) = (peer::missing(), cache.json) {
-        writeln!(out, "UCX is not there: install libucx-dev to see it beside ours")?;
-    }
     Ok(())
 }
 
-/// The measurements whose names begin with one of `only`, or all.
+/// The measurements that one of `only` names, or all.
 fn chosen(only: &[String]) -> Result<Vec<Subtest>, Stop> {
     let mut tests = side_by_side::cache();
     for name in only {
-        if !tests.iter().any(|test| test.name.starts_with(name.as_str())) {
+        if !tests.iter().any(|test| test.is_named(name)) {
             let names: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
             return Err(Stop::Usage(format!(
-                "--only {name}: no measurement begins so; there are {}",
+                "--only {name}: no measurement has that name; there are {}",
                 names.join(", ")
             )));
         }
     }
-    tests.retain(|test| only.is_empty() || only.iter().any(|name| test.name.starts_with(name.as_str())));
+    tests.retain(|test| only.is_empty() || only.iter().any(|name| test.is_named(name)));
     Ok(tests)
 }

@@ -1,9 +1,12 @@
 //! Interleaved laps: contestants take turns, many times, so that a noisy moment of the machine hits them all.
 //!
 //! A team of threads, each pinned to its CPU for the whole race, is led by the calling thread, which sleeps
-//! while a lap runs. In a lap the first `threads` of the team run one contestant: a warm-up of the same length,
-//! because the others have just had the caches of the CPU, then the timed part, begun together at a spinning
-//! gate and timed from the first start to the last end. The rest of the team is asleep.
+//! while a lap runs. In a lap the first `threads` of the team run one contestant, begun together at a spinning
+//! gate and timed from the first start to the last end. The rest of the team is asleep. A turn is a few
+//! laps, the first of them behind a warm-up, because the others have just had the caches of the CPU.
+//!
+//! Laps are short and many, so that some are left alone on a machine that does other things too: a lap in
+//! which the scheduler pushed a thread aside for somebody else's does not count, as long as others do.
 //!
 //! Who runs what is handed over in a mutex between two barriers; nothing is shared while a lap runs but what
 //! the contestants share themselves.
@@ -17,6 +20,12 @@ use std::time::{Duration, Instant};
 
 /// Operations are run in whole chunks of so many.
 pub const CHUNK: usize = 1024;
+
+/// Laps in a turn.
+const LAPS: usize = 4;
+
+/// Undisturbed laps that suffice to leave the disturbed ones out.
+const ENOUGH: usize = 4;
 
 /// What is raced: one cache in one setting, or a plain loop.
 pub struct Contestant<'a> {
@@ -43,7 +52,7 @@ pub struct Stint {
 pub struct Length {
     /// The timed part of a lap.
     pub lap: Duration,
-    /// Laps of each contestant, at least.
+    /// Turns of each contestant, at least.
     pub rounds: usize,
     /// The whole race, at least.
     pub whole: Duration,
@@ -56,6 +65,8 @@ pub struct Lap {
     pub nanos: f64,
     /// Registrations for each operation.
     pub misses: f64,
+    /// A thread was pushed off its CPU meanwhile.
+    pub disturbed: bool,
 }
 
 /// The laps of one contestant with one number of threads.
@@ -65,10 +76,17 @@ pub struct Laps(pub Vec<Lap>);
 impl Laps {
     /// The best of a value that is better the lower it is, and its median.
     pub fn figure(&self, value: impl Fn(&Lap) -> f64) -> Figure {
-        let mut values: Vec<f64> = self.0.iter().map(value).collect();
+        let calm = self.0.iter().filter(|lap| !lap.disturbed).count();
+        let counts = |lap: &&Lap| !lap.disturbed || calm < ENOUGH;
+        let mut values: Vec<f64> = self.0.iter().filter(counts).map(value).collect();
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         Figure { best: at(0), median: Some(at(values.len() / 2)) }
+    }
+
+    /// The share of laps that were disturbed.
+    pub fn disturbed(&self) -> f64 {
+        self.0.iter().filter(|lap| lap.disturbed).count() as f64 / self.0.len().max(1) as f64
     }
 
     /// Nanoseconds for one operation.
@@ -123,6 +141,7 @@ pub fn race(
         job: Mutex::new(Job::End),
         gate: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
+        disturbed: AtomicBool::new(false),
         broken: AtomicBool::new(false),
         times: (0..team).map(|_| Mutex::new(None)).collect(),
     };
@@ -153,6 +172,8 @@ struct Ground {
     gate: AtomicUsize,
     /// Operations that failed.
     failed: AtomicUsize,
+    /// A thread was pushed off its CPU in this lap.
+    disturbed: AtomicBool,
     /// A thread could not be pinned, or panicked.
     broken: AtomicBool,
     times: Vec<Mutex<Option<(Instant, Instant)>>>,
@@ -169,10 +190,10 @@ impl Ground {
         let mut laps = vec![vec![Laps::default(); threads.len()]; contestants.len()];
         let mut turns: Vec<Turn> = Vec::new();
         let mut next = vec![0; contestants.len()];
-        for contestant in 0..contestants.len() {
+        for (contestant, next) in next.iter_mut().enumerate() {
             for (column, &threads) in threads.iter().enumerate() {
                 let mut turn = Turn { contestant, column, threads, chunks: 1 };
-                self.calibrate(contestants, &mut turn, &mut next[contestant], length.lap)?;
+                self.calibrate(contestants, &mut turn, next, length.lap)?;
                 turns.push(turn);
             }
         }
@@ -180,12 +201,19 @@ impl Ground {
         let mut rounds = 0;
         while rounds < length.rounds || begun.elapsed() < length.whole {
             for turn in &turns {
-                let lap = self.lap(contestants, turn, &mut next[turn.contestant], turn.chunks)?;
-                laps[turn.contestant][turn.column].0.push(lap);
+                for number in 0..LAPS {
+                    let warm = if number == 0 { 2 * turn.chunks } else { 0 };
+                    let lap = self.lap(contestants, turn, &mut next[turn.contestant], warm)?;
+                    laps[turn.contestant][turn.column].0.push(lap);
+                }
             }
             // There and back: nobody always runs behind the same other.
             turns.reverse();
             rounds += 1;
+        }
+        let worst = laps.iter().flatten().map(Laps::disturbed).fold(0.0, f64::max);
+        if worst > 0.5 {
+            eprintln!("  the machine is busy: up to {:.0} % of a contestant's laps were disturbed", 100.0 * worst);
         }
         Ok(laps)
     }
@@ -214,6 +242,7 @@ impl Ground {
         let attempts = contestants[contestant].attempts;
         *lock(&self.job) = Job::Run { contestant, threads, first: *next, warm, chunks };
         self.gate.store(0, Ordering::Relaxed);
+        self.disturbed.store(false, Ordering::Relaxed);
         *next = next.wrapping_add(threads * (warm + chunks));
         let before = attempts();
         self.start.wait();
@@ -234,6 +263,7 @@ impl Ground {
         Ok(Lap {
             nanos: end.duration_since(start).as_nanos() as f64 / per_thread(chunks),
             misses: registered as f64 / per_thread(warm + chunks),
+            disturbed: self.disturbed.load(Ordering::Relaxed),
         })
     }
 
@@ -250,11 +280,16 @@ impl Ground {
                 let run = contestants[contestant].run;
                 let work = || {
                     let mut failed = run(Stint { thread, first: first.wrapping_add(thread * warm), chunks: warm });
+                    let before = pin::preemptions();
                     self.pass_gate(threads);
                     let start = Instant::now();
                     let first = first.wrapping_add(threads * warm + thread * chunks);
                     failed += run(Stint { thread, first, chunks });
-                    (failed, start, Instant::now())
+                    let end = Instant::now();
+                    if pin::preemptions() != before {
+                        self.disturbed.store(true, Ordering::Relaxed);
+                    }
+                    (failed, start, end)
                 };
                 match catch_unwind(AssertUnwindSafe(work)) {
                     Ok((failed, start, end)) => {
@@ -313,7 +348,7 @@ mod tests {
         };
         let contestants = [Contestant { run: &run, attempts: &|| 0 }];
         let laps = race(&contestants, &threads, &cpus, SHORT).unwrap();
-        assert!(laps[0].iter().all(|laps| laps.0.len() == 4));
+        assert!(laps[0].iter().all(|laps| laps.0.len() == 4 * LAPS));
         let mut seen = seen.into_inner().unwrap();
         seen.sort_unstable();
         assert!(seen.iter().copied().eq(0..seen.len()), "{seen:?}");
@@ -350,6 +385,16 @@ mod tests {
     fn more_threads_than_cpus_are_refused() {
         assert!(race(&[], &[cpus().len() + 1], &cpus(), SHORT).is_err());
         assert!(race(&[], &[], &cpus(), SHORT).is_err());
+    }
+
+    #[test]
+    fn disturbed_laps_count_only_where_there_are_no_others() {
+        let lap = |nanos, disturbed| Lap { nanos, misses: 0.0, disturbed };
+        let mut laps = Laps(vec![lap(1.0, true), lap(9.0, true)]);
+        assert_eq!(laps.nanos().best, 1.0);
+        laps.0.extend([lap(5.0, false); ENOUGH]);
+        assert_eq!((laps.nanos().best, laps.nanos().median), (5.0, Some(5.0)));
+        assert!((laps.disturbed() - 2.0 / 6.0).abs() < 1e-9);
     }
 
     #[test]
