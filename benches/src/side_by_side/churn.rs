@@ -21,8 +21,7 @@ const CYCLE: usize = 2 * FIT;
 /// # Errors
 /// If the ground cannot be prepared, and those of [`race`].
 pub fn measure<O: Subject, P: Subject>(options: &Options) -> Result<Vec<Row>, String> {
-    let mut field = Field::new(Layout::Stride, CYCLE, 3)?;
-    field.sort();
+    let field = field()?;
     let (ours, peer) = (full::<O>(&field)?, full::<P>(&field)?);
     let ours = ours.ok_or("our own cache is not there")?;
     let our_run = |stint| cycle(&ours, &field, stint);
@@ -48,7 +47,21 @@ fn row(name: &str, ours: &Laps, peer: Option<&Laps>, value: fn(&Lap) -> f64) -> 
     Row::new(name, figure(ours), peer.map(figure), Unit::Nanos)
 }
 
-fn full<S: Subject>(field: &Field) -> Result<Option<S>, String> {
+/// The regions of the cycle, in the order of their addresses.
+///
+/// # Errors
+/// If that much address space is not to be had.
+pub fn field() -> Result<Field, String> {
+    let mut field = Field::new(Layout::Stride, CYCLE, 3)?;
+    field.sort();
+    Ok(field)
+}
+
+/// A cache in the middle of the cycle.
+///
+/// # Errors
+/// If it cannot be made or filled.
+pub fn full<S: Subject>(field: &Field) -> Result<Option<S>, String> {
     let setup = Setup { most_regions: FIT, most_pages: field.pages(0..FIT), ..Setup::default() };
     let cache = S::create(&setup)?;
     if let Some(cache) = &cache {
@@ -57,7 +70,8 @@ fn full<S: Subject>(field: &Field) -> Result<Option<S>, String> {
     Ok(cache)
 }
 
-fn cycle<S: Subject>(cache: &S, field: &Field, stint: Stint) -> usize {
+/// Goes on with the cycle. Returns how many operations failed.
+pub fn cycle<S: Subject>(cache: &S, field: &Field, stint: Stint) -> usize {
     let mut failed = 0;
     let mut next = stint.first.wrapping_mul(CHUNK) % CYCLE;
     for _ in 0..stint.chunks * CHUNK {

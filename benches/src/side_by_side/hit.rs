@@ -37,17 +37,31 @@ fn layout_name(layout: Layout) -> &'static str {
     }
 }
 
-/// What hits are drawn from.
-struct Ground {
+/// What hits are drawn from, the same for every cache and every number of threads.
+pub struct Ground {
     field: Field,
     /// Regions that stay; those behind them are cold.
     hot: usize,
     cold: usize,
+    /// Cold regions that fit.
+    spare: usize,
     /// Requests of each thread.
     draws: Vec<Vec<Draw>>,
 }
 
 impl Ground {
+    /// `hot` regions, three times the spare room in cold ones, and requests for so many threads.
+    ///
+    /// # Errors
+    /// If that much address space is not to be had.
+    pub fn new(layout: Layout, hot: usize, threads: usize) -> Result<Self, String> {
+        let spare = 64 + hot / 4;
+        let cold = 3 * spare;
+        let field = Field::new(layout, hot + cold, 1)?;
+        let draws = (0..threads as u64).map(|thread| field.draw(hot, 2 + thread)).collect();
+        Ok(Self { field, hot, cold, spare, draws })
+    }
+
     /// A chunk of requests for each number: they repeat.
     #[inline]
     fn chunk(&self, thread: usize, number: usize) -> &[Draw] {
@@ -65,7 +79,8 @@ impl Ground {
         0
     }
 
-    fn hits<S: Subject>(&self, cache: &S, stint: Stint) -> usize {
+    /// Touches what is there. Returns how many operations failed.
+    pub fn hits<S: Subject>(&self, cache: &S, stint: Stint) -> usize {
         let mut failed = 0;
         for number in stint.first..stint.first.wrapping_add(stint.chunks) {
             for &draw in self.chunk(stint.thread, number) {
@@ -76,8 +91,8 @@ impl Ground {
         failed
     }
 
-    /// As `hits`, and one operation of each chunk is a miss.
-    fn evicting<S: Subject>(&self, cache: &S, stint: Stint) -> usize {
+    /// As [`Ground::hits`], and one operation of each chunk is a miss.
+    pub fn evicting<S: Subject>(&self, cache: &S, stint: Stint) -> usize {
         let mut failed = 0;
         for number in stint.first..stint.first.wrapping_add(stint.chunks) {
             for &draw in &self.chunk(stint.thread, number)[1..] {
@@ -95,7 +110,10 @@ impl Ground {
     }
 
     /// A cache with room for everything and the hot regions in it.
-    fn roomy<S: Subject>(&self) -> Result<Option<S>, String> {
+    ///
+    /// # Errors
+    /// If it cannot be made or filled.
+    pub fn roomy<S: Subject>(&self) -> Result<Option<S>, String> {
         let setup = Setup { most_regions: 2 * self.hot + 64, most_pages: 1 << 40, ..Setup::default() };
         let cache = S::create(&setup)?;
         if let Some(cache) = &cache {
@@ -105,11 +123,14 @@ impl Ground {
     }
 
     /// A cache that is full: cold regions, and the hot ones used after them.
-    fn full<S: Subject>(&self, spare: usize) -> Result<Option<S>, String> {
+    ///
+    /// # Errors
+    /// If it cannot be made or filled.
+    pub fn full<S: Subject>(&self) -> Result<Option<S>, String> {
         let cold = self.hot..self.hot + self.cold;
-        let spare_pages = self.field.pages(cold.clone()) * spare as u64 / self.cold as u64;
+        let spare_pages = self.field.pages(cold.clone()) * self.spare as u64 / self.cold as u64;
         let setup = Setup {
-            most_regions: self.hot + spare,
+            most_regions: self.hot + self.spare,
             most_pages: self.field.pages(0..self.hot) + spare_pages,
             ..Setup::default()
         };
@@ -127,15 +148,10 @@ impl Ground {
 /// # Errors
 /// If the ground cannot be prepared, and those of [`race`].
 pub fn measure<O: Subject, P: Subject>(options: &Options, layout: Layout, hot: usize) -> Result<Vec<Row>, String> {
-    let spare = 64 + hot / 4;
-    let cold = 3 * spare;
-    let field = Field::new(layout, hot + cold, 1)?;
-    let most = options.threads.iter().copied().max().unwrap_or(1);
-    let draws = (0..most as u64).map(|thread| field.draw(hot, 2 + thread)).collect();
-    let ground = Ground { field, hot, cold, draws };
+    let ground = Ground::new(layout, hot, options.threads.iter().copied().max().unwrap_or(1))?;
 
     let (ours, peer) = (ground.roomy::<O>()?, ground.roomy::<P>()?);
-    let (ours_full, peer_full) = (ground.full::<O>(spare)?, ground.full::<P>(spare)?);
+    let (ours_full, peer_full) = (ground.full::<O>()?, ground.full::<P>()?);
     let ours = ours.ok_or("our own cache is not there")?;
     let ours_full = ours_full.ok_or("our own cache is not there")?;
 

@@ -157,6 +157,49 @@ pub fn race(
     })
 }
 
+/// Runs one stint in each of `threads` pinned threads: the time from the first start to the last end, for
+/// harnesses that take turns by themselves. `next` numbers the chunks.
+///
+/// # Errors
+/// If a thread cannot be pinned or panics, or an operation failed.
+pub fn together(
+    threads: usize,
+    cpus: &[usize],
+    chunks: usize,
+    next: &AtomicUsize,
+    run: impl Fn(Stint) -> usize + Sync,
+) -> Result<Duration, String> {
+    let first = next.fetch_add(threads * chunks, Ordering::Relaxed);
+    let ready = Barrier::new(threads);
+    let work = |thread: usize, cpu: usize| {
+        let pinned = pin::pin(cpu);
+        ready.wait();
+        let start = Instant::now();
+        let failed = run(Stint { thread, first: first.wrapping_add(thread * chunks), chunks });
+        (failed, start, Instant::now(), pinned.is_ok())
+    };
+    let done: Vec<_> = thread::scope(|scope| {
+        let work = &work;
+        let team: Vec<_> = cpus
+            .iter()
+            .take(threads)
+            .enumerate()
+            .map(|(thread, &cpu)| scope.spawn(move || work(thread, cpu)))
+            .collect();
+        team.into_iter().map(|thread| thread.join().ok()).collect()
+    });
+    let done: Vec<_> = done.into_iter().flatten().filter(|&(.., pinned)| pinned).collect();
+    let start = done.iter().map(|&(_, start, ..)| start).min();
+    let end = done.iter().map(|&(_, _, end, _)| end).max();
+    match (start, end) {
+        (Some(start), Some(end)) if done.len() == threads => match done.iter().map(|&(failed, ..)| failed).sum() {
+            0 => Ok(end.duration_since(start)),
+            failed => Err(format!("{failed} operations failed that should not")),
+        },
+        _ => Err("a thread could not be pinned to its CPU, or panicked".into()),
+    }
+}
+
 /// What the leader asks of the team.
 #[derive(Clone, Copy)]
 enum Job {
