@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(about = "Measures ours beside its peers, in turns, on pinned threads", after_help = EXIT)]
+#[command(name = "side-by-side", about = "Measures ours beside its peers, in turns, on pinned threads", after_help = EXIT)]
 struct Cli {
     #[command(subcommand)]
     subject: Subject,
@@ -50,8 +50,9 @@ struct Cache {
 }
 
 const EXAMPLES: &str = "\
-Units: `ns` is better the lower it is, `x` the higher, `count` the lower. Ratios are ours / peer, from the best of
-all rounds. Peer and ratio are null (`-` in tables) where there is no peer.
+Units: `ns` is better the lower it is, `x` the higher, `count` the lower.
+Ratios are ours / peer, of the best laps. Peer and ratio are null (`-` in tables) where
+there is no peer.
 
 Examples:
   side-by-side cache                          everything, one to two minutes

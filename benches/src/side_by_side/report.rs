@@ -82,11 +82,14 @@ pub fn json(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes rows as a table. `title` says what was measured.
+/// Writes rows, if there are any, as a table. `title` says what was measured.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
     let mut cells = vec![["", "ours", "(median)", "peer", "(median)", "", "ours/peer", ""].map(String::from)];
     for row in rows {
         let unit = match row.unit {
