@@ -1,9 +1,10 @@
 //! Stall: how long a hit takes while another thread's registration takes a millisecond.
 //!
 //! One thread hits one region and reads the clock after each hit; the time between two readings is the figure, so
-//! it holds one reading and comes in the steps of the clock (10 ns on some machines). Three loops in turn: alone; beside a thread that only sleeps and wakes as often as
-//! the disturber does, because waking up on the next CPU is felt too; and beside the disturber: every
-//! half millisecond it asks for a region that is not there, and the registrar sleeps for one.
+//! it holds one reading and comes in the steps of the clock (10 ns on some machines). Three loops in turn:
+//! alone; beside a thread that only sleeps and wakes as often as the disturber does, because waking up on the
+//! next CPU is felt too; and beside the disturber: every half millisecond it asks for a region that is not
+//! there, and the registrar sleeps for one.
 //!
 //! A hit during which the scheduler gave the CPU to some other program is left out: that can
 //! happen in every loop and says nothing about a cache. Waiting for a lock is not that.
