@@ -50,9 +50,17 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How often this thread was pushed off its CPU by another since it began. Waiting for a lock does not count:
-/// that is its own doing, and part of what is measured.
-pub fn preemptions() -> u64 {
+/// How often this thread left its CPU since it began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Switches {
+    /// It was pushed off by another.
+    pub pushed: u64,
+    /// It waited, for a lock or asleep: its own doing, and part of what is measured.
+    pub waited: u64,
+}
+
+/// See [`Switches`].
+pub fn switches() -> Switches {
     #[expect(unsafe_code, reason = "system call")]
     // SAFETY: an all-zero record is a value of the type, which the call overwrites.
     let usage = unsafe {
@@ -61,7 +69,7 @@ pub fn preemptions() -> u64 {
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
         usage
     };
-    usage.ru_nivcsw as u64
+    Switches { pushed: usage.ru_nivcsw as u64, waited: usage.ru_nvcsw as u64 }
 }
 
 /// CPUs in the order in which threads are put on them, and how they share cores.
@@ -161,11 +169,11 @@ mod tests {
     #[test]
     fn who_is_pushed_aside_knows_it_and_who_waits_is_not() {
         std::thread::spawn(|| {
-            let before = preemptions();
+            let before = switches();
             (0..50).for_each(|_| std::thread::sleep(std::time::Duration::from_micros(100)));
-            // Others may push it aside now and then, sleeping is of its own will.
-            assert!(preemptions() - before < 25);
-            let before = preemptions();
+            let after = switches();
+            assert!(after.waited - before.waited >= 50);
+            assert!(after.pushed - before.pushed < 25, "others may push it aside, but not every time");
             // Two threads that never sleep on one CPU: sooner or later one has to go.
             let cpu = allowed().unwrap()[0];
             pin(cpu).unwrap();
@@ -176,7 +184,7 @@ mod tests {
                         std::hint::spin_loop();
                     }
                 });
-                while preemptions() == before {}
+                while switches().pushed == after.pushed {}
                 over.store(true, std::sync::atomic::Ordering::Relaxed);
             });
         })

@@ -323,13 +323,13 @@ impl Ground {
                 let run = contestants[contestant].run;
                 let work = || {
                     let mut failed = run(Stint { thread, first: first.wrapping_add(thread * warm), chunks: warm });
-                    let before = pin::preemptions();
+                    let pushed = pin::switches().pushed;
                     self.pass_gate(threads);
                     let start = Instant::now();
                     let first = first.wrapping_add(threads * warm + thread * chunks);
                     failed += run(Stint { thread, first, chunks });
                     let end = Instant::now();
-                    if pin::preemptions() != before {
+                    if pin::switches().pushed != pushed {
                         self.disturbed.store(true, Ordering::Relaxed);
                     }
                     (failed, start, end)
