@@ -12,6 +12,9 @@ use std::ptr;
 pub const DRAWN: usize = 1 << 20;
 
 /// Address space that is mapped without any access, so that no page of it is ever there.
+///
+/// One page more can be read: it keeps the kernel from making one mapping of this space and the next, which a
+/// monitor would watch as one.
 #[derive(Debug)]
 struct Space {
     start: usize,
@@ -20,16 +23,21 @@ struct Space {
 
 impl Space {
     fn map(bytes: usize) -> io::Result<Self> {
+        let border = PAGE as usize;
         #[expect(unsafe_code, reason = "system call")]
         // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
         let start = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0)
+            libc::mmap(ptr::null_mut(), bytes + border, libc::PROT_NONE, flags, -1, 0)
         };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { start: start.expose_provenance(), bytes })
+        let space = Self { start: start.expose_provenance(), bytes };
+        #[expect(unsafe_code, reason = "system call")]
+        // SAFETY: the page is the last of the mapping above, and nobody has a reference to it.
+        let refused = unsafe { libc::mprotect(start.byte_add(bytes), border, libc::PROT_READ) };
+        if refused == 0 { Ok(space) } else { Err(io::Error::last_os_error()) }
     }
 }
 
@@ -38,7 +46,7 @@ impl Drop for Space {
         #[expect(unsafe_code, reason = "system call")]
         // SAFETY: the mapping is ours and no reference into it was ever made.
         unsafe {
-            libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes);
+            libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes + PAGE as usize);
         }
     }
 }
@@ -62,6 +70,19 @@ impl Field {
         for region in &mut regions {
             *region = PageRange::new(region.start() - first, region.pages()).map_err(|error| error.to_string())?;
         }
+        Self::of(regions)
+    }
+
+    /// The same regions in a space of their own: memory that a userfaultfd of one cache watches is not to be
+    /// had by another's.
+    ///
+    /// # Errors
+    /// As [`Field::new`].
+    pub fn twin(&self) -> Result<Self, String> {
+        Self::of(self.regions.clone())
+    }
+
+    fn of(regions: Vec<PageRange>) -> Result<Self, String> {
         let pages = regions.iter().map(|region| region.end()).max().unwrap_or(1);
         let bytes = (pages * PAGE) as usize;
         let space = Space::map(bytes).map_err(|error| {

@@ -39,7 +39,10 @@ fn layout_name(layout: Layout) -> &'static str {
 
 /// What hits are drawn from, the same for every cache and every number of threads.
 pub struct Ground {
+    /// Where nothing is evicted.
     field: Field,
+    /// Where evictions go on.
+    twin: Field,
     /// Regions that stay; those behind them are cold.
     hot: usize,
     cold: usize,
@@ -58,8 +61,9 @@ impl Ground {
         let spare = 64 + hot / 4;
         let cold = 3 * spare;
         let field = Field::new(layout, hot + cold, 1)?;
+        let twin = field.twin()?;
         let draws = (0..threads as u64).map(|thread| field.draw(hot, 2 + thread)).collect();
-        Ok(Self { field, hot, cold, spare, draws })
+        Ok(Self { field, twin, hot, cold, spare, draws })
     }
 
     /// A chunk of requests for each number: they repeat.
@@ -96,17 +100,13 @@ impl Ground {
         let mut failed = 0;
         for number in stint.first..stint.first.wrapping_add(stint.chunks) {
             for &draw in &self.chunk(stint.thread, number)[1..] {
-                let (address, length) = self.field.asked(draw);
+                let (address, length) = self.twin.asked(draw);
                 failed += usize::from(!cache.touch(address, length));
             }
-            let (address, length) = self.field.place(self.hot + number % self.cold);
+            let (address, length) = self.twin.place(self.hot + number % self.cold);
             failed += usize::from(!cache.touch(address, length));
         }
         failed
-    }
-
-    fn places(&self, regions: std::ops::Range<usize>) -> impl Iterator<Item = (usize, usize)> {
-        regions.map(|region| self.field.place(region))
     }
 
     /// A cache with room for everything and the hot regions in it.
@@ -117,7 +117,7 @@ impl Ground {
         let setup = Setup { most_regions: 2 * self.hot + 64, most_pages: 1 << 40, ..Setup::default() };
         let cache = S::create(&setup)?;
         if let Some(cache) = &cache {
-            fill(cache, self.places(0..self.hot))?;
+            fill(cache, (0..self.hot).map(|region| self.field.place(region)))?;
         }
         Ok(cache)
     }
@@ -136,8 +136,7 @@ impl Ground {
         };
         let cache = S::create(&setup)?;
         if let Some(cache) = &cache {
-            fill(cache, self.places(cold))?;
-            fill(cache, self.places(0..self.hot))?;
+            fill(cache, cold.chain(0..self.hot).map(|region| self.twin.place(region)))?;
         }
         Ok(cache)
     }

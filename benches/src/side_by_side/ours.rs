@@ -1,16 +1,15 @@
-//! Our cache under test.
-//!
-//! For now a stand-in: the core behind one mutex, which is correct and slow. The concurrent cache takes its
-//! place here and nowhere else.
+//! Our cache under test, as applications get it: rights are checked, everything is counted, and a monitor
+//! watches the memory, by userfaultfd where the system lets it.
 
 use super::subject::{Behaviour, Setup, Subject};
-use mrrc::registrar::{Limits, Registrar};
-use mrrc::{Access, Config, Core, PAGE, PageRange, Segment};
+use mrrc::invalidation::{Explicit, Userfaultfd};
+use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::{Access, Cache, PAGE, PageRange};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr;
 
 /// The registrar that does nothing, or what [`Behaviour`] says.
-pub struct Dummy(pub Arc<Behaviour>);
+pub struct Dummy(Behaviour);
 
 #[expect(unsafe_code, reason = "nothing is registered, so nobody's safety rests on it")]
 // SAFETY: no device is behind it and nobody uses its keys: there is nothing to keep valid or to keep out of.
@@ -24,7 +23,7 @@ unsafe impl Registrar for Dummy {
     }
 
     #[inline]
-    fn deregister(&self, batch: &mut Vec<()>) -> io::Result<()> {
+    fn deregister(&self, batch: &mut Vec<Registered<()>>) -> io::Result<()> {
         self.0.deregister(batch.len());
         batch.clear();
         Ok(())
@@ -40,56 +39,40 @@ unsafe impl Registrar for Dummy {
 }
 
 /// Our cache.
-pub struct Ours {
-    core: Mutex<Core>,
-    registrar: Dummy,
-}
+pub struct Ours(Cache<Dummy>);
 
 impl Subject for Ours {
     fn create(setup: &Setup) -> Result<Option<Self>, String> {
-        let core = Config::new(setup.most_pages).build().map_err(|error| error.to_string())?;
-        Ok(Some(Self { core: Mutex::new(core), registrar: Dummy(Arc::new(setup.behaviour())) }))
+        let builder = Cache::builder(Dummy(setup.behaviour())).capacity_pages(setup.most_pages);
+        let builder = match Userfaultfd::new() {
+            Ok(monitor) => builder.monitor(monitor),
+            Err(_) => builder.monitor(Explicit),
+        };
+        Ok(Some(Self(builder.build().map_err(|error| error.to_string())?)))
     }
 
     fn about() -> String {
-        "mrrc's core behind one mutex: a stand-in until the concurrent cache is there".into()
+        let version = env!("CARGO_PKG_VERSION");
+        let monitor =
+            Userfaultfd::new().map(drop).map_or_else(|error| format!("explicit ({error})"), |()| "userfaultfd".into());
+        match Cache::builder(Dummy(Behaviour::default())).capacity_pages(1).monitor(Explicit).build() {
+            Ok(cache) => {
+                let barrier = format!("{:?}", cache.barrier()).to_lowercase();
+                format!("mrrc {version}: acquire and drop of the lease; hits ordered by {barrier}, monitor: {monitor}")
+            }
+            Err(error) => format!("mrrc {version}: {error}"),
+        }
     }
 
     #[inline(always)]
     fn touch(&self, address: usize, length: usize) -> bool {
-        let Ok(asked) = PageRange::of_bytes(address as u64, length as u64) else { return false };
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(region) = core.hit(asked) else { return self.missed(&mut core, asked) };
-        core.hold(region);
-        drop(core);
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.release(region);
-        true
+        #[expect(unsafe_code, reason = "what is measured")]
+        // SAFETY: nothing is transferred: the registrar registers nothing, and no key is used.
+        let lease = unsafe { self.0.acquire(ptr::without_provenance(address), length, Access::LOCAL) };
+        lease.is_ok()
     }
 
     fn behaviour(&self) -> &Behaviour {
-        &self.registrar.0
-    }
-}
-
-impl Ours {
-    #[inline(never)]
-    fn missed(&self, core: &mut Core, asked: PageRange) -> bool {
-        let Ok(outcome) = core.request(asked) else { return false };
-        for batch in outcome.batches() {
-            let mut registrations = vec![(); batch.len()];
-            if self.registrar.deregister(&mut registrations).is_err() {
-                return false;
-            }
-        }
-        let gaps = outcome.segments().iter().filter(|segment| matches!(segment, Segment::Gap { .. }));
-        let failed = gaps.map(Segment::range).find(|&gap| self.registrar.register(gap, Access::LOCAL).is_err());
-        match failed {
-            Some(gap) => {
-                core.invalidate(gap);
-                false
-            }
-            None => true,
-        }
+        &self.0.registrar().0
     }
 }
