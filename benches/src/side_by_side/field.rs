@@ -11,6 +11,10 @@ use std::ptr;
 /// Requests drawn for each thread: 4 MiB of them, part of what 100,000 regions cost, the same for every cache.
 pub const DRAWN: usize = 1 << 20;
 
+/// Where spaces begin: at a multiple of this, as large allocations do. An index by powers of two (UCX's) cuts a
+/// region of 64 KiB at an odd page into many entries: what that costs is for the irregular regions to show.
+const ALIGNED: usize = 2 << 20;
+
 /// Address space that is mapped without any access, so that no page of it is ever there.
 ///
 /// One page more can be read: it keeps the kernel from making one mapping of this space and the next, which a
@@ -19,24 +23,34 @@ pub const DRAWN: usize = 1 << 20;
 struct Space {
     start: usize,
     bytes: usize,
+    mapping: *mut libc::c_void,
+    mapped: usize,
 }
+
+#[expect(unsafe_code, reason = "it holds a pointer")]
+// SAFETY: nobody follows the pointer; it is kept to unmap what was mapped, once.
+unsafe impl Send for Space {}
+#[expect(unsafe_code, reason = "it holds a pointer")]
+// SAFETY: as above.
+unsafe impl Sync for Space {}
 
 impl Space {
     fn map(bytes: usize) -> io::Result<Self> {
         let border = PAGE as usize;
+        let mapped = bytes + ALIGNED + border;
         #[expect(unsafe_code, reason = "system call")]
         // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
-        let start = unsafe {
+        let mapping = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            libc::mmap(ptr::null_mut(), bytes + border, libc::PROT_NONE, flags, -1, 0)
+            libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0)
         };
-        if start == libc::MAP_FAILED {
+        if mapping == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let space = Self { start: start.expose_provenance(), bytes };
+        let space = Self { start: mapping.addr().next_multiple_of(ALIGNED), bytes, mapping, mapped };
         #[expect(unsafe_code, reason = "system call")]
         // SAFETY: the page is the last of the mapping above, and nobody has a reference to it.
-        let refused = unsafe { libc::mprotect(start.byte_add(bytes), border, libc::PROT_READ) };
+        let refused = unsafe { libc::mprotect(mapping.byte_add(mapped - border), border, libc::PROT_READ) };
         if refused == 0 { Ok(space) } else { Err(io::Error::last_os_error()) }
     }
 }
@@ -46,7 +60,7 @@ impl Drop for Space {
         #[expect(unsafe_code, reason = "system call")]
         // SAFETY: the mapping is ours and no reference into it was ever made.
         unsafe {
-            libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes + PAGE as usize);
+            libc::munmap(self.mapping, self.mapped);
         }
     }
 }
@@ -146,6 +160,17 @@ impl Draw {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spaces_begin_as_large_allocations_do_and_twins_share_nothing() {
+        let field = Field::new(Layout::Stride, 3, 1).unwrap();
+        let twin = field.twin().unwrap();
+        for field in [&field, &twin] {
+            assert!(field.bounds().start.is_multiple_of(ALIGNED));
+            assert!((0..3).all(|region| field.bounds().contains(&field.place(region).0)));
+        }
+        assert!(field.bounds().end <= twin.bounds().start || twin.bounds().end <= field.bounds().start);
+    }
 
     #[test]
     fn every_drawn_request_lies_in_a_hot_region() {
