@@ -57,13 +57,14 @@ fn hits_of<S: Subject>(
 /// `side-by-side` for the time of one miss.
 fn churning(c: &mut Criterion) {
     let places = Places::look().expect("the CPUs of this process are known");
-    churning_of::<Ours>(c, "mrrc", &places);
-    churning_of::<Ucx>(c, "ucx", &places);
+    churning_of::<Ours>(c, "mrrc", true, &places);
+    churning_of::<Ours>(c, "mrrc, watched", false, &places);
+    churning_of::<Ucx>(c, "ucx", true, &places);
 }
 
-fn churning_of<S: Subject>(c: &mut Criterion, name: &str, places: &Places) {
+fn churning_of<S: Subject>(c: &mut Criterion, name: &str, unwatched: bool, places: &Places) {
     let field = churn::field().expect("there is address space");
-    let Some(cache) = churn::full::<S>(&field).expect("the cache can be filled") else { return };
+    let Some(cache) = churn::full::<S>(&field, unwatched).expect("the cache can be filled") else { return };
     let mut group = c.benchmark_group("miss+evict");
     bench(&mut group, BenchmarkId::new(name, 1_000), 1, places, |stint| churn::cycle(&cache, &field, stint));
 }

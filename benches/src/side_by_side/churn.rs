@@ -2,6 +2,9 @@
 //!
 //! Not every policy lets a cycle flush it. So there are two figures: time for one request, and time for one
 //! miss, which is the whole time divided by the registrations.
+//!
+//! A miss is where a monitor costs something: it is asked whether it watches the memory. So ours is there
+//! twice: with the program itself reporting changes, as the peer with its hooks off, and watched.
 
 use super::field::Field;
 use super::race::{CHUNK, Contestant, Figure, Lap, Laps, Stint, race};
@@ -22,23 +25,32 @@ const CYCLE: usize = 2 * FIT;
 /// If the ground cannot be prepared, and those of [`race`].
 pub fn measure<O: Subject, P: Subject>(options: &Options) -> Result<Vec<Row>, String> {
     let field = field()?;
-    let (ours, peer) = (full::<O>(&field)?, full::<P>(&field)?);
+    let watched_field = field.twin()?;
+    let (ours, peer) = (full::<O>(&field, true)?, full::<P>(&field, true)?);
     let ours = ours.ok_or("our own cache is not there")?;
+    let watched = full::<O>(&watched_field, false)?.ok_or("our own cache is not there")?;
     let our_run = |stint| cycle(&ours, &field, stint);
     let our_attempts = || ours.behaviour().attempts();
+    let watched_run = |stint| cycle(&watched, &watched_field, stint);
+    let watched_attempts = || watched.behaviour().attempts();
     let peer_run = |stint| peer.as_ref().map_or(0, |peer| cycle(peer, &field, stint));
     let peer_attempts = || peer.as_ref().map_or(0, |peer| peer.behaviour().attempts());
-    let mut contestants = vec![Contestant { run: &our_run, attempts: &our_attempts }];
+    let mut contestants = vec![
+        Contestant { run: &our_run, attempts: &our_attempts },
+        Contestant { run: &watched_run, attempts: &watched_attempts },
+    ];
     if peer.is_some() {
         contestants.push(Contestant { run: &peer_run, attempts: &peer_attempts });
     }
     let laps = race(&contestants, &options.alone(), &options.places.cpus, options.length)?;
-    let (ours, peer) = (&laps[0][0], laps.get(1).map(|laps| &laps[0]));
+    let (ours, watched, peer) = (&laps[0][0], &laps[1][0], laps.get(2).map(|laps| &laps[0]));
     let hits = |laps: &Laps| format!("{:.1} %", 100.0 * (1.0 - laps.misses()));
     let note = format!("found: {}{}", hits(ours), peer.map_or(String::new(), |peer| format!(" and {}", hits(peer))));
+    let miss = |lap: &Lap| lap.nanos / lap.misses;
     Ok(vec![
-        row("churn/1000-of-2000", ours, peer, |lap| lap.nanos / lap.misses).note("for one miss with its eviction"),
+        row("churn/1000-of-2000", ours, peer, miss).note("for one miss with its eviction"),
         row("churn/1000-of-2000/request", ours, peer, |lap| lap.nanos).note(note),
+        row("churn/1000-of-2000/watched", watched, None, miss).note("as the first, with the monitor on"),
     ])
 }
 
@@ -61,8 +73,8 @@ pub fn field() -> Result<Field, String> {
 ///
 /// # Errors
 /// If it cannot be made or filled.
-pub fn full<S: Subject>(field: &Field) -> Result<Option<S>, String> {
-    let setup = Setup { most_regions: FIT, most_pages: field.pages(0..FIT), ..Setup::default() };
+pub fn full<S: Subject>(field: &Field, unwatched: bool) -> Result<Option<S>, String> {
+    let setup = Setup { most_regions: FIT, most_pages: field.pages(0..FIT), unwatched, ..Setup::default() };
     let cache = S::create(&setup)?;
     if let Some(cache) = &cache {
         fill(cache, (0..CYCLE).map(|region| field.place(region)))?;

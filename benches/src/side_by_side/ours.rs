@@ -45,8 +45,8 @@ impl Subject for Ours {
     fn create(setup: &Setup) -> Result<Option<Self>, String> {
         let builder = Cache::builder(Dummy(setup.behaviour())).capacity_pages(setup.most_pages);
         let builder = match Userfaultfd::new() {
-            Ok(monitor) => builder.monitor(monitor),
-            Err(_) => builder.monitor(Explicit),
+            Ok(monitor) if !setup.unwatched => builder.monitor(monitor),
+            _ => builder.monitor(Explicit),
         };
         Ok(Some(Self(builder.build().map_err(|error| error.to_string())?)))
     }

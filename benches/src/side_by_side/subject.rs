@@ -32,6 +32,8 @@ pub struct Setup {
     pub most_regions: usize,
     /// The most pages that may be registered, for caches that count pages. The same limit, for the regions at hand.
     pub most_pages: u64,
+    /// Nobody has to notice changes of memory: the program says. (The peer's memory hooks are always off.)
+    pub unwatched: bool,
     /// Registrations that begin at these addresses take [`Setup::pause`].
     pub slow: Range<usize>,
     /// See [`Setup::slow`].
