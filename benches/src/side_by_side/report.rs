@@ -1,0 +1,210 @@
+//! Figures on the way out: a table for people, JSON lines for programs.
+
+use super::race::Figure;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// What a number counts and which way is better.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Unit {
+    /// Nanoseconds: lower is better.
+    #[serde(rename = "ns")]
+    Nanos,
+    /// Times: higher is better.
+    #[serde(rename = "x")]
+    Times,
+    /// A count: lower is better.
+    #[serde(rename = "count")]
+    Count,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Stable: `hit/stride/1000/1-thread`.
+    pub name: String,
+    /// Ours, or the machine's own.
+    pub ours: Figure,
+    /// The peer's, if it is there and does such a thing.
+    pub peer: Option<Figure>,
+    /// Of both.
+    pub unit: Unit,
+    /// For people.
+    pub note: String,
+}
+
+impl Row {
+    /// A row without a note.
+    pub fn new(name: impl Into<String>, ours: Figure, peer: Option<Figure>, unit: Unit) -> Self {
+        Self { name: name.into(), ours, peer, unit, note: String::new() }
+    }
+
+    /// With a note.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// Ours / peer, of the best rounds.
+    fn ratio(&self) -> Option<f64> {
+        self.peer.map(|peer| self.ours.best / peer.best).filter(|ratio| ratio.is_finite())
+    }
+}
+
+/// What a line of JSON holds, and in which order.
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a str,
+    ours: f64,
+    peer: Option<f64>,
+    unit: Unit,
+    ratio: Option<f64>,
+}
+
+/// Writes rows as JSON lines.
+///
+/// # Errors
+/// Those of the writer.
+pub fn json(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    for row in rows {
+        let rounded = |figure: Figure| (figure.best * 1e4).round() / 1e4;
+        let line = Line {
+            name: &row.name,
+            ours: rounded(row.ours),
+            peer: row.peer.map(rounded),
+            unit: row.unit,
+            ratio: row.ratio().map(|ratio| (ratio * 1e4).round() / 1e4),
+        };
+        serde_json::to_writer(&mut *out, &line)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Writes rows, if there are any, as a table. `title` says what was measured.
+///
+/// # Errors
+/// Those of the writer.
+pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut cells = vec![["", "ours", "(median)", "peer", "(median)", "", "ours/peer", ""].map(String::from)];
+    for row in rows {
+        let unit = match row.unit {
+            Unit::Nanos => "ns",
+            Unit::Times => "x",
+            Unit::Count => "",
+        };
+        let value = |figure: Option<Figure>| figure.map_or("-".into(), |figure| number(figure.best, row.unit));
+        let median = |figure: Option<Figure>| match figure.and_then(|figure| figure.median) {
+            Some(median) => format!("({})", number(median, row.unit)),
+            None => String::new(),
+        };
+        let ratio = row.ratio().map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        let ours = Some(row.ours);
+        cells.push([
+            row.name.clone(),
+            value(ours),
+            median(ours),
+            value(row.peer),
+            median(row.peer),
+            unit.into(),
+            ratio,
+            row.note.clone(),
+        ]);
+    }
+    let mut widths = [0; 8];
+    for line in &cells {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    writeln!(out, "{title}")?;
+    for line in &cells {
+        let mut text = String::from(" ");
+        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
+            // Names, units and notes to the left, numbers to the right.
+            let cell =
+                if matches!(column, 0 | 5 | 7) { format!(" {cell:<width$}") } else { format!(" {cell:>width$}") };
+            text.push_str(&cell);
+        }
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    writeln!(out)
+}
+
+/// Three digits or more, thousands apart.
+fn number(value: f64, unit: Unit) -> String {
+    if !value.is_finite() {
+        return "-".into();
+    }
+    match unit {
+        Unit::Times => format!("{value:.2}"),
+        Unit::Nanos if value < 1000.0 => format!("{value:.1}"),
+        Unit::Nanos | Unit::Count => {
+            let digits = format!("{value:.0}");
+            let first = digits.len() % 3;
+            let mut grouped = digits[..first].to_owned();
+            for group in digits.as_bytes()[first..].chunks(3) {
+                if !grouped.is_empty() {
+                    grouped.push(',');
+                }
+                grouped.extend(group.iter().map(|&digit| char::from(digit)));
+            }
+            grouped
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl Fn(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_json_line_has_five_fields_and_the_ratio_is_ours_by_peer() {
+        let row = Row::new("hit", Figure { best: 5.0, median: Some(6.0) }, Some(Figure::once(20.0)), Unit::Nanos);
+        assert_eq!(
+            text(|out| json(out, std::slice::from_ref(&row))),
+            "{\"name\":\"hit\",\"ours\":5.0,\"peer\":20.0,\"unit\":\"ns\",\"ratio\":0.25}\n"
+        );
+    }
+
+    #[test]
+    fn without_a_peer_its_fields_are_null_and_so_is_a_ratio_to_nothing() {
+        let alone = Row::new("speedup", Figure::once(1.5), None, Unit::Times);
+        let none = Row::new("evictions", Figure::once(0.0), Some(Figure::once(0.0)), Unit::Count);
+        let lines = text(|out| json(out, &[alone.clone(), none.clone()]));
+        assert!(lines.contains("\"peer\":null,\"unit\":\"x\",\"ratio\":null"), "{lines}");
+        assert!(lines.contains("\"peer\":0.0,\"unit\":\"count\",\"ratio\":null"), "{lines}");
+    }
+
+    #[test]
+    fn columns_of_a_table_stand_below_each_other() {
+        let rows = [
+            Row::new("a", Figure { best: 5.0, median: Some(6.0) }, Some(Figure::once(20.0)), Unit::Nanos),
+            Row::new("longer", Figure::once(1_049_000.0), None, Unit::Nanos).note("why"),
+        ];
+        let table = text(|out| table(out, "title", &rows));
+        let lines: Vec<_> = table.lines().collect();
+        let end = |line: &str, of: &str| line.find(of).unwrap() + of.len();
+        assert_eq!(end(lines[1], "ours"), end(lines[2], "5.0"));
+        assert_eq!(end(lines[1], "ours"), end(lines[3], "1,049,000"));
+        assert!(lines[3].ends_with("why"));
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        for (value, text) in [(0.0, "0"), (7.0, "7"), (999.0, "999"), (1001.0, "1,001"), (1_049_000.0, "1,049,000")] {
+            assert_eq!(number(value, Unit::Count), text);
+        }
+        assert_eq!(number(f64::NAN, Unit::Nanos), "-");
+    }
+}

@@ -1,0 +1,90 @@
+//! `side-by-side` as its users run it: what it prints, and how it says no.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_side-by-side")).args(arguments).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("it prints text")
+}
+
+fn lines(arguments: &[&str]) -> Vec<Value> {
+    let output = run(arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+fn named<'a>(lines: &'a [Value], name: &str) -> &'a Value {
+    lines.iter().find(|line| line["name"] == name).unwrap_or_else(|| panic!("no line {name} in {lines:#?}"))
+}
+
+#[test]
+fn json_is_nothing_but_lines_of_five_fields() {
+    let lines = lines(&["cache", "--json", "--quick", "--only", "hit/irregular/1", "--only", "machine"]);
+    for line in &lines {
+        let keys: Vec<_> = line.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert!(["name", "ours", "peer", "unit", "ratio"].iter().all(|key| keys.contains(key)) && keys.len() == 5);
+        assert!(line["ours"].as_f64().is_some_and(|ours| ours > 0.0), "{line}");
+        assert_eq!(line["peer"].is_null(), line["ratio"].is_null(), "{line}");
+        let speedup = line["name"].as_str().expect("a name").starts_with("speedup");
+        assert_eq!(line["unit"], if speedup { "x" } else { "ns" });
+    }
+    named(&lines, "hit/irregular/1/1-thread");
+    named(&lines, "machine/arithmetic/1-thread");
+}
+
+#[test]
+fn a_peer_that_is_there_is_in_every_line_and_one_that_is_not_in_none() {
+    let output = run(&["cache", "--json", "--quick", "--only", "bad-address"]);
+    let there = !text(&output.stderr).contains("install libucx-dev");
+    let lines = lines(&["cache", "--json", "--quick", "--only", "bad-address"]);
+    assert!(lines.iter().all(|line| line["peer"].is_null() != there), "{lines:#?}");
+}
+
+#[test]
+fn one_bad_address_costs_one_attempt_and_no_eviction() {
+    let lines = lines(&["cache", "--json", "--only", "bad-address"]);
+    assert_eq!(named(&lines, "bad-address/attempts")["ours"], 1.0);
+    assert_eq!(named(&lines, "bad-address/evictions")["ours"], 0.0);
+}
+
+#[test]
+fn the_list_names_what_only_takes() {
+    let list = run(&["cache", "--list"]);
+    assert!(list.status.success());
+    for name in text(&list.stdout).lines() {
+        let output = run(&["cache", "--list", "--only", name]);
+        assert_eq!(text(&output.stdout).trim_end(), name);
+    }
+}
+
+#[test]
+fn wrong_usage_is_status_2_and_says_what_is_right() {
+    for (arguments, says) in [
+        (&["cache", "--only", "hits"][..], "hit/stride/1000"),
+        (&["cache", "--threads", "0"], "CPUs"),
+        (&["cache", "--threads", "1000000"], "CPUs"),
+        (&["cache", "--seconds", "NaN"], "0 to 3600"),
+        (&["cache", "--seconds", "-1"], "seconds"),
+        (&["cache", "--quick", "--seconds", "1"], "--quick"),
+        (&["cash"], "cache"),
+        (&[], "cache"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(says), "{arguments:?}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_table_names_its_rows_and_says_who_took_part() {
+    let output = run(&["cache", "--quick", "--only", "bad-address"]);
+    let text = text(&output.stdout);
+    for part in ["ours:", "peer:", "bad-address/attempts", "ours/peer"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
