@@ -181,6 +181,12 @@ impl Line {
         self.0[FIRST_REGION..FIRST_REGION + LEAF_REGIONS].iter().map_while(|&raw| RegionId::from_raw(raw))
     }
 
+    /// The regions of a leaf: lanes that hold none become the only ones with a top bit.
+    fn leaf_len(&self) -> usize {
+        let free = |pair: usize| ((self.pair(pair) + LANES) & LANE_TOPS).count_ones();
+        LEAF_REGIONS - (free(6) + free(7)) as usize
+    }
+
     fn set_lane(&mut self, lane: usize, relative: u64) {
         let shift = 16 * (lane % 2);
         let word = &mut self.0[FIRST_LANES + lane / 2];
@@ -193,7 +199,7 @@ impl Line {
 
     /// Puts a region into a leaf that has room.
     fn insert(&mut self, relative: u64, id: RegionId) {
-        let mut at = self.leaf_regions().count();
+        let mut at = self.leaf_len();
         debug_assert!(at < LEAF_REGIONS);
         while at > 0 && self.lane(at - 1) > relative {
             self.set_lane(at, self.lane(at - 1));
@@ -206,7 +212,7 @@ impl Line {
 
     /// Takes a region out of a leaf; returns how many are left.
     fn remove(&mut self, id: RegionId) -> usize {
-        let count = self.leaf_regions().count();
+        let count = self.leaf_len();
         let Some(at) = self.leaf_regions().position(|other| other == id) else {
             debug_assert!(false, "{id:?} is in the leaf");
             return count;
@@ -439,9 +445,11 @@ impl Index {
             return;
         }
         for number in numbers {
-            let entry = self.blocks.get(number);
-            let entry = self.add(entry, Block::of(number), range, id, regions);
-            self.blocks.set(number, entry);
+            let was = self.blocks.get(number);
+            let is = self.add(was, Block::of(number), range, id, regions);
+            if is != was {
+                self.blocks.set(number, is);
+            }
         }
     }
 
@@ -457,7 +465,7 @@ impl Index {
             }
             Kind::Leaf(line) => {
                 let mut leaf = self.line(line);
-                if leaf.leaf_regions().count() < LEAF_REGIONS {
+                if leaf.leaf_len() < LEAF_REGIONS {
                     leaf.insert(block.relative(range), id);
                     self.set_line(line, leaf);
                     return entry;
@@ -478,9 +486,11 @@ impl Index {
 
     fn add_to_children(&mut self, line: u32, block: Block, range: PageRange, id: RegionId, regions: &Regions) {
         for (child, sub) in block.children(range) {
-            let entry = self.lines[line as usize].entry(child);
-            let entry = self.add(entry, sub, range, id, regions);
-            self.set_entry(line, child, entry);
+            let was = self.lines[line as usize].entry(child);
+            let is = self.add(was, sub, range, id, regions);
+            if is != was {
+                self.set_entry(line, child, is);
+            }
         }
     }
 
@@ -493,9 +503,11 @@ impl Index {
             return;
         }
         for number in numbers {
-            let entry = self.blocks.get(number);
-            let entry = self.take(entry, Block::of(number), range, id, regions);
-            self.blocks.set(number, entry);
+            let was = self.blocks.get(number);
+            let is = self.take(was, Block::of(number), range, id, regions);
+            if is != was {
+                self.blocks.set(number, is);
+            }
         }
     }
 
@@ -516,12 +528,17 @@ impl Index {
                 last.map_or(Entry::NOTHING, Entry::region)
             }
             Kind::Fork(line) => {
+                let mut emptied = false;
                 for (child, sub) in block.children(range) {
-                    let entry = self.lines[line as usize].entry(child);
-                    let entry = self.take(entry, sub, range, id, regions);
-                    self.set_entry(line, child, entry);
+                    let was = self.lines[line as usize].entry(child);
+                    let is = self.take(was, sub, range, id, regions);
+                    if is != was {
+                        self.set_entry(line, child, is);
+                        emptied |= is == Entry::NOTHING;
+                    }
                 }
-                self.rejoin(line, block, regions).unwrap_or(entry)
+                // Looked at when a child is empty, which is seldom enough and often enough.
+                if emptied { self.rejoin(line, block, regions).unwrap_or(entry) } else { entry }
             }
         }
     }

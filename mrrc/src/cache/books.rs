@@ -98,6 +98,8 @@ pub(super) struct Books<T> {
     pub(super) parked: Vec<Registered<T>>,
     /// Regions being deregistered at this moment, by whichever thread.
     pub(super) going: u64,
+    /// Threads that wait for progress.
+    pub(super) waiting: u32,
     /// All that is registered, is being registered or deregistered, or is parked.
     pub(super) registered: Amount,
     /// Ranges of regions that are to be unwatched.
@@ -140,6 +142,7 @@ impl<T> Books<T> {
             spare: Vec::new(),
             parked: Vec::new(),
             going: 0,
+            waiting: 0,
             registered: Amount::default(),
             to_unwatch: Vec::new(),
             changes: Vec::with_capacity(CHANGES),
@@ -150,6 +153,18 @@ impl<T> Books<T> {
             names: Vec::new(),
             free: Vec::new(),
         }
+    }
+
+    /// Sets room aside with the registrar, if there is as much.
+    pub(super) fn reserve(&mut self, amount: Amount, limit: Amount) -> bool {
+        let after = self.registered.plus(amount);
+        let fits = after.pages <= limit.pages && after.regions <= limit.regions;
+        if fits {
+            self.registered = after;
+            self.tally.peak.pages = self.tally.peak.pages.max(after.pages);
+            self.tally.peak.regions = self.tally.peak.regions.max(after.regions);
+        }
+        fits
     }
 
     pub(super) fn entry(&self, id: RegionId) -> Entry {

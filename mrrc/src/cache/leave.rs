@@ -77,8 +77,11 @@ impl<R: Registrar> Shared<R> {
         books.tally.failed_deregs += left.regions.max(u64::from(result.is_err()));
         books.parked.append(&mut batch);
         books.spare = batch;
+        let waiting = std::mem::take(&mut books.waiting);
         drop(books);
-        self.progress.notify_all();
+        if waiting > 0 {
+            self.progress.notify_all();
+        }
         Ok(())
     }
 

@@ -24,7 +24,8 @@ use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::{Failure, Registrar};
-use crate::shim::sync::MutexGuard;
+use crate::shim::sync::atomic::Ordering;
+use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -66,37 +67,56 @@ struct Awaited {
 pub struct Acquiring<'cache, R: Registrar> {
     shared: &'cache Shared<R>,
     wish: Wish,
-    begun: Instant,
-    holds: Vec<Hold>,
-    mine: Vec<Placeholder>,
-    awaited: Vec<Awaited>,
+    /// When the first wait began.
+    begun: Option<Instant>,
+    holds: SmallVec<[Hold; 2]>,
+    mine: SmallVec<[Placeholder; 2]>,
+    awaited: SmallVec<[Awaited; 1]>,
+    /// Room that was reserved with the registrar and not used yet.
+    reserved: Amount,
+    attempts: u64,
 }
 
-type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
-
 impl<'cache, R: Registrar> Acquiring<'cache, R> {
-    pub(super) fn begin(shared: &'cache Shared<R>, wish: Wish) -> Result<Self, AcquireError> {
+    pub(super) fn new(shared: &'cache Shared<R>, wish: Wish) -> Self {
+        Self {
+            shared,
+            wish,
+            begun: None,
+            holds: SmallVec::new(),
+            mine: SmallVec::new(),
+            awaited: SmallVec::new(),
+            reserved: Amount::default(),
+            attempts: 0,
+        }
+    }
+
+    /// Plans the request: from here on, what stands of it is held and what is missing is reserved.
+    pub(super) fn start(&mut self) -> Result<(), AcquireError> {
+        let Self { shared, wish, .. } = *self;
         let offered = shared.terms.rights;
         if !offered.contains(wish.access) {
             let registrar = shared.registrar.name();
             return Err(AcquireError::Rights { range: wish.range, asked: wish.access, offered, registrar });
+        }
+        if wish.access.is_remote() {
+            shared.has_remote.store(true, Ordering::Relaxed);
         }
         let limits = shared.terms.capacity;
         let too_large = |needed, limit, unit| AcquireError::TooLarge { range: wish.range, needed, limit, unit };
         if wish.range.pages() > limits.pages {
             return Err(too_large(wish.range.pages(), limits.pages, "pages"));
         }
-        let regions = wish.range.pages().div_ceil(shared.terms.region_pages);
-        if wish.one_region && regions > 1 {
-            return Err(too_large(wish.range.pages(), shared.terms.region_pages, "pages in one region"));
+        if wish.range.pages() > shared.terms.region_pages {
+            if wish.one_region {
+                return Err(too_large(wish.range.pages(), shared.terms.region_pages, "pages in one region"));
+            }
+            let regions = wish.range.pages().div_ceil(shared.terms.region_pages);
+            if regions > limits.regions {
+                return Err(too_large(regions, limits.regions, "regions"));
+            }
         }
-        if regions > limits.regions {
-            return Err(too_large(regions, limits.regions, "regions"));
-        }
-        let mut acquiring =
-            Self { shared, wish, begun: Instant::now(), holds: Vec::new(), mine: Vec::new(), awaited: Vec::new() };
-        acquiring.plan(wish.range, false)?;
-        Ok(acquiring)
+        self.plan(wish.range, false)
     }
 
     /// What is registered already, in no order.
@@ -109,6 +129,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// # Errors
     /// As [`Cache::acquire`](crate::Cache::acquire).
     pub fn finish(mut self) -> Result<Lease<R>, AcquireError> {
+        self.complete()
+    }
+
+    pub(super) fn complete(&mut self) -> Result<Lease<R>, AcquireError> {
         self.register_mine()?;
         while let Some(awaited) = self.awaited.pop() {
             self.wait_for(&awaited)?;
@@ -117,15 +141,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             self.register_mine()?;
         }
         let shared = self.shared;
-        let mut holds = std::mem::take(&mut self.holds);
-        holds.sort_by_key(|hold| shared.records[hold.id()].range());
         let Wish { address, length, .. } = self.wish;
-        let rest = holds.split_off(1);
-        let Some(first) = holds.pop() else { unreachable!("a range of pages takes a region at least") };
-        if rest.is_empty() {
-            return Ok(Lease::one(shared, address, length, first));
+        if self.holds.len() > 1 {
+            self.holds.sort_by_key(|hold| shared.records[hold.id()].range());
+            let rest = self.holds.drain(1..).collect();
+            let Some(first) = self.holds.pop() else { unreachable!("there was more than one") };
+            return Ok(Lease::of(shared, address, length, first, rest));
         }
-        Ok(Lease::of(shared, address, length, first, rest))
+        let Some(first) = self.holds.pop() else { unreachable!("a range of pages takes a region at least") };
+        Ok(Lease::one(shared, address, length, first))
+    }
+
+    /// How long the request has waited.
+    fn waited(&mut self) -> Duration {
+        self.begun.get_or_insert_with(Instant::now).elapsed()
     }
 
     /// How many registrations it takes, as far as it is known.
@@ -139,32 +168,38 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let desk = shared.desk();
         let Wish { access, one_region, .. } = self.wish;
         let mut ask = Ask { range, access, one_region, again };
-        let mut books = shared.lock()?;
         let mut nap = LOOK;
+        let mut probed = false;
+        let mut books = shared.lock()?;
         loop {
-            let crowded = |books: &Books<_>| books.core.used_pages() + range.pages() > shared.terms.capacity.pages;
-            if crowded(&books) || books.core.used_regions() == shared.terms.capacity.regions {
+            let limit = shared.terms.capacity;
+            let crowded = books.core.used_pages() + range.pages() > limit.pages
+                || books.core.used_regions() >= limit.regions;
+            if crowded {
                 books.sweep(desk);
+                if !probed {
+                    // Somebody may have to leave for this: not for an address that cannot be registered.
+                    probed = true;
+                    drop(books);
+                    self.probe(range)?;
+                    books = shared.lock()?;
+                }
             }
             let (core, mut leases) = books.parts(desk);
             let answer = core.ask(&ask, &mut leases).map(drop);
             // Also where there was no room: what the request would have replaced may have left.
             books.collect_outcome(desk);
-            match answer {
-                Ok(()) => break,
-                Err(source) => {
-                    let waited = self.begun.elapsed();
-                    let left = shared.terms.room_wait.saturating_sub(waited);
-                    if left.is_zero() {
-                        return Err(AcquireError::AllInUse { source, waited });
-                    }
-                    ask.again = true;
-                    books.tally.waits += 1;
-                    // Leases end without a word: looked after at growing intervals.
-                    books = shared.wait(books, nap.min(left))?;
-                    nap = (nap * 2).min(LOOK_LONGEST);
-                }
+            let Err(source) = answer else { break };
+            let waited = self.waited();
+            let left = shared.terms.room_wait.saturating_sub(waited);
+            if left.is_zero() {
+                return Err(AcquireError::AllInUse { source, waited });
             }
+            ask.again = true;
+            books.tally.waits += 1;
+            // Leases end without a word: looked after at growing intervals.
+            books = shared.wait(books, nap.min(left))?;
+            nap = (nap * 2).min(LOOK_LONGEST);
         }
         let books = &mut *books;
         for &segment in books.core.outcome().segments() {
@@ -177,13 +212,28 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
+        let mut amount = Amount::default();
         for placeholder in &self.mine {
+            amount.add(placeholder.range.pages());
             books.core.hold(placeholder.id);
             let ticket = books.next_ticket;
             books.next_ticket += 1;
             books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false });
         }
+        // Mostly there is room, and nothing to deregister first.
+        if (books.limbo.is_empty() || shared.terms.background) && books.reserve(amount, shared.terms.capacity) {
+            self.reserved = amount;
+        }
         Ok(())
+    }
+
+    /// Asks the registrar whether the range can be registered at all.
+    fn probe(&mut self, range: PageRange) -> Result<(), AcquireError> {
+        let shared = self.shared;
+        let access = self.wish.access;
+        let Err(source) = shared.registrar.probe(range, access) else { return Ok(()) };
+        self.attempts += 1;
+        Err(AcquireError::Register { range, access, registrar: shared.registrar.name(), attempts: 1, source })
     }
 
     /// Registers this request's gaps, all or none.
@@ -192,15 +242,15 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             return Ok(());
         }
         let shared = self.shared;
-        let mut amount = Amount::default();
-        self.mine.iter().for_each(|placeholder| amount.add(placeholder.range.pages()));
-        drop(self.make_way(amount)?);
-        let mut reservation = Reservation { shared, amount, attempts: 0 };
-        let mut registered = Vec::with_capacity(self.mine.len());
+        if self.reserved == Amount::default() {
+            self.make_way()?;
+        }
+        let mut registered = SmallVec::<[_; 2]>::new();
         let mut failure = None;
-        for placeholder in &self.mine {
-            let watch = if self.wish.owned { Watch::Watched } else { shared.monitor.watch(placeholder.range) };
-            match self.register(placeholder, &mut reservation) {
+        for next in 0..self.mine.len() {
+            let Placeholder { range, access, .. } = self.mine[next];
+            let watch = if self.wish.owned { Watch::Watched } else { shared.monitor.watch(range) };
+            match self.register(range, access) {
                 Ok(registration) => registered.push((registration, watch)),
                 Err(error) => {
                     failure = Some(error);
@@ -208,29 +258,29 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 }
             }
         }
-        self.publish(registered, reservation)?;
+        self.publish(registered.into_iter())?;
         failure.map_or(Ok(()), Err)
     }
 
-    /// Deregisters what has left until there is room for so much more, and reserves that.
-    fn make_way(&self, amount: Amount) -> Result<Lock<'cache, R>, AcquireError> {
+    /// Deregisters what has left until there is room for this request's gaps, and reserves that.
+    fn make_way(&mut self) -> Result<(), AcquireError> {
         let shared = self.shared;
         let limit = shared.terms.capacity;
+        let mut amount = Amount::default();
+        self.mine.iter().for_each(|placeholder| amount.add(placeholder.range.pages()));
         let mut retried = false;
         let mut books = shared.lock()?;
         loop {
-            let after = books.registered.plus(amount);
-            let over = after.pages > limit.pages || after.regions > limit.regions;
-            if !books.limbo.is_empty() && (over || !shared.terms.background) {
+            if !shared.terms.background && !books.limbo.is_empty() {
                 books = shared.deregister_limbo(books)?;
-            } else if !over {
-                books.registered = after;
-                books.tally.peak.pages = books.tally.peak.pages.max(after.pages);
-                books.tally.peak.regions = books.tally.peak.regions.max(after.regions);
-                return Ok(books);
+            } else if books.reserve(amount, limit) {
+                self.reserved = amount;
+                return Ok(());
+            } else if !books.limbo.is_empty() {
+                books = shared.deregister_limbo(books)?;
             } else if books.going > 0 {
                 // Somebody is deregistering just now.
-                let waited = self.begun.elapsed();
+                let waited = self.waited();
                 let left = shared.terms.patience.saturating_sub(waited);
                 if left.is_zero() {
                     return Err(AcquireError::TimedOut { range: self.wish.range, waited });
@@ -241,6 +291,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 books.unpark();
             } else {
                 // What could not be deregistered takes the room.
+                let after = books.registered.plus(amount);
                 let source = crate::AllInUse {
                     asked: self.wish.range,
                     missing_pages: after.pages.saturating_sub(limit.pages),
@@ -248,22 +299,19 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     in_use_pages: books.registered.pages,
                     in_use_regions: books.registered.regions,
                 };
-                return Err(AcquireError::AllInUse { source, waited: self.begun.elapsed() });
+                drop(books);
+                return Err(AcquireError::AllInUse { source, waited: self.waited() });
             }
         }
     }
 
     /// Registers one gap; where the system is out of something, makes room and tries again.
-    fn register(
-        &self,
-        placeholder: &Placeholder,
-        reservation: &mut Reservation<'_, R>,
-    ) -> Result<R::Registration, AcquireError> {
+    fn register(&mut self, range: PageRange, access: Access) -> Result<R::Registration, AcquireError> {
         let shared = self.shared;
-        let &Placeholder { range, access, .. } = placeholder;
         let mut attempts = 0;
         loop {
             attempts += 1;
+            self.attempts += 1;
             let begun = shared.times.as_ref().map(|_| Instant::now());
             let result = shared.registrar.register(range, access);
             if let (Some(times), Some(begun)) = (&shared.times, begun) {
@@ -271,14 +319,13 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             }
             let source = match result {
                 Ok(registration) => {
-                    reservation.used(range.pages(), attempts);
+                    self.reserved.take(Amount { pages: range.pages(), regions: 1 });
                     return Ok(registration);
                 }
                 Err(source) => source,
             };
             let last = Failure::of(&source) == Failure::Refused || attempts > shared.terms.retries;
             if last || !self.free_some(range, attempts)? {
-                reservation.tried(attempts);
                 let registrar = shared.registrar.name();
                 return Err(AcquireError::Register { range, access, registrar, attempts, source });
             }
@@ -303,15 +350,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Puts what was registered in the place of the placeholders, and takes back those that were not.
-    fn publish(
-        &mut self,
-        registered: Vec<(R::Registration, Watch)>,
-        reservation: Reservation<'_, R>,
-    ) -> Result<(), AcquireError> {
+    fn publish(&mut self, registered: impl Iterator<Item = (R::Registration, Watch)>) -> Result<(), AcquireError> {
         let shared = self.shared;
-        let desk = shared.desk();
         let (mut books, sure) = shared.lock_now()?;
-        reservation.settle(&mut books);
+        self.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
         for (registration, watch) in registered {
             let Some(Placeholder { id, range, access }) = placeholders.next() else { break };
@@ -329,7 +371,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             self.holds.push(Hold::new(id, shared.grip(id)));
             if cached {
                 shared.records[id].show();
-                books.release(desk, id);
+                books.core.settle(id);
             } else {
                 // For this lease only: the core's hold goes on until the lease ends.
                 books.core.withdraw(id);
@@ -340,9 +382,18 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.set_entry(id, Entry::Vacant);
             books.core.abandon(id);
         }
+        let waiting = std::mem::take(&mut books.waiting);
         drop(books);
-        shared.progress.notify_all();
+        if waiting > 0 {
+            shared.progress.notify_all();
+        }
         Ok(())
+    }
+
+    /// What was reserved and not used is free again.
+    fn give_back(&mut self, books: &mut Books<R::Registration>) {
+        books.registered.take(std::mem::take(&mut self.reserved));
+        books.tally.attempts += std::mem::take(&mut self.attempts);
     }
 
     /// Waits until another's placeholder is one no more.
@@ -372,54 +423,17 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
             // SAFETY: the holds of a lease that did not come about end here; `self.shared` lives on.
             unsafe { hold.end(NonNull::from(self.shared)) };
         }
-        if self.mine.is_empty() {
+        if self.mine.is_empty() && self.reserved == Amount::default() && self.attempts == 0 {
             return;
         }
         if let Ok((mut books, _)) = self.shared.lock_now() {
+            self.give_back(&mut books);
             for Placeholder { id, .. } in self.mine.drain(..) {
                 books.set_entry(id, Entry::Vacant);
                 books.core.abandon(id);
             }
             drop(books);
             self.shared.progress.notify_all();
-        }
-    }
-}
-
-/// Room that was reserved with the registrar; what is not used of it is given back, whatever happens.
-struct Reservation<'a, R: Registrar> {
-    shared: &'a Shared<R>,
-    /// Not used yet.
-    amount: Amount,
-    attempts: u64,
-}
-
-impl<R: Registrar> Reservation<'_, R> {
-    fn used(&mut self, pages: u64, attempts: u32) {
-        self.amount.take(Amount { pages, regions: 1 });
-        self.tried(attempts);
-    }
-
-    fn tried(&mut self, attempts: u32) {
-        self.attempts += u64::from(attempts);
-    }
-
-    fn settle(mut self, books: &mut Books<R::Registration>) {
-        self.give_back(books);
-    }
-
-    fn give_back(&mut self, books: &mut Books<R::Registration>) {
-        books.registered.take(std::mem::take(&mut self.amount));
-        books.tally.attempts += std::mem::take(&mut self.attempts);
-    }
-}
-
-impl<R: Registrar> Drop for Reservation<'_, R> {
-    fn drop(&mut self) {
-        if self.amount != Amount::default()
-            && let Ok((mut books, _)) = self.shared.lock_now()
-        {
-            self.give_back(&mut books);
         }
     }
 }

@@ -155,12 +155,15 @@ impl<R: Registrar> Cache<R> {
             one_region: terms.max_segments == 1,
             owned: false,
         };
-        let acquiring = Acquiring::begin(&self.shared, wish)?;
+        let mut acquiring = Acquiring::new(&self.shared, wish);
+        acquiring.start()?;
         if acquiring.parts() > terms.max_segments {
             drop(acquiring);
-            return Acquiring::begin(&self.shared, Wish { one_region: true, ..wish })?.finish();
+            let mut acquiring = Acquiring::new(&self.shared, Wish { one_region: true, ..wish });
+            acquiring.start()?;
+            return acquiring.complete();
         }
-        acquiring.finish()
+        acquiring.complete()
     }
 
     /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
@@ -182,7 +185,9 @@ impl<R: Registrar> Cache<R> {
         let address = address as usize;
         let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
         let wish = Wish { address, length, range, access: access.with_read(), one_region: false, owned: false };
-        Acquiring::begin(&self.shared, wish)
+        let mut acquiring = Acquiring::new(&self.shared, wish);
+        acquiring.start()?;
+        Ok(acquiring)
     }
 
     /// Registers memory ahead of its use. It can be evicted again like any other; [`Cache::acquire`] a lease and keep

@@ -60,6 +60,8 @@ pub(super) struct Shared<R: Registrar> {
     pub(super) number: u64,
     pub(super) barrier: Barrier,
     pub(super) most_touches: u32,
+    /// Whether rights for peers were ever asked for.
+    pub(super) has_remote: AtomicBool,
     pub(super) readers: [IndexReader; 2],
     pub(super) records: Records<R::Registration>,
     pub(super) signs: Box<[AtomicU32]>,
@@ -98,6 +100,7 @@ impl<R: Registrar> Shared<R> {
             number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             barrier,
             most_touches: 1,
+            has_remote: AtomicBool::new(false),
             readers: core.share_index(),
             records: Records::new(regions),
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
@@ -164,9 +167,11 @@ impl<R: Registrar> Shared<R> {
     /// Waits for progress, at most so long; the lock is let go meanwhile. What was found before is out of date.
     pub(super) fn wait<'a>(
         &'a self,
-        books: MutexGuard<'a, Books<R::Registration>>,
+        mut books: MutexGuard<'a, Books<R::Registration>>,
         longest: Duration,
     ) -> Result<MutexGuard<'a, Books<R::Registration>>, Unusable> {
+        // Whoever makes progress wakes all who wait, and sets this to 0.
+        books.waiting += 1;
         drop(self.progress.wait_timeout(books, longest).map_err(|_| Unusable::Broken)?);
         self.lock()
     }
@@ -179,7 +184,7 @@ impl<R: Registrar> Shared<R> {
             return Some(hit);
         }
         // A region that peers have rights to serves its owner too.
-        if class == 0 { self.hit_in_remote(range, access) } else { None }
+        if class == 0 && self.has_remote.load(Ordering::Relaxed) { self.hit_in_remote(range, access) } else { None }
     }
 
     #[inline(never)]

@@ -32,6 +32,15 @@ impl<P: Policy> Core<P> {
         self.outcome.leaving_mut()
     }
 
+    /// Ends the hold of who registered a region that look-ups find from now on.
+    ///
+    /// # Panics
+    /// If the region is not held, or not found.
+    pub fn settle(&mut self, id: RegionId) {
+        assert!(self.regions.get(id).state() == State::Cached, "{id:?} is cached");
+        self.unhold(id);
+    }
+
     /// Ends a hold; a region that was retired meanwhile joins the open batch with its last one.
     pub(super) fn let_lease_go(&mut self, id: RegionId) {
         self.unhold(id);

@@ -41,6 +41,16 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// cache makes room and tries again, a stated number of times. All others are final for the range.
     fn register(&self, range: PageRange, access: Access) -> io::Result<Self::Registration>;
 
+    /// Whether the range could be registered, as far as that is cheap to tell. Asked before others are evicted for it, so
+    /// that a bad address costs nobody his place. Default: it could.
+    ///
+    /// # Errors
+    /// The error that registering it would end with.
+    fn probe(&self, range: PageRange, access: Access) -> io::Result<()> {
+        let _ = (range, access);
+        Ok(())
+    }
+
     /// Deregisters a batch, in one operation if the device can. What it takes out of the vector is
     /// deregistered; what it leaves there is still registered, and the error says why.
     ///
