@@ -381,6 +381,9 @@ impl Index {
                 found.push(id);
             }
         });
+        if found.len() - first <= 1 {
+            return;
+        }
         // Short of giants and of walks through the whole table, they come in order.
         let start = |&id: &RegionId| regions.get(id).range().start();
         if !found[first..].is_sorted_by_key(start) {

@@ -5,7 +5,7 @@ use crate::range::PageRange;
 use crate::regions::RegionId;
 
 /// What a request found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Found {
     /// A cached region that is the request.
     Exact,
@@ -16,6 +16,7 @@ pub enum Found {
     /// Cached regions that cover some of it.
     Partial,
     /// Nothing.
+    #[default]
     Miss,
 }
 

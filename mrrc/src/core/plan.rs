@@ -21,7 +21,7 @@ pub(super) struct Plan {
     /// What becomes a region each: the gaps, cut to size, or a hull.
     pub(super) pieces: Vec<Piece>,
     /// What the request found.
-    pub(super) found: Option<Found>,
+    pub(super) found: Found,
     pub(super) hit_pages: u64,
     /// The overlapping regions that stay, and the pieces, added up.
     pub(super) overlap_total: Total,
@@ -67,6 +67,13 @@ impl<P: Policy> Core<P> {
     pub(super) fn survey(&mut self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
         plan.clear();
         self.find_overlaps(ask, wanted, &mut plan.overlaps);
+        if plan.overlaps.is_empty() {
+            plan.hit_pages = 0;
+            plan.gaps.push(wanted);
+            self.cut_pieces(ask, plan);
+            plan.found = Found::Miss;
+            return Found::Miss;
+        }
         for &id in &plan.overlaps {
             self.touch(id);
         }
@@ -74,7 +81,6 @@ impl<P: Policy> Core<P> {
             let parts = ids.iter().filter_map(|&id| self.regions.get(id).range().intersection(ask.range));
             parts.map(PageRange::pages).sum()
         };
-        let any = !plan.overlaps.is_empty();
         // Regions that grant too little give way, page by page.
         plan.overlaps.retain(|&id| {
             let serves = self.regions.get(id).access().contains(ask.access);
@@ -95,12 +101,8 @@ impl<P: Policy> Core<P> {
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
         self.cut_pieces(ask, plan);
-        let found = match (plan.pieces.is_empty(), any) {
-            (true, _) => Found::Covered,
-            (false, true) => Found::Partial,
-            (false, false) => Found::Miss,
-        };
-        plan.found = Some(found);
+        let found = if plan.pieces.is_empty() { Found::Covered } else { Found::Partial };
+        plan.found = found;
         found
     }
 
@@ -123,13 +125,14 @@ impl<P: Policy> Core<P> {
 
     /// Counts a request that was surveyed.
     pub(super) fn classify(&mut self, asked: PageRange, plan: &Plan) {
-        self.counters.missed(plan.found.unwrap_or(Found::Miss), plan.hit_pages, asked.pages());
+        self.counters.missed(plan.found, plan.hit_pages, asked.pages());
     }
 
     fn cut_pieces(&self, ask: &Ask, plan: &mut Plan) {
         let overlaps = || plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
         let overlap = if ask.one_region { Overlap::Merge } else { self.scheme.overlap };
-        if overlap != Overlap::Split && overlaps().next().is_some() {
+        let alone = plan.overlaps.is_empty() && plan.replaced.is_empty();
+        if overlap != Overlap::Split && !alone {
             let hull = overlaps().fold(ask.range, |hull, region| hull.hull(region.range()));
             // No page may gain a right by its neighbours' request.
             let alike = overlaps().all(|region| region.access() == ask.access);
@@ -156,6 +159,13 @@ impl<P: Policy> Core<P> {
         let cacheable = plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
             && plan.overlap_total.regions + plan.piece_total.regions <= self.max_regions
             && self.scheme.keeps != Keeps::Nothing;
+        if let [gap] = plan.gaps[..]
+            && plan.replaced.is_empty()
+            && (gap.pages() <= longest || !cacheable)
+        {
+            plan.pieces.push(Piece { range: gap, access: ask.access });
+            return;
+        }
         for &gap in &plan.gaps {
             let mut rest = Some(gap);
             // Pages of a region that is replaced keep the rights that they had.
