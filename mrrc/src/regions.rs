@@ -129,7 +129,7 @@ impl Region<'_> {
     /// The rights that the registration grants.
     #[inline]
     pub fn access(&self) -> Access {
-        Access::from_bits_truncate((self.held.get() >> HOLDS_BITS) as u8)
+        Access::from_bits_retain((self.held.get() >> HOLDS_BITS) as u8)
     }
 
     /// A mark of the policy's own: visited, in which queue, and the like.

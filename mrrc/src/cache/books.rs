@@ -323,7 +323,9 @@ impl<T> Books<T> {
 
 /// The names of what leaves.
 fn append<'a>(batches: impl Iterator<Item = &'a [Leaving]>, names: &mut Vec<RegionId>) {
-    names.extend(batches.flatten().map(|leaving| leaving.region));
+    for batch in batches {
+        names.extend(batch.iter().map(|leaving| leaving.region));
+    }
 }
 
 /// Those who hold regions without the core's knowledge: the leases of all threads.

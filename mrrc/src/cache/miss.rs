@@ -241,15 +241,24 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if self.mine.is_empty() {
             return Ok(());
         }
-        let shared = self.shared;
         if self.reserved == Amount::default() {
             self.make_way()?;
+        }
+        if let [Placeholder { range, access, .. }] = self.mine[..] {
+            let watch = self.watch(range);
+            let registration = self.register(range, access);
+            let failure = match registration {
+                Ok(registration) => return self.publish(std::iter::once((registration, watch))),
+                Err(failure) => failure,
+            };
+            self.publish(std::iter::empty())?;
+            return Err(failure);
         }
         let mut registered = SmallVec::<[_; 2]>::new();
         let mut failure = None;
         for next in 0..self.mine.len() {
             let Placeholder { range, access, .. } = self.mine[next];
-            let watch = if self.wish.owned { Watch::Watched } else { shared.monitor.watch(range) };
+            let watch = self.watch(range);
             match self.register(range, access) {
                 Ok(registration) => registered.push((registration, watch)),
                 Err(error) => {
@@ -260,6 +269,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         }
         self.publish(registered.into_iter())?;
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Whether changes of the range will be heard of.
+    fn watch(&self, range: PageRange) -> Watch {
+        if self.wish.owned { Watch::Watched } else { self.shared.monitor.watch(range) }
     }
 
     /// Deregisters what has left until there is room for this request's gaps, and reserves that.

@@ -78,7 +78,7 @@ impl<T> Record<T> {
 
     /// The rights of the region; meaningful to a holder.
     pub(super) fn access(&self) -> Access {
-        Access::from_bits_truncate(self.facts.load(Ordering::Relaxed) as u8)
+        Access::from_bits_retain(self.facts.load(Ordering::Relaxed) as u8)
     }
 
     /// Leaves a mark that it was hit. No store where the mark is there already.

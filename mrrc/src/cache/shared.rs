@@ -99,7 +99,7 @@ impl<R: Registrar> Shared<R> {
             gate: Gate::new()?,
             number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             barrier,
-            most_touches: 1,
+            most_touches: core.most_uses(),
             has_remote: AtomicBool::new(false),
             readers: core.share_index(),
             records: Records::new(regions),

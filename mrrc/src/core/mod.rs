@@ -199,6 +199,11 @@ impl<P: Policy> Core<P> {
             .find(|&id| self.regions.get(id).access().contains(access))
     }
 
+    /// See [`Policy::most_uses`].
+    pub(crate) fn most_uses(&self) -> u32 {
+        self.policy.most_uses()
+    }
+
     /// Regions that were asked for without the core's knowledge move up, in this order.
     pub fn fold(&mut self, touched: impl IntoIterator<Item = RegionId>) {
         for id in touched {

@@ -151,6 +151,14 @@ impl<P: Policy> Core<P> {
             Granule::Page => 1,
             Granule::Bucket(pages) => pages,
         };
+        if let [gap] = plan.gaps[..]
+            && plan.replaced.is_empty()
+            && gap.pages() <= longest
+        {
+            plan.piece_total.add(gap.pages());
+            plan.pieces.push(Piece { range: gap, access: ask.access });
+            return;
+        }
         plan.piece_total = Total {
             pages: plan.gaps.iter().map(|gap| gap.pages()).sum(),
             regions: plan.gaps.iter().map(|gap| gap.pages().div_ceil(longest)).sum(),
@@ -159,13 +167,6 @@ impl<P: Policy> Core<P> {
         let cacheable = plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
             && plan.overlap_total.regions + plan.piece_total.regions <= self.max_regions
             && self.scheme.keeps != Keeps::Nothing;
-        if let [gap] = plan.gaps[..]
-            && plan.replaced.is_empty()
-            && (gap.pages() <= longest || !cacheable)
-        {
-            plan.pieces.push(Piece { range: gap, access: ask.access });
-            return;
-        }
         for &gap in &plan.gaps {
             let mut rest = Some(gap);
             // Pages of a region that is replaced keep the rights that they had.

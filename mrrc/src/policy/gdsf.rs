@@ -64,6 +64,11 @@ impl Policy for Gdsf {
         self.worth.remove(regions, id);
     }
 
+    /// The worth grows with each use; what is hit more often than this between two runs is safe anyway.
+    fn most_uses(&self) -> u32 {
+        15
+    }
+
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
         let id = self.worth.take_idle(regions)?;
         self.left = self.left.max(regions.get(id).weight.get());

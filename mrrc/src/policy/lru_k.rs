@@ -102,6 +102,11 @@ impl Policy for LruK {
         self.ghosts.trim();
     }
 
+    /// By default the second last use decides.
+    fn most_uses(&self) -> u32 {
+        2
+    }
+
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
         let id = self.few.take_idle(regions).or_else(|| self.ranked.take_idle(regions))?;
         self.ghosts.insert(regions.get(id).range(), std::mem::take(&mut self.times[id.index()]));

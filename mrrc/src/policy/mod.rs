@@ -126,6 +126,12 @@ pub trait Policy {
         let _ = costs;
     }
 
+    /// How many uses of a region between two runs of *full* the policy can tell apart: a cache whose hits
+    /// leave marks counts up to this many. One where only recency matters.
+    fn most_uses(&self) -> u32 {
+        1
+    }
+
     /// What happens at the start of each run of *full*, before victims are taken.
     fn prepare(&mut self, regions: &mut Regions) {
         let _ = regions;
@@ -166,6 +172,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn costs(&mut self, costs: &Linear) {
         (**self).costs(costs);
+    }
+    fn most_uses(&self) -> u32 {
+        (**self).most_uses()
     }
     fn prepare(&mut self, regions: &mut Regions) {
         (**self).prepare(regions);

@@ -106,6 +106,11 @@ impl Policy for S3Fifo {
         self.ghosts.trim();
     }
 
+    /// The count of uses goes up to 3.
+    fn most_uses(&self) -> u32 {
+        3
+    }
+
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
         self.has_evicted = true;
         if self.main.pages() > self.main_pages {

@@ -129,6 +129,11 @@ impl Policy for WTinyLfu {
         self.queue_of(regions, id).remove(regions, id);
     }
 
+    /// The sketch counts up to 15.
+    fn most_uses(&self) -> u32 {
+        15
+    }
+
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
         // Each step but the last moves a region from the window to the main part.
         loop {

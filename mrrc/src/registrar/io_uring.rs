@@ -66,7 +66,7 @@
 
 mod slots;
 
-use super::{Limits, Registered, Registrar, budget};
+use super::{Limits, Registered, Registrar, budget, mapped};
 use crate::access::Access;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
@@ -319,6 +319,11 @@ unsafe impl Registrar for IoUringBuffers {
             (first..).take(done).for_each(|slot| slots.give(slot));
             Ok(done)
         })
+    }
+
+    /// Whether all of the range is mapped.
+    fn probe(&self, range: PageRange, _: Access) -> io::Result<()> {
+        mapped::mapped(range)
     }
 
     /// Regions are the slots, pages what the user may pin, but no more than half of the memory. Both as they were

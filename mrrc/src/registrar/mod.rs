@@ -10,6 +10,11 @@
 pub(crate) mod budget;
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
 pub mod io_uring;
+#[cfg_attr(
+    not(all(feature = "io-uring", target_os = "linux")),
+    allow(dead_code, reason = "asked by registrars that pin")
+)]
+pub(crate) mod mapped;
 pub mod model;
 
 use crate::access::Access;

@@ -277,6 +277,10 @@ unsafe impl<R: Registrar> Registrar for Model<R> {
         result
     }
 
+    fn probe(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.inner.device.probe(range, access)
+    }
+
     fn deregister(&self, batch: &mut Vec<Registered<R::Registration>>) -> io::Result<()> {
         let (hook, before) = {
             let mut state = lock(&self.inner.state);
