@@ -41,8 +41,8 @@ pub(super) struct Wish {
     /// The pages, rounded out to what the registrar registers.
     pub(super) range: PageRange,
     pub(super) access: Access,
-    /// Whether the caller needs one registration for all of it.
-    pub(super) one_region: bool,
+    /// The most registrations that the caller can take; one, if there would be more.
+    pub(super) most_parts: usize,
     /// Whether the caller answers for changes of the memory, so that no monitor is needed.
     pub(super) owned: bool,
 }
@@ -108,7 +108,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             return Err(too_large(wish.range.pages(), limits.pages, "pages"));
         }
         if wish.range.pages() > shared.terms.region_pages {
-            if wish.one_region {
+            if wish.most_parts == 1 {
                 return Err(too_large(wish.range.pages(), shared.terms.region_pages, "pages in one region"));
             }
             let regions = wish.range.pages().div_ceil(shared.terms.region_pages);
@@ -157,17 +157,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.begun.get_or_insert_with(Instant::now).elapsed()
     }
 
-    /// How many registrations it takes, as far as it is known.
-    pub(super) fn parts(&self) -> usize {
-        self.holds.len() + self.mine.len() + self.awaited.len()
-    }
-
     /// Finds out what there is of the range, holds that, and reserves the rest.
     fn plan(&mut self, range: PageRange, again: bool) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
-        let Wish { access, one_region, .. } = self.wish;
-        let mut ask = Ask { range, access, one_region, again };
+        let Wish { access, most_parts, .. } = self.wish;
+        let mut ask = Ask { range, access, one_region: false, again };
         let mut nap = LOOK;
         let mut probed = false;
         let mut books = shared.lock()?;
@@ -185,6 +180,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     books = shared.lock()?;
                 }
             }
+            ask.one_region = most_parts < usize::MAX && books.core.parts(&ask) > most_parts;
             let (core, mut leases) = books.parts(desk);
             let answer = core.ask(&ask, &mut leases).map(drop);
             // Also where there was no room: what the request would have replaced may have left.
@@ -251,6 +247,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 Ok(registration) => return self.publish(std::iter::once((registration, watch))),
                 Err(failure) => failure,
             };
+            self.unwatch(range, watch);
             self.publish(std::iter::empty())?;
             return Err(failure);
         }
@@ -262,6 +259,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             match self.register(range, access) {
                 Ok(registration) => registered.push((registration, watch)),
                 Err(error) => {
+                    self.unwatch(range, watch);
                     failure = Some(error);
                     break;
                 }
@@ -274,6 +272,13 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// Whether changes of the range will be heard of.
     fn watch(&self, range: PageRange) -> Watch {
         if self.wish.owned { Watch::Watched } else { self.shared.monitor.watch(range) }
+    }
+
+    /// A range that was to be watched is not registered after all.
+    fn unwatch(&self, range: PageRange, watch: Watch) {
+        if watch == Watch::Watched && !self.wish.owned {
+            self.shared.monitor.unwatch(range);
+        }
     }
 
     /// Deregisters what has left until there is room for this request's gaps, and reserves that.
@@ -411,13 +416,13 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Waits until another's placeholder is one no more.
-    fn wait_for(&self, awaited: &Awaited) -> Result<(), AcquireError> {
+    fn wait_for(&mut self, awaited: &Awaited) -> Result<(), AcquireError> {
         let shared = self.shared;
         let mut books = shared.lock()?;
-        let begun = Instant::now();
         while matches!(books.entry(awaited.id), Entry::Pending { ticket, .. } if ticket == awaited.ticket) {
             books.tally.waits += 1;
-            let waited = begun.elapsed();
+            // All waits of a request together, so that it ends however often others get ahead of it.
+            let waited = self.waited();
             let left = shared.terms.patience.saturating_sub(waited);
             if left.is_zero() {
                 return Err(AcquireError::TimedOut { range: self.wish.range, waited });

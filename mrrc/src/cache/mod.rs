@@ -152,17 +152,11 @@ impl<R: Registrar> Cache<R> {
             length,
             range: range.rounded_out(terms.unit),
             access,
-            one_region: terms.max_segments == 1,
+            most_parts: terms.max_segments,
             owned: false,
         };
         let mut acquiring = Acquiring::new(&self.shared, wish);
         acquiring.start()?;
-        if acquiring.parts() > terms.max_segments {
-            drop(acquiring);
-            let mut acquiring = Acquiring::new(&self.shared, Wish { one_region: true, ..wish });
-            acquiring.start()?;
-            return acquiring.complete();
-        }
         acquiring.complete()
     }
 
@@ -184,7 +178,7 @@ impl<R: Registrar> Cache<R> {
     ) -> Result<Acquiring<'_, R>, AcquireError> {
         let address = address as usize;
         let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
-        let wish = Wish { address, length, range, access: access.with_read(), one_region: false, owned: false };
+        let wish = Wish { address, length, range, access: access.with_read(), most_parts: usize::MAX, owned: false };
         let mut acquiring = Acquiring::new(&self.shared, wish);
         acquiring.start()?;
         Ok(acquiring)

@@ -42,7 +42,7 @@ pub struct Counters {
     pub merged: u64,
     /// Regions that gave way to ones with more rights.
     pub upgraded: u64,
-    /// Registrations that failed, of those in `regs`.
+    /// Registrations that did not come about, of those in `regs`.
     pub failed: u64,
     /// Regions that an invalidation touched.
     pub invalidated: u64,

@@ -245,7 +245,7 @@ unsafe impl Registrar for FakeNic {
     /// Whether every page is mapped; a look at the first 4,096 of them.
     fn probe(&self, range: PageRange, _: Access) -> io::Result<()> {
         let pages = range.start()..range.end().min(range.start() + 4096);
-        let mapped = { pages }.all(|page| self.shared.space.frame(page).is_some());
+        let mapped = { pages }.all(|page| self.shared.space.load(page).is_some());
         if mapped { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
     }
 
