@@ -459,16 +459,18 @@ fn without_privilege_it_is_the_same() {
 
 const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Sixteen writable pages between two that nobody can touch, so that the kernel joins them with nothing.
+/// Sixteen writable pages between two that nobody can touch, so that the kernel joins them with nothing, and far
+/// from where the kernel puts what asks for no place, so that a hole in them stays one.
 struct Room(usize);
 
 impl Room {
     const PAGES: usize = 16;
 
     fn new() -> Self {
-        // SAFETY: new memory where the kernel likes.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), (Self::PAGES + 2) * BYTES, libc::PROT_NONE, ANONYMOUS, -1, 0) };
+        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+        let hint = NEXT.fetch_add(64 * PAGE, SeqCst) as *mut libc::c_void;
+        // SAFETY: new memory, at the hint if nothing is there.
+        let start = unsafe { libc::mmap(hint, (Self::PAGES + 2) * BYTES, libc::PROT_NONE, ANONYMOUS, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "{}", Error::last_os_error());
         let room = Self(start as usize + BYTES);
         room.protect(libc::PROT_READ | libc::PROT_WRITE);
@@ -528,16 +530,10 @@ impl Room {
         }
         self.unmap(0, Self::PAGES);
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
-        let late = Instant::now() + Duration::from_secs(20);
-        loop {
-            // SAFETY: only where nothing is mapped.
-            let mapped = unsafe { libc::mmap(self.at(0), Self::PAGES * BYTES, prot, flags, -1, 0) };
-            if mapped == self.at(0) {
-                return self.touch(0, Self::PAGES);
-            }
-            assert!(Instant::now() < late, "another thread keeps the place: {}", Error::last_os_error());
-            thread::yield_now();
-        }
+        // SAFETY: only where nothing is mapped.
+        let mapped = unsafe { libc::mmap(self.at(0), Self::PAGES * BYTES, prot, flags, -1, 0) };
+        assert_eq!(mapped, self.at(0), "another thread took the place: {}", Error::last_os_error());
+        self.touch(0, Self::PAGES);
     }
 
     fn remap(&self, old: usize, new: usize, flags: libc::c_int, to: *mut libc::c_void) {

@@ -325,7 +325,11 @@ impl Monitor for Userfaultfd {
         {
             // Whoever holds the lock later sees the state and registers nothing.
             let mut table = lock(&self.table);
-            self.settle(&mut table);
+            // Not a stale one: an address of ours may be another monitor's by now. The thread needs but a moment.
+            let asked = Instant::now();
+            while !self.settle(&mut table) && asked.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_micros(50));
+            }
             let all = std::mem::take(&mut *table).into_all();
             self.unregister(&all);
         }

@@ -209,6 +209,10 @@ mod tests {
         PageRange::between(start, end)
     }
 
+    fn set(start: u64, end: u64) -> RangeSet<u64> {
+        RangeSet::from_iter(std::iter::once(start..end))
+    }
+
     #[test]
     fn a_hole_torn_into_a_mapping_is_no_longer_covered() {
         let mut table = Table::default();
@@ -230,7 +234,7 @@ mod tests {
         table.release(range(12, 14)); // old: deregistered late
         assert_eq!((table.idle, table.take_idle()), (0, RangeSet::new()));
         table.release(range(12, 14));
-        assert_eq!((table.idle, table.take_idle()), (1, RangeSet::from([10..20])));
+        assert_eq!((table.idle, table.take_idle()), (1, set(10, 20)));
     }
 
     #[test]
@@ -251,7 +255,7 @@ mod tests {
         table.stray(range(30, 32));
         assert!(!table.covers(range(11, 12)) && table.covers(range(18, 20)));
         assert_eq!(table.take_idle(), RangeSet::from([10..12, 14..20, 30..32]));
-        assert_eq!((table.strays.len(), table.into_all()), (1, RangeSet::from([12..14])));
+        assert_eq!((table.strays.len(), table.into_all()), (1, set(12, 14)));
     }
 
     #[derive(Clone, Debug)]
