@@ -253,6 +253,47 @@ fn mappings_that_split_while_they_are_looked_up_are_watched_all_the_same() {
     });
 }
 
+/// While one thread has looked up the bounds of a mapping and not yet registered it, another replaces a part of
+/// it, unheard, as nothing is registered yet: the new part must not pass for registered.
+#[test]
+fn what_is_replaced_between_looking_up_and_registering_is_not_taken_for_registered() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    let slot = told.slot(0, room.range(8, 1));
+    let (turn, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    const TURNS: u64 = 1_500;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for now in 1..=TURNS {
+                for spins in 0.. {
+                    match turn.load(SeqCst) < now {
+                        true if spins > 10_000 => thread::yield_now(),
+                        true => std::hint::spin_loop(),
+                        false => break,
+                    }
+                }
+                monitor.watch(room.range(0, 2));
+                done.store(now, SeqCst);
+            }
+        });
+        for now in 1..=TURNS {
+            room.map(0, 16, ANONYMOUS);
+            turn.store(now, SeqCst);
+            (0..now % 64 * 16).for_each(|_| std::hint::spin_loop());
+            room.unmap(8, 2);
+            room.map(8, 2, ANONYMOUS);
+            let watch = monitor.watch(room.range(8, 2));
+            while done.load(SeqCst) < now {
+                thread::yield_now();
+            }
+            // Once more, now that the other has entered into the table what it will.
+            if watch == Watch::Watched && monitor.watch(room.range(8, 2)) == Watch::Watched {
+                slot.expect("the new part", || room.map(8, 2, ANONYMOUS));
+            }
+        }
+    });
+}
+
 #[test]
 fn who_holds_the_caches_lock_may_unmap() {
     let Some((monitor, told)) = monitor() else { return };
@@ -677,7 +718,7 @@ fn monitor() -> Option<(Guarded, Arc<Told>)> {
     let (done, watched) = mpsc::channel();
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
-        if watched.recv_timeout(Duration::from_secs(120)) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if watched.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
             eprintln!("{name} hangs");
             std::process::abort();
         }

@@ -215,6 +215,8 @@ impl Userfaultfd {
                     errno => return Err(Unwatched::Refused(errno)),
                 },
             }
+            // Until it is entered below: it has to be unregistered some day, whatever is answered now.
+            table.stray(mapping.pages);
             if !self.look_up(page)?.pages.contains(mapping.pages) {
                 refused = Unwatched::Refused(libc::EAGAIN);
                 continue;

@@ -6,7 +6,7 @@
 //! its [`Table::want`] to its [`Table::release`]. A mapping may be unregistered when no page of it counts.
 //!
 //! Beside them is a list of strays: pages that may be registered though the first book lacks them, since a mapping was
-//! moved there, or since more was cut out than had changed. Nobody is told that they are watched; they wait to be
+//! moved there, or changed too fast to be entered, or since more was cut out than had changed. Nobody is told that they are watched; they wait to be
 //! unregistered.
 
 use crate::range::PageRange;
