@@ -372,11 +372,13 @@ fn idle_mappings_are_let_go_and_those_in_use_never() {
 #[test]
 fn after_a_stop_memory_is_unmapped_without_anybody() {
     let Some((monitor, told)) = monitor() else { return };
-    let rooms = [Room::new(), Room::new(), Room::new()];
+    let rooms: [Room; 5] = std::array::from_fn(|_| Room::new());
     for room in &rooms {
         assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
     }
     rooms[1].move_to(&rooms[2]);
+    let and_stay = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    rooms[3].remap(16, 16, and_stay, rooms[4].at(0));
     // A child holds a copy of the userfaultfd, so that closing ours does not end it.
     let child = Child::fork(|| {
         thread::sleep(Duration::from_secs(60));

@@ -41,7 +41,7 @@ pub(super) struct Shared {
 pub(super) struct News {
     /// Where registrations have ended.
     pub(super) gone: Changes,
-    /// Where registered mappings have been moved to.
+    /// Where registered mappings have been moved to, or from.
     pub(super) moved: Changes,
 }
 
@@ -163,7 +163,10 @@ impl Reader {
                     Event::Moved { from, to } => {
                         self.gone(from);
                         self.gone(to);
-                        lock(&self.shared.news).moved.push(Change { range: to, kind: ChangeKind::Gone });
+                        // The old place too: `MREMAP_DONTUNMAP` leaves a registered mapping behind.
+                        for range in [from, to] {
+                            lock(&self.shared.news).moved.push(Change { range, kind: ChangeKind::Gone });
+                        }
                     }
                     Event::Discarding(range) => self.batch.push(Change { range, kind: ChangeKind::Discarding }),
                     Event::Fault(address) => self.shared.descriptor.resolve(address),
