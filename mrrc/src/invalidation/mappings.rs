@@ -85,6 +85,11 @@ impl Mappings {
 
     /// The mapping that holds a page.
     pub(super) fn at(&self, page: u64) -> io::Result<Option<Mapping>> {
+        Ok(self.at_or_after(page)?.filter(|mapping| mapping.pages.start() <= page))
+    }
+
+    /// The mapping that holds a page, or else the next one.
+    pub(super) fn at_or_after(&self, page: u64) -> io::Result<Option<Mapping>> {
         if self.query.load(Ordering::Relaxed) {
             match self.ask(page) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ESRCH | libc::ENOMEM)) => {
@@ -97,29 +102,17 @@ impl Mappings {
         }
         let mut found = None;
         scan(File::open(MAPS)?, |mapping| {
-            if mapping.pages.end() > page {
-                found = Some(mapping).filter(|mapping| mapping.pages.start() <= page);
-                return false;
-            }
-            true
+            found = Some(mapping).filter(|mapping| mapping.pages.end() > page);
+            found.is_none()
         })?;
         Ok(found)
-    }
-
-    /// All of them, in the order of their addresses.
-    pub(super) fn all(&self) -> io::Result<Vec<Mapping>> {
-        let mut all = Vec::new();
-        scan(File::open(MAPS)?, |mapping| {
-            all.push(mapping);
-            true
-        })?;
-        Ok(all)
     }
 
     fn ask(&self, page: u64) -> io::Result<Option<Mapping>> {
         let mut name = [0_u8; libc::PATH_MAX as usize];
         let mut query = Query {
             size: size_of::<Query>() as u64,
+            ask: OR_NEXT,
             address: page.saturating_mul(PAGE),
             name_size: name.len() as u32,
             name: name.as_mut_ptr() as u64,
@@ -167,6 +160,8 @@ struct Query {
 
 /// `PROCMAP_QUERY`.
 const QUERY: libc::Ioctl = libc::_IOWR::<Query>(b'f' as u32, 17);
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`.
+const OR_NEXT: u64 = 0x10;
 /// `PROCMAP_QUERY_VMA_SHARED`.
 const SHARED: u64 = 8;
 
@@ -312,9 +307,12 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         for (page, kind) in [(here, Kind::Anonymous), (code, Kind::File)] {
             let found = mappings.at(page).unwrap().unwrap();
             assert_eq!((found.kind, Some(found)), (kind, text.at(page).unwrap()));
-            assert!(mappings.all().unwrap().contains(&found));
+            let first = found.pages.start();
+            assert_eq!(mappings.at_or_after(first - 1).unwrap().map(|near| near.pages.start() <= first), Some(true));
         }
         assert_eq!((mappings.at(1).unwrap(), text.at(1).unwrap()), (None, None));
+        assert_eq!(mappings.at_or_after(1).unwrap(), text.at_or_after(1).unwrap());
+        assert!(mappings.at_or_after(1).unwrap().is_some());
         println!("the kernel answers for one address: {}", mappings.query.load(Ordering::Relaxed));
     }
 }

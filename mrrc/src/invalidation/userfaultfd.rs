@@ -79,15 +79,13 @@ use super::mappings::{Mapping, Mappings};
 use super::{Monitor, Reports, Unwatched, Watch};
 use crate::range::PageRange;
 use calls::{Bell, Descriptor};
+use rangemap::RangeSet;
 use reader::{Reader, Shared, State};
 use std::io;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use table::Table;
-
-/// Mappings that stay registered though no region needs them.
-const IDLE: usize = 64;
 
 /// Attempts to find a mapping at rest, and to enter it into the table.
 const ATTEMPTS: u32 = 4;
@@ -157,13 +155,19 @@ impl Userfaultfd {
         self.shared.process != std::process::id()
     }
 
-    /// Takes what is gone out of the table. True if the table speaks the truth now.
+    /// Lets the table learn what has happened. True if the table speaks the truth now.
     fn settle(&self, table: &mut Table) -> bool {
         // In this order: a session that ended before the look at the counter has left its list.
         let quiet = self.shared.quiet().is_some();
-        if let Some(gone) = self.shared.take_gone() {
-            for change in gone.as_slice() {
-                table.remove(change.range);
+        if let Some(news) = self.shared.take_news() {
+            for change in news.gone.as_slice() {
+                match news.gone.is_exact() {
+                    true => table.remove(change.range),
+                    false => table.doubt(change.range),
+                }
+            }
+            for change in news.moved.as_slice() {
+                table.stray(change.range);
             }
         }
         quiet
@@ -211,6 +215,8 @@ impl Userfaultfd {
                     errno => return Err(Unwatched::Refused(errno)),
                 },
             }
+            // Until it is entered below: it has to be unregistered some day, whatever is answered now.
+            table.stray(mapping.pages);
             if !self.look_up(page)?.pages.contains(mapping.pages) {
                 refused = Unwatched::Refused(libc::EAGAIN);
                 continue;
@@ -233,13 +239,22 @@ impl Userfaultfd {
         }
     }
 
-    /// Unregisters whatever of this process is registered here, known to the table or moved meanwhile.
-    fn unregister_all(&self) {
-        for mapping in self.mappings.all().unwrap_or_default() {
-            // Registering first: it is refused where the mapping is another's, whom older kernels would let us
-            // unregister.
-            if mapping.kind.refusal().is_none() && self.shared.descriptor.register(mapping.pages).is_ok() {
-                let _ = self.shared.descriptor.unregister(mapping.pages);
+    /// Unregisters what is registered here within the ranges. The table's lock is held.
+    fn unregister(&self, ranges: &RangeSet<u64>) {
+        for range in ranges.iter() {
+            let mut next = range.start;
+            while next < range.end {
+                let Ok(Some(mapping)) = self.mappings.at_or_after(next) else { break };
+                let ours = PageRange::between(next, range.end).intersection(mapping.pages);
+                next = mapping.pages.end();
+                // Registering first: it is refused where the mapping is another's, which older kernels would let
+                // us unregister.
+                let sure = |&ours: &PageRange| {
+                    mapping.kind.refusal().is_none() && self.shared.descriptor.register(ours).is_ok()
+                };
+                if let Some(ours) = ours.filter(sure) {
+                    let _ = self.shared.descriptor.unregister(ours);
+                }
             }
         }
     }
@@ -297,11 +312,9 @@ impl Monitor for Userfaultfd {
         }
         let mut table = lock(&self.table);
         table.release(range);
-        if table.idle() > IDLE && self.shared.is(State::Running) && self.settle(&mut table) {
-            for idle in table.take_idle() {
-                // Refused where something else has been mapped meanwhile: then there is nothing to unregister.
-                let _ = self.shared.descriptor.unregister(idle);
-            }
+        if table.is_crowded() && self.shared.is(State::Running) && self.settle(&mut table) {
+            let idle = table.take_idle();
+            self.unregister(&idle);
         }
     }
 
@@ -314,8 +327,13 @@ impl Monitor for Userfaultfd {
         {
             // Whoever holds the lock later sees the state and registers nothing.
             let mut table = lock(&self.table);
-            self.unregister_all();
-            *table = Table::default();
+            // Not a stale one: an address of ours may be another monitor's by now. The thread needs but a moment.
+            let asked = Instant::now();
+            while !self.settle(&mut table) && asked.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_micros(50));
+            }
+            let all = std::mem::take(&mut *table).into_all();
+            self.unregister(&all);
         }
         // Up to here the thread reads: the lines above, and other threads, free memory that was watched.
         self.shared.set(State::Stopped);

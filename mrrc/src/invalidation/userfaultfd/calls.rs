@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "system calls")]
 
-use super::super::{Change, ChangeKind};
 use super::changes;
 use crate::range::{PAGE, PageRange};
 use std::io;
@@ -70,12 +69,18 @@ pub(super) struct Message {
 }
 
 /// What a message says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// Pages of these ranges, of which there may be none: the old place and the new one of a move, or one range.
-    Changed(ChangeKind, [Option<PageRange>; 2]),
+    Gone(PageRange),
+    Moved {
+        from: PageRange,
+        to: PageRange,
+    },
+    Discarding(PageRange),
     /// A thread waits because of a write-protected page at this address.
     Fault(u64),
-    Unknown,
+    /// It is of no kind that we know, or of no pages.
+    Nothing,
 }
 
 impl Message {
@@ -83,22 +88,19 @@ impl Message {
 
     pub(super) fn event(&self) -> Event {
         let [a, b, c] = self.arguments;
+        let moved = || {
+            let (from, to) = (changes::pages(a, a.saturating_add(c))?, changes::pages(b, b.saturating_add(c))?);
+            Some(Event::Moved { from, to })
+        };
         match self.event {
-            0x12 => Event::Fault(b),
-            0x14 => Event::Changed(
-                ChangeKind::Gone,
-                [changes::pages(a, a.saturating_add(c)), changes::pages(b, b.saturating_add(c))],
-            ),
-            0x15 => Event::Changed(ChangeKind::Discarding, [changes::pages(a, b), None]),
-            0x16 => Event::Changed(ChangeKind::Gone, [changes::pages(a, b), None]),
-            _ => Event::Unknown,
+            0x12 => Some(Event::Fault(b)),
+            0x14 => moved(),
+            0x15 => changes::pages(a, b).map(Event::Discarding),
+            0x16 => changes::pages(a, b).map(Event::Gone),
+            _ => None,
         }
+        .unwrap_or(Event::Nothing)
     }
-}
-
-/// A change of each range that an event names.
-pub(super) fn changes_of(kind: ChangeKind, ranges: [Option<PageRange>; 2]) -> impl Iterator<Item = Change> {
-    ranges.into_iter().flatten().map(move |range| Change { range, kind })
 }
 
 /// The userfaultfd.
@@ -346,16 +348,13 @@ mod tests {
     #[test]
     fn a_message_says_what_changed() {
         let message = |event, arguments| Message { event, arguments, ..Message::EMPTY };
-        let changes = |message: Message| match message.event() {
-            Event::Changed(kind, ranges) => {
-                changes_of(kind, ranges).map(|c| (c.range.start(), c.range.end())).collect()
-            }
-            _ => vec![],
-        };
-        assert_eq!(changes(message(0x16, [0x1000, 0x3000, 0])), [(1, 3)]);
-        assert_eq!(changes(message(0x14, [0x1000, 0x9000, 0x2000])), [(1, 3), (9, 11)]);
-        assert_eq!(changes(message(0x14, [0x1000, 0x9000, 0])), []);
-        assert_eq!(changes(message(0x99, [0x1000, 0x9000, 0])), []);
-        assert!(matches!(message(0x12, [0, 0x1000, 0]).event(), Event::Fault(0x1000)));
+        let range = |start, pages| PageRange::new(start, pages).unwrap();
+        assert_eq!(message(0x16, [0x1000, 0x3000, 0]).event(), Event::Gone(range(1, 2)));
+        assert_eq!(message(0x15, [0x1000, 0x3000, 0]).event(), Event::Discarding(range(1, 2)));
+        let moved = Event::Moved { from: range(1, 2), to: range(9, 2) };
+        assert_eq!(message(0x14, [0x1000, 0x9000, 0x2000]).event(), moved);
+        assert_eq!(message(0x14, [0x1000, 0x9000, 0]).event(), Event::Nothing);
+        assert_eq!(message(0x99, [0x1000, 0x9000, 0]).event(), Event::Nothing);
+        assert_eq!(message(0x12, [0, 0x1000, 0]).event(), Event::Fault(0x1000));
     }
 }

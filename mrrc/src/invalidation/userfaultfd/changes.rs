@@ -12,12 +12,14 @@ const LENGTH: usize = 64;
 pub(super) struct Changes {
     list: [Change; LENGTH],
     length: usize,
+    /// No range covers more than was pushed.
+    exact: bool,
 }
 
 impl Changes {
     pub(super) const fn new() -> Self {
         let nothing = Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone };
-        Self { list: [nothing; LENGTH], length: 0 }
+        Self { list: [nothing; LENGTH], length: 0, exact: true }
     }
 
     pub(super) fn as_slice(&self) -> &[Change] {
@@ -28,8 +30,14 @@ impl Changes {
         self.length == 0
     }
 
+    /// Whether no range covers more than was pushed.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
     pub(super) fn clear(&mut self) {
         self.length = 0;
+        self.exact = true;
     }
 
     pub(super) fn push(&mut self, change: Change) {
@@ -43,6 +51,7 @@ impl Changes {
             held.iter_mut().min_by_key(|near| (near.kind != change.kind, waste(near.range, change.range)))
         {
             near.range = near.range.hull(change.range);
+            self.exact = false;
             if near.kind != change.kind {
                 // What is said of pages about to go holds for those that are gone as well.
                 near.kind = ChangeKind::Discarding;
@@ -86,7 +95,7 @@ mod tests {
         }
         changes.push(change(31, ChangeKind::Discarding));
         let pages: u64 = changes.as_slice().iter().map(|change| change.range.pages()).sum();
-        assert_eq!((changes.as_slice().len(), pages), (4, 5));
+        assert_eq!((changes.as_slice().len(), pages, changes.is_exact()), (4, 5, true));
     }
 
     #[test]
@@ -104,7 +113,7 @@ mod tests {
                 assert!(changes.as_slice().iter().any(told), "{old:?} was lost");
             }
         }
-        assert_eq!(changes.as_slice().len(), LENGTH);
+        assert_eq!((changes.as_slice().len(), changes.is_exact()), (LENGTH, false));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A thread of the program that unmaps watched memory waits until this one has read the message. So this one may
 //! not wait for anything that such a thread can hold: it never allocates or frees, it never takes the table's lock,
 //! it only *tries* the cache's lock (in [`Reports::apply`]) and reads on while that is taken, and the one lock it
-//! takes, [`Shared::gone`], is never held by anybody while memory is allocated, freed or unmapped.
+//! takes, [`Shared::news`], is never held by anybody while memory is allocated, freed or unmapped.
 
 use super::super::{Change, ChangeKind, Reports};
 use super::calls::{self, Bell, Descriptor, Event, Message};
@@ -31,10 +31,18 @@ pub(super) struct Shared {
     /// The process whose memory is watched: a child that was forked off has a copy of all this, and no thread.
     pub(super) process: u32,
     state: AtomicU8,
-    /// Odd from before messages are taken until those of them that end registrations are in `gone`.
+    /// Odd from before messages are taken until those of them that end registrations are in `news`.
     sessions: AtomicU64,
-    /// Registrations that have ended, for the table.
-    gone: Mutex<Changes>,
+    news: Mutex<News>,
+}
+
+/// What the table has to learn.
+#[derive(Clone, Debug)]
+pub(super) struct News {
+    /// Where registrations have ended.
+    pub(super) gone: Changes,
+    /// Where registered mappings have been moved to, or from.
+    pub(super) moved: Changes,
 }
 
 #[repr(u8)]
@@ -58,7 +66,7 @@ impl Shared {
             process: std::process::id(),
             state: AtomicU8::new(State::New as u8),
             sessions: AtomicU64::new(0),
-            gone: Mutex::new(Changes::new()),
+            news: Mutex::new(News { gone: Changes::new(), moved: Changes::new() }),
         }
     }
 
@@ -70,19 +78,19 @@ impl Shared {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
-    /// Only with this answer does the table speak the truth, once what is `gone` is taken out of it.
+    /// Only with this answer does the table speak the truth, once it has learnt the `news`.
     pub(super) fn quiet(&self) -> Option<u64> {
         Some(self.sessions.load(Ordering::SeqCst)).filter(|session| session.is_multiple_of(2))
     }
 
-    /// Takes the list of registrations that have ended.
-    pub(super) fn take_gone(&self) -> Option<Changes> {
-        let mut gone = lock(&self.gone);
-        if gone.is_empty() {
+    pub(super) fn take_news(&self) -> Option<News> {
+        let mut news = lock(&self.news);
+        if news.gone.is_empty() && news.moved.is_empty() {
             return None;
         }
-        let taken = gone.clone();
-        gone.clear();
+        let taken = news.clone();
+        news.gone.clear();
+        news.moved.clear();
         Some(taken)
     }
 }
@@ -151,16 +159,18 @@ impl Reader {
             let read = self.shared.descriptor.read(&mut messages)?;
             for message in &messages[..read] {
                 match message.event() {
-                    Event::Changed(kind, ranges) => {
-                        for change in calls::changes_of(kind, ranges) {
-                            self.batch.push(change);
-                            if kind == ChangeKind::Gone {
-                                lock(&self.shared.gone).push(change);
-                            }
+                    Event::Gone(range) => self.gone(range),
+                    Event::Moved { from, to } => {
+                        self.gone(from);
+                        self.gone(to);
+                        // The old place too: `MREMAP_DONTUNMAP` leaves a registered mapping behind.
+                        for range in [from, to] {
+                            lock(&self.shared.news).moved.push(Change { range, kind: ChangeKind::Gone });
                         }
                     }
+                    Event::Discarding(range) => self.batch.push(Change { range, kind: ChangeKind::Discarding }),
                     Event::Fault(address) => self.shared.descriptor.resolve(address),
-                    Event::Unknown => {}
+                    Event::Nothing => {}
                 }
             }
             if read < MESSAGES {
@@ -168,6 +178,12 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    fn gone(&mut self, range: PageRange) {
+        let change = Change { range, kind: ChangeKind::Gone };
+        self.batch.push(change);
+        lock(&self.shared.news).gone.push(change);
     }
 
     /// Between attempts: briefly at work at first, then asleep unless a message comes.

@@ -4,10 +4,18 @@
 //! cuts pieces out of it. The second counts, page by page, the regions that rely on being watched, and knows
 //! nothing of mappings: however these are split, moved, or made anew at the same address, a region counts from
 //! its [`Table::want`] to its [`Table::release`]. A mapping may be unregistered when no page of it counts.
+//!
+//! Beside them is a list of strays: pages that may be registered though the first book lacks them, since a mapping was
+//! moved there, or changed too fast to be entered, or since more was cut out than had changed. Nobody is told that they are watched; they wait to be
+//! unregistered.
 
 use crate::range::PageRange;
-use rangemap::RangeMap;
+use rangemap::{RangeMap, RangeSet};
 use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Places that stay registered though no region needs them.
+const IDLE: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -17,6 +25,9 @@ pub(super) struct Table {
     wanted: RangeMap<u64, u32>,
     /// How many of `registered` are idle.
     idle: usize,
+    strays: RangeSet<u64>,
+    /// Strays that could not be taken out the last time.
+    left: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,21 +52,28 @@ impl Table {
 
     /// The pages are registered.
     pub(super) fn add(&mut self, range: PageRange) {
-        self.remove(range);
+        self.cut(range, |_| {});
+        self.strays.remove(range.start()..range.end());
         self.insert(range.start(), range.end());
     }
 
-    /// The pages may be registered no longer.
+    /// The pages are registered no longer.
     pub(super) fn remove(&mut self, range: PageRange) {
-        while let Some((start, mapping)) = self.first_overlapping(range) {
-            self.registered.remove(&start);
-            self.idle -= mapping.idle as usize;
-            if start < range.start() {
-                self.insert(start, range.start());
-            }
-            if range.end() < mapping.end {
-                self.insert(range.end(), mapping.end);
-            }
+        self.cut(range, |_| {});
+        self.strays.remove(range.start()..range.end());
+    }
+
+    /// Some of the pages are registered no longer, and it is not known which.
+    pub(super) fn doubt(&mut self, range: PageRange) {
+        let mut pieces = Vec::new();
+        self.cut(range, |piece| pieces.push(piece));
+        self.strays.extend(pieces);
+    }
+
+    /// The pages may be registered, though nobody asked.
+    pub(super) fn stray(&mut self, range: PageRange) {
+        for gap in self.gaps(range) {
+            self.strays.insert(gap);
         }
     }
 
@@ -101,28 +119,71 @@ impl Table {
         }
     }
 
-    /// How many mappings are registered though no region needs them.
-    pub(super) fn idle(&self) -> usize {
-        self.idle
+    /// Whether so much is registered though no region needs it that it is time to take it out.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.idle + self.strays.len() > IDLE + 2 * self.left
     }
 
-    /// Takes the idle mappings out.
-    pub(super) fn take_idle(&mut self) -> Vec<PageRange> {
-        let mut taken = Vec::with_capacity(self.idle);
+    /// Takes out what no region needs: idle mappings and strays.
+    pub(super) fn take_idle(&mut self) -> RangeSet<u64> {
+        let mut taken = RangeSet::new();
         self.registered.retain(|&start, mapping| {
             if mapping.idle {
-                taken.push(PageRange::between(start, mapping.end));
+                taken.insert(start..mapping.end);
             }
             !mapping.idle
         });
         self.idle = 0;
+        // A region that was watched before its memory moved, or lost its entry, may need a stray.
+        for stray in self.strays.iter() {
+            for free in self.wanted.gaps(stray) {
+                taken.insert(free);
+            }
+        }
+        for free in taken.iter() {
+            self.strays.remove(free.clone());
+        }
+        self.left = self.strays.len();
         taken
+    }
+
+    /// All that is registered, or may be.
+    pub(super) fn into_all(self) -> RangeSet<u64> {
+        let mut all = self.strays;
+        all.extend(self.registered.iter().map(|(&start, mapping)| start..mapping.end));
+        all
     }
 
     fn insert(&mut self, start: u64, end: u64) {
         let idle = !self.wanted.overlaps(&(start..end));
         self.idle += idle as usize;
         self.registered.insert(start, Registered { end, idle });
+    }
+
+    /// Takes the range out of the first book, and shows what was in it.
+    fn cut(&mut self, range: PageRange, mut out: impl FnMut(Range<u64>)) {
+        while let Some((start, mapping)) = self.first_overlapping(range) {
+            self.registered.remove(&start);
+            self.idle -= mapping.idle as usize;
+            if start < range.start() {
+                self.insert(start, range.start());
+            }
+            if range.end() < mapping.end {
+                self.insert(range.end(), mapping.end);
+            }
+            out(start.max(range.start())..mapping.end.min(range.end()));
+        }
+    }
+
+    /// The pages of the range that are not in the first book.
+    fn gaps(&self, range: PageRange) -> Vec<Range<u64>> {
+        let mut gaps = RangeSet::new();
+        gaps.insert(range.start()..range.end());
+        let first = self.registered.range(..=range.start()).next_back().map_or(range.start(), |(&start, _)| start);
+        for (&start, mapping) in self.registered.range(first..range.end()) {
+            gaps.remove(start..mapping.end);
+        }
+        gaps.into_iter().collect()
     }
 
     fn first_overlapping(&self, range: PageRange) -> Option<(u64, Registered)> {
@@ -133,7 +194,7 @@ impl Table {
 
     /// The counts within a range, cut to it.
     fn counts(&self, range: PageRange) -> Vec<(u64, u64, u32)> {
-        let cut = |held: &std::ops::Range<u64>| (held.start.max(range.start()), held.end.min(range.end()));
+        let cut = |held: &Range<u64>| (held.start.max(range.start()), held.end.min(range.end()));
         let held = self.wanted.overlapping(range.start()..range.end());
         held.map(|(pages, &count)| (cut(pages).0, cut(pages).1, count)).collect()
     }
@@ -146,6 +207,10 @@ mod tests {
 
     fn range(start: u64, end: u64) -> PageRange {
         PageRange::between(start, end)
+    }
+
+    fn set(start: u64, end: u64) -> RangeSet<u64> {
+        RangeSet::from_iter(std::iter::once(start..end))
     }
 
     #[test]
@@ -167,9 +232,9 @@ mod tests {
         table.add(range(10, 20));
         table.want(range(12, 14)); // new
         table.release(range(12, 14)); // old: deregistered late
-        assert_eq!((table.idle(), table.take_idle()), (0, vec![]));
+        assert_eq!((table.idle, table.take_idle()), (0, RangeSet::new()));
         table.release(range(12, 14));
-        assert_eq!((table.idle(), table.take_idle()), (1, vec![range(10, 20)]));
+        assert_eq!((table.idle, table.take_idle()), (1, set(10, 20)));
     }
 
     #[test]
@@ -178,13 +243,27 @@ mod tests {
         table.add(range(10, 20));
         table.want(range(10, 12));
         table.release(range(12, 20));
-        assert_eq!(table.idle(), 0);
+        assert_eq!(table.idle, 0);
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_not_answered_for_and_not_forgotten() {
+        let mut table = Table::default();
+        table.add(range(10, 20));
+        table.want(range(12, 14));
+        table.doubt(range(11, 18));
+        table.stray(range(30, 32));
+        assert!(!table.covers(range(11, 12)) && table.covers(range(18, 20)));
+        assert_eq!(table.take_idle(), RangeSet::from([10..12, 14..20, 30..32]));
+        assert_eq!((table.strays.len(), table.into_all()), (1, set(12, 14)));
     }
 
     #[derive(Clone, Debug)]
     enum Step {
         Add(u64, u64),
         Remove(u64, u64),
+        Doubt(u64, u64),
+        Stray(u64, u64),
         Want(u64, u64),
         Release(usize),
         Sweep,
@@ -196,6 +275,8 @@ mod tests {
             prop_oneof![
                 span().prop_map(|(start, pages)| Step::Add(start, pages)),
                 span().prop_map(|(start, pages)| Step::Remove(start, pages)),
+                span().prop_map(|(start, pages)| Step::Doubt(start, pages)),
+                span().prop_map(|(start, pages)| Step::Stray(start, pages)),
                 span().prop_map(|(start, pages)| Step::Want(start, pages)),
                 any::<usize>().prop_map(Step::Release),
                 Just(Step::Sweep),
@@ -210,6 +291,8 @@ mod tests {
         fn both_books_agree_with_naive_ones(steps in steps()) {
             let mut table = Table::default();
             let mut registered = [false; 40];
+            // What the kernel may hold: whatever is registered, and what is in doubt or came from elsewhere.
+            let mut possible = [false; 40];
             let mut regions = Vec::new();
             for step in steps {
                 let span = |start: u64, pages: u64| range(start, start + pages);
@@ -217,10 +300,20 @@ mod tests {
                     Step::Add(start, pages) => {
                         table.add(span(start, pages));
                         registered[start as usize..][..pages as usize].fill(true);
+                        possible[start as usize..][..pages as usize].fill(true);
                     }
                     Step::Remove(start, pages) => {
                         table.remove(span(start, pages));
                         registered[start as usize..][..pages as usize].fill(false);
+                        possible[start as usize..][..pages as usize].fill(false);
+                    }
+                    Step::Doubt(start, pages) => {
+                        table.doubt(span(start, pages));
+                        registered[start as usize..][..pages as usize].fill(false);
+                    }
+                    Step::Stray(start, pages) => {
+                        table.stray(span(start, pages));
+                        possible[start as usize..][..pages as usize].fill(true);
                     }
                     Step::Want(start, pages) => {
                         table.want(span(start, pages));
@@ -229,19 +322,23 @@ mod tests {
                     Step::Release(_) if regions.is_empty() => {}
                     Step::Release(index) => table.release(regions.swap_remove(index % regions.len())),
                     Step::Sweep => {
-                        let count = table.idle();
-                        let idle = table.take_idle();
-                        prop_assert_eq!(count, idle.len());
-                        for mapping in idle {
-                            prop_assert!(!regions.iter().any(|region: &PageRange| region.overlaps(mapping)));
-                            registered[mapping.start() as usize..mapping.end() as usize].fill(false);
+                        for idle in table.take_idle() {
+                            prop_assert!(!regions.iter().any(|region: &PageRange| region.overlaps(range(idle.start, idle.end))));
+                            registered[idle.start as usize..idle.end as usize].fill(false);
+                            possible[idle.start as usize..idle.end as usize].fill(false);
                         }
+                        prop_assert_eq!(table.idle, 0);
                         for mapping in table.registered.iter().map(|(&start, held)| range(start, held.end)) {
-                            prop_assert!(regions.iter().any(|region| region.overlaps(mapping)));
+                            prop_assert!(regions.iter().any(|region: &PageRange| region.overlaps(mapping)));
                         }
                     }
                 }
+                let idle = table.registered.values().filter(|mapping| mapping.idle).count();
+                prop_assert_eq!(table.idle, idle);
                 for page in 0..40 {
+                    let held = registered[page as usize] || table.strays.contains(&page);
+                    prop_assert_eq!(held, possible[page as usize]);
+                    prop_assert!(!(registered[page as usize] && table.strays.contains(&page)));
                     prop_assert_eq!(table.covers(range(page, page + 1)), registered[page as usize]);
                 }
             }

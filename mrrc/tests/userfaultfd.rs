@@ -1,0 +1,886 @@
+//! The monitor by userfaultfd, on the kernel that is here: nothing that happens to watched memory goes unheard,
+//! what cannot be heard is refused, and nobody waits for good. Where userfaultfd is refused, each test says so and
+//! passes.
+#![cfg(target_os = "linux")]
+#![expect(unsafe_code, reason = "mappings are made, changed and torn down by hand")]
+
+use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Unwatched, Userfaultfd, Watch};
+use mrrc::{PAGE, PageRange};
+use std::io::Error;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant};
+use std::{ptr, thread};
+
+const BYTES: usize = PAGE as usize;
+
+#[test]
+fn every_way_to_lose_pages_is_reported_before_the_call_returns() {
+    let Some((monitor, told)) = monitor() else { return };
+    type Way = (&'static str, fn(&Room), Option<ChangeKind>);
+    let every: [Way; 12] = [
+        ("munmap", |room| room.unmap(0, 16), Some(ChangeKind::Gone)),
+        ("munmap of the middle", |room| room.unmap(7, 2), Some(ChangeKind::Gone)),
+        ("mmap over all", |room| room.map(0, 16, ANONYMOUS), Some(ChangeKind::Gone)),
+        ("mmap over the middle", |room| room.map(7, 2, ANONYMOUS), Some(ChangeKind::Gone)),
+        ("mremap to less", |room| room.remap(16, 7, 0, ptr::null_mut()), Some(ChangeKind::Gone)),
+        ("mremap to elsewhere", |room| room.move_to(&Room::new()), Some(ChangeKind::Gone)),
+        ("MADV_DONTNEED", |room| room.advise(7, 2, libc::MADV_DONTNEED), Some(ChangeKind::Discarding)),
+        ("MADV_FREE", |room| room.advise(7, 2, libc::MADV_FREE), Some(ChangeKind::Discarding)),
+        ("mprotect, which loses nothing", |room| room.protect(libc::PROT_NONE), None),
+        ("MADV_COLD, which loses nothing", |room| room.advise(7, 2, libc::MADV_COLD), None),
+        ("a child's munmap, which is none of ours", in_a_child_unmap, None),
+        ("munmap after a move", unmap_after_a_move, Some(ChangeKind::Gone)),
+    ];
+    for (name, change, kind) in every {
+        let room = Room::new();
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched, "{name}");
+        told.expect(name, room.range(7, 2), kind, || change(&room));
+        monitor.unwatch(room.range(0, 16));
+    }
+}
+
+#[test]
+fn removing_pages_of_shared_anonymous_memory_is_reported() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    room.map(0, 16, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    match monitor.watch(room.range(0, 16)) {
+        Watch::Watched => {}
+        refused => return println!("shared anonymous memory is not watched here: {refused:?}"),
+    }
+    let remove = || room.advise(7, 2, libc::MADV_REMOVE);
+    told.expect("MADV_REMOVE", room.range(7, 2), Some(ChangeKind::Discarding), remove);
+    told.expect("munmap", room.range(7, 2), Some(ChangeKind::Gone), || room.unmap(0, 16));
+}
+
+#[test]
+fn the_allocator_frees_and_grows_watched_memory_and_is_heard() {
+    let Some((monitor, told)) = monitor() else { return };
+    for grow in [false, true] {
+        // So large that the allocator asks for a mapping of its own.
+        let mut buffer = vec![0_u8; 40 << 20];
+        let range = PageRange::of_bytes(buffer.as_ptr() as u64, buffer.len() as u64).unwrap();
+        assert_eq!(monitor.watch(range), Watch::Watched);
+        // All but the first page, which the allocator's header may share with a neighbour, is surely affected.
+        let inside = PageRange::new(range.start() + 8, 2).unwrap();
+        let mark = told.mark();
+        if grow {
+            buffer.reserve_exact(80 << 20);
+            if PageRange::of_bytes(buffer.as_ptr() as u64, 1).unwrap().start() == range.start() {
+                continue; // it grew where it was
+            }
+        } else {
+            drop(std::mem::take(&mut buffer));
+        }
+        told.assert_since(mark, "the allocator", inside, Some(ChangeKind::Gone));
+    }
+}
+
+#[test]
+fn a_shrinking_heap_is_heard() {
+    let Some((monitor, told)) = monitor() else { return };
+    // In a child of its own, as nobody else may move the break meanwhile; fork leaves only this thread.
+    drop((monitor, told));
+    in_child(|| {
+        let Some((monitor, told)) = monitor_here() else { return 0 };
+        // SAFETY: grows the heap; nothing else in this process runs.
+        let top = unsafe { libc::sbrk(0) } as usize;
+        let start = top.next_multiple_of(BYTES);
+        let grown = start - top + 64 * BYTES;
+        // SAFETY: as above.
+        if unsafe { libc::sbrk(grown as isize) } as isize == -1 {
+            return 2;
+        }
+        let range = PageRange::of_bytes(start as u64, 64 * PAGE).unwrap();
+        if monitor.watch(range) != Watch::Watched {
+            return 3;
+        }
+        // SAFETY: gives back what was grown above, if the allocator took none of it.
+        unsafe {
+            if libc::sbrk(0) as usize == top + grown {
+                libc::sbrk(-(grown as isize));
+                told.assert_since(Mark(0), "brk", range, Some(ChangeKind::Gone));
+            }
+        }
+        0
+    });
+}
+
+#[test]
+fn what_cannot_be_heard_is_refused_and_says_why() {
+    let Some((monitor, _told)) = monitor() else { return };
+    let refused = |range, why| assert_eq!(monitor.watch(range), Watch::Unwatched(why));
+    let room = Room::new();
+
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    for sharing in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+        room.map_file(sharing, libc::PROT_READ, &file);
+        refused(room.range(0, 1), Unwatched::File);
+    }
+    room.map(0, 16, ANONYMOUS);
+    room.map_file(libc::MAP_PRIVATE, libc::PROT_READ, &file);
+    refused(room.range(0, 16), Unwatched::File); // though the rest is plain memory
+
+    let memory = memfd();
+    room.map_file(libc::MAP_SHARED, libc::PROT_READ | libc::PROT_WRITE, &memory);
+    refused(room.range(0, 1), Unwatched::SharedMemory);
+    room.map_file(libc::MAP_PRIVATE, libc::PROT_READ | libc::PROT_WRITE, &memory);
+    refused(room.range(0, 1), Unwatched::SharedMemory);
+
+    // SAFETY: a private segment, attached where the kernel likes and removed with its last detachment.
+    unsafe {
+        let segment = libc::shmget(libc::IPC_PRIVATE, BYTES, 0o600 | libc::IPC_CREAT);
+        let at = libc::shmat(segment, ptr::null(), 0);
+        libc::shmctl(segment, libc::IPC_RMID, ptr::null_mut());
+        refused(PageRange::of_bytes(at as u64, PAGE).unwrap(), Unwatched::SharedMemory);
+        libc::shmdt(at);
+    }
+
+    room.map(0, 16, ANONYMOUS);
+    room.unmap(7, 1);
+    refused(room.range(0, 16), Unwatched::Unmapped);
+    refused(room.range(7, 1), Unwatched::Unmapped);
+
+    // SAFETY: asks for a number.
+    let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    if vdso != 0 {
+        refused(PageRange::of_bytes(vdso, PAGE).unwrap(), Unwatched::Special);
+    }
+
+    let (other, _told) = monitor_here().unwrap();
+    let theirs = Room::new();
+    assert_eq!(other.watch(theirs.range(0, 16)), Watch::Watched);
+    refused(theirs.range(0, 16), Unwatched::Taken);
+    drop(other);
+    assert_eq!(monitor.watch(theirs.range(0, 16)), Watch::Watched);
+}
+
+#[test]
+fn private_memory_is_watched_whatever_its_name() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    let zero = std::fs::OpenOptions::new().read(true).write(true).open("/dev/zero").unwrap();
+    room.map_file(libc::MAP_PRIVATE, libc::PROT_READ | libc::PROT_WRITE, &zero);
+    assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+    told.expect("munmap of /dev/zero", room.range(0, 1), Some(ChangeKind::Gone), || room.unmap(0, 1));
+
+    let on_the_stack = [0_u8; 3 * BYTES];
+    let range = PageRange::of_bytes(ptr::from_ref(&on_the_stack) as u64, 3 * PAGE).unwrap();
+    assert!(matches!(monitor.watch(range), Watch::Watched | Watch::Unwatched(Unwatched::Taken)));
+}
+
+#[test]
+fn a_range_over_several_mappings_is_watched_in_all_of_them() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    room.protect_part(4, 4, libc::PROT_READ);
+    room.protect_part(10, 1, libc::PROT_NONE);
+    assert_eq!(monitor.watch(room.range(2, 12)), Watch::Watched);
+    for page in [2, 5, 9, 10, 13] {
+        told.expect("munmap", room.range(page, 1), Some(ChangeKind::Gone), || room.unmap(page, 1));
+    }
+}
+
+#[test]
+fn a_mapping_made_anew_at_the_same_address_is_watched_anew() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    let slot = told.slot(0, room.range(3, 1));
+    for turn in 0..10_000 {
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+        // Twice in a row: the second answer is from the table.
+        assert_eq!(monitor.watch(room.range(2, 4)), Watch::Watched);
+        slot.expect("each mapping", || room.renew(turn));
+        monitor.unwatch(room.range(2, 4));
+        monitor.unwatch(room.range(0, 16));
+    }
+}
+
+#[test]
+fn many_threads_renew_mappings_and_no_change_is_lost() {
+    let Some((monitor, told)) = monitor() else { return };
+    thread::scope(|scope| {
+        for number in 0..6 {
+            let (monitor, told) = (&monitor, &told);
+            scope.spawn(move || {
+                let room = Room::new();
+                let slot = told.slot(number, room.range(3, 1));
+                for turn in 0..1_500 {
+                    assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+                    if turn % 2 == 0 {
+                        slot.expect("a discard", || room.advise(3, 1, libc::MADV_DONTNEED));
+                    }
+                    slot.expect("a new mapping", || room.renew(turn));
+                    monitor.unwatch(room.range(0, 16));
+                }
+            });
+        }
+    });
+}
+
+/// The neighbour's mapping is split and joined all the time: bounds that were looked up are wrong a moment later.
+#[test]
+fn mappings_that_split_while_they_are_looked_up_are_watched_all_the_same() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                // Pages 8 and 9 come and go, and are asked for as anyone may ask for his own memory.
+                room.map(8, 2, ANONYMOUS);
+                monitor.watch(room.range(8, 1));
+                room.protect_part(9, 1, libc::PROT_READ);
+                room.unmap(8, 2);
+            }
+        });
+        let slot = told.slot(0, room.range(1, 1));
+        let mut watched = 0;
+        for turn in 0..3_000 {
+            if monitor.watch(room.range(0, 4)) == Watch::Watched {
+                watched += 1;
+                slot.expect("beside a restless neighbour", || match turn % 3 {
+                    0 => room.map(0, 4, ANONYMOUS),
+                    1 => room.unmap(1, 1),
+                    _ => room.advise(1, 1, libc::MADV_DONTNEED),
+                });
+                room.map(0, 4, ANONYMOUS);
+            }
+        }
+        done.store(true, SeqCst);
+        assert!(watched > 2_000, "only {watched} of 3000 were watched");
+    });
+}
+
+/// While one thread has looked up the bounds of a mapping and not yet registered it, another replaces a part of
+/// it, unheard, as nothing is registered yet: the new part must not pass for registered.
+#[test]
+fn what_is_replaced_between_looking_up_and_registering_is_not_taken_for_registered() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    let slot = told.slot(0, room.range(8, 1));
+    let (turn, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    const TURNS: u64 = 1_500;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for now in 1..=TURNS {
+                for spins in 0.. {
+                    match turn.load(SeqCst) < now {
+                        true if spins > 10_000 => thread::yield_now(),
+                        true => std::hint::spin_loop(),
+                        false => break,
+                    }
+                }
+                monitor.watch(room.range(0, 2));
+                done.store(now, SeqCst);
+            }
+        });
+        for now in 1..=TURNS {
+            room.map(0, 16, ANONYMOUS);
+            turn.store(now, SeqCst);
+            (0..now % 64 * 16).for_each(|_| std::hint::spin_loop());
+            room.unmap(8, 2);
+            room.map(8, 2, ANONYMOUS);
+            let watch = monitor.watch(room.range(8, 2));
+            while done.load(SeqCst) < now {
+                thread::yield_now();
+            }
+            // Once more, now that the other has entered into the table what it will.
+            if watch == Watch::Watched && monitor.watch(room.range(8, 2)) == Watch::Watched {
+                slot.expect("the new part", || room.map(8, 2, ANONYMOUS));
+            }
+        }
+    });
+}
+
+#[test]
+fn who_holds_the_caches_lock_may_unmap() {
+    let Some((monitor, told)) = monitor() else { return };
+    for turn in 0..50 {
+        let room = Room::new();
+        let slot = told.slot(0, room.range(3, 1));
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+        let before = slot.count();
+        let held = told.lock();
+        room.renew(turn);
+        assert_eq!(slot.count(), before, "applied under another's lock");
+        assert!(told.raised.load(SeqCst) > 0, "nothing tells those who wait for the lock");
+        drop(held);
+        slot.wait(before);
+    }
+}
+
+#[test]
+fn a_flood_of_changes_is_drawn_together_and_nothing_is_lost() {
+    const PIECES: usize = 700;
+    let Some((monitor, told)) = monitor() else { return };
+    let rooms: Vec<Room> = (0..PIECES).map(|_| Room::new()).collect();
+    for room in &rooms {
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+    }
+    let mark = told.mark();
+    let held = told.lock();
+    for (number, room) in rooms.iter().enumerate() {
+        match number % 3 {
+            0 => room.advise(2, 1, libc::MADV_DONTNEED),
+            _ => room.map(2, 3, ANONYMOUS),
+        }
+    }
+    drop(held);
+    told.settle();
+    let log = told.lock();
+    let since = &log.changes[mark.0..];
+    assert!(since.len() < PIECES, "{} changes: no bound was reached", since.len());
+    for (number, room) in rooms.iter().enumerate() {
+        let strong = |change: &Change| number % 3 != 0 || change.kind == ChangeKind::Discarding;
+        assert!(
+            since.iter().any(|change| change.range.contains(room.range(2, 1)) && strong(change)),
+            "{number} is lost"
+        );
+    }
+    drop(log);
+    // The table forgot at least as much.
+    for room in &rooms {
+        assert_eq!(monitor.watch(room.range(2, 3)), Watch::Watched);
+        told.expect("after the flood", room.range(2, 3), Some(ChangeKind::Gone), || room.map(2, 3, ANONYMOUS));
+    }
+}
+
+#[test]
+fn idle_mappings_are_let_go_and_those_in_use_never() {
+    let Some((monitor, told)) = monitor() else { return };
+    let rooms: Vec<Room> = (0..200).map(|_| Room::new()).collect();
+    for room in &rooms {
+        assert_eq!(monitor.watch(room.range(0, 2)), Watch::Watched);
+        assert_eq!(monitor.watch(room.range(1, 9)), Watch::Watched);
+    }
+    for room in &rooms {
+        monitor.unwatch(room.range(0, 2));
+    }
+    assert_eq!(registered(&rooms), 200);
+    for room in &rooms[1..] {
+        monitor.unwatch(room.range(1, 9));
+    }
+    let left = registered(&rooms);
+    assert!((1..=65).contains(&left), "{left} are registered");
+    told.expect("the one in use", rooms[0].range(3, 1), Some(ChangeKind::Gone), || rooms[0].unmap(3, 1));
+    assert_eq!(monitor.watch(rooms[1].range(0, 16)), Watch::Watched);
+    told.expect("one that is back", rooms[1].range(3, 1), Some(ChangeKind::Gone), || rooms[1].unmap(3, 1));
+}
+
+#[test]
+fn after_a_stop_memory_is_unmapped_without_anybody() {
+    let Some((monitor, told)) = monitor() else { return };
+    let rooms: [Room; 5] = std::array::from_fn(|_| Room::new());
+    for room in &rooms {
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+    }
+    rooms[1].move_to(&rooms[2]);
+    let and_stay = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    rooms[3].remap(16, 16, and_stay, rooms[4].at(0));
+    // A child holds a copy of the userfaultfd, so that closing ours does not end it.
+    let child = Child::fork(|| {
+        thread::sleep(Duration::from_secs(60));
+        0
+    });
+    assert!(threads("mrrc-monitor").contains(&monitor.id()));
+    monitor.stop();
+    monitor.stop();
+    assert_eq!(monitor.watch(rooms[0].range(0, 16)), Watch::Unwatched(Unwatched::Refused(libc::ESRCH)));
+    let late = Instant::now() + Duration::from_secs(20);
+    while threads("mrrc-monitor").contains(&monitor.id()) {
+        assert!(Instant::now() < late, "the thread is still there");
+        thread::yield_now();
+    }
+    let mark = told.mark();
+    for room in &rooms {
+        room.map(0, 16, ANONYMOUS);
+    }
+    assert_eq!(told.mark(), mark, "reported after the stop");
+    assert_eq!(Arc::strong_count(&told), 1, "somebody still holds the reports");
+    drop(child);
+}
+
+#[test]
+fn a_monitor_is_started_once() {
+    let Some((monitor, told)) = monitor() else { return };
+    let again = monitor.start(told.clone()).unwrap_err().to_string();
+    assert!(again.contains("started before"), "{again}");
+    let idle = Userfaultfd::new().unwrap();
+    assert_eq!(idle.watch(Room::new().range(0, 1)), Watch::Unwatched(Unwatched::Refused(libc::ESRCH)));
+    idle.unwatch(Room::new().range(0, 1));
+    idle.stop();
+    assert!(idle.start(told).is_ok());
+}
+
+#[test]
+fn a_panic_in_the_cache_makes_nobody_wait() {
+    let Some((monitor, told)) = monitor() else { return };
+    let rooms = [Room::new(), Room::new()];
+    for room in &rooms {
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+    }
+    let child = Child::fork(|| {
+        thread::sleep(Duration::from_secs(60));
+        0
+    });
+    let mark = told.mark();
+    told.panic.store(true, SeqCst);
+    rooms[0].unmap(0, 16);
+    told.settle();
+    assert_eq!(told.lock().changes[mark.0..].last().map(|change| change.range), Some(PageRange::EVERYTHING));
+    for room in &rooms {
+        room.map(0, 16, ANONYMOUS);
+        assert_eq!(monitor.watch(room.range(0, 16)), Watch::Unwatched(Unwatched::Refused(libc::ESRCH)));
+    }
+    monitor.stop();
+    drop(child);
+}
+
+#[test]
+fn a_forked_child_touches_nothing_of_its_parents() {
+    let Some((monitor, told)) = monitor() else { return };
+    let room = Room::new();
+    let new = Room::new();
+    assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
+    for leave in [|monitor: Userfaultfd| drop(monitor), |monitor: Userfaultfd| monitor.stop()] {
+        in_child(|| {
+            let refused = Watch::Unwatched(Unwatched::Refused(libc::ESRCH));
+            // SAFETY: the child's copy, which is used in place of the parent's in this process only.
+            let copy = unsafe { ptr::read(&*monitor.0) };
+            if copy.watch(room.range(0, 16)) != refused || copy.watch(new.range(0, 16)) != refused {
+                return 2;
+            }
+            copy.unwatch(room.range(0, 16));
+            if copy.start(told.clone()).is_ok() {
+                return 3;
+            }
+            leave(copy);
+            room.unmap(0, 16);
+            // It can have a monitor of its own.
+            let Some((own, told)) = monitor_here() else { return 4 };
+            if own.watch(new.range(0, 16)) != Watch::Watched {
+                return 5;
+            }
+            told.expect("in the child", new.range(0, 1), Some(ChangeKind::Gone), || new.unmap(0, 1));
+            0
+        });
+    }
+    assert_eq!(registered(std::slice::from_ref(&new)), 0);
+    told.expect("in the parent", room.range(0, 1), Some(ChangeKind::Gone), || room.unmap(0, 1));
+}
+
+#[test]
+fn without_privilege_it_is_the_same() {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("already without privilege");
+    }
+    // Where the program lies may be closed to others.
+    let copy = std::env::temp_dir().join(format!("mrrc-userfaultfd-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let run = std::process::Command::new(&copy)
+        .args(["every_way", "cannot_be_heard", "made_anew", "after_a_stop", "--nocapture"])
+        .uid(65534)
+        .gid(65534)
+        .current_dir("/")
+        .output();
+    std::fs::remove_file(&copy).unwrap();
+    match run {
+        Ok(run) => {
+            let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+            println!("{said}");
+            assert!(run.status.success() && said.contains("4 passed"), "as nobody:\n{said}");
+        }
+        Err(error) => println!("nobody may not run {}: {error}", copy.display()),
+    }
+}
+
+// What the tests stand on.
+
+const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// Sixteen writable pages between two that nobody can touch, so that the kernel joins them with nothing, and far
+/// from where the kernel puts what asks for no place, so that a hole in them stays one.
+struct Room(usize);
+
+impl Room {
+    const PAGES: usize = 16;
+
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+        let hint = NEXT.fetch_add(64 * PAGE, SeqCst) as *mut libc::c_void;
+        // SAFETY: new memory, at the hint if nothing is there.
+        let start = unsafe { libc::mmap(hint, (Self::PAGES + 2) * BYTES, libc::PROT_NONE, ANONYMOUS, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "{}", Error::last_os_error());
+        let room = Self(start as usize + BYTES);
+        room.protect(libc::PROT_READ | libc::PROT_WRITE);
+        room.touch(0, Self::PAGES);
+        room
+    }
+
+    fn range(&self, page: usize, pages: usize) -> PageRange {
+        PageRange::of_bytes((self.0 + page * BYTES) as u64, (pages * BYTES) as u64).unwrap()
+    }
+
+    fn at(&self, page: usize) -> *mut libc::c_void {
+        (self.0 + page * BYTES) as *mut libc::c_void
+    }
+
+    fn touch(&self, page: usize, pages: usize) {
+        for page in page..page + pages {
+            // SAFETY: the page is mapped for writing, and nothing but tests lies in it.
+            unsafe { self.at(page).cast::<u8>().write_volatile(1) };
+        }
+    }
+
+    fn map(&self, page: usize, pages: usize, flags: libc::c_int) {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: within the room, which belongs to the test.
+        let mapped = unsafe { libc::mmap(self.at(page), pages * BYTES, prot, flags | libc::MAP_FIXED, -1, 0) };
+        assert_eq!(mapped, self.at(page), "{}", Error::last_os_error());
+        self.touch(page, pages);
+    }
+
+    fn map_file(&self, flags: libc::c_int, prot: libc::c_int, file: &std::fs::File) {
+        use std::os::fd::AsRawFd;
+        // SAFETY: as above.
+        let mapped = unsafe { libc::mmap(self.at(0), BYTES, prot, flags | libc::MAP_FIXED, file.as_raw_fd(), 0) };
+        assert_eq!(mapped, self.at(0), "{}", Error::last_os_error());
+    }
+
+    fn unmap(&self, page: usize, pages: usize) {
+        // SAFETY: as above. The hole is small; if somebody else maps there, the test that asks notices.
+        assert_eq!(unsafe { libc::munmap(self.at(page), pages * BYTES) }, 0);
+    }
+
+    /// Other memory at the same place, by a call that unmaps and one that maps, or by one that does both.
+    fn renew(&self, turn: usize) {
+        if turn.is_multiple_of(4) {
+            return self.map(0, Self::PAGES, ANONYMOUS);
+        }
+        if turn % 4 == 1 {
+            // Memory that is not watched takes the place first, so that no other thread can.
+            // SAFETY: as above.
+            let fence = unsafe {
+                let flags = ANONYMOUS | libc::MAP_FIXED;
+                libc::mmap(self.at(0), Self::PAGES * BYTES, libc::PROT_NONE, flags, -1, 0)
+            };
+            assert_eq!(fence, self.at(0));
+            return self.map(0, Self::PAGES, ANONYMOUS);
+        }
+        self.unmap(0, Self::PAGES);
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
+        // SAFETY: only where nothing is mapped.
+        let mapped = unsafe { libc::mmap(self.at(0), Self::PAGES * BYTES, prot, flags, -1, 0) };
+        assert_eq!(mapped, self.at(0), "another thread took the place: {}", Error::last_os_error());
+        self.touch(0, Self::PAGES);
+    }
+
+    fn remap(&self, old: usize, new: usize, flags: libc::c_int, to: *mut libc::c_void) {
+        // SAFETY: as above.
+        let mapped = unsafe { libc::mremap(self.at(0), old * BYTES, new * BYTES, flags, to) };
+        assert_ne!(mapped, libc::MAP_FAILED, "{}", Error::last_os_error());
+    }
+
+    /// Moves the memory into another room; a hole stays behind.
+    fn move_to(&self, other: &Self) {
+        self.remap(Self::PAGES, Self::PAGES, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, other.at(0));
+    }
+
+    fn advise(&self, page: usize, pages: usize, advice: libc::c_int) {
+        // SAFETY: as above.
+        let advised = unsafe { libc::madvise(self.at(page), pages * BYTES, advice) };
+        assert_eq!(advised, 0, "{}", Error::last_os_error());
+    }
+
+    fn protect(&self, prot: libc::c_int) {
+        self.protect_part(0, Self::PAGES, prot);
+    }
+
+    fn protect_part(&self, page: usize, pages: usize, prot: libc::c_int) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::mprotect(self.at(page), pages * BYTES, prot) }, 0);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: the room and its two fences, or the holes where they were, which nobody else was given.
+        unsafe { libc::munmap((self.0 - BYTES) as *mut _, (Self::PAGES + 2) * BYTES) };
+    }
+}
+
+fn in_a_child_unmap(room: &Room) {
+    in_child(|| {
+        room.unmap(0, Room::PAGES);
+        0
+    });
+}
+
+fn unmap_after_a_move(room: &Room) {
+    let there = Room::new();
+    room.move_to(&there);
+    room.map(0, Room::PAGES, ANONYMOUS);
+    there.unmap(0, Room::PAGES);
+}
+
+fn memfd() -> std::fs::File {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a new descriptor that is owned by the file.
+    let file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
+    file.set_len(PAGE).unwrap();
+    file
+}
+
+/// How many of the rooms are registered with some userfaultfd in write-protect mode: the kernel's own word.
+fn registered(rooms: &[Room]) -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut here = false;
+    let mut count = 0;
+    for line in text.lines() {
+        if let Some((start, end)) = line.split(' ').next().and_then(|bounds| bounds.split_once('-')) {
+            let bounds = usize::from_str_radix(start, 16).ok().zip(usize::from_str_radix(end, 16).ok());
+            here = bounds.is_some_and(|(start, end)| rooms.iter().any(|room| (start..end).contains(&room.0)));
+        }
+        count += (here && line.starts_with("VmFlags:") && line.contains(" uw")) as usize;
+    }
+    count
+}
+
+/// The kernel's numbers of the threads of that name.
+fn threads(name: &str) -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let named = tasks
+        .filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name));
+    named.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
+struct Child(libc::pid_t);
+
+impl Child {
+    /// Runs in a child, with its own copy of everything, and ends there without any clean-up.
+    fn fork(run: impl FnOnce() -> i32) -> Self {
+        // SAFETY: the child uses what other threads may have locked only as the C library allows after a fork.
+        match unsafe { libc::fork() } {
+            0 => {
+                let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(1);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(status) }
+            }
+            child => Self(child),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child, which is not waited for yet.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, ptr::null_mut(), 0);
+        }
+    }
+}
+
+fn in_child(run: impl FnOnce() -> i32) {
+    let child = Child::fork(run);
+    let late = Instant::now() + Duration::from_secs(20);
+    let mut status = 0;
+    // SAFETY: as above; the number stays ours until the child is gone.
+    while unsafe { libc::waitpid(child.0, &mut status, libc::WNOHANG) } == 0 {
+        assert!(Instant::now() < late, "the child hangs");
+        thread::sleep(Duration::from_millis(1));
+    }
+    std::mem::forget(child);
+    assert_eq!(status, 0, "the child failed: status {:#x}", status);
+}
+
+/// A monitor that aborts the run if the test takes too long: a thread that waits in the kernel cannot be helped.
+struct Guarded(Box<Userfaultfd>, i32, #[expect(dead_code, reason = "ends the watch")] mpsc::Sender<()>);
+
+impl Guarded {
+    fn id(&self) -> i32 {
+        self.1
+    }
+}
+
+impl std::ops::Deref for Guarded {
+    type Target = Userfaultfd;
+
+    fn deref(&self) -> &Userfaultfd {
+        &self.0
+    }
+}
+
+/// None, and a line, where userfaultfd is refused.
+fn monitor() -> Option<(Guarded, Arc<Told>)> {
+    let (done, watched) = mpsc::channel();
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    thread::spawn(move || {
+        if watched.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{name} hangs");
+            std::process::abort();
+        }
+    });
+    let (monitor, told) = monitor_here()?;
+    let id = told.thread.load(SeqCst) as i32;
+    Some((Guarded(Box::new(monitor), id, done), told))
+}
+
+fn monitor_here() -> Option<(Userfaultfd, Arc<Told>)> {
+    let monitor = match Userfaultfd::new() {
+        Ok(monitor) => monitor,
+        Err(refused) => {
+            println!("not tested here: {refused}");
+            return None;
+        }
+    };
+    let told = Arc::new(Told::new());
+    monitor.start(told.clone()).unwrap();
+    // The first report tells which thread it is.
+    let room = Room::new();
+    assert_eq!(monitor.watch(room.range(0, 1)), Watch::Watched);
+    told.expect("the first change", room.range(0, 1), Some(ChangeKind::Gone), || room.unmap(0, 1));
+    Some((monitor, told))
+}
+
+/// A cache that only listens.
+struct Told {
+    raised: AtomicI64,
+    thread: AtomicU64,
+    /// Panics at the next report that is not of everything.
+    panic: AtomicBool,
+    /// The cache's lock.
+    log: Mutex<Log>,
+    slots: [Slot; 8],
+}
+
+struct Log {
+    /// Never grows: it has room for all that a test can report.
+    changes: Vec<Change>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mark(usize);
+
+impl Told {
+    fn new() -> Self {
+        Self {
+            raised: AtomicI64::new(0),
+            thread: AtomicU64::new(0),
+            panic: AtomicBool::new(false),
+            log: Mutex::new(Log { changes: Vec::with_capacity(100_000) }),
+            slots: std::array::from_fn(|_| Slot::default()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn mark(&self) -> Mark {
+        Mark(self.lock().changes.len())
+    }
+
+    fn slot(&self, number: usize, range: PageRange) -> Heard<'_> {
+        self.slots[number].page.store(range.start(), SeqCst);
+        Heard { told: self, slot: &self.slots[number] }
+    }
+
+    /// Runs what changes memory, and sees that the range was reported, or nothing was.
+    fn expect(&self, name: &str, range: PageRange, kind: Option<ChangeKind>, change: impl FnOnce()) {
+        // What was done to an earlier mapping at the same address may still be under way.
+        self.settle();
+        let mark = self.mark();
+        change();
+        self.assert_since(mark, name, range, kind);
+    }
+
+    fn assert_since(&self, mark: Mark, name: &str, range: PageRange, kind: Option<ChangeKind>) {
+        let raised = self.raised.load(SeqCst) > 0;
+        let find = || self.lock().changes[mark.0..].iter().copied().find(|change| change.range.contains(range));
+        let found = find();
+        assert!(kind.is_none() || raised || found.is_some(), "{name}: returned before it was heard");
+        self.settle();
+        assert_eq!(find().map(|change| change.kind), kind, "{name}");
+    }
+
+    /// Until nothing is raised.
+    fn settle(&self) {
+        let late = Instant::now() + Duration::from_secs(20);
+        while self.raised.load(SeqCst) > 0 {
+            assert!(Instant::now() < late, "raised and never lowered");
+            thread::yield_now();
+        }
+        assert_eq!(self.raised.load(SeqCst), 0, "lowered more often than raised");
+    }
+}
+
+/// Counts the changes of one page.
+#[derive(Default)]
+struct Slot {
+    page: AtomicU64,
+    heard: AtomicU64,
+}
+
+struct Heard<'a> {
+    told: &'a Told,
+    slot: &'a Slot,
+}
+
+impl Heard<'_> {
+    fn count(&self) -> u64 {
+        self.slot.heard.load(SeqCst)
+    }
+
+    fn expect(&self, name: &str, change: impl FnOnce()) {
+        let before = self.count();
+        change();
+        // In this order: what is lowered was applied.
+        let raised = self.told.raised.load(SeqCst) > 0;
+        assert!(raised || self.count() > before, "{name}: returned before it was heard");
+        self.wait(before);
+    }
+
+    fn wait(&self, before: u64) {
+        let late = Instant::now() + Duration::from_secs(20);
+        while self.count() == before {
+            assert!(Instant::now() < late, "a change is lost");
+            thread::yield_now();
+        }
+    }
+}
+
+impl Reports for Told {
+    fn raise(&self) {
+        // SAFETY: asks for a number.
+        self.thread.store(unsafe { libc::gettid() } as u64, SeqCst);
+        self.raised.fetch_add(1, SeqCst);
+    }
+
+    fn apply(&self, changes: &[Change]) -> bool {
+        let everything = changes.iter().any(|change| change.range == PageRange::EVERYTHING);
+        if !everything && self.panic.swap(false, SeqCst) {
+            panic!("on purpose");
+        }
+        let Ok(mut log) = self.log.try_lock() else { return false };
+        for &change in changes {
+            assert!(log.changes.len() < log.changes.capacity(), "the log is full");
+            log.changes.push(change);
+            for slot in &self.slots {
+                let page = slot.page.load(SeqCst);
+                if PageRange::new(page, 1).is_ok_and(|page| change.range.contains(page)) {
+                    slot.heard.fetch_add(1, SeqCst);
+                }
+            }
+        }
+        true
+    }
+
+    fn lower(&self) {
+        self.raised.fetch_sub(1, SeqCst);
+    }
+}
