@@ -103,15 +103,19 @@ impl<R: Registrar> Lease<R> {
         unsafe { self.rest.as_ref() }.map_or(&[], Vec::as_slice)
     }
 
-    /// Ends the holds of a lease of several parts but for the first.
+    /// Ends the holds of a lease of several parts but for the first. Takes what it needs and not the lease, which can
+    /// stay in registers then.
+    ///
+    /// # Safety
+    /// `rest` was boxed by `of`, and this is called once, by `drop`.
     #[cold]
     #[inline(never)]
-    fn end_rest(&mut self) {
-        // SAFETY: not null; boxed by `of`, and this is called once, by `drop`.
-        let rest = unsafe { Box::from_raw(self.rest) };
+    unsafe fn end_rest(shared: NonNull<Shared<R>>, rest: *mut Vec<Hold>) {
+        // SAFETY: by the contract.
+        let rest = unsafe { Box::from_raw(rest) };
         for hold in rest.iter() {
             // SAFETY: only `drop` ends a lease's holds, and the first one keeps the shared state alive until its turn.
-            unsafe { hold.end(self.shared) }
+            unsafe { hold.end(shared) }
         }
     }
 
@@ -141,7 +145,8 @@ impl<R: Registrar> Drop for Lease<R> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.rest.is_null() {
-            self.end_rest();
+            // SAFETY: it is not null, so `of` boxed it, and a lease is dropped once.
+            unsafe { Self::end_rest(self.shared, self.rest) }
         }
         // SAFETY: nobody else ends it, and this is the last thing that a lease does.
         unsafe { self.first.end(self.shared) }

@@ -109,7 +109,13 @@ impl<R: Registrar> Shared<R> {
 
     /// The background's work, until it is told to stop.
     pub(super) fn tend(&self) {
-        while let Ok(mut books) = self.lock() {
+        loop {
+            let mut books = match self.lock() {
+                Ok(books) => books,
+                // The monitor takes its time; whoever waits for it is told.
+                Err(Unusable::Draining(_)) if !self.stopping.load(Ordering::Acquire) => continue,
+                Err(_) => return,
+            };
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
@@ -133,7 +139,7 @@ impl<R: Registrar> Shared<R> {
 
     /// Whether no region is registered and no lease left.
     fn is_done(&self) -> bool {
-        _ = self.reap();
+        _ = self.flush();
         self.lock_now().is_ok_and(|(books, _)| books.registered == Amount::default() && books.lent.is_empty())
     }
 }
@@ -153,7 +159,6 @@ pub(super) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
         return;
     }
     shared.monitor.stop();
-    _ = shared.flush();
     if shared.is_done() {
         return;
     }

@@ -128,7 +128,8 @@ impl<R: Registrar> Cache<R> {
         {
             return Ok(Lease::one(&self.shared, address, length, Hold::new(id, grip)));
         }
-        self.acquire_slowly(address, length, access)
+        // Boxed and unboxed, so that the usual answer is not built in memory that the slow path may write to.
+        self.acquire_slowly(address, length, access).map_err(|error| *error)
     }
 
     #[cold]
@@ -143,21 +144,26 @@ impl<R: Registrar> Cache<R> {
         result
     }
 
+    #[cold]
     #[inline(never)]
-    fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
-        let range = PageRange::of_bytes(address as u64, length as u64)?;
-        let terms = &self.shared.terms;
-        let wish = Wish {
-            address,
-            length,
-            range: range.rounded_out(terms.unit),
-            access,
-            most_parts: terms.max_segments,
-            owned: false,
-        };
+    fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, Box<AcquireError>> {
+        let most_parts = self.shared.terms.max_segments;
+        Ok(self.wish(address, length, access, most_parts)?.complete()?)
+    }
+
+    /// A request that is planned.
+    fn wish(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        most_parts: usize,
+    ) -> Result<Acquiring<'_, R>, AcquireError> {
+        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
+        let wish = Wish { address, length, range, access: access.with_read(), most_parts, owned: false };
         let mut acquiring = Acquiring::new(&self.shared, wish);
         acquiring.start()?;
-        acquiring.complete()
+        Ok(acquiring)
     }
 
     /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
@@ -176,12 +182,7 @@ impl<R: Registrar> Cache<R> {
         length: usize,
         access: Access,
     ) -> Result<Acquiring<'_, R>, AcquireError> {
-        let address = address as usize;
-        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
-        let wish = Wish { address, length, range, access: access.with_read(), most_parts: usize::MAX, owned: false };
-        let mut acquiring = Acquiring::new(&self.shared, wish);
-        acquiring.start()?;
-        Ok(acquiring)
+        self.wish(address as usize, length, access, usize::MAX)
     }
 
     /// Registers memory ahead of its use. It can be evicted again like any other; [`Cache::acquire`] a lease and keep
