@@ -1,0 +1,117 @@
+//! Addresses that are handed over: whoever acquires a window owns it, so the call that last changed it has
+//! returned. What is found there must be what is mapped there.
+//!
+//! Threads take windows in turn, change them now and then, and do batches of operations: directly after the
+//! change, or after another thread has. Where the kernel reports the changes, *intruders* besides warm windows that
+//! they do not own, at any moment of a change: whatever they register must be found out.
+
+use crate::random::Random;
+use crate::report::{EndsWith, Score};
+use crate::rig::{Calls, Rig, Source, Worker};
+use crate::windows::{Change, WIDEST, Window, Windows};
+use mrrc::Access;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const WINDOWS: usize = 96;
+const WORKERS: usize = 4;
+/// A range that was discarded is not cached for 100 ms: more discards than these, and nothing would be.
+const BETWEEN_DISCARDS: Duration = Duration::from_millis(25);
+/// A discard may take so long before it is outside of what the bar (100 ms) covers.
+const LONGEST_DISCARD: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(rig: &Rig, source: Source, score: &Score, watch: impl FnOnce() + Send) {
+    let windows = &Windows::new(WINDOWS, WORKERS);
+    std::thread::scope(|threads| {
+        for thread in 0..WORKERS {
+            threads.spawn(move || {
+                let _ends = EndsWith(score);
+                let mut worker = Mutator { worker: Worker::new(rig, score, thread), source, discarded: Instant::now() };
+                while !score.is_done() {
+                    worker.step(windows);
+                }
+            });
+        }
+        if source.watches() {
+            threads.spawn(move || intrude(rig, windows, score));
+        }
+        watch();
+    });
+    // The windows go while the cache lives: the last unmappings are reported too.
+}
+
+struct Mutator<'a> {
+    worker: Worker<'a>,
+    source: Source,
+    discarded: Instant,
+}
+
+impl Mutator<'_> {
+    fn step(&mut self, windows: &Windows) {
+        let number = self.worker.random.below(WINDOWS);
+        let Ok(mut window) = windows.all()[number].try_lock() else { return };
+        let mut last = None;
+        if window.pages == 0 {
+            window.fill(&mut self.worker.random);
+        } else if self.worker.random.chance(4) {
+            last = Some(self.change(&mut window, windows));
+        }
+        let count = 1 + self.worker.random.below(crate::rig::BATCH);
+        let (address, pages) = (window.address, window.pages);
+        self.worker.batch(address, pages, count, || format!("{pages} pages, last change here {last:?}"));
+    }
+
+    fn change(&mut self, window: &mut Window, windows: &Windows) -> Change {
+        let Self { worker, source, .. } = self;
+        let mut change = Change::ALL[worker.random.below(Change::ALL.len())];
+        if change.discards() && source.watches() {
+            if self.discarded.elapsed() < BETWEEN_DISCARDS {
+                change = Change::Over;
+            } else {
+                self.discarded = Instant::now();
+            }
+        }
+        let kept = if worker.random.chance(4) { worker.keep(window.address, window.pages) } else { None };
+        let (before, after) = match source.calls {
+            Calls::None => (false, false),
+            Calls::Before => (true, false),
+            Calls::Some => (worker.random.chance(2), worker.random.chance(2)),
+        };
+        let (address, bytes) = (window.address, window.bytes());
+        if before {
+            worker.rig.invalidate(address, bytes);
+        }
+        let begun = Instant::now();
+        let aside = windows.aside(worker.thread);
+        let done = window.change(change, aside, &mut worker.random);
+        if done.discards() && source.watches() && begun.elapsed() > LONGEST_DISCARD {
+            // An intruder may have registered what was about to go, and that is known not to be found out.
+            window.change(Change::Over, aside, &mut worker.random);
+        }
+        if after {
+            worker.rig.invalidate(address, bytes);
+        }
+        worker.score.changes.fetch_add(1, Ordering::Relaxed);
+        if let Some(kept) = kept {
+            worker.check(&kept, || format!("across {done:?}"));
+        }
+        done
+    }
+}
+
+fn intrude(rig: &Rig, windows: &Windows, score: &Score) {
+    let _ends = EndsWith(score);
+    let mut random = Random::new(77);
+    while !score.is_done() {
+        let address = windows.address(random.below(WINDOWS));
+        for _ in 0..1 + random.below(8) {
+            // There may be fewer pages, or none: an error then, and nobody else's.
+            let pages = 1 + random.below(WIDEST);
+            let _ = rig.cache.warm(address as *const u8, pages * 4096, Access::LOCAL);
+        }
+        if random.chance(64) {
+            rig.cache.reap().unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(random.below(100) as u64));
+    }
+}

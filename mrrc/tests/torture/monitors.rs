@@ -1,0 +1,90 @@
+//! Monitors that are slow on purpose, or that break a promise on purpose.
+
+use mrrc::PageRange;
+use mrrc::invalidation::{Change, Monitor, Reports, Userfaultfd, Watch};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Says that it watches, and never reports anything: as if the program had forgotten to.
+pub(crate) struct Off;
+
+impl Monitor for Off {
+    fn name(&self) -> &'static str {
+        "off"
+    }
+
+    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn watch(&self, _: PageRange) -> Watch {
+        Watch::Watched
+    }
+}
+
+/// What stands between userfaultfd and the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Between {
+    /// Time between reading what changed and telling it, now and then.
+    pub(crate) delay: Duration,
+    /// Whether the flag is raised, as it must be.
+    pub(crate) raises: bool,
+}
+
+/// Userfaultfd, with something between it and the cache.
+pub(crate) struct Altered(pub(crate) Userfaultfd, pub(crate) Between);
+
+impl Monitor for Altered {
+    fn name(&self) -> &'static str {
+        "altered userfaultfd"
+    }
+
+    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
+        self.0.start(Arc::new(Told { reports, between: self.1, count: AtomicU32::new(0) }))
+    }
+
+    fn watch(&self, range: PageRange) -> Watch {
+        self.0.watch(range)
+    }
+
+    fn unwatch(&self, range: PageRange) {
+        self.0.unwatch(range);
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+struct Told {
+    reports: Arc<dyn Reports>,
+    between: Between,
+    count: AtomicU32,
+}
+
+impl Reports for Told {
+    fn raise(&self) {
+        if self.between.raises {
+            self.reports.raise();
+        }
+    }
+
+    fn apply(&self, changes: &[Change]) -> bool {
+        // At work, not asleep: others may be on this processor's other side only.
+        if self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(4) {
+            let begun = Instant::now();
+            while begun.elapsed() < self.between.delay {
+                std::thread::yield_now();
+            }
+        }
+        self.reports.apply(changes)
+    }
+
+    fn lower(&self) {
+        if self.between.raises {
+            self.reports.lower();
+        }
+    }
+}
