@@ -199,6 +199,8 @@ impl<R: Registrar> Cache<R> {
     /// call returned is served by a registration of what was there. Leases keep what they have.
     ///
     /// Call it *before* memory is unmapped, so that nobody acquires the old pages under the new mapping's address.
+    /// Whoever acquires or [warms](Cache::warm) the range between this call and the change registers the old pages again:
+    /// where that cannot be ruled out, call it once more when the change is done, before the address is used.
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.

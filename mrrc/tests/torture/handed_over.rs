@@ -2,8 +2,9 @@
 //! returned. What is found there must be what is mapped there.
 //!
 //! Threads take windows in turn, change them now and then, and do batches of operations: directly after the
-//! change, or after another thread has. Where the kernel reports the changes, *intruders* besides warm windows that
-//! they do not own, at any moment of a change: whatever they register must be found out.
+//! change, or after another thread has. *Intruders* besides warm windows that they do not own, at any moment of a
+//! change: whatever they register must be found out. Not where a call before the change is all that the cache is told:
+//! between the two the old pages can be registered again, so whoever cannot rule that out calls after the change too.
 
 use crate::random::Random;
 use crate::report::{EndsWith, Score};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 const WINDOWS: usize = 96;
 const WORKERS: usize = 4;
+const INTRUDERS: u64 = 2;
 /// A range that was discarded is not cached for 100 ms: more discards than these, and nothing would be.
 const BETWEEN_DISCARDS: Duration = Duration::from_millis(25);
 /// A discard may take so long before it is outside of what the bar (100 ms) covers.
@@ -32,8 +34,10 @@ pub(crate) fn run(rig: &Rig, source: Source, score: &Score, watch: impl FnOnce()
                 }
             });
         }
-        if source.watches() {
-            threads.spawn(move || intrude(rig, windows, score));
+        if source.bears_intruders() {
+            for number in 0..INTRUDERS {
+                threads.spawn(move || intrude(rig, windows, score, number));
+            }
         }
         watch();
     });
@@ -75,12 +79,14 @@ impl Mutator<'_> {
         let (before, after) = match source.calls {
             Calls::None => (false, false),
             Calls::Before => (true, false),
+            Calls::Both => (true, true),
             Calls::Some => (worker.random.chance(2), worker.random.chance(2)),
         };
         let (address, bytes) = (window.address, window.bytes());
         if before {
             worker.rig.invalidate(address, bytes);
         }
+        windows.note_change(window);
         let begun = Instant::now();
         let aside = windows.aside(worker.thread);
         let done = window.change(change, aside, &mut worker.random);
@@ -99,11 +105,13 @@ impl Mutator<'_> {
     }
 }
 
-fn intrude(rig: &Rig, windows: &Windows, score: &Score) {
+fn intrude(rig: &Rig, windows: &Windows, score: &Score, number: u64) {
     let _ends = EndsWith(score);
-    let mut random = Random::new(77);
+    let mut random = Random::new(77 + number);
     while !score.is_done() {
-        let address = windows.address(random.below(WINDOWS));
+        // Rather where something is happening.
+        let number = if random.chance(4) { random.below(WINDOWS) } else { windows.changing() };
+        let address = windows.address(number);
         for _ in 0..1 + random.below(8) {
             // There may be fewer pages, or none: an error then, and nobody else's.
             let pages = 1 + random.below(WIDEST);

@@ -1,11 +1,12 @@
 //! Monitors that are slow on purpose, or that break a promise on purpose.
 
+use crate::registrar::linger;
 use mrrc::PageRange;
 use mrrc::invalidation::{Change, Monitor, Reports, Userfaultfd, Watch};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Says that it watches, and never reports anything: as if the program had forgotten to.
 pub(crate) struct Off;
@@ -72,12 +73,8 @@ impl Reports for Told {
     }
 
     fn apply(&self, changes: &[Change]) -> bool {
-        // At work, not asleep: others may be on this processor's other side only.
         if self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(4) {
-            let begun = Instant::now();
-            while begun.elapsed() < self.between.delay {
-                std::thread::yield_now();
-            }
+            linger(self.between.delay);
         }
         self.reports.apply(changes)
     }

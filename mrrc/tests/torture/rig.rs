@@ -2,6 +2,7 @@
 
 use crate::monitors::{Altered, Between, Off};
 use crate::random::Random;
+use crate::registrar::Tardy;
 use crate::report::Score;
 use crate::ring::{self, LANE, LANES, Page, Ring, Stamp};
 use crate::ring_error;
@@ -15,6 +16,8 @@ use std::time::Duration;
 /// Few enough that an ordinary user may pin them, and fewer than the windows have: regions are evicted too.
 const CAPACITY: u64 = 384;
 const SLOTS: u32 = 256;
+/// What is slow on purpose takes so long: some changes of other windows.
+const DELAY: Duration = Duration::from_micros(40);
 
 /// Who tells the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,11 +43,18 @@ pub(crate) enum Kind {
 pub(crate) enum Calls {
     None,
     Before,
+    /// Before and after: others acquire meanwhile.
+    Both,
     /// Before, or after, or both, or neither.
     Some,
 }
 
 impl Source {
+    /// Whether others may acquire a range at any moment of its change.
+    pub(crate) fn bears_intruders(self) -> bool {
+        self.watches() || self.calls == Calls::Both
+    }
+
     /// Whether changes are heard without a call.
     pub(crate) fn watches(self) -> bool {
         matches!(self.monitor, Kind::Userfaultfd | Kind::Slow | Kind::Unflagged)
@@ -52,13 +62,13 @@ impl Source {
 }
 
 pub(crate) struct Rig {
-    pub(crate) cache: Cache<IoUringBuffers>,
+    pub(crate) cache: Cache<Tardy>,
     pub(crate) ring: Ring,
 }
 
 impl Rig {
     /// Or why there is none on this system.
-    pub(crate) fn new(kind: Kind, fence: bool) -> Result<Self, String> {
+    pub(crate) fn new(kind: Kind, tardy: bool, fence: bool) -> Result<Self, String> {
         let ring = Ring::new()?;
         let table = ring.with(|ring| IoUringBuffers::new(ring, SLOTS)).map_err(|error| match error {
             IoUringError::Refused { source, .. } => ring_error(source),
@@ -68,14 +78,15 @@ impl Rig {
         if limits.pages.is_some_and(|pages| pages < 2 * CAPACITY) {
             return Err(format!("the process may lock too little ({limits:?})"));
         }
-        let builder = Cache::builder(table)
+        let delay = if tardy { DELAY } else { Duration::ZERO };
+        let builder = Cache::builder(Tardy::new(table, delay))
             .ignore_environment()
             .capacity_pages(CAPACITY)
             .wait_for_room(Duration::from_secs(1))
             .fence(fence);
         let userfaultfd = || Userfaultfd::new().map_err(|error| error.to_string());
         let altered = |raises| {
-            let between = Between { delay: Duration::from_micros(40), raises };
+            let between = Between { delay: DELAY, raises };
             userfaultfd().map(|monitor| Altered(monitor, between))
         };
         let builder = match kind {
@@ -105,7 +116,7 @@ pub(crate) struct Worker<'a> {
 
 /// An operation between its acquire and its release.
 struct Operation {
-    lease: Lease<IoUringBuffers>,
+    lease: Lease<Tardy>,
     address: usize,
     lane: usize,
     stamp: Stamp,
@@ -114,7 +125,7 @@ struct Operation {
 
 /// A lease that was taken before a change, and what its pages had.
 pub(crate) struct Kept {
-    lease: Lease<IoUringBuffers>,
+    lease: Lease<Tardy>,
     address: usize,
     stamp: Stamp,
 }
@@ -135,7 +146,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Memory of a window that is owned; `None` if there is no room.
-    fn acquire(&self, address: usize, bytes: usize) -> Option<Lease<IoUringBuffers>> {
+    fn acquire(&self, address: usize, bytes: usize) -> Option<Lease<Tardy>> {
         // SAFETY: the window is owned until all transfers on this lease have ended, and no references are made to
         // what is in it.
         match unsafe { self.rig.cache.acquire(address as *const u8, bytes, Access::LOCAL) } {
@@ -223,7 +234,7 @@ impl<'a> Worker<'a> {
 }
 
 /// The buffer of a lease that has this lane.
-fn buffer(lease: &Lease<IoUringBuffers>, address: usize) -> &FixedBuffer {
+fn buffer(lease: &Lease<Tardy>, address: usize) -> &FixedBuffer {
     let part = lease.segments().find(|part| {
         let start = part.address() as usize;
         start <= address && address + LANE <= start + part.len()

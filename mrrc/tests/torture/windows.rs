@@ -3,6 +3,7 @@
 use crate::random::Random;
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 /// The most pages of a window, and the distance from one to the next.
@@ -24,6 +25,8 @@ pub(crate) struct Windows {
     base: usize,
     all: Vec<Mutex<Window>>,
     threads: usize,
+    /// Where a change is under way, perhaps.
+    changing: AtomicUsize,
 }
 
 /// A way to change a window.
@@ -79,7 +82,7 @@ impl Windows {
         let base = PLACES.into_iter().find(|place| free(place)).expect("some address space that is free");
         unmap(base, bytes);
         let window = |i| Mutex::new(Window { address: base + i * WIDEST * PAGE, pages: 0, shared: false });
-        Self { base, all: (0..count).map(window).collect(), threads }
+        Self { base, all: (0..count).map(window).collect(), threads, changing: AtomicUsize::new(0) }
     }
 
     /// The windows.
@@ -90,6 +93,16 @@ impl Windows {
     /// Where a window begins, whoever owns it.
     pub(crate) fn address(&self, window: usize) -> usize {
         self.base + window * WIDEST * PAGE
+    }
+
+    /// A window that is changing, or was a moment ago.
+    pub(crate) fn changing(&self) -> usize {
+        self.changing.load(Ordering::Relaxed)
+    }
+
+    /// This one is about to change.
+    pub(crate) fn note_change(&self, window: &Window) {
+        self.changing.store((window.address - self.base) / (WIDEST * PAGE), Ordering::Relaxed);
     }
 
     /// Where this thread can put pages.
