@@ -50,16 +50,17 @@ struct Options {
     /// Bytes in the program's own file
     #[arg(long, value_parser = size, default_value = "64M", conflicts_with = "from")]
     size: u64,
-    /// Bytes in a chunk, which is one read and one write: a multiple of 4K, at most 64M
-    #[arg(long, value_parser = chunk, default_value = "1M")]
-    chunk: u64,
+    /// Bytes in a chunk, which is one read and one write: a multiple of 4K, at most 64M [default: 4M, or less where
+    /// little may be pinned]
+    #[arg(long, value_parser = chunk)]
+    chunk: Option<u64>,
     /// Chunks under way at a time
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256), default_value_t = 8)]
     depth: u32,
     /// Buffers, a chunk each: half of all chunks go to an eighth of them
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384), default_value_t = 128)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384), default_value_t = 32)]
     buffers: u32,
-    /// Bytes that the cache may keep registered [default: half of the buffers]
+    /// Bytes that the cache may keep registered [default: half of the buffers]. At most half of what may be pinned
     #[arg(long, value_parser = size)]
     capacity: Option<u64>,
     /// Copies that are measured, each way; the medians are printed. One more, unmeasured, goes ahead
@@ -69,6 +70,9 @@ struct Options {
     #[arg(long)]
     buffered: bool,
 }
+
+/// Bytes in a chunk, if as much may be pinned.
+const CHUNK: u64 = 4 << 20;
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -93,16 +97,14 @@ fn run(options: &Options) -> Result<String> {
     if options.buffers < options.depth {
         return Err(format!("{} buffers for {} chunks at a time: too few", options.buffers, options.depth).into());
     }
-    let pool_bytes = u64::from(options.buffers) * options.chunk;
-    let capacity = options.capacity.unwrap_or((pool_bytes / 2).max(options.chunk));
-    // In this order: what can be refused is asked for before anything is made.
-    let mut ways = [
-        Way::new("plain buffers", options, |_| Ok(Pins::Plain))?,
-        Way::new("register each time", options, Pins::each_time)?,
-        Way::new("cached", options, |ring| Pins::cached(ring, capacity))?,
-    ];
-    let mut pool = Pool::new(options.buffers, options.chunk)?;
-    let mut job = Job::open(options)?;
+    // What can be refused is asked for before any file is made.
+    let plain = Way::new("plain buffers", options.depth, |_| Ok(Pins::Plain))?;
+    let each_time = Way::new("register each time", options.depth, Pins::each_time)?;
+    let plan = Plan::new(options, each_time.pins.limit());
+    let cached = Way::new("cached", options.depth, |ring| Pins::cached(ring, plan.capacity))?;
+    let mut ways = [plain, each_time, cached];
+    let mut pool = Pool::new(options.buffers, plan.chunk)?;
+    let mut job = Job::open(options, plan.chunk)?;
     let cpu = stay_on_one_cpu()?;
 
     for round in 0..=options.rounds {
@@ -122,7 +124,27 @@ fn run(options: &Options) -> Result<String> {
         }
     }
     job.keep();
-    Ok(report(options, &job, &ways, cpu, capacity))
+    Ok(report(options, &plan, &job, &ways, cpu))
+}
+
+/// What the options leave open, as what may be pinned allows.
+struct Plan {
+    chunk: u64,
+    /// Of the cache, in bytes.
+    capacity: u64,
+    /// Bytes that may be pinned.
+    limit: u64,
+}
+
+impl Plan {
+    /// The cache gets half of the limit at most, because this program registers by hand besides. (A program that
+    /// does not need not set a capacity: a cache keeps to the limit by itself.)
+    fn new(options: &Options, limit: u64) -> Self {
+        let fitting = || 1 << (limit / 2 / 16).clamp(PAGE, CHUNK).ilog2();
+        let chunk = options.chunk.unwrap_or_else(fitting);
+        let wanted = options.capacity.unwrap_or_else(|| (u64::from(options.buffers) * chunk / 2).max(chunk));
+        Self { chunk, capacity: wanted.min(limit / 2), limit }
+    }
 }
 
 // ---- The buffers: three ways to have them pinned ---------------------------------------------------------------
@@ -158,11 +180,8 @@ impl Pins {
     }
 
     fn cached(ring: &IoUring, capacity: u64) -> Result<Self> {
-        let table = IoUringBuffers::new(ring, IoUringBuffers::DEFAULT_SLOTS)?;
-        // Without a capacity, a cache takes what the process may pin. This program registers by hand besides.
-        let half = table.limits().pages.map_or(u64::MAX, |pages| pages * PAGE / 2);
-        let cache = Cache::builder(table)
-            .capacity_bytes(capacity.min(half))
+        let cache = Cache::builder(IoUringBuffers::new(ring, IoUringBuffers::DEFAULT_SLOTS)?)
+            .capacity_bytes(capacity)
             // A transfer names one fixed buffer, so a lease has to be one segment.
             .max_segments(1)
             // The pool is never unmapped, so there is nothing to hear of. Leave this line out where buffers come
@@ -197,6 +216,16 @@ impl Pins {
             // A lease is dropped here, and that is all: one store.
             _ => Ok(()),
         }
+    }
+
+    /// Bytes that may be registered.
+    fn limit(&self) -> u64 {
+        let pages = match self {
+            Self::Plain => None,
+            Self::EachTime { table, .. } => table.limits().pages,
+            Self::Cached(cache) => Some(cache.usage().capacity_pages),
+        };
+        pages.map_or(u64::MAX, |pages| pages.saturating_mul(PAGE))
     }
 
     fn counts(&self) -> Counts {
@@ -344,8 +373,8 @@ struct Lane {
 }
 
 impl Way {
-    fn new(name: &'static str, options: &Options, pins: impl FnOnce(&IoUring) -> Result<Pins>) -> Result<Self> {
-        let ring = IoUring::new(options.depth).map_err(|error| {
+    fn new(name: &'static str, depth: u32, pins: impl FnOnce(&IoUring) -> Result<Pins>) -> Result<Self> {
+        let ring = IoUring::new(depth).map_err(|error| {
             let remedy = match error.raw_os_error() {
                 Some(libc::ENOSYS) => "this kernel has none",
                 Some(libc::EPERM | libc::EACCES) => {
@@ -357,7 +386,7 @@ impl Way {
             format!("setting up an io_uring: {error}: {remedy}")
         })?;
         let pins = pins(&ring)?;
-        let lanes = (0..options.depth).map(|_| None).collect();
+        let lanes = (0..depth).map(|_| None).collect();
         Ok(Self { name, pins, ring, lanes, short: 0, before: Counts::default(), samples: Vec::new() })
     }
 
@@ -480,14 +509,15 @@ struct Opened {
 }
 
 impl Job {
-    fn open(options: &Options) -> Result<Self> {
+    fn open(options: &Options, chunk: u64) -> Result<Self> {
         let dir = options.dir.clone().unwrap_or_else(std::env::temp_dir);
         let direct = !options.buffered;
         let (from, file_system) = match &options.from {
             Some(path) => (Opened::existing(path, direct)?, file_system(path)),
             None => {
                 let from = Opened::temporary(&dir, "from", direct)?;
-                fill(&from.plain, options.size).map_err(|error| format!("filling a file in {}: {error}", dir.display()))?;
+                fill(&from.plain, options.size)
+                    .map_err(|error| format!("filling a file in {}: {error}", dir.display()))?;
                 (from, file_system(&dir))
             }
         };
@@ -501,7 +531,7 @@ impl Job {
             }
             None => Opened::temporary(&dir, "to", direct)?,
         };
-        Ok(Self { from, to, length, chunk: options.chunk, direct, file_system, unfinished })
+        Ok(Self { from, to, length, chunk, direct, file_system, unfinished })
     }
 
     /// Direct transfers take whole blocks: the last one reads and writes past the end, and the copy is cut afterwards.
@@ -675,12 +705,8 @@ impl Way {
     }
 }
 
-fn report(options: &Options, job: &Job, ways: &[Way; 3], cpu: usize, asked: u64) -> String {
+fn report(options: &Options, plan: &Plan, job: &Job, ways: &[Way; 3], cpu: usize) -> String {
     let chunks = job.length.div_ceil(job.chunk);
-    let capacity = match &ways[2].pins {
-        Pins::Cached(cache) => cache.usage().capacity_pages * PAGE,
-        _ => 0,
-    };
     let mut text = format!(
         "{} in chunks of {}, {} at a time, {} on {}\n{} buffers of {}, some used more often; the cache may keep {} \
          of {}\nmedians of {} rounds, the three taking turns, on CPU {cpu}; every copy equals its original\n\n",
@@ -691,7 +717,7 @@ fn report(options: &Options, job: &Job, ways: &[Way; 3], cpu: usize, asked: u64)
         job.file_system,
         options.buffers,
         human(job.chunk),
-        human(capacity),
+        human(ways[2].pins.limit()),
         human(u64::from(options.buffers) * job.chunk),
         options.rounds,
     );
@@ -741,13 +767,11 @@ fn report(options: &Options, job: &Job, ways: &[Way; 3], cpu: usize, asked: u64)
             job.file_system
         );
     }
-    if capacity < asked / PAGE * PAGE {
+    if plan.chunk < CHUNK && options.chunk.is_none() {
         let _ = writeln!(
             text,
-            "The cache keeps {} instead of {}: it takes at most half of what the process may pin (ulimit -l), and\n\
-             MRRC_CAPACITY wins.",
-            human(capacity),
-            human(asked)
+            "The process may pin {} (ulimit -l), so the chunks are small: large ones gain more.",
+            human(plan.limit)
         );
     }
     for way in ways.iter().filter(|way| way.short > 0) {
