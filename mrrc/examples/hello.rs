@@ -1,0 +1,49 @@
+//! The smallest program with a cache: what misses, what hits, and what that saves.
+//!
+//! It registers with a model of a network card, so it runs anywhere; `uring-copy` does the same with real pins.
+//!
+//! ```text
+//! cargo run -p mrrc --example hello
+//! ```
+
+use mrrc::cost::Linear;
+use mrrc::invalidation::Explicit;
+use mrrc::registrar::model::Model;
+use mrrc::{Access, Cache};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // A card whose registrations take as long as those that the paper measured.
+    let card = Model::new(Linear::PAPER);
+    let cache = Cache::builder(card.clone()).capacity_bytes(1 << 20).monitor(Explicit).build()?;
+    // Four pages and a bit more, so that four whole pages are in it.
+    let memory = vec![0_u8; 5 * 4096];
+    let pages = memory.as_ptr().wrapping_add(memory.as_ptr().align_offset(4096));
+
+    for (what, page, count) in [
+        ("nothing is registered yet", 0, 2),
+        ("the same again", 0, 2),
+        ("a part of it", 1, 1),
+        ("one page is there, one is not", 1, 2),
+        ("two regions cover it", 0, 3),
+    ] {
+        let before = card.clock_us();
+        let address = pages.wrapping_add(page * 4096);
+        #[expect(unsafe_code, reason = "memory is lent to a device")]
+        // SAFETY: the memory outlives the lease, and nobody else uses it meanwhile.
+        let lease = unsafe { cache.acquire(address, count * 4096, Access::LOCAL) }?;
+        // A transfer names each segment by its key, and the lease lives until the transfer is complete.
+        let keys: Vec<u64> = lease.segments().map(|segment| segment.registration().key()).collect();
+        println!("pages {page} to {}: keys {keys:?}, {:>5.2} us: {what}", page + count - 1, card.clock_us() - before);
+    } // Dropping a lease deregisters nothing: the memory stays in the cache.
+
+    // Whoever unmaps memory says so before. (A cache without `Explicit` notices by itself.)
+    cache.invalidate(memory.as_ptr(), memory.len())?;
+    let counted = cache.counters();
+    println!(
+        "{} requests, {} hits, {} registrations",
+        counted.decisions.requests,
+        counted.decisions.hits(),
+        counted.attempts
+    );
+    Ok(())
+}
