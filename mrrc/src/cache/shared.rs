@@ -167,8 +167,7 @@ impl<R: Registrar> Shared<R> {
         books: MutexGuard<'a, Books<R::Registration>>,
         longest: Duration,
     ) -> Result<MutexGuard<'a, Books<R::Registration>>, Unusable> {
-        drop(self.progress.wait_timeout(books, longest).map_err(|_| Unusable::Broken)?);
-        self.lock()
+        if crate::shim::wait(&self.progress, books, longest) { self.lock() } else { Err(Unusable::Broken) }
     }
 
     /// The way of a hit: see `hit.rs`.
