@@ -4,14 +4,33 @@
 //! with `--cfg loom` or `--cfg shuttle` swaps them for the checker's, so that the checker runs the code that
 //! ships.
 
+use std::time::Duration;
+
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::{sync, thread};
 
 #[cfg(loom)]
-pub(crate) use loom::{sync, thread, thread_local};
+pub(crate) use loom::thread_local;
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::{sync, thread, thread_local};
+
+/// What loom lacks, besides what it has.
+#[cfg(loom)]
+pub(crate) mod sync {
+    pub(crate) use loom::sync::*;
+    pub(crate) use std::sync::{PoisonError, TryLockError};
+}
+
+/// What loom lacks, besides what it has.
+#[cfg(loom)]
+pub(crate) mod thread {
+    pub(crate) use loom::thread::*;
+
+    pub(crate) fn sleep(_: std::time::Duration) {
+        yield_now();
+    }
+}
 
 /// A moment for others, in a loop that waits for them.
 pub(crate) fn pause() {
@@ -19,4 +38,19 @@ pub(crate) fn pause() {
     std::hint::spin_loop();
     #[cfg(any(loom, shuttle))]
     thread::yield_now();
+}
+
+/// Lets go of a lock and waits to be told of something, at most so long. False: the lock is poisoned.
+///
+/// Time does not pass under a checker. There a short wait is over as soon as others had a turn: it is a second look
+/// at something that nobody tells of. A long one ends only when somebody tells, so that a word that is missed is
+/// found as a deadlock.
+pub(crate) fn wait<T>(told: &sync::Condvar, guard: sync::MutexGuard<'_, T>, longest: Duration) -> bool {
+    #[cfg(any(loom, shuttle))]
+    if longest < Duration::from_millis(100) {
+        drop(guard);
+        pause();
+        return true;
+    }
+    told.wait_timeout(guard, longest).is_ok()
 }

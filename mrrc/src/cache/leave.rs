@@ -131,7 +131,7 @@ impl<R: Registrar> Shared<R> {
                 continue;
             }
             let longest = if books.lent.is_empty() { IDLE } else { WATCHFUL };
-            if self.work.wait_timeout(books, longest).is_err() {
+            if !crate::shim::wait(&self.work, books, longest) {
                 return;
             }
         }

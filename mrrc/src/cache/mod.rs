@@ -32,6 +32,8 @@ mod hit;
 mod lease;
 mod leave;
 mod miss;
+#[cfg(all(test, loom))]
+mod orders;
 mod records;
 mod shared;
 mod slots;

@@ -172,8 +172,7 @@ impl<R: Registrar> Shared<R> {
     ) -> Result<MutexGuard<'a, Books<R::Registration>>, Unusable> {
         // Whoever makes progress wakes all who wait, and sets this to 0.
         books.waiting += 1;
-        drop(self.progress.wait_timeout(books, longest).map_err(|_| Unusable::Broken)?);
-        self.lock()
+        if crate::shim::wait(&self.progress, books, longest) { self.lock() } else { Err(Unusable::Broken) }
     }
 
     /// The way of a hit: see `hit.rs`.
