@@ -94,8 +94,11 @@ pub(crate) fn report(options: &Options, plan: &Plan, job: &Job, ways: &[Way; 3],
         change(&wall_of, &ways[1]),
     );
     let busy = 100.0 * cpu_of(&ways[2]) / wall_of(&ways[2]);
-    if busy < 50.0 {
-        let _ = writeln!(text, "The program is busy {busy:.0}% of the time: the disk sets the pace.");
+    if job.direct && busy < 50.0 {
+        let _ = writeln!(
+            text,
+            "It computes {busy:.0}% of that time and waits the rest, for the disk or for its turn on the CPU."
+        );
     }
     if !job.direct {
         text += "The page cache copies bytes and pins nothing, so registered buffers save nothing here.\n";
