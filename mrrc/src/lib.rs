@@ -48,6 +48,42 @@
 //! * [`policy`]: the paper's policy, its peers, the general ones and today's caches, behind one trait.
 //! * [`cost`]: what registration costs, given or learned.
 //!
+//! # Registering for real
+//!
+//! [`Cache`] carries those decisions out, for any number of threads: it pins through a
+//! [`Registrar`](registrar::Registrar) and hands out leases.
+//!
+//! ```
+//! use mrrc::{Access, Cache, invalidation::Explicit, registrar::model::Dummy};
+//! // Pins are real with `registrar::io_uring::IoUringBuffers::new(&ring, slots)?` in the place of the dummy.
+//! let cache = Cache::builder(Dummy::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
+//! let buffer = vec![0_u8; 100_000];
+//! // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+//! let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
+//! for segment in lease.segments() {
+//!     let (_at, _bytes, _key) = (segment.address(), segment.len(), segment.registration());
+//!     // … a transfer that names the bytes by the key …
+//! }
+//! drop(lease); // when the transfer is complete; the buffer stays registered
+//! cache.invalidate(buffer.as_ptr(), buffer.len())?; // before it is freed: `Explicit` hears nothing by itself
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! * [`Cache::builder`]: the registrar, and what to change of the defaults, which keep to what the process may pin. A
+//!   capacity that is too small costs time, not correctness.
+//! * [`Lease`]: its regions stay registered as long as it lives. Dropping it makes no system call; eviction is
+//!   the cache's business. One segment, unless several regions cover the memory
+//!   ([`max_segments`](cache::Builder::max_segments) bounds that).
+//! * **Monitor**: a registration means pages, a program means addresses. By default userfaultfd tells the cache
+//!   what is unmapped, moved or discarded, for a price at each unmapping of memory that was acquired;
+//!   [`invalidation`] says what it cannot see. With [`invalidation::Explicit`] the program tells, by [`Cache::invalidate`],
+//!   before it unmaps.
+//! * **Environment**: whoever runs the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
+//!   [more](cache::Builder); they win over what the program says.
+//!
+//! Two programs to begin with are among the examples: `hello`, which needs no device, and `uring-copy`, which
+//! copies a file through real pins and prints what the cache gains.
+//!
 //! # What it costs
 //!
 //! A hit reads one place of a hash table, one or two cache lines of the address index, sixteen bytes
