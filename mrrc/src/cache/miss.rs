@@ -52,6 +52,8 @@ struct Placeholder {
     id: RegionId,
     range: PageRange,
     access: Access,
+    /// Whether pages there were being discarded when this was planned.
+    barred: bool,
 }
 
 /// A part that another request registers.
@@ -204,7 +206,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     Entry::Pending { ticket, .. } => self.awaited.push(Awaited { id, ticket, range }),
                     _ => self.holds.push(Hold::new(id, shared.grip(id))),
                 },
-                Segment::Gap { region: Some(id), range, access } => self.mine.push(Placeholder { id, range, access }),
+                Segment::Gap { region: Some(id), range, access } => {
+                    // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
+                    // here on makes the placeholder stale.
+                    let barred = !self.wish.owned && books.is_barred(range);
+                    self.mine.push(Placeholder { id, range, access, barred });
+                }
                 Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
@@ -375,11 +382,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
         for (registration, watch) in registered {
-            let Some(Placeholder { id, range, access }) = placeholders.next() else { break };
+            let Some(Placeholder { id, range, access, barred }) = placeholders.next() else { break };
             let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
             // Not cached any more: merged into another region meanwhile.
             let stale = stale || !sure || !books.core.is_cached(id);
-            let barred = !self.wish.owned && books.is_barred(range);
             let cached = !stale && !barred && watch == Watch::Watched && shared.terms.caches;
             books.tally.overtaken += u64::from(stale);
             books.tally.barred += u64::from(barred && !stale);

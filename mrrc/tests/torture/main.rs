@@ -237,6 +237,8 @@ fn long_form() {
         (Some(operations), _, Form::Racing) => Goal { operations: operations / 10, time: Duration::MAX },
         (None, ..) => Goal { operations: u64::MAX, time: seconds * plan.share / shares },
     };
+    // The harness has begun a line.
+    println!();
     let rows: Vec<Row> = plans.iter().filter_map(|plan| plan.run(goal(plan))).collect();
     report::print(&rows);
     let faults: Vec<String> = rows.iter().filter_map(Row::fault).collect();

@@ -96,10 +96,14 @@ impl Player<'_> {
         let score = self.worker.score;
         let address = self.windows.address(0);
         let pages = shape(&mut self.worker.random);
-        loop {
+        for attempt in 1_u32.. {
             match windows::map_free(address, pages) {
                 Ok(()) => break,
                 Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EEXIST), "{error}"),
+            }
+            // The other one may need this processor after all.
+            if attempt.is_multiple_of(64) {
+                std::thread::yield_now();
             }
         }
         let races = self.court.returned.load(Ordering::SeqCst) < round;
@@ -125,7 +129,7 @@ impl Player<'_> {
                 return false;
             }
             spins += 1;
-            // The other may need this processor.
+            // The other one may need this processor.
             if spins.is_multiple_of(256) { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         true

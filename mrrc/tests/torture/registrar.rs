@@ -39,7 +39,7 @@ unsafe impl Registrar for Tardy {
             linger(self.delay);
         }
         let registered = self.table.register(range, access);
-        if turn % 4 == 0 {
+        if turn.is_multiple_of(4) {
             linger(self.delay);
         }
         registered

@@ -240,6 +240,9 @@ const HEADS: [&str; 18] = [
 
 /// The table, aligned.
 pub(crate) fn print(rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
     let mut lines = vec![HEADS.map(str::to_owned).to_vec()];
     lines.extend(rows.iter().map(Row::cells));
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);

@@ -74,9 +74,8 @@ impl Rig {
             IoUringError::Refused { source, .. } => ring_error(source),
             error => panic!("{error}"),
         })?;
-        let limits = table.limits();
-        if limits.pages.is_some_and(|pages| pages < 2 * CAPACITY) {
-            return Err(format!("the process may lock too little ({limits:?})"));
+        if let Some(pages) = table.limits().pages.filter(|&pages| pages < 2 * CAPACITY) {
+            return Err(format!("the process may lock {pages} pages, and {} are needed (ulimit -l)", 2 * CAPACITY));
         }
         let delay = if tardy { DELAY } else { Duration::ZERO };
         let builder = Cache::builder(Tardy::new(table, delay))

@@ -1,0 +1,81 @@
+//! Pages that are being discarded are kept out of the cache, however long a registration of them takes.
+#![cfg(not(any(loom, shuttle)))]
+
+use mrrc::cost::Linear;
+use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Watch};
+use mrrc::registrar::model::{Event, Gate, Model};
+use mrrc::{Access, Cache, PAGE, PageRange};
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+const BAR: Duration = Duration::from_millis(100);
+
+/// Watches everything, and reports what the test says.
+#[derive(Clone, Default)]
+struct ByHand(Arc<OnceLock<Arc<dyn Reports>>>);
+
+impl ByHand {
+    fn report(&self, change: Change) {
+        let reports = self.0.get().expect("a cache that started its monitor");
+        reports.raise();
+        while !reports.apply(&[change]) {}
+        reports.lower();
+    }
+}
+
+impl Monitor for ByHand {
+    fn name(&self) -> &'static str {
+        "by hand"
+    }
+
+    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
+        assert!(self.0.set(reports).is_ok(), "started once");
+        Ok(())
+    }
+
+    fn watch(&self, _: PageRange) -> Watch {
+        Watch::Watched
+    }
+}
+
+#[test]
+fn a_registration_that_began_under_the_bar_and_outlasts_it_is_not_cached() {
+    loop {
+        let (model, gate, begun) = (Model::new(Linear::PAPER), Gate::closed(), Arc::new(Mutex::new(None)));
+        let (held, noted) = (gate.clone(), begun.clone());
+        model.on_call(move |event| {
+            if matches!(event, Event::Registering { .. }) {
+                noted.lock().unwrap().get_or_insert_with(Instant::now);
+                held.pass();
+            }
+        });
+        let monitor = ByHand::default();
+        let cache =
+            Cache::builder(model).ignore_environment().monitor(monitor.clone()).discard_bar(BAR).build().unwrap();
+        let told = Instant::now();
+        let range = PageRange::new(16, 1).unwrap();
+        let warm = || cache.warm((16 * PAGE) as *const u8, PAGE as usize, Access::LOCAL).unwrap();
+        std::thread::scope(|threads| {
+            // `madvise` has begun, and its event is read; the pages are still there when they are pinned.
+            monitor.report(Change { range, kind: ChangeKind::Discarding });
+            threads.spawn(warm);
+            gate.await_waiting(1);
+            // They go, and the bar ends, while the registration goes on.
+            std::thread::sleep(BAR);
+            gate.open();
+        });
+        let begun = begun.lock().unwrap().expect("a registration");
+        if begun.duration_since(told) > BAR {
+            // A slow machine: it began after the bar.
+            continue;
+        }
+        let counters = cache.counters();
+        assert_eq!((counters.attempts, counters.barred, counters.overtaken), (1, 1, 0));
+        warm();
+        assert_eq!(cache.counters().attempts, 2, "the old pages were not found");
+        warm();
+        assert_eq!(cache.counters().attempts, 2, "the new ones were");
+        return;
+    }
+}
