@@ -193,10 +193,20 @@ impl<P: Policy> Core<P> {
 
     /// The cached region that contains the range and grants the rights. A region that peers have rights to
     /// serves its owner too.
+    #[inline(always)]
     pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
         (access.class()..2)
             .filter_map(|class| self.find_in(class, range))
             .find(|&id| self.regions.get(id).access().contains(access))
+    }
+
+    /// As [`Core::hit`], by a region that grants the rights.
+    #[inline(always)]
+    pub(crate) fn hit_with(&mut self, asked: PageRange, access: Access) -> Option<RegionId> {
+        let id = self.find_with(asked, access)?;
+        self.single_hits.count(self.regions.pages(id) == asked.pages(), asked.pages());
+        self.touch(id);
+        Some(id)
     }
 
     /// See [`Policy::most_uses`].
