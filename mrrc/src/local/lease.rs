@@ -85,10 +85,11 @@ impl<R: Registrar> LocalLease<R> {
 impl<R: Registrar> Drop for LocalLease<R> {
     #[inline(always)]
     fn drop(&mut self) {
+        // In the order of their addresses: it is the order in which they return to their places.
+        self.state.let_go(self.first);
         for &id in self.rest() {
             self.state.let_go(id);
         }
-        self.state.let_go(self.first);
         self.state.leave();
     }
 }
