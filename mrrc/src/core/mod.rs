@@ -237,14 +237,14 @@ impl<P: Policy> Core<P> {
         Ok(&self.outcome)
     }
 
-    /// How many regions would serve the request, those that it would have to register included. Counts nothing, but
-    /// what it overlaps moves up.
+    /// How many regions would serve the request, those that it would have to register included. Counts nothing
+    /// and moves nothing: the request itself is still to come.
     pub(crate) fn parts(&mut self, ask: &Ask) -> usize {
         if self.find_with(ask.range, ask.access).is_some() {
             return 1;
         }
         let mut plan = std::mem::take(&mut self.plan);
-        self.survey(ask, ask.range, &mut plan);
+        self.preview(ask, ask.range, &mut plan);
         let parts = plan.overlaps.len() + plan.pieces.len();
         self.plan = plan;
         parts
