@@ -101,6 +101,7 @@ mod coverage;
 mod grow;
 mod index;
 pub mod invalidation;
+pub mod local;
 pub mod policy;
 mod range;
 mod regions;
@@ -111,6 +112,8 @@ pub use access::Access;
 pub use cache::{AcquireError, BuildError, Cache, Lease};
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment};
+pub use local::{LocalCache, LocalLease};
+
 pub use config::{Config, ConfigError};
 pub use range::{PAGE, PageRange, RangeError};
 pub use regions::{ListId, Region, RegionId, Regions};

@@ -12,7 +12,7 @@
 use super::barrier::Barrier;
 use super::records::Records;
 use super::slots::Blocks;
-use crate::core::{Core, Holders, Leaving};
+use crate::core::{AllInUse, Core, Holders, Leaving};
 use crate::invalidation::{Change, ChangeKind};
 use crate::policy::Need;
 use crate::range::PageRange;
@@ -46,18 +46,24 @@ pub(super) enum Entry {
 
 /// Pages and regions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Amount {
-    pub(super) pages: u64,
-    pub(super) regions: u64,
+pub(crate) struct Amount {
+    pub(crate) pages: u64,
+    pub(crate) regions: u64,
 }
 
 impl Amount {
-    pub(super) fn add(&mut self, pages: u64) {
+    pub(crate) fn of<T>(batch: &[Registered<T>]) -> Self {
+        let mut amount = Self::default();
+        batch.iter().for_each(|registered| amount.add(registered.range.pages()));
+        amount
+    }
+
+    pub(crate) fn add(&mut self, pages: u64) {
         self.pages += pages;
         self.regions += 1;
     }
 
-    pub(super) fn take(&mut self, other: Self) {
+    pub(crate) fn take(&mut self, other: Self) {
         self.pages -= other.pages;
         self.regions -= other.regions;
     }
@@ -65,13 +71,25 @@ impl Amount {
     pub(super) fn plus(self, other: Self) -> Self {
         Self { pages: self.pages + other.pages, regions: self.regions + other.regions }
     }
+
+    /// Why so much more cannot be registered beside this.
+    pub(crate) fn no_room(self, asked: PageRange, more: Self, limit: Self) -> AllInUse {
+        let after = self.plus(more);
+        AllInUse {
+            asked,
+            missing_pages: after.pages.saturating_sub(limit.pages),
+            missing_regions: after.regions.saturating_sub(limit.regions),
+            in_use_pages: self.pages,
+            in_use_regions: self.regions,
+        }
+    }
 }
 
 /// What the cache counts besides what the core counts.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Tally {
-    pub(super) attempts: u64,
-    pub(super) retries: u64,
+pub(crate) struct Tally {
+    pub(crate) attempts: u64,
+    pub(crate) retries: u64,
     pub(super) waits: u64,
     pub(super) unwatched: u64,
     pub(super) barred: u64,
@@ -81,8 +99,35 @@ pub(super) struct Tally {
     pub(super) changes: u64,
     pub(super) failed_deregs: u64,
     pub(super) batches: u64,
-    pub(super) deregistered: Amount,
+    pub(crate) deregistered: Amount,
     pub(super) peak: Amount,
+}
+
+impl Tally {
+    /// Sets room aside with the registrar, if there is as much.
+    pub(crate) fn reserve(&mut self, registered: &mut Amount, amount: Amount, limit: Amount) -> bool {
+        let after = registered.plus(amount);
+        let fits = after.pages <= limit.pages && after.regions <= limit.regions;
+        if fits {
+            *registered = after;
+            self.peak.pages = self.peak.pages.max(after.pages);
+            self.peak.regions = self.peak.regions.max(after.regions);
+        }
+        fits
+    }
+
+    /// A batch was handed to the registrar, and this was left of it.
+    pub(crate) fn handed_over(&mut self, registered: &mut Amount, batch: Amount, left: Amount, failed: bool) {
+        // A registrar that says that all went wrong and leaves nothing is taken at its deeds.
+        let done = Amount {
+            pages: batch.pages.saturating_sub(left.pages),
+            regions: batch.regions.saturating_sub(left.regions),
+        };
+        registered.take(done);
+        self.batches += 1;
+        self.deregistered = self.deregistered.plus(done);
+        self.failed_deregs += left.regions.max(u64::from(failed));
+    }
 }
 
 pub(super) struct Books<T> {
@@ -157,14 +202,7 @@ impl<T> Books<T> {
 
     /// Sets room aside with the registrar, if there is as much.
     pub(super) fn reserve(&mut self, amount: Amount, limit: Amount) -> bool {
-        let after = self.registered.plus(amount);
-        let fits = after.pages <= limit.pages && after.regions <= limit.regions;
-        if fits {
-            self.registered = after;
-            self.tally.peak.pages = self.tally.peak.pages.max(after.pages);
-            self.tally.peak.regions = self.tally.peak.regions.max(after.regions);
-        }
-        fits
+        self.tally.reserve(&mut self.registered, amount, limit)
     }
 
     pub(super) fn entry(&self, id: RegionId) -> Entry {

@@ -9,7 +9,9 @@ use super::books::Amount;
 use super::shared::{Listener, Shared, Terms};
 use super::times::Times;
 use super::{Cache, environment, leave};
+use crate::LocalCache;
 use crate::config::{Config, ConfigError};
+use crate::core::Core;
 use crate::cost::Linear;
 use crate::invalidation::Monitor;
 use crate::policy::{Keeps, PolicyKind};
@@ -62,6 +64,15 @@ pub struct Builder<R: Registrar> {
     pub(super) settings: Settings,
     monitor: Option<Box<dyn Monitor>>,
     reads_environment: bool,
+}
+
+/// What a cache is made of, with the settings, the environment and the registrar's limits in it.
+struct Settled<R: Registrar> {
+    registrar: R,
+    settings: Settings,
+    monitor: Option<Box<dyn Monitor>>,
+    core: Core,
+    terms: Terms,
 }
 
 /// What can be set, by the program or by the environment.
@@ -137,7 +148,7 @@ pub enum BuildError {
 }
 
 impl<R: Registrar> Builder<R> {
-    pub(super) fn new(registrar: R) -> Self {
+    pub(crate) fn new(registrar: R) -> Self {
         Self { registrar, settings: Settings::default(), monitor: None, reads_environment: true }
     }
 
@@ -242,45 +253,14 @@ impl<R: Registrar> Builder<R> {
     /// # Errors
     /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
     pub fn build(self) -> Result<Cache<R>, BuildError> {
-        let Self { registrar, mut settings, monitor, reads_environment } = self;
-        if reads_environment {
-            environment::read(environment::of_process(), &mut settings)?;
-        }
-        let limits = checked(&registrar)?;
-        let mut config = settings.config.clone().unwrap_or_else(|| Config::new(0));
-        config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
-        config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
-        let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
-        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)));
-        config.max_region_pages = least([config.max_region_pages, limits.region_pages]);
-        config.policy = settings.policy.unwrap_or(config.policy);
-        config.resort = settings.resort.unwrap_or(config.resort);
-        config.evict = settings.evict.unwrap_or(config.evict);
-        config.cost = settings.costs.unwrap_or(config.cost);
-        let core = config.build()?;
-
+        let Settled { registrar, settings, monitor, core, mut terms } = self.settle()?;
         let monitor = match monitor {
             Some(monitor) if settings.monitor.is_none() => monitor,
             _ => named(settings.monitor)?,
         };
         let watches = monitor.name() != "explicit";
         let background = settings.background.unwrap_or(watches);
-        let terms = Terms {
-            capacity: Amount { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
-            region_pages: config.max_region_pages.unwrap_or(u64::MAX),
-            unit: limits.page_size / PAGE,
-            rights: registrar.rights().with_read(),
-            room_wait: settings.room_wait.unwrap_or(Duration::ZERO),
-            patience: settings.patience.unwrap_or(Duration::from_secs(10)),
-            retries: settings.retries.unwrap_or(4),
-            max_segments: settings.max_segments.unwrap_or(usize::MAX).max(1),
-            bar: settings.bar.unwrap_or(Duration::from_millis(100)),
-            background,
-            headroom: config.pages_of(config.evict) / 2,
-            caches: core.scheme().keeps != Keeps::Nothing,
-            group_extra: config.group_extra,
-            costs: config.cost,
-        };
+        terms.background = background;
         let barrier = if settings.fence == Some(true) { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.unwrap_or(false).then(|| Box::new(Times::new()));
         let shared = Shared::new(registrar, monitor, core, barrier, times, terms)
@@ -299,6 +279,66 @@ impl<R: Registrar> Builder<R> {
                 Some(spawned.map_err(|source| BuildError::System { what: "the background thread", source })?);
         }
         Ok(cache)
+    }
+
+    /// Makes a cache for one thread: see [`LocalCache`].
+    ///
+    /// What is about other threads has no meaning there and is ignored: `MRRC_MONITOR`, [`Builder::patience`],
+    /// [`Builder::discard_bar`], [`Builder::background`], [`Builder::histograms`], [`Builder::fence`], and
+    /// [`Builder::wait_for_room`], because nobody ends a lease while its only thread waits.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; and [`BuildError::Monitor`] for a [monitor](Builder::monitor) other than
+    /// [`Explicit`](crate::invalidation::Explicit).
+    pub fn build_local(self) -> Result<LocalCache<R>, BuildError> {
+        let Settled { registrar, monitor, core, terms, .. } = self.settle()?;
+        if let Some(monitor) = monitor
+            && monitor.name() != "explicit"
+        {
+            let source =
+                io::Error::new(io::ErrorKind::Unsupported, "a cache of one thread is told of changes by calls");
+            return Err(BuildError::Monitor { monitor: monitor.name(), source });
+        }
+        LocalCache::new(registrar, core, terms)
+            .map_err(|source| BuildError::System { what: "a page that is wiped on fork", source })
+    }
+
+    /// Everything that both kinds of cache are made of.
+    fn settle(self) -> Result<Settled<R>, BuildError> {
+        let Self { registrar, mut settings, monitor, reads_environment } = self;
+        if reads_environment {
+            environment::read(environment::of_process(), &mut settings)?;
+        }
+        let limits = checked(&registrar)?;
+        let mut config = settings.config.clone().unwrap_or_else(|| Config::new(0));
+        config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
+        config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
+        let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
+        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)));
+        config.max_region_pages = least([config.max_region_pages, limits.region_pages]);
+        config.policy = settings.policy.unwrap_or(config.policy);
+        config.resort = settings.resort.unwrap_or(config.resort);
+        config.evict = settings.evict.unwrap_or(config.evict);
+        config.cost = settings.costs.unwrap_or(config.cost);
+        let core = config.build()?;
+
+        let terms = Terms {
+            capacity: Amount { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
+            region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            unit: limits.page_size / PAGE,
+            rights: registrar.rights().with_read(),
+            room_wait: settings.room_wait.unwrap_or(Duration::ZERO),
+            patience: settings.patience.unwrap_or(Duration::from_secs(10)),
+            retries: settings.retries.unwrap_or(4),
+            max_segments: settings.max_segments.unwrap_or(usize::MAX).max(1),
+            bar: settings.bar.unwrap_or(Duration::from_millis(100)),
+            background: false,
+            headroom: config.pages_of(config.evict) / 2,
+            caches: core.scheme().keeps != Keeps::Nothing,
+            group_extra: config.group_extra,
+            costs: config.cost,
+        };
+        Ok(Settled { registrar, settings, monitor, core, terms })
     }
 }
 

@@ -93,10 +93,13 @@ pub enum Unusable {
     /// This is a child that was forked from the cache's process.
     #[error("this process was forked from the one that made the cache: make a cache of its own here")]
     Forked,
+    /// A registrar called the [`LocalCache`](crate::LocalCache) that was calling it.
+    #[error("the registrar called the cache that was calling it: acquire before or after, not meanwhile")]
+    Reentered,
     /// The monitor reads an event and does not come back.
     #[error("the monitor has been dealing with a change of memory for {0:?}, which should take microseconds")]
     Draining(Duration),
     /// A thread panicked while it changed the books.
-    #[error("a thread panicked while it held the cache's lock, and what is cached is in doubt: make a new cache")]
+    #[error("a thread panicked while it changed the cache's books, and what is cached is in doubt: make a new cache")]
     Broken,
 }

@@ -5,10 +5,10 @@
 //! that is dealing with a change. One load tells the usual case.
 
 #[cfg(not(any(loom, shuttle)))]
-pub(super) use wiped::Gate;
+pub(crate) use wiped::Gate;
 
 #[cfg(any(loom, shuttle))]
-pub(super) use plain::Gate;
+pub(crate) use plain::Gate;
 
 const OPEN: u64 = 1;
 const DRAINING: u64 = 2;

@@ -9,7 +9,7 @@
 
 use super::hit::{self, Grip};
 use super::shared::Shared;
-use crate::range::PAGE;
+use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
 use crate::shim::sync::atomic::AtomicU32;
@@ -185,6 +185,19 @@ impl<'lease, T> Segment<'lease, T> {
     }
 }
 
+impl<'lease, T> Segment<'lease, T> {
+    /// What a region covers of the addresses from `from` to `end`; `from` moves behind it. `None` where the regions
+    /// before cover that already.
+    pub(crate) fn next(range: PageRange, registration: &'lease T, from: &mut usize, end: usize) -> Option<Self> {
+        let address = (*from).max((range.start() * PAGE) as usize);
+        // The last page of the address space ends beyond what a number holds.
+        let end = usize::try_from(u128::from(range.end()) * u128::from(PAGE)).unwrap_or(usize::MAX).min(end);
+        // Two regions of different rights can cover the same pages: what the last one gave is not given twice.
+        *from = (*from).max(end);
+        (address < end).then(|| Self { address, length: end - address, registration })
+    }
+}
+
 impl<T> fmt::Debug for Segment<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Segment({:#x}, {} bytes)", self.address, self.length)
@@ -213,16 +226,11 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
         loop {
             let hold = self.first.take().or_else(|| self.rest.next())?;
             let record = &self.shared.records[hold.id];
-            let range = record.range();
-            let address = self.address.max((range.start() * PAGE) as usize);
-            // The last page of the address space ends beyond what a number holds.
-            let end = usize::try_from(u128::from(range.end()) * u128::from(PAGE)).unwrap_or(usize::MAX).min(self.end);
-            // Two regions of different rights can cover the same pages: what the last one gave is not given twice.
-            self.address = self.address.max(end);
-            if address < end {
-                // SAFETY: the region is held for as long as the lease is borrowed.
-                let registration = unsafe { record.registration() };
-                return Some(Segment { address, length: end - address, registration });
+            // SAFETY: the region is held for as long as the lease is borrowed.
+            let registration = unsafe { record.registration() };
+            let segment = Segment::next(record.range(), registration, &mut self.address, self.end);
+            if segment.is_some() {
+                return segment;
             }
         }
     }

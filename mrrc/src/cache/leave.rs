@@ -12,7 +12,7 @@ use super::error::Unusable;
 use super::shared::Shared;
 use crate::policy::Need;
 use crate::range::PageRange;
-use crate::registrar::{Registered, Registrar};
+use crate::registrar::Registrar;
 use crate::shim::sync::MutexGuard;
 use crate::shim::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -24,12 +24,6 @@ const IDLE: Duration = Duration::from_millis(500);
 /// How often a registrar is asked to take what it refused when the cache is gone.
 const REFUSALS: u32 = 20;
 const ORPHANS_LONGEST: Duration = Duration::from_millis(100);
-
-fn amount_of<T>(batch: &[Registered<T>]) -> Amount {
-    let mut amount = Amount::default();
-    batch.iter().for_each(|registered| amount.add(registered.range.pages()));
-    amount
-}
 
 impl<T> Books<T> {
     /// What could not be deregistered is tried again.
@@ -52,7 +46,7 @@ impl<R: Registrar> Shared<R> {
         let spare = std::mem::take(&mut books.spare);
         let mut batch = std::mem::replace(&mut books.limbo, spare);
         let unwatch = std::mem::take(&mut books.to_unwatch);
-        let amount = amount_of(&batch);
+        let amount = Amount::of(&batch);
         books.going += amount.regions;
         drop(books);
 
@@ -64,17 +58,9 @@ impl<R: Registrar> Shared<R> {
         }
 
         let (mut books, _) = self.lock_now()?;
-        // A registrar that says that all went wrong and leaves nothing is taken at its deeds.
-        let left = amount_of(&batch);
-        let done = Amount {
-            pages: amount.pages.saturating_sub(left.pages),
-            regions: amount.regions.saturating_sub(left.regions),
-        };
         books.going -= amount.regions;
-        books.registered.take(done);
-        books.tally.batches += 1;
-        books.tally.deregistered = books.tally.deregistered.plus(done);
-        books.tally.failed_deregs += left.regions.max(u64::from(result.is_err()));
+        let Books { registered, tally, .. } = &mut *books;
+        tally.handed_over(registered, amount, Amount::of(&batch), result.is_err());
         books.parked.append(&mut batch);
         books.spare = batch;
         let waiting = std::mem::take(&mut books.waiting);

@@ -96,27 +96,9 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// Plans the request: from here on, what stands of it is held and what is missing is reserved.
     pub(super) fn start(&mut self) -> Result<(), AcquireError> {
         let Self { shared, wish, .. } = *self;
-        let offered = shared.terms.rights;
-        if !offered.contains(wish.access) {
-            let registrar = shared.registrar.name();
-            return Err(AcquireError::Rights { range: wish.range, asked: wish.access, offered, registrar });
-        }
+        shared.terms.check(wish.range, wish.access, wish.most_parts, shared.registrar.name())?;
         if wish.access.is_remote() {
             shared.has_remote.store(true, Ordering::Relaxed);
-        }
-        let limits = shared.terms.capacity;
-        let too_large = |needed, limit, unit| AcquireError::TooLarge { range: wish.range, needed, limit, unit };
-        if wish.range.pages() > limits.pages {
-            return Err(too_large(wish.range.pages(), limits.pages, "pages"));
-        }
-        if wish.range.pages() > shared.terms.region_pages {
-            if wish.most_parts == 1 {
-                return Err(too_large(wish.range.pages(), shared.terms.region_pages, "pages in one region"));
-            }
-            let regions = wish.range.pages().div_ceil(shared.terms.region_pages);
-            if regions > limits.regions {
-                return Err(too_large(regions, limits.regions, "regions"));
-            }
         }
         self.plan(wish.range, false)
     }
@@ -317,14 +299,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 books.unpark();
             } else {
                 // What could not be deregistered takes the room.
-                let after = books.registered.plus(amount);
-                let source = crate::AllInUse {
-                    asked: self.wish.range,
-                    missing_pages: after.pages.saturating_sub(limit.pages),
-                    missing_regions: after.regions.saturating_sub(limit.regions),
-                    in_use_pages: books.registered.pages,
-                    in_use_regions: books.registered.regions,
-                };
+                let source = books.registered.no_room(self.wish.range, amount, limit);
                 drop(books);
                 return Err(AcquireError::AllInUse { source, waited: self.waited() });
             }

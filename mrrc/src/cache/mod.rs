@@ -48,6 +48,11 @@ pub use miss::Acquiring;
 pub use stats::{CacheCounters, Usage};
 pub use times::Latencies;
 
+pub(crate) use books::{Amount, Tally};
+pub(crate) use gate::Gate;
+pub(crate) use records::Records;
+pub(crate) use shared::Terms;
+
 use lease::Hold;
 use miss::Wish;
 use shared::Shared;

@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 
 /// See the [module](self).
 #[repr(align(64))]
-pub(super) struct Record<T> {
+pub(crate) struct Record<T> {
     /// The number of pages, the rights, and whether look-ups may use it. 0 in a record that was never used.
     facts: AtomicU64,
     start: AtomicU64,
@@ -71,13 +71,13 @@ impl<T> Record<T> {
     }
 
     /// The pages of the region; meaningful to a holder.
-    pub(super) fn range(&self) -> PageRange {
+    pub(crate) fn range(&self) -> PageRange {
         let start = self.start();
         PageRange::between(start, start + Facts(self.facts.load(Ordering::Relaxed)).pages())
     }
 
     /// The rights of the region; meaningful to a holder.
-    pub(super) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         Access::from_bits_retain(self.facts.load(Ordering::Relaxed) as u8)
     }
 
@@ -103,7 +103,7 @@ impl<T> Record<T> {
     }
 
     /// Fills the record, not live yet. Under the lock, in an empty record.
-    pub(super) fn fill(&self, range: PageRange, access: Access, registration: T) {
+    pub(crate) fn fill(&self, range: PageRange, access: Access, registration: T) {
         // SAFETY: the record is empty and not live, so nobody holds it; the lock keeps others from filling it.
         unsafe { (*self.registration.get()).write(registration) };
         self.touched.store(0, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl<T> Record<T> {
     /// # Safety
     /// The record is filled, and the caller holds the region for as long as it uses the answer.
     #[inline(always)]
-    pub(super) unsafe fn registration(&self) -> &T {
+    pub(crate) unsafe fn registration(&self) -> &T {
         // SAFETY: by the contract; it is emptied only once nobody holds it.
         unsafe { (*self.registration.get()).assume_init_ref() }
     }
@@ -137,7 +137,7 @@ impl<T> Record<T> {
     ///
     /// # Safety
     /// The record is filled and hidden, nobody holds the region, and the caller has the lock.
-    pub(super) unsafe fn empty(&self) -> T {
+    pub(crate) unsafe fn empty(&self) -> T {
         // SAFETY: by the contract, nobody else looks, and nobody takes it twice.
         unsafe { (*self.registration.get()).assume_init_read() }
     }
@@ -145,11 +145,11 @@ impl<T> Record<T> {
 
 /// The records of one cache, by [`RegionId::index`]. Registrations that are still in them when the table goes
 /// are forgotten, not dropped: the cache takes them out before.
-pub(super) struct Records<T>(Box<[Record<T>]>);
+pub(crate) struct Records<T>(Box<[Record<T>]>);
 
 impl<T> Records<T> {
     /// A table of so many records. Takes address space for all and memory for those that are used.
-    pub(super) fn new(regions: usize) -> Self {
+    pub(crate) fn new(regions: usize) -> Self {
         Self(zeroed(regions))
     }
 

@@ -7,7 +7,7 @@
 
 use super::barrier::Barrier;
 use super::books::{Amount, Books, Desk, GROUP};
-use super::error::Unusable;
+use super::error::{AcquireError, Unusable};
 use super::gate::Gate;
 use super::hit::{self, Grip};
 use super::records::{Record, Records};
@@ -28,19 +28,19 @@ use std::time::{Duration, Instant};
 
 /// What a cache was built with.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
-    pub(super) capacity: Amount,
+pub(crate) struct Terms {
+    pub(crate) capacity: Amount,
     pub(super) region_pages: u64,
     /// Pages that ranges are rounded out to.
-    pub(super) unit: u64,
+    pub(crate) unit: u64,
     pub(super) rights: Access,
     /// How long a request waits for leases to end when everything is in use.
     pub(super) room_wait: Duration,
     /// How long a request waits for what another thread registers or deregisters.
     pub(super) patience: Duration,
     /// How often a registration is tried again when the system is out of something.
-    pub(super) retries: u32,
-    pub(super) max_segments: usize,
+    pub(crate) retries: u32,
+    pub(crate) max_segments: usize,
     /// How long nothing is cached where pages were discarded.
     pub(super) bar: Duration,
     /// Whether somebody else deregisters what leaves.
@@ -48,10 +48,40 @@ pub(super) struct Terms {
     /// Pages that the background keeps free.
     pub(super) headroom: u64,
     /// Whether anything is kept at all.
-    pub(super) caches: bool,
+    pub(crate) caches: bool,
     /// The largest share of a group's pages that nobody asked for.
     pub(super) group_extra: f64,
     pub(super) costs: Linear,
+}
+
+impl Terms {
+    /// Whether a request can be served at all.
+    pub(crate) fn check(
+        &self,
+        range: PageRange,
+        asked: Access,
+        most_parts: usize,
+        registrar: &'static str,
+    ) -> Result<(), AcquireError> {
+        let offered = self.rights;
+        if !offered.contains(asked) {
+            return Err(AcquireError::Rights { range, asked, offered, registrar });
+        }
+        let too_large = |needed, limit, unit| AcquireError::TooLarge { range, needed, limit, unit };
+        if range.pages() > self.capacity.pages {
+            return Err(too_large(range.pages(), self.capacity.pages, "pages"));
+        }
+        if range.pages() > self.region_pages {
+            if most_parts == 1 {
+                return Err(too_large(range.pages(), self.region_pages, "pages in one region"));
+            }
+            let regions = range.pages().div_ceil(self.region_pages);
+            if regions > self.capacity.regions {
+                return Err(too_large(regions, self.capacity.regions, "regions"));
+            }
+        }
+        Ok(())
+    }
 }
 
 pub(super) struct Shared<R: Registrar> {

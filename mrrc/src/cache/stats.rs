@@ -1,6 +1,6 @@
 //! What a cache has counted: always on, and exact once the threads that acquire have stopped.
 
-use super::books::Books;
+use super::books::{Books, Tally};
 use super::shared::Shared;
 use crate::core::Counters;
 use crate::registrar::Registrar;
@@ -65,18 +65,9 @@ pub struct Usage {
     pub capacity_regions: u64,
 }
 
-impl<R: Registrar> Shared<R> {
-    pub(super) fn counters(&self) -> CacheCounters {
-        let Ok((books, _)) = self.lock_now() else { return CacheCounters::default() };
-        let mut decisions = books.core.counters();
-        let ([subset, exact], pages) = self.blocks.counts();
-        decisions.requests += subset + exact;
-        decisions.subset += subset;
-        decisions.exact += exact;
-        decisions.pages = decisions.pages.saturating_add(pages);
-        decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
-        let tally = books.tally;
-        CacheCounters {
+impl CacheCounters {
+    pub(crate) fn of(decisions: Counters, tally: &Tally) -> Self {
+        Self {
             decisions,
             attempts: tally.attempts,
             retries: tally.retries,
@@ -93,6 +84,20 @@ impl<R: Registrar> Shared<R> {
             peak_pages: tally.peak.pages,
             peak_regions: tally.peak.regions,
         }
+    }
+}
+
+impl<R: Registrar> Shared<R> {
+    pub(super) fn counters(&self) -> CacheCounters {
+        let Ok((books, _)) = self.lock_now() else { return CacheCounters::default() };
+        let mut decisions = books.core.counters();
+        let ([subset, exact], pages) = self.blocks.counts();
+        decisions.requests += subset + exact;
+        decisions.subset += subset;
+        decisions.exact += exact;
+        decisions.pages = decisions.pages.saturating_add(pages);
+        decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
+        CacheCounters::of(decisions, &books.tally)
     }
 
     pub(super) fn usage(&self) -> Usage {

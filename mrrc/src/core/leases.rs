@@ -10,6 +10,7 @@ impl<P: Policy> Core<P> {
     ///
     /// # Panics
     /// If no region has that name now.
+    #[inline]
     pub fn hold(&mut self, id: RegionId) {
         let region = self.regions.get(id);
         assert!(region.state() != State::Vacant, "no region {id:?} is registered that could be held");
@@ -32,6 +33,19 @@ impl<P: Policy> Core<P> {
         self.outcome.leaving_mut()
     }
 
+    /// As [`Core::release`] where nothing can leave with the hold; false, and nothing is done, where something might.
+    ///
+    /// # Panics
+    /// If the region is not held.
+    #[inline]
+    pub(crate) fn release_cached(&mut self, id: RegionId) -> bool {
+        let cached = self.is_cached(id);
+        if cached {
+            self.unhold(id);
+        }
+        cached
+    }
+
     /// Ends the hold of who registered a region that look-ups find from now on.
     ///
     /// # Panics
@@ -50,6 +64,7 @@ impl<P: Policy> Core<P> {
         }
     }
 
+    #[inline]
     pub(super) fn unhold(&mut self, id: RegionId) {
         let region = self.regions.get(id);
         assert!(region.in_use(), "{id:?} is not held");

@@ -193,10 +193,20 @@ impl<P: Policy> Core<P> {
 
     /// The cached region that contains the range and grants the rights. A region that peers have rights to
     /// serves its owner too.
+    #[inline(always)]
     pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
         (access.class()..2)
             .filter_map(|class| self.find_in(class, range))
             .find(|&id| self.regions.get(id).access().contains(access))
+    }
+
+    /// As [`Core::hit`], by a region that grants the rights.
+    #[inline(always)]
+    pub(crate) fn hit_with(&mut self, asked: PageRange, access: Access) -> Option<RegionId> {
+        let id = self.find_with(asked, access)?;
+        self.single_hits.count(self.regions.pages(id) == asked.pages(), asked.pages());
+        self.touch(id);
+        Some(id)
     }
 
     /// See [`Policy::most_uses`].
@@ -227,14 +237,14 @@ impl<P: Policy> Core<P> {
         Ok(&self.outcome)
     }
 
-    /// How many regions would serve the request, those that it would have to register included. Counts nothing, but
-    /// what it overlaps moves up.
+    /// How many regions would serve the request, those that it would have to register included. Counts nothing
+    /// and moves nothing: the request itself is still to come.
     pub(crate) fn parts(&mut self, ask: &Ask) -> usize {
         if self.find_with(ask.range, ask.access).is_some() {
             return 1;
         }
         let mut plan = std::mem::take(&mut self.plan);
-        self.survey(ask, ask.range, &mut plan);
+        self.preview(ask, ask.range, &mut plan);
         let parts = plan.overlaps.len() + plan.pieces.len();
         self.plan = plan;
         parts

@@ -67,15 +67,28 @@ impl<P: Policy> Core<P> {
     pub(super) fn survey(&mut self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
         plan.clear();
         self.find_overlaps(ask, wanted, &mut plan.overlaps);
+        for &id in &plan.overlaps {
+            self.touch(id);
+        }
+        self.piece_together(ask, wanted, plan)
+    }
+
+    /// As [`Core::survey`], but nothing moves: for who only wants to know.
+    pub(super) fn preview(&self, ask: &Ask, wanted: PageRange, plan: &mut Plan) {
+        plan.clear();
+        self.find_overlaps(ask, wanted, &mut plan.overlaps);
+        self.piece_together(ask, wanted, plan);
+    }
+
+    /// What serves the request, what gives way and what is missing, from all that overlaps it.
+    #[inline(always)]
+    fn piece_together(&self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
         if plan.overlaps.is_empty() {
             plan.hit_pages = 0;
             plan.gaps.push(wanted);
             self.cut_pieces(ask, plan);
             plan.found = Found::Miss;
             return Found::Miss;
-        }
-        for &id in &plan.overlaps {
-            self.touch(id);
         }
         let pages_in = |ids: &[RegionId]| {
             let parts = ids.iter().filter_map(|&id| self.regions.get(id).range().intersection(ask.range));

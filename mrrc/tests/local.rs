@@ -1,0 +1,627 @@
+//! The cache of one thread: it counts what a bare core counts, and its registrations live as long as its leases.
+
+#![allow(unsafe_code, reason = "memory is acquired by address")]
+
+use mrrc::cost::Linear;
+use mrrc::invalidation::Explicit;
+use mrrc::policy::{Granule, Keeps, Matching, Overlap, PolicyKind};
+use mrrc::registrar::model::{AddressSpace, Dummy, Event, FakeNic, Fault, Landing, Model, Transfer};
+use mrrc::registrar::{Limits, Registrar};
+use mrrc::{
+    Access, AcquireError, BuildError, Config, Core, LocalCache, LocalLease, PAGE, PageRange, Segment,
+    cache::Unusable,
+    core::{Ask, NobodyElse},
+};
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+fn pages(start: u64, pages: u64) -> PageRange {
+    PageRange::new(start, pages).unwrap()
+}
+
+fn model() -> Model<Dummy> {
+    Model::new(Linear::PAPER)
+}
+
+fn cache<R: Registrar>(registrar: R, capacity: u64) -> LocalCache<R> {
+    LocalCache::builder(registrar).ignore_environment().capacity_pages(capacity).build_local().unwrap()
+}
+
+fn acquire_as<R: Registrar>(
+    cache: &LocalCache<R>,
+    range: PageRange,
+    access: Access,
+) -> Result<LocalLease<R>, AcquireError> {
+    let (address, length) = place(range);
+    // SAFETY: the devices of these tests transfer nothing to real memory.
+    unsafe { cache.acquire(address, length, access) }
+}
+
+fn acquire<R: Registrar>(cache: &LocalCache<R>, range: PageRange) -> Result<LocalLease<R>, AcquireError> {
+    acquire_as(cache, range, Access::LOCAL)
+}
+
+fn place(range: PageRange) -> (*const u8, usize) {
+    (std::ptr::without_provenance((range.start() * PAGE) as usize), (range.pages() * PAGE) as usize)
+}
+
+fn invalidate<R: Registrar>(cache: &LocalCache<R>, range: PageRange) {
+    let (address, length) = place(range);
+    cache.invalidate(address, length).unwrap();
+}
+
+type Key = mrrc::registrar::model::Registration;
+
+fn parts<R: Registrar<Registration = Key>>(lease: &LocalLease<R>) -> Vec<(PageRange, u64)> {
+    let part = |segment: mrrc::cache::Segment<'_, Key>| {
+        let range = PageRange::of_bytes(segment.address() as u64, segment.len() as u64).unwrap();
+        (range, segment.registration().key())
+    };
+    lease.segments().map(part).collect()
+}
+
+fn keys<R: Registrar<Registration = Key>>(lease: &LocalLease<R>) -> Vec<u64> {
+    parts(lease).into_iter().map(|(_, key)| key).collect()
+}
+
+// ---- the same decisions as a bare core ----
+
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire {
+        range: PageRange,
+        access: Access,
+        keep: bool,
+    },
+    /// The lease that is this many from the oldest ends.
+    End(usize),
+    Change(PageRange),
+    Reap,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let range = || (1_u64..96, 1_u64..=8).prop_map(|(start, length)| pages(start, length));
+    let access = prop_oneof![
+        4 => Just(Access::LOCAL),
+        1 => Just(Access::LOCAL_READ),
+        1 => Just(Access::LOCAL | Access::REMOTE_READ),
+        1 => Just(Access::LOCAL | Access::REMOTE_WRITE),
+    ];
+    let step = prop_oneof![
+        20 => (range(), access, any::<bool>()).prop_map(|(range, access, keep)| Step::Acquire { range, access, keep }),
+        9 => (0_usize..8).prop_map(Step::End),
+        1 => range().prop_map(Step::Change),
+        1 => Just(Step::Reap),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// What a request may need beside what it overlaps: so much is never registered past the limit, and a core without
+/// a hard limit does what the cache's does. (Requests have up to 8 pages, and so have the regions that they overlap.)
+const ENOUGH: u64 = 22;
+
+/// Policies under which what a request overlaps stays.
+fn splitting() -> Vec<PolicyKind> {
+    let splits = |kind: &PolicyKind| {
+        let core = Config { policy: *kind, ..Config::new(ENOUGH) }.build().unwrap();
+        let scheme = core.scheme();
+        (scheme.overlap, scheme.matching, scheme.keeps) == (Overlap::Split, Matching::Contain, Keeps::UntilEvicted)
+            && matches!(scheme.granule, Granule::Region)
+    };
+    PolicyKind::ALL.iter().copied().filter(splits).collect()
+}
+
+/// Drives the core as the cache should, without registering anything.
+fn ask(core: &mut Core, range: PageRange, access: Access) -> Option<Vec<(mrrc::RegionId, PageRange)>> {
+    let mut wish = Ask::new(range);
+    wish.access = access;
+    let outcome = core.ask(&wish, &mut NobodyElse).ok()?;
+    let region = |segment: &Segment| (segment.region().unwrap(), segment.range());
+    let regions: Vec<_> = outcome.segments().iter().map(region).collect();
+    regions.iter().for_each(|&(id, _)| core.hold(id));
+    Some(regions)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_decides_what_a_bare_core_decides_and_its_keys_lead_to_the_right_pages(
+        steps in steps(),
+        policy in prop::sample::select(splitting()),
+        capacity in ENOUGH..80,
+        most_regions in prop::option::of(16_u64..24),
+        // More than any request has: that its parts are counted first must not matter.
+        max_segments in prop::option::of(Just(1000)),
+    ) {
+        let space = AddressSpace::new(4096);
+        space.map(pages(1, 128)).unwrap();
+        let device = Model::over(Linear::PAPER, FakeNic::new(&space));
+        device.limit(Limits { pages: Some(capacity), regions: most_regions, ..Limits::NONE });
+        // The cache's default; a region has a page at least.
+        let max_regions = Some(most_regions.unwrap_or(1 << 20).min(capacity));
+        let mut core = Config { policy, max_regions, ..Config::new(capacity) }.build().unwrap();
+        let builder = LocalCache::builder(device.clone()).ignore_environment();
+        let builder = builder.policy(policy).max_segments(max_segments.unwrap_or(usize::MAX));
+        let cache = builder.build_local().unwrap();
+
+        let mut leases = VecDeque::new();
+        for step in steps {
+            match step {
+                Step::Acquire { range, access, keep } => {
+                    let expected = ask(&mut core, range, access);
+                    let got = acquire_as(&cache, range, access);
+                    let (Some(regions), Ok(lease)) = (&expected, &got) else {
+                        prop_assert!(expected.is_none(), "{:?}", got);
+                        prop_assert!(matches!(got, Err(AcquireError::AllInUse { .. })), "{:?}", got);
+                        continue;
+                    };
+                    let expected: Vec<_> = regions.iter().map(|&(_, range)| range).collect();
+                    let got_parts: Vec<_> = parts(lease).into_iter().map(|(range, _)| range).collect();
+                    prop_assert_eq!(got_parts, expected);
+                    // What was just acquired leads where the addresses lead.
+                    for (range, key) in parts(lease) {
+                        let (address, length) = place(range);
+                        let read = Transfer::read(key, address as u64, length as u64);
+                        let read = if access.contains(Access::REMOTE_READ) { read.by_peer() } else { read };
+                        let landed = device.device().perform(&read, &space.begin()).unwrap();
+                        prop_assert!(landed.iter().all(|page| page.landing == Landing::Current));
+                    }
+                    let held: Vec<_> = regions.iter().map(|&(id, _)| id).collect();
+                    if keep {
+                        leases.push_back((held, got));
+                    } else {
+                        drop(got);
+                        held.into_iter().for_each(|id| _ = core.release(id));
+                    }
+                }
+                Step::End(nth) => {
+                    if let Some((held, lease)) = leases.remove(nth.min(leases.len().saturating_sub(1))) {
+                        let before = device.counts().dereg_attempts;
+                        drop(lease);
+                        prop_assert_eq!(device.counts().dereg_attempts, before, "a lease that ends deregisters nothing");
+                        held.into_iter().for_each(|id| _ = core.release(id));
+                    }
+                }
+                Step::Change(range) => {
+                    invalidate(&cache, range);
+                    core.invalidate(range);
+                    space.unmap(range);
+                    space.map(range).unwrap();
+                }
+                Step::Reap => _ = cache.reap().unwrap(),
+            }
+            prop_assert_eq!(cache.counters().decisions, core.counters());
+            // A lease keeps its keys, whatever became of the pages.
+            for (_, lease) in &leases {
+                for (range, key) in parts(lease.as_ref().unwrap()) {
+                    let (address, length) = place(range);
+                    let read = Transfer::read(key, address as u64, length as u64);
+                    prop_assert!(device.device().perform(&read, &space.begin()).is_ok());
+                }
+            }
+            let usage = cache.usage();
+            prop_assert_eq!((usage.pages, usage.regions), (device.counts().pages, device.counts().regions));
+            prop_assert!(device.counts().peak_pages <= capacity);
+            prop_assert!(device.counts().peak_regions <= most_regions.unwrap_or(u64::MAX));
+            let counters = cache.counters();
+            prop_assert_eq!(counters.attempts, counters.decisions.regs);
+            prop_assert_eq!(counters.decisions.deregs, counters.deregistered + usage.leaving);
+        }
+        drop(cache);
+        leases.clear();
+        prop_assert_eq!((device.counts().pages, device.device().pinned_pages()), (0, 0));
+        prop_assert_eq!(device.counts().dereg_failures, 0);
+    }
+}
+
+// ---- leases ----
+
+#[test]
+fn a_lease_that_ends_deregisters_nothing_and_the_next_request_hits() {
+    let device = model();
+    let cache = cache(device.clone(), 64);
+    let first = keys(&acquire(&cache, pages(10, 4)).unwrap());
+    assert_eq!(device.counts().dereg_attempts, 0);
+    assert_eq!(keys(&acquire(&cache, pages(11, 2)).unwrap()), first);
+    assert_eq!((cache.counters().attempts, cache.counters().decisions.subset), (1, 1));
+    cache.reap().unwrap();
+    assert_eq!(device.counts().dereg_attempts, 0, "nothing has left");
+}
+
+#[test]
+fn a_region_that_was_invalidated_stays_registered_until_its_lease_ends_and_is_found_no_more() {
+    let device = model();
+    let cache = cache(device.clone(), 64);
+    let old = acquire(&cache, pages(10, 4)).unwrap();
+    invalidate(&cache, pages(12, 1));
+    let new = acquire(&cache, pages(10, 4)).unwrap();
+    assert_ne!(keys(&old), keys(&new));
+    assert_eq!(device.counts().regions, 2);
+    drop(old);
+    assert_eq!((device.counts().regions, cache.usage().leaving), (2, 1), "a lease does not deregister");
+    assert_eq!(cache.reap().unwrap().regions, 1);
+    assert_eq!(device.counts().regions, 1);
+    assert_eq!(keys(&acquire(&cache, pages(10, 4)).unwrap()), keys(&new));
+}
+
+#[test]
+fn a_lease_of_several_parts_shows_each_byte_once_in_order() {
+    let cache = cache(model(), 64);
+    cache.warm(place(pages(12, 2)).0, 2 * PAGE as usize, Access::LOCAL).unwrap();
+    cache.warm(place(pages(16, 2)).0, 2 * PAGE as usize, Access::LOCAL).unwrap();
+    let start = 10 * PAGE + 100;
+    // SAFETY: nothing is transferred.
+    let lease =
+        unsafe { cache.acquire(std::ptr::without_provenance(start as usize), 8 * PAGE as usize, Access::LOCAL) };
+    let lease = lease.unwrap();
+    let parts: Vec<_> = lease.segments().map(|part| (part.address() as u64, part.len() as u64)).collect();
+    let page = |page: u64| page * PAGE;
+    assert_eq!(
+        parts,
+        [(start, page(12) - start), (page(12), page(2)), (page(14), page(2)), (page(16), page(2)), (page(18), 100)]
+    );
+    assert_eq!((lease.address() as u64, lease.len() as u64), (start, page(8)));
+}
+
+#[test]
+fn leases_outlive_their_cache_and_the_last_one_deregisters() {
+    let device = model();
+    let cache = cache(device.clone(), 64);
+    let one = acquire(&cache, pages(10, 4)).unwrap();
+    let two = acquire(&cache, pages(12, 4)).unwrap();
+    drop(acquire(&cache, pages(40, 4)).unwrap());
+    drop(cache);
+    assert_eq!(device.counts().regions, 2, "what no lease has went with the cache");
+    assert_eq!((keys(&one).len(), keys(&two).len()), (1, 2));
+    drop(two);
+    let batches = device.counts().dereg_attempts;
+    assert_eq!(keys(&one).len(), 1);
+    drop(one);
+    assert_eq!((device.counts().regions, device.counts().dereg_attempts), (0, batches + 1));
+}
+
+#[test]
+fn a_lease_is_no_larger_than_five_words() {
+    assert_eq!(size_of::<LocalLease<Dummy>>(), 5 * size_of::<usize>());
+}
+
+// ---- limits and failures ----
+
+#[test]
+fn what_cannot_fit_and_what_nobody_makes_room_for_is_said_at_once() {
+    let device = model();
+    let cache = cache(device.clone(), 8);
+    let error = acquire(&cache, pages(10, 9)).unwrap_err();
+    assert!(matches!(error, AcquireError::TooLarge { needed: 9, limit: 8, .. }), "{error}");
+    let lease = acquire(&cache, pages(10, 6)).unwrap();
+    let error = acquire(&cache, pages(30, 3)).unwrap_err();
+    let AcquireError::AllInUse { source, waited } = error else { panic!("{error}") };
+    assert_eq!((source.missing_pages, source.in_use_pages, waited.as_nanos()), (1, 6, 0));
+    assert_eq!(device.counts().reg_attempts, 1);
+    drop(lease);
+    drop(acquire(&cache, pages(30, 3)).unwrap());
+}
+
+#[test]
+fn rights_that_the_registrar_does_not_grant_are_refused_before_anything_is_asked_of_it() {
+    let device = model();
+    device.grant(Access::LOCAL);
+    let cache = cache(device.clone(), 8);
+    let error = acquire_as(&cache, pages(10, 1), Access::REMOTE_READ).unwrap_err();
+    assert!(matches!(error, AcquireError::Rights { .. }), "{error}");
+    assert_eq!(device.counts().reg_attempts, 0);
+}
+
+#[test]
+fn more_rights_replace_the_region_page_by_page() {
+    let device = model();
+    let cache = cache(device.clone(), 64);
+    let read = Access::LOCAL | Access::REMOTE_READ;
+    let write = Access::LOCAL | Access::REMOTE_WRITE;
+    let old = acquire_as(&cache, pages(10, 4), read).unwrap();
+    let new = acquire_as(&cache, pages(12, 4), write).unwrap();
+    assert_eq!(cache.counters().decisions.upgraded, 1);
+    let ranges: Vec<_> = parts(&new).into_iter().map(|(range, _)| range).collect();
+    assert_eq!(ranges, [pages(12, 2), pages(14, 2)], "no page gains a right by its neighbours' request");
+    assert_eq!(keys(&old).len(), 1);
+    drop(acquire_as(&cache, pages(12, 2), read | write).unwrap());
+    assert_eq!(cache.counters().decisions.exact, 1, "the pages that had rights keep them");
+}
+
+#[test]
+fn where_the_caller_takes_few_segments_regions_are_merged() {
+    let builder = LocalCache::builder(model()).ignore_environment().capacity_pages(64).max_segments(2);
+    let cache = builder.build_local().unwrap();
+    drop(acquire(&cache, pages(10, 2)).unwrap());
+    assert_eq!(acquire(&cache, pages(10, 4)).unwrap().segments().count(), 2);
+    assert_eq!(acquire(&cache, pages(10, 6)).unwrap().segments().count(), 1);
+    assert_eq!(cache.counters().decisions.merged, 2);
+}
+
+#[test]
+fn a_bad_address_costs_one_attempt_and_nobody_its_place() {
+    let space = AddressSpace::new(64);
+    space.map(pages(1, 16)).unwrap();
+    let device = Model::over(Linear::PAPER, FakeNic::new(&space));
+    let cache = cache(device.clone(), 8);
+    for page in 1..9 {
+        drop(acquire(&cache, pages(page, 1)).unwrap());
+    }
+    let before = cache.counters();
+    let error = acquire(&cache, pages(100, 2)).unwrap_err();
+    assert!(matches!(error, AcquireError::Register { attempts: 1, .. }), "{error}");
+    let after = cache.counters();
+    assert_eq!((after.attempts - before.attempts, after.decisions.deregs), (1, 0));
+    assert_eq!(cache.usage().regions, 8);
+}
+
+#[test]
+fn what_was_registered_before_a_gap_failed_stays_and_the_rest_is_taken_back() {
+    let device = model();
+    let cache = cache(device.clone(), 64);
+    drop(acquire(&cache, pages(14, 2)).unwrap());
+    device.fail_register(Fault::within(pages(17, 1), libc::EFAULT));
+    let error = acquire(&cache, pages(10, 8)).unwrap_err();
+    assert!(matches!(error, AcquireError::Register { attempts: 1, .. }), "{error}");
+    assert_eq!((device.counts().pages, cache.usage().pages, cache.usage().regions), (6, 6, 2));
+    assert_eq!(cache.counters().decisions.failed, 1);
+    device.heal();
+    assert_eq!(acquire(&cache, pages(10, 8)).unwrap().segments().count(), 3);
+    cache.flush().unwrap();
+    assert_eq!((device.counts().pages, cache.usage().pages), (0, 0), "no hold is left behind");
+}
+
+#[test]
+fn where_the_system_is_out_of_room_others_leave_and_it_is_tried_again() {
+    let device = model();
+    device.limit_untold(Limits { pages: Some(16), ..Limits::NONE });
+    let cache = cache(device.clone(), 64);
+    for place in 0..4 {
+        drop(acquire(&cache, pages(10 + 10 * place, 4)).unwrap());
+    }
+    let lease = acquire(&cache, pages(100, 6)).unwrap();
+    let counters = cache.counters();
+    assert_eq!((counters.retries, counters.attempts), (1, 6));
+    assert!(device.counts().pages <= 16);
+    device.fail_register(Fault::always(libc::ENOMEM));
+    let before = device.counts().reg_attempts;
+    let error = acquire(&cache, pages(200, 1)).unwrap_err();
+    assert!(matches!(error, AcquireError::Register { .. }), "{error}");
+    assert!(device.counts().reg_attempts - before <= 5, "a stated number of times");
+    assert_eq!(keys(&lease).len(), 1, "what is in use stays");
+    assert_eq!((device.counts().pages, cache.usage().pages), (6, 6));
+}
+
+#[test]
+fn what_could_not_be_deregistered_is_parked_counts_and_is_tried_again() {
+    let device = model();
+    let cache = cache(device.clone(), 8);
+    drop(acquire(&cache, pages(10, 8)).unwrap());
+    device.fail_deregister(Fault::next(2, libc::EIO));
+    let error = acquire(&cache, pages(30, 8)).unwrap_err();
+    assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
+    assert_eq!((cache.usage().parked, cache.usage().pages, cache.counters().failed_deregs), (1, 8, 2));
+    drop(acquire(&cache, pages(30, 8)).unwrap());
+    assert_eq!((cache.usage().parked, device.counts().pages, device.counts().peak_pages), (0, 8, 8));
+}
+
+#[test]
+fn a_registrar_that_will_not_take_back_is_asked_a_stated_number_of_times_and_then_left_alone() {
+    let device = model();
+    let cache = cache(device.clone(), 8);
+    let lease = acquire(&cache, pages(10, 8)).unwrap();
+    device.fail_deregister(Fault::always(libc::EIO));
+    drop(cache);
+    drop(lease);
+    let counts = device.counts();
+    assert_eq!(counts.pages, 8);
+    assert!((2..100).contains(&counts.dereg_attempts), "{counts:?}");
+}
+
+#[test]
+fn a_panic_of_the_registrar_takes_its_placeholders_back() {
+    let device = model();
+    let cache = cache(device.clone(), 16);
+    let held = acquire(&cache, pages(12, 2)).unwrap();
+    device.on_call(|event| assert!(!matches!(event, Event::Registering { range, .. } if range.start() == 14), "bang"));
+    let result = catch_unwind(AssertUnwindSafe(|| acquire(&cache, pages(10, 6))));
+    assert!(result.is_err());
+    assert_eq!((cache.usage().pages, cache.counters().decisions.failed), (4, 1));
+    device.on_call(|_| ());
+    assert_eq!(acquire(&cache, pages(10, 6)).unwrap().segments().count(), 3);
+    drop(held);
+    cache.flush().unwrap();
+    assert_eq!((device.counts().pages, cache.usage().pages), (0, 0));
+}
+
+#[test]
+fn a_panic_while_others_are_deregistered_loses_none_of_them() {
+    let device = model();
+    let cache = cache(device.clone(), 8);
+    drop(acquire(&cache, pages(10, 8)).unwrap());
+    device.on_call(|event| assert!(!matches!(event, Event::Deregistering { .. }), "bang"));
+    assert!(catch_unwind(AssertUnwindSafe(|| acquire(&cache, pages(30, 8)))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.reap())).is_err());
+    assert_eq!((cache.usage().parked, cache.usage().pages), (1, 8));
+    device.on_call(|_| ());
+    drop(acquire(&cache, pages(30, 8)).unwrap());
+    assert_eq!(device.counts().pages, 8);
+    drop(cache);
+    assert_eq!(device.counts().pages, 0);
+}
+
+#[test]
+fn a_panic_at_the_very_end_is_passed_on_and_frees_nothing_that_the_device_knows() {
+    let device = model();
+    let cache = cache(device.clone(), 8);
+    let lease = acquire(&cache, pages(10, 8)).unwrap();
+    drop(cache);
+    device.on_call(|event| assert!(!matches!(event, Event::Deregistering { .. }), "bang"));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err());
+    assert_eq!(device.counts().pages, 8);
+}
+
+// ---- a registrar that calls back ----
+
+thread_local! {
+    static HERE: RefCell<Option<Rc<LocalCache<Model>>>> = const { RefCell::new(None) };
+    static LEASE: RefCell<Option<LocalLease<Model>>> = const { RefCell::new(None) };
+    static REENTERED: Cell<u32> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_registrar_may_end_leases_and_report_changes_while_it_is_called_and_acquire_nothing() {
+    let device = model();
+    let cache = Rc::new(cache(device.clone(), 64));
+    HERE.set(Some(cache.clone()));
+    LEASE.set(Some(acquire(&cache, pages(40, 4)).unwrap()));
+    device.on_call(|event| {
+        if !matches!(event, Event::Registering { .. }) {
+            return;
+        }
+        let Some(cache) = HERE.take() else { return };
+        let refused = |error: AcquireError| matches!(error, AcquireError::Unusable(Unusable::Reentered));
+        let times = u32::from(acquire(&cache, pages(40, 4)).is_err_and(refused))
+            + u32::from(matches!(cache.reap(), Err(Unusable::Reentered)))
+            + u32::from(matches!(cache.flush(), Err(Unusable::Reentered)));
+        REENTERED.set(times);
+        drop(LEASE.take());
+        invalidate(&cache, pages(10, 1));
+        invalidate(&cache, pages(40, 1));
+    });
+    let lease = acquire(&cache, pages(10, 4)).unwrap();
+    assert_eq!(REENTERED.get(), 3);
+    assert_eq!(cache.usage().leaving, 1, "the lease ended and its region was invalidated");
+    let again = acquire(&cache, pages(10, 4)).unwrap();
+    assert_ne!(keys(&lease), keys(&again), "the pages changed while they were registered");
+    drop((lease, again));
+    cache.flush().unwrap();
+    assert_eq!((device.counts().pages, cache.usage().pages), (0, 0));
+}
+
+// ---- building, forking ----
+
+#[test]
+fn a_monitor_of_other_threads_is_refused() {
+    struct Elsewhere;
+    impl mrrc::invalidation::Monitor for Elsewhere {
+        fn name(&self) -> &'static str {
+            "elsewhere"
+        }
+        fn start(&self, _: std::sync::Arc<dyn mrrc::invalidation::Reports>) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn watch(&self, _: PageRange) -> mrrc::invalidation::Watch {
+            mrrc::invalidation::Watch::Watched
+        }
+    }
+    let builder = || LocalCache::builder(model()).ignore_environment();
+    let refused = builder().monitor(Elsewhere).build_local();
+    assert!(matches!(refused, Err(BuildError::Monitor { monitor: "elsewhere", .. })));
+    builder().monitor(Explicit).build_local().unwrap();
+    assert!(matches!(builder().capacity_pages(0).build_local(), Err(BuildError::Config(_))));
+}
+
+#[test]
+fn a_policy_that_keeps_nothing_registers_for_each_lease() {
+    let device = model();
+    let builder = LocalCache::builder(device.clone()).ignore_environment().capacity_pages(16).policy(PolicyKind::None);
+    let cache = builder.build_local().unwrap();
+    for _ in 0..3 {
+        drop(acquire(&cache, pages(10, 4)).unwrap());
+    }
+    assert_eq!((device.counts().regs, cache.counters().decisions.hits()), (3, 0));
+    cache.reap().unwrap();
+    assert_eq!(device.counts().pages, 0);
+}
+
+#[test]
+fn a_forked_child_uses_and_deregisters_nothing_of_its_parents() {
+    let device = model();
+    let cache = cache(device.clone(), 64);
+    let kept = acquire(&cache, pages(10, 4)).unwrap();
+    drop(acquire(&cache, pages(20, 4)).unwrap());
+    invalidate(&cache, pages(20, 1));
+    // SAFETY: the child looks at its copy and leaves at once.
+    let status = unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            let refused =
+                |result: Result<_, AcquireError>| matches!(result, Err(AcquireError::Unusable(Unusable::Forked)));
+            let mut wrong = i32::from(!refused(acquire(&cache, pages(10, 4))));
+            wrong |= i32::from(!refused(acquire(&cache, pages(50, 4)))) << 1;
+            wrong |= i32::from(cache.reap().is_ok() || kept.segments().count() != 0) << 2;
+            let before = device.counts();
+            drop(cache);
+            drop(kept);
+            wrong |= i32::from(device.counts() != before) << 3;
+            libc::_exit(wrong);
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+        status
+    };
+    assert!(libc::WIFEXITED(status));
+    assert_eq!(libc::WEXITSTATUS(status), 0, "1: hit, 2: miss, 4: reap or segments, 8: dropped in the child");
+    assert_eq!(keys(&kept).len(), 1);
+    drop((kept, cache));
+    assert_eq!(device.counts().pages, 0);
+}
+
+// ---- real pins ----
+
+#[cfg(all(feature = "io-uring", target_os = "linux"))]
+#[test]
+fn pages_are_pinned_once_by_io_uring_however_often_they_are_acquired() {
+    use mrrc::registrar::io_uring::IoUringBuffers;
+    let pinned = || {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024 / PAGE
+    };
+    let Ok(ring) = io_uring::IoUring::new(8) else {
+        println!("not run: the system has no io_uring for this process");
+        return;
+    };
+    let table = match IoUringBuffers::new(&ring, 16) {
+        Ok(table) if table.limits().pages.is_none_or(|pages| pages >= 64) => table,
+        refused => {
+            println!("not run: {refused:?}");
+            return;
+        }
+    };
+    let before = pinned();
+    let cache = cache(table, 64);
+    let bytes = 16 * PAGE as usize;
+    // SAFETY: a new mapping, over none that exists.
+    let memory = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    assert_ne!(memory, libc::MAP_FAILED);
+    // SAFETY: advice on the mapping just made: a huge page would count as a whole.
+    unsafe { libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE) };
+    let memory = memory.cast::<u8>();
+    for _ in 0..10 {
+        // SAFETY: the mapping outlives the lease, and nothing is transferred.
+        let lease = unsafe { cache.acquire(memory, bytes, Access::LOCAL) }.unwrap();
+        assert_eq!((pinned() - before, lease.segments().count()), (16, 1));
+    }
+    assert_eq!(pinned() - before, 16, "they stay pinned");
+    cache.invalidate(memory, bytes).unwrap();
+    assert_eq!(cache.reap().unwrap().pages, 16);
+    // Older kernels unpin a little later.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while pinned() != before && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(pinned(), before);
+    drop(cache);
+    // SAFETY: the mapping is ours, and nobody uses it any longer.
+    unsafe { libc::munmap(memory.cast(), bytes) };
+}
