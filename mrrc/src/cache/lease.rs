@@ -133,7 +133,7 @@ impl<R: Registrar> Lease<R> {
         // SAFETY: the slots of this lease keep the shared state alive.
         let shared = unsafe { self.shared.as_ref() };
         let (first, rest) = if shared.gate.is_forked() { (None, &[][..]) } else { (Some(&self.first), self.rest()) };
-        Segments { shared, first, rest: rest.iter(), address: self.address, end: self.address + self.length }
+        Segments { shared, first, rest: rest.iter(), address: self.address, last: self.address + (self.length - 1) }
     }
 }
 
@@ -191,13 +191,14 @@ pub struct Segments<'lease, R: Registrar> {
     shared: &'lease Shared<R>,
     first: Option<&'lease Hold>,
     rest: std::slice::Iter<'lease, Hold>,
+    /// What was not given yet: its first byte and its last one, for the end of the address space has no number.
     address: usize,
-    end: usize,
+    last: usize,
 }
 
 impl<'lease, R: Registrar> Segments<'lease, R> {
     pub(super) fn over(shared: &'lease Shared<R>, holds: &'lease [Hold], address: usize, length: usize) -> Self {
-        Self { shared, first: None, rest: holds.iter(), address, end: address + length }
+        Self { shared, first: None, rest: holds.iter(), address, last: address + (length - 1) }
     }
 }
 
@@ -210,14 +211,14 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
             let record = &self.shared.records[hold.id];
             let range = record.range();
             let address = self.address.max((range.start() * PAGE) as usize);
-            // The last page of the address space ends beyond what a number holds.
-            let end = usize::try_from(u128::from(range.end()) * u128::from(PAGE)).unwrap_or(usize::MAX).min(self.end);
-            // Two regions of different rights can cover the same pages: what the last one gave is not given twice.
-            self.address = self.address.max(end);
-            if address < end {
+            let last = self.last.min(((range.end() - 1) * PAGE + (PAGE - 1)) as usize);
+            if address <= last {
+                // Two regions of different rights can cover the same pages: what one gave is not given twice. After
+                // the last byte of all nothing is left to give.
+                self.address = last.saturating_add(1);
                 // SAFETY: the region is held for as long as the lease is borrowed.
                 let registration = unsafe { record.registration() };
-                return Some(Segment { address, length: end - address, registration });
+                return Some(Segment { address, length: last - address + 1, registration });
             }
         }
     }
