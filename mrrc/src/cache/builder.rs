@@ -252,7 +252,10 @@ impl<R: Registrar> Builder<R> {
         config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
         let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
         config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)));
-        config.max_region_pages = least([config.max_region_pages, limits.region_pages]);
+        let unit = limits.page_size / PAGE;
+        // Pieces of a long range begin at pages of the device, as everything else.
+        config.max_region_pages = least([config.max_region_pages, limits.region_pages])
+            .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
         config.policy = settings.policy.unwrap_or(config.policy);
         config.resort = settings.resort.unwrap_or(config.resort);
         config.evict = settings.evict.unwrap_or(config.evict);
@@ -268,7 +271,7 @@ impl<R: Registrar> Builder<R> {
         let terms = Terms {
             capacity: Amount { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
             region_pages: config.max_region_pages.unwrap_or(u64::MAX),
-            unit: limits.page_size / PAGE,
+            unit,
             rights: registrar.rights().with_read(),
             room_wait: settings.room_wait.unwrap_or(Duration::ZERO),
             patience: settings.patience.unwrap_or(Duration::from_secs(10)),
@@ -317,6 +320,9 @@ fn checked<R: Registrar>(registrar: &R) -> Result<Limits, BuildError> {
         if limit == Some(0) {
             return Err(wrong(format!("that it has room for 0 {what}")));
         }
+    }
+    if limits.region_pages.is_some_and(|pages| pages < limits.page_size / PAGE) {
+        return Err(wrong("that a region has no room for one of its pages".into()));
     }
     Ok(limits)
 }
