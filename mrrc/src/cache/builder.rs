@@ -14,6 +14,7 @@ use crate::cost::Linear;
 use crate::invalidation::Monitor;
 use crate::policy::{Keeps, PolicyKind};
 use crate::range::{PAGE, PageRange};
+use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
 use std::io;
 use std::sync::Arc;
@@ -251,7 +252,7 @@ impl<R: Registrar> Builder<R> {
         config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
         config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
         let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
-        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)));
+        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)).min(RegionId::MOST));
         let unit = limits.page_size / PAGE;
         // Pieces of a long range begin at pages of the device, as everything else.
         config.max_region_pages = least([config.max_region_pages, limits.region_pages])
@@ -287,7 +288,7 @@ impl<R: Registrar> Builder<R> {
         let barrier = if settings.fence == Some(true) { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.unwrap_or(false).then(|| Box::new(Times::new()));
         let shared = Shared::new(registrar, monitor, core, barrier, times, terms)
-            .map_err(|source| BuildError::System { what: "a page that is wiped on fork", source })?;
+            .map_err(|source| BuildError::System { what: "memory for its tables (lower `max_regions`), a page that is wiped on fork", source })?;
         let shared = Arc::new(shared);
         shared
             .monitor

@@ -99,7 +99,7 @@ impl<R: Registrar> Shared<R> {
             barrier,
             most_touches: 1,
             readers: core.share_index(),
-            records: Records::new(regions),
+            records: Records::new(regions)?,
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
             blocks: Blocks::new(),
             times,
