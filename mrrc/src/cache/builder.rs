@@ -287,8 +287,11 @@ impl<R: Registrar> Builder<R> {
         };
         let barrier = if settings.fence == Some(true) { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.unwrap_or(false).then(|| Box::new(Times::new()));
-        let shared = Shared::new(registrar, monitor, core, barrier, times, terms)
-            .map_err(|source| BuildError::System { what: "memory for its tables (lower `max_regions`), a page that is wiped on fork", source })?;
+        let shared =
+            Shared::new(registrar, monitor, core, barrier, times, terms).map_err(|source| BuildError::System {
+                what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
+                source,
+            })?;
         let shared = Arc::new(shared);
         shared
             .monitor

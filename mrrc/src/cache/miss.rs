@@ -40,8 +40,6 @@ pub(super) struct Wish {
     /// The pages, rounded out to what the registrar registers.
     pub(super) range: PageRange,
     pub(super) access: Access,
-    /// Whether the caller needs one registration for all of it.
-    pub(super) one_region: bool,
     /// Whether the caller answers for changes of the memory, so that no monitor is needed.
     pub(super) owned: bool,
 }
@@ -87,8 +85,9 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             return Err(too_large(wish.range.pages(), limits.pages, "pages"));
         }
         let regions = wish.range.pages().div_ceil(shared.terms.region_pages);
-        if wish.one_region && regions > 1 {
-            return Err(too_large(wish.range.pages(), shared.terms.region_pages, "pages in one region"));
+        let segments = shared.terms.max_segments as u64;
+        if regions > segments {
+            return Err(too_large(regions, segments, "segments"));
         }
         if regions > limits.regions {
             return Err(too_large(regions, limits.regions, "regions"));
@@ -109,14 +108,21 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// # Errors
     /// As [`Cache::acquire`](crate::Cache::acquire).
     pub fn finish(mut self) -> Result<Lease<R>, AcquireError> {
-        self.register_mine()?;
-        while let Some(awaited) = self.awaited.pop() {
-            self.wait_for(&awaited)?;
-            // Planned again whatever became of it: it may have failed, or gone already.
-            self.plan(awaited.range, true)?;
-            self.register_mine()?;
-        }
         let shared = self.shared;
+        loop {
+            self.register_mine()?;
+            if let Some(awaited) = self.awaited.pop() {
+                self.wait_for(&awaited)?;
+                // Planned again whatever became of it: it may have failed, or gone already.
+                self.plan(awaited.range, true)?;
+            } else if self.holds.len() > shared.terms.max_segments {
+                // What took the place of one that was waited for is more than one.
+                self.let_go();
+                self.plan(self.wish.range, true)?;
+            } else {
+                break;
+            }
+        }
         let mut holds = std::mem::take(&mut self.holds);
         holds.sort_by_key(|hold| shared.records[hold.id()].range());
         let Wish { address, length, .. } = self.wish;
@@ -128,17 +134,21 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Ok(Lease::of(shared, address, length, first, rest))
     }
 
-    /// How many registrations it takes, as far as it is known.
-    pub(super) fn parts(&self) -> usize {
-        self.holds.len() + self.mine.len() + self.awaited.len()
+    /// Lets go of what it holds.
+    #[expect(unsafe_code, reason = "it ends holds")]
+    fn let_go(&mut self) {
+        for hold in self.holds.drain(..) {
+            // SAFETY: the holds of a lease that did not come about end here; `self.shared` lives on.
+            unsafe { hold.end(NonNull::from(self.shared)) };
+        }
     }
 
     /// Finds out what there is of the range, holds that, and reserves the rest.
     fn plan(&mut self, range: PageRange, again: bool) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
-        let Wish { access, one_region, .. } = self.wish;
-        let mut ask = Ask { range, access, one_region, again };
+        let max_segments = shared.terms.max_segments;
+        let mut ask = Ask { range, access: self.wish.access, max_segments, again };
         let mut books = shared.lock()?;
         let mut nap = LOOK;
         loop {
@@ -366,12 +376,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
 impl<R: Registrar> Drop for Acquiring<'_, R> {
     /// Takes back what is not registered, and lets go of the rest. In a child of a fork there is nothing to do: its
     /// books are never used again.
-    #[expect(unsafe_code, reason = "it ends holds")]
     fn drop(&mut self) {
-        for hold in self.holds.drain(..) {
-            // SAFETY: the holds of a lease that did not come about end here; `self.shared` lives on.
-            unsafe { hold.end(NonNull::from(self.shared)) };
-        }
+        self.let_go();
         if self.mine.is_empty() {
             return;
         }

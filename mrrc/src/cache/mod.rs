@@ -146,21 +146,8 @@ impl<R: Registrar> Cache<R> {
     #[inline(never)]
     fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
-        let terms = &self.shared.terms;
-        let wish = Wish {
-            address,
-            length,
-            range: range.rounded_out(terms.unit),
-            access,
-            one_region: terms.max_segments == 1,
-            owned: false,
-        };
-        let acquiring = Acquiring::begin(&self.shared, wish)?;
-        if acquiring.parts() > terms.max_segments {
-            drop(acquiring);
-            return Acquiring::begin(&self.shared, Wish { one_region: true, ..wish })?.finish();
-        }
-        acquiring.finish()
+        let range = range.rounded_out(self.shared.terms.unit);
+        Acquiring::begin(&self.shared, Wish { address, length, range, access, owned: false })?.finish()
     }
 
     /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
@@ -181,7 +168,7 @@ impl<R: Registrar> Cache<R> {
     ) -> Result<Acquiring<'_, R>, AcquireError> {
         let address = address as usize;
         let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
-        let wish = Wish { address, length, range, access: access.with_read(), one_region: false, owned: false };
+        let wish = Wish { address, length, range, access: access.with_read(), owned: false };
         Acquiring::begin(&self.shared, wish)
     }
 
