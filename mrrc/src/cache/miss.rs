@@ -64,7 +64,9 @@ struct Awaited {
 pub struct Acquiring<'cache, R: Registrar> {
     shared: &'cache Shared<R>,
     wish: Wish,
-    begun: Instant,
+    /// Time spent waiting: for room, and for others. What the caller or the registrar takes is not waiting.
+    waited_for_room: Duration,
+    waited_for_others: Duration,
     holds: Vec<Hold>,
     mine: Vec<Placeholder>,
     awaited: Vec<Awaited>,
@@ -92,8 +94,15 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if regions > limits.regions {
             return Err(too_large(regions, limits.regions, "regions"));
         }
-        let mut acquiring =
-            Self { shared, wish, begun: Instant::now(), holds: Vec::new(), mine: Vec::new(), awaited: Vec::new() };
+        let mut acquiring = Self {
+            shared,
+            wish,
+            waited_for_room: Duration::ZERO,
+            waited_for_others: Duration::ZERO,
+            holds: Vec::new(),
+            mine: Vec::new(),
+            awaited: Vec::new(),
+        };
         acquiring.plan(wish.range, false)?;
         Ok(acquiring)
     }
@@ -163,7 +172,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             match answer {
                 Ok(()) => break,
                 Err(source) => {
-                    let waited = self.begun.elapsed();
+                    let waited = self.waited_for_room;
                     let left = shared.terms.room_wait.saturating_sub(waited);
                     if left.is_zero() {
                         return Err(AcquireError::AllInUse { source, waited });
@@ -171,7 +180,9 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     ask.again = true;
                     books.tally.waits += 1;
                     // Leases end without a word: looked after at growing intervals.
+                    let begun = Instant::now();
                     books = shared.wait(books, nap.min(left))?;
+                    self.waited_for_room += begun.elapsed();
                     nap = (nap * 2).min(LOOK_LONGEST);
                 }
             }
@@ -223,7 +234,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Deregisters what has left until there is room for so much more, and reserves that.
-    fn make_way(&self, amount: Amount) -> Result<Lock<'cache, R>, AcquireError> {
+    fn make_way(&mut self, amount: Amount) -> Result<Lock<'cache, R>, AcquireError> {
         let shared = self.shared;
         let limit = shared.terms.capacity;
         let mut retried = false;
@@ -240,12 +251,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 return Ok(books);
             } else if books.going > 0 {
                 // Somebody is deregistering just now.
-                let waited = self.begun.elapsed();
-                let left = shared.terms.patience.saturating_sub(waited);
-                if left.is_zero() {
-                    return Err(AcquireError::TimedOut { range: self.wish.range, waited });
-                }
-                books = shared.wait(books, left)?;
+                books = self.wait(books)?;
             } else if !retried && !books.parked.is_empty() {
                 retried = true;
                 books.unpark();
@@ -258,7 +264,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     in_use_pages: books.registered.pages,
                     in_use_regions: books.registered.regions,
                 };
-                return Err(AcquireError::AllInUse { source, waited: self.begun.elapsed() });
+                return Err(AcquireError::AllInUse { source, waited: self.waited_for_room });
             }
         }
     }
@@ -356,20 +362,26 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Waits until another's placeholder is one no more.
-    fn wait_for(&self, awaited: &Awaited) -> Result<(), AcquireError> {
-        let shared = self.shared;
-        let mut books = shared.lock()?;
-        let begun = Instant::now();
+    fn wait_for(&mut self, awaited: &Awaited) -> Result<(), AcquireError> {
+        let mut books = self.shared.lock()?;
         while matches!(books.entry(awaited.id), Entry::Pending { ticket, .. } if ticket == awaited.ticket) {
             books.tally.waits += 1;
-            let waited = begun.elapsed();
-            let left = shared.terms.patience.saturating_sub(waited);
-            if left.is_zero() {
-                return Err(AcquireError::TimedOut { range: self.wish.range, waited });
-            }
-            books = shared.wait(books, left)?;
+            books = self.wait(books)?;
         }
         Ok(())
+    }
+
+    /// Waits for the progress of others, as long as the patience of the whole request lasts.
+    fn wait(&mut self, books: Lock<'cache, R>) -> Result<Lock<'cache, R>, AcquireError> {
+        let waited = self.waited_for_others;
+        let left = self.shared.terms.patience.saturating_sub(waited);
+        if left.is_zero() {
+            return Err(AcquireError::TimedOut { range: self.wish.range, waited });
+        }
+        let begun = Instant::now();
+        let books = self.shared.wait(books, left)?;
+        self.waited_for_others += begun.elapsed();
+        Ok(books)
     }
 }
 
