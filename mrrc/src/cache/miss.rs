@@ -23,7 +23,7 @@ use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
-use crate::registrar::{Failure, Registrar};
+use crate::registrar::{Failure, Registered, Registrar};
 use crate::shim::sync::MutexGuard;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -216,21 +216,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut amount = Amount::default();
         self.mine.iter().for_each(|placeholder| amount.add(placeholder.range.pages()));
         drop(self.make_way(amount)?);
-        let mut reservation = Reservation { shared, amount, attempts: 0 };
-        let mut registered = Vec::with_capacity(self.mine.len());
-        let mut failure = None;
+        let made = Vec::with_capacity(self.mine.len());
+        let mut reservation = Reservation { shared, amount, attempts: 0, made, watched: None };
+        let mut result = Ok(());
         for placeholder in &self.mine {
             let watch = if self.wish.owned { Watch::Watched } else { shared.monitor.watch(placeholder.range) };
-            match self.register(placeholder, &mut reservation) {
-                Ok(registration) => registered.push((registration, watch)),
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
+            reservation.watched = (watch == Watch::Watched && !self.wish.owned).then_some(placeholder.range);
+            result = self.register(placeholder, watch, &mut reservation);
+            if result.is_err() {
+                break;
             }
         }
-        self.publish(registered, reservation)?;
-        failure.map_or(Ok(()), Err)
+        reservation.unwatch();
+        self.publish(reservation)?;
+        result
     }
 
     /// Deregisters what has left until there is room for so much more, and reserves that.
@@ -273,13 +272,16 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     fn register(
         &self,
         placeholder: &Placeholder,
+        watch: Watch,
         reservation: &mut Reservation<'_, R>,
-    ) -> Result<R::Registration, AcquireError> {
+    ) -> Result<(), AcquireError> {
         let shared = self.shared;
         let &Placeholder { range, access, .. } = placeholder;
         let mut attempts = 0;
         loop {
             attempts += 1;
+            // Counted before: the registrar may panic.
+            reservation.attempts += 1;
             let begun = shared.times.as_ref().map(|_| Instant::now());
             let result = shared.registrar.register(range, access);
             if let (Some(times), Some(begun)) = (&shared.times, begun) {
@@ -287,14 +289,13 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             }
             let source = match result {
                 Ok(registration) => {
-                    reservation.used(range.pages(), attempts);
-                    return Ok(registration);
+                    reservation.used(Registered { range, access, registration }, watch);
+                    return Ok(());
                 }
                 Err(source) => source,
             };
             let last = Failure::of(&source) == Failure::Refused || attempts > shared.terms.retries;
             if last || !self.free_some(range, attempts)? {
-                reservation.tried(attempts);
                 let registrar = shared.registrar.name();
                 return Err(AcquireError::Register { range, access, registrar, attempts, source });
             }
@@ -306,7 +307,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let shared = self.shared;
         let desk = shared.desk();
         let mut books = shared.lock()?;
-        books.tally.retries += 1;
         books.sweep(desk);
         // More each time: what the system counts need not be what we count.
         let pages = range.pages() << attempts.min(16);
@@ -314,23 +314,21 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if books.limbo.is_empty() {
             return Ok(false);
         }
+        books.tally.retries += 1;
         drop(shared.deregister_limbo(books)?);
         Ok(true)
     }
 
     /// Puts what was registered in the place of the placeholders, and takes back those that were not.
-    fn publish(
-        &mut self,
-        registered: Vec<(R::Registration, Watch)>,
-        reservation: Reservation<'_, R>,
-    ) -> Result<(), AcquireError> {
+    fn publish(&mut self, mut reservation: Reservation<'_, R>) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
         let (mut books, sure) = shared.lock_now()?;
-        reservation.settle(&mut books);
+        reservation.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
-        for (registration, watch) in registered {
-            let Some(Placeholder { id, range, access }) = placeholders.next() else { break };
+        for (made, Placeholder { id, .. }) in reservation.made.drain(..).zip(&mut placeholders) {
+            let Made { registered, watch, watched } = made;
+            let Registered { range, access, registration } = registered;
             let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
             // Not cached any more: merged into another region meanwhile.
             let stale = stale || !sure || !books.core.is_cached(id);
@@ -339,7 +337,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.tally.overtaken += u64::from(stale);
             books.tally.barred += u64::from(barred && !stale);
             books.tally.unwatched += u64::from(watch != Watch::Watched);
-            let watched = watch == Watch::Watched && !self.wish.owned;
             books.set_entry(id, Entry::Standing { stale: !cached, watched });
             shared.records[id].fill(range, access, registration);
             self.holds.push(Hold::new(id, shared.grip(id)));
@@ -404,26 +401,38 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
     }
 }
 
-/// Room that was reserved with the registrar; what is not used of it is given back, whatever happens.
+/// Room that was reserved with the registrar, and what was made of it. What is not used is given back and what was
+/// made is not lost, whatever happens: a registrar or a monitor can panic.
 struct Reservation<'a, R: Registrar> {
     shared: &'a Shared<R>,
     /// Not used yet.
     amount: Amount,
     attempts: u64,
+    /// Registered, and not in the books yet.
+    made: Vec<Made<R::Registration>>,
+    /// Watched, and not registered yet.
+    watched: Option<PageRange>,
+}
+
+struct Made<T> {
+    registered: Registered<T>,
+    watch: Watch,
+    /// Whether the monitor is to be told when it goes.
+    watched: bool,
 }
 
 impl<R: Registrar> Reservation<'_, R> {
-    fn used(&mut self, pages: u64, attempts: u32) {
-        self.amount.take(Amount { pages, regions: 1 });
-        self.tried(attempts);
+    fn used(&mut self, registered: Registered<R::Registration>, watch: Watch) {
+        self.amount.take(Amount { pages: registered.range.pages(), regions: 1 });
+        let watched = self.watched.take().is_some();
+        self.made.push(Made { registered, watch, watched });
     }
 
-    fn tried(&mut self, attempts: u32) {
-        self.attempts += u64::from(attempts);
-    }
-
-    fn settle(mut self, books: &mut Books<R::Registration>) {
-        self.give_back(books);
+    /// What is not registered need not be watched. Never with a lock held.
+    fn unwatch(&mut self) {
+        if let Some(range) = self.watched.take() {
+            self.shared.monitor.unwatch(range);
+        }
     }
 
     fn give_back(&mut self, books: &mut Books<R::Registration>) {
@@ -434,10 +443,16 @@ impl<R: Registrar> Reservation<'_, R> {
 
 impl<R: Registrar> Drop for Reservation<'_, R> {
     fn drop(&mut self) {
-        if self.amount != Amount::default()
-            && let Ok((mut books, _)) = self.shared.lock_now()
-        {
+        self.unwatch();
+        let is_settled = self.amount == Amount::default() && self.attempts == 0 && self.made.is_empty();
+        if !is_settled && let Ok((mut books, _)) = self.shared.lock_now() {
             self.give_back(&mut books);
+            for Made { registered, watched, .. } in self.made.drain(..) {
+                if watched {
+                    books.to_unwatch.push(registered.range);
+                }
+                books.limbo.push(registered);
+            }
         }
     }
 }
