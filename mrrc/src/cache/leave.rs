@@ -44,42 +44,25 @@ type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 impl<R: Registrar> Shared<R> {
     /// Deregisters all that is in limbo, in one batch, without the lock.
     pub(super) fn deregister_limbo<'a>(&'a self, books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
-        self.deregister_batch(books)?;
+        self.deregister_batch(books);
         self.lock()
     }
 
-    fn deregister_batch(&self, mut books: Lock<'_, R>) -> Result<(), Unusable> {
+    fn deregister_batch(&self, mut books: Lock<'_, R>) {
         let spare = std::mem::take(&mut books.spare);
-        let mut batch = std::mem::replace(&mut books.limbo, spare);
+        let regions = std::mem::replace(&mut books.limbo, spare);
         let unwatch = std::mem::take(&mut books.to_unwatch);
-        let amount = amount_of(&batch);
+        let amount = amount_of(&regions);
         books.going += amount.regions;
+        let mut batch = Batch { shared: self, regions, amount, failed: true };
         drop(books);
 
         unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
         let begun = self.times.as_ref().map(|_| Instant::now());
-        let result = self.registrar.deregister(&mut batch);
+        batch.failed = self.registrar.deregister(&mut batch.regions).is_err();
         if let (Some(times), Some(begun)) = (&self.times, begun) {
             times.deregistered(begun.elapsed());
         }
-
-        let (mut books, _) = self.lock_now()?;
-        // A registrar that says that all went wrong and leaves nothing is taken at its deeds.
-        let left = amount_of(&batch);
-        let done = Amount {
-            pages: amount.pages.saturating_sub(left.pages),
-            regions: amount.regions.saturating_sub(left.regions),
-        };
-        books.going -= amount.regions;
-        books.registered.take(done);
-        books.tally.batches += 1;
-        books.tally.deregistered = books.tally.deregistered.plus(done);
-        books.tally.failed_deregs += left.regions.max(u64::from(result.is_err()));
-        books.parked.append(&mut batch);
-        books.spare = batch;
-        drop(books);
-        self.progress.notify_all();
-        Ok(())
     }
 
     /// Deregisters all that can go without an eviction, parked ones too. Returns how much that was.
@@ -116,9 +99,7 @@ impl<R: Registrar> Shared<R> {
                 books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
             }
             if !books.limbo.is_empty() {
-                if self.deregister_batch(books).is_err() {
-                    return;
-                }
+                self.deregister_batch(books);
                 continue;
             }
             let longest = if books.lent.is_empty() { IDLE } else { WATCHFUL };
@@ -138,6 +119,35 @@ impl<R: Registrar> Shared<R> {
 impl<R: Registrar> Shared<R> {
     fn has_leases(&self) -> bool {
         self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty())
+    }
+}
+
+/// Regions that are being deregistered. However that ends, what is left of them is parked.
+struct Batch<'a, R: Registrar> {
+    shared: &'a Shared<R>,
+    regions: Vec<Registered<R::Registration>>,
+    /// What it was in the beginning.
+    amount: Amount,
+    failed: bool,
+}
+
+impl<R: Registrar> Drop for Batch<'_, R> {
+    fn drop(&mut self) {
+        let Self { shared, amount, failed, .. } = *self;
+        let Ok((mut books, _)) = shared.lock_now() else { return };
+        // A registrar that says that all went wrong and leaves nothing is taken at its deeds.
+        let left = amount_of(&self.regions);
+        let mut done = amount;
+        done.take(left);
+        books.going -= amount.regions;
+        books.registered.take(done);
+        books.tally.batches += 1;
+        books.tally.deregistered = books.tally.deregistered.plus(done);
+        books.tally.failed_deregs += left.regions.max(u64::from(failed));
+        books.parked.append(&mut self.regions);
+        books.spare = std::mem::take(&mut self.regions);
+        drop(books);
+        shared.progress.notify_all();
     }
 }
 
