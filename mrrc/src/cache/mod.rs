@@ -136,7 +136,10 @@ impl<R: Registrar> Cache<R> {
     fn acquire_timed(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
         let begun = Instant::now();
         let result = self.acquire_plain(address, length, access);
-        if let Some(times) = &self.shared.times {
+        // Not in a forked child: a histogram's lock may have been held at the fork.
+        if let Some(times) = &self.shared.times
+            && !self.shared.gate.is_forked()
+        {
             let on_stack = 0_u8;
             times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
         }
@@ -228,8 +231,11 @@ impl<R: Registrar> Cache<R> {
         self.shared.usage()
     }
 
-    /// Latencies, if the cache was [built](Builder::histograms) to record them.
+    /// Latencies, if the cache was [built](Builder::histograms) to record them. None in a forked child.
     pub fn latencies(&self) -> Option<Latencies> {
+        if self.shared.gate.is_forked() {
+            return None;
+        }
         self.shared.times.as_ref().map(|times| times.read())
     }
 

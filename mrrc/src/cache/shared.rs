@@ -224,7 +224,8 @@ impl<R: Registrar> Shared<R> {
     #[inline(always)]
     #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
     fn block(&self) -> Option<&Block> {
-        let block = slots::mine(self.number, &self.blocks)?;
+        // The lock may have been held at a fork.
+        let block = slots::mine(self.number, &self.blocks, || !self.gate.is_forked())?;
         // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
         Some(unsafe { &*block })
     }
