@@ -63,9 +63,10 @@ impl Amount {
         self.regions += 1;
     }
 
+    /// Saturates: a registrar may claim to have deregistered more than there was.
     pub(crate) fn take(&mut self, other: Self) {
-        self.pages -= other.pages;
-        self.regions -= other.regions;
+        self.pages = self.pages.saturating_sub(other.pages);
+        self.regions = self.regions.saturating_sub(other.regions);
     }
 
     pub(super) fn plus(self, other: Self) -> Self {

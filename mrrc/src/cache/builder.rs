@@ -16,6 +16,7 @@ use crate::cost::Linear;
 use crate::invalidation::Monitor;
 use crate::policy::{Keeps, PolicyKind};
 use crate::range::{PAGE, PageRange};
+use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
 use std::io;
 use std::sync::Arc;
@@ -263,8 +264,11 @@ impl<R: Registrar> Builder<R> {
         terms.background = background;
         let barrier = if settings.fence == Some(true) { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.unwrap_or(false).then(|| Box::new(Times::new()));
-        let shared = Shared::new(registrar, monitor, core, barrier, times, terms)
-            .map_err(|source| BuildError::System { what: "a page that is wiped on fork", source })?;
+        let shared =
+            Shared::new(registrar, monitor, core, barrier, times, terms).map_err(|source| BuildError::System {
+                what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
+                source,
+            })?;
         let shared = Arc::new(shared);
         shared
             .monitor
@@ -299,8 +303,10 @@ impl<R: Registrar> Builder<R> {
                 io::Error::new(io::ErrorKind::Unsupported, "a cache of one thread is told of changes by calls");
             return Err(BuildError::Monitor { monitor: monitor.name(), source });
         }
-        LocalCache::new(registrar, core, terms)
-            .map_err(|source| BuildError::System { what: "a page that is wiped on fork", source })
+        LocalCache::new(registrar, core, terms).map_err(|source| BuildError::System {
+            what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
+            source,
+        })
     }
 
     /// Everything that both kinds of cache are made of.
@@ -314,8 +320,11 @@ impl<R: Registrar> Builder<R> {
         config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
         config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
         let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
-        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)));
-        config.max_region_pages = least([config.max_region_pages, limits.region_pages]);
+        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)).min(RegionId::MOST));
+        let unit = limits.page_size / PAGE;
+        // Pieces of a long range begin at pages of the device, as everything else.
+        config.max_region_pages = least([config.max_region_pages, limits.region_pages])
+            .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
         config.policy = settings.policy.unwrap_or(config.policy);
         config.resort = settings.resort.unwrap_or(config.resort);
         config.evict = settings.evict.unwrap_or(config.evict);
@@ -325,7 +334,7 @@ impl<R: Registrar> Builder<R> {
         let terms = Terms {
             capacity: Amount { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
             region_pages: config.max_region_pages.unwrap_or(u64::MAX),
-            unit: limits.page_size / PAGE,
+            unit,
             rights: registrar.rights().with_read(),
             room_wait: settings.room_wait.unwrap_or(Duration::ZERO),
             patience: settings.patience.unwrap_or(Duration::from_secs(10)),
@@ -357,6 +366,9 @@ fn checked<R: Registrar>(registrar: &R) -> Result<Limits, BuildError> {
         if limit == Some(0) {
             return Err(wrong(format!("that it has room for 0 {what}")));
         }
+    }
+    if limits.region_pages.is_some_and(|pages| pages < limits.page_size / PAGE) {
+        return Err(wrong("that a region has no room for one of its pages".into()));
     }
     Ok(limits)
 }

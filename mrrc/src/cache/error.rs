@@ -62,9 +62,10 @@ pub enum AcquireError {
         /// What the system said.
         source: io::Error,
     },
-    /// Another thread is registering part of the range and takes too long.
+    /// Another thread takes too long: it registers part of the range, or deregisters what the request needs the room of.
     #[error(
-        "acquire {range}: another thread has been registering part of it for {waited:?}: try again, or wait longer"
+        "acquire {range}: others have been registering part of it, or deregistering what is in its way, for \
+         {waited:?}: try again, or wait longer"
     )]
     TimedOut {
         /// What was asked for.

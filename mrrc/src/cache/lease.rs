@@ -137,7 +137,7 @@ impl<R: Registrar> Lease<R> {
         // SAFETY: the slots of this lease keep the shared state alive.
         let shared = unsafe { self.shared.as_ref() };
         let (first, rest) = if shared.gate.is_forked() { (None, &[][..]) } else { (Some(&self.first), self.rest()) };
-        Segments { shared, first, rest: rest.iter(), address: self.address, end: self.address + self.length }
+        Segments { shared, first, rest: rest.iter(), address: self.address, last: self.address + (self.length - 1) }
     }
 }
 
@@ -186,15 +186,18 @@ impl<'lease, T> Segment<'lease, T> {
 }
 
 impl<'lease, T> Segment<'lease, T> {
-    /// What a region covers of the addresses from `from` to `end`; `from` moves behind it. `None` where the regions
+    /// What a region covers of the addresses from `from` to `last`; `from` moves behind it. `None` where the regions
     /// before cover that already.
-    pub(crate) fn next(range: PageRange, registration: &'lease T, from: &mut usize, end: usize) -> Option<Self> {
+    pub(crate) fn next(range: PageRange, registration: &'lease T, from: &mut usize, last: usize) -> Option<Self> {
         let address = (*from).max((range.start() * PAGE) as usize);
-        // The last page of the address space ends beyond what a number holds.
-        let end = usize::try_from(u128::from(range.end()) * u128::from(PAGE)).unwrap_or(usize::MAX).min(end);
-        // Two regions of different rights can cover the same pages: what the last one gave is not given twice.
-        *from = (*from).max(end);
-        (address < end).then(|| Self { address, length: end - address, registration })
+        let last = last.min(((range.end() - 1) * PAGE + (PAGE - 1)) as usize);
+        // Two regions of different rights can cover the same pages: what one gave is not given twice. After the last
+        // byte of all nothing is left to give.
+        let given = address <= last;
+        if given {
+            *from = last.saturating_add(1);
+        }
+        given.then(|| Self { address, length: last - address + 1, registration })
     }
 }
 
@@ -209,13 +212,14 @@ pub struct Segments<'lease, R: Registrar> {
     shared: &'lease Shared<R>,
     first: Option<&'lease Hold>,
     rest: std::slice::Iter<'lease, Hold>,
+    /// What was not given yet: its first byte and its last one, for the end of the address space has no number.
     address: usize,
-    end: usize,
+    last: usize,
 }
 
 impl<'lease, R: Registrar> Segments<'lease, R> {
     pub(super) fn over(shared: &'lease Shared<R>, holds: &'lease [Hold], address: usize, length: usize) -> Self {
-        Self { shared, first: None, rest: holds.iter(), address, end: address + length }
+        Self { shared, first: None, rest: holds.iter(), address, last: address + (length - 1) }
     }
 }
 
@@ -228,7 +232,7 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
             let record = &self.shared.records[hold.id];
             // SAFETY: the region is held for as long as the lease is borrowed.
             let registration = unsafe { record.registration() };
-            let segment = Segment::next(record.range(), registration, &mut self.address, self.end);
+            let segment = Segment::next(record.range(), registration, &mut self.address, self.last);
             if segment.is_some() {
                 return segment;
             }

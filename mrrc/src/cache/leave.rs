@@ -12,7 +12,7 @@ use super::error::Unusable;
 use super::shared::Shared;
 use crate::policy::Need;
 use crate::range::PageRange;
-use crate::registrar::Registrar;
+use crate::registrar::{Registered, Registrar};
 use crate::shim::sync::MutexGuard;
 use crate::shim::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -38,37 +38,25 @@ type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 impl<R: Registrar> Shared<R> {
     /// Deregisters all that is in limbo, in one batch, without the lock.
     pub(super) fn deregister_limbo<'a>(&'a self, books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
-        self.deregister_batch(books)?;
+        self.deregister_batch(books);
         self.lock()
     }
 
-    fn deregister_batch(&self, mut books: Lock<'_, R>) -> Result<(), Unusable> {
+    fn deregister_batch(&self, mut books: Lock<'_, R>) {
         let spare = std::mem::take(&mut books.spare);
-        let mut batch = std::mem::replace(&mut books.limbo, spare);
+        let regions = std::mem::replace(&mut books.limbo, spare);
         let unwatch = std::mem::take(&mut books.to_unwatch);
-        let amount = Amount::of(&batch);
+        let amount = Amount::of(&regions);
         books.going += amount.regions;
+        let mut batch = Batch { shared: self, regions, amount, failed: true };
         drop(books);
 
         unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
         let begun = self.times.as_ref().map(|_| Instant::now());
-        let result = self.registrar.deregister(&mut batch);
+        batch.failed = self.registrar.deregister(&mut batch.regions).is_err();
         if let (Some(times), Some(begun)) = (&self.times, begun) {
             times.deregistered(begun.elapsed());
         }
-
-        let (mut books, _) = self.lock_now()?;
-        books.going -= amount.regions;
-        let Books { registered, tally, .. } = &mut *books;
-        tally.handed_over(registered, amount, Amount::of(&batch), result.is_err());
-        books.parked.append(&mut batch);
-        books.spare = batch;
-        let waiting = std::mem::take(&mut books.waiting);
-        drop(books);
-        if waiting > 0 {
-            self.progress.notify_all();
-        }
-        Ok(())
     }
 
     /// Deregisters all that can go without an eviction, parked ones too. Returns how much that was.
@@ -111,9 +99,7 @@ impl<R: Registrar> Shared<R> {
                 books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
             }
             if !books.limbo.is_empty() {
-                if self.deregister_batch(books).is_err() {
-                    return;
-                }
+                self.deregister_batch(books);
                 continue;
             }
             let longest = if books.lent.is_empty() { IDLE } else { WATCHFUL };
@@ -133,6 +119,32 @@ impl<R: Registrar> Shared<R> {
 impl<R: Registrar> Shared<R> {
     fn has_leases(&self) -> bool {
         self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty())
+    }
+}
+
+/// Regions that are being deregistered. However that ends, what is left of them is parked.
+struct Batch<'a, R: Registrar> {
+    shared: &'a Shared<R>,
+    regions: Vec<Registered<R::Registration>>,
+    /// What it was in the beginning.
+    amount: Amount,
+    failed: bool,
+}
+
+impl<R: Registrar> Drop for Batch<'_, R> {
+    fn drop(&mut self) {
+        let Self { shared, amount, failed, .. } = *self;
+        let Ok((mut books, _)) = shared.lock_now() else { return };
+        books.going -= amount.regions;
+        let Books { registered, tally, .. } = &mut *books;
+        tally.handed_over(registered, amount, Amount::of(&self.regions), failed);
+        books.parked.append(&mut self.regions);
+        books.spare = std::mem::take(&mut self.regions);
+        let waiting = std::mem::take(&mut books.waiting);
+        drop(books);
+        if waiting > 0 {
+            shared.progress.notify_all();
+        }
     }
 }
 

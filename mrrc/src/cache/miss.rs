@@ -23,7 +23,8 @@ use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
-use crate::registrar::{Failure, Registrar};
+use crate::registrar::{Failure, Registered, Registrar};
+use crate::shim::sync::MutexGuard;
 use crate::shim::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
@@ -41,8 +42,6 @@ pub(super) struct Wish {
     /// The pages, rounded out to what the registrar registers.
     pub(super) range: PageRange,
     pub(super) access: Access,
-    /// The most registrations that the caller can take; one, if there would be more.
-    pub(super) most_parts: usize,
     /// Whether the caller answers for changes of the memory, so that no monitor is needed.
     pub(super) owned: bool,
 }
@@ -69,34 +68,53 @@ struct Awaited {
 pub struct Acquiring<'cache, R: Registrar> {
     shared: &'cache Shared<R>,
     wish: Wish,
-    /// When the first wait began.
-    begun: Option<Instant>,
+    /// Time spent waiting: for room, and for others. What the caller or the registrar takes is not waiting.
+    waited_for_room: Duration,
+    waited_for_others: Duration,
     holds: SmallVec<[Hold; 2]>,
     mine: SmallVec<[Placeholder; 2]>,
     awaited: SmallVec<[Awaited; 1]>,
     /// Room that was reserved with the registrar and not used yet.
     reserved: Amount,
+    /// Attempts that are not in the books yet.
     attempts: u64,
+    /// Registered, and not in the books yet. Whatever happens it is not lost: a registrar or a monitor can panic.
+    made: SmallVec<[Made<R::Registration>; 1]>,
+    /// Watched, and not registered yet.
+    watched: Option<PageRange>,
 }
+
+/// A gap that was registered.
+struct Made<T> {
+    registered: Registered<T>,
+    watch: Watch,
+    /// Whether the monitor is to be told when it goes.
+    watched: bool,
+}
+
+type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 
 impl<'cache, R: Registrar> Acquiring<'cache, R> {
     pub(super) fn new(shared: &'cache Shared<R>, wish: Wish) -> Self {
         Self {
             shared,
             wish,
-            begun: None,
+            waited_for_room: Duration::ZERO,
+            waited_for_others: Duration::ZERO,
             holds: SmallVec::new(),
             mine: SmallVec::new(),
             awaited: SmallVec::new(),
             reserved: Amount::default(),
             attempts: 0,
+            made: SmallVec::new(),
+            watched: None,
         }
     }
 
     /// Plans the request: from here on, what stands of it is held and what is missing is reserved.
     pub(super) fn start(&mut self) -> Result<(), AcquireError> {
         let Self { shared, wish, .. } = *self;
-        shared.terms.check(wish.range, wish.access, wish.most_parts, shared.registrar.name())?;
+        shared.terms.check(wish.range, wish.access, shared.registrar.name())?;
         if wish.access.is_remote() {
             shared.has_remote.store(true, Ordering::Relaxed);
         }
@@ -117,14 +135,21 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     pub(super) fn complete(&mut self) -> Result<Lease<R>, AcquireError> {
-        self.register_mine()?;
-        while let Some(awaited) = self.awaited.pop() {
-            self.wait_for(&awaited)?;
-            // Planned again whatever became of it: it may have failed, or gone already.
-            self.plan(awaited.range, true)?;
-            self.register_mine()?;
-        }
         let shared = self.shared;
+        loop {
+            self.register_mine()?;
+            if let Some(awaited) = self.awaited.pop() {
+                self.wait_for(&awaited)?;
+                // Planned again whatever became of it: it may have failed, or gone already.
+                self.plan(awaited.range, true)?;
+            } else if self.holds.len() > shared.terms.max_segments {
+                // What took the place of one that was waited for is more than one.
+                self.let_go();
+                self.plan(self.wish.range, true)?;
+            } else {
+                break;
+            }
+        }
         let Wish { address, length, .. } = self.wish;
         if self.holds.len() > 1 {
             self.holds.sort_by_key(|hold| shared.records[hold.id()].range());
@@ -136,17 +161,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Ok(Lease::one(shared, address, length, first))
     }
 
-    /// How long the request has waited.
-    fn waited(&mut self) -> Duration {
-        self.begun.get_or_insert_with(Instant::now).elapsed()
+    /// Lets go of what it holds.
+    #[expect(unsafe_code, reason = "it ends holds")]
+    fn let_go(&mut self) {
+        for hold in self.holds.drain(..) {
+            // SAFETY: the holds of a lease that did not come about end here; `self.shared` lives on.
+            unsafe { hold.end(NonNull::from(self.shared)) };
+        }
     }
 
     /// Finds out what there is of the range, holds that, and reserves the rest.
     fn plan(&mut self, range: PageRange, again: bool) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
-        let Wish { access, most_parts, .. } = self.wish;
-        let mut ask = Ask { range, access, one_region: false, again };
+        let mut ask = Ask { range, access: self.wish.access, max_segments: shared.terms.max_segments, again };
         let mut nap = LOOK;
         let mut probed = false;
         let mut books = shared.lock()?;
@@ -164,13 +192,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     books = shared.lock()?;
                 }
             }
-            ask.one_region = most_parts < usize::MAX && books.core.parts(&ask) > most_parts;
             let (core, mut leases) = books.parts(desk);
             let answer = core.ask(&ask, &mut leases).map(drop);
             // Also where there was no room: what the request would have replaced may have left.
             books.collect_outcome(desk);
             let Err(source) = answer else { break };
-            let waited = self.waited();
+            let waited = self.waited_for_room;
             let left = shared.terms.room_wait.saturating_sub(waited);
             if left.is_zero() {
                 return Err(AcquireError::AllInUse { source, waited });
@@ -178,7 +205,9 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             ask.again = true;
             books.tally.waits += 1;
             // Leases end without a word: looked after at growing intervals.
+            let begun = Instant::now();
             books = shared.wait(books, nap.min(left))?;
+            self.waited_for_room += begun.elapsed();
             nap = (nap * 2).min(LOOK_LONGEST);
         }
         let books = &mut *books;
@@ -229,43 +258,33 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if self.reserved == Amount::default() {
             self.make_way()?;
         }
-        if let [Placeholder { range, access, .. }] = self.mine[..] {
-            let watch = self.watch(range);
-            let registration = self.register(range, access);
-            let failure = match registration {
-                Ok(registration) => return self.publish(std::iter::once((registration, watch))),
-                Err(failure) => failure,
-            };
-            self.unwatch(range, watch);
-            self.publish(std::iter::empty())?;
-            return Err(failure);
-        }
-        let mut registered = SmallVec::<[_; 2]>::new();
-        let mut failure = None;
+        let mut result = Ok(());
         for next in 0..self.mine.len() {
             let Placeholder { range, access, .. } = self.mine[next];
             let watch = self.watch(range);
-            match self.register(range, access) {
-                Ok(registration) => registered.push((registration, watch)),
-                Err(error) => {
-                    self.unwatch(range, watch);
-                    failure = Some(error);
-                    break;
-                }
+            result = self.register(range, access, watch);
+            if result.is_err() {
+                break;
             }
         }
-        self.publish(registered.into_iter())?;
-        failure.map_or(Ok(()), Err)
+        self.unwatch();
+        self.publish()?;
+        result
     }
 
     /// Whether changes of the range will be heard of.
-    fn watch(&self, range: PageRange) -> Watch {
-        if self.wish.owned { Watch::Watched } else { self.shared.monitor.watch(range) }
+    fn watch(&mut self, range: PageRange) -> Watch {
+        if self.wish.owned {
+            return Watch::Watched;
+        }
+        let watch = self.shared.monitor.watch(range);
+        self.watched = (watch == Watch::Watched).then_some(range);
+        watch
     }
 
-    /// A range that was to be watched is not registered after all.
-    fn unwatch(&self, range: PageRange, watch: Watch) {
-        if watch == Watch::Watched && !self.wish.owned {
+    /// What is not registered after all need not be watched. Never with a lock held.
+    fn unwatch(&mut self) {
+        if let Some(range) = self.watched.take() {
             self.shared.monitor.unwatch(range);
         }
     }
@@ -288,30 +307,25 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 books = shared.deregister_limbo(books)?;
             } else if books.going > 0 {
                 // Somebody is deregistering just now.
-                let waited = self.waited();
-                let left = shared.terms.patience.saturating_sub(waited);
-                if left.is_zero() {
-                    return Err(AcquireError::TimedOut { range: self.wish.range, waited });
-                }
-                books = shared.wait(books, left)?;
+                books = self.wait(books)?;
             } else if !retried && !books.parked.is_empty() {
                 retried = true;
                 books.unpark();
             } else {
                 // What could not be deregistered takes the room.
                 let source = books.registered.no_room(self.wish.range, amount, limit);
-                drop(books);
-                return Err(AcquireError::AllInUse { source, waited: self.waited() });
+                return Err(AcquireError::AllInUse { source, waited: self.waited_for_room });
             }
         }
     }
 
     /// Registers one gap; where the system is out of something, makes room and tries again.
-    fn register(&mut self, range: PageRange, access: Access) -> Result<R::Registration, AcquireError> {
+    fn register(&mut self, range: PageRange, access: Access, watch: Watch) -> Result<(), AcquireError> {
         let shared = self.shared;
         let mut attempts = 0;
         loop {
             attempts += 1;
+            // Counted before: the registrar may panic.
             self.attempts += 1;
             let begun = shared.times.as_ref().map(|_| Instant::now());
             let result = shared.registrar.register(range, access);
@@ -321,7 +335,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             let source = match result {
                 Ok(registration) => {
                     self.reserved.take(Amount { pages: range.pages(), regions: 1 });
-                    return Ok(registration);
+                    let watched = self.watched.take().is_some();
+                    let registered = Registered { range, access, registration };
+                    self.made.push(Made { registered, watch, watched });
+                    return Ok(());
                 }
                 Err(source) => source,
             };
@@ -338,7 +355,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let shared = self.shared;
         let desk = shared.desk();
         let mut books = shared.lock()?;
-        books.tally.retries += 1;
         books.sweep(desk);
         // More each time: what the system counts need not be what we count.
         let pages = range.pages() << attempts.min(16);
@@ -346,18 +362,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if books.limbo.is_empty() {
             return Ok(false);
         }
+        books.tally.retries += 1;
         drop(shared.deregister_limbo(books)?);
         Ok(true)
     }
 
     /// Puts what was registered in the place of the placeholders, and takes back those that were not.
-    fn publish(&mut self, registered: impl Iterator<Item = (R::Registration, Watch)>) -> Result<(), AcquireError> {
+    fn publish(&mut self) -> Result<(), AcquireError> {
         let shared = self.shared;
         let (mut books, sure) = shared.lock_now()?;
         self.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
-        for (registration, watch) in registered {
-            let Some(Placeholder { id, range, access, barred }) = placeholders.next() else { break };
+        for (made, Placeholder { id, barred, .. }) in std::mem::take(&mut self.made).into_iter().zip(&mut placeholders)
+        {
+            let Made { registered: Registered { range, access, registration }, watch, watched } = made;
             let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
             // Not cached any more: merged into another region meanwhile.
             let stale = stale || !sure || !books.core.is_cached(id);
@@ -365,7 +383,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.tally.overtaken += u64::from(stale);
             books.tally.barred += u64::from(barred && !stale);
             books.tally.unwatched += u64::from(watch != Watch::Watched);
-            let watched = watch == Watch::Watched && !self.wish.owned;
             books.set_entry(id, Entry::Standing { stale: !cached, watched });
             shared.records[id].fill(range, access, registration);
             self.holds.push(Hold::new(id, shared.grip(id)));
@@ -398,32 +415,36 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
 
     /// Waits until another's placeholder is one no more.
     fn wait_for(&mut self, awaited: &Awaited) -> Result<(), AcquireError> {
-        let shared = self.shared;
-        let mut books = shared.lock()?;
+        let mut books = self.shared.lock()?;
         while matches!(books.entry(awaited.id), Entry::Pending { ticket, .. } if ticket == awaited.ticket) {
             books.tally.waits += 1;
-            // All waits of a request together, so that it ends however often others get ahead of it.
-            let waited = self.waited();
-            let left = shared.terms.patience.saturating_sub(waited);
-            if left.is_zero() {
-                return Err(AcquireError::TimedOut { range: self.wish.range, waited });
-            }
-            books = shared.wait(books, left)?;
+            books = self.wait(books)?;
         }
         Ok(())
+    }
+
+    /// Waits for the progress of others, as long as the patience of the whole request lasts.
+    fn wait(&mut self, books: Lock<'cache, R>) -> Result<Lock<'cache, R>, AcquireError> {
+        let waited = self.waited_for_others;
+        let left = self.shared.terms.patience.saturating_sub(waited);
+        if left.is_zero() {
+            return Err(AcquireError::TimedOut { range: self.wish.range, waited });
+        }
+        let begun = Instant::now();
+        let books = self.shared.wait(books, left)?;
+        self.waited_for_others += begun.elapsed();
+        Ok(books)
     }
 }
 
 impl<R: Registrar> Drop for Acquiring<'_, R> {
     /// Takes back what is not registered, and lets go of the rest. In a child of a fork there is nothing to do: its
     /// books are never used again.
-    #[expect(unsafe_code, reason = "it ends holds")]
     fn drop(&mut self) {
-        for hold in self.holds.drain(..) {
-            // SAFETY: the holds of a lease that did not come about end here; `self.shared` lives on.
-            unsafe { hold.end(NonNull::from(self.shared)) };
-        }
-        if self.mine.is_empty() && self.reserved == Amount::default() && self.attempts == 0 {
+        self.let_go();
+        self.unwatch();
+        let untouched = self.mine.is_empty() && self.made.is_empty() && self.attempts == 0;
+        if untouched && self.reserved == Amount::default() {
             return;
         }
         if let Ok((mut books, _)) = self.shared.lock_now() {
@@ -431,6 +452,12 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
             for Placeholder { id, .. } in self.mine.drain(..) {
                 books.set_entry(id, Entry::Vacant);
                 books.core.abandon(id);
+            }
+            for Made { registered, watched, .. } in self.made.drain(..) {
+                if watched {
+                    books.to_unwatch.push(registered.range);
+                }
+                books.limbo.push(registered);
             }
             drop(books);
             self.shared.progress.notify_all();

@@ -144,7 +144,10 @@ impl<R: Registrar> Cache<R> {
     fn acquire_timed(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
         let begun = Instant::now();
         let result = self.acquire_plain(address, length, access);
-        if let Some(times) = &self.shared.times {
+        // Not in a forked child: a histogram's lock may have been held at the fork.
+        if let Some(times) = &self.shared.times
+            && !self.shared.gate.is_forked()
+        {
             let on_stack = 0_u8;
             times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
         }
@@ -154,20 +157,13 @@ impl<R: Registrar> Cache<R> {
     #[cold]
     #[inline(never)]
     fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, Box<AcquireError>> {
-        let most_parts = self.shared.terms.max_segments;
-        Ok(self.wish(address, length, access, most_parts)?.complete()?)
+        Ok(self.wish(address, length, access)?.complete()?)
     }
 
     /// A request that is planned.
-    fn wish(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        most_parts: usize,
-    ) -> Result<Acquiring<'_, R>, AcquireError> {
+    fn wish(&self, address: usize, length: usize, access: Access) -> Result<Acquiring<'_, R>, AcquireError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
-        let wish = Wish { address, length, range, access: access.with_read(), most_parts, owned: false };
+        let wish = Wish { address, length, range, access: access.with_read(), owned: false };
         let mut acquiring = Acquiring::new(&self.shared, wish);
         acquiring.start()?;
         Ok(acquiring)
@@ -189,7 +185,7 @@ impl<R: Registrar> Cache<R> {
         length: usize,
         access: Access,
     ) -> Result<Acquiring<'_, R>, AcquireError> {
-        self.wish(address as usize, length, access, usize::MAX)
+        self.wish(address as usize, length, access)
     }
 
     /// Registers memory ahead of its use. It can be evicted again like any other; [`Cache::acquire`] a lease and keep
@@ -250,8 +246,11 @@ impl<R: Registrar> Cache<R> {
         self.shared.usage()
     }
 
-    /// Latencies, if the cache was [built](Builder::histograms) to record them.
+    /// Latencies, if the cache was [built](Builder::histograms) to record them. None in a forked child.
     pub fn latencies(&self) -> Option<Latencies> {
+        if self.shared.gate.is_forked() {
+            return None;
+        }
         self.shared.times.as_ref().map(|times| times.read())
     }
 

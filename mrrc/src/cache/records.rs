@@ -18,6 +18,7 @@ use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::shim::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::cell::UnsafeCell;
+use std::io;
 use std::mem::MaybeUninit;
 
 /// See the [module](self).
@@ -149,8 +150,11 @@ pub(crate) struct Records<T>(Box<[Record<T>]>);
 
 impl<T> Records<T> {
     /// A table of so many records. Takes address space for all and memory for those that are used.
-    pub(crate) fn new(regions: usize) -> Self {
-        Self(zeroed(regions))
+    ///
+    /// # Errors
+    /// There is no such address space.
+    pub(crate) fn new(regions: usize) -> io::Result<Self> {
+        zeroed(regions).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     #[inline(always)]
@@ -168,26 +172,23 @@ impl<T> std::ops::Index<RegionId> for Records<T> {
 }
 
 #[cfg(not(any(loom, shuttle)))]
-fn zeroed<T>(regions: usize) -> Box<[Record<T>]> {
-    use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+fn zeroed<T>(regions: usize) -> Option<Box<[Record<T>]>> {
+    use std::alloc::{Layout, alloc_zeroed};
     if regions == 0 {
-        return Box::new([]);
+        return Some(Box::new([]));
     }
-    let Ok(layout) = Layout::array::<Record<T>>(regions) else { panic!("{regions} regions are no table") };
+    let layout = Layout::array::<Record<T>>(regions).ok()?;
     // SAFETY: the layout has a size. All zeroes are a record that was never used: its atomics are 0, and its
     // registration is not initialised.
     unsafe {
         let table = alloc_zeroed(layout).cast::<Record<T>>();
-        if table.is_null() {
-            handle_alloc_error(layout);
-        }
-        Box::from_raw(std::ptr::slice_from_raw_parts_mut(table, regions))
+        (!table.is_null()).then(|| Box::from_raw(std::ptr::slice_from_raw_parts_mut(table, regions)))
     }
 }
 
 /// The checkers' atomics are more than their bytes.
 #[cfg(any(loom, shuttle))]
-fn zeroed<T>(regions: usize) -> Box<[Record<T>]> {
+fn zeroed<T>(regions: usize) -> Option<Box<[Record<T>]>> {
     let record = || Record {
         facts: AtomicU64::new(0),
         start: AtomicU64::new(0),
@@ -195,5 +196,5 @@ fn zeroed<T>(regions: usize) -> Box<[Record<T>]> {
         touched: AtomicU32::new(0),
         registration: UnsafeCell::new(MaybeUninit::uninit()),
     };
-    (0..regions).map(|_| record()).collect()
+    Some((0..regions).map(|_| record()).collect())
 }

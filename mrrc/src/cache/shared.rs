@@ -56,13 +56,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Whether a request can be served at all.
-    pub(crate) fn check(
-        &self,
-        range: PageRange,
-        asked: Access,
-        most_parts: usize,
-        registrar: &'static str,
-    ) -> Result<(), AcquireError> {
+    pub(crate) fn check(&self, range: PageRange, asked: Access, registrar: &'static str) -> Result<(), AcquireError> {
         let offered = self.rights;
         if !offered.contains(asked) {
             return Err(AcquireError::Rights { range, asked, offered, registrar });
@@ -72,10 +66,11 @@ impl Terms {
             return Err(too_large(range.pages(), self.capacity.pages, "pages"));
         }
         if range.pages() > self.region_pages {
-            if most_parts == 1 {
-                return Err(too_large(range.pages(), self.region_pages, "pages in one region"));
-            }
             let regions = range.pages().div_ceil(self.region_pages);
+            let segments = self.max_segments as u64;
+            if regions > segments {
+                return Err(too_large(regions, segments, "segments"));
+            }
             if regions > self.capacity.regions {
                 return Err(too_large(regions, self.capacity.regions, "regions"));
             }
@@ -132,7 +127,7 @@ impl<R: Registrar> Shared<R> {
             most_touches: core.most_uses(),
             has_remote: AtomicBool::new(false),
             readers: core.share_index(),
-            records: Records::new(regions),
+            records: Records::new(regions)?,
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
             blocks: Blocks::new(),
             times,
@@ -258,7 +253,8 @@ impl<R: Registrar> Shared<R> {
     #[inline(always)]
     #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
     fn block(&self) -> Option<&Block> {
-        let block = slots::mine(self.number, &self.blocks)?;
+        // The lock may have been held at a fork.
+        let block = slots::mine(self.number, &self.blocks, || !self.gate.is_forked())?;
         // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
         Some(unsafe { &*block })
     }

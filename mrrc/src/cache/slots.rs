@@ -150,13 +150,15 @@ crate::shim::thread_local! {
 }
 
 /// This thread's block of the cache of that number, which is never 0 and never used again; `None` where the
-/// thread is ending and has no place to keep one. The pointer is good as long as the cache is.
+/// thread is ending and has no place to keep one, or has none yet and may not take the list's lock. The pointer is
+/// good as long as the cache is.
 #[inline(always)]
-pub(super) fn mine(cache: u64, blocks: &Arc<Blocks>) -> Option<*const Block> {
+pub(super) fn mine(cache: u64, blocks: &Arc<Blocks>, may_lock: impl FnOnce() -> bool) -> Option<*const Block> {
     let near = NEAR.try_with(|near| near[cache as usize % 4].get());
     match near {
         Ok((owner, block)) if owner == cache => Some(block),
-        _ => look_up(cache, blocks),
+        _ if may_lock() => look_up(cache, blocks),
+        _ => None,
     }
 }
 

@@ -14,8 +14,9 @@ pub struct Ask {
     pub range: PageRange,
     /// The rights that every page needs.
     pub access: Access,
-    /// Whether the answer must be one region: what it overlaps is replaced by their hull.
-    pub one_region: bool,
+    /// The most segments that the answer may have: where there would be more, what it overlaps is replaced by
+    /// their hull, or, where that is too large, by the range asked for.
+    pub max_segments: usize,
     /// Whether this request was made and counted before, and is planned again.
     pub again: bool,
 }
@@ -23,7 +24,7 @@ pub struct Ask {
 impl Ask {
     /// A request for local use.
     pub fn new(range: PageRange) -> Self {
-        Self { range, access: Access::LOCAL_READ, one_region: false, again: false }
+        Self { range, access: Access::LOCAL_READ, max_segments: usize::MAX, again: false }
     }
 }
 

@@ -166,14 +166,29 @@ impl<P: Policy> Core<P> {
 
     /// Takes a region out of policy and index; it leaves now, or when its last lease ends.
     pub(super) fn retire(&mut self, id: RegionId) {
+        self.step_aside(id);
+        self.leave_now_or_later(id);
+    }
+
+    /// Takes a region out of policy and index. It can still come back.
+    pub(super) fn step_aside(&mut self, id: RegionId) {
         if self.regions.get(id).aside() {
             self.bring_back(id);
         }
         self.policy.remove(&mut self.regions, id);
         self.forget(id);
-        if self.regions.get(id).in_use() {
-            self.regions.get(id).set_state(State::Retired);
-        } else {
+        self.regions.get(id).set_state(State::Retired);
+    }
+
+    /// Undoes [`Core::step_aside`]: the region is the one used last.
+    pub(super) fn step_back(&mut self, id: RegionId) {
+        self.regions.get(id).set_state(State::Cached);
+        self.enter(id);
+        self.policy.insert(&mut self.regions, id);
+    }
+
+    pub(super) fn leave_now_or_later(&mut self, id: RegionId) {
+        if !self.regions.get(id).in_use() {
             self.let_go(id);
         }
     }
@@ -182,6 +197,15 @@ impl<P: Policy> Core<P> {
     pub(super) fn bring_back(&mut self, id: RegionId) {
         self.regions.get(id).set_aside(false);
         self.policy.put_back(&mut self.regions, id);
+    }
+
+    /// Look-ups find the region.
+    pub(super) fn enter(&mut self, id: RegionId) {
+        let region = self.regions.get(id);
+        match &mut self.lookups[region.access().class()] {
+            Lookup::Contain(index) => index.insert(id, &self.regions),
+            Lookup::Exact(regions) => _ = regions.insert(region.range(), id),
+        }
     }
 
     /// Look-ups find the region no longer.

@@ -237,19 +237,6 @@ impl<P: Policy> Core<P> {
         Ok(&self.outcome)
     }
 
-    /// How many regions would serve the request, those that it would have to register included. Counts nothing
-    /// and moves nothing: the request itself is still to come.
-    pub(crate) fn parts(&mut self, ask: &Ask) -> usize {
-        if self.find_with(ask.range, ask.access).is_some() {
-            return 1;
-        }
-        let mut plan = std::mem::take(&mut self.plan);
-        self.preview(ask, ask.range, &mut plan);
-        let parts = plan.overlaps.len() + plan.pieces.len();
-        self.plan = plan;
-        parts
-    }
-
     fn found_as(&self, id: RegionId, asked: PageRange) -> Found {
         if self.regions.pages(id) == asked.pages() { Found::Exact } else { Found::Subset }
     }

@@ -49,6 +49,10 @@ impl Plan {
         self.whole = false;
     }
 
+    fn overlaps_any(&self) -> bool {
+        !self.overlaps.is_empty() || !self.replaced.is_empty()
+    }
+
     /// One piece takes the place of all that the request overlaps.
     fn replace_all(&mut self, piece: Piece) {
         self.whole = true;
@@ -142,23 +146,41 @@ impl<P: Policy> Core<P> {
     }
 
     fn cut_pieces(&self, ask: &Ask, plan: &mut Plan) {
-        let overlaps = || plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
-        let overlap = if ask.one_region { Overlap::Merge } else { self.scheme.overlap };
-        let alone = plan.overlaps.is_empty() && plan.replaced.is_empty();
-        if overlap != Overlap::Split && !alone {
-            let hull = overlaps().fold(ask.range, |hull, region| hull.hull(region.range()));
-            // No page may gain a right by its neighbours' request.
-            let alike = overlaps().all(|region| region.access() == ask.access);
-            let range = if overlap == Overlap::Merge && alike { hull } else { ask.range };
-            let fits = |range: PageRange| range.pages() <= self.max_region_pages && range.pages() <= self.capacity;
+        if self.scheme.overlap != Overlap::Split && plan.overlaps_any() {
+            let range = if self.scheme.overlap == Overlap::Merge { self.hull(ask, plan) } else { ask.range };
             // What one region cannot hold is split after all: merging it again and again is no use.
-            if ask.one_region && !fits(range) {
-                return plan.replace_all(Piece { range: ask.range, access: ask.access });
-            }
             if range.pages() <= self.max_region_pages {
                 return plan.replace_all(Piece { range, access: ask.access });
             }
         }
+        self.split(ask, plan);
+        if plan.overlaps.len() + plan.pieces.len() > ask.max_segments {
+            self.gather(ask, plan);
+        }
+    }
+
+    /// The request with all that it overlaps, or alone where their rights differ: no page may gain one by its
+    /// neighbours' request.
+    fn hull(&self, ask: &Ask, plan: &Plan) -> PageRange {
+        let overlaps = || plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
+        let alike = overlaps().all(|region| region.access() == ask.access);
+        let hull = || overlaps().fold(ask.range, |hull, region| hull.hull(region.range()));
+        if alike { hull() } else { ask.range }
+    }
+
+    /// Few pieces take the place of all that the request overlaps: one that spans it if it can be, or as few as the
+    /// request takes.
+    fn gather(&self, ask: &Ask, plan: &mut Plan) {
+        let range = self.hull(ask, plan);
+        if range.pages() <= self.max_region_pages.min(self.capacity) {
+            plan.replace_all(Piece { range, access: ask.access });
+        } else {
+            self.take_over(ask, plan);
+        }
+    }
+
+    /// A piece for each gap, or several where it is cut.
+    fn split(&self, ask: &Ask, plan: &mut Plan) {
         let longest = match self.scheme.granule {
             Granule::Region => self.max_region_pages,
             Granule::Page => 1,
@@ -219,7 +241,10 @@ impl<P: Policy> Core<P> {
     /// Whether the request can be cached beside all that it overlaps.
     pub(super) fn fits(&self, plan: &Plan) -> bool {
         let has_room = self.scheme.keeps != Keeps::Forever || self.need(plan).is_met();
-        has_room && plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
+        let regions = plan.overlap_total.regions + plan.piece_total.regions;
+        // Where nothing bypasses the limit, regions count too: overlaps stay, so they cannot make room.
+        let has_places = !self.hard_limit || regions <= self.max_regions;
+        has_room && has_places && plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
     }
 
     /// What has to leave, besides what is replaced, before the pieces fit.

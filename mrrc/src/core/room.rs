@@ -1,7 +1,7 @@
 //! Making room for what is missing, and registering it: the second half of a request.
 
 use super::plan::{Piece, Plan};
-use super::{AllInUse, Core, Holders, Leavers, Lookup, Segment};
+use super::{AllInUse, Core, Holders, Leavers, Segment};
 use crate::policy::{Granule, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
@@ -42,10 +42,13 @@ impl<P: Policy> Core<P> {
         };
         let mut enough = need.pages <= can_leave.pages && need.regions <= can_leave.regions;
         if enough {
+            // What is replaced is no candidate, and goes only when there is room for what replaces it.
+            plan.replaced.iter().for_each(|&id| self.step_aside(id));
+            enough = self.full(need, &plan.replaced, holders);
+        }
+        if enough {
             self.counters.upgraded += plan.short as u64;
             self.counters.merged += (plan.replaced.len() - plan.short) as u64;
-            plan.replaced.iter().for_each(|&id| self.retire(id));
-            enough = self.full(need, holders);
         } else {
             holders.stay(&plan.replaced);
         }
@@ -67,12 +70,13 @@ impl<P: Policy> Core<P> {
             pages: need.pages.min(self.used.pages - self.held.pages),
             regions: need.regions.min(self.used.regions - self.held.regions),
         };
-        self.full(free, holders);
+        self.full(free, &[], holders);
         self.outcome.leaving_mut()
     }
 
-    /// Runs of *full*: batches of victims leave until the need is met, or nothing does and all stays.
-    fn full(&mut self, mut need: Need, holders: &mut impl Holders) -> bool {
+    /// Runs of *full*: batches of victims leave until the need is met, and before them what is replaced; or nothing
+    /// does and all stays.
+    fn full(&mut self, mut need: Need, replaced: &[RegionId], holders: &mut impl Holders) -> bool {
         let mut proposals = std::mem::take(&mut self.proposals);
         proposals.regions.clear();
         proposals.ends.clear();
@@ -111,6 +115,9 @@ impl<P: Policy> Core<P> {
         }
         let enough = need.is_met();
         if enough {
+            for &id in replaced {
+                self.leave_now_or_later(id);
+            }
             let mut begun = 0;
             for &end in &proposals.ends {
                 for &id in &proposals.regions[begun..end] {
@@ -125,6 +132,7 @@ impl<P: Policy> Core<P> {
             // The last that left goes back first: so each finds its place.
             proposals.regions.iter().rev().for_each(|&id| self.policy.put_back(&mut self.regions, id));
             holders.stay(&proposals.regions);
+            replaced.iter().for_each(|&id| self.step_back(id));
         }
         self.proposals = proposals;
         enough
@@ -156,10 +164,7 @@ impl<P: Policy> Core<P> {
 
     fn add_region(&mut self, piece: Piece) -> RegionId {
         let id = self.regions.insert_with(piece.range, piece.access);
-        match &mut self.lookups[piece.access.class()] {
-            Lookup::Contain(index) => index.insert(id, &self.regions),
-            Lookup::Exact(regions) => _ = regions.insert(piece.range, id),
-        }
+        self.enter(id);
         self.used.add(piece.range.pages());
         self.policy.insert(&mut self.regions, id);
         id

@@ -169,15 +169,13 @@ impl<R: Registrar> State<R> {
 
     fn find_or_register(&self, books: &mut Books<R::Registration>, wish: Wish) -> Result<Holds, Stop<AcquireError>> {
         let Wish { range, access } = wish;
-        let most_parts = self.terms.max_segments;
-        self.terms.check(range, access, most_parts, self.registrar.name())?;
+        self.terms.check(range, access, self.registrar.name())?;
         let limit = self.terms.capacity;
         if books.core.used_pages() + range.pages() > limit.pages || books.core.used_regions() >= limit.regions {
             // Somebody may have to leave for this: not for an address that cannot be registered.
             self.probe(books, wish)?;
         }
-        let mut ask = Ask { access, ..Ask::new(range) };
-        ask.one_region = most_parts < usize::MAX && books.core.parts(&ask) > most_parts;
+        let ask = Ask { access, max_segments: self.terms.max_segments, ..Ask::new(range) };
         let answer = books.core.ask(&ask, &mut NobodyElse).map(drop);
         collect_batches(books.core.outcome().batches(), &self.records, &mut books.limbo);
         answer.map_err(|source| AcquireError::AllInUse { source, waited: Duration::ZERO })?;

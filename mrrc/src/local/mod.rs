@@ -104,7 +104,7 @@ impl<R: Registrar> LocalCache<R> {
             books: RefCell::new(Books::new(core)),
             calling: Cell::new(false),
             later: RefCell::default(),
-            records: Records::new(terms.capacity.regions as usize),
+            records: Records::new(terms.capacity.regions as usize)?,
             registrar,
             terms,
         };

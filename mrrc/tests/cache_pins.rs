@@ -1,0 +1,235 @@
+//! The cache over real pins, through the fixed buffers of an io_uring: what the kernel counts as pinned (`VmPin`).
+//!
+//! `VmPin` is of the whole process, so one test runs at a time. A test that the system cannot run says so in a line
+//! and passes.
+
+#![cfg(all(feature = "io-uring", target_os = "linux"))]
+#![allow(unsafe_code, reason = "memory is mapped by address, and acquired for no transfer")]
+
+use ::io_uring::IoUring;
+use mrrc::invalidation::Explicit;
+use mrrc::registrar::Registrar;
+use mrrc::registrar::io_uring::IoUringBuffers;
+use mrrc::{Access, AcquireError, Cache, Lease, PAGE};
+use std::io;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const CHILD: &str = "MRRCTEST_UNPRIVILEGED";
+
+/// What the child may lock.
+const CHILD_LIMIT: u64 = 1 << 20;
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A ring and a cache over its table, or a line that says why not.
+fn cache(slots: u32, pages: Option<u64>) -> Option<(IoUring, Cache<IoUringBuffers>)> {
+    let made = IoUring::new(8).map_err(|error| error.to_string());
+    let made = made.and_then(|ring| {
+        let table = IoUringBuffers::new(&ring, slots).map_err(|error| error.to_string())?;
+        Ok((ring, table))
+    });
+    let (ring, table) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            println!("not run: {error}");
+            return None;
+        }
+    };
+    if table.limits().pages.is_some_and(|limit| limit < pages.unwrap_or(1)) {
+        println!("not run: the process may lock too little ({:?})", table.limits());
+        return None;
+    }
+    let builder = Cache::builder(table).monitor(Explicit).ignore_environment();
+    let builder = match pages {
+        Some(pages) => builder.capacity_pages(pages),
+        None => builder,
+    };
+    Some((ring, builder.build().unwrap()))
+}
+
+fn status(name: &str) -> String {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
+}
+
+/// Pages that the kernel counts as pinned by this process.
+fn pinned() -> u64 {
+    status("VmPin").strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024 / PAGE
+}
+
+/// Older kernels unpin a little after a slot was cleared.
+#[track_caller]
+fn comes_to(pages: u64) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while pinned() != pages && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(pinned(), pages, "pages pinned");
+}
+
+/// Pages of this process, small ones: a huge page would count as a whole.
+struct Memory {
+    address: *mut u8,
+    pages: u64,
+}
+
+impl Memory {
+    fn new(pages: u64) -> Self {
+        let bytes = (pages * PAGE) as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let mapped =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_ne!(mapped, libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+        // SAFETY: advice on the mapping just made; it may be unknown to the kernel.
+        unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
+        Self { address: mapped.cast(), pages }
+    }
+
+    fn acquire(
+        &self,
+        cache: &Cache<IoUringBuffers>,
+        page: u64,
+        pages: u64,
+    ) -> Result<Lease<IoUringBuffers>, AcquireError> {
+        assert!(page + pages <= self.pages);
+        // SAFETY: within the mapping, and no transfer is made.
+        unsafe { cache.acquire(self.address.add((page * PAGE) as usize), (pages * PAGE) as usize, Access::LOCAL) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody holds its address any longer.
+        unsafe { libc::munmap(self.address.cast(), (self.pages * PAGE) as usize) };
+    }
+}
+
+#[test]
+fn the_kernel_pins_what_the_cache_says_and_no_more_than_its_capacity() {
+    let _alone = alone();
+    let before = pinned();
+    let Some((_ring, cache)) = cache(64, Some(128)) else { return };
+    let memory = Memory::new(512);
+    for round in 0..3 {
+        for region in 0..64 {
+            let lease = memory.acquire(&cache, region * 8, 8).unwrap();
+            let segment = lease.segments().next().unwrap();
+            assert!(segment.registration().holds(segment.address() as u64, segment.len() as u64), "round {round}");
+            assert!(cache.usage().pages <= 128);
+        }
+    }
+    let held = memory.acquire(&cache, 0, 128).unwrap();
+    let error = memory.acquire(&cache, 200, 1).unwrap_err();
+    assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
+    comes_to(before + 128);
+    drop(held);
+    cache.flush().unwrap();
+    comes_to(before);
+    drop(memory.acquire(&cache, 0, 8).unwrap());
+    drop(cache);
+    comes_to(before);
+}
+
+#[test]
+fn memory_that_is_not_mapped_costs_one_attempt_and_nothing_that_is_cached() {
+    let _alone = alone();
+    let before = pinned();
+    let Some((_ring, cache)) = cache(64, Some(256)) else { return };
+    let memory = Memory::new(256);
+    // SAFETY: the last 16 pages of this test's mapping.
+    unsafe { libc::munmap(memory.address.add(240 * PAGE as usize).cast(), 16 * PAGE as usize) };
+    (0..20).for_each(|region| drop(memory.acquire(&cache, region * 8, 8).unwrap()));
+    let counted = cache.counters();
+    let error = memory.acquire(&cache, 238, 4).unwrap_err();
+    let AcquireError::Register { attempts: 1, source, .. } = &error else { panic!("{error}") };
+    assert_eq!(source.raw_os_error(), Some(libc::EFAULT));
+    (0..20).for_each(|region| drop(memory.acquire(&cache, region * 8, 8).unwrap()));
+    let after = cache.counters();
+    assert_eq!((after.attempts - counted.attempts, after.decisions.deregs), (1, 0));
+    assert_eq!(pinned() - before, 160);
+    drop(cache);
+    comes_to(before);
+}
+
+/// Run by the next test in a process of its own, which may lock 1 MiB and has no privileges.
+#[test]
+#[ignore = "for the test `a_user_with_a_small_limit_goes_on_over_more_than_the_limit`"]
+fn child_with_a_small_limit() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: CHILD_LIMIT, rlim_max: CHILD_LIMIT };
+    // SAFETY: a structure that lives through the call.
+    if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } != 0 {
+        println!("not run: the process may lock too little already ({})", io::Error::last_os_error());
+        return;
+    }
+    // SAFETY: no memory is passed. The user is one that runs nothing else: the limit is per user.
+    let stays_root = unsafe {
+        let user = 1_600_000_000 + std::process::id();
+        libc::geteuid() == 0 && (libc::setresgid(user, user, user) != 0 || libc::setresuid(user, user, user) != 0)
+    };
+    if stays_root {
+        println!("not run: root cannot become another user here ({})", io::Error::last_os_error());
+        return;
+    }
+    // SAFETY: no memory is passed. Its /proc files are owned by root until it says this.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+    if u64::from_str_radix(&status("CapEff"), 16).unwrap() >> 14 & 1 == 1 {
+        println!("not run: the process keeps CAP_IPC_LOCK");
+        return;
+    }
+    let before = pinned();
+    {
+        let Some((_ring, cache)) = cache(1024, None) else { return };
+        assert_eq!(cache.usage().capacity_pages, CHILD_LIMIT / PAGE, "the default is what may be locked");
+        let memory = Memory::new(1024);
+        for round in 0..3 {
+            for region in 0..64 {
+                if let Err(error) = memory.acquire(&cache, region * 16, 16) {
+                    panic!("round {round}, region {region}: {error}");
+                }
+                assert!(pinned() - before <= CHILD_LIMIT / PAGE);
+            }
+        }
+        let counted = cache.counters();
+        assert!(counted.deregistered > 100, "{counted:?}");
+        println!("evicted: {} of {}, {} retries", counted.deregistered, counted.attempts, counted.retries);
+        drop(cache);
+        comes_to(before);
+    }
+    // Somebody else of this user has locked a part of it, of which the cache knows nothing.
+    let Some((_ring, cache)) = cache(1024, None) else { return };
+    let Some((_second, others)) = self::cache(64, Some(128)) else { return };
+    let theirs = Memory::new(128);
+    let lock = theirs.acquire(&others, 0, 128).unwrap();
+    let memory = Memory::new(1024);
+    for region in 0..64 {
+        memory.acquire(&cache, region * 16, 16).unwrap();
+    }
+    assert!(cache.counters().retries > 0, "the kernel refused, and room was made");
+    drop((lock, others, cache));
+    comes_to(before);
+    println!("went on");
+}
+
+#[test]
+fn a_user_with_a_small_limit_goes_on_over_more_than_the_limit() {
+    let _alone = alone();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child_with_a_small_limit", "--ignored", "--nocapture", "--test-threads=1"]);
+    let output = command.env(CHILD, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    match said.lines().find(|line| line.contains("not run: ")) {
+        Some(line) => println!("{line}"),
+        None => assert!(said.contains("went on"), "{said}"),
+    }
+}
