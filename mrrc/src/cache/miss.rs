@@ -81,18 +81,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             let registrar = shared.registrar.name();
             return Err(AcquireError::Rights { range: wish.range, asked: wish.access, offered, registrar });
         }
-        let limits = shared.terms.capacity;
-        let too_large = |needed, limit, unit| AcquireError::TooLarge { range: wish.range, needed, limit, unit };
-        if wish.range.pages() > limits.pages {
-            return Err(too_large(wish.range.pages(), limits.pages, "pages"));
-        }
-        let regions = wish.range.pages().div_ceil(shared.terms.region_pages);
-        let segments = shared.terms.max_segments as u64;
-        if regions > segments {
-            return Err(too_large(regions, segments, "segments"));
-        }
-        if regions > limits.regions {
-            return Err(too_large(regions, limits.regions, "regions"));
+        if let Some((needed, limit, unit)) = shared.terms.excess(wish.range) {
+            return Err(AcquireError::TooLarge { range: wish.range, needed, limit, unit });
         }
         let mut acquiring = Self {
             shared,

@@ -54,6 +54,19 @@ pub(super) struct Terms {
     pub(super) costs: Linear,
 }
 
+impl Terms {
+    /// What the request alone needs too much of: so much, the limit, and of what.
+    pub(super) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
+        let regions = range.pages().div_ceil(self.region_pages);
+        let needs = [
+            (range.pages(), self.capacity.pages, "pages"),
+            (regions, self.max_segments as u64, "segments"),
+            (regions, self.capacity.regions, "regions"),
+        ];
+        needs.into_iter().find(|(needed, limit, _)| needed > limit)
+    }
+}
+
 pub(super) struct Shared<R: Registrar> {
     // What a hit reads, and nobody writes.
     pub(super) gate: Gate,
@@ -159,6 +172,15 @@ impl<R: Registrar> Shared<R> {
             books.settle(self.desk());
         }
         Ok((books, sure))
+    }
+
+    /// The lock, to look and change nothing. False: there are changes that are not in the books yet.
+    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Books<R::Registration>>, bool), Unusable> {
+        if self.gate.is_forked() {
+            return Err(Unusable::Forked);
+        }
+        let books = self.books.lock().map_err(|_| Unusable::Broken)?;
+        Ok((books, !self.gate.is_draining()))
     }
 
     /// Waits for progress, at most so long; the lock is let go meanwhile. What was found before is out of date.
