@@ -88,6 +88,8 @@ fn a_child_is_told_so_and_changes_nothing() {
                 acquiring.ready().next().is_none(),
                 cache.usage() == mrrc::cache::Usage::default(),
                 cache.latencies().is_none(),
+                cache.explain(address(0), 1, Access::LOCAL).findings()
+                    == [mrrc::cache::Finding::Unusable(Unusable::Forked)],
             ];
             drop(lease);
             let not_finished = is_forked(acquiring.finish());

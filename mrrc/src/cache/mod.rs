@@ -14,6 +14,7 @@
 //! | `leave.rs` | deregistration, the background, the end of a cache |
 //! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
 //! | `lease.rs` | what the caller gets |
+//! | `explain.rs` | why a request would hit or miss |
 //! | `builder.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
 
 use crate::access::Access;
@@ -27,6 +28,7 @@ mod books;
 mod builder;
 mod environment;
 mod error;
+mod explain;
 mod gate;
 mod hit;
 mod lease;
@@ -43,6 +45,7 @@ mod times;
 pub use barrier::Barrier;
 pub use builder::{BuildError, Builder};
 pub use error::{AcquireError, Unusable};
+pub use explain::{Explanation, Finding};
 pub use lease::{Lease, Segment, Segments};
 pub use miss::Acquiring;
 pub use stats::{CacheCounters, Usage};

@@ -61,21 +61,22 @@ impl Terms {
         if !offered.contains(asked) {
             return Err(AcquireError::Rights { range, asked, offered, registrar });
         }
-        let too_large = |needed, limit, unit| AcquireError::TooLarge { range, needed, limit, unit };
-        if range.pages() > self.capacity.pages {
-            return Err(too_large(range.pages(), self.capacity.pages, "pages"));
+        match self.excess(range) {
+            Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
+            None => Ok(()),
         }
-        if range.pages() > self.region_pages {
-            let regions = range.pages().div_ceil(self.region_pages);
-            let segments = self.max_segments as u64;
-            if regions > segments {
-                return Err(too_large(regions, segments, "segments"));
-            }
-            if regions > self.capacity.regions {
-                return Err(too_large(regions, self.capacity.regions, "regions"));
-            }
-        }
-        Ok(())
+    }
+
+    /// What the request alone needs too much of: so much, the limit, and of what.
+    pub(super) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
+        let pages = range.pages();
+        let regions = if pages <= self.region_pages { 1 } else { pages.div_ceil(self.region_pages) };
+        let needs = [
+            (pages, self.capacity.pages, "pages"),
+            (regions, self.max_segments as u64, "segments"),
+            (regions, self.capacity.regions, "regions"),
+        ];
+        needs.into_iter().find(|(needed, limit, _)| needed > limit)
     }
 }
 
@@ -187,6 +188,15 @@ impl<R: Registrar> Shared<R> {
             books.settle(self.desk());
         }
         Ok((books, sure))
+    }
+
+    /// The lock, to look and change nothing. False: there are changes that are not in the books yet.
+    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Books<R::Registration>>, bool), Unusable> {
+        if self.gate.is_forked() {
+            return Err(Unusable::Forked);
+        }
+        let books = self.books.lock().map_err(|_| Unusable::Broken)?;
+        Ok((books, !self.gate.is_draining()))
     }
 
     /// Waits for progress, at most so long; the lock is let go meanwhile. What was found before is out of date.

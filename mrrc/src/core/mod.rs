@@ -320,6 +320,12 @@ impl<P: Policy> Core<P> {
         self.regions.get(id).state() == State::Cached
     }
 
+    /// The pages and the rights of a region.
+    pub(crate) fn facts_of(&self, id: RegionId) -> (PageRange, Access) {
+        let region = self.regions.get(id);
+        (region.range(), region.access())
+    }
+
     /// The answer to the last request.
     pub(crate) fn outcome(&self) -> &Outcome {
         &self.outcome

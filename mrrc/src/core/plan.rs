@@ -77,13 +77,6 @@ impl<P: Policy> Core<P> {
         self.piece_together(ask, wanted, plan)
     }
 
-    /// As [`Core::survey`], but nothing moves: for who only wants to know.
-    pub(super) fn preview(&self, ask: &Ask, wanted: PageRange, plan: &mut Plan) {
-        plan.clear();
-        self.find_overlaps(ask, wanted, &mut plan.overlaps);
-        self.piece_together(ask, wanted, plan);
-    }
-
     /// What serves the request, what gives way and what is missing, from all that overlaps it.
     #[inline(always)]
     fn piece_together(&self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {

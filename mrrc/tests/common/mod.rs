@@ -15,20 +15,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The page that tests count from.
-pub const BASE: u64 = 0x1000;
+pub(crate) const BASE: u64 = 0x1000;
 
 /// Registers anything; what it returns says what was asked for.
 #[derive(Clone, Default)]
-pub struct Plain {
+pub(crate) struct Plain {
     made: Arc<AtomicU64>,
 }
 
 /// A registration of a [`Plain`].
 #[derive(Debug, PartialEq, Eq)]
-pub struct Made {
-    pub key: u64,
-    pub range: PageRange,
-    pub access: Access,
+pub(crate) struct Made {
+    pub(crate) key: u64,
+    pub(crate) range: PageRange,
+    pub(crate) access: Access,
 }
 
 // SAFETY: there is no device; keys are counted up.
@@ -56,43 +56,48 @@ unsafe impl Registrar for Plain {
     }
 }
 
-pub type Device = Model<Plain>;
+pub(crate) type Device = Model<Plain>;
 
-pub fn device() -> Device {
+pub(crate) fn device() -> Device {
     Model::over(Linear::PAPER, Plain::default())
 }
 
 /// No background, no environment, invalidated by hand.
-pub fn builder(device: &Device, pages: u64) -> Builder<Device> {
+pub(crate) fn builder(device: &Device, pages: u64) -> Builder<Device> {
     Cache::builder(device.clone()).capacity_pages(pages).monitor(Explicit).ignore_environment()
 }
 
-pub fn cache(device: &Device, pages: u64) -> Cache<Device> {
+pub(crate) fn cache(device: &Device, pages: u64) -> Cache<Device> {
     builder(device, pages).build().unwrap()
 }
 
 /// Pages counted from [`BASE`].
-pub fn range(start: u64, pages: u64) -> PageRange {
+pub(crate) fn range(start: u64, pages: u64) -> PageRange {
     PageRange::new(BASE + start, pages).unwrap()
 }
 
-pub fn address(start: u64) -> *const u8 {
+pub(crate) fn address(start: u64) -> *const u8 {
     ((BASE + start) * PAGE) as *const u8
 }
 
-pub fn ask<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64, access: Access) -> Result<Lease<R>, AcquireError> {
+pub(crate) fn ask<R: Registrar>(
+    cache: &Cache<R>,
+    start: u64,
+    pages: u64,
+    access: Access,
+) -> Result<Lease<R>, AcquireError> {
     // SAFETY: no transfer is made.
     unsafe { cache.acquire(address(start), (pages * PAGE) as usize, access) }
 }
 
 #[track_caller]
-pub fn take<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64) -> Lease<R> {
+pub(crate) fn take<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64) -> Lease<R> {
     ask(cache, start, pages, Access::LOCAL).unwrap()
 }
 
 /// Acquires it and lets it go; whether nothing was registered.
 #[track_caller]
-pub fn is_hit<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64) -> bool {
+pub(crate) fn is_hit<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64) -> bool {
     let before = cache.counters().attempts;
     drop(take(cache, start, pages));
     cache.counters().attempts == before
@@ -100,7 +105,7 @@ pub fn is_hit<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64) -> bool {
 
 /// Fills the cache with so many regions of so many pages each, one after the other from [`BASE`].
 #[track_caller]
-pub fn fill<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) {
+pub(crate) fn fill<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) {
     for region in 0..regions {
         drop(take(cache, region * pages, pages));
     }
@@ -108,12 +113,12 @@ pub fn fill<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) {
 
 /// Whether what [`fill`] registered is still there, every region of it.
 #[track_caller]
-pub fn all_hit<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) -> bool {
+pub(crate) fn all_hit<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) -> bool {
     (0..regions).all(|region| is_hit(cache, region * pages, pages))
 }
 
 /// The segments of a lease: first page and pages from [`BASE`], and the range of their registration.
-pub fn parts(lease: &Lease<Device>) -> Vec<(u64, u64, PageRange)> {
+pub(crate) fn parts(lease: &Lease<Device>) -> Vec<(u64, u64, PageRange)> {
     let part = |segment: mrrc::cache::Segment<'_, Made>| {
         let at = segment.address() as u64;
         assert_eq!((at % PAGE, segment.len() as u64 % PAGE), (0, 0), "whole pages");
@@ -123,10 +128,10 @@ pub fn parts(lease: &Lease<Device>) -> Vec<(u64, u64, PageRange)> {
 }
 
 /// Numbers that look random, the same each time.
-pub struct Numbers(pub u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,0 +1,302 @@
+//! Why a request would hit or miss: for whoever wonders where the time goes.
+//!
+//! An explanation is a look at the books. It decides and counts nothing: no region moves up, no change that a monitor
+//! left is dealt with, nothing is evicted. What it says is true at that moment, and may be out of date at the next.
+
+use super::Cache;
+use super::books::{Books, Entry};
+use super::error::Unusable;
+use crate::access::Access;
+use crate::coverage;
+use crate::invalidation::{Unwatched, Watch};
+use crate::policy::Matching;
+use crate::range::{PageRange, RangeError};
+use crate::registrar::Registrar;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What [`Cache::explain`] found, a sentence for each finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explanation {
+    findings: Vec<Finding>,
+}
+
+/// One reason.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Finding {
+    /// One region serves the request.
+    #[error("a hit: {region} is registered with {access} and contains it")]
+    Hit {
+        /// The region.
+        region: PageRange,
+        /// Its rights.
+        access: Access,
+    },
+    /// A region serves a part of the request.
+    #[error("{part} is registered, as part of {region}")]
+    Covered {
+        /// The pages of the request that it serves.
+        part: PageRange,
+        /// The region.
+        region: PageRange,
+    },
+    /// No region has these pages.
+    #[error("{part} is not registered")]
+    Missing {
+        /// The pages.
+        part: PageRange,
+    },
+    /// A region has these pages, with too few rights: they are registered anew.
+    #[error("{part} is registered as part of {region} without {lacking}, and is registered anew for that")]
+    Lacking {
+        /// The pages of the request.
+        part: PageRange,
+        /// The region.
+        region: PageRange,
+        /// The rights that are missing.
+        lacking: Access,
+    },
+    /// Somebody is registering these pages: the request waits for that.
+    #[error("{part} is being registered by another request, which this one would wait for")]
+    UnderWay {
+        /// The pages of the request.
+        part: PageRange,
+    },
+    /// Memory changed under a region, which is not used again.
+    #[error("{part} was registered and has changed since: the registration is not used again")]
+    Stale {
+        /// The pages of the request.
+        part: PageRange,
+    },
+    /// Pages were discarded here a moment ago.
+    #[error("nothing is cached in {part} for another {left:?}, because pages were discarded there")]
+    Barred {
+        /// The pages of the request.
+        part: PageRange,
+        /// For so long.
+        left: Duration,
+    },
+    /// The monitor would not hear of changes here.
+    #[error("{part} is registered for one lease at a time, as nobody would hear of changes: {why}")]
+    Unwatched {
+        /// The pages of the request.
+        part: PageRange,
+        /// The reason.
+        why: Unwatched,
+    },
+    /// A change of memory is being dealt with: no request is served without the cache's lock meanwhile.
+    #[error("a change of memory is being dealt with, and every request waits for that")]
+    Changing,
+    /// The policy keeps nothing.
+    #[error("the cache keeps nothing by its policy: every request is registered")]
+    NothingKept,
+    /// What is missing takes the place of others.
+    #[error("what is missing takes the place of others: {pages} pages and {regions} regions have to leave first")]
+    NoRoom {
+        /// Pages that have to leave.
+        pages: u64,
+        /// Regions that have to leave.
+        regions: u64,
+    },
+    /// The request alone is more than there may be.
+    #[error("it is refused: {needed} {unit} are needed, and {limit} is the limit")]
+    TooLarge {
+        /// How much it needs.
+        needed: u64,
+        /// How much there may be.
+        limit: u64,
+        /// Of what.
+        unit: &'static str,
+    },
+    /// The registrar does not grant such rights.
+    #[error("it is refused: the registrar does not grant {lacking}")]
+    NotGranted {
+        /// The rights that it does not grant.
+        lacking: Access,
+    },
+    /// The buffer is no range of memory.
+    #[error("it is refused: {0}")]
+    Range(RangeError),
+    /// The cache is of no use.
+    #[error("it is refused: {0}")]
+    Unusable(Unusable),
+}
+
+impl Explanation {
+    /// Whether the request would be served by what is registered.
+    pub fn is_hit(&self) -> bool {
+        self.findings.iter().all(|finding| matches!(finding, Finding::Hit { .. } | Finding::Covered { .. }))
+    }
+
+    /// All that was found.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+}
+
+/// A line for each finding.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, finding) in self.findings.iter().enumerate() {
+            f.write_str(if nth == 0 { "" } else { "\n" })?;
+            fmt::Display::fmt(finding, f)?;
+        }
+        Ok(())
+    }
+}
+
+impl<R: Registrar> Cache<R> {
+    /// Why [`Cache::acquire`] of this memory would hit or miss right now. Decides and counts nothing.
+    ///
+    /// ```
+    /// use mrrc::invalidation::Explicit;
+    /// use mrrc::registrar::model::Dummy;
+    /// use mrrc::{Access, Cache};
+    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let why = cache.explain(0x1000 as *const u8, 100, Access::LOCAL);
+    /// assert!(!why.is_hit());
+    /// assert_eq!(why.to_string(), "pages 0x1..0x2 (1 page) is not registered");
+    /// # Ok::<(), mrrc::BuildError>(())
+    /// ```
+    pub fn explain(&self, address: *const u8, length: usize, access: Access) -> Explanation {
+        let findings = match PageRange::of_bytes(address as u64, length as u64) {
+            Ok(range) => self.find_reasons(range.rounded_out(self.shared.terms.unit), access.with_read()),
+            Err(error) => vec![Finding::Range(error)],
+        };
+        Explanation { findings }
+    }
+
+    fn find_reasons(&self, range: PageRange, access: Access) -> Vec<Finding> {
+        let shared = &self.shared;
+        let terms = &shared.terms;
+        if shared.gate.is_forked() {
+            return vec![Finding::Unusable(Unusable::Forked)];
+        }
+        let lacking = access.difference(terms.rights);
+        if !lacking.is_empty() {
+            return vec![Finding::NotGranted { lacking }];
+        }
+        if let Some((needed, limit, unit)) = terms.excess(range) {
+            return vec![Finding::TooLarge { needed, limit, unit }];
+        }
+        let mut findings = Vec::new();
+        let (parts, gaps) = match shared.look() {
+            Ok((books, settled)) => {
+                if !settled {
+                    findings.push(Finding::Changing);
+                }
+                let seen = Seen::of(&books, range, access);
+                if let Some(hit) = seen.hit {
+                    findings.push(hit);
+                    return findings;
+                }
+                findings.extend(books.barred_for(range).map(|(part, left)| Finding::Barred { part, left }));
+                let (pages, regions) = seen.missing(&books, terms.capacity.pages, terms.capacity.regions);
+                if pages > 0 || regions > 0 {
+                    findings.push(Finding::NoRoom { pages, regions });
+                }
+                (seen.parts, seen.gaps)
+            }
+            Err(unusable) => return vec![Finding::Unusable(unusable)],
+        };
+        findings.splice(0..0, parts.into_iter().map(|(_, finding)| finding));
+        if !gaps.is_empty() && !terms.caches {
+            findings.push(Finding::NothingKept);
+        }
+        // With no lock held.
+        for part in gaps {
+            match shared.monitor.watch(part) {
+                Watch::Watched => shared.monitor.unwatch(part),
+                Watch::Unwatched(why) => findings.push(Finding::Unwatched { part, why }),
+            }
+        }
+        findings
+    }
+}
+
+/// What the books say of a range.
+struct Seen {
+    hit: Option<Finding>,
+    /// In the order of their addresses.
+    parts: Vec<(u64, Finding)>,
+    /// What would be registered.
+    gaps: Vec<PageRange>,
+    /// What would give way to that.
+    replaced: (u64, u64),
+}
+
+impl Seen {
+    fn of<T>(books: &Books<T>, range: PageRange, access: Access) -> Self {
+        let core = &books.core;
+        let mut ids = Vec::new();
+        core.for_each_overlap(range, |id| ids.push(id));
+        ids.sort_unstable();
+        ids.dedup();
+        let exact = core.scheme().matching == Matching::Exact;
+        let mut seen = Self { hit: None, parts: Vec::new(), gaps: Vec::new(), replaced: (0, 0) };
+        let (mut served, mut told) = (Vec::new(), Vec::new());
+        for id in ids {
+            let (region, has) = core.facts_of(id);
+            let Some(part) = region.intersection(range) else { continue };
+            if exact && region != range {
+                continue;
+            }
+            let is_whole = region.contains(range) && has.contains(access);
+            if has.class() != access.class() && !(is_whole && has.is_remote()) {
+                // Regions of the other class serve whole requests of their owner or none.
+                continue;
+            }
+            let finding = match books.entry(id) {
+                Entry::Vacant => continue,
+                Entry::Pending { stale: true, .. } | Entry::Standing { stale: true, .. } => Finding::Stale { part },
+                _ if !has.contains(access) => {
+                    seen.replaced = (seen.replaced.0 + region.pages(), seen.replaced.1 + 1);
+                    Finding::Lacking { part, region, lacking: access.difference(has) }
+                }
+                Entry::Pending { .. } => {
+                    served.push(region);
+                    Finding::UnderWay { part }
+                }
+                Entry::Standing { .. } => {
+                    served.push(region);
+                    if is_whole {
+                        seen.hit = Some(Finding::Hit { region, access: has });
+                    }
+                    Finding::Covered { part, region }
+                }
+            };
+            told.push(part);
+            seen.parts.push((part.start(), finding));
+        }
+        coverage::gaps(range, served.iter().copied(), &mut seen.gaps);
+        let mut untold = Vec::new();
+        coverage::gaps(range, told.into_iter(), &mut untold);
+        seen.parts.extend(untold.into_iter().map(|part| (part.start(), Finding::Missing { part })));
+        seen.parts.sort_by_key(|&(start, _)| start);
+        seen
+    }
+
+    /// Pages and regions that have to leave before the gaps fit, besides what gives way to them.
+    fn missing<T>(&self, books: &Books<T>, pages: u64, regions: u64) -> (u64, u64) {
+        let more: u64 = self.gaps.iter().map(|gap| gap.pages()).sum();
+        if more == 0 {
+            return (0, 0);
+        }
+        let core = &books.core;
+        let used = core.used_pages().saturating_sub(self.replaced.0) + more;
+        let named = core.used_regions().saturating_sub(self.replaced.1) + self.gaps.len() as u64;
+        (used.saturating_sub(pages), named.saturating_sub(regions))
+    }
+}
+
+impl<T> Books<T> {
+    /// Where in the range nothing is cached, and for how long.
+    fn barred_for(&self, range: PageRange) -> impl Iterator<Item = (PageRange, Duration)> {
+        let now = Instant::now();
+        self.barred.iter().filter_map(move |&(barred, until)| {
+            let left = until.saturating_duration_since(now);
+            barred.intersection(range).filter(|_| !left.is_zero()).map(|part| (part, left))
+        })
+    }
+}

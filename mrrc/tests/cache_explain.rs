@@ -1,0 +1,197 @@
+//! `explain` says why, and changes nothing.
+
+#![allow(unsafe_code, reason = "leases are acquired for no transfer")]
+
+mod common;
+
+use common::*;
+use mrrc::cache::{Explanation, Finding};
+use mrrc::cost::Linear;
+use mrrc::invalidation::Unwatched;
+use mrrc::registrar::model::{AddressSpace, Event, FakeMonitor, FakeNic, Gate, Model, Stage};
+use mrrc::registrar::{Limits, Registrar};
+use mrrc::{Access, Cache, PAGE, RangeError};
+use std::thread;
+use std::time::Duration;
+
+const REMOTE: Access = Access::LOCAL.union(Access::REMOTE_READ);
+
+fn explain<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64, access: Access) -> Explanation {
+    let before = (cache.counters(), cache.usage());
+    let explanation = cache.explain(address(start), (pages * PAGE) as usize, access);
+    assert_eq!((cache.counters(), cache.usage()), before, "nothing is decided or counted");
+    assert_eq!(explanation.to_string().lines().count(), explanation.findings().len(), "{explanation}");
+    explanation
+}
+
+#[track_caller]
+fn says<R: Registrar>(cache: &Cache<R>, start: u64, pages: u64, access: Access, findings: &[Finding]) {
+    assert_eq!(explain(cache, start, pages, access).findings(), findings);
+}
+
+#[test]
+fn a_hit_names_its_region() {
+    let cache = cache(&device(), 64);
+    drop(take(&cache, 0, 8));
+    drop(ask(&cache, 20, 4, REMOTE).unwrap());
+    says(&cache, 2, 3, Access::LOCAL, &[Finding::Hit { region: range(0, 8), access: Access::LOCAL }]);
+    says(&cache, 20, 4, Access::LOCAL_READ, &[Finding::Hit { region: range(20, 4), access: REMOTE }]);
+    assert!(explain(&cache, 2, 3, Access::LOCAL).is_hit());
+}
+
+#[test]
+fn parts_are_told_in_their_order() {
+    let cache = cache(&device(), 64);
+    drop((take(&cache, 2, 2), take(&cache, 4, 4)));
+    let covered = |start, pages| Finding::Covered { part: range(start, pages), region: range(start, pages) };
+    let missing = |start, pages| Finding::Missing { part: range(start, pages) };
+    says(&cache, 0, 10, Access::LOCAL, &[missing(0, 2), covered(2, 2), covered(4, 4), missing(8, 2)]);
+    says(&cache, 2, 6, Access::LOCAL, &[covered(2, 2), covered(4, 4)]);
+    assert!(explain(&cache, 2, 6, Access::LOCAL).is_hit() && !explain(&cache, 0, 10, Access::LOCAL).is_hit());
+}
+
+#[test]
+fn rights_that_a_region_lacks_are_named() {
+    let cache = cache(&device(), 64);
+    drop(ask(&cache, 0, 8, REMOTE).unwrap());
+    let lacking = Finding::Lacking { part: range(2, 2), region: range(0, 8), lacking: Access::REMOTE_WRITE };
+    says(&cache, 2, 2, REMOTE | Access::REMOTE_WRITE, &[lacking]);
+    // A local region is of another class: to a peer it is nothing.
+    drop(take(&cache, 20, 4));
+    says(&cache, 20, 4, REMOTE, &[Finding::Missing { part: range(20, 4) }]);
+}
+
+#[test]
+fn what_is_refused_is_said_to_be() {
+    let device = device();
+    device.grant(Access::LOCAL);
+    device.limit(Limits { region_pages: Some(8), regions: Some(4), ..Limits::NONE });
+    let cache = builder(&device, 64).max_segments(2).build().unwrap();
+    says(&cache, 0, 1, Access::REMOTE_READ, &[Finding::NotGranted { lacking: Access::REMOTE_READ }]);
+    says(&cache, 0, 65, Access::LOCAL, &[Finding::TooLarge { needed: 65, limit: 64, unit: "pages" }]);
+    says(&cache, 0, 17, Access::LOCAL, &[Finding::TooLarge { needed: 3, limit: 2, unit: "segments" }]);
+    says(&cache, 0, 0, Access::LOCAL, &[Finding::Range(RangeError::Empty { start: BASE * PAGE })]);
+    assert_eq!(cache.explain(std::ptr::null(), 1, Access::LOCAL).findings().len(), 1);
+}
+
+#[test]
+fn who_would_have_to_leave_is_counted() {
+    let cache = builder(&device(), 64).max_regions(16).build().unwrap();
+    fill(&cache, 15, 4);
+    says(&cache, 100, 4, Access::LOCAL, &[Finding::Missing { part: range(100, 4) }]);
+    drop(take(&cache, 60, 4));
+    let missing = Finding::Missing { part: range(100, 4) };
+    says(&cache, 100, 4, Access::LOCAL, &[missing, Finding::NoRoom { pages: 4, regions: 1 }]);
+}
+
+#[test]
+fn a_registration_under_way_is_seen() {
+    let (device, gate) = (device(), Gate::closed());
+    let held = gate.clone();
+    device.on_call(move |event| {
+        if matches!(event, Event::Registering { .. }) {
+            held.pass();
+        }
+    });
+    let cache = cache(&device, 64);
+    thread::scope(|threads| {
+        let miss = threads.spawn(|| drop(take(&cache, 4, 4)));
+        gate.await_waiting(1);
+        let missing = Finding::Missing { part: range(0, 4) };
+        says(&cache, 0, 8, Access::LOCAL, &[missing.clone(), Finding::UnderWay { part: range(4, 4) }]);
+        cache.invalidate(address(4), 1).unwrap();
+        says(&cache, 0, 4, Access::LOCAL, &[missing]);
+        gate.open();
+        miss.join().unwrap();
+    });
+}
+
+type Faked = Cache<Model<FakeNic>>;
+
+fn faked(monitor: &FakeMonitor, space: &AddressSpace, bar: Duration) -> Faked {
+    let device = Model::over(Linear::PAPER, FakeNic::new(space));
+    let builder = Cache::builder(device).capacity_pages(64).monitor(monitor.clone()).discard_bar(bar);
+    builder.background(false).ignore_environment().build().unwrap()
+}
+
+#[test]
+fn what_the_monitor_refuses_is_said_with_its_reason() {
+    let space = AddressSpace::new(64);
+    space.map(range(0, 32)).unwrap();
+    let monitor = FakeMonitor::inline(&space);
+    monitor.refuse(range(8, 4), Unwatched::File);
+    let cache = faked(&monitor, &space, Duration::ZERO);
+    let before = monitor.watches();
+    let why = Finding::Unwatched { part: range(8, 2), why: Unwatched::File };
+    says(&cache, 8, 2, Access::LOCAL, &[Finding::Missing { part: range(8, 2) }, why]);
+    assert!(explain(&cache, 8, 2, Access::LOCAL).to_string().contains("truncation"));
+    says(&cache, 0, 2, Access::LOCAL, &[Finding::Missing { part: range(0, 2) }]);
+    let after = monitor.watches();
+    assert_eq!(after.0 - after.1, before.0 - before.1, "no watch is left behind");
+}
+
+#[test]
+fn a_barred_range_says_for_how_long() {
+    let space = AddressSpace::new(64);
+    space.map(range(0, 32)).unwrap();
+    let monitor = FakeMonitor::inline(&space);
+    let cache = faked(&monitor, &space, Duration::from_secs(1000));
+    drop(take(&cache, 0, 8));
+    space.discard(range(2, 2)).unwrap();
+    let explanation = explain(&cache, 0, 8, Access::LOCAL);
+    let [Finding::Missing { part }, Finding::Barred { part: barred, left }] = explanation.findings() else {
+        panic!("{explanation}")
+    };
+    assert_eq!((*part, *barred), (range(0, 8), range(2, 2)));
+    assert!(*left > Duration::from_secs(900) && *left <= Duration::from_secs(1000));
+}
+
+#[test]
+fn a_change_that_is_being_dealt_with_is_seen() {
+    let space = AddressSpace::new(64);
+    space.map(range(0, 32)).unwrap();
+    let monitor = FakeMonitor::stepped(&space);
+    let cache = faked(&monitor, &space, Duration::ZERO);
+    drop(take(&cache, 0, 4));
+    drop(take(&cache, 8, 4));
+    let gate = Gate::closed();
+    let held = gate.clone();
+    monitor.on_stage(move |stage| {
+        if stage == Stage::Applied {
+            held.pass();
+        }
+    });
+    thread::scope(|threads| {
+        threads.spawn(|| space.unmap(range(0, 4)));
+        monitor.await_pending(1);
+        let stepping = threads.spawn(|| monitor.step());
+        gate.await_waiting(1);
+        let explanation = cache.explain(address(0), 4 * PAGE as usize, Access::LOCAL);
+        let other = cache.explain(address(8), 1, Access::LOCAL);
+        gate.open();
+        stepping.join().unwrap();
+        let unmapped = Finding::Unwatched { part: range(0, 4), why: Unwatched::Unmapped };
+        let expected = [Finding::Stale { part: range(0, 4) }, Finding::Changing, unmapped];
+        assert_eq!(explanation.findings(), expected);
+        assert!(!other.is_hit(), "every request waits for it");
+    });
+    assert!(explain(&cache, 8, 4, Access::LOCAL).is_hit());
+}
+
+#[test]
+fn what_is_explained_as_a_hit_is_one_and_what_is_not_is_not() {
+    let device = device();
+    let cache = cache(&device, 64);
+    let mut numbers = Numbers(3);
+    let (mut hits, mut misses) = (0, 0);
+    for _ in 0..2000 {
+        let (start, pages) = (numbers.below(100), numbers.below(8) + 1);
+        let access = [Access::LOCAL_READ, Access::LOCAL, REMOTE][numbers.below(3) as usize];
+        let told = explain(&cache, start, pages, access).is_hit();
+        let before = device.counts().reg_attempts;
+        drop(ask(&cache, start, pages, access).unwrap());
+        assert_eq!(told, device.counts().reg_attempts == before, "{start} {pages} {access}");
+        *(if told { &mut hits } else { &mut misses }) += 1;
+    }
+    assert!(hits > 100 && misses > 100);
+}
