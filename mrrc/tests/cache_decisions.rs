@@ -2,7 +2,8 @@
 //!
 //! The statement: drive a cache from one thread that drops each lease before its next request, and beside it a bare
 //! [`Core`] in which a request that one region contains only leaves a mark on that region, and in which the marked
-//! regions move up, in the order of their numbers, each once, when the core asks for them before *full*. Then both
+//! regions move up, in the order of their numbers, each as often as it was hit but no more often than the policy can
+//! tell apart, when the core asks for them before *full*. Then both
 //! answer alike, request by request, and end with the same counters. So the concurrent cache differs from the exact
 //! core in nothing but the recency of hits between two evictions, and where there are none it does not differ at all.
 
@@ -10,10 +11,10 @@ mod common;
 
 use common::*;
 use mrrc::core::{Ask, Core, Holders};
-use mrrc::policy::{Granule, Keeps, Matching, Overlap, PolicyKind};
+use mrrc::policy::{Granule, Keeps, Matching, Overlap, Policy, PolicyKind};
 use mrrc::{Access, Config, Counters, PAGE, PageRange, RegionId, Segment};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 const CAPACITY: u64 = 64;
 
@@ -33,8 +34,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Knows no holders; hands over marks.
-#[derive(Default)]
-struct Marks(BTreeSet<RegionId>);
+struct Marks {
+    of: BTreeMap<RegionId, u32>,
+    /// What the policy can tell apart.
+    most: u32,
+}
 
 impl Holders for Marks {
     fn hold_back(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
@@ -42,7 +46,9 @@ impl Holders for Marks {
     fn stay(&mut self, _: &[RegionId]) {}
 
     fn touched(&mut self, touched: &mut Vec<RegionId>) {
-        touched.extend(std::mem::take(&mut self.0));
+        for (id, uses) in std::mem::take(&mut self.of) {
+            touched.extend((0..uses).map(|_| id));
+        }
     }
 }
 
@@ -65,7 +71,8 @@ impl Reference {
             self.hits.subset += u64::from(!whole);
             self.hits.pages += range.pages();
             self.hits.hit_pages += range.pages();
-            self.marks.0.insert(id);
+            let uses = self.marks.of.entry(id).or_default();
+            *uses = (*uses + 1).min(self.marks.most);
             return Vec::new();
         }
         let outcome = self.core.ask(&Ask { access, ..Ask::new(range) }, &mut self.marks).unwrap();
@@ -73,7 +80,7 @@ impl Reference {
             outcome.segments().iter().copied().filter(|part| matches!(part, Segment::Gap { .. })).collect();
         for id in gaps.iter().filter_map(Segment::region) {
             // Held while it is registered; a new region has no mark.
-            self.marks.0.remove(&id);
+            self.marks.of.remove(&id);
             self.core.hold(id);
         }
         gaps.iter().filter_map(Segment::region).for_each(|id| _ = self.core.release(id));
@@ -96,7 +103,8 @@ fn compare(policy: PolicyKind, steps: &[Step], exact: bool) -> (Counters, Counte
     let config = Config { policy, max_regions: Some(CAPACITY), ..Config::new(CAPACITY) };
     let core = config.build().unwrap();
     let exact = exact || core.scheme().matching == Matching::Exact;
-    let mut reference = Reference { core, marks: Marks::default(), hits: Counters::default(), exact };
+    let marks = Marks { of: BTreeMap::new(), most: policy.build(&config).most_uses() };
+    let mut reference = Reference { core, marks, hits: Counters::default(), exact };
     let device = device();
     let cache = builder(&device, CAPACITY).config(config).build().unwrap();
     for (at, &step) in steps.iter().enumerate() {
