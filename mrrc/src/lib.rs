@@ -76,8 +76,8 @@
 //!   ([`max_segments`](cache::Builder::max_segments) bounds that).
 //! * **Monitor**: a registration means pages, a program means addresses. By default userfaultfd tells the cache
 //!   what is unmapped, moved or discarded, for a price at each unmapping of memory that was acquired;
-//!   [`invalidation`] says what it cannot see. With [`invalidation::Explicit`] the program tells, by [`Cache::invalidate`],
-//!   before it unmaps.
+//!   [`invalidation`] says what it cannot see. With [`invalidation::Explicit`] the program tells, by
+//!   [`Cache::invalidate`], before it unmaps.
 //! * **Environment**: whoever runs the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
 //!   [more](cache::Builder); they win over what the program says.
 //!
