@@ -21,7 +21,7 @@
 //! RUSTFLAGS="--cfg mrrc_torture_no_gate" cargo test --release -p mrrc --test torture --target-dir target/no-gate
 //! ```
 
-#![cfg(all(feature = "io-uring", target_os = "linux"))]
+#![cfg(all(feature = "io-uring", target_os = "linux", not(any(loom, shuttle))))]
 #![allow(unsafe_code, reason = "memory is mapped, unmapped and submitted to the kernel by address")]
 
 mod handed_over;
