@@ -13,7 +13,7 @@ use mrrc::cache::Unusable;
 use mrrc::registrar::model::{AddressSpace, Event, FakeMonitor, Gate};
 use mrrc::{Access, AcquireError, Cache, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// One test at a time: a raw clone beside other threads may find their allocator's locks held.
@@ -154,6 +154,16 @@ fn locks_that_others_held_at_the_fork_are_not_waited_for() {
     let device = device();
     let cache = builder(&device, 64).histograms(true).build().unwrap();
     fill(&cache, 4, 4);
+    // Many threads' slots, so that reading them takes a while.
+    let all = Barrier::new(100);
+    thread::scope(|threads| {
+        for _ in 0..100 {
+            threads.spawn(|| {
+                drop(take(&cache, 0, 4));
+                all.wait();
+            });
+        }
+    });
     let stop = AtomicBool::new(false);
     thread::scope(|threads| {
         for number in 0..2 {
