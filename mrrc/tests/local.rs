@@ -360,6 +360,17 @@ fn a_bad_address_costs_one_attempt_and_nobody_its_place() {
 }
 
 #[test]
+fn what_the_registrar_refuses_for_good_is_tried_once_and_nobody_leaves_for_it() {
+    let device = model();
+    let cache = cache(device.clone(), 8);
+    drop(acquire(&cache, pages(10, 4)).unwrap());
+    device.fail_register(Fault::within(pages(100, 1), libc::EFAULT));
+    let error = acquire(&cache, pages(100, 2)).unwrap_err();
+    assert!(matches!(error, AcquireError::Register { attempts: 1, .. }), "{error}");
+    assert_eq!((device.counts().reg_attempts, device.counts().dereg_attempts, cache.usage().regions), (2, 0, 1));
+}
+
+#[test]
 fn what_was_registered_before_a_gap_failed_stays_and_the_rest_is_taken_back() {
     let device = model();
     let cache = cache(device.clone(), 64);
