@@ -439,6 +439,15 @@ fn the_background_deregisters_what_leaves_and_ends_when_it_is_told() {
     });
 }
 
+#[test]
+fn an_idle_background_hears_of_the_end() {
+    explore(|| {
+        let Field { cache, .. } = Field::with(6, |builder| builder.background(true));
+        cache.warm(address(10), bytes(1), Access::LOCAL).unwrap();
+        drop(cache);
+    });
+}
+
 /// A change of memory that userfaultfd would report, and accesses to it by a device that knows which pages
 /// the address leads to.
 fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&AddressSpace)) {
