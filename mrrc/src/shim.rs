@@ -13,7 +13,7 @@ pub(crate) use std::{sync, thread};
 pub(crate) use loom::thread_local;
 
 #[cfg(shuttle)]
-pub(crate) use shuttle::{sync, thread, thread_local};
+pub(crate) use shuttle::{sync, thread_local};
 
 /// What loom lacks, besides what it has.
 #[cfg(loom)]
@@ -22,10 +22,13 @@ pub(crate) mod sync {
     pub(crate) use std::sync::{PoisonError, TryLockError};
 }
 
-/// What loom lacks, besides what it has.
-#[cfg(loom)]
+/// Loom has no `sleep`, and shuttle's lets nobody else have a turn.
+#[cfg(any(loom, shuttle))]
 pub(crate) mod thread {
+    #[cfg(loom)]
     pub(crate) use loom::thread::*;
+    #[cfg(shuttle)]
+    pub(crate) use shuttle::thread::*;
 
     pub(crate) fn sleep(_: std::time::Duration) {
         yield_now();

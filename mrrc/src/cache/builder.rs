@@ -394,6 +394,8 @@ pub(super) fn end<R: Registrar>(cache: &mut Cache<R>) {
             std::mem::forget(thread);
         } else {
             shared.stopping.store(true, std::sync::atomic::Ordering::Release);
+            // Under the lock once: a background that did not see it there is waiting by now, and hears.
+            drop(shared.lock_now());
             shared.work.notify_all();
             _ = thread.join();
         }

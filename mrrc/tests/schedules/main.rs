@@ -1,0 +1,531 @@
+//! The whole cache under shuttle: the code that ships, in thousands of schedules of a few threads.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg shuttle" cargo test -p mrrc --release --test schedules
+//! ```
+//!
+//! | variable | |
+//! | --- | --- |
+//! | `SCHEDULES` | schedules of each test; the default takes some seconds in all |
+//! | `SHUTTLE_RANDOM_SEED` | the seed that a failure printed: the same schedules again |
+//! | `SHUTTLE_REPLAY` | the schedule that a failure printed: that one alone, with the name of the test |
+//!
+//! Under shuttle a thread has two slots, so that leases are counted too; short waits are over as soon as others had
+//! a turn, and long ones never end by themselves: who is not told stands still, and shuttle says so.
+#![cfg(shuttle)]
+#![allow(unsafe_code, reason = "acquiring is unsafe; there is no memory here")]
+
+mod ledger;
+
+use ledger::{Ledger, address, bytes};
+use mrrc::cache::{Acquiring, Builder};
+use mrrc::invalidation::Explicit;
+use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Transfer};
+use mrrc::{Access, AcquireError, Cache, Lease, PageRange};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::mpsc;
+use shuttle::{Runner, thread};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SCHEDULES: usize = 1_000;
+/// Threads are preempted so often in the schedules of the second kind.
+const PREEMPTIONS: usize = 3;
+
+/// Runs a test in many schedules: random ones, and such with few preemptions in unlikely places.
+fn explore(test: fn()) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 18;
+    if let Ok(schedule) = std::env::var("SHUTTLE_REPLAY") {
+        return shuttle::replay(test, &schedule);
+    }
+    let schedules = std::env::var("SCHEDULES").map_or(SCHEDULES, |text| text.parse().expect("SCHEDULES is a number"));
+    Runner::new(RandomScheduler::new(schedules), config.clone()).run(test);
+    Runner::new(PctScheduler::new(PREEMPTIONS, schedules), config).run(test);
+}
+
+fn range(start: u64, pages: u64) -> PageRange {
+    PageRange::new(start, pages).unwrap()
+}
+
+fn builder(ledger: &Ledger, capacity: u64) -> Builder<Ledger> {
+    Cache::builder(ledger.clone()).ignore_environment().capacity_pages(capacity).monitor(Explicit)
+}
+
+/// A cache and its registrar, shared by the threads of a test.
+#[derive(Clone)]
+struct Field {
+    ledger: Ledger,
+    cache: Arc<Cache<Ledger>>,
+}
+
+impl Field {
+    fn new(capacity: u64) -> Self {
+        Self::with(capacity, |builder| builder)
+    }
+
+    fn with(capacity: u64, settings: impl FnOnce(Builder<Ledger>) -> Builder<Ledger>) -> Self {
+        let ledger = Ledger::new(capacity);
+        let cache = settings(builder(&ledger, capacity)).build().unwrap();
+        Self { ledger, cache: Arc::new(cache) }
+    }
+
+    fn acquire(&self, start: u64, pages: u64, access: Access) -> Result<Lease<Ledger>, AcquireError> {
+        // SAFETY: nothing is ever transferred.
+        unsafe { self.cache.acquire(address(start), bytes(pages), access) }
+    }
+
+    fn begin(&self, start: u64, pages: u64) -> Result<Acquiring<'_, Ledger>, AcquireError> {
+        // SAFETY: nothing is ever transferred.
+        unsafe { self.cache.begin(address(start), bytes(pages), Access::LOCAL) }
+    }
+
+    /// Acquires, uses and drops a lease.
+    fn try_use(&self, start: u64, pages: u64, access: Access) -> Result<(), AcquireError> {
+        let before = self.ledger.before();
+        let lease = self.acquire(start, pages, access)?;
+        let using = self.ledger.using(&lease, access, &before);
+        self.ledger.step();
+        drop(using);
+        Ok(())
+    }
+
+    fn use_pages(&self, start: u64, pages: u64) {
+        self.try_use(start, pages, Access::LOCAL).unwrap();
+    }
+
+    fn invalidate(&self, start: u64, pages: u64) {
+        self.ledger.invalidate(&self.cache, range(start, pages));
+    }
+
+    fn spawn(&self, work: impl FnOnce(&Self) + Send + 'static) -> thread::JoinHandle<()> {
+        let field = self.clone();
+        thread::spawn(move || work(&field))
+    }
+
+    /// The threads are through and all leases dropped: everything can go, and does. Returns the attempts to register.
+    fn end(self) -> u64 {
+        let Self { ledger, cache } = self;
+        let counters = cache.counters();
+        assert_eq!(counters.attempts, ledger.attempts());
+        // Some registrars need to be asked twice.
+        for _ in 0..3 {
+            cache.flush().unwrap();
+        }
+        let usage = cache.usage();
+        assert_eq!((usage.pages, usage.regions, usage.leaving, usage.parked, usage.lent), (0, 0, 0, 0, 0));
+        assert_eq!(ledger.pages(), 0, "registered still");
+        let cache = Arc::into_inner(cache).expect("the threads are through");
+        drop(cache);
+        counters.attempts
+    }
+}
+
+fn join<T>(threads: impl IntoIterator<Item = thread::JoinHandle<T>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn who_misses_the_same_pages_waits_for_one_registration() {
+    explore(|| {
+        let field = Field::new(8);
+        join([0, 1, 2].map(|_| {
+            field.spawn(|field| {
+                field.use_pages(10, 2);
+                field.use_pages(11, 1);
+            })
+        }));
+        assert_eq!(field.end(), 1);
+    });
+}
+
+#[test]
+fn requests_that_overlap_never_wait_for_each_other_in_a_circle() {
+    explore(|| {
+        let field = Field::new(8);
+        join([(10, 3), (12, 3), (11, 2)].map(|(start, pages)| {
+            field.spawn(move |field| {
+                field.use_pages(start, pages);
+                field.use_pages(24 - start, 2);
+            })
+        }));
+        field.end();
+    });
+}
+
+#[test]
+fn what_is_evicted_is_in_no_lease() {
+    explore(|| {
+        // A request looks at one region after the other, so it can meet the other thread's one lease twice.
+        let field = Field::with(4, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        join([10, 20].map(|start| {
+            field.spawn(move |field| {
+                for round in 0..4 {
+                    field.use_pages(start + 2 * (round % 3), 2);
+                    field.use_pages(30, 1);
+                }
+            })
+        }));
+        field.end();
+    });
+}
+
+#[test]
+fn who_finds_everything_in_use_waits_for_leases_to_end_or_is_told() {
+    explore(|| {
+        let field = Field::with(4, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        join([10, 20, 30].map(|start| {
+            field.spawn(move |field| {
+                field.use_pages(start, 3);
+                field.use_pages(start + 1, 3);
+            })
+        }));
+        field.end();
+
+        let field = Field::new(4);
+        join([10, 20].map(|start| {
+            field.spawn(move |field| match field.try_use(start, 3, Access::LOCAL) {
+                Ok(()) | Err(AcquireError::AllInUse { .. }) => {}
+                Err(other) => panic!("{other}"),
+            })
+        }));
+        field.end();
+    });
+}
+
+#[test]
+fn no_request_that_begins_after_an_invalidation_is_served_by_what_was_before() {
+    explore(|| {
+        let field = Field::new(8);
+        let users = [(10, 2), (11, 2)].map(|(start, pages)| {
+            field.spawn(move |field| {
+                for _ in 0..3 {
+                    field.use_pages(start, pages);
+                }
+            })
+        });
+        field.invalidate(11, 1);
+        field.use_pages(11, 1);
+        field.invalidate(10, 3);
+        field.use_pages(10, 1);
+        join(users);
+        field.end();
+    });
+}
+
+#[test]
+fn evictions_and_invalidations_together() {
+    explore(|| {
+        let field = Field::with(6, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let users = [10, 12].map(|start| {
+            field.spawn(move |field| {
+                for round in 0..3 {
+                    field.use_pages(start + round, 3);
+                }
+            })
+        });
+        let changer = field.spawn(|field| {
+            for start in [12, 10, 14] {
+                field.invalidate(start, 2);
+            }
+        });
+        join(users);
+        join([changer]);
+        field.end();
+    });
+}
+
+#[test]
+fn one_bad_address_is_nobody_elses_error() {
+    explore(|| {
+        let field = Field::new(16);
+        field.ledger.refuse(range(14, 1));
+        let good = [(10, 3), (12, 2)].map(|(start, pages)| field.spawn(move |field| field.use_pages(start, pages)));
+        let bad = [(12, 4), (10, 6)].map(|(start, pages)| {
+            field.spawn(move |field| match field.try_use(start, pages, Access::LOCAL) {
+                Err(AcquireError::Register { attempts: 1, source, .. }) => {
+                    assert_eq!(source.raw_os_error(), Some(libc::EFAULT));
+                }
+                other => panic!("{other:?}"),
+            })
+        });
+        join(good);
+        join(bad);
+        field.end();
+    });
+}
+
+#[test]
+fn where_the_system_is_out_of_something_room_is_made() {
+    explore(|| {
+        let field = Field::new(8);
+        field.use_pages(30, 2);
+        field.ledger.exhaust(2);
+        join([10, 11, 20].map(|start| {
+            field.spawn(move |field| match field.try_use(start, 2, Access::LOCAL) {
+                // Where nothing can be freed the first failure is the last.
+                Ok(()) | Err(AcquireError::Register { .. }) => {}
+                Err(other) => panic!("{other}"),
+            })
+        }));
+        field.end();
+    });
+}
+
+#[test]
+fn what_cannot_be_deregistered_is_tried_again_and_counted_meanwhile() {
+    explore(|| {
+        let field = Field::new(6);
+        field.ledger.refuse_to_deregister(2);
+        let users = [10, 20].map(|start| {
+            field.spawn(move |field| {
+                for round in 0..3 {
+                    match field.try_use(start + 2 * round, 2, Access::LOCAL) {
+                        Ok(()) | Err(AcquireError::AllInUse { .. }) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            })
+        });
+        let reaper = field.spawn(|field| {
+            field.invalidate(10, 20);
+            field.cache.reap().unwrap();
+        });
+        join(users);
+        join([reaper]);
+        field.end();
+    });
+}
+
+/// A thread has two slots here, so the third lease is counted.
+#[test]
+fn leases_beyond_the_slots_end_on_whatever_thread() {
+    explore(|| {
+        let field = Field::with(8, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let (give, take) = mpsc::channel();
+        let taker = field.spawn(move |field| {
+            let before = field.ledger.before();
+            for start in [10, 10, 12, 10] {
+                let before = field.ledger.before();
+                give.send((before, field.acquire(start, 2, Access::LOCAL).unwrap())).unwrap();
+            }
+            let last = field.acquire(13, 1, Access::LOCAL).unwrap();
+            drop(field.ledger.using(&last, Access::LOCAL, &before));
+        });
+        let dropper = field.spawn(move |field| {
+            for (before, lease) in take {
+                let using = field.ledger.using(&lease, Access::LOCAL, &before);
+                field.ledger.step();
+                drop(using);
+            }
+        });
+        let other = field.spawn(|field| {
+            field.use_pages(20, 3);
+            field.invalidate(10, 2);
+            field.use_pages(22, 3);
+        });
+        join([taker, dropper, other]);
+        field.end();
+    });
+}
+
+#[test]
+fn a_cache_that_is_dropped_leaves_leases_what_they_have() {
+    explore(|| {
+        let ledger = Ledger::new(8);
+        let field = Field { ledger: ledger.clone(), cache: Arc::new(builder(&ledger, 8).build().unwrap()) };
+        let leases =
+            [(10, 2), (20, 1), (10, 1)].map(|(start, pages)| field.acquire(start, pages, Access::LOCAL).unwrap());
+        let users: Vec<_> = { leases }
+            .into_iter()
+            .map(|lease| {
+                let (ledger, before) = (ledger.clone(), ledger.before());
+                thread::spawn(move || {
+                    let using = ledger.using(&lease, Access::LOCAL, &before);
+                    ledger.step();
+                    drop(using);
+                })
+            })
+            .collect();
+        drop(field);
+        join(users);
+        let mut turns = 0;
+        while ledger.pages() > 0 {
+            turns += 1;
+            assert!(turns < 10_000, "{} pages are registered still", ledger.pages());
+            thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn rights_that_are_asked_for_are_had_and_no_page_is_lost() {
+    explore(|| {
+        let field = Field::with(12, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let asks =
+            [(10, 3, Access::LOCAL), (11, 1, Access::LOCAL | Access::REMOTE_READ), (10, 2, Access::REMOTE_WRITE)];
+        join(asks.map(|(start, pages, access)| {
+            field.spawn(move |field| {
+                field.try_use(start, pages, access).unwrap();
+                field.try_use(11, 2, access).unwrap();
+                field.use_pages(10, 3);
+            })
+        }));
+        field.end();
+    });
+}
+
+#[test]
+fn one_key_for_all_merges_what_there_is() {
+    explore(|| {
+        let field = Field::with(12, |builder| builder.max_segments(1).wait_for_room(Duration::from_secs(100)));
+        join([(10, 2), (11, 3), (12, 1)].map(|(start, pages)| {
+            field.spawn(move |field| {
+                let before = field.ledger.before();
+                let lease = field.acquire(start, pages, Access::LOCAL).unwrap();
+                assert_eq!(lease.segments().count(), 1);
+                let using = field.ledger.using(&lease, Access::LOCAL, &before);
+                field.ledger.step();
+                drop(using);
+                drop(lease);
+                field.use_pages(11, 1);
+            })
+        }));
+        field.end();
+    });
+}
+
+#[test]
+fn what_is_begun_and_given_up_is_registered_by_who_waited_for_it() {
+    explore(|| {
+        let field = Field::new(8);
+        let giver = field.spawn(|field| {
+            let begun = field.begin(10, 2).unwrap();
+            field.ledger.step();
+            drop(begun);
+        });
+        let finisher = field.spawn(|field| {
+            let before = field.ledger.before();
+            let begun = field.begin(11, 2).unwrap();
+            field.ledger.step();
+            let lease = begun.finish().unwrap();
+            drop(field.ledger.using(&lease, Access::LOCAL, &before));
+        });
+        let waiter = field.spawn(|field| field.use_pages(10, 3));
+        join([giver, finisher, waiter]);
+        field.end();
+    });
+}
+
+#[test]
+fn the_background_deregisters_what_leaves_and_ends_when_it_is_told() {
+    explore(|| {
+        let settings = |builder: Builder<_>| builder.background(true).wait_for_room(Duration::from_secs(100));
+        let field = Field::with(6, settings);
+        let users = [10, 20].map(|start| {
+            field.spawn(move |field| {
+                for round in 0..2 {
+                    field.use_pages(start + 2 * round, 3);
+                }
+            })
+        });
+        field.invalidate(10, 4);
+        join(users);
+        let Field { ledger, cache } = field;
+        drop(cache);
+        assert_eq!(ledger.pages(), 0, "registered still");
+    });
+}
+
+#[test]
+fn an_idle_background_hears_of_the_end() {
+    explore(|| {
+        let Field { cache, .. } = Field::with(6, |builder| builder.background(true));
+        cache.warm(address(10), bytes(1), Access::LOCAL).unwrap();
+        drop(cache);
+    });
+}
+
+/// A change of memory that userfaultfd would report, and accesses to it by a device that knows which pages
+/// the address leads to.
+fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&AddressSpace)) {
+    let space = AddressSpace::new(64);
+    space.map(range(10, 4)).unwrap();
+    let nic = FakeNic::new(&space);
+    let cache = Cache::builder(nic.clone())
+        .ignore_environment()
+        .capacity_pages(8)
+        .wait_for_room(Duration::from_secs(100))
+        .discard_bar(Duration::from_secs(100))
+        .monitor(monitor(&space))
+        .build()
+        .unwrap();
+    let cache = Arc::new(cache);
+    let access = |cache: &Cache<FakeNic>, start: u64, pages: u64| {
+        let nic = cache.registrar();
+        let began = nic.space().begin();
+        // SAFETY: the device is not one.
+        match unsafe { cache.acquire(address(start), bytes(pages), Access::LOCAL) } {
+            Ok(lease) => {
+                for segment in lease.segments() {
+                    let (key, at) = (segment.registration().key(), segment.address() as u64);
+                    nic.perform(&Transfer::read(key, at, segment.len() as u64), &began).expect("the key is good");
+                }
+            }
+            // Not mapped at this moment.
+            Err(AcquireError::Register { source, .. }) => assert_eq!(source.raw_os_error(), Some(libc::EFAULT)),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    // A change that began before the mapping was watched is not reported.
+    access(&cache, 10, 4);
+    let users = [(10, 2), (11, 2)].map(|(start, pages)| {
+        let cache = cache.clone();
+        thread::spawn(move || {
+            for _ in 0..2 {
+                access(&cache, start, pages);
+            }
+        })
+    });
+    change(&space);
+    access(&cache, 10, 3);
+    change(&space);
+    access(&cache, 11, 1);
+    join(users);
+    let found = nic.findings();
+    assert_eq!((found.stale, found.deregistered, found.foreign), (0, 0, 0), "{found:?}");
+    drop(cache);
+    assert_eq!((nic.pinned_pages(), space.pinned_pages()), (0, 0), "pinned still");
+}
+
+fn replace(space: &AddressSpace) {
+    space.unmap(range(11, 1));
+    space.map(range(11, 1)).unwrap();
+}
+
+fn move_there_and_back(space: &AddressSpace) {
+    space.remap(range(11, 1), 40).unwrap();
+    space.remap(range(40, 1), 11).unwrap();
+}
+
+#[test]
+fn no_access_after_an_unmapping_returned_finds_the_old_pages() {
+    explore(|| changes_of_memory(FakeMonitor::threaded, replace));
+}
+
+#[test]
+fn nor_where_the_thread_that_changes_memory_reports_itself() {
+    explore(|| changes_of_memory(FakeMonitor::inline, replace));
+}
+
+#[test]
+fn nor_after_memory_was_moved() {
+    explore(|| changes_of_memory(FakeMonitor::threaded, move_there_and_back));
+}
+
+#[test]
+fn nor_after_pages_were_discarded() {
+    explore(|| changes_of_memory(FakeMonitor::threaded, |space| space.discard(range(11, 1)).unwrap()));
+}
