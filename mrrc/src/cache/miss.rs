@@ -121,9 +121,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.plan(wish.range, false)
     }
 
-    /// What is registered already, in no order.
+    /// What is registered already, in the order of its addresses. Nothing in a forked child.
     pub fn ready(&self) -> Segments<'_, R> {
-        Segments::over(self.shared, &self.holds, self.wish.address, self.wish.length)
+        let holds = if self.shared.gate.is_forked() { &[] } else { &self.holds[..] };
+        Segments::over(self.shared, holds, self.wish.address, self.wish.length)
     }
 
     /// Registers what is missing.

@@ -77,7 +77,7 @@ impl<R: Registrar> LocalLease<R> {
             first,
             rest: rest.iter(),
             address: self.address,
-            end: self.address + self.length,
+            last: self.address + (self.length - 1),
         }
     }
 }
@@ -107,7 +107,7 @@ pub struct LocalSegments<'lease, R: Registrar> {
     first: Option<RegionId>,
     rest: std::slice::Iter<'lease, RegionId>,
     address: usize,
-    end: usize,
+    last: usize,
 }
 
 impl<'lease, R: Registrar> Iterator for LocalSegments<'lease, R> {
@@ -121,7 +121,7 @@ impl<'lease, R: Registrar> Iterator for LocalSegments<'lease, R> {
             // SAFETY: the lease is borrowed, and the core lets no region go that it holds; the record of a region is
             // filled before a lease has it, and emptied after the core let it go.
             let registration = unsafe { record.registration() };
-            let segment = Segment::next(record.range(), registration, &mut self.address, self.end);
+            let segment = Segment::next(record.range(), registration, &mut self.address, self.last);
             if segment.is_some() {
                 return segment;
             }
