@@ -256,6 +256,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if self.mine.is_empty() {
             return Ok(());
         }
+        // The room may have been reserved by the parent of this process.
+        if self.shared.gate.is_forked() {
+            return Err(Unusable::Forked.into());
+        }
         if self.reserved == Amount::default() {
             self.make_way()?;
         }
