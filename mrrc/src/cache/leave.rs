@@ -7,7 +7,8 @@
 //!
 //! [`Cache::reap`]: crate::Cache::reap
 
-use super::books::{Amount, Books};
+use super::arena::Memory;
+use super::books::{Amount, Books, Orphan};
 use super::error::Unusable;
 use super::shared::Shared;
 use crate::policy::Need;
@@ -46,6 +47,7 @@ impl<R: Registrar> Shared<R> {
         let spare = std::mem::take(&mut books.spare);
         let mut batch = std::mem::replace(&mut books.limbo, spare);
         let unwatch = std::mem::take(&mut books.to_unwatch);
+        let orphans = std::mem::take(&mut books.to_unmap);
         let amount = Amount::of(&batch);
         books.going += amount.regions;
         drop(books);
@@ -57,7 +59,11 @@ impl<R: Registrar> Shared<R> {
             times.deregistered(begun.elapsed());
         }
 
+        // Not before: what is pinned there is pinned no more.
+        let unmapped: Vec<_> = orphans.into_iter().map(|Orphan { change, .. }| change).collect();
+
         let (mut books, _) = self.lock_now()?;
+        unmapped.into_iter().for_each(|change| books.changed(change));
         books.going -= amount.regions;
         let Books { registered, tally, .. } = &mut *books;
         tally.handed_over(registered, amount, Amount::of(&batch), result.is_err());
@@ -77,7 +83,7 @@ impl<R: Registrar> Shared<R> {
         let before = books.tally.deregistered;
         books.sweep(self.desk());
         books.unpark();
-        if !books.limbo.is_empty() {
+        if books.has_leavers() {
             books = self.deregister_limbo(books)?;
         }
         let mut after = books.tally.deregistered;
@@ -110,7 +116,7 @@ impl<R: Registrar> Shared<R> {
             if free < self.terms.headroom {
                 books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
             }
-            if !books.limbo.is_empty() {
+            if books.has_leavers() {
                 if self.deregister_batch(books).is_err() {
                     return;
                 }
@@ -126,13 +132,43 @@ impl<R: Registrar> Shared<R> {
     /// Whether no region is registered and no lease left.
     fn is_done(&self) -> bool {
         _ = self.flush();
-        self.lock_now().is_ok_and(|(books, _)| books.registered == Amount::default() && books.lent.is_empty())
+        self.lock_now().is_ok_and(|(books, _)| {
+            // What is registered at this moment for somebody who has an arena is used, and not yet lent.
+            books.registered == Amount::default()
+                && books.lent.is_empty()
+                && books.core.used_regions() == 0
+                && books.orphans.is_empty()
+        })
+    }
+
+    /// An arena's memory goes: nothing finds it any more, and it is unmapped once no lease has it.
+    pub(super) fn give_up(&self, memory: Memory) {
+        let Ok(mut books) = self.lock() else {
+            // A child, or nobody knows what is registered: whoever has a lease may still use it.
+            std::mem::forget(memory);
+            return;
+        };
+        let change = books.change(self.desk(), memory.pages());
+        books.orphans.push(Orphan { memory, change });
+        books.sweep(self.desk());
+        _ = self.deregister_batch(books);
+        self.work.notify_one();
+    }
+
+    /// Deregisters what has left, if anything has.
+    pub(super) fn tidy(&self) {
+        if let Ok(mut books) = self.lock() {
+            books.sweep(self.desk());
+            if books.has_leavers() {
+                _ = self.deregister_batch(books);
+            }
+        }
     }
 }
 
 impl<R: Registrar> Shared<R> {
     fn has_leases(&self) -> bool {
-        self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty())
+        self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty() || books.core.used_regions() > 0)
     }
 }
 
@@ -143,6 +179,9 @@ pub(super) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
         // Everything here is the parent's; so is the registrar, whose end must not deregister anything.
         std::mem::forget(shared);
         return;
+    }
+    if let Ok((mut books, _)) = shared.lock_now() {
+        books.closed = true;
     }
     shared.monitor.stop();
     if shared.is_done() {

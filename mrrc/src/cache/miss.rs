@@ -16,9 +16,9 @@
 use super::books::{Amount, Books, Entry};
 use super::error::{AcquireError, Unusable};
 use super::lease::{Hold, Lease, Segments};
-use super::shared::Shared;
+use super::shared::{Shared, Terms};
 use crate::access::Access;
-use crate::core::{Ask, Segment};
+use crate::core::{Ask, Segment, Sharing};
 use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
@@ -43,8 +43,32 @@ pub(super) struct Wish {
     pub(super) access: Access,
     /// The most registrations that the caller can take; one, if there would be more.
     pub(super) most_parts: usize,
-    /// Whether the caller answers for changes of the memory, so that no monitor is needed.
-    pub(super) owned: bool,
+    /// Memory whose changes the caller answers for, so that no monitor is needed there.
+    pub(super) owned: Option<PageRange>,
+    /// Whose regions may serve it.
+    pub(super) sharing: Sharing,
+    /// Whether it has been counted as a request already.
+    pub(super) counted: bool,
+}
+
+impl Wish {
+    /// The rights are complete; the pages are rounded out here.
+    pub(super) fn new(terms: &Terms, address: usize, length: usize, access: Access) -> Result<Self, AcquireError> {
+        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(terms.unit);
+        let most_parts = terms.max_segments;
+        Ok(Self { address, length, range, access, most_parts, owned: None, sharing: Sharing::All, counted: false })
+    }
+
+    /// Whether the caller answers for all of the range. A region can be larger than the request: its neighbours may
+    /// be merged with it, and they may lie elsewhere.
+    fn answers_for(&self, range: PageRange) -> bool {
+        self.owned.is_some_and(|owned| owned.contains(range))
+    }
+
+    /// Whether the monitor is asked about the range. What nobody will find needs no watching.
+    fn needs_watching(&self, range: PageRange) -> bool {
+        self.sharing != Sharing::Nothing && !self.answers_for(range)
+    }
 }
 
 /// A gap that this request registers.
@@ -94,13 +118,15 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Plans the request: from here on, what stands of it is held and what is missing is reserved.
-    pub(super) fn start(&mut self) -> Result<(), AcquireError> {
+    ///
+    /// Where there are members, the wish is their span: each of them counts as a request, and the span does not.
+    pub(super) fn start(&mut self, members: &[PageRange]) -> Result<(), AcquireError> {
         let Self { shared, wish, .. } = *self;
         shared.terms.check(wish.range, wish.access, wish.most_parts, shared.registrar.name())?;
         if wish.access.is_remote() {
             shared.has_remote.store(true, Ordering::Relaxed);
         }
-        self.plan(wish.range, false)
+        self.plan(wish.range, wish.counted, members)
     }
 
     /// What is registered already, in no order.
@@ -117,23 +143,38 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     pub(super) fn complete(&mut self) -> Result<Lease<R>, AcquireError> {
+        self.register_all()?;
+        let Wish { address, length, .. } = self.wish;
+        Ok(lease(self.shared, address, length, std::mem::take(&mut self.holds)))
+    }
+
+    /// A lease for each of these members of the wish: address and length.
+    pub(super) fn share(mut self, members: &[(usize, usize)]) -> Result<Vec<Lease<R>>, AcquireError> {
+        self.register_all()?;
+        let shared = self.shared;
+        // Nobody looks who holds what while the lock is taken, so no look falls between one hold and another.
+        let (books, _) = shared.lock_now()?;
+        let mut leases = Vec::with_capacity(members.len());
+        for &(address, length) in members {
+            let range = PageRange::of_bytes(address as u64, length as u64)?;
+            let serving = self.holds.iter().filter(|hold| shared.records[hold.id()].range().overlaps(range));
+            let holds = serving.map(|hold| Hold::new(hold.id(), shared.grip(hold.id()))).collect();
+            leases.push(lease(shared, address, length, holds));
+        }
+        drop(books);
+        Ok(leases)
+    }
+
+    /// Registers what is missing, so that everything is held.
+    fn register_all(&mut self) -> Result<(), AcquireError> {
         self.register_mine()?;
         while let Some(awaited) = self.awaited.pop() {
             self.wait_for(&awaited)?;
             // Planned again whatever became of it: it may have failed, or gone already.
-            self.plan(awaited.range, true)?;
+            self.plan(awaited.range, true, &[])?;
             self.register_mine()?;
         }
-        let shared = self.shared;
-        let Wish { address, length, .. } = self.wish;
-        if self.holds.len() > 1 {
-            self.holds.sort_by_key(|hold| shared.records[hold.id()].range());
-            let rest = self.holds.drain(1..).collect();
-            let Some(first) = self.holds.pop() else { unreachable!("there was more than one") };
-            return Ok(Lease::of(shared, address, length, first, rest));
-        }
-        let Some(first) = self.holds.pop() else { unreachable!("a range of pages takes a region at least") };
-        Ok(Lease::one(shared, address, length, first))
+        Ok(())
     }
 
     /// How long the request has waited.
@@ -142,15 +183,18 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Finds out what there is of the range, holds that, and reserves the rest.
-    fn plan(&mut self, range: PageRange, again: bool) -> Result<(), AcquireError> {
+    fn plan(&mut self, range: PageRange, again: bool, members: &[PageRange]) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
-        let Wish { access, most_parts, .. } = self.wish;
-        let mut ask = Ask { range, access, one_region: false, again };
+        let Wish { access, most_parts, sharing, .. } = self.wish;
+        let mut ask = Ask { range, access, one_region: false, again, sharing };
         let mut nap = LOOK;
         let mut probed = false;
         let mut books = shared.lock()?;
         loop {
+            if books.closed {
+                return Err(Unusable::Closed.into());
+            }
             let limit = shared.terms.capacity;
             let crowded =
                 books.core.used_pages() + range.pages() > limit.pages || books.core.used_regions() >= limit.regions;
@@ -166,7 +210,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             }
             ask.one_region = most_parts < usize::MAX && books.core.parts(&ask) > most_parts;
             let (core, mut leases) = books.parts(desk);
-            let answer = core.ask(&ask, &mut leases).map(drop);
+            let answer = if members.is_empty() || ask.again {
+                core.ask(&ask, &mut leases).map(drop)
+            } else {
+                core.ask_group(&ask, members, &mut leases).map(drop)
+            };
             // Also where there was no room: what the request would have replaced may have left.
             books.collect_outcome(desk);
             let Err(source) = answer else { break };
@@ -191,7 +239,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 Segment::Gap { region: Some(id), range, access } => {
                     // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
                     // here on makes the placeholder stale.
-                    let barred = !self.wish.owned && books.is_barred(range);
+                    let barred = books.is_changing(range) || !self.wish.answers_for(range) && books.is_barred(range);
                     self.mine.push(Placeholder { id, range, access, barred });
                 }
                 Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
@@ -206,7 +254,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false });
         }
         // Mostly there is room, and nothing to deregister first.
-        if (books.limbo.is_empty() || shared.terms.background) && books.reserve(amount, shared.terms.capacity) {
+        if (!books.has_leavers() || shared.terms.background) && books.reserve(amount, shared.terms.capacity) {
             self.reserved = amount;
         }
         Ok(())
@@ -260,12 +308,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
 
     /// Whether changes of the range will be heard of.
     fn watch(&self, range: PageRange) -> Watch {
-        if self.wish.owned { Watch::Watched } else { self.shared.monitor.watch(range) }
+        if self.wish.needs_watching(range) { self.shared.monitor.watch(range) } else { Watch::Watched }
     }
 
     /// A range that was to be watched is not registered after all.
     fn unwatch(&self, range: PageRange, watch: Watch) {
-        if watch == Watch::Watched && !self.wish.owned {
+        if watch == Watch::Watched && self.wish.needs_watching(range) {
             self.shared.monitor.unwatch(range);
         }
     }
@@ -279,7 +327,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut retried = false;
         let mut books = shared.lock()?;
         loop {
-            if !shared.terms.background && !books.limbo.is_empty() {
+            if !shared.terms.background && books.has_leavers() {
                 books = shared.deregister_limbo(books)?;
             } else if books.reserve(amount, limit) {
                 self.reserved = amount;
@@ -361,11 +409,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
             // Not cached any more: merged into another region meanwhile.
             let stale = stale || !sure || !books.core.is_cached(id);
+            let alone = self.wish.sharing == Sharing::Nothing;
             let cached = !stale && !barred && watch == Watch::Watched && shared.terms.caches;
-            books.tally.overtaken += u64::from(stale);
+            books.tally.overtaken += u64::from(stale && !alone);
             books.tally.barred += u64::from(barred && !stale);
-            books.tally.unwatched += u64::from(watch != Watch::Watched);
-            let watched = watch == Watch::Watched && !self.wish.owned;
+            books.tally.unwatched += u64::from(alone || watch != Watch::Watched);
+            let watched = watch == Watch::Watched && self.wish.needs_watching(range);
             books.set_entry(id, Entry::Standing { stale: !cached, watched });
             shared.records[id].fill(range, access, registration);
             self.holds.push(Hold::new(id, shared.grip(id)));
@@ -414,6 +463,91 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 }
 
+/// A lease of these holds, in the order of their addresses.
+fn lease<R: Registrar>(shared: &Shared<R>, address: usize, length: usize, mut holds: SmallVec<[Hold; 2]>) -> Lease<R> {
+    if holds.len() > 1 {
+        holds.sort_by_key(|hold| shared.records[hold.id()].range());
+        let rest = holds.drain(1..).collect();
+        let Some(first) = holds.pop() else { unreachable!("there was more than one") };
+        return Lease::of(shared, address, length, first, rest);
+    }
+    let Some(first) = holds.pop() else { unreachable!("a range of pages takes a region at least") };
+    Lease::one(shared, address, length, first)
+}
+
+impl<R: Registrar> Shared<R> {
+    /// [`Cache::acquire`](crate::Cache::acquire), for memory whose changes the caller answers for or not.
+    #[inline(always)]
+    pub(super) fn acquire(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, AcquireError> {
+        if self.times.is_some() {
+            return self.acquire_timed(address, length, access, owned);
+        }
+        self.acquire_plain(address, length, access, owned)
+    }
+
+    #[inline(always)]
+    fn acquire_plain(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, AcquireError> {
+        let access = access.with_read();
+        if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
+            && let Some((id, grip)) = self.hit(range, access)
+        {
+            return Ok(Lease::one(self, address, length, Hold::new(id, grip)));
+        }
+        // Boxed and unboxed, so that the usual answer is not built in memory that the slow path may write to.
+        self.acquire_slowly(address, length, access, owned).map_err(|error| *error)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire_timed(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, AcquireError> {
+        let begun = Instant::now();
+        let result = self.acquire_plain(address, length, access, owned);
+        if let Some(times) = &self.times {
+            let on_stack = 0_u8;
+            times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
+        }
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire_slowly(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, Box<AcquireError>> {
+        let wish = Wish::new(&self.terms, address, length, access)?;
+        Ok(self.grant(Wish { owned, ..wish })?)
+    }
+
+    /// The locked path.
+    pub(super) fn grant(&self, wish: Wish) -> Result<Lease<R>, AcquireError> {
+        let mut acquiring = Acquiring::new(self, wish);
+        acquiring.start(&[])?;
+        acquiring.complete()
+    }
+}
+
 impl<R: Registrar> Drop for Acquiring<'_, R> {
     /// Takes back what is not registered, and lets go of the rest. In a child of a fork there is nothing to do: its
     /// books are never used again.
@@ -438,7 +572,14 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
     }
 }
 
-/// Whether an error is worth a fall-back to smaller ranges.
-pub(super) fn is_unmapped(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Register { source, .. } if source.raw_os_error() == Some(libc::EFAULT))
+/// Whether an error is worth a fall-back to smaller ranges: something between them is not mapped, or there is no room
+/// for it.
+pub(super) fn is_worth_less(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::AllInUse { .. } => true,
+        AcquireError::Register { source, .. } => {
+            source.raw_os_error() == Some(libc::EFAULT) || Failure::of(source) == Failure::Exhausted
+        }
+        _ => false,
+    }
 }
