@@ -4,7 +4,7 @@
 
 use mrrc::cache::{ArenaError, OutsideArena, Unusable};
 use mrrc::cost::Linear;
-use mrrc::invalidation::{Change, ChangeKind, Explicit, Monitor, Reports, Unwatched, Watch};
+use mrrc::invalidation::{Explicit, Monitor, Reports, Unwatched, Watch};
 use mrrc::registrar::Limits;
 use mrrc::registrar::model::{Event, Fault, Gate, Model};
 use mrrc::{Access, AcquireError, Arena, Cache, PAGE, PageRange};
@@ -34,7 +34,7 @@ fn explicit() -> (Model, Cache<Model>) {
     (model, cache.build().unwrap())
 }
 
-/// A cache over a model, with a monitor that finds out what a test tells it.
+/// A cache over a model, with a monitor that watches.
 fn told() -> (Model, Told, Cache<Model>) {
     let (model, told) = (Model::new(Linear::PAPER), Told::default());
     let cache = Cache::builder(model.clone()).capacity_pages(100_000).monitor(told.clone()).background(false);
@@ -46,26 +46,14 @@ fn registered(model: &Model) -> u64 {
     model.counts().regs - model.counts().deregs
 }
 
-/// Reports what a test tells it to.
+/// Watches what a test tells it to, and notes what it was asked.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    reports: Option<Arc<dyn Reports>>,
     asked: Vec<PageRange>,
     refuses: bool,
-}
-
-impl Told {
-    fn report(&self, range: PageRange, kind: ChangeKind) {
-        let reports = self.0.lock().unwrap().reports.clone().unwrap();
-        reports.raise();
-        while !reports.apply(&[Change { range, kind }]) {
-            std::thread::yield_now();
-        }
-        reports.lower();
-    }
 }
 
 impl Monitor for Told {
@@ -73,8 +61,7 @@ impl Monitor for Told {
         "told"
     }
 
-    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
-        self.0.lock().unwrap().reports = Some(reports);
+    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
         Ok(())
     }
 
@@ -95,6 +82,25 @@ fn held(model: &Model) -> Gate {
         }
     });
     gate
+}
+
+#[test]
+fn what_one_region_cannot_hold_is_cut_also_where_parts_are_few() {
+    let _alone = alone();
+    let model = Model::new(Linear::PAPER);
+    model.limit(Limits { region_pages: Some(4), ..Limits::NONE });
+    let cache = Cache::builder(model).max_segments(3).monitor(Explicit).ignore_environment().build().unwrap();
+    for warm in [102, 107] {
+        cache.warm(page(warm), PAGE_BYTES, Access::LOCAL).unwrap();
+    }
+    // SAFETY: nothing is transferred.
+    let lease = unsafe { cache.acquire(page(100), 12 * PAGE_BYTES, Access::LOCAL) }.unwrap();
+    assert_eq!(lease.segments().count(), 3);
+    // SAFETY: as above.
+    let refused = unsafe { cache.acquire(page(200), 13 * PAGE_BYTES, Access::LOCAL) };
+    assert!(matches!(refused, Err(AcquireError::TooLarge { .. })), "{refused:?}");
+    let slice = vec![0; 13 * PAGE_BYTES];
+    assert!(matches!(cache.with_slice(&slice, |_| ()), Err(AcquireError::TooLarge { .. })));
 }
 
 mod arena {
@@ -266,6 +272,31 @@ mod arena {
         arena.write_at(0, b"mine").unwrap();
         drop(arena);
         assert!(is_mapped(address));
+        drop(lease);
+        let end = Instant::now() + Duration::from_secs(10);
+        while is_mapped(address) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!is_mapped(address));
+        assert_eq!(registered(&model), 0);
+    }
+
+    #[test]
+    fn what_is_being_registered_when_its_cache_goes_is_leased_and_deregistered_after_that() {
+        let _alone = alone();
+        let (model, cache) = explicit();
+        let arena = cache.arena(LARGE).unwrap();
+        let address = arena.as_ptr();
+        let gate = held(&model);
+        let lease = std::thread::scope(|scope| {
+            let miss = scope.spawn(|| arena.acquire(..10, Access::LOCAL));
+            gate.await_waiting(1);
+            drop(cache);
+            gate.open();
+            miss.join().unwrap().unwrap()
+        });
+        drop(arena);
+        assert!(is_mapped(address) && lease.segments().count() == 1);
         drop(lease);
         let end = Instant::now() + Duration::from_secs(10);
         while is_mapped(address) && Instant::now() < end {

@@ -78,10 +78,12 @@ impl Terms {
             return Err(too_large(range.pages(), self.capacity.pages, "pages"));
         }
         if range.pages() > self.region_pages {
-            if most_parts == 1 {
-                return Err(too_large(range.pages(), self.region_pages, "pages in one region"));
-            }
             let regions = range.pages().div_ceil(self.region_pages);
+            if regions > most_parts as u64 {
+                let limit = self.region_pages.saturating_mul(most_parts as u64);
+                let unit = if most_parts == 1 { "pages in one region" } else { "pages in the regions of one lease" };
+                return Err(too_large(range.pages(), limit, unit));
+            }
             if regions > self.capacity.regions {
                 return Err(too_large(regions, self.capacity.regions, "regions"));
             }

@@ -153,7 +153,7 @@ impl<P: Policy> Core<P> {
             let fits = |range: PageRange| range.pages() <= self.max_region_pages && range.pages() <= self.capacity;
             // What one region cannot hold is split after all: merging it again and again is no use.
             if ask.one_region && !fits(range) {
-                return plan.replace_all(Piece { range: ask.range, access: ask.access });
+                return self.take_over(ask, plan);
             }
             if range.pages() <= self.max_region_pages {
                 return plan.replace_all(Piece { range, access: ask.access });
