@@ -109,7 +109,7 @@ pub mod registrar;
 mod shim;
 
 pub use access::Access;
-pub use cache::{AcquireError, BuildError, Cache, Lease};
+pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease};
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment};
 pub use local::{LocalCache, LocalLease};

@@ -9,6 +9,7 @@
 //!                            more, a lease has it        could not; tried later
 //! ```
 
+use super::arena::Memory;
 use super::barrier::Barrier;
 use super::records::Records;
 use super::slots::Blocks;
@@ -154,12 +155,28 @@ pub(super) struct Books<T> {
     pub(super) changes: Vec<Change>,
     /// Where nothing is cached until then.
     pub(super) barred: Vec<(PageRange, Instant)>,
+    /// Where nothing is cached until the change is done; each has a number.
+    changing: Vec<(u64, PageRange)>,
+    next_change: u64,
+    /// Memory of arenas that are gone, which leases still have. Its bar is lifted when it is unmapped.
+    pub(super) orphans: Vec<Orphan>,
+    /// Memory that no lease has any more, to be unmapped after what is in limbo was deregistered.
+    pub(super) to_unmap: Vec<Orphan>,
+    /// The cache is gone: nothing new is registered.
+    pub(super) closed: bool,
     pub(super) next_ticket: u64,
     pub(super) tally: Tally,
     /// What the core let go and was not collected yet. Empty between calls.
     leaving: Vec<RegionId>,
     names: Vec<u32>,
     free: Vec<RegionId>,
+}
+
+/// Memory whose arena is gone.
+pub(super) struct Orphan {
+    pub(super) memory: Memory,
+    /// The number of the change that its end is.
+    pub(super) change: u64,
 }
 
 /// What the books' work needs of the outside.
@@ -193,6 +210,11 @@ impl<T> Books<T> {
             to_unwatch: Vec::new(),
             changes: Vec::with_capacity(CHANGES),
             barred: Vec::with_capacity(BARRED),
+            changing: Vec::new(),
+            next_change: 0,
+            orphans: Vec::new(),
+            to_unmap: Vec::new(),
+            closed: false,
             next_ticket: 0,
             tally: Tally::default(),
             leaving: Vec::new(),
@@ -327,6 +349,39 @@ impl<T> Books<T> {
         }
     }
 
+    /// The range is about to change, until [`Books::changed`]: nothing of it is found from now on, and nothing
+    /// of it is cached that is planned meanwhile.
+    pub(super) fn change(&mut self, desk: Desk<'_, T>, range: PageRange) -> u64 {
+        let change = self.next_change;
+        self.next_change += 1;
+        self.changing.push((change, range));
+        self.invalidate(desk, range);
+        change
+    }
+
+    /// The change is done.
+    pub(super) fn changed(&mut self, change: u64) {
+        self.changing.retain(|&(number, _)| number != change);
+    }
+
+    /// Whether a change is under way somewhere in the range.
+    pub(super) fn is_changing(&self, range: PageRange) -> bool {
+        self.changing.iter().any(|(_, changing)| changing.overlaps(range))
+    }
+
+    /// Finds the orphans that no lease has any more. What a lease has of memory that is gone is among the lent: it was
+    /// struck out when the memory went.
+    fn part_with_orphans(&mut self, desk: Desk<'_, T>) {
+        let Self { orphans, to_unmap, lent, .. } = self;
+        let has = |orphan: &Orphan| lent.iter().any(|&id| desk.records[id].range().overlaps(orphan.memory.pages()));
+        to_unmap.extend(orphans.extract_if(.., |orphan| !has(orphan)));
+    }
+
+    /// Whether there is anything to deregister or to unmap.
+    pub(super) fn has_leavers(&self) -> bool {
+        !self.limbo.is_empty() || !self.to_unmap.is_empty()
+    }
+
     pub(super) fn is_barred(&self, range: PageRange) -> bool {
         let mut over = self.barred.iter().filter(|(barred, _)| barred.overlaps(range)).peekable();
         over.peek().is_some() && {
@@ -335,11 +390,17 @@ impl<T> Books<T> {
         }
     }
 
-    /// Looks which of the lent regions are free again.
+    /// Looks which of the lent regions are free again, and which memory.
     pub(super) fn sweep(&mut self, desk: Desk<'_, T>) {
-        if self.lent.is_empty() {
-            return;
+        if !self.lent.is_empty() {
+            self.sweep_lent(desk);
         }
+        if !self.orphans.is_empty() {
+            self.part_with_orphans(desk);
+        }
+    }
+
+    fn sweep_lent(&mut self, desk: Desk<'_, T>) {
         let mut lent = std::mem::take(&mut self.lent);
         let mut free = std::mem::take(&mut self.free);
         let (_, mut leases) = self.parts(desk);

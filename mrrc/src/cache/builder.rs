@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError};
 use crate::core::Core;
 use crate::cost::Linear;
 use crate::invalidation::Monitor;
-use crate::policy::{Keeps, PolicyKind};
+use crate::policy::{Keeps, Matching, PolicyKind};
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
@@ -259,9 +259,10 @@ impl<R: Registrar> Builder<R> {
             Some(monitor) if settings.monitor.is_none() => monitor,
             _ => named(settings.monitor)?,
         };
-        let watches = monitor.name() != "explicit";
-        let background = settings.background.unwrap_or(watches);
+        let vouched = monitor.vouches();
+        let background = settings.background.unwrap_or(vouched);
         terms.background = background;
+        terms.vouched = vouched;
         let barrier = if settings.fence == Some(true) { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.unwrap_or(false).then(|| Box::new(Times::new()));
         let shared =
@@ -344,6 +345,9 @@ impl<R: Registrar> Builder<R> {
             background: false,
             headroom: config.pages_of(config.evict) / 2,
             caches: core.scheme().keeps != Keeps::Nothing,
+            vouched: false,
+            // What spans several buffers serves none of them where matching is exact.
+            groups: core.scheme().matching == Matching::Contain,
             group_extra: config.group_extra,
             costs: config.cost,
         };

@@ -1,5 +1,6 @@
 //! What a caller is told when there is no lease, and what to do about it.
 
+use super::arena::OutsideArena;
 use crate::access::Access;
 use crate::core::AllInUse;
 use crate::range::{PageRange, RangeError};
@@ -73,6 +74,9 @@ pub enum AcquireError {
         /// How long the request waited.
         waited: Duration,
     },
+    /// The range of an arena ends outside of it.
+    #[error("acquire: {0}")]
+    Outside(#[from] OutsideArena),
     /// See [`Unusable`].
     #[error("acquire: {0}")]
     Unusable(#[from] Unusable),
@@ -97,6 +101,9 @@ pub enum Unusable {
     /// A registrar called the [`LocalCache`](crate::LocalCache) that was calling it.
     #[error("the registrar called the cache that was calling it: acquire before or after, not meanwhile")]
     Reentered,
+    /// The cache is gone; what is left of it is an arena.
+    #[error("the cache was dropped, and registers nothing more: keep it for as long as its arenas are used")]
+    Closed,
     /// The monitor reads an event and does not come back.
     #[error("the monitor has been dealing with a change of memory for {0:?}, which should take microseconds")]
     Draining(Duration),

@@ -7,7 +7,8 @@
 //!
 //! [`Cache::reap`]: crate::Cache::reap
 
-use super::books::{Amount, Books};
+use super::arena::Memory;
+use super::books::{Amount, Books, Orphan};
 use super::error::Unusable;
 use super::shared::Shared;
 use crate::policy::Need;
@@ -46,9 +47,10 @@ impl<R: Registrar> Shared<R> {
         let spare = std::mem::take(&mut books.spare);
         let regions = std::mem::replace(&mut books.limbo, spare);
         let unwatch = std::mem::take(&mut books.to_unwatch);
+        let orphans = std::mem::take(&mut books.to_unmap);
         let amount = Amount::of(&regions);
         books.going += amount.regions;
-        let mut batch = Batch { shared: self, regions, amount, failed: true };
+        let mut batch = Batch { shared: self, regions, orphans, amount, failed: true };
         drop(books);
 
         unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
@@ -65,7 +67,7 @@ impl<R: Registrar> Shared<R> {
         let before = books.tally.deregistered;
         books.sweep(self.desk());
         books.unpark();
-        if !books.limbo.is_empty() {
+        if books.has_leavers() {
             books = self.deregister_limbo(books)?;
         }
         let mut after = books.tally.deregistered;
@@ -98,7 +100,7 @@ impl<R: Registrar> Shared<R> {
             if free < self.terms.headroom {
                 books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
             }
-            if !books.limbo.is_empty() {
+            if books.has_leavers() {
                 self.deregister_batch(books);
                 continue;
             }
@@ -112,13 +114,43 @@ impl<R: Registrar> Shared<R> {
     /// Whether no region is registered and no lease left.
     fn is_done(&self) -> bool {
         _ = self.flush();
-        self.lock_now().is_ok_and(|(books, _)| books.registered == Amount::default() && books.lent.is_empty())
+        self.lock_now().is_ok_and(|(books, _)| {
+            // What is registered at this moment for somebody who has an arena is used, and not yet lent.
+            books.registered == Amount::default()
+                && books.lent.is_empty()
+                && books.core.used_regions() == 0
+                && books.orphans.is_empty()
+        })
+    }
+
+    /// An arena's memory goes: nothing finds it any more, and it is unmapped once no lease has it.
+    pub(super) fn give_up(&self, memory: Memory) {
+        let Ok(mut books) = self.lock() else {
+            // A child, or nobody knows what is registered: whoever has a lease may still use it.
+            std::mem::forget(memory);
+            return;
+        };
+        let change = books.change(self.desk(), memory.pages());
+        books.orphans.push(Orphan { memory, change });
+        books.sweep(self.desk());
+        self.deregister_batch(books);
+        self.work.notify_one();
+    }
+
+    /// Deregisters what has left, if anything has.
+    pub(super) fn tidy(&self) {
+        if let Ok(mut books) = self.lock() {
+            books.sweep(self.desk());
+            if books.has_leavers() {
+                self.deregister_batch(books);
+            }
+        }
     }
 }
 
 impl<R: Registrar> Shared<R> {
     fn has_leases(&self) -> bool {
-        self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty())
+        self.lock_now().is_ok_and(|(books, _)| !books.lent.is_empty() || books.core.used_regions() > 0)
     }
 }
 
@@ -126,6 +158,8 @@ impl<R: Registrar> Shared<R> {
 struct Batch<'a, R: Registrar> {
     shared: &'a Shared<R>,
     regions: Vec<Registered<R::Registration>>,
+    /// Memory of arenas that are gone, to be unmapped after that.
+    orphans: Vec<Orphan>,
     /// What it was in the beginning.
     amount: Amount,
     failed: bool,
@@ -134,7 +168,10 @@ struct Batch<'a, R: Registrar> {
 impl<R: Registrar> Drop for Batch<'_, R> {
     fn drop(&mut self) {
         let Self { shared, amount, failed, .. } = *self;
+        // Not before: what is pinned there is pinned no more.
+        let unmapped: Vec<_> = self.orphans.drain(..).map(|Orphan { change, .. }| change).collect();
         let Ok((mut books, _)) = shared.lock_now() else { return };
+        unmapped.into_iter().for_each(|change| books.changed(change));
         books.going -= amount.regions;
         let Books { registered, tally, .. } = &mut *books;
         tally.handed_over(registered, amount, Amount::of(&self.regions), failed);
@@ -155,6 +192,9 @@ pub(super) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
         // Everything here is the parent's; so is the registrar, whose end must not deregister anything.
         std::mem::forget(shared);
         return;
+    }
+    if let Ok((mut books, _)) = shared.lock_now() {
+        books.closed = true;
     }
     shared.monitor.stop();
     if shared.is_done() {

@@ -16,9 +16,9 @@
 use super::books::{Amount, Books, Entry};
 use super::error::{AcquireError, Unusable};
 use super::lease::{Hold, Lease, Segments};
-use super::shared::Shared;
+use super::shared::{Shared, Terms};
 use crate::access::Access;
-use crate::core::{Ask, Segment};
+use crate::core::{Ask, Segment, Sharing};
 use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
@@ -42,8 +42,31 @@ pub(super) struct Wish {
     /// The pages, rounded out to what the registrar registers.
     pub(super) range: PageRange,
     pub(super) access: Access,
-    /// Whether the caller answers for changes of the memory, so that no monitor is needed.
-    pub(super) owned: bool,
+    /// Memory whose changes the caller answers for, so that no monitor is needed there.
+    pub(super) owned: Option<PageRange>,
+    /// Whose regions may serve it.
+    pub(super) sharing: Sharing,
+    /// Whether it has been counted as a request already.
+    pub(super) counted: bool,
+}
+
+impl Wish {
+    /// The rights are complete; the pages are rounded out here.
+    pub(super) fn new(terms: &Terms, address: usize, length: usize, access: Access) -> Result<Self, AcquireError> {
+        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(terms.unit);
+        Ok(Self { address, length, range, access, owned: None, sharing: Sharing::All, counted: false })
+    }
+
+    /// Whether the caller answers for all of the range. A region can be larger than the request: its neighbours may
+    /// be merged with it, and they may lie elsewhere.
+    fn answers_for(&self, range: PageRange) -> bool {
+        self.owned.is_some_and(|owned| owned.contains(range))
+    }
+
+    /// Whether the monitor is asked about the range. What nobody will find needs no watching.
+    fn needs_watching(&self, range: PageRange) -> bool {
+        self.sharing != Sharing::Nothing && !self.answers_for(range)
+    }
 }
 
 /// A gap that this request registers.
@@ -112,13 +135,15 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Plans the request: from here on, what stands of it is held and what is missing is reserved.
-    pub(super) fn start(&mut self) -> Result<(), AcquireError> {
+    ///
+    /// Where there are members, the wish is their span: each of them counts as a request, and the span does not.
+    pub(super) fn start(&mut self, members: &[PageRange]) -> Result<(), AcquireError> {
         let Self { shared, wish, .. } = *self;
         shared.terms.check(wish.range, wish.access, shared.registrar.name())?;
         if wish.access.is_remote() {
             shared.has_remote.store(true, Ordering::Relaxed);
         }
-        self.plan(wish.range, false)
+        self.plan(wish.range, wish.counted, members)
     }
 
     /// What is registered already, in the order of its addresses. Nothing in a forked child.
@@ -136,30 +161,44 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     pub(super) fn complete(&mut self) -> Result<Lease<R>, AcquireError> {
+        self.register_all()?;
+        let Wish { address, length, .. } = self.wish;
+        Ok(lease(self.shared, address, length, std::mem::take(&mut self.holds)))
+    }
+
+    /// A lease for each of these members of the wish: address and length.
+    pub(super) fn share(mut self, members: &[(usize, usize)]) -> Result<Vec<Lease<R>>, AcquireError> {
+        self.register_all()?;
         let shared = self.shared;
+        // Nobody looks who holds what while the lock is taken, so no look falls between one hold and another.
+        let (books, _) = shared.lock_now()?;
+        let mut leases = Vec::with_capacity(members.len());
+        for &(address, length) in members {
+            let range = PageRange::of_bytes(address as u64, length as u64)?;
+            let serving = self.holds.iter().filter(|hold| shared.records[hold.id()].range().overlaps(range));
+            let holds = serving.map(|hold| Hold::new(hold.id(), shared.grip(hold.id()))).collect();
+            leases.push(lease(shared, address, length, holds));
+        }
+        drop(books);
+        Ok(leases)
+    }
+
+    /// Registers what is missing, so that everything is held.
+    fn register_all(&mut self) -> Result<(), AcquireError> {
         loop {
             self.register_mine()?;
             if let Some(awaited) = self.awaited.pop() {
                 self.wait_for(&awaited)?;
                 // Planned again whatever became of it: it may have failed, or gone already.
-                self.plan(awaited.range, true)?;
-            } else if self.holds.len() > shared.terms.max_segments {
+                self.plan(awaited.range, true, &[])?;
+            } else if self.holds.len() > self.shared.terms.max_segments {
                 // What took the place of one that was waited for is more than one.
                 self.let_go();
-                self.plan(self.wish.range, true)?;
+                self.plan(self.wish.range, true, &[])?;
             } else {
-                break;
+                return Ok(());
             }
         }
-        let Wish { address, length, .. } = self.wish;
-        if self.holds.len() > 1 {
-            self.holds.sort_by_key(|hold| shared.records[hold.id()].range());
-            let rest = self.holds.drain(1..).collect();
-            let Some(first) = self.holds.pop() else { unreachable!("there was more than one") };
-            return Ok(Lease::of(shared, address, length, first, rest));
-        }
-        let Some(first) = self.holds.pop() else { unreachable!("a range of pages takes a region at least") };
-        Ok(Lease::one(shared, address, length, first))
     }
 
     /// Lets go of what it holds.
@@ -172,14 +211,18 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Finds out what there is of the range, holds that, and reserves the rest.
-    fn plan(&mut self, range: PageRange, again: bool) -> Result<(), AcquireError> {
+    fn plan(&mut self, range: PageRange, again: bool, members: &[PageRange]) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
-        let mut ask = Ask { range, access: self.wish.access, max_segments: shared.terms.max_segments, again };
+        let Wish { access, sharing, .. } = self.wish;
+        let mut ask = Ask { range, access, max_segments: shared.terms.max_segments, again, sharing };
         let mut nap = LOOK;
         let mut probed = false;
         let mut books = shared.lock()?;
         loop {
+            if books.closed {
+                return Err(Unusable::Closed.into());
+            }
             let limit = shared.terms.capacity;
             let crowded =
                 books.core.used_pages() + range.pages() > limit.pages || books.core.used_regions() >= limit.regions;
@@ -194,7 +237,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 }
             }
             let (core, mut leases) = books.parts(desk);
-            let answer = core.ask(&ask, &mut leases).map(drop);
+            let answer = if members.is_empty() || ask.again {
+                core.ask(&ask, &mut leases).map(drop)
+            } else {
+                core.ask_group(&ask, members, &mut leases).map(drop)
+            };
             // Also where there was no room: what the request would have replaced may have left.
             books.collect_outcome(desk);
             let Err(source) = answer else { break };
@@ -221,7 +268,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 Segment::Gap { region: Some(id), range, access } => {
                     // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
                     // here on makes the placeholder stale.
-                    let barred = !self.wish.owned && books.is_barred(range);
+                    let barred = books.is_changing(range) || !self.wish.answers_for(range) && books.is_barred(range);
                     self.mine.push(Placeholder { id, range, access, barred });
                 }
                 Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
@@ -236,7 +283,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false });
         }
         // Mostly there is room, and nothing to deregister first.
-        if (books.limbo.is_empty() || shared.terms.background) && books.reserve(amount, shared.terms.capacity) {
+        if (!books.has_leavers() || shared.terms.background) && books.reserve(amount, shared.terms.capacity) {
             self.reserved = amount;
         }
         Ok(())
@@ -279,7 +326,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
 
     /// Whether changes of the range will be heard of.
     fn watch(&mut self, range: PageRange) -> Watch {
-        if self.wish.owned {
+        if !self.wish.needs_watching(range) {
             return Watch::Watched;
         }
         let watch = self.shared.monitor.watch(range);
@@ -303,7 +350,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut retried = false;
         let mut books = shared.lock()?;
         loop {
-            if !shared.terms.background && !books.limbo.is_empty() {
+            if !shared.terms.background && books.has_leavers() {
                 books = shared.deregister_limbo(books)?;
             } else if books.reserve(amount, limit) {
                 self.reserved = amount;
@@ -384,10 +431,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
             // Not cached any more: merged into another region meanwhile.
             let stale = stale || !sure || !books.core.is_cached(id);
+            let alone = self.wish.sharing == Sharing::Nothing;
             let cached = !stale && !barred && watch == Watch::Watched && shared.terms.caches;
-            books.tally.overtaken += u64::from(stale);
+            books.tally.overtaken += u64::from(stale && !alone);
             books.tally.barred += u64::from(barred && !stale);
-            books.tally.unwatched += u64::from(watch != Watch::Watched);
+            books.tally.unwatched += u64::from(alone || watch != Watch::Watched);
             books.set_entry(id, Entry::Standing { stale: !cached, watched });
             shared.records[id].fill(range, access, registration);
             self.holds.push(Hold::new(id, shared.grip(id)));
@@ -442,6 +490,91 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 }
 
+/// A lease of these holds, in the order of their addresses.
+fn lease<R: Registrar>(shared: &Shared<R>, address: usize, length: usize, mut holds: SmallVec<[Hold; 2]>) -> Lease<R> {
+    if holds.len() > 1 {
+        holds.sort_by_key(|hold| shared.records[hold.id()].range());
+        let rest = holds.drain(1..).collect();
+        let Some(first) = holds.pop() else { unreachable!("there was more than one") };
+        return Lease::of(shared, address, length, first, rest);
+    }
+    let Some(first) = holds.pop() else { unreachable!("a range of pages takes a region at least") };
+    Lease::one(shared, address, length, first)
+}
+
+impl<R: Registrar> Shared<R> {
+    /// [`Cache::acquire`](crate::Cache::acquire), for memory whose changes the caller answers for or not.
+    #[inline(always)]
+    pub(super) fn acquire(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, AcquireError> {
+        if self.times.is_some() {
+            return self.acquire_timed(address, length, access, owned);
+        }
+        self.acquire_plain(address, length, access, owned)
+    }
+
+    #[inline(always)]
+    fn acquire_plain(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, AcquireError> {
+        let access = access.with_read();
+        if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
+            && let Some((id, grip)) = self.hit(range, access)
+        {
+            return Ok(Lease::one(self, address, length, Hold::new(id, grip)));
+        }
+        // Boxed and unboxed, so that the usual answer is not built in memory that the slow path may write to.
+        self.acquire_slowly(address, length, access, owned).map_err(|error| *error)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire_timed(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, AcquireError> {
+        let begun = Instant::now();
+        let result = self.acquire_plain(address, length, access, owned);
+        if let Some(times) = &self.times {
+            let on_stack = 0_u8;
+            times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
+        }
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire_slowly(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: Option<PageRange>,
+    ) -> Result<Lease<R>, Box<AcquireError>> {
+        let wish = Wish::new(&self.terms, address, length, access)?;
+        Ok(self.grant(Wish { owned, ..wish })?)
+    }
+
+    /// The locked path.
+    pub(super) fn grant(&self, wish: Wish) -> Result<Lease<R>, AcquireError> {
+        let mut acquiring = Acquiring::new(self, wish);
+        acquiring.start(&[])?;
+        acquiring.complete()
+    }
+}
+
 impl<R: Registrar> Drop for Acquiring<'_, R> {
     /// Takes back what is not registered, and lets go of the rest. In a child of a fork there is nothing to do: its
     /// books are never used again.
@@ -470,7 +603,14 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
     }
 }
 
-/// Whether an error is worth a fall-back to smaller ranges.
-pub(super) fn is_unmapped(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Register { source, .. } if source.raw_os_error() == Some(libc::EFAULT))
+/// Whether an error is worth a fall-back to smaller ranges: something between them is not mapped, or there is no room
+/// for it.
+pub(super) fn is_worth_less(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::AllInUse { .. } => true,
+        AcquireError::Register { source, .. } => {
+            source.raw_os_error() == Some(libc::EFAULT) || Failure::of(source) == Failure::Exhausted
+        }
+        _ => false,
+    }
 }

@@ -14,18 +14,37 @@
 //! | `leave.rs` | deregistration, the background, the end of a cache |
 //! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
 //! | `lease.rs` | what the caller gets |
+//! | `arena.rs`, `scope.rs` | the safe ways in |
+//! | `list.rs` | several buffers at once |
+//! | `changing.rs` | changes that the program tells of |
 //! | `explain.rs` | why a request would hit or miss |
 //! | `builder.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
+//!
+//! # Ways in
+//!
+//! | | memory | rights | |
+//! | --- | --- | --- | --- |
+//! | [`Cache::arena`], [`Arena::acquire`] | the cache's own | all | safe, and exact under every monitor |
+//! | [`Cache::with_slice`], [`Cache::with_slice_mut`] | any slice | local | safe; as long as a closure runs |
+//! | [`Cache::acquire`], [`Cache::begin`] | any | all | unsafe: the contract of registering by hand |
+//! | [`Cache::acquire_list`] | several buffers | all | unsafe; neighbours may share a registration |
+//!
+//! # Warm and pin
+//!
+//! [`Cache::warm`] registers memory ahead of its use. To *pin* it, so that it is not evicted before it is used, keep a
+//! [`Lease`] of it: what a lease has is never evicted. There is no other pin: a region that stays without anybody who
+//! answers for the memory could be neither evicted nor trusted, and one who does answer for it can hold a lease.
 
 use crate::access::Access;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
 use std::sync::Arc;
-use std::time::Instant;
 
+mod arena;
 mod barrier;
 mod books;
 mod builder;
+mod changing;
 mod environment;
 mod error;
 mod explain;
@@ -33,17 +52,21 @@ mod gate;
 mod hit;
 mod lease;
 mod leave;
+mod list;
 mod miss;
 #[cfg(all(test, loom))]
 mod orders;
 mod records;
+mod scope;
 mod shared;
 mod slots;
 mod stats;
 mod times;
 
+pub use arena::{Arena, ArenaError, OutsideArena};
 pub use barrier::Barrier;
 pub use builder::{BuildError, Builder};
+pub use changing::Changing;
 pub use error::{AcquireError, Unusable};
 pub use explain::{Explanation, Finding};
 pub use lease::{Lease, Segment, Segments};
@@ -56,7 +79,6 @@ pub(crate) use gate::Gate;
 pub(crate) use records::Records;
 pub(crate) use shared::Terms;
 
-use lease::Hold;
 use miss::Wish;
 use shared::Shared;
 
@@ -124,52 +146,7 @@ impl<R: Registrar> Cache<R> {
     #[inline]
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
     pub unsafe fn acquire(&self, address: *const u8, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
-        if self.shared.times.is_some() {
-            return self.acquire_timed(address as usize, length, access);
-        }
-        self.acquire_plain(address as usize, length, access)
-    }
-
-    #[inline(always)]
-    fn acquire_plain(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
-        let access = access.with_read();
-        if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
-            && let Some((id, grip)) = self.shared.hit(range, access)
-        {
-            return Ok(Lease::one(&self.shared, address, length, Hold::new(id, grip)));
-        }
-        // Boxed and unboxed, so that the usual answer is not built in memory that the slow path may write to.
-        self.acquire_slowly(address, length, access).map_err(|error| *error)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn acquire_timed(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
-        let begun = Instant::now();
-        let result = self.acquire_plain(address, length, access);
-        // Not in a forked child: a histogram's lock may have been held at the fork.
-        if let Some(times) = &self.shared.times
-            && !self.shared.gate.is_forked()
-        {
-            let on_stack = 0_u8;
-            times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
-        }
-        result
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, Box<AcquireError>> {
-        Ok(self.wish(address, length, access)?.complete()?)
-    }
-
-    /// A request that is planned.
-    fn wish(&self, address: usize, length: usize, access: Access) -> Result<Acquiring<'_, R>, AcquireError> {
-        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(self.shared.terms.unit);
-        let wish = Wish { address, length, range, access: access.with_read(), owned: false };
-        let mut acquiring = Acquiring::new(&self.shared, wish);
-        acquiring.start()?;
-        Ok(acquiring)
+        self.shared.acquire(address as usize, length, access, None)
     }
 
     /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
@@ -188,7 +165,10 @@ impl<R: Registrar> Cache<R> {
         length: usize,
         access: Access,
     ) -> Result<Acquiring<'_, R>, AcquireError> {
-        self.wish(address as usize, length, access)
+        let wish = Wish::new(&self.shared.terms, address as usize, length, access.with_read())?;
+        let mut acquiring = Acquiring::new(&self.shared, wish);
+        acquiring.start(&[])?;
+        Ok(acquiring)
     }
 
     /// Registers memory ahead of its use. It can be evicted again like any other; [`Cache::acquire`] a lease and keep
@@ -198,7 +178,135 @@ impl<R: Registrar> Cache<R> {
     /// As [`Cache::acquire`].
     pub fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
         // No key leaves this call, so nothing can be transferred.
-        self.acquire_plain(address as usize, length, access).map(drop)
+        self.shared.acquire(address as usize, length, access, None).map(drop)
+    }
+
+    /// As [`Cache::acquire`], for several buffers: a lease for each, in their order, or none at all.
+    ///
+    /// Buffers that lie close together may be registered by one call, with the pages between them, if those are a
+    /// small share ([`Config::group_extra`](crate::Config::group_extra), 25 % unless set; 0 joins only what touches) and
+    /// cost less than the calls that are saved. That is done only for local rights and within one mapping, and where
+    /// it fails for lack of room or because something between the buffers is not mapped, they are acquired one by one.
+    /// A lease shows only what was asked for. The counters count each buffer as a request; registrations
+    /// ([`Counters::regs`](crate::Counters::regs), [`CacheCounters::attempts`]) and pages are those of the span.
+    ///
+    /// Leases that the list has are held while it waits for the rest: lists that need more than the cache has room for
+    /// together can keep each other waiting until [`Builder::wait_for_room`] is over.
+    ///
+    /// # Errors
+    /// As [`Cache::acquire`], for the first buffer that cannot be had. Nothing stays leased then.
+    ///
+    /// # Safety
+    /// As [`Cache::acquire`], for each buffer. Where the monitor is [`Explicit`](crate::invalidation::Explicit),
+    /// its promise holds for the pages between them too: that they change is told to the cache.
+    ///
+    /// ```
+    /// use mrrc::invalidation::Explicit;
+    /// use mrrc::registrar::model::Dummy;
+    /// use mrrc::{Access, Cache};
+    ///
+    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let memory = vec![0_u8; 64 * 4096];
+    /// let rows: Vec<_> = memory.chunks(8 * 4096).map(|row| (row.as_ptr(), 7 * 4096)).collect();
+    /// // SAFETY: the memory outlives the leases, and nobody else uses it meanwhile.
+    /// let leases = unsafe { cache.acquire_list(&rows, Access::LOCAL) }?;
+    /// assert_eq!((leases.len(), leases[3].len()), (8, 7 * 4096));
+    /// assert_eq!((cache.counters().decisions.requests, cache.counters().attempts), (8, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
+    pub unsafe fn acquire_list(
+        &self,
+        buffers: &[(*const u8, usize)],
+        access: Access,
+    ) -> Result<Vec<Lease<R>>, AcquireError> {
+        list::acquire(&self.shared, buffers, access.with_read())
+    }
+
+    /// Registers a slice for sending from it, for as long as the closure runs.
+    ///
+    /// The lease that the closure gets ends when it returns or panics: have waited by then for all transfers that use it.
+    /// What was registered stays cached if the monitor finds out when the memory changes; under
+    /// [`Explicit`](crate::invalidation::Explicit) it is registered for this call and deregistered after it, because
+    /// safe code promised nothing ([`CacheCounters::unwatched`]). There is no safe lease that borrows: `scope.rs`
+    /// says why.
+    ///
+    /// # Errors
+    /// As [`Cache::acquire`]; the closure has not run then.
+    ///
+    /// ```
+    /// use mrrc::Cache;
+    /// use mrrc::invalidation::Explicit;
+    /// use mrrc::registrar::model::Dummy;
+    ///
+    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let message = vec![7_u8; 10_000];
+    /// let sent = cache.with_slice(&message, |lease| {
+    ///     // … post a send of each segment, and wait until it is complete …
+    ///     lease.segments().map(|segment| segment.len()).sum::<usize>()
+    /// })?;
+    /// assert_eq!(sent, message.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_slice<T>(&self, slice: &[u8], run: impl FnOnce(&Lease<R>) -> T) -> Result<T, AcquireError> {
+        let address = slice.as_ptr().expose_provenance();
+        scope::with_memory(&self.shared, address, slice.len(), Access::LOCAL_READ, run)
+    }
+
+    /// Registers a slice for receiving into it, for as long as the closure runs: see [`Cache::with_slice`].
+    ///
+    /// The rights follow from the borrow: [`Access::LOCAL_READ`] for a shared one, [`Access::LOCAL`] for this. Rights for
+    /// peers are not to be had: a peer could use its key after the borrow ended. Use an [arena](Cache::arena).
+    ///
+    /// # Errors
+    /// As [`Cache::acquire`]; the closure has not run then.
+    pub fn with_slice_mut<T>(&self, slice: &mut [u8], run: impl FnOnce(&Lease<R>) -> T) -> Result<T, AcquireError> {
+        let address = slice.as_mut_ptr().expose_provenance();
+        scope::with_memory(&self.shared, address, slice.len(), Access::LOCAL, run)
+    }
+
+    /// Memory that the cache owns, which is acquired in safe code: so many bytes, rounded up to pages. See [`Arena`].
+    ///
+    /// # Errors
+    /// [`ArenaError`]: the size is no size, or what the system refuses.
+    pub fn arena(&self, bytes: usize) -> Result<Arena<R>, ArenaError> {
+        Arena::new(&self.shared, bytes, false)
+    }
+
+    /// As [`Cache::arena`], rounded up to and placed at multiples of 2 MiB, with the hint to the system to use huge pages.
+    /// They make registrations faster, and are pinned whole.
+    ///
+    /// # Errors
+    /// As [`Cache::arena`]. That the system has no huge pages is no error.
+    pub fn huge_arena(&self, bytes: usize) -> Result<Arena<R>, ArenaError> {
+        Arena::new(&self.shared, bytes, true)
+    }
+
+    /// The memory at these addresses is about to change: as long as the answer lives nothing of it is cached, and
+    /// what was is not found any more. Leases keep what they have.
+    ///
+    /// Take it before the call that changes the mapping, and drop it when that has returned. Unlike
+    /// [`Cache::invalidate`], this is exact also if another thread acquires the same memory at that moment: what is
+    /// registered in between is registered for its lease only.
+    ///
+    /// # Errors
+    /// [`AcquireError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more. In a child
+    /// that was forked meanwhile nothing is cached, and the change need not be announced.
+    ///
+    /// ```
+    /// # use mrrc::invalidation::Explicit;
+    /// # use mrrc::registrar::model::Dummy;
+    /// # use mrrc::{Access, Cache};
+    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let buffer = vec![0_u8; 1 << 20];
+    /// cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL)?;
+    /// let changing = cache.changing(buffer.as_ptr(), buffer.len())?;
+    /// drop(buffer); // unmaps
+    /// drop(changing);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn changing(&self, address: *const u8, length: usize) -> Result<Changing<'_, R>, AcquireError> {
+        Changing::begin(&self.shared, address as usize, length)
     }
 
     /// The memory at these addresses is about to change or has changed: no request that begins after this
@@ -206,7 +314,8 @@ impl<R: Registrar> Cache<R> {
     ///
     /// Call it *before* memory is unmapped, so that nobody acquires the old pages under the new mapping's address.
     /// Whoever acquires or [warms](Cache::warm) the range between this call and the change registers the old pages again:
-    /// where that cannot be ruled out, call it once more when the change is done, before the address is used.
+    /// where that cannot be ruled out, use [`Cache::changing`], or call it once more when the change is done, before
+    /// the address is used.
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.

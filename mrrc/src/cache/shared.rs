@@ -17,6 +17,8 @@ use crate::access::Access;
 use crate::core::Core;
 use crate::cost::Linear;
 use crate::index::IndexReader;
+#[cfg(target_os = "linux")]
+use crate::invalidation::mappings::Mappings;
 use crate::invalidation::{Change, Monitor, Reports};
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -49,6 +51,10 @@ pub(crate) struct Terms {
     pub(super) headroom: u64,
     /// Whether anything is kept at all.
     pub(crate) caches: bool,
+    /// Whether the monitor finds changes out.
+    pub(super) vouched: bool,
+    /// Whether a region can serve several buffers of a list.
+    pub(super) groups: bool,
     /// The largest share of a group's pages that nobody asked for.
     pub(super) group_extra: f64,
     pub(super) costs: Linear,
@@ -103,6 +109,9 @@ pub(super) struct Shared<R: Registrar> {
     /// There is something to deregister or to look at.
     pub(super) work: Condvar,
     pub(super) stopping: AtomicBool,
+    /// Opened when first needed; none where the system does not tell.
+    #[cfg(target_os = "linux")]
+    mappings: std::sync::OnceLock<Option<Mappings>>,
 }
 
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
@@ -139,6 +148,8 @@ impl<R: Registrar> Shared<R> {
             progress: Condvar::new(),
             work: Condvar::new(),
             stopping: AtomicBool::new(false),
+            #[cfg(target_os = "linux")]
+            mappings: std::sync::OnceLock::new(),
         })
     }
 
@@ -267,6 +278,25 @@ impl<R: Registrar> Shared<R> {
         let block = slots::mine(self.number, &self.blocks, || !self.gate.is_forked())?;
         // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
         Some(unsafe { &*block })
+    }
+
+    /// Whether all of the range lies in one mapping, as far as the system tells.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_one_mapping(&self, range: PageRange) -> bool {
+        let mappings = self.mappings.get_or_init(|| Mappings::open().ok()).as_ref();
+        let mapping = mappings.and_then(|mappings| mappings.at(range.start()).ok().flatten());
+        mapping.is_some_and(|mapping| mapping.pages.contains(range))
+    }
+
+    /// Whether all of the range lies in one mapping: this system does not tell.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn is_one_mapping(&self, _: PageRange) -> bool {
+        false
+    }
+
+    /// For requests that only regions for local use may serve.
+    pub(super) fn hit_own_class(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+        self.hit_in(access.class(), range, access)
     }
 
     /// Takes hold of a region that stands. Under the lock: nobody can retire it meanwhile.

@@ -4,7 +4,8 @@
 //! serves, in address order, and joins neighbours as long as registering the hole between them costs less
 //! than the calls that it saves, and the holes stay a small share of the group.
 
-use super::{AllInUse, Ask, Core, Leavers, NobodyElse, Outcome, Segment};
+use super::{AllInUse, Ask, Core, Holders, Leavers, NobodyElse, Outcome, Segment};
+use crate::cost::Linear;
 use crate::policy::{Matching, Policy};
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -35,8 +36,9 @@ impl<P: Policy> Core<P> {
         }
         missed.sort_unstable();
         let mut rest = &missed[..];
+        let most_pages = self.capacity.min(self.max_region_pages);
         while let [first, ..] = *rest {
-            let (members, others) = rest.split_at(self.group_len(rest));
+            let (members, others) = rest.split_at(group_len(rest, &self.cost, self.group_extra, most_pages));
             rest = others;
             if let [_] = members {
                 answer(first, self.request(first));
@@ -60,41 +62,49 @@ impl<P: Policy> Core<P> {
         held[first..].iter().for_each(|&id| self.hold(id));
     }
 
-    /// How many of the ranges, which are in address order, form a group.
-    fn group_len(&self, ranges: &[PageRange]) -> usize {
-        let saved = self.cost.register(0) + self.cost.deregister(0);
-        let hole_page = self.cost.reg_page + self.cost.dereg_page;
-        let mut span = ranges[0];
-        let mut holes = 0;
-        let mut len = 1;
-        for &next in &ranges[1..] {
-            let hole = next.start().saturating_sub(span.end());
-            let joined = span.hull(next);
-            let share = (holes + hole) as f64 / joined.pages() as f64;
-            if hole as f64 * hole_page >= saved
-                || share > self.group_extra
-                || joined.pages() > self.capacity.min(self.max_region_pages)
-            {
-                break;
-            }
-            span = joined;
-            holes += hole;
-            len += 1;
-        }
-        len
+    fn request_group(&mut self, span: PageRange, members: &[PageRange]) -> Result<&Outcome, AllInUse> {
+        self.ask_group(&Ask::new(span), members, &mut NobodyElse)
     }
 
-    /// Each member is a request of its own for the counters; what is registered is the span.
-    fn request_group(&mut self, span: PageRange, members: &[PageRange]) -> Result<&Outcome, AllInUse> {
+    /// Asks for the span of a group. Each member is a request of its own for the counters; what is registered is
+    /// the span.
+    pub(crate) fn ask_group(
+        &mut self,
+        ask: &Ask,
+        members: &[PageRange],
+        holders: &mut impl Holders,
+    ) -> Result<&Outcome, AllInUse> {
         let mut plan = std::mem::take(&mut self.plan);
-        for &member in members {
-            self.survey(&Ask::new(member), member, &mut plan);
-            self.classify(member, &plan);
+        for &range in members {
+            self.survey(&Ask { range, ..*ask }, range, &mut plan);
+            self.classify(range, &plan);
         }
-        let ask = Ask::new(span);
-        let found = self.survey(&ask, span, &mut plan);
-        let result = self.execute(&ask, found, &mut plan, &mut NobodyElse);
+        let found = self.survey(ask, ask.range, &mut plan);
+        let result = self.execute(ask, found, &mut plan, holders);
         self.plan = plan;
         result.map(|()| &self.outcome)
     }
+}
+
+/// How many of the ranges, which are in address order, form a group: joined as long as the holes cost less than
+/// the calls that they save, are at most this share of the group, and the group has at most so many pages.
+pub(crate) fn group_len(ranges: &[PageRange], costs: &Linear, most_extra: f64, most_pages: u64) -> usize {
+    let [first, others @ ..] = ranges else { return 0 };
+    let saved = costs.register(0) + costs.deregister(0);
+    let hole_page = costs.reg_page + costs.dereg_page;
+    let mut span = *first;
+    let mut holes = 0;
+    let mut len = 1;
+    for &next in others {
+        let hole = next.start().saturating_sub(span.end());
+        let joined = span.hull(next);
+        let share = (holes + hole) as f64 / joined.pages() as f64;
+        if hole as f64 * hole_page >= saved || share > most_extra || joined.pages() > most_pages {
+            break;
+        }
+        span = joined;
+        holes += hole;
+        len += 1;
+    }
+    len
 }

@@ -19,12 +19,26 @@ pub struct Ask {
     pub max_segments: usize,
     /// Whether this request was made and counted before, and is planned again.
     pub again: bool,
+    /// Whose regions may serve it.
+    pub sharing: Sharing,
+}
+
+/// Whose regions may serve a request, and whom what it registers may serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sharing {
+    /// All that grant the rights.
+    #[default]
+    All,
+    /// Those of its own class: a request for local use is not served by a region that peers have rights to.
+    OwnClass,
+    /// None: it is registered for this request, and nobody finds it.
+    Nothing,
 }
 
 impl Ask {
     /// A request for local use.
     pub fn new(range: PageRange) -> Self {
-        Self { range, access: Access::LOCAL_READ, max_segments: usize::MAX, again: false }
+        Self { range, access: Access::LOCAL_READ, max_segments: usize::MAX, again: false, sharing: Sharing::All }
     }
 }
 

@@ -33,7 +33,8 @@ mod room;
 use crate::access::Access;
 use counters::SingleHits;
 pub use counters::{Cost, Counters};
-pub use holders::{Ask, Holders, NobodyElse};
+pub(crate) use group::group_len;
+pub use holders::{Ask, Holders, NobodyElse, Sharing};
 pub use outcome::{Found, Leavers, Leaving, Outcome, Segment};
 use plan::Plan;
 use room::Proposals;
@@ -228,7 +229,14 @@ impl<P: Policy> Core<P> {
     /// # Errors
     /// [`AllInUse`] when everything that could make room is held.
     pub fn ask(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        let Some(id) = self.find_with(ask.range, ask.access) else { return self.ask_missed(ask, holders) };
+        let found = match ask.sharing {
+            Sharing::All => self.find_with(ask.range, ask.access),
+            Sharing::OwnClass => self
+                .find_in(ask.access.class(), ask.range)
+                .filter(|&id| self.regions.get(id).access().contains(ask.access)),
+            Sharing::Nothing => None,
+        };
+        let Some(id) = found else { return self.ask_missed(ask, holders) };
         if !ask.again {
             self.single_hits.count(self.regions.pages(id) == ask.range.pages(), ask.range.pages());
         }
@@ -266,6 +274,9 @@ impl<P: Policy> Core<P> {
     }
 
     fn plan_and_execute(&mut self, ask: &Ask, plan: &mut Plan, holders: &mut impl Holders) -> Result<(), AllInUse> {
+        if ask.sharing == Sharing::Nothing {
+            return self.register_aside(ask, plan, holders);
+        }
         let wanted = match self.scheme.granule {
             Granule::Bucket(pages) => ask.range.rounded_out(pages),
             Granule::Region | Granule::Page => ask.range,

@@ -38,7 +38,7 @@ pub(super) struct Piece {
 }
 
 impl Plan {
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.overlaps.clear();
         self.replaced.clear();
         self.short = 0;

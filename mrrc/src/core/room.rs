@@ -1,7 +1,7 @@
 //! Making room for what is missing, and registering it: the second half of a request.
 
 use super::plan::{Piece, Plan};
-use super::{AllInUse, Core, Holders, Leavers, Segment};
+use super::{AllInUse, Ask, Core, Found, Holders, Leavers, Segment};
 use crate::policy::{Granule, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
@@ -160,6 +160,32 @@ impl<P: Policy> Core<P> {
         self.count_registrations(plan);
         self.add_segments(asked, plan, true);
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages);
+    }
+
+    /// What is registered for one request is a region like others for the limits, and retired from the start:
+    /// no look-up finds it, and it leaves with its first release. Whoever asked holds it at once.
+    pub(super) fn register_aside(
+        &mut self,
+        ask: &Ask,
+        plan: &mut Plan,
+        holders: &mut impl Holders,
+    ) -> Result<(), AllInUse> {
+        plan.clear();
+        self.take_over(ask, plan);
+        if !ask.again {
+            self.counters.missed(Found::Miss, 0, ask.range.pages());
+        }
+        self.outcome.start(Found::Miss);
+        self.make_room(ask.range, plan, holders)?;
+        self.count_registrations(plan);
+        for &Piece { range, access } in &plan.pieces {
+            let id = self.regions.insert_with(range, access);
+            self.regions.get(id).set_state(State::Retired);
+            self.used.add(range.pages());
+            self.outcome.push(Segment::Gap { region: Some(id), range, access });
+        }
+        self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages);
+        Ok(())
     }
 
     fn add_region(&mut self, piece: Piece) -> RegionId {

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A mapping of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Mapping {
-    pub(super) pages: PageRange,
-    pub(super) kind: Kind,
+pub(crate) struct Mapping {
+    pub(crate) pages: PageRange,
+    pub(crate) kind: Kind,
 }
 
 /// What lies behind a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Memory that has no name elsewhere: private, or shared with children only; of huge pages or not.
     Anonymous,
     File,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Why changes to such a mapping cannot all be heard, if so.
-    pub(super) fn refusal(self) -> Option<Unwatched> {
+    pub(crate) fn refusal(self) -> Option<Unwatched> {
         match self {
             Self::Anonymous => None,
             Self::File => Some(Unwatched::File),
@@ -68,7 +68,7 @@ impl Kind {
 
 /// The mappings of this process.
 #[derive(Debug)]
-pub(super) struct Mappings {
+pub(crate) struct Mappings {
     maps: File,
     /// Whether the kernel answers for one address.
     query: AtomicBool,
@@ -79,17 +79,17 @@ const MAPS: &str = "/proc/self/maps";
 impl Mappings {
     /// # Errors
     /// Where `/proc` is not mounted.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         Ok(Self { maps: File::open(MAPS)?, query: AtomicBool::new(true) })
     }
 
     /// The mapping that holds a page.
-    pub(super) fn at(&self, page: u64) -> io::Result<Option<Mapping>> {
+    pub(crate) fn at(&self, page: u64) -> io::Result<Option<Mapping>> {
         Ok(self.at_or_after(page)?.filter(|mapping| mapping.pages.start() <= page))
     }
 
     /// The mapping that holds a page, or else the next one.
-    pub(super) fn at_or_after(&self, page: u64) -> io::Result<Option<Mapping>> {
+    pub(crate) fn at_or_after(&self, page: u64) -> io::Result<Option<Mapping>> {
         if self.query.load(Ordering::Relaxed) {
             match self.ask(page) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ESRCH | libc::ENOMEM)) => {

@@ -16,7 +16,7 @@
 //! 4. [`Reports::lower`].
 
 #[cfg(target_os = "linux")]
-mod mappings;
+pub(crate) mod mappings;
 #[cfg(target_os = "linux")]
 mod userfaultfd;
 
@@ -108,6 +108,12 @@ pub trait Monitor: Send + Sync + 'static {
     /// Asked before a range is registered and never with a lock held: will changes be reported?
     fn watch(&self, range: PageRange) -> Watch;
 
+    /// Whether [`Watch::Watched`] means that changes are found out, and not that the program promised to tell of them.
+    /// Where it is a promise, the cache's safe functions do not rely on it.
+    fn vouches(&self) -> bool {
+        true
+    }
+
     /// A region that was watched is deregistered. Never called with a lock held.
     fn unwatch(&self, range: PageRange) {
         let _ = range;
@@ -133,5 +139,9 @@ impl Monitor for Explicit {
 
     fn watch(&self, _: PageRange) -> Watch {
         Watch::Watched
+    }
+
+    fn vouches(&self) -> bool {
+        false
     }
 }

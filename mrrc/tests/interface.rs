@@ -1,0 +1,8 @@
+//! What the compiler refuses to a user of the cache, and what it grants.
+
+#[test]
+fn misuse_does_not_compile() {
+    let tests = trybuild::TestCases::new();
+    tests.compile_fail("tests/interface/refused_*.rs");
+    tests.pass("tests/interface/granted_*.rs");
+}
