@@ -268,6 +268,16 @@ fn a_lease_of_several_parts_shows_each_byte_once_in_order() {
 }
 
 #[test]
+fn the_last_page_of_the_address_space_is_a_page_like_others() {
+    let cache = cache(model(), 64);
+    let address = std::ptr::without_provenance(usize::MAX - 99);
+    // SAFETY: nothing is transferred.
+    let lease = unsafe { cache.acquire(address, 100, Access::LOCAL) }.unwrap();
+    let parts: Vec<_> = lease.segments().map(|part| (part.address(), part.len())).collect();
+    assert_eq!(parts, [(address, 100)]);
+}
+
+#[test]
 fn leases_outlive_their_cache_and_the_last_one_deregisters() {
     let device = model();
     let cache = cache(device.clone(), 64);

@@ -106,6 +106,7 @@ pub struct LocalSegments<'lease, R: Registrar> {
     state: &'lease State<R>,
     first: Option<RegionId>,
     rest: std::slice::Iter<'lease, RegionId>,
+    /// What was not given yet: its first byte and its last one, for the end of the address space has no number.
     address: usize,
     last: usize,
 }
