@@ -187,7 +187,7 @@ fn no_page_is_opened_to_peers_by_its_neighbours() {
     let device = device();
     let cache = builder(&device, 256).max_segments(1).build().unwrap();
     let rights = [Access::LOCAL, Access::LOCAL | Access::REMOTE_READ, Access::LOCAL | Access::REMOTE_WRITE];
-    let mut asked = vec![Access::empty(); 64];
+    let mut asked = [Access::empty(); 64];
     let mut numbers = Numbers(7);
     for _ in 0..2000 {
         let (start, pages) = (numbers.below(56), numbers.below(8) + 1);

@@ -114,6 +114,8 @@ pub(super) struct Shared<R: Registrar> {
     mappings: std::sync::OnceLock<Option<Mappings>>,
 }
 
+type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
+
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
@@ -189,7 +191,7 @@ impl<R: Registrar> Shared<R> {
 
     /// The lock at once, to put down what was done. False: a change is being dealt with and is not in the books yet,
     /// so nothing is sure but what leases have.
-    pub(super) fn lock_now(&self) -> Result<(MutexGuard<'_, Books<R::Registration>>, bool), Unusable> {
+    pub(super) fn lock_now(&self) -> Result<(Lock<'_, R>, bool), Unusable> {
         if self.gate.is_forked() {
             return Err(Unusable::Forked);
         }
@@ -202,7 +204,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// The lock, to look and change nothing. False: there are changes that are not in the books yet.
-    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Books<R::Registration>>, bool), Unusable> {
+    pub(super) fn look(&self) -> Result<(Lock<'_, R>, bool), Unusable> {
         if self.gate.is_forked() {
             return Err(Unusable::Forked);
         }
