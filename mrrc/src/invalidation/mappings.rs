@@ -24,8 +24,10 @@ pub(crate) struct Mapping {
 /// What lies behind a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Memory that has no name elsewhere: private, or shared with children only; of huge pages or not.
+    /// Private memory that has no name elsewhere, of huge pages or not.
     Anonymous,
+    /// The same, shared with children.
+    SharedAnonymous,
     File,
     SharedMemory,
     Special,
@@ -35,7 +37,7 @@ impl Kind {
     /// Why changes to such a mapping cannot all be heard, if so.
     pub(crate) fn refusal(self) -> Option<Unwatched> {
         match self {
-            Self::Anonymous => None,
+            Self::Anonymous | Self::SharedAnonymous => None,
             Self::File => Some(Unwatched::File),
             Self::SharedMemory => Some(Unwatched::SharedMemory),
             Self::Special => Some(Unwatched::Special),
@@ -51,7 +53,8 @@ impl Kind {
             _ if name.starts_with(b"[stack") || name.starts_with(b"[anon") => Self::Anonymous,
             // Shared anonymous memory is a nameless file of the kernel's own file system; anonymous huge pages,
             // private ones too, are one of another. A private mapping of the zero device is plain memory.
-            b"/dev/zero (deleted)" if shared && major == 0 => Self::Anonymous,
+            b"/dev/zero (deleted)" if shared && major == 0 => Self::SharedAnonymous,
+            b"/anon_hugepage (deleted)" if shared && major == 0 => Self::SharedAnonymous,
             b"/anon_hugepage (deleted)" if major == 0 => Self::Anonymous,
             b"/dev/zero" if !shared => Self::Anonymous,
             _ if [&b"/memfd:"[..], b"/dev/shm/", b"/SYSV"].iter().any(|mark| name.starts_with(mark)) => {

@@ -89,6 +89,9 @@ pub enum Unwatched {
     /// The mapping belongs to another userfaultfd.
     #[error("the mapping is watched by another userfaultfd already")]
     Taken,
+    /// Shared memory that is watched since a moment ago: a discard (`MADV_REMOVE`) that began before would go unnoticed.
+    #[error("it is shared memory that is watched since a moment ago, and a discard may have begun before")]
+    Young,
     /// The system refused.
     #[error("the system refused to watch the mapping (errno {0})")]
     Refused(i32),

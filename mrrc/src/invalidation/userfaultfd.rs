@@ -60,6 +60,9 @@
 //!   message. Report these explicitly, or use an arena.
 //! * A thread that maps the same address while another's unmapping has not returned, and a discard that takes longer
 //!   than its range is kept out of the cache.
+//! * `MADV_REMOVE` lets go of the kernel's lock before the pages go. If the mapping was not registered when it began, it
+//!   sends no message, and the mapping can be registered and its pages pinned meanwhile. So shared memory is not
+//!   cached for a moment after its registration; such a discard that takes longer is not seen.
 //!
 //! # Fork, stop and failure
 //!
@@ -75,7 +78,7 @@ mod changes;
 mod reader;
 mod table;
 
-use super::mappings::{Mapping, Mappings};
+use super::mappings::{Kind, Mapping, Mappings};
 use super::{Monitor, Reports, Unwatched, Watch};
 use crate::range::PageRange;
 use calls::{Bell, Descriptor};
@@ -89,6 +92,9 @@ use table::Table;
 
 /// Attempts to find a mapping at rest, and to enter it into the table.
 const ATTEMPTS: u32 = 4;
+
+/// How long shared memory is not cached after its registration: a discard of it that began before is over then.
+const YOUTH: Duration = Duration::from_millis(100);
 
 /// How long [`Monitor::stop`] waits for its thread, which the cache may keep busy.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -188,6 +194,9 @@ impl Userfaultfd {
                 next = self.register(&mut table, next)?;
             }
         }
+        if table.is_young(range) {
+            return Err(Unwatched::Young);
+        }
         table.want(range);
         // If the thread failed before this look, the cache may have been told before it had anything in the range.
         if self.shared.is(State::Running) {
@@ -214,6 +223,9 @@ impl Userfaultfd {
                     }
                     errno => return Err(Unwatched::Refused(errno)),
                 },
+            }
+            if mapping.kind == Kind::SharedAnonymous {
+                table.add_young(mapping.pages, Instant::now() + YOUTH);
             }
             // Until it is entered below: it has to be unregistered some day, whatever is answered now.
             table.stray(mapping.pages);

@@ -13,6 +13,7 @@ use crate::range::PageRange;
 use rangemap::{RangeMap, RangeSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Instant;
 
 /// Places that stay registered though no region needs them.
 const IDLE: usize = 64;
@@ -28,7 +29,12 @@ pub(super) struct Table {
     strays: RangeSet<u64>,
     /// Strays that could not be taken out the last time.
     left: usize,
+    /// Shared memory that was registered lately, until when that matters.
+    young: Vec<(PageRange, Instant)>,
 }
+
+/// Ranges that are young at a time; more become their hull.
+const YOUNG: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Registered {
@@ -48,6 +54,26 @@ impl Table {
             }
         }
         true
+    }
+
+    /// The pages are young until then.
+    pub(super) fn add_young(&mut self, range: PageRange, until: Instant) {
+        let now = Instant::now();
+        self.young.retain(|&(_, until)| until > now);
+        let hull = match self.young.len() {
+            YOUNG => self.young.drain(..).fold(range, |hull, (young, _)| hull.hull(young)),
+            _ => range,
+        };
+        self.young.push((hull, until));
+    }
+
+    /// Whether some of the pages are young.
+    pub(super) fn is_young(&self, range: PageRange) -> bool {
+        let mut over = self.young.iter().filter(|(young, _)| young.overlaps(range)).peekable();
+        over.peek().is_some() && {
+            let now = Instant::now();
+            over.any(|&(_, until)| until > now)
+        }
     }
 
     /// The pages are registered.
