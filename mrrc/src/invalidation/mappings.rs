@@ -50,6 +50,7 @@ impl Kind {
             // Only private memory is nameless; a driver's mapping shows the driver's file.
             b"" if shared => Self::Special,
             b"" | b"[heap]" => Self::Anonymous,
+            _ if name.starts_with(b"[anon_shmem") => Self::SharedAnonymous,
             _ if name.starts_with(b"[stack") || name.starts_with(b"[anon") => Self::Anonymous,
             // Shared anonymous memory is a nameless file of the kernel's own file system; anonymous huge pages,
             // private ones too, are one of another. A private mapping of the zero device is plain memory.
@@ -262,8 +263,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
     #[test]
     fn what_lies_behind_a_mapping_is_told_by_its_line() {
-        use Kind::{Anonymous as A, File as F, SharedMemory as M, Special as S};
-        assert_eq!(kinds(TEXT), [F, F, A, A, A, A, A, M, M, M, A, F, S, S, F, A, S, S, A, S]);
+        use Kind::{Anonymous as A, File as F, SharedAnonymous as H, SharedMemory as M, Special as S};
+        assert_eq!(kinds(TEXT), [F, F, A, A, A, H, H, M, M, M, A, F, S, S, F, A, S, S, A, S]);
     }
 
     #[test]

@@ -224,9 +224,8 @@ impl Userfaultfd {
                     errno => return Err(Unwatched::Refused(errno)),
                 },
             }
-            if mapping.kind == Kind::SharedAnonymous {
-                table.add_young(mapping.pages, Instant::now() + YOUTH);
-            }
+            let shared = mapping.kind == Kind::SharedAnonymous;
+            table.set_young(mapping.pages, shared.then(|| Instant::now() + YOUTH));
             // Until it is entered below: it has to be unregistered some day, whatever is answered now.
             table.stray(mapping.pages);
             if !self.look_up(page)?.pages.contains(mapping.pages) {

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 const WINDOWS: usize = 96;
 const WORKERS: usize = 4;
 const INTRUDERS: u64 = 2;
+/// A window changes once in so many batches. Shared ones are not cached for 100 ms after they were made.
+const REST: usize = 4;
+const SHARED_REST: usize = 64;
 /// A range that was discarded is not cached for 100 ms: more discards than these, and nothing would be.
 const BETWEEN_DISCARDS: Duration = Duration::from_millis(25);
 /// A discard may take so long before it is outside of what the bar (100 ms) covers.
@@ -57,7 +60,7 @@ impl Mutator<'_> {
         let mut last = None;
         if window.pages == 0 {
             window.fill(&mut self.worker.random);
-        } else if self.worker.random.chance(4) {
+        } else if self.worker.random.chance(if window.shared { SHARED_REST } else { REST }) {
             last = Some(self.change(&mut window, windows));
         }
         let count = 1 + self.worker.random.below(crate::rig::BATCH);

@@ -17,7 +17,7 @@ pub(crate) struct Window {
     pub(crate) address: usize,
     /// 0: nothing is mapped.
     pub(crate) pages: usize,
-    shared: bool,
+    pub(crate) shared: bool,
 }
 
 /// The windows, and for each thread a place to which pages can be moved out of the way.
@@ -209,7 +209,7 @@ impl Window {
 fn shape(random: &mut Random) -> (usize, bool) {
     // Full ones now and then, so that neighbours become one mapping.
     let pages = if random.chance(4) { WIDEST } else { 1 + random.below(WIDEST) };
-    (pages, random.chance(4))
+    (pages, random.chance(16))
 }
 
 const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;

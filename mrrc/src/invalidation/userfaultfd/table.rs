@@ -30,11 +30,11 @@ pub(super) struct Table {
     /// Strays that could not be taken out the last time.
     left: usize,
     /// Shared memory that was registered lately, until when that matters.
-    young: Vec<(PageRange, Instant)>,
+    young: RangeMap<u64, Instant>,
 }
 
 /// Ranges that are young at a time; more become their hull.
-const YOUNG: usize = 64;
+const YOUNG: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Registered {
@@ -56,23 +56,37 @@ impl Table {
         true
     }
 
-    /// The pages are young until then.
-    pub(super) fn add_young(&mut self, range: PageRange, until: Instant) {
-        let now = Instant::now();
-        self.young.retain(|&(_, until)| until > now);
-        let hull = match self.young.len() {
-            YOUNG => self.young.drain(..).fold(range, |hull, (young, _)| hull.hull(young)),
-            _ => range,
+    /// The pages are young until then, or no more.
+    pub(super) fn set_young(&mut self, range: PageRange, until: Option<Instant>) {
+        let pages = range.start()..range.end();
+        let Some(until) = until else {
+            if !self.young.is_empty() {
+                self.young.remove(pages);
+            }
+            return;
         };
-        self.young.push((hull, until));
+        self.young.insert(pages, until);
+        if self.young.len() > YOUNG {
+            let now = Instant::now();
+            let old: Vec<Range<u64>> =
+                self.young.iter().filter(|(_, until)| **until <= now).map(|(at, _)| at.clone()).collect();
+            old.into_iter().for_each(|pages| self.young.remove(pages));
+            if self.young.len() > YOUNG / 2
+                && let (Some((first, _)), Some((last, _))) =
+                    (self.young.first_range_value(), self.young.last_range_value())
+            {
+                let all = first.start..last.end;
+                self.young.insert(all, until);
+            }
+        }
     }
 
     /// Whether some of the pages are young.
     pub(super) fn is_young(&self, range: PageRange) -> bool {
-        let mut over = self.young.iter().filter(|(young, _)| young.overlaps(range)).peekable();
+        let mut over = self.young.overlapping(range.start()..range.end()).peekable();
         over.peek().is_some() && {
             let now = Instant::now();
-            over.any(|&(_, until)| until > now)
+            over.any(|(_, &until)| until > now)
         }
     }
 
