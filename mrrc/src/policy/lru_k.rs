@@ -84,7 +84,8 @@ impl Policy for LruK {
                 regions.get(id).set_mark(RANKED);
                 self.ranked.insert(regions, id, time);
             }
-            Some(time) => self.ranked.raise(regions, id, time),
+            // The references that came back with a ghost can be older than those that the region was ranked by.
+            Some(time) => self.ranked.raise(regions, id, time.max(regions.get(id).weight.get())),
             None => self.few.raise(regions, id),
         }
     }
@@ -114,8 +115,11 @@ impl Policy for LruK {
     }
 
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
-        // A victim has left its references with its ghost; what was set aside still has them.
-        if let Some(times) = self.ghosts.remove(regions.get(id).range()) {
+        // A victim has left its references with its ghost; what was set aside still has them. The ghost can be another's:
+        // a region of the same pages with rights for peers, or without.
+        if self.times[id.index()].is_empty()
+            && let Some(times) = self.ghosts.remove(regions.get(id).range())
+        {
             self.times[id.index()] = times;
         }
         if self.few.owns(regions, id) {
