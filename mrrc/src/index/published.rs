@@ -28,6 +28,7 @@ struct Edition<T> {
 /// What readers hold.
 pub(super) struct Editions<T> {
     newest: AtomicPtr<Edition<T>>,
+    #[expect(clippy::vec_box, reason = "readers point to editions, which must not move")]
     all: Mutex<Vec<Box<Edition<T>>>>,
 }
 
