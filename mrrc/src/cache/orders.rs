@@ -356,7 +356,7 @@ fn a_slot_that_another_thread_emptied_is_free_and_its_hold_over() {
         // The main thread takes the lease; the other uses it and drops it.
         let slot = field.block().free_slot().unwrap();
         hit::take(Barrier::Fence, slot, field.record(), id(), range(HERE), Access::LOCAL, || true).unwrap();
-        let slot = std::ptr::from_ref(slot).addr();
+        let slot = std::ptr::from_ref(slot).expose_provenance();
         let thread = {
             let field = Arc::clone(&field);
             thread::spawn(move || {
@@ -374,5 +374,50 @@ fn a_slot_that_another_thread_emptied_is_free_and_its_hold_over() {
         thread.join().unwrap();
         assert!(owner.is_free());
         owner.deregister();
+    });
+}
+
+/// Who retires sees only the last hold of a slot end, so that one has to come after the holds before it, on
+/// whatever thread they ended.
+#[test]
+fn a_slot_that_is_used_again_ends_the_holds_before_too() {
+    explore(|| {
+        let field = Field::new();
+        let mut owner = Owner::of(&field);
+        let thread = {
+            let field = Arc::clone(&field);
+            thread::spawn(move || {
+                let slot = field.block().free_slot().unwrap();
+                let asked = range(HERE);
+                if hit::take(Barrier::Fence, slot, field.record(), id(), asked, Access::LOCAL, || true).is_none() {
+                    return;
+                }
+                let slot = std::ptr::from_ref(slot).expose_provenance();
+                let at = Arc::clone(&field);
+                let other = thread::spawn(move || {
+                    at.look(HERE);
+                    // SAFETY: `at.blocks` keeps it.
+                    hit::let_go(unsafe { &*std::ptr::with_exposed_provenance(slot) });
+                });
+                field.hit(HERE);
+                other.join().unwrap();
+            })
+        };
+        let free = owner.is_free();
+        if free {
+            owner.deregister();
+        } else {
+            owner.put_back();
+        }
+        // Also while the other two are at it.
+        let later = !free && owner.is_free();
+        if later {
+            owner.deregister();
+        }
+        thread.join().unwrap();
+        if !free && !later {
+            assert!(owner.is_free());
+            owner.deregister();
+        }
     });
 }

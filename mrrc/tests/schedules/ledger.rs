@@ -42,6 +42,7 @@ struct Table {
     bad: Option<PageRange>,
     exhausted: u32,
     refusals: u32,
+    hook: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 struct Entry {
@@ -70,6 +71,7 @@ impl Ledger {
             bad: None,
             exhausted: 0,
             refusals: 0,
+            hook: None,
         };
         Self(Arc::new(Shared { table: Mutex::new(table), step: AtomicU64::new(0) }))
     }
@@ -98,6 +100,11 @@ impl Ledger {
         self.table().refusals = batches;
     }
 
+    /// Called while the next registration is under way.
+    pub(crate) fn on_register(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.table().hook = Some(Arc::new(hook));
+    }
+
     pub(crate) fn attempts(&self) -> u64 {
         self.table().attempts
     }
@@ -118,10 +125,15 @@ impl Ledger {
             table.clock
         };
         cache.invalidate(address(range.start()), bytes(range.pages())).unwrap();
+        self.table().raise_floor(range, began);
+    }
+
+    /// A change of memory has returned that a monitor reports.
+    pub(crate) fn changed(&self, range: PageRange) {
         let mut table = self.table();
-        for floor in &mut table.floors[range.start() as usize..range.end() as usize] {
-            *floor = began.max(*floor);
-        }
+        table.clock += 1;
+        let now = table.clock;
+        table.raise_floor(range, now);
     }
 
     /// Notes that the lease's keys are used until the answer is dropped. Everything that a lease promises is checked.
@@ -149,6 +161,14 @@ impl Ledger {
         }
         assert_eq!(at, lease.address() as u64 + lease.len() as u64, "the segments cover what was asked");
         Using(self, keys)
+    }
+}
+
+impl Table {
+    fn raise_floor(&mut self, range: PageRange, since: u64) {
+        for floor in &mut self.floors[range.start() as usize..range.end() as usize] {
+            *floor = since.max(*floor);
+        }
     }
 }
 
@@ -187,6 +207,10 @@ unsafe impl Registrar for Ledger {
             table.clock
         };
         self.step();
+        let hook = self.table().hook.take();
+        if let Some(hook) = hook {
+            hook();
+        }
         let mut table = self.table();
         let refused = table.bad.is_some_and(|bad| bad.overlaps(range));
         if refused || table.exhausted > 0 {

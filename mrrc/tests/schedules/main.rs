@@ -19,10 +19,11 @@ mod ledger;
 
 use ledger::{Ledger, address, bytes};
 use mrrc::cache::{Acquiring, Builder};
-use mrrc::invalidation::Explicit;
-use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Transfer};
+use mrrc::invalidation::{Change, ChangeKind, Explicit, Monitor, Reports, Watch};
+use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Stage, Transfer};
 use mrrc::{Access, AcquireError, Cache, Lease, PageRange};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::mpsc;
 use shuttle::{Runner, thread};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ const SCHEDULES: usize = 1_000;
 const PREEMPTIONS: usize = 3;
 
 /// Runs a test in many schedules: random ones, and such with few preemptions in unlikely places.
-fn explore(test: fn()) {
+fn explore(test: impl Fn() + Copy + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 18;
     if let Ok(schedule) = std::env::var("SHUTTLE_REPLAY") {
@@ -454,12 +455,20 @@ fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&Addr
     let space = AddressSpace::new(64);
     space.map(range(10, 4)).unwrap();
     let nic = FakeNic::new(&space);
+    let monitor = monitor(&space);
+    // The moments between an event that was read and the flag that is lowered are few: here they are more.
+    let moments = AtomicU64::new(0);
+    monitor.on_stage(move |stage| {
+        if matches!(stage, Stage::Read | Stage::Applied) {
+            (0..6).for_each(|_| _ = moments.fetch_add(1, Ordering::Relaxed));
+        }
+    });
     let cache = Cache::builder(nic.clone())
         .ignore_environment()
         .capacity_pages(8)
         .wait_for_room(Duration::from_secs(100))
         .discard_bar(Duration::from_secs(100))
-        .monitor(monitor(&space))
+        .monitor(monitor)
         .build()
         .unwrap();
     let cache = Arc::new(cache);
@@ -489,15 +498,67 @@ fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&Addr
             }
         })
     });
-    change(&space);
-    access(&cache, 10, 3);
-    change(&space);
-    access(&cache, 11, 1);
+    for _ in 0..2 {
+        change(&space);
+        // The first can be a hit, and the second cannot.
+        access(&cache, 11, 1);
+        access(&cache, 10, 3);
+    }
     join(users);
     let found = nic.findings();
     assert_eq!((found.stale, found.deregistered, found.foreign), (0, 0, 0), "{found:?}");
     drop(cache);
     assert_eq!((nic.pinned_pages(), space.pinned_pages()), (0, 0), "pinned still");
+}
+
+/// A monitor that the test plays itself.
+#[derive(Clone, Default)]
+struct ByHand(Arc<std::sync::OnceLock<Arc<dyn Reports>>>);
+
+impl Monitor for ByHand {
+    fn name(&self) -> &'static str {
+        "by hand"
+    }
+
+    fn start(&self, reports: Arc<dyn Reports>) -> std::io::Result<()> {
+        assert!(self.0.set(reports).is_ok(), "started once");
+        Ok(())
+    }
+
+    fn watch(&self, _: PageRange) -> Watch {
+        Watch::Watched
+    }
+}
+
+/// Few schedules get there by chance: a registration is begun before a change of its pages and published after the
+/// change is in the books, or not yet there, with the flag still up.
+#[test]
+fn what_was_overtaken_by_a_change_is_nobody_elses() {
+    for applied_first in [true, false] {
+        let test = move || {
+            let monitor = ByHand::default();
+            let field = Field::with(8, |builder| builder.monitor(monitor.clone()).background(false));
+            let reports = monitor.0.get().unwrap().clone();
+            let changes = [Change { range: range(11, 1), kind: ChangeKind::Gone }];
+            let (ledger, told) = (field.ledger.clone(), reports.clone());
+            field.ledger.on_register(move || {
+                told.raise();
+                // The event is read; the change may return.
+                ledger.changed(range(11, 1));
+                assert!(!applied_first || told.apply(&changes), "nobody has the lock");
+            });
+            let lease = field.acquire(10, 2, Access::LOCAL).unwrap();
+            let later = field.spawn(|field| field.use_pages(11, 1));
+            assert!(applied_first || reports.apply(&changes), "nobody has the lock");
+            reports.lower();
+            field.use_pages(11, 1);
+            drop(lease);
+            join([later]);
+            drop(reports);
+            field.end();
+        };
+        explore(test);
+    }
 }
 
 fn replace(space: &AddressSpace) {
