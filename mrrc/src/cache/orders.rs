@@ -79,7 +79,7 @@ const THERE: u64 = 20;
 
 impl Field {
     fn new() -> Arc<Self> {
-        Arc::new(Self { records: Records::new(1), blocks: Blocks::new(), gate: Gate::new().unwrap() })
+        Arc::new(Self { records: Records::new(1).unwrap(), blocks: Blocks::new(), gate: Gate::new().unwrap() })
     }
 
     fn record(&self) -> &Record<Key> {
@@ -92,7 +92,7 @@ impl Field {
 
     /// The block of the thread that asks.
     fn block(&self) -> &Block {
-        let block = slots::mine(CACHE, &self.blocks).unwrap();
+        let block = slots::mine(CACHE, &self.blocks, || true).unwrap();
         // SAFETY: `self.blocks` keeps it.
         unsafe { &*block }
     }
