@@ -168,8 +168,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut books = shared.lock()?;
         loop {
             let limit = shared.terms.capacity;
-            let crowded = books.core.used_pages() + range.pages() > limit.pages
-                || books.core.used_regions() >= limit.regions;
+            let crowded =
+                books.core.used_pages() + range.pages() > limit.pages || books.core.used_regions() >= limit.regions;
             if crowded {
                 books.sweep(desk);
                 if !probed {

@@ -1,104 +1,79 @@
-//! Arrays that their owner changes and grows while other threads read them.
+//! What look-ups read, while its owner changes and grows it.
 //!
 //! The elements are atomics, so a reader can meet an array half changed, but never one that is gone: an
 //! array that is outgrown is copied into one of twice the size, and the old *edition* stays for those
-//! who still read it, until the whole index goes. All old editions together are smaller than the current
-//! one. Where nobody but the owner reads, there are no editions: arrays grow by an eighth and the old one
+//! who still read it, until the whole index goes. All old arrays of a kind together are smaller than the
+//! current one. Where nobody but the owner reads, there are no editions: arrays grow by an eighth and the old one
 //! is freed.
 #![expect(unsafe_code, reason = "the path of a hit: one load leads to the newest edition")]
 
-use std::ops::Deref;
-use std::ptr::NonNull;
+use super::blocks::Blocks;
+use super::fork::Fork;
+use super::leaf::Leaf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The owner's hold of the array.
-pub(super) struct Published<T> {
-    current: Arc<[T]>,
-    readers: Option<Arc<Editions<T>>>,
+/// The arrays of an index.
+#[derive(Clone)]
+pub(super) struct Edition {
+    pub(super) blocks: Blocks,
+    pub(super) forks: Arc<[Fork]>,
+    pub(super) leaves: Arc<[Leaf]>,
 }
 
-/// One state of the array that readers were shown.
-struct Edition<T> {
-    items: NonNull<T>,
-    len: usize,
-    _kept: Arc<[T]>,
+impl Edition {
+    /// Bytes of the arrays that another edition does not have too.
+    pub(super) fn memory_beside(&self, other: Option<&Self>) -> usize {
+        let shares = |same: fn(&Self, &Self) -> bool| other.is_some_and(|other| same(self, other));
+        let mut bytes = 0;
+        if !shares(|a, b| a.blocks.is_same(&b.blocks)) {
+            bytes += self.blocks.memory();
+        }
+        if !shares(|a, b| Arc::ptr_eq(&a.forks, &b.forks)) {
+            bytes += size_of_val(&*self.forks);
+        }
+        if !shares(|a, b| Arc::ptr_eq(&a.leaves, &b.leaves)) {
+            bytes += size_of_val(&*self.leaves);
+        }
+        bytes
+    }
 }
 
 /// What readers hold.
-pub(super) struct Editions<T> {
-    newest: AtomicPtr<Edition<T>>,
-    all: Mutex<Vec<Box<Edition<T>>>>,
+pub(super) struct Editions {
+    newest: AtomicPtr<Edition>,
+    all: Mutex<Vec<Arc<Edition>>>,
 }
 
-// SAFETY: editions are shared slices of `T` and nothing else.
-unsafe impl<T: Send + Sync> Send for Editions<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Editions<T> {}
-
-impl<T> Editions<T> {
-    /// The newest edition.
-    #[inline(always)]
-    pub(super) fn read(&self) -> &[T] {
-        // Acquire, with the release in `publish`: what the array was filled with is seen.
-        let newest = self.newest.load(Ordering::Acquire);
-        // SAFETY: there is an edition from the beginning, it is boxed and kept in `all` as long as `self` is, and
-        // it keeps its slice.
-        unsafe { std::slice::from_raw_parts((*newest).items.as_ptr(), (*newest).len) }
-    }
-
-    fn new(items: Arc<[T]>) -> Self {
-        let editions = Self { newest: AtomicPtr::new(std::ptr::null_mut()), all: Mutex::new(Vec::new()) };
-        editions.publish(items);
+impl Editions {
+    pub(super) fn new(first: Edition) -> Self {
+        let editions = Self { newest: AtomicPtr::default(), all: Mutex::default() };
+        editions.publish(first);
         editions
     }
 
-    fn publish(&self, items: Arc<[T]>) {
-        let edition = Box::new(Edition { items: NonNull::from(&*items).cast(), len: items.len(), _kept: items });
-        let newest = std::ptr::from_ref(&*edition).cast_mut();
+    /// The newest edition.
+    #[inline(always)]
+    pub(super) fn read(&self) -> &Edition {
+        // Acquire, with the release in `publish`: what the arrays were filled with is seen.
+        let newest = self.newest.load(Ordering::Acquire);
+        // SAFETY: there is an edition from the beginning, and `all` keeps each as long as `self` is there.
+        unsafe { &*newest }
+    }
+
+    pub(super) fn publish(&self, edition: Edition) {
+        let edition = Arc::new(edition);
+        let newest = Arc::as_ptr(&edition).cast_mut();
         self.all.lock().unwrap_or_else(PoisonError::into_inner).push(edition);
         self.newest.store(newest, Ordering::Release);
     }
 
-    fn total(&self) -> usize {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|edition| edition.len).sum()
-    }
-}
-
-impl<T> Published<T> {
-    pub(super) fn new(items: Arc<[T]>) -> Self {
-        Self { current: items, readers: None }
-    }
-
-    /// From now on others may read.
-    pub(super) fn share(&mut self) -> Arc<Editions<T>> {
-        let current = &self.current;
-        self.readers.get_or_insert_with(|| Arc::new(Editions::new(current.clone()))).clone()
-    }
-
-    pub(super) fn is_shared(&self) -> bool {
-        self.readers.is_some()
-    }
-
-    /// Puts another array in the place of this one.
-    pub(super) fn replace(&mut self, items: Arc<[T]>) {
-        if let Some(readers) = &self.readers {
-            readers.publish(items.clone());
-        }
-        self.current = items;
-    }
-
     /// Bytes allocated, old editions included.
     pub(super) fn memory(&self) -> usize {
-        self.readers.as_ref().map_or(self.current.len(), |readers| readers.total()) * size_of::<T>()
-    }
-}
-
-impl<T> Deref for Published<T> {
-    type Target = [T];
-
-    #[inline(always)]
-    fn deref(&self) -> &[T] {
-        &self.current
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = [None].into_iter().chain(all.iter().map(Some));
+        // An array is in editions that follow each other.
+        let arrays = all.iter().zip(before).map(|(edition, before)| edition.memory_beside(before.map(|arc| &**arc)));
+        arrays.sum::<usize>() + all.len() * size_of::<Edition>()
     }
 }
