@@ -645,18 +645,179 @@ mod tests {
         }
     }
 
+    /// The same numbers in another order.
+    fn shuffled(count: u64) -> impl Iterator<Item = u64> {
+        (0..count).map(move |i| i * 40_503 % count)
+    }
+
+    fn filled(ranges: impl Iterator<Item = PageRange>) -> (Index, Regions, Vec<RegionId>) {
+        let (mut regions, mut index) = (Regions::new(), Index::new());
+        let insert = |range| {
+            let id = regions.insert(range);
+            index.insert(id, &regions);
+            id
+        };
+        let ids = ranges.map(insert).collect();
+        (index, regions, ids)
+    }
+
+    /// Bytes a region of the lines and places that look-ups read, whatever room the arrays have besides.
+    fn density(index: &Index, regions: &Regions) -> usize {
+        let (forks, leaves) = lines_taken(index);
+        ((forks + leaves) * size_of::<Leaf>() + index.now.blocks.memory()) / regions.len()
+    }
+
+    fn check_all_found(index: &Index, regions: &Regions, ids: &[RegionId]) {
+        for &id in ids {
+            let range = regions.get(id).range();
+            for page in [range.start(), range.end() - 1] {
+                assert_eq!(index.find(PageRange::new(page, 1).unwrap(), regions), Some(id), "page {page} of {range:?}");
+            }
+        }
+    }
+
     #[test]
     fn dense_single_pages_stay_small() {
-        let mut regions = Regions::new();
-        let mut index = Index::new();
-        for page in 0..65_536 {
-            let id = regions.insert(PageRange::new(page, 1).unwrap());
-            index.insert(id, &regions);
+        let (index, regions, ids) = filled((0..65_536).map(|page| PageRange::new(page, 1).unwrap()));
+        assert!(index.memory() / ids.len() <= 16, "{} bytes a region", index.memory() / ids.len());
+        assert!(density(&index, &regions) <= 10, "{} bytes a region", density(&index, &regions));
+        check_all_found(&index, &regions, &ids);
+    }
+
+    #[test]
+    fn strided_regions_share_leaves() {
+        // 64 KiB every 128 KiB, and every 256 KiB.
+        for stride in [32, 64] {
+            let ranges = shuffled(16_384).map(|i| PageRange::new((1 << 30) + i * stride, 16).unwrap());
+            let (index, regions, ids) = filled(ranges);
+            assert!(density(&index, &regions) <= 13, "{} bytes a region", density(&index, &regions));
+            assert!(index.memory() / ids.len() <= 16, "{} bytes a region", index.memory() / ids.len());
+            check_all_found(&index, &regions, &ids);
         }
-        assert!(index.memory() / 65_536 <= 40, "{} bytes a region", index.memory() / 65_536);
-        for page in 0..65_536 {
-            let probe = PageRange::new(page, 1).unwrap();
-            assert_eq!(index.find(probe, &regions).map(|id| regions.get(id).range()), Some(probe));
+    }
+
+    #[test]
+    fn packed_irregular_regions_share_leaves() {
+        // Regions of 1 to 47 pages that touch their neighbours.
+        let mut next = 1 << 30;
+        let mut ranges: Vec<_> = (0..16_384_u64)
+            .map(|i| {
+                let range = PageRange::new(next, 1 + i * i % 47).unwrap();
+                next = range.end();
+                range
+            })
+            .collect();
+        let (index, regions, _) = filled(ranges.iter().copied());
+        assert!(density(&index, &regions) <= 20, "{} bytes a region in order", density(&index, &regions));
+        ranges = shuffled(16_384).map(|i| ranges[i as usize]).collect();
+        let (index, regions, ids) = filled(ranges.into_iter());
+        assert!(density(&index, &regions) <= 20, "{} bytes a region", density(&index, &regions));
+        check_all_found(&index, &regions, &ids);
+    }
+
+    #[test]
+    fn a_leaf_splits_in_halves_and_they_join_again() {
+        // A block's 32 places for regions of 16 pages.
+        let at = |place: u64| PageRange::new(place * 32, 16).unwrap();
+        let (mut index, mut regions, mut ids) = filled((0..8).map(at));
+        assert_eq!(lines_taken(&index), (0, 1), "eight regions are a leaf");
+        ids.push(regions.insert(at(8)));
+        index.insert(ids[8], &regions);
+        // Halves: eight in the first quarter, one in the second, none in the other half.
+        assert_eq!(lines_taken(&index), (1, 1), "the lone ninth takes no leaf");
+        for place in 9..32 {
+            ids.push(regions.insert(at(place)));
+            index.insert(ids[place as usize], &regions);
         }
+        assert_eq!(lines_taken(&index), (1, 4), "a leaf for each quarter");
+        check_all_found(&index, &regions, &ids);
+        let mut remove = |index: &mut Index, place: usize| {
+            index.remove(ids[place], &regions);
+            regions.remove(ids[place]);
+        };
+        for quarter in 0..4 {
+            (0..4).for_each(|i| remove(&mut index, quarter * 8 + i));
+        }
+        assert_eq!(lines_taken(&index), (1, 4), "halves with four regions each stay apart");
+        (4..6).for_each(|i| remove(&mut index, i));
+        assert_eq!(lines_taken(&index), (1, 4), "and those with six");
+        (12..14).for_each(|i| remove(&mut index, i));
+        assert_eq!(lines_taken(&index), (1, 3), "with four they are joined");
+        for place in [20, 21, 28, 29, 22, 23] {
+            remove(&mut index, place);
+        }
+        // Left: 6 and 7; 14 and 15; 30 and 31.
+        assert_eq!(lines_taken(&index), (1, 2));
+        for place in [6, 7] {
+            remove(&mut index, place);
+        }
+        assert_eq!(lines_taken(&index), (0, 1), "a fork of one group gives way to its leaf");
+        for place in [14, 15, 30, 31] {
+            remove(&mut index, place);
+        }
+        assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    }
+
+    #[test]
+    fn a_region_over_many_children_leaves_nothing_behind() {
+        // One region from the middle of the first child to the middle of the last, between many small ones.
+        let small = (0..16).chain(1008..1024).map(|page| PageRange::new(page, 1).unwrap());
+        let (mut index, mut regions, ids) = filled(small.chain([PageRange::new(20, 980).unwrap()]));
+        check_all_found(&index, &regions, &ids);
+        for (gone, &id) in ids.iter().enumerate().rev() {
+            index.remove(id, &regions);
+            regions.remove(id);
+            check_all_found(&index, &regions, &ids[..gone]);
+        }
+        assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    }
+
+    /// What is guaranteed: no panic and no word read outside of the arrays, whatever the owner does meanwhile; a
+    /// region in a block that the owner leaves alone is found at every moment, unless the hash table is
+    /// changing; every region is found once the owner rests.
+    #[test]
+    fn a_reader_looks_up_while_the_owner_works() {
+        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+        let rounds = if cfg!(miri) { 20 } else { 2_000 };
+        // Everything stands in one block but one region, so that the table does not change.
+        let (mut regions, mut index) = (Regions::new(), Index::new());
+        let stable = regions.insert(PageRange::new(5 << BLOCK_BITS, 300).unwrap());
+        index.insert(stable, &regions);
+        let reader = index.share();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let (mut page, mut looks) = (0, 0_u64);
+                while !done.load(SeqCst) || looks == 0 {
+                    page = (page + 7) % 1024;
+                    std::hint::black_box(reader.candidate(page));
+                    assert_eq!(reader.candidate((5 << BLOCK_BITS) + page % 300), Some(stable));
+                    std::hint::black_box(reader.candidate(page << 40 | 0xfff));
+                    looks += 1;
+                }
+                looks
+            });
+            let mut ids = Vec::new();
+            for round in 0..rounds {
+                // Small and dense, or large and sparse: forks come and go.
+                let pages = 1 << (round % 5);
+                for i in shuffled(64) {
+                    let id = regions.insert(PageRange::new(i * pages, pages - pages / 4).unwrap());
+                    index.insert(id, &regions);
+                    ids.push(id);
+                }
+                for &id in &ids {
+                    let page = regions.get(id).range().start();
+                    assert_eq!(reader.candidate(page), Some(id), "the owner rests");
+                }
+                for id in ids.drain(..) {
+                    index.remove(id, &regions);
+                    regions.remove(id);
+                }
+            }
+            done.store(true, SeqCst);
+            assert!(looks.join().unwrap() > 0);
+        });
+        assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1));
     }
 }
