@@ -52,7 +52,7 @@ use arena::{Line, Stock};
 use blocks::{BLOCKS_END, Blocks};
 use fork::{Entry, FORK_BITS, Group, Kind, Level, MOST_LINES};
 use leaf::Leaf;
-use published::{Edition, Editions};
+use published::{Edition, Editions, Lines};
 
 /// log2 of the pages in a block.
 const BLOCK_BITS: u32 = 10;
@@ -75,6 +75,12 @@ struct Part {
 }
 
 impl Part {
+    /// The range is within one block.
+    #[inline]
+    fn within(range: PageRange) -> Self {
+        Self { first: range.start() & LAST_PAGE, last: (range.end() - 1) & LAST_PAGE }
+    }
+
     /// The range touches the block.
     #[inline]
     fn of(range: PageRange, block: u64) -> Self {
@@ -145,7 +151,7 @@ impl Edition {
 impl Index {
     pub(crate) fn new() -> Self {
         Self {
-            now: Edition { blocks: Blocks::new(Blocks::SMALLEST), forks: Arc::default(), leaves: Arc::default() },
+            now: Edition { blocks: Blocks::new(Blocks::SMALLEST), forks: Lines::empty(), leaves: Lines::empty() },
             blocks: 0,
             forks: Stock::new(),
             leaves: Stock::new(),
@@ -186,6 +192,27 @@ impl Index {
         self.giants.range(..=page).next_back().map(|(_, &id)| id)
     }
 
+    /// The leaf that alone says what touches a range, if one does: most that comes and goes is settled there.
+    #[inline(always)]
+    fn only_leaf(&self, range: PageRange) -> Option<(&Leaf, Part)> {
+        let block = range.start() >> BLOCK_BITS;
+        if (range.end() - 1) >> BLOCK_BITS != block || block >= BLOCKS_END {
+            return None;
+        }
+        let part = Part::within(range);
+        let mut entry = self.now.blocks.get(block);
+        let mut bits = TOP.bits;
+        while let Some(fork) = self.now.forks.get(entry.fork_number()) {
+            entry = fork.entry(part.first >> bits);
+            if entry != fork.entry(part.last >> bits) {
+                return None;
+            }
+            // Below the second level there is no fork.
+            bits = bits.saturating_sub(FORK_BITS);
+        }
+        self.now.leaves.get(entry.leaf_number()).map(|leaf| (leaf, part))
+    }
+
     /// Appends the regions that overlap the range, in address order.
     pub(crate) fn overlaps(&self, range: PageRange, regions: &Regions, found: &mut Vec<RegionId>) {
         let first = found.len();
@@ -209,6 +236,16 @@ impl Index {
     /// Shows the regions that overlap the range, in no order and some of them several times. Allocates nothing.
     #[inline]
     pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
+        if let Some((leaf, part)) = self.only_leaf(range)
+            && self.giants.is_empty()
+        {
+            return leaf.for_each_overlap(part, found);
+        }
+        self.for_each_overlap_apart(range, regions, found);
+    }
+
+    /// The same where the range touches several groups, or none that has a leaf.
+    fn for_each_overlap_apart(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
         let numbers = block_numbers(range);
         let (first, last) = (*numbers.start(), (*numbers.end()).min(BLOCKS_END - 1));
         let mut look = |entry, number| {
@@ -268,6 +305,17 @@ impl Index {
     /// Adds a region; it must overlap none that is in the index.
     pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
+        if let Some((leaf, part)) = self.only_leaf(range)
+            && leaf.insert(part, id)
+        {
+            return;
+        }
+        self.insert_apart(id, range, regions);
+    }
+
+    /// The same where entries change.
+    #[inline(never)]
+    fn insert_apart(&mut self, id: RegionId, range: PageRange, regions: &Regions) {
         let numbers = block_numbers(range);
         if is_giant(&numbers) {
             self.giants.insert(range.start(), id);
@@ -374,6 +422,17 @@ impl Index {
     /// Removes a region that is in the index.
     pub(crate) fn remove(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
+        if let Some((leaf, part)) = self.only_leaf(range)
+            && !leaf.has_at_most(THIN_REGIONS + 1)
+        {
+            return leaf.remove(part, id);
+        }
+        self.remove_apart(id, range, regions);
+    }
+
+    /// The same where entries may change.
+    #[inline(never)]
+    fn remove_apart(&mut self, id: RegionId, range: PageRange, regions: &Regions) {
         let numbers = block_numbers(range);
         if is_giant(&numbers) {
             self.giants.remove(&range.start());
@@ -472,28 +531,28 @@ impl Index {
             }
             (Kind::Leaf(leaf), Kind::Nothing) => self.leaf(leaf).has_at_most(JOINED_REGIONS).then_some(a),
             (Kind::Nothing, Kind::Leaf(leaf)) => self.leaf(leaf).has_at_most(JOINED_REGIONS).then_some(b),
-            (Kind::Leaf(leaf), Kind::Region(id)) => self.absorb(leaf, &[(touch.part_of(id), id)]).then_some(a),
-            (Kind::Region(id), Kind::Leaf(leaf)) => self.absorb(leaf, &[(touch.part_of(id), id)]).then_some(b),
+            (Kind::Leaf(leaf), Kind::Region(id)) => self.absorb(leaf, id, touch).then_some(a),
+            (Kind::Region(id), Kind::Leaf(leaf)) => self.absorb(leaf, id, touch).then_some(b),
             (Kind::Leaf(leaf), Kind::Leaf(other)) => {
-                let more: smallvec::SmallVec<[_; leaf::LEAF_REGIONS]> = self.leaf(other).iter().collect();
-                let joins = self.absorb(leaf, &more);
-                if joins {
-                    self.leaves.give(&self.now.leaves, other);
+                let (into, from) = (self.leaf(leaf), self.leaf(other));
+                if into.len() + from.len() > JOINED_REGIONS {
+                    return None;
                 }
-                joins.then_some(a)
+                for (part, id) in from.iter() {
+                    if !into.has(id) {
+                        into.insert(part, id);
+                    }
+                }
+                self.leaves.give(&self.now.leaves, other);
+                Some(a)
             }
         }
     }
 
-    /// Puts regions into a leaf, which may have them, unless that makes too many.
-    fn absorb(&self, leaf: u32, more: &[(Part, RegionId)]) -> bool {
+    /// Puts a region into a leaf, which may have it, unless that makes too many.
+    fn absorb(&self, leaf: u32, id: RegionId, touch: &Touch) -> bool {
         let leaf = self.leaf(leaf);
-        let has = |id| leaf.iter().any(|(_, other)| other == id);
-        let new = more.iter().filter(|(_, id)| !has(*id)).count();
-        if new > JOINED_REGIONS || !leaf.has_at_most(JOINED_REGIONS - new) {
-            return false;
-        }
-        more.iter().filter(|(_, id)| !has(*id)).all(|&(part, id)| leaf.insert(part, id))
+        leaf.has_at_most(JOINED_REGIONS - 1) && (leaf.has(id) || leaf.insert(touch.part_of(id), id))
     }
 
     #[inline]
@@ -530,11 +589,11 @@ impl Index {
         self.forks.take(&self.now.forks).expect("there is more room now")
     }
 
-    fn grown<T: Line>(&self, lines: &[T]) -> Arc<[T]> {
+    fn grown<T: Line>(&self, lines: &[T]) -> Lines<T> {
         // Old editions stay for readers, so growth must be by doubling where there are any.
         let more = if self.readers.is_some() { lines.len().max(8) } else { lines.len() / 8 + 64 };
         assert!(lines.len() + more <= MOST_LINES as usize, "at most 2^30 lines");
-        arena::grown(lines, more)
+        arena::grown(lines, more).into()
     }
 
     /// A block got an entry.
@@ -784,8 +843,16 @@ mod tests {
         let stable = regions.insert(PageRange::new(5 << BLOCK_BITS, 300).unwrap());
         index.insert(stable, &regions);
         let reader = index.share();
+        /// Says so also when the owner panics: the reader waits for it.
+        struct Done<'a>(&'a AtomicBool);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let owner = Done(&done);
             let looks = scope.spawn(|| {
                 let (mut page, mut looks) = (0, 0_u64);
                 while !done.load(SeqCst) || looks == 0 {
@@ -815,7 +882,7 @@ mod tests {
                     regions.remove(id);
                 }
             }
-            done.store(true, SeqCst);
+            drop(owner);
             assert!(looks.join().unwrap() > 0);
         });
         assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1));

@@ -9,6 +9,7 @@
 #![expect(unsafe_code, reason = "the path of a hit: a hash is shifted to the size of the table")]
 
 use super::fork::Entry;
+use super::published::Lines;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -41,7 +42,7 @@ pub(super) const BLOCKS_END: u64 = 1 << 32;
 #[derive(Clone)]
 pub(super) struct Blocks {
     /// A power of two of places: 2^(64 - `shift`), always.
-    places: Arc<[AtomicU64]>,
+    places: Lines<AtomicU64>,
     /// Leaves of a hash as many bits as number the places.
     shift: u32,
 }
@@ -53,7 +54,8 @@ impl Blocks {
     pub(super) fn new(places: usize) -> Self {
         assert!(places.is_power_of_two() && places >= Self::SMALLEST, "{places} places");
         let shift = u64::BITS - places.trailing_zeros();
-        Self { places: (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect(), shift }
+        let places: Arc<[_]> = (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect();
+        Self { places: places.into(), shift }
     }
 
     /// The number of places.
@@ -62,7 +64,7 @@ impl Blocks {
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.places, &other.places)
+        self.places.is_same(&other.places)
     }
 
     pub(super) fn memory(&self) -> usize {

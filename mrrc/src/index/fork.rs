@@ -72,6 +72,11 @@ impl Entry {
         RegionId::from_raw(self.0)
     }
 
+    pub(super) fn is_leaf(self) -> bool {
+        self.0 & Self::FORK == Self::LEAF
+    }
+
+    #[inline(always)]
     pub(super) fn kind(self) -> Kind {
         match self.0 & Self::FORK {
             Self::LEAF => Kind::Leaf(self.0 & !Self::FORK),
@@ -161,7 +166,9 @@ impl Fork {
     pub(super) fn group(&self, child: usize) -> Group {
         let entry = self.child(child);
         let mut group = Group { first: child, size: 1 };
-        while group.size < CHILDREN && self.is_one(group.buddy(), entry) {
+        // A leaf is in one group only: if a child of the buddy has it, all have.
+        let looked_at = |buddy: Group| if entry.is_leaf() { Group { size: 1, ..buddy } } else { buddy };
+        while group.size < CHILDREN && self.is_one(looked_at(group.buddy()), entry) {
             group = group.doubled();
         }
         group

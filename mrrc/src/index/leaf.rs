@@ -101,8 +101,16 @@ impl Leaf {
         lane(&self.firsts, regions) == 0
     }
 
+    pub(super) fn len(&self) -> usize {
+        count_reaching(&self.firsts, LAST_PAGE) as usize
+    }
+
     pub(super) fn is_full(&self) -> bool {
         !self.has_at_most(LEAF_REGIONS - 1)
+    }
+
+    pub(super) fn has(&self, id: RegionId) -> bool {
+        self.names.iter().any(|name| name.load(Relaxed) == id.raw())
     }
 
     /// The regions and what they cover of the block.
@@ -136,10 +144,16 @@ impl Leaf {
             return false;
         }
         let at = count_reaching(&self.firsts, part.first) as usize;
-        for n in (at + 2..=LEAF_REGIONS).rev() {
-            self.names[n % LEAF_REGIONS].store(self.names[n - 1].load(Relaxed), Relaxed);
+        let mut name = id.raw();
+        for n in at + 1..=LEAF_REGIONS {
+            let slot = &self.names[n % LEAF_REGIONS];
+            let next = slot.load(Relaxed);
+            slot.store(name, Relaxed);
+            if next == 0 {
+                break;
+            }
+            name = next;
         }
-        self.names[(at + 1) % LEAF_REGIONS].store(id.raw(), Relaxed);
         insert_lane(&self.firsts, at, lane_of(part.first));
         insert_lane(&self.lasts, at, lane_of(LAST_PAGE - part.last));
         true
@@ -156,7 +170,11 @@ impl Leaf {
         remove_lane(&self.firsts, n - 1);
         remove_lane(&self.lasts, n - 1);
         for n in n..LEAF_REGIONS {
-            self.names[n].store(self.names[(n + 1) % LEAF_REGIONS].load(Relaxed), Relaxed);
+            let next = self.names[(n + 1) % LEAF_REGIONS].load(Relaxed);
+            self.names[n].store(next, Relaxed);
+            if next == 0 {
+                return;
+            }
         }
         self.names[0].store(0, Relaxed);
     }

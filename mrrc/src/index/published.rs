@@ -10,15 +10,61 @@
 use super::blocks::Blocks;
 use super::fork::Fork;
 use super::leaf::Leaf;
+use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// A shared array, and where it is: that saves a look-up the way past the count of its owners.
+pub(super) struct Lines<T> {
+    items: NonNull<T>,
+    len: usize,
+    kept: Arc<[T]>,
+}
+
+// SAFETY: it is a shared slice of `T` and nothing else.
+unsafe impl<T: Send + Sync> Send for Lines<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Lines<T> {}
+
+impl<T> From<Arc<[T]>> for Lines<T> {
+    fn from(kept: Arc<[T]>) -> Self {
+        Self { items: NonNull::from(&*kept).cast(), len: kept.len(), kept }
+    }
+}
+
+impl<T> Lines<T> {
+    pub(super) fn empty() -> Self {
+        Arc::<[T]>::from([]).into()
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.kept, &other.kept)
+    }
+}
+
+impl<T> Clone for Lines<T> {
+    fn clone(&self) -> Self {
+        self.kept.clone().into()
+    }
+}
+
+impl<T> Deref for Lines<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `From` took both from the slice that is kept.
+        unsafe { std::slice::from_raw_parts(self.items.as_ptr(), self.len) }
+    }
+}
 
 /// The arrays of an index.
 #[derive(Clone)]
 pub(super) struct Edition {
     pub(super) blocks: Blocks,
-    pub(super) forks: Arc<[Fork]>,
-    pub(super) leaves: Arc<[Leaf]>,
+    pub(super) forks: Lines<Fork>,
+    pub(super) leaves: Lines<Leaf>,
 }
 
 impl Edition {
@@ -29,10 +75,10 @@ impl Edition {
         if !shares(|a, b| a.blocks.is_same(&b.blocks)) {
             bytes += self.blocks.memory();
         }
-        if !shares(|a, b| Arc::ptr_eq(&a.forks, &b.forks)) {
+        if !shares(|a, b| a.forks.is_same(&b.forks)) {
             bytes += size_of_val(&*self.forks);
         }
-        if !shares(|a, b| Arc::ptr_eq(&a.leaves, &b.leaves)) {
+        if !shares(|a, b| a.leaves.is_same(&b.leaves)) {
             bytes += size_of_val(&*self.leaves);
         }
         bytes
