@@ -63,8 +63,8 @@ const TOP: Level = Level { start: 0, bits: BLOCK_BITS - FORK_BITS };
 /// Two halves of a group are joined if so few regions touch them. Well below what a leaf holds, so that a
 /// region that comes and goes does not split and join each time.
 const JOINED_REGIONS: usize = 4;
-/// Looked at when one half has come down to this.
-const THIN_REGIONS: usize = JOINED_REGIONS / 2;
+/// Looked at when one half has come down to this, which is seldom enough and often enough.
+const THIN_REGIONS: usize = 1;
 const GIANT_BLOCKS: u64 = 2048;
 
 /// What a range covers of a block: the first and last page, counted from the block's first.
@@ -235,7 +235,7 @@ impl Index {
 
     /// Shows the regions that overlap the range, in no order and some of them several times. Allocates nothing.
     #[inline]
-    pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
+    pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, found: impl FnMut(RegionId)) {
         if let Some((leaf, part)) = self.only_leaf(range)
             && self.giants.is_empty()
         {
@@ -798,21 +798,24 @@ mod tests {
             (0..4).for_each(|i| remove(&mut index, quarter * 8 + i));
         }
         assert_eq!(lines_taken(&index), (1, 4), "halves with four regions each stay apart");
-        (4..6).for_each(|i| remove(&mut index, i));
-        assert_eq!(lines_taken(&index), (1, 4), "and those with six");
-        (12..14).for_each(|i| remove(&mut index, i));
-        assert_eq!(lines_taken(&index), (1, 3), "with four they are joined");
-        for place in [20, 21, 28, 29, 22, 23] {
+        for place in [4, 5, 12, 13] {
             remove(&mut index, place);
         }
-        // Left: 6 and 7; 14 and 15; 30 and 31.
-        assert_eq!(lines_taken(&index), (1, 2));
-        for place in [6, 7] {
-            remove(&mut index, place);
+        assert_eq!(lines_taken(&index), (1, 4), "and two are enough to stay apart");
+        remove(&mut index, 6);
+        assert_eq!(lines_taken(&index), (1, 3), "one joins the two beside it");
+        (20..23).for_each(|place| remove(&mut index, place));
+        assert_eq!(lines_taken(&index), (1, 2), "one beside four needs no leaf");
+        (28..31).for_each(|place| remove(&mut index, place));
+        assert_eq!(lines_taken(&index), (1, 1), "nor does one beside one");
+        remove(&mut index, 23);
+        assert_eq!(lines_taken(&index), (0, 1), "a fork that is one group gives way to its leaf");
+        for place in [7, 14, 15, 31] {
+            assert_eq!(index.find(at(place), &regions), Some(ids[place as usize]));
         }
-        assert_eq!(lines_taken(&index), (0, 1), "a fork of one group gives way to its leaf");
-        for place in [14, 15, 30, 31] {
-            remove(&mut index, place);
+        for place in [7, 14, 15, 31] {
+            index.remove(ids[place], &regions);
+            regions.remove(ids[place]);
         }
         assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
     }
