@@ -821,6 +821,51 @@ mod tests {
     }
 
     #[test]
+    fn leaves_that_share_a_region_are_joined_into_one() {
+        let at = |place: u64| PageRange::new(place * 32, 16).unwrap();
+        // Number 9 lies in both halves of the block.
+        let places = [0, 1, 2, 3, 4, 5, 8, 10, 11].map(at);
+        let ranges = places.into_iter().chain([PageRange::new(508, 8).unwrap(), at(17)]);
+        let (mut index, mut regions, ids) = filled(ranges);
+        let mut remove = |index: &mut Index, gone: &[usize]| {
+            for &gone in gone {
+                index.remove(ids[gone], &regions);
+                regions.remove(ids[gone]);
+            }
+        };
+        remove(&mut index, &[0, 1, 2, 3, 4, 7, 8]);
+        assert_eq!(lines_taken(&index), (1, 2), "5 alone; 6 and 9; 9 and 10");
+        remove(&mut index, &[5]);
+        assert_eq!(lines_taken(&index), (0, 1));
+        remove(&mut index, &[6, 9]);
+        assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1), "10 alone");
+        remove(&mut index, &[10]);
+        assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    }
+
+    #[test]
+    fn the_last_region_of_a_fork_needs_no_line() {
+        let (mut index, mut regions, ids) = filled((0..9).map(|place| PageRange::new(place * 32, 16).unwrap()));
+        for &id in &ids[1..] {
+            index.remove(id, &regions);
+            regions.remove(id);
+        }
+        assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1));
+        check_all_found(&index, &regions, &ids[..1]);
+    }
+
+    #[test]
+    fn readers_see_what_the_owner_grows() {
+        let (mut regions, mut index) = (Regions::new(), Index::new());
+        let reader = index.share();
+        for i in shuffled(if cfg!(miri) { 64 } else { 4_096 }) {
+            let id = regions.insert(PageRange::new(i * 32, 16).unwrap());
+            index.insert(id, &regions);
+            assert_eq!(reader.candidate(i * 32), Some(id));
+        }
+    }
+
+    #[test]
     fn a_region_over_many_children_leaves_nothing_behind() {
         // One region from the middle of the first child to the middle of the last, between many small ones.
         let small = (0..16).chain(1008..1024).map(|page| PageRange::new(page, 1).unwrap());
