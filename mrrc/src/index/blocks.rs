@@ -4,16 +4,16 @@
 //! so that there are no tombstones and a probe ends at the first vacant place. It exists beside the
 //! well-kept hash maps because a hit can afford two nanoseconds here: the key is one word, a value is
 //! never 0, and a look-up is a multiplication, a shift and usually one comparison.
-
 //!
 //! A place is one atomic word, so that hits on other threads can look blocks up while the owner works.
+#![expect(unsafe_code, reason = "the path of a hit: a hash is shifted to the size of the table")]
 
-use super::Entry;
-use super::published::{Editions, Published};
+use super::fork::Entry;
+use super::published::Lines;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A block's number in the high half and its entry in the low half; a vacant place is 0.
+/// An entry in the high half and its block's number in the low half; a vacant place is 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place(u64);
 
@@ -21,97 +21,93 @@ impl Place {
     const VACANT: Self = Self(0);
 
     fn new(block: u64, entry: Entry) -> Self {
-        Self(block << 32 | u64::from(entry.0))
+        Self(u64::from(entry.raw()) << 32 | block)
     }
 
     #[inline(always)]
-    fn block(self) -> u64 {
-        self.0 >> 32
+    fn block(self) -> u32 {
+        self.0 as u32
     }
 
     #[inline(always)]
     fn entry(self) -> Entry {
-        Entry(self.0 as u32)
+        Entry::from_raw((self.0 >> 32) as u32)
     }
 }
-
-const SMALLEST_BITS: u32 = 3;
 
 /// Block numbers are below this, so that a place is eight bytes.
 pub(super) const BLOCKS_END: u64 = 1 << 32;
 
+/// The table. Clones are the same table.
+#[derive(Clone)]
 pub(super) struct Blocks {
-    /// A power of two of places.
-    places: Published<AtomicU64>,
-    used: usize,
-}
-
-fn vacant(places: usize) -> Arc<[AtomicU64]> {
-    (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect()
-}
-
-/// The place where the search for a block begins.
-#[inline(always)]
-fn home(block: u64, places: usize) -> usize {
-    // Fibonacci hashing: the highest bits of the product mix all bits of the block number.
-    (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - places.trailing_zeros())) as usize
-}
-
-/// The block's entry, read from places that may be changing.
-#[inline(always)]
-fn look_up(places: &[AtomicU64], block: u64) -> Entry {
-    let at = home(block, places.len());
-    let place = places.get(at).map_or(Place::VACANT, |place| Place(place.load(Relaxed)));
-    if place.block() == block || place == Place::VACANT {
-        return place.entry();
-    }
-    look_further(places, block, at)
-}
-
-#[inline(never)]
-fn look_further(places: &[AtomicU64], block: u64, home: usize) -> Entry {
-    let (before, from) = places.split_at(home);
-    // A table is never full; that this ends is for readers, who may see it change under their eyes.
-    for place in from[1..].iter().chain(before) {
-        let place = Place(place.load(Relaxed));
-        if place.block() == block || place == Place::VACANT {
-            return place.entry();
-        }
-    }
-    Entry::NOTHING
-}
-
-/// Looks blocks up while the owner changes them: an answer can be out of date.
-pub(super) struct BlocksReader(Arc<Editions<AtomicU64>>);
-
-impl BlocksReader {
-    #[inline(always)]
-    pub(super) fn get(&self, block: u64) -> Entry {
-        look_up(self.0.read(), block)
-    }
+    /// A power of two of places: 2^(64 - `shift`), always.
+    places: Lines<AtomicU64>,
+    /// Leaves of a hash as many bits as number the places.
+    shift: u32,
 }
 
 impl Blocks {
-    pub(super) fn new() -> Self {
-        Self { places: Published::new(vacant(1 << SMALLEST_BITS)), used: 0 }
+    pub(super) const SMALLEST: usize = 8;
+
+    /// A table of so many places, a power of two of at least [`Blocks::SMALLEST`].
+    pub(super) fn new(places: usize) -> Self {
+        assert!(places.is_power_of_two() && places >= Self::SMALLEST, "{places} places");
+        let shift = u64::BITS - places.trailing_zeros();
+        let places: Arc<[_]> = (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect();
+        Self { places: places.into(), shift }
     }
 
-    pub(super) fn share(&mut self) -> BlocksReader {
-        BlocksReader(self.places.share())
+    /// The number of places.
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
     }
 
-    /// The number of blocks that have an entry.
-    pub(super) fn len(&self) -> usize {
-        self.used
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.places.is_same(&other.places)
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.places.memory()
+        size_of_val(&*self.places)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
         let used = self.places.iter().map(|place| Place(place.load(Relaxed))).filter(|&place| place != Place::VACANT);
-        used.map(|place| (place.block(), place.entry()))
+        used.map(|place| (u64::from(place.block()), place.entry()))
+    }
+
+    /// The place where the search for a block begins.
+    #[inline(always)]
+    fn home(&self, block: u64) -> usize {
+        // Fibonacci hashing: the highest bits of the product mix all bits of the block number.
+        (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// The entry of a block, read from places that may be changing. A number beyond [`BLOCKS_END`] can get another
+    /// block's entry.
+    #[inline(always)]
+    pub(super) fn get(&self, block: u64) -> Entry {
+        let home = self.home(block);
+        // SAFETY: `home` is a 64-bit number shifted right by `shift`, so below 2^(64 - `shift`), which is the
+        // number of places: `new` made both, and nothing changes either.
+        let place = Place(unsafe { self.places.get_unchecked(home) }.load(Relaxed));
+        if place.block() == block as u32 { place.entry() } else { self.look_further(block, home, place) }
+    }
+
+    #[inline(never)]
+    fn look_further(&self, block: u64, home: usize, first: Place) -> Entry {
+        if first == Place::VACANT {
+            return Entry::NOTHING;
+        }
+        let (before, from) = self.places.split_at(home);
+        // A table is never full; that this ends is for readers, who may see it change under their eyes.
+        for place in from[1..].iter().chain(before) {
+            let place = Place(place.load(Relaxed));
+            if place.block() == block as u32 || place == Place::VACANT {
+                return place.entry();
+            }
+        }
+        Entry::NOTHING
     }
 
     fn place(&self, at: usize) -> Place {
@@ -122,59 +118,33 @@ impl Blocks {
         (place + 1) & (self.places.len() - 1)
     }
 
-    /// The place of the block, or the vacant place where it belongs.
-    fn place_of(&self, block: u64) -> usize {
-        let mut at = home(block, self.places.len());
+    /// The place of the block, or the vacant place where it belongs, and the entry there. The block is numbered
+    /// below [`BLOCKS_END`].
+    pub(super) fn find(&self, block: u64) -> (usize, Entry) {
+        debug_assert!(block < BLOCKS_END);
+        let mut at = self.home(block);
         loop {
             let place = self.place(at);
-            if place == Place::VACANT || place.block() == block {
-                return at;
+            if place == Place::VACANT || place.block() == block as u32 {
+                return (at, place.entry());
             }
             at = self.after(at);
         }
     }
 
-    /// The block's entry.
-    #[inline(always)]
-    pub(super) fn get(&self, block: u64) -> Entry {
-        look_up(&self.places, block)
+    /// Sets the entry of a block at the place where [`Blocks::find`] found it; it is not nothing.
+    pub(super) fn set(&self, at: usize, block: u64, entry: Entry) {
+        debug_assert!(entry != Entry::NOTHING);
+        self.places[at].store(Place::new(block, entry).0, Relaxed);
     }
 
-    /// Sets the block's entry; nothing removes it. The block is numbered below [`BLOCKS_END`].
-    pub(super) fn set(&mut self, block: u64, entry: Entry) {
-        debug_assert!(block < BLOCKS_END);
-        let at = self.place_of(block);
-        let was = self.place(at);
-        let is = if entry == Entry::NOTHING { Place::VACANT } else { Place::new(block, entry) };
-        match (was == Place::VACANT, is == Place::VACANT) {
-            (true, true) => {}
-            (false, false) => self.places[at].store(is.0, Relaxed),
-            (true, false) => {
-                self.places[at].store(is.0, Relaxed);
-                self.used += 1;
-                if self.used * 3 > self.places.len() * 2 {
-                    self.resize(self.places.len() * 2);
-                }
-            }
-            (false, true) => {
-                self.used -= 1;
-                self.close_gap(at);
-                let sparse = self.used * 8 < self.places.len() && self.places.len() > 1 << SMALLEST_BITS;
-                // Readers keep every edition alive: a table that breathes would leave one each time.
-                if sparse && !self.places.is_shared() {
-                    self.resize(self.places.len() / 2);
-                }
-            }
-        }
-    }
-
-    /// Moves up what a vacated place would hide from its home.
-    fn close_gap(&mut self, mut gap: usize) {
+    /// Vacates a place, and moves up what it would hide from its home.
+    pub(super) fn vacate(&self, mut gap: usize) {
         let mut at = self.after(gap);
         let mask = self.places.len() - 1;
         while self.place(at) != Place::VACANT {
             let place = self.place(at);
-            let from_home = at.wrapping_sub(home(place.block(), self.places.len())) & mask;
+            let from_home = at.wrapping_sub(self.home(u64::from(place.block()))) & mask;
             let from_gap = at.wrapping_sub(gap) & mask;
             if from_home >= from_gap {
                 self.places[gap].store(place.0, Relaxed);
@@ -185,15 +155,12 @@ impl Blocks {
         self.places[gap].store(Place::VACANT.0, Relaxed);
     }
 
-    fn resize(&mut self, places: usize) {
-        let items = vacant(places);
+    /// A table of so many places with the same entries.
+    pub(super) fn resized(&self, places: usize) -> Self {
+        let table = Self::new(places);
         for (block, entry) in self.iter() {
-            let mut at = home(block, places);
-            while items[at].load(Relaxed) != Place::VACANT.0 {
-                at = (at + 1) & (places - 1);
-            }
-            items[at].store(Place::new(block, entry).0, Relaxed);
+            table.set(table.find(block).0, block, entry);
         }
-        self.places.replace(items);
+        table
     }
 }
