@@ -163,7 +163,15 @@ impl<R: Registrar> Arena<R> {
         };
         let length = end.saturating_sub(start);
         let address = self.memory.at(start, end.max(start))?;
-        self.shared.acquire(address.expose_provenance(), length, access, Some(self.memory.pages()))
+        let pages = self.memory.pages();
+        let lease = self.shared.acquire(address.expose_provenance(), length, access, Some(pages))?;
+        if access.is_remote() && !lease.lies_within(pages) {
+            // Somebody registered the arena together with what lies beside it: a key to that is not to be had in safe
+            // code. The memory is registered by itself, for this lease.
+            drop(lease);
+            return self.shared.acquire_aside(address.expose_provenance(), length, access, pages);
+        }
+        Ok(lease)
     }
 
     /// Copies bytes out of the arena. Bytes that a transfer or another thread writes meanwhile are each the old or the

@@ -30,7 +30,8 @@ impl Barrier {
     pub(super) fn announce(self, slot: &AtomicU32, name: u32) {
         match self {
             Self::Membarrier => {
-                slot.store(name, Ordering::Relaxed);
+                // Release: who reads this name comes after the lease that emptied the slot before.
+                slot.store(name, Ordering::Release);
                 asymmetric::light();
             }
             Self::Fence => {
@@ -39,7 +40,7 @@ impl Barrier {
                     slot.swap(name, Ordering::SeqCst);
                     asymmetric::light();
                 } else {
-                    slot.store(name, Ordering::Relaxed);
+                    slot.store(name, Ordering::Release);
                     fence(Ordering::SeqCst);
                 }
             }

@@ -372,8 +372,16 @@ impl<T> Books<T> {
     /// Finds the orphans that no lease has any more. What a lease has of memory that is gone is among the lent: it was
     /// struck out when the memory went.
     fn part_with_orphans(&mut self, desk: Desk<'_, T>) {
-        let Self { orphans, to_unmap, lent, .. } = self;
-        let has = |orphan: &Orphan| lent.iter().any(|&id| desk.records[id].range().overlaps(orphan.memory.pages()));
+        // What another thread is deregistering may be theirs.
+        if self.going > 0 {
+            return;
+        }
+        let Self { orphans, to_unmap, lent, parked, .. } = self;
+        let has = |orphan: &Orphan| {
+            let pages = orphan.memory.pages();
+            lent.iter().any(|&id| desk.records[id].range().overlaps(pages))
+                || parked.iter().any(|registered| registered.range.overlaps(pages))
+        };
         to_unmap.extend(orphans.extract_if(.., |orphan| !has(orphan)));
     }
 
@@ -490,10 +498,9 @@ impl<T> Holders for Leases<'_, T> {
     fn touched(&mut self, touched: &mut Vec<RegionId>) {
         let groups = self.entries.len().div_ceil(GROUP);
         for (group, sign) in self.desk.signs.iter().enumerate().take(groups) {
-            if sign.load(Ordering::Relaxed) == 0 {
+            if sign.load(Ordering::Relaxed) == 0 || sign.swap(0, Ordering::Acquire) == 0 {
                 continue;
             }
-            sign.store(0, Ordering::Relaxed);
             let first = group * GROUP;
             for index in first..(first + GROUP).min(self.entries.len()) {
                 let id = RegionId::of_index(index);

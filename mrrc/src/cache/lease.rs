@@ -119,6 +119,13 @@ impl<R: Registrar> Lease<R> {
         }
     }
 
+    /// Whether all its regions lie in the range.
+    pub(super) fn lies_within(&self, range: PageRange) -> bool {
+        // SAFETY: the slots of this lease keep the shared state alive.
+        let shared = unsafe { self.shared.as_ref() };
+        std::iter::once(&self.first).chain(self.rest()).all(|hold| range.contains(shared.records[hold.id].range()))
+    }
+
     /// Where the memory is.
     pub fn address(&self) -> *const u8 {
         self.address as *const u8

@@ -16,6 +16,7 @@ use crate::range::PageRange;
 use crate::registrar::{Registered, Registrar};
 use crate::shim::sync::MutexGuard;
 use crate::shim::sync::atomic::Ordering;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,10 @@ impl<R: Registrar> Shared<R> {
         drop(books);
 
         unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
+        if batch.regions.is_empty() {
+            batch.failed = false;
+            return;
+        }
         let begun = self.times.as_ref().map(|_| Instant::now());
         batch.failed = self.registrar.deregister(&mut batch.regions).is_err();
         if let (Some(times), Some(begun)) = (&self.times, begun) {
@@ -96,12 +101,16 @@ impl<R: Registrar> Shared<R> {
                 return;
             }
             books.sweep(self.desk());
-            let free = self.terms.capacity.pages.saturating_sub(books.registered.pages);
-            if free < self.terms.headroom {
-                books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
+            // What is leaving already makes room; more only if that is not enough.
+            if !books.has_leavers() && books.going == 0 {
+                let free = self.terms.capacity.pages.saturating_sub(books.registered.pages);
+                if free < self.terms.headroom {
+                    books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
+                }
             }
             if books.has_leavers() {
-                self.deregister_batch(books);
+                // A registrar that panics has its batch parked; the background lives on.
+                _ = std::panic::catch_unwind(AssertUnwindSafe(|| self.deregister_batch(books)));
                 continue;
             }
             let longest = if books.lent.is_empty() { IDLE } else { WATCHFUL };
@@ -168,13 +177,23 @@ struct Batch<'a, R: Registrar> {
 impl<R: Registrar> Drop for Batch<'_, R> {
     fn drop(&mut self) {
         let Self { shared, amount, failed, .. } = *self;
-        // Not before: what is pinned there is pinned no more.
-        let unmapped: Vec<_> = self.orphans.drain(..).map(|Orphan { change, .. }| change).collect();
-        let Ok((mut books, _)) = shared.lock_now() else { return };
+        // Not before, and not where it failed: what is pinned there is pinned no more.
+        let still = |orphan: &Orphan| self.regions.iter().any(|left| left.range.overlaps(orphan.memory.pages()));
+        let (kept, gone): (Vec<_>, Vec<_>) = self.orphans.drain(..).partition(still);
+        let unmapped: Vec<_> = gone.into_iter().map(|Orphan { change, .. }| change).collect();
+        let Ok((mut books, _)) = shared.lock_now() else {
+            // Nobody's to deregister any more: leaked, not dropped.
+            kept.into_iter().for_each(std::mem::forget);
+            self.regions.drain(..).for_each(std::mem::forget);
+            return;
+        };
+        books.orphans.extend(kept);
         unmapped.into_iter().for_each(|change| books.changed(change));
         books.going -= amount.regions;
         let Books { registered, tally, .. } = &mut *books;
-        tally.handed_over(registered, amount, Amount::of(&self.regions), failed);
+        if amount != Amount::default() {
+            tally.handed_over(registered, amount, Amount::of(&self.regions), failed);
+        }
         books.parked.append(&mut self.regions);
         books.spare = std::mem::take(&mut self.regions);
         let waiting = std::mem::take(&mut books.waiting);

@@ -82,7 +82,8 @@ fn acquire_group<R: Registrar>(
     let Some(span) = ranges.iter().copied().reduce(PageRange::hull) else {
         return Ok(Group::Single { counted: false });
     };
-    if !shared.is_one_mapping(span) {
+    // A child of a fork takes no lock: the request itself will say so.
+    if shared.gate.is_forked() || !shared.is_one_mapping(span) {
         return Ok(Group::Single { counted: false });
     }
     let (address, length) = ((span.start() * PAGE) as usize, (span.pages() * PAGE) as usize);

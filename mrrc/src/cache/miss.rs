@@ -185,6 +185,9 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
 
     /// Registers what is missing, so that everything is held.
     fn register_all(&mut self) -> Result<(), AcquireError> {
+        if self.shared.gate.is_forked() {
+            return Err(Unusable::Forked.into());
+        }
         loop {
             self.register_mine()?;
             if let Some(awaited) = self.awaited.pop() {
@@ -245,12 +248,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             // Also where there was no room: what the request would have replaced may have left.
             books.collect_outcome(desk);
             let Err(source) = answer else { break };
+            ask.again = true;
+            let lent = books.lent.len();
+            books.sweep(desk);
+            if books.lent.len() < lent {
+                // Leases have ended since it was last looked.
+                books.core.is_asked_again();
+                continue;
+            }
             let waited = self.waited_for_room;
             let left = shared.terms.room_wait.saturating_sub(waited);
             if left.is_zero() {
                 return Err(AcquireError::AllInUse { source, waited });
             }
-            ask.again = true;
+            books.core.is_asked_again();
             books.tally.waits += 1;
             // Leases end without a word: looked after at growing intervals.
             let begun = Instant::now();
@@ -281,6 +292,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             let ticket = books.next_ticket;
             books.next_ticket += 1;
             books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false });
+        }
+        if shared.terms.background
+            && shared.terms.capacity.pages.saturating_sub(books.registered.pages) < shared.terms.headroom
+        {
+            shared.work.notify_one();
         }
         // Mostly there is room, and nothing to deregister first.
         if (!books.has_leavers() || shared.terms.background) && books.reserve(amount, shared.terms.capacity) {
@@ -411,18 +427,31 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         // More each time: what the system counts need not be what we count.
         let pages = range.pages() << attempts.min(16);
         books.evict(desk, Need { pages, regions: 1 });
-        if books.limbo.is_empty() {
-            return Ok(false);
+        if !books.limbo.is_empty() {
+            books.tally.retries += 1;
+            drop(shared.deregister_limbo(books)?);
+            return Ok(true);
         }
-        books.tally.retries += 1;
-        drop(shared.deregister_limbo(books)?);
-        Ok(true)
+        // Somebody else may be freeing what is missing.
+        let freeing = books.going > 0;
+        if freeing {
+            books.tally.retries += 1;
+            drop(shared.wait(books, shared.terms.patience)?);
+        }
+        Ok(freeing)
     }
 
     /// Puts what was registered in the place of the placeholders, and takes back those that were not.
     fn publish(&mut self) -> Result<(), AcquireError> {
         let shared = self.shared;
-        let (mut books, sure) = shared.lock_now()?;
+        let (mut books, sure) = match shared.lock_now() {
+            Ok(locked) => locked,
+            Err(unusable) => {
+                // Registered, and nobody's to deregister any more: leaked, not dropped.
+                self.made.drain(..).for_each(std::mem::forget);
+                return Err(unusable.into());
+            }
+        };
         self.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
         for (made, Placeholder { id, barred, .. }) in std::mem::take(&mut self.made).into_iter().zip(&mut placeholders)
@@ -547,7 +576,10 @@ impl<R: Registrar> Shared<R> {
     ) -> Result<Lease<R>, AcquireError> {
         let begun = Instant::now();
         let result = self.acquire_plain(address, length, access, owned);
-        if let Some(times) = &self.times {
+        // Not in a forked child: a histogram's lock may have been held at the fork.
+        if let Some(times) = &self.times
+            && !self.gate.is_forked()
+        {
             let on_stack = 0_u8;
             times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
         }
@@ -565,6 +597,19 @@ impl<R: Registrar> Shared<R> {
     ) -> Result<Lease<R>, Box<AcquireError>> {
         let wish = Wish::new(&self.terms, address, length, access)?;
         Ok(self.grant(Wish { owned, ..wish })?)
+    }
+
+    /// Memory that is registered by itself, for one lease.
+    #[cold]
+    pub(super) fn acquire_aside(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: PageRange,
+    ) -> Result<Lease<R>, AcquireError> {
+        let wish = Wish::new(&self.terms, address, length, access.with_read())?;
+        self.grant(Wish { owned: Some(owned), sharing: Sharing::Nothing, counted: true, ..wish })
     }
 
     /// The locked path.
@@ -599,6 +644,8 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
             }
             drop(books);
             self.shared.progress.notify_all();
+        } else {
+            self.made.drain(..).for_each(std::mem::forget);
         }
     }
 }

@@ -82,15 +82,14 @@ impl<T> Record<T> {
         Access::from_bits_retain(self.facts.load(Ordering::Relaxed) as u8)
     }
 
-    /// Leaves a mark that it was hit. No store where the mark is there already.
+    /// Leaves a mark that it was hit, if there is room for one more: then no store. True if it left one.
     #[inline(always)]
     pub(super) fn touch(&self, most: u32) -> bool {
         let touched = self.touched.load(Ordering::Relaxed);
         if touched < most {
             self.touched.store(touched + 1, Ordering::Relaxed);
-            return touched == 0;
         }
-        false
+        touched < most
     }
 
     /// Takes the marks away.

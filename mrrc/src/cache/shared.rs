@@ -119,6 +119,8 @@ type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
+/// As good as for ever, and no more than a clock can hold.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl<R: Registrar> Shared<R> {
     pub(super) fn new(
@@ -268,7 +270,11 @@ impl<R: Registrar> Shared<R> {
     fn note_hit(&self, block: &Block, record: &Record<R::Registration>, id: RegionId, pages: u64, asked: u64) {
         block.count(pages == asked, asked);
         if record.touch(self.most_touches) {
-            self.signs[id.index() / GROUP].store(1, Ordering::Relaxed);
+            let sign = &self.signs[id.index() / GROUP];
+            if sign.load(Ordering::Relaxed) == 0 {
+                // Release, with the acquire of who takes it away: the mark is there to be found.
+                sign.store(1, Ordering::Release);
+            }
         }
     }
 
@@ -325,13 +331,14 @@ impl<R: Registrar> Reports for Listener<R> {
     /// A change goes into the books at once if the lock is free.
     fn apply(&self, changes: &[Change]) -> bool {
         let Some(shared) = self.0.upgrade() else { return true };
+        let now = Instant::now();
+        let until = now.checked_add(shared.terms.bar).unwrap_or(now + FAR);
         let mut books = match shared.books.try_lock() {
             Ok(books) => books,
             Err(TryLockError::WouldBlock) => return false,
             // Nobody uses these books any more.
             Err(TryLockError::Poisoned(_)) => return true,
         };
-        let until = Instant::now() + shared.terms.bar;
         changes.iter().for_each(|&change| books.note_change(shared.desk(), change, until));
         drop(books);
         // What leaves is deregistered by somebody who may allocate.

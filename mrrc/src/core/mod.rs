@@ -326,6 +326,11 @@ impl<P: Policy> Core<P> {
         self.hard_limit = true;
     }
 
+    /// The request that was just refused is made again: it is not refused yet.
+    pub(crate) fn is_asked_again(&mut self) {
+        self.counters.all_in_use -= 1;
+    }
+
     /// Whether look-ups find the region.
     pub(crate) fn is_cached(&self, id: RegionId) -> bool {
         self.regions.get(id).state() == State::Cached

@@ -6,6 +6,9 @@ use crate::policy::{Granule, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
 
+/// How often room is made anew for no request when victims turn out to be held.
+const EVICT_ROUNDS: u32 = 4;
+
 /// What is proposed to leave, in batches; nothing has left yet.
 #[derive(Default)]
 pub(super) struct Proposals {
@@ -33,13 +36,6 @@ impl<P: Policy> Core<P> {
             pages: self.used.pages - self.held.pages - replaced.pages,
             regions: self.used.regions - self.held.regions - replaced.regions,
         };
-        let error = AllInUse {
-            asked,
-            missing_pages: need.pages,
-            missing_regions: need.regions,
-            in_use_pages: self.held.pages,
-            in_use_regions: self.held.regions,
-        };
         let mut enough = need.pages <= can_leave.pages && need.regions <= can_leave.regions;
         if enough {
             // What is replaced is no candidate, and goes only when there is room for what replaces it.
@@ -53,12 +49,20 @@ impl<P: Policy> Core<P> {
             holders.stay(&plan.replaced);
         }
         self.close_batch();
+        // Read when it is known who holds what.
+        let in_use = self.held;
         plan.overlaps.iter().for_each(|&id| self.unhold(id));
         if enough {
             Ok(())
         } else {
             self.counters.all_in_use += 1;
-            Err(error)
+            Err(AllInUse {
+                asked,
+                missing_pages: need.pages,
+                missing_regions: need.regions,
+                in_use_pages: in_use.pages,
+                in_use_regions: in_use.regions,
+            })
         }
     }
 
@@ -66,11 +70,16 @@ impl<P: Policy> Core<P> {
     /// is to be deregistered.
     pub fn evict(&mut self, need: Need, holders: &mut impl Holders) -> &Leavers {
         self.outcome.leaving_mut().clear();
-        let free = Need {
-            pages: need.pages.min(self.used.pages - self.held.pages),
-            regions: need.regions.min(self.used.regions - self.held.regions),
-        };
-        self.full(free, &[], holders);
+        // What turns out to be held is known to be the next time, so that the rest can go.
+        for _ in 0..EVICT_ROUNDS {
+            let free = Need {
+                pages: need.pages.min(self.used.pages - self.held.pages),
+                regions: need.regions.min(self.used.regions - self.held.regions),
+            };
+            if free.is_met() || self.full(free, &[], holders) {
+                break;
+            }
+        }
         self.outcome.leaving_mut()
     }
 
@@ -92,7 +101,8 @@ impl<P: Policy> Core<P> {
         while !need.is_met() && idle_runs < 2 {
             let begun = proposals.regions.len();
             // Where much is in use, each run proposes twice as much as the last: few questions are asked.
-            let more = Need { pages: need.pages << met_runs, regions: need.regions << met_runs };
+            let more = |much: u64| much.saturating_mul(1 << met_runs);
+            let more = Need { pages: more(need.pages), regions: more(need.regions) };
             self.propose(more, &mut proposals.regions);
             // A run can spend itself on setting regions in use aside; the next one does not meet them.
             idle_runs = if proposals.regions.len() == begun { idle_runs + 1 } else { 0 };
