@@ -124,7 +124,8 @@ fn no_buffer_is_null_empty_or_wraps() {
         let acquired = unsafe { cache.acquire(address as *const u8, length, Access::LOCAL) }.unwrap_err();
         // SAFETY: as above.
         let begun = unsafe { cache.begin(address as *const u8, length, Access::LOCAL) }.err().unwrap();
-        let warmed = cache.warm(address as *const u8, length, Access::LOCAL).unwrap_err();
+        // SAFETY: no transfer is made.
+        let warmed = unsafe { cache.warm(address as *const u8, length, Access::LOCAL) }.unwrap_err();
         let struck = cache.invalidate(address as *const u8, length).unwrap_err();
         [acquired, begun, warmed, struck].map(|error| match error {
             AcquireError::Range(why) => why,
@@ -231,7 +232,7 @@ fn what_is_ready_can_be_used_before_the_rest_is_registered() {
     let cache = cache(&device, 64);
     drop((take(&cache, 2, 2), take(&cache, 6, 2)));
     // SAFETY: no transfer is made.
-    let acquiring = unsafe { cache.begin(address(0), (10 * PAGE) as usize, Access::LOCAL) }.unwrap();
+    let mut acquiring = unsafe { cache.begin(address(0), (10 * PAGE) as usize, Access::LOCAL) }.unwrap();
     let ready: Vec<_> = acquiring.ready().map(|part| (part.len() as u64 / PAGE, part.registration().range)).collect();
     assert_eq!(ready, [(2, range(2, 2)), (2, range(6, 2))]);
     assert_eq!(device.counts().reg_attempts, 2, "nothing more is registered yet");
@@ -290,7 +291,8 @@ fn an_invalidation_strikes_every_region_that_it_touches_of_any_rights() {
 fn warm_memory_is_a_hit_and_can_be_evicted() {
     let device = device();
     let cache = cache(&device, 8);
-    cache.warm(address(0), 4 * PAGE as usize, Access::LOCAL).unwrap();
+    // SAFETY: no transfer is made.
+    unsafe { cache.warm(address(0), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
     assert!(is_hit(&cache, 0, 4));
     drop(take(&cache, 100, 8));
     assert!(!is_hit(&cache, 0, 4));

@@ -1,5 +1,7 @@
 //! What leases have does not stand in the way of what nobody has.
 
+#![allow(unsafe_code, reason = "a region is registered that safe code could not have")]
+
 mod common;
 
 use common::*;
@@ -42,8 +44,9 @@ fn a_peer_gets_no_key_of_an_arena_that_leads_beyond_it() {
     let cache = builder(&device, 1000).monitor(Explicit).build().unwrap();
     let arena = cache.arena(4 * PAGE as usize).unwrap();
     let rights = Access::LOCAL | Access::REMOTE_WRITE;
-    // Nobody follows the address: the device is a model.
-    cache.warm(arena.as_ptr().cast_const().wrapping_sub(2 * PAGE as usize), 8 * PAGE as usize, rights).unwrap();
+    // SAFETY: nobody follows the address: the device is a model.
+    unsafe { cache.warm(arena.as_ptr().cast_const().wrapping_sub(2 * PAGE as usize), 8 * PAGE as usize, rights) }
+        .unwrap();
     let lease = arena.acquire(.., rights).unwrap();
     let pages = mrrc::PageRange::of_bytes(lease.address() as u64, lease.len() as u64).unwrap();
     for segment in lease.segments() {

@@ -135,7 +135,7 @@ fn time_that_the_caller_took_is_no_waiting() {
         }
     });
     // SAFETY: no transfer is made.
-    let acquiring = unsafe { cache.begin(address(100), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
+    let mut acquiring = unsafe { cache.begin(address(100), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
     thread::sleep(Duration::from_millis(1010));
     thread::scope(|threads| {
         let flush = threads.spawn(|| cache.flush().unwrap());
@@ -301,7 +301,7 @@ fn the_background_deregisters_unasked() {
 #[test]
 fn the_background_keeps_room_free() {
     let device = device();
-    let cache = builder(&device, 100).background(true).build().unwrap();
+    let cache = builder(&device, 100).background(true).headroom(0.05).build().unwrap();
     fill(&cache, 25, 4);
     while device.counts().pages > 95 {
         thread::yield_now();

@@ -73,13 +73,14 @@ fn a_child_is_told_so_and_changes_nothing() {
         fill(&cache, 4, 4);
         let lease = take(&cache, 2, 4);
         // SAFETY: no transfer is made.
-        let acquiring = unsafe { cache.begin(address(12), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
+        let mut acquiring = unsafe { cache.begin(address(12), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
         let before = device.counts();
         in_child(fork, || {
             let told = [
                 is_forked(ask(&cache, 0, 4, Access::LOCAL)),
                 is_forked(ask(&cache, 200, 4, Access::LOCAL)),
-                is_forked(cache.warm(address(0), 1, Access::LOCAL)),
+                // SAFETY: no transfer is made.
+                is_forked(unsafe { cache.warm(address(0), 1, Access::LOCAL) }),
                 is_forked(cache.invalidate(address(0), 1)),
                 cache.reap() == Err(Unusable::Forked),
                 cache.flush() == Err(Unusable::Forked),

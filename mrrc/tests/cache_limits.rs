@@ -299,7 +299,7 @@ fn what_is_begun_has_no_more_segments_either() {
         let cache = builder(&device, 64).max_segments(segments).build().unwrap();
         drop(take(&cache, 4, 4));
         // SAFETY: no transfer is made.
-        let acquiring = unsafe { cache.begin(address(0), 12 * PAGE as usize, Access::LOCAL) }.unwrap();
+        let mut acquiring = unsafe { cache.begin(address(0), 12 * PAGE as usize, Access::LOCAL) }.unwrap();
         let lease = acquiring.finish().unwrap();
         assert_eq!(lease.segments().count(), expected, "{segments}");
     }

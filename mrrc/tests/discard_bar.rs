@@ -1,4 +1,6 @@
 //! Pages that are being discarded are kept out of the cache, however long a registration of them takes.
+
+#![allow(unsafe_code, reason = "memory is warmed by hand")]
 #![cfg(not(any(loom, shuttle)))]
 
 use mrrc::cost::Linear;
@@ -55,7 +57,8 @@ fn a_registration_that_began_under_the_bar_and_outlasts_it_is_not_cached() {
             Cache::builder(model).ignore_environment().monitor(monitor.clone()).discard_bar(BAR).build().unwrap();
         let told = Instant::now();
         let range = PageRange::new(16, 1).unwrap();
-        let warm = || cache.warm((16 * PAGE) as *const u8, PAGE as usize, Access::LOCAL).unwrap();
+        // SAFETY: no transfer is made.
+        let warm = || unsafe { cache.warm((16 * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap();
         std::thread::scope(|threads| {
             // `madvise` has begun, and its event is read; the pages are still there when they are pinned.
             monitor.report(Change { range, kind: ChangeKind::Discarding });

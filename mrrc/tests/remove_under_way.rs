@@ -28,7 +28,8 @@ fn what_was_registered_while_a_discard_of_shared_memory_went_unnoticed_is_not_ca
             unsafe { libc::mmap(std::ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         let (address, state) = (memory as usize, AtomicU32::new(0));
-        let warm = || cache.warm((address + BYTES - PAGE) as *const u8, PAGE, Access::LOCAL);
+        // SAFETY: no transfer is made.
+        let warm = || unsafe { cache.warm((address + BYTES - PAGE) as *const u8, PAGE, Access::LOCAL) };
         let mut under_way = false;
         std::thread::scope(|threads| {
             threads.spawn(|| {

@@ -91,7 +91,8 @@ fn what_one_region_cannot_hold_is_cut_also_where_parts_are_few() {
     model.limit(Limits { region_pages: Some(4), ..Limits::NONE });
     let cache = Cache::builder(model).max_segments(3).monitor(Explicit).ignore_environment().build().unwrap();
     for warm in [102, 107] {
-        cache.warm(page(warm), PAGE_BYTES, Access::LOCAL).unwrap();
+        // SAFETY: no transfer is made.
+        unsafe { cache.warm(page(warm), PAGE_BYTES, Access::LOCAL) }.unwrap();
     }
     // SAFETY: nothing is transferred.
     let lease = unsafe { cache.acquire(page(100), 12 * PAGE_BYTES, Access::LOCAL) }.unwrap();
@@ -245,7 +246,8 @@ mod arena {
         let old = cache.arena(LARGE).unwrap();
         let address = old.as_ptr().cast_const();
         drop(old);
-        cache.warm(address, LARGE, Access::LOCAL).unwrap();
+        // SAFETY: no transfer is made.
+        unsafe { cache.warm(address, LARGE, Access::LOCAL) }.unwrap();
         let new = cache.arena(LARGE).unwrap();
         if new.as_ptr().cast_const() != address {
             println!("not run: the system put the second arena elsewhere");
@@ -465,11 +467,13 @@ mod scope {
         let _alone = alone();
         let (model, cache) = explicit();
         let buffer = vec![0_u8; 50_000];
-        cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL).unwrap();
+        // SAFETY: no transfer is made.
+        unsafe { cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL) }.unwrap();
         // As if it had been freed, and this were another.
         cache.with_slice(&buffer[5000..6000], |lease| assert_eq!(lease.len(), 1000)).unwrap();
         assert_eq!((model.counts().regs, registered(&model)), (2, 1));
-        cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL).unwrap();
+        // SAFETY: no transfer is made.
+        unsafe { cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL) }.unwrap();
         assert_eq!(model.counts().regs, 2, "what was warm stays so");
     }
 
@@ -535,7 +539,8 @@ mod scope {
         let cache = Cache::builder(model.clone()).monitor(Explicit).ignore_environment().build().unwrap();
         let buffer = vec![0_u8; 9 * PAGE_BYTES];
         for other in 0..3 {
-            cache.warm(page(1000 + 10 * other), 4 * PAGE_BYTES, Access::LOCAL).unwrap();
+            // SAFETY: no transfer is made.
+            unsafe { cache.warm(page(1000 + 10 * other), 4 * PAGE_BYTES, Access::LOCAL) }.unwrap();
         }
         let covered = cache.with_slice(&buffer, |lease| lease.segments().map(|segment| segment.len()).sum::<usize>());
         assert_eq!(covered.unwrap(), buffer.len());

@@ -93,6 +93,7 @@ pub(super) struct Settings {
     pub(super) max_segments: Option<usize>,
     pub(super) bar: Option<Duration>,
     pub(super) background: Option<bool>,
+    pub(super) headroom: Option<f64>,
     pub(super) histograms: Option<bool>,
     pub(super) fence: Option<bool>,
 }
@@ -223,7 +224,14 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Whether a thread of the cache deregisters what leaves, ahead of need. Default: yes if the monitor is not
+    /// The share of the capacity that the [background](Builder::background) keeps free, by evicting ahead of need, so that
+    /// misses seldom wait for a deregistration. Default: 0, which lets the cache be full.
+    pub fn headroom(mut self, share: f64) -> Self {
+        self.settings.headroom = Some(share);
+        self
+    }
+
+    /// Whether a thread of the cache deregisters what leaves. Default: yes if the monitor is not
     /// [`Explicit`](crate::invalidation::Explicit). Without it, the next miss does, or [`Cache::reap`].
     pub fn background(mut self, on: bool) -> Self {
         self.settings.background = Some(on);
@@ -343,7 +351,7 @@ impl<R: Registrar> Builder<R> {
             max_segments: settings.max_segments.unwrap_or(usize::MAX).max(1),
             bar: settings.bar.unwrap_or(Duration::from_millis(100)),
             background: false,
-            headroom: config.pages_of(config.evict) / 2,
+            headroom: config.pages_of(settings.headroom.unwrap_or(0.0).clamp(0.0, 1.0)),
             caches: core.scheme().keeps != Keeps::Nothing,
             vouched: false,
             // What spans several buffers serves none of them where matching is exact.

@@ -2,8 +2,8 @@
 //!
 //! A lease that ends only empties its slot. Somebody looks later: the next request that lacks room,
 //! `reap`, or the *background*, a thread that every cache with a monitor has and others may have. It
-//! deregisters what left, looks after leases of regions that were struck out, and keeps some room free, so
-//! that misses seldom wait for a deregistration.
+//! deregisters what left, looks after leases of regions that were struck out, and keeps some room free if it is asked
+//! to ([`Builder::headroom`](super::Builder::headroom)), so that misses seldom wait for a deregistration.
 //!
 //! [`Cache::reap`]: crate::Cache::reap
 

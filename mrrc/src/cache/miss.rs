@@ -95,6 +95,8 @@ pub struct Acquiring<'cache, R: Registrar> {
     waited_for_room: Duration,
     waited_for_others: Duration,
     holds: SmallVec<[Hold; 2]>,
+    /// Held before the request was planned anew.
+    past: SmallVec<[Hold; 1]>,
     mine: SmallVec<[Placeholder; 2]>,
     awaited: SmallVec<[Awaited; 1]>,
     /// Room that was reserved with the registrar and not used yet.
@@ -125,6 +127,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             waited_for_room: Duration::ZERO,
             waited_for_others: Duration::ZERO,
             holds: SmallVec::new(),
+            past: SmallVec::new(),
             mine: SmallVec::new(),
             awaited: SmallVec::new(),
             reserved: Amount::default(),
@@ -152,11 +155,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Segments::over(self.shared, holds, self.wish.address, self.wish.length)
     }
 
-    /// Registers what is missing.
+    /// Registers what is missing. What was [ready](Acquiring::ready) stays held until this is dropped, also after an
+    /// error: drop it when the transfers that use it are done.
     ///
     /// # Errors
     /// As [`Cache::acquire`](crate::Cache::acquire).
-    pub fn finish(mut self) -> Result<Lease<R>, AcquireError> {
+    pub fn finish(&mut self) -> Result<Lease<R>, AcquireError> {
         self.complete()
     }
 
@@ -195,8 +199,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 // Planned again whatever became of it: it may have failed, or gone already.
                 self.plan(awaited.range, true, &[])?;
             } else if self.holds.len() > self.shared.terms.max_segments {
-                // What took the place of one that was waited for is more than one.
-                self.let_go();
+                // What took the place of one that was waited for is more than one. What was shown as ready stays held.
+                self.past.extend(self.holds.drain(..));
                 self.plan(self.wish.range, true, &[])?;
             } else {
                 return Ok(());
@@ -207,7 +211,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// Lets go of what it holds.
     #[expect(unsafe_code, reason = "it ends holds")]
     fn let_go(&mut self) {
-        for hold in self.holds.drain(..) {
+        for hold in self.holds.drain(..).chain(self.past.drain(..)) {
             // SAFETY: the holds of a lease that did not come about end here; `self.shared` lives on.
             unsafe { hold.end(NonNull::from(self.shared)) };
         }

@@ -139,6 +139,10 @@ impl<R: Registrar> Cache<R> {
     /// * nobody in this process holds a reference to it that such a transfer contradicts: no `&` while a device or
     ///   a peer may write, no `&mut` while one may read or write.
     ///
+    /// And as long as the cache is used: changes of the memory that its [monitor](Builder::monitor) does not hear of are
+    /// told to it ([`Cache::changing`], [`Cache::invalidate`]). Under [`Explicit`](crate::invalidation::Explicit) these
+    /// are all changes; what userfaultfd does not hear of, its documentation says.
+    ///
     /// A lease that is dropped ends the caller's claim to the registration, not the registration: the cache keeps it. A
     /// peer that was given a key with remote rights can use it until the region has left the cache: give such keys to
     /// peers that you trust with the memory, or [invalidate](Cache::invalidate) the range before it is used for
@@ -176,8 +180,11 @@ impl<R: Registrar> Cache<R> {
     ///
     /// # Errors
     /// As [`Cache::acquire`].
-    pub fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
-        // No key leaves this call, so nothing can be transferred.
+    ///
+    /// # Safety
+    /// As [`Cache::acquire`], for the leases that find the region later: safe code can come to have one of them.
+    #[expect(unsafe_code, reason = "what it registers serves others")]
+    pub unsafe fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
         self.shared.acquire(address as usize, length, access, None).map(drop)
     }
 
@@ -299,7 +306,8 @@ impl<R: Registrar> Cache<R> {
     /// # use mrrc::{Access, Cache};
     /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
     /// let buffer = vec![0_u8; 1 << 20];
-    /// cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL)?;
+    /// // SAFETY: its changes are announced below, and no transfer is made.
+    /// unsafe { cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
     /// let changing = cache.changing(buffer.as_ptr(), buffer.len())?;
     /// drop(buffer); // unmaps
     /// drop(changing);

@@ -312,9 +312,22 @@ impl<P: Policy> Core<P> {
                 self.register_for_request(ask.range, plan);
                 return Ok(());
             }
+            if self.scheme.keeps == Keeps::Forever && !self.need(plan).is_met() {
+                // Nothing is ever evicted, and nothing bypasses the limit.
+                return Err(self.refuse(ask.range, self.need(plan)));
+            }
             self.take_over(ask, plan);
         }
-        self.make_room(ask.range, plan, holders)?;
+        let spans_more = self.hard_limit && plan.whole && plan.piece_total.pages > ask.range.pages();
+        match self.make_room(ask.range, plan, holders) {
+            Err(_) if spans_more => {
+                // What it was to be merged with finds no room; by itself it may.
+                self.counters.all_in_use -= 1;
+                self.take_over(ask, plan);
+                self.make_room(ask.range, plan, holders)?;
+            }
+            result => result?,
+        }
         self.admit(ask.range, plan);
         Ok(())
     }

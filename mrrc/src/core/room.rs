@@ -55,14 +55,20 @@ impl<P: Policy> Core<P> {
         if enough {
             Ok(())
         } else {
-            self.counters.all_in_use += 1;
-            Err(AllInUse {
-                asked,
-                missing_pages: need.pages,
-                missing_regions: need.regions,
-                in_use_pages: in_use.pages,
-                in_use_regions: in_use.regions,
-            })
+            let error = self.refuse(asked, need);
+            Err(AllInUse { in_use_pages: in_use.pages, in_use_regions: in_use.regions, ..error })
+        }
+    }
+
+    /// A request that finds no room, with the figures as they are.
+    pub(super) fn refuse(&mut self, asked: PageRange, need: Need) -> AllInUse {
+        self.counters.all_in_use += 1;
+        AllInUse {
+            asked,
+            missing_pages: need.pages,
+            missing_regions: need.regions,
+            in_use_pages: self.held.pages,
+            in_use_regions: self.held.regions,
         }
     }
 

@@ -163,8 +163,11 @@ impl<R: Registrar> LocalCache<R> {
     ///
     /// # Panics
     /// As [`LocalCache::acquire`].
-    pub fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
-        // No key leaves this call, so nothing can be transferred.
+    ///
+    /// # Safety
+    /// As [`LocalCache::acquire`], for the leases that find the region later.
+    #[expect(unsafe_code, reason = "what it registers serves others")]
+    pub unsafe fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
         self.acquire_plain(address as usize, length, access).map(drop)
     }
 

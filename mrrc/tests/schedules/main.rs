@@ -409,7 +409,7 @@ fn what_is_begun_and_given_up_is_registered_by_who_waited_for_it() {
         });
         let finisher = field.spawn(|field| {
             let before = field.ledger.before();
-            let begun = field.begin(11, 2).unwrap();
+            let mut begun = field.begin(11, 2).unwrap();
             field.ledger.step();
             let lease = begun.finish().unwrap();
             drop(field.ledger.using(&lease, Access::LOCAL, &before));
@@ -444,7 +444,8 @@ fn the_background_deregisters_what_leaves_and_ends_when_it_is_told() {
 fn an_idle_background_hears_of_the_end() {
     explore(|| {
         let Field { cache, .. } = Field::with(6, |builder| builder.background(true));
-        cache.warm(address(10), bytes(1), Access::LOCAL).unwrap();
+        // SAFETY: no transfer is made.
+        unsafe { cache.warm(address(10), bytes(1), Access::LOCAL) }.unwrap();
         drop(cache);
     });
 }

@@ -118,7 +118,8 @@ fn intrude(rig: &Rig, windows: &Windows, score: &Score, number: u64) {
         for _ in 0..1 + random.below(8) {
             // There may be fewer pages, or none: an error then, and nobody else's.
             let pages = 1 + random.below(WIDEST);
-            let _ = rig.cache.warm(address as *const u8, pages * 4096, Access::LOCAL);
+            // SAFETY: no transfer is made.
+            let _ = unsafe { rig.cache.warm(address as *const u8, pages * 4096, Access::LOCAL) };
         }
         if random.chance(64) {
             rig.cache.reap().unwrap();
