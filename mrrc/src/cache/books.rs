@@ -6,7 +6,7 @@
 //! planned ──► Pending ──► Standing ──► limbo ──► (deregistered) ──► gone
 //!               │            │                        │
 //!               └─ failed    └─ lent: not found any   └─ parked: the registrar
-//!                            more, a lease has it        could not; tried later
+//!                            more, a lease has it        could not; tried by who lacks room, or `reap`
 //! ```
 
 use super::arena::Memory;

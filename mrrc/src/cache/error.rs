@@ -7,7 +7,7 @@ use crate::range::{PageRange, RangeError};
 use std::io;
 use std::time::Duration;
 
-/// Why memory could not be acquired. Nothing is registered on the request's account.
+/// Why memory could not be acquired. Nothing is leased; parts that were registered before the failure stay cached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {

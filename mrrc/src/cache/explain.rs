@@ -1,7 +1,7 @@
 //! Why a request would hit or miss: for whoever wonders where the time goes.
 //!
 //! An explanation is a look at the books. It decides and counts nothing: no region moves up, no change that a monitor
-//! left is dealt with, nothing is evicted. What it says is true at that moment, and may be out of date at the next.
+//! left is dealt with, nothing is evicted. But it asks the monitor, which may begin to watch the mapping for a moment. What it says is true at that moment, and may be out of date at the next.
 
 use super::Cache;
 use super::books::{Books, Entry};

@@ -249,7 +249,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             } else {
                 core.ask_group(&ask, members, &mut leases).map(drop)
             };
-            // Also where there was no room: what the request would have replaced may have left.
             books.collect_outcome(desk);
             let Err(source) = answer else { break };
             ask.again = true;
@@ -318,7 +317,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Err(AcquireError::Register { range, access, registrar: shared.registrar.name(), attempts: 1, source })
     }
 
-    /// Registers this request's gaps, all or none.
+    /// Registers this request's gaps until one fails. Those registered before it stay cached.
     fn register_mine(&mut self) -> Result<(), AcquireError> {
         if self.mine.is_empty() {
             return Ok(());

@@ -18,6 +18,7 @@
 //! | `list.rs` | several buffers at once |
 //! | `changing.rs` | changes that the program tells of |
 //! | `explain.rs` | why a request would hit or miss |
+//! | `orders.rs` | the lock-free pieces under loom |
 //! | `builder.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
 //!
 //! # Ways in
@@ -128,8 +129,8 @@ impl<R: Registrar> Cache<R> {
     /// misses go on meanwhile.
     ///
     /// # Errors
-    /// [`AcquireError`], one variant for each thing that can go wrong; nothing is then registered on the request's
-    /// account.
+    /// [`AcquireError`], one variant for each thing that can go wrong. Nothing is leased then; parts that were
+    /// registered before the failure stay cached.
     ///
     /// # Safety
     /// The contract is that of registering memory by hand (`ibv_reg_mr`). As long as any transfer that uses the

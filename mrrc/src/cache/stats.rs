@@ -31,7 +31,7 @@ pub struct CacheCounters {
     pub changes: u64,
     /// Regions proposed to leave that somebody turned out to hold.
     pub recalled: u64,
-    /// Heavy barriers: one for each batch that leaves.
+    /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated.
     pub barriers: u64,
     /// Batches handed to the registrar.
     pub dereg_batches: u64,

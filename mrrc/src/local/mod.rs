@@ -117,8 +117,8 @@ impl<R: Registrar> LocalCache<R> {
     /// where there is no room.
     ///
     /// # Errors
-    /// [`AcquireError`], one variant for each thing that can go wrong; nothing is then registered on the request's
-    /// account. Where everything is in use that is said at once: nobody else could end a lease.
+    /// [`AcquireError`], one variant for each thing that can go wrong. Nothing is leased then; parts that were
+    /// registered before the failure stay cached. Where everything is in use that is said at once: nobody else could end a lease.
     ///
     /// # Panics
     /// If the registrar does. The cache stays usable, with what was registered before.
