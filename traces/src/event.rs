@@ -1,0 +1,80 @@
+//! One entry of a trace.
+
+use mrrc::{Access, PageRange, RangeError};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// A range of bytes in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Span {
+    /// The first byte. Null is an address like any other here: objects are laid out from there.
+    pub address: u64,
+    /// Bytes, at least one.
+    pub length: u64,
+}
+
+impl Span {
+    /// A range of whole pages.
+    pub fn of_pages(range: PageRange) -> Self {
+        let [address, length] = [range.start(), range.pages()].map(|pages| pages.saturating_mul(mrrc::PAGE));
+        Self { address, length }
+    }
+
+    /// The pages that the bytes touch.
+    ///
+    /// # Errors
+    /// [`RangeError`] for no bytes, and for bytes past the end of the address space.
+    pub fn pages(self) -> Result<PageRange, RangeError> {
+        let Self { address: start, length } = self;
+        let before_last = length.checked_sub(1).ok_or(RangeError::Empty { start })?;
+        let last = start.checked_add(before_last).ok_or(RangeError::Wraps { start, length })?;
+        let first_page = start / mrrc::PAGE;
+        PageRange::new(first_page, last / mrrc::PAGE - first_page + 1)
+    }
+}
+
+/// `0x7f00_1000+4096`, without the underscore.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}+{}", self.address, self.length)
+    }
+}
+
+/// The ranges of one request: usually one.
+pub type Spans = SmallVec<[Span; 1]>;
+
+/// What was done with the memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Asked for together, and released at once.
+    Request(Spans),
+    /// Asked for together, and in use until its release.
+    Acquire(Spans),
+    /// The last acquire of these ranges that is still in use ends.
+    Release(Spans),
+    /// The memory was unmapped, moved or discarded.
+    Invalidate(Span),
+}
+
+/// One entry of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Nanoseconds since some start; 0 where the format has no clock.
+    pub time: u64,
+    /// Whose cache and address space: a rank, a member of an archive. Counted from 0.
+    pub process: u32,
+    /// Who asked, a client or a thread: the clients of a process share its cache. 0 where nobody is named.
+    pub client: u32,
+    /// The rights asked for: what a read of the data needs, or a write.
+    pub access: Access,
+    /// What was done.
+    pub action: Action,
+}
+
+impl Event {
+    /// A request for one range, at no time and by nobody in particular.
+    pub fn request(span: Span, access: Access) -> Self {
+        let action = Action::Request(smallvec::smallvec![span]);
+        Self { time: 0, process: 0, client: 0, access, action }
+    }
+}

@@ -1,0 +1,27 @@
+//! Traces of memory use: what was asked for, when and by whom.
+//!
+//! A trace comes from a file in one of many formats, from a generator or from a recording, and always as a
+//! stream of [`Event`]s with a [`Summary`] of how the source was understood:
+//!
+//! ```text
+//! file, archive, pipe ─► bytes ─► a Reader ─┐
+//!                                           ├─► Event, Event, … ─► Trace, to replay many times
+//!                            a generator ───┘                  └─► a writer
+//! ```
+//!
+//! * [`Event`]: a request for ranges of bytes, or the acquire, release or invalidation of a recording.
+//! * [`Reader`]: events and the summary: what was read, what was skipped and why, and the first requests as parsed, so that
+//!   a wrong guess is seen at once.
+//! * [`Trace`]: events in 16 bytes a range, in pages, one list for each process.
+
+mod error;
+mod event;
+mod reader;
+mod summary;
+mod trace;
+
+pub use error::TraceError;
+pub use event::{Action, Event, Span, Spans};
+pub use reader::Reader;
+pub use summary::{Skipped, Summary};
+pub use trace::{Kind, Process, Step, Trace};

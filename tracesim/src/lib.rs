@@ -1,0 +1,4 @@
+//! Which policy and which size for these buffers?
+//!
+//! Every policy runs through [`mrrc::Core`], the code that ships; this crate replays traces through it, compares, and
+//! bounds what any policy could do.
