@@ -46,12 +46,17 @@ fn p3_is_read_in_sectors() {
 #[test]
 fn both_forms_of_the_virtual_machine_s_trace_agree() {
     let Some(table) = expect("cloudPhysicsIO.csv.zst", Format::Csv, [113_872, 0, 1]) else { return };
-    let Some(records) = expect("cloudPhysicsIO.oracleGeneral.bin.zst", Format::OracleGeneral, [113_872, 0, 0]) else { return };
+    let Some(records) = expect("cloudPhysicsIO.oracleGeneral.bin.zst", Format::OracleGeneral, [113_872, 0, 0]) else {
+        return;
+    };
     let mut places = std::collections::HashMap::new();
     let mut blocks = std::collections::HashMap::new();
+    let mut sizes = std::collections::HashMap::new();
     for (line, record) in table.iter().zip(&records) {
         let [there, here] = [span(line), span(record)];
-        assert_eq!((line.time, there.length), (record.time, here.length));
+        assert_eq!(line.time, record.time);
+        // Who made the records gave each object the size of its first request; 13,671 lines of the table say otherwise.
+        assert_eq!(*sizes.entry(there.address).or_insert(there.length), here.length);
         // The same block is the same object, and no other.
         assert_eq!(*places.entry(there.address).or_insert(here.address), here.address);
         assert_eq!(*blocks.entry(here.address).or_insert(there.address), there.address);
@@ -85,13 +90,13 @@ fn lirs_s_own_traces_are_read() {
 
 #[test]
 fn mooncake_s_blocks_are_read() {
-    let Some(events) = expect("mooncake_synthetic_trace.jsonl.zst", Format::Mooncake, [0, 0, 0]) else { return };
+    let Some(events) = expect("mooncake_synthetic_trace.jsonl.zst", Format::Mooncake, [121_877, 0, 0]) else { return };
     assert_eq!(span(&events[1]), Span { address: 1 << 20, length: 1 << 20 });
 }
 
 #[test]
 fn nasa_s_log_is_read_with_and_without_304() {
-    expect("nasa_19950701_10k.tsv.zst", Format::Httpd, [8997, 0, 0]);
+    expect("nasa_19950701_10k.tsv.zst", Format::Httpd, [8997, 1002, 1]);
     let options = ReadOptions { not_modified: true, ..ReadOptions::default() };
     let Some((_, summary)) = read("nasa_19950701_10k.tsv.zst", &options) else { return };
     assert_eq!([summary.events, summary.left_out()], [9528, 471]);
