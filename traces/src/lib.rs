@@ -17,8 +17,10 @@
 mod error;
 mod event;
 mod reader;
+pub mod registrations;
 mod summary;
 mod trace;
+pub mod write;
 
 pub use error::TraceError;
 pub use event::{Action, Event, Span, Spans};
