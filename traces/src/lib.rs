@@ -32,9 +32,11 @@ mod open;
 mod options;
 mod parser;
 mod reader;
+pub mod registrations;
 mod source;
 mod summary;
 mod trace;
+pub mod write;
 
 pub use columns::{Column, Columns, Field, Meaning};
 pub use cut::{Cut, Larger};

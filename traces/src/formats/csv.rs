@@ -194,7 +194,7 @@ fn delimiter(line: &[u8]) -> u8 {
         .rev()
         .filter(|&one| count(one) > 0)
         .max_by_key(|&one| count(one))
-        .unwrap_or({ if count(b' ') > 0 { b' ' } else { b',' } })
+        .unwrap_or(if count(b' ') > 0 { b' ' } else { b',' })
 }
 
 /// The fields of one line. A line without quotes is cut where it is; else `csv-core` takes the quotes off.
