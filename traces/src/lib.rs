@@ -16,6 +16,7 @@
 
 mod error;
 mod event;
+pub mod generate;
 mod reader;
 pub mod registrations;
 mod summary;
