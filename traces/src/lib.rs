@@ -26,6 +26,7 @@ mod file;
 mod format;
 mod formats;
 mod frames;
+pub mod generate;
 mod layout;
 mod number;
 mod open;
