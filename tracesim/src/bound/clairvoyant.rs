@@ -59,6 +59,12 @@ impl Future {
         self.now.set(0);
     }
 
+    /// Requests until pages of this one are used again, if ever.
+    pub fn wait(&self) -> Option<u64> {
+        let next = self.next_use();
+        (next != NEVER).then(|| u64::from(next.saturating_sub(self.now.get())))
+    }
+
     fn next_use(&self) -> u32 {
         self.next.get(self.now.get() as usize).copied().unwrap_or(NEVER)
     }

@@ -68,6 +68,13 @@ struct Filled {
 }
 
 impl Knapsack {
+    /// What a little more volume is worth, for each unit of it.
+    pub(super) fn price_at(&self, volume: f64) -> f64 {
+        let full = self.filled.partition_point(|filled| filled.volume <= volume);
+        let Some(last) = full.checked_sub(1).map(|at| &self.filled[at]) else { return 0.0 };
+        if volume < last.volume + last.next.volume { last.next.densest } else { 0.0 }
+    }
+
     /// The most value that a volume can hold, or a trifle more.
     pub(super) fn value_in(&self, volume: f64) -> f64 {
         let full = self.filled.partition_point(|filled| filled.volume <= volume);

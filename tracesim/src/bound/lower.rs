@@ -22,7 +22,7 @@ pub fn lower(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Vec<f64
 }
 
 /// Everything about a process that any capacity needs.
-struct Bound {
+pub(super) struct Bound {
     /// What it costs to find nothing, ever, and to deregister everything.
     no_cache: f64,
     saved: Knapsack,
@@ -33,7 +33,7 @@ struct Bound {
 }
 
 impl Bound {
-    fn of(process: &Process, costs: &Linear) -> Self {
+    pub(super) fn of(process: &Process, costs: &Linear) -> Self {
         let asks = |kind| matches!(kind, Kind::Request | Kind::Acquire);
         let mut items = Items::default();
         let mut living = Living::new(process.steps.iter().filter(|step| asks(step.kind())).count() as u64);
@@ -65,6 +65,11 @@ impl Bound {
             last_pages: if holds { new_pages } else { uses.pages() },
             dereg_page: costs.dereg_page,
         }
+    }
+
+    /// What holding one page for one more request would save, in a cache of this capacity.
+    pub(super) fn price_at(&self, capacity: u64) -> f64 {
+        self.saved.price_at(self.living.usable(capacity))
     }
 
     fn at(&self, capacity: u64) -> f64 {

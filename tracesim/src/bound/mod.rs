@@ -43,6 +43,11 @@
 //!
 //! [`upper`] replays the trace through [`mrrc::Core`] with a policy that knows the next use of every region
 //! ([`clairvoyant`]). What it does can be done, so the cheapest schedule costs no more; it is a heuristic, and no optimum.
+//!
+//! The lower side allows any request to bypass the limit, registered for itself alone, which the rules of the simulator
+//! allow only where a request does not fit. [`upper_bypassing`] uses that freedom too: it is above the optimum of that
+//! wider game, and shows how much of the gap between the two sides is the room that newcomers take which nobody
+//! needs again soon.
 
 pub mod clairvoyant;
 mod knapsack;
@@ -51,7 +56,7 @@ mod lower;
 mod upper;
 
 pub use lower::lower;
-pub use upper::upper;
+pub use upper::{upper, upper_bypassing};
 
 use mrrc::policy::PolicyKind;
 
