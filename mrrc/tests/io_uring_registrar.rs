@@ -507,7 +507,8 @@ fn child_with_a_small_limit() {
     }
     let Some(ring) = ring() else { return };
     let table = IoUringBuffers::new(&ring, 1024).unwrap();
-    assert_eq!(table.limits().pages, Some(CHILD_LIMIT / PAGE));
+    let rings = CHILD_LIMIT / PAGE - table.limits().pages.unwrap();
+    assert!((2..=8).contains(&rings), "the limit less the ring's own pages: {rings}");
     let (before, memory) = (pinned(), Memory::new(16));
 
     let mut batch = Vec::new();

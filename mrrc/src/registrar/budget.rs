@@ -16,13 +16,15 @@ const CAP_IPC_LOCK: u32 = 14;
 #[cfg(target_os = "linux")]
 const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Pages of 4 KiB that this process may pin. `None` if nothing is known to bound it.
-pub(crate) fn pages() -> Option<u64> {
-    smallest([memlock(), memory().map(|bytes| bytes / 2)]).map(|bytes| bytes / crate::PAGE)
+/// Pages of 4 KiB that this process may pin besides `locked` bytes, which count as locked already. At least one, so that
+/// whoever may pin nothing is told so by the kernel when he tries. `None` if nothing is known to bound it.
+pub(crate) fn pages(locked: u64) -> Option<u64> {
+    let left = memlock().map(|bytes| bytes.saturating_sub(locked));
+    smallest([left, memory().map(|bytes| bytes / 2)]).map(|bytes| (bytes / crate::PAGE).max(1))
 }
 
-/// `RLIMIT_MEMLOCK` in bytes, unless it is unlimited or not felt. Other processes of the same user, and
-/// the rings themselves, draw on it as well.
+/// `RLIMIT_MEMLOCK` in bytes, unless it is unlimited or not felt. Other processes of the same user draw on it as well,
+/// and nothing tells how much.
 pub(crate) fn memlock() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     #[expect(unsafe_code, reason = "a system call")]
@@ -152,6 +154,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_machine_has_a_budget_below_its_memory() {
         let total = mem_total(&fs::read_to_string("/proc/meminfo").unwrap()).unwrap();
-        assert!(pages().unwrap() <= total / 2 / crate::PAGE);
+        assert!(pages(0).unwrap() <= total / 2 / crate::PAGE);
+        assert!(pages(u64::MAX).unwrap() >= 1);
     }
 }

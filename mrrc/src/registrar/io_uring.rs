@@ -43,6 +43,10 @@
 //!   processes with `CAP_IPC_LOCK`.
 //! * `EOPNOTSUPP`: kernels before 6.5, for mappings of files other than memfds and huge pages.
 //!
+//! The default capacity of a cache is that limit less the pages of the table's own ring, where the limit is felt. Where
+//! other rings or processes of the user lock memory too, set a smaller one (`capacity_bytes`, `MRRC_CAPACITY`); if that
+//! is forgotten, the cache meets `ENOMEM`, evicts, tries again, and goes on.
+//!
 //! A page of a huge page counts as the whole huge page against the limit, once. And for each huge page the
 //! kernel looks through the whole table for an earlier pin: about 1 ns a slot. A large table makes
 //! registrations of huge pages slow (17 µs each 2 MiB with 16,384 slots, 1.4 µs with 1,024), so take no more
@@ -71,7 +75,7 @@ use crate::access::Access;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
 use crate::shim::sync::{Mutex, MutexGuard};
-use ::io_uring::{IoUring, cqueue, squeue};
+use ::io_uring::{IoUring, Parameters, cqueue, squeue};
 use slots::Slots;
 use std::cmp::Reverse;
 use std::io;
@@ -170,8 +174,9 @@ pub enum IoUringError {
     },
     /// The ring has a single issuer.
     #[error(
-        "the ring was set up with IORING_SETUP_SINGLE_ISSUER, so only one thread may register buffers with it, but a \
-         cache registers and deregisters from any thread: set the ring up without it (and without DEFER_TASKRUN)"
+        "the ring was set up with IORING_SETUP_SINGLE_ISSUER, so only one thread may register buffers with it, but \
+         whoever has a registrar may call it from any thread, also where a `LocalCache` never does: set the ring up \
+         without it (and without DEFER_TASKRUN)"
     )]
     SingleIssuer,
     /// The ring has a table already.
@@ -221,7 +226,7 @@ impl IoUringBuffers {
         })?;
         let limits = Limits {
             regions: Some(slots.into()),
-            pages: budget::pages(),
+            pages: budget::pages(ring_bytes(ring.params(), size_of::<S>(), size_of::<C>())),
             region_pages: Some(MOST_PAGES),
             page_size: page_size(),
         };
@@ -326,8 +331,8 @@ unsafe impl Registrar for IoUringBuffers {
         mapped::mapped(range)
     }
 
-    /// Regions are the slots, pages what the user may pin, but no more than half of the memory. Both as they were
-    /// when the table was made.
+    /// Regions are the slots, pages what the user may pin besides the ring, but no more than half of the memory. Both as
+    /// they were when the table was made. What else the user has locked (other rings, other processes) is not known.
     fn limits(&self) -> Limits {
         self.limits
     }
@@ -400,6 +405,16 @@ fn refusal(message: String) -> io::Error {
 
 fn nothing_done() -> io::Error {
     io::Error::other("the kernel set no slot of the io_uring's table, and gave no reason")
+}
+
+/// What a ring's own memory counts against `RLIMIT_MEMLOCK`: its two rings and the array of entries, each in whole pages.
+/// Kernels from 5.12 to 6.12 do not count it; the difference is a page or two.
+fn ring_bytes(params: &Parameters, sqe: usize, cqe: usize) -> u64 {
+    // `struct io_rings`, and more than its padding.
+    const HEAD: usize = 512;
+    let (sq, cq) = (params.sq_entries() as usize, params.cq_entries() as usize);
+    let whole = |bytes: usize| (bytes as u64).next_multiple_of(page_size());
+    whole(HEAD + cq * cqe + sq * size_of::<u32>()) + whole(sq * sqe)
 }
 
 /// The system's page: what a pin is rounded out to.
