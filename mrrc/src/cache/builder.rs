@@ -185,7 +185,9 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Where the cache learns of changes of memory. Default: userfaultfd.
+    /// Where the cache learns of changes of memory. Default: userfaultfd, and the same one for all caches of the process
+    /// ([`Userfaultfd::of_process`](crate::invalidation::Userfaultfd::of_process)), because the kernel lets only one watch
+    /// a mapping. Caches over the same memory that are given monitors of their own are given clones of one.
     pub fn monitor(mut self, monitor: impl Monitor) -> Self {
         self.monitor = Some(Box::new(monitor));
         self
@@ -389,7 +391,7 @@ fn named(kind: Option<MonitorKind>) -> Result<Box<dyn Monitor>, BuildError> {
     match kind {
         Some(MonitorKind::Explicit) => Ok(Box::new(crate::invalidation::Explicit)),
         #[cfg(target_os = "linux")]
-        Some(MonitorKind::Userfaultfd) | None => crate::invalidation::Userfaultfd::new()
+        Some(MonitorKind::Userfaultfd) | None => crate::invalidation::Userfaultfd::of_process()
             .map(|monitor| Box::new(monitor) as Box<dyn Monitor>)
             .map_err(|source| BuildError::Monitor { monitor: "userfaultfd", source }),
         #[cfg(not(target_os = "linux"))]

@@ -64,6 +64,13 @@
 //!   sends no message, and the mapping can be registered and its pages pinned meanwhile. So shared memory is not
 //!   cached for a moment after its registration; such a discard that takes longer is not seen.
 //!
+//! # Several caches
+//!
+//! A mapping belongs to one userfaultfd. Caches over the same memory therefore share one: each has its own
+//! [`Userfaultfd`], and clones of one lead to the same descriptor, table and thread (`watcher`), which tells all of them of
+//! every change (`seats`). It ends with the last of them. The price of sharing: while one cache keeps the thread waiting
+//! for its lock, the others serve no hits without theirs.
+//!
 //! # Fork, stop and failure
 //!
 //! A forked child has a copy of the descriptor that leads to the *parent's* memory: there every answer is a refusal
@@ -76,31 +83,16 @@
 mod calls;
 mod changes;
 mod reader;
+mod seats;
 mod table;
+mod watcher;
 
-use super::mappings::{Kind, Mapping, Mappings};
 use super::{Monitor, Reports, Unwatched, Watch};
 use crate::range::PageRange;
-use calls::{Bell, Descriptor};
-use rangemap::RangeSet;
-use reader::{Reader, Shared, State};
 use std::io;
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-use table::Table;
-
-/// Attempts to find a mapping at rest, and to enter it into the table.
-const ATTEMPTS: u32 = 4;
-
-/// How long shared memory is not cached after its registration: a discard of it that began before is over then.
-const YOUTH: Duration = Duration::from_millis(100);
-
-/// How long [`Monitor::stop`] waits for its thread, which the cache may keep busy.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Room for [`Reports::apply`], and no more.
-const STACK: usize = 256 << 10;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use watcher::Watcher;
 
 /// A [`Monitor`] by userfaultfd. Linux 5.7 and later; from 5.11 on it needs no privilege, from 5.19 on it watches shared
 /// anonymous and huge pages too.
@@ -108,39 +100,37 @@ const STACK: usize = 256 << 10;
 /// It costs the program a switch to the monitor's thread and back for each call that unmaps, moves or discards memory
 /// of a mapping in which a region is or lately was, and nothing else.
 ///
+/// The kernel lets one userfaultfd watch a mapping. Caches that may meet in the same memory share one, each with a clone
+/// of its own; what a cache takes by default is [`Userfaultfd::of_process`], so that default caches share one anyway.
+/// Memory that another userfaultfd of the program watches (a garbage collector, a checkpointer) is not cached
+/// ([`Unwatched::Taken`]).
+///
 /// ```
+/// use mrrc::Cache;
 /// use mrrc::invalidation::{Monitor, Userfaultfd};
+/// use mrrc::registrar::model::Dummy;
 /// match Userfaultfd::new() {
-///     Ok(monitor) => println!("{} watches", monitor.name()),
+///     Ok(monitor) => {
+///         println!("{} watches", monitor.name());
+///         let first = Cache::builder(Dummy::default()).monitor(monitor.clone()).build()?;
+///         let second = Cache::builder(Dummy::default()).monitor(monitor).build()?;
+///     }
 ///     Err(error) => println!("{error}"), // says what forbids it, and what to do
 /// }
+/// # Ok::<(), mrrc::BuildError>(())
 /// ```
 #[derive(Debug)]
 pub struct Userfaultfd {
-    shared: Arc<Shared>,
-    mappings: Mappings,
-    /// Never taken by the monitor's thread, so memory may be allocated and freed under it.
-    table: Mutex<Table>,
-    thread: Mutex<Option<Running>>,
+    watcher: Arc<Watcher>,
+    /// The number of the cache's seat; [`NEW`] before it has one, [`GONE`] after.
+    seat: AtomicU64,
 }
 
-#[derive(Debug)]
-struct Running {
-    thread: JoinHandle<()>,
-    _kept: Kept,
-}
+const NEW: u64 = 0;
+const GONE: u64 = u64::MAX;
 
-/// What the thread uses and must not be the last to drop: a drop frees.
-struct Kept(
-    #[expect(dead_code, reason = "kept alive")] Arc<dyn Reports>,
-    #[expect(dead_code, reason = "kept alive")] Arc<Barrier>,
-);
-
-impl std::fmt::Debug for Kept {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Kept")
-    }
-}
+/// What the caches of this process share unless they are told otherwise.
+static OF_PROCESS: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 
 impl Userfaultfd {
     /// Opens a userfaultfd. Nothing is watched before [`Monitor::start`].
@@ -148,126 +138,45 @@ impl Userfaultfd {
     /// # Errors
     /// Where the kernel or a container's filter refuses; the message says which, and what to do about it.
     pub fn new() -> io::Result<Self> {
-        let descriptor = Descriptor::open()?;
-        let bell = Bell::new()?;
-        let mappings = Mappings::open().map_err(|error| {
-            io::Error::new(error.kind(), format!("/proc/self/maps: {error}; mount /proc, or invalidate explicitly"))
-        })?;
-        let shared = Arc::new(Shared::new(descriptor, bell));
-        Ok(Self { shared, mappings, table: Mutex::default(), thread: Mutex::default() })
+        Watcher::open().map(|watcher| Self::over(Arc::new(watcher)))
     }
 
-    fn in_child(&self) -> bool {
-        self.shared.process != std::process::id()
+    /// The one that caches share by default. Opened where there is none; it ends with the last cache that uses it. A child
+    /// that was forked opens its own.
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::new`].
+    pub fn of_process() -> io::Result<Self> {
+        if let Some(watcher) = lock_soon(&OF_PROCESS).and_then(|known| known.upgrade())
+            && watcher.join()
+        {
+            return Ok(Self::over(watcher));
+        }
+        let own = Self::new()?;
+        // Two threads at once, or a fork while the lock was held: then there are two, which is as before.
+        if let Some(mut known) = lock_soon(&OF_PROCESS) {
+            *known = Arc::downgrade(&own.watcher);
+        }
+        Ok(own)
     }
 
-    /// Lets the table learn what has happened. True if the table speaks the truth now.
-    fn settle(&self, table: &mut Table) -> bool {
-        // In this order: a session that ended before the look at the counter has left its list.
-        let quiet = self.shared.quiet().is_some();
-        if let Some(news) = self.shared.take_news() {
-            for change in news.gone.as_slice() {
-                match news.gone.is_exact() {
-                    true => table.remove(change.range),
-                    false => table.doubt(change.range),
-                }
-            }
-            for change in news.moved.as_slice() {
-                table.stray(change.range);
-            }
-        }
-        quiet
+    /// One that counts among the watcher's users.
+    fn over(watcher: Arc<Watcher>) -> Self {
+        Self { watcher, seat: AtomicU64::new(NEW) }
     }
 
-    fn try_watch(&self, range: PageRange) -> Result<(), Unwatched> {
-        const NO_THREAD: Unwatched = Unwatched::Refused(libc::ESRCH);
-        if self.in_child() {
-            return Err(NO_THREAD);
-        }
-        let mut table = lock(&self.table);
-        if !self.shared.is(State::Running) {
-            return Err(NO_THREAD);
-        }
-        if !(self.settle(&mut table) && table.covers(range)) {
-            let mut next = range.start();
-            while next < range.end() {
-                next = self.register(&mut table, next)?;
-            }
-        }
-        if table.is_young(range) {
-            return Err(Unwatched::Young);
-        }
-        table.want(range);
-        // If the thread failed before this look, the cache may have been told before it had anything in the range.
-        if self.shared.is(State::Running) {
-            return Ok(());
-        }
-        table.release(range);
-        Err(NO_THREAD)
+    fn is_seated(&self) -> bool {
+        !matches!(self.seat.load(Ordering::SeqCst), NEW | GONE)
     }
+}
 
-    /// Registers the mapping that holds the page, and answers where it ends. The table's lock is held.
-    fn register(&self, table: &mut Table, page: u64) -> Result<u64, Unwatched> {
-        let mut refused = Unwatched::Refused(libc::EAGAIN);
-        for attempt in 1..=ATTEMPTS {
-            let mapping = self.look_up(page)?;
-            let session = self.shared.quiet();
-            match self.shared.descriptor.register(mapping.pages) {
-                Ok(()) => {}
-                Err(error) => match error.raw_os_error().unwrap_or(libc::EIO) {
-                    libc::EBUSY => return Err(Unwatched::Taken),
-                    // It is not what it was a moment ago, perhaps.
-                    libc::EINVAL => {
-                        refused = Unwatched::Refused(libc::EINVAL);
-                        continue;
-                    }
-                    errno => return Err(Unwatched::Refused(errno)),
-                },
-            }
-            let shared = mapping.kind == Kind::SharedAnonymous;
-            table.set_young(mapping.pages, shared.then(|| Instant::now() + YOUTH));
-            // Until it is entered below: it has to be unregistered some day, whatever is answered now.
-            table.stray(mapping.pages);
-            if !self.look_up(page)?.pages.contains(mapping.pages) {
-                refused = Unwatched::Refused(libc::EAGAIN);
-                continue;
-            }
-            if session.is_some() && !self.shared.descriptor.changing() && self.shared.quiet() == session {
-                table.add(mapping.pages);
-            } else if attempt < ATTEMPTS {
-                continue;
-            }
-            return Ok(mapping.pages.end());
-        }
-        Err(refused)
-    }
-
-    fn look_up(&self, page: u64) -> Result<Mapping, Unwatched> {
-        match self.mappings.at(page) {
-            Ok(Some(mapping)) => mapping.kind.refusal().map_or(Ok(mapping), Err),
-            Ok(None) => Err(Unwatched::Unmapped),
-            Err(error) => Err(Unwatched::Refused(error.raw_os_error().unwrap_or(libc::EIO))),
-        }
-    }
-
-    /// Unregisters what is registered here within the ranges. The table's lock is held.
-    fn unregister(&self, ranges: &RangeSet<u64>) {
-        for range in ranges.iter() {
-            let mut next = range.start;
-            while next < range.end {
-                let Ok(Some(mapping)) = self.mappings.at_or_after(next) else { break };
-                let ours = PageRange::between(next, range.end).intersection(mapping.pages);
-                next = mapping.pages.end();
-                // Registering first: it is refused where the mapping is another's, which older kernels would let
-                // us unregister.
-                let sure = |&ours: &PageRange| {
-                    mapping.kind.refusal().is_none() && self.shared.descriptor.register(ours).is_ok()
-                };
-                if let Some(ours) = ours.filter(sure) {
-                    let _ = self.shared.descriptor.unregister(ours);
-                }
-            }
-        }
+/// For another cache: the same userfaultfd. Not started, whether this one is or not.
+impl Clone for Userfaultfd {
+    fn clone(&self) -> Self {
+        let watcher = self.watcher.clone();
+        // If all caches that used it are gone, it has ended, and says so when it is started.
+        let joined = watcher.join();
+        Self { watcher, seat: AtomicU64::new(if joined { NEW } else { GONE }) }
     }
 }
 
@@ -278,39 +187,25 @@ impl Monitor for Userfaultfd {
 
     fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("start of userfaultfd: {why}")));
-        if self.in_child() {
+        if self.watcher.in_child() {
             return refuse("it belongs to the parent process; make one after the fork");
         }
-        let mut running = lock(&self.thread);
-        if !self.shared.is(State::New) {
-            return refuse("it was started before; make one for each cache");
+        if self.seat.load(Ordering::SeqCst) != NEW {
+            return refuse("it was started before; make one for each cache, or a clone before the first is gone");
         }
-        let up = Arc::new(Barrier::new(2));
-        let (reader, seen) = (Reader::new(self.shared.clone(), reports.clone()), up.clone());
-        self.shared.set(State::Running);
-        let builder = thread::Builder::new().name("mrrc-monitor".into()).stack_size(STACK);
-        let spawned = calls::without_signals(|| {
-            builder.spawn(move || {
-                // What a thread allocates as it starts, it has allocated before anything is watched.
-                seen.wait();
-                reader.run();
-            })
-        });
-        match spawned {
-            Ok(thread) => {
-                up.wait();
-                *running = Some(Running { thread, _kept: Kept(reports, up) });
-                Ok(())
-            }
-            Err(error) => {
-                self.shared.set(State::Stopped);
-                Err(io::Error::new(error.kind(), format!("start of userfaultfd's thread: {error}; raise RLIMIT_NPROC")))
-            }
+        let seat = self.watcher.start(reports)?;
+        if self.seat.compare_exchange(NEW, seat, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            self.watcher.leave(seat);
+            return refuse("it was started by two threads at once; make one for each cache");
         }
+        Ok(())
     }
 
     fn watch(&self, range: PageRange) -> Watch {
-        match self.try_watch(range) {
+        // Without a seat nobody would be told.
+        let answer =
+            if self.is_seated() { self.watcher.try_watch(range) } else { Err(Unwatched::Refused(libc::ESRCH)) };
+        match answer {
             Ok(()) => Watch::Watched,
             Err(why) => Watch::Unwatched(why),
         }
@@ -318,64 +213,46 @@ impl Monitor for Userfaultfd {
 
     /// For each range that was answered with [`Watch::Watched`], once, as it was given then.
     fn unwatch(&self, range: PageRange) {
-        if self.in_child() {
-            return;
-        }
-        let mut table = lock(&self.table);
-        table.release(range);
-        if table.is_crowded() && self.shared.is(State::Running) && self.settle(&mut table) {
-            let idle = table.take_idle();
-            self.unregister(&idle);
-        }
+        self.watcher.unwatch(range);
     }
 
     fn stop(&self) {
-        if self.in_child() {
+        if self.watcher.in_child() || !self.is_seated() {
             return;
         }
-        let Some(running) = lock(&self.thread).take() else { return };
-        self.shared.set(State::Stopping);
-        {
-            // Whoever holds the lock later sees the state and registers nothing.
-            let mut table = lock(&self.table);
-            // Not a stale one: an address of ours may be another monitor's by now. The thread needs but a moment.
-            let asked = Instant::now();
-            while !self.settle(&mut table) && asked.elapsed() < PATIENCE {
-                thread::sleep(Duration::from_micros(50));
-            }
-            let all = std::mem::take(&mut *table).into_all();
-            self.unregister(&all);
+        let seat = self.seat.swap(GONE, Ordering::SeqCst);
+        if seat != GONE {
+            self.watcher.leave(seat);
+            self.watcher.part();
         }
-        // Up to here the thread reads: the lines above, and other threads, free memory that was watched.
-        self.shared.set(State::Stopped);
-        self.shared.bell.ring();
-        if running.thread.thread().id() == thread::current().id() {
-            return;
-        }
-        let asked = Instant::now();
-        while !running.thread.is_finished() {
-            if asked.elapsed() > PATIENCE {
-                return;
-            }
-            thread::sleep(Duration::from_micros(50));
-        }
-        let _ = running.thread.join();
-        self.shared.descriptor.retire(&self.shared.bell);
     }
 }
 
 impl Drop for Userfaultfd {
     fn drop(&mut self) {
-        if !self.in_child() {
-            return self.stop();
+        // A child touches nothing of its parent's.
+        if self.watcher.in_child() {
+            return;
         }
-        // The thread is not here, and what it owned is never freed: at least the descriptor goes. No lock is
-        // taken, for its holder may not be here either.
-        self.shared.descriptor.retire(&self.shared.bell);
-        std::mem::forget(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        self.stop();
+        if self.seat.swap(GONE, Ordering::SeqCst) == NEW {
+            self.watcher.part();
+        }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lock that is held for an instant, or was so at a fork and is for ever.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..1000 {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_micros(50)),
+        }
+    }
+    None
 }

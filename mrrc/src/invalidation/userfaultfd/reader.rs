@@ -2,13 +2,17 @@
 //!
 //! A thread of the program that unmaps watched memory waits until this one has read the message. So this one may
 //! not wait for anything that such a thread can hold: it never allocates or frees, it never takes the table's lock,
-//! it only *tries* the cache's lock (in [`Reports::apply`]) and reads on while that is taken, and the one lock it
-//! takes, [`Shared::news`], is never held by anybody while memory is allocated, freed or unmapped.
+//! it only *tries* the caches' locks (in [`Reports::apply`]) and reads on while one is taken, and the two locks that it
+//! takes, [`Shared::news`] and that of the [seats](super::seats), are never held by anybody while memory is allocated,
+//! freed or unmapped.
+//!
+//! [`Reports::apply`]: super::super::Reports::apply
 
-use super::super::{Change, ChangeKind, Reports};
+use super::super::{Change, ChangeKind};
 use super::calls::{self, Bell, Descriptor, Event, Message};
 use super::changes::Changes;
 use super::lock;
+use super::seats::{Panicked, Seats};
 use crate::range::PageRange;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +38,8 @@ pub(super) struct Shared {
     /// Odd from before messages are taken until those of them that end registrations are in `news`.
     sessions: AtomicU64,
     news: Mutex<News>,
+    /// Who is told.
+    pub(super) seats: Seats,
 }
 
 /// What the table has to learn.
@@ -67,6 +73,7 @@ impl Shared {
             state: AtomicU8::new(State::New as u8),
             sessions: AtomicU64::new(0),
             news: Mutex::new(News { gone: Changes::new(), moved: Changes::new() }),
+            seats: Seats::new(),
         }
     }
 
@@ -96,41 +103,45 @@ impl Shared {
 }
 
 pub(super) struct Reader {
-    pub(super) shared: Arc<Shared>,
-    pub(super) reports: Arc<dyn Reports>,
+    shared: Arc<Shared>,
     batch: Changes,
-    /// Whether a raise waits for its lower.
-    raised: bool,
+    /// Whether something came to the batch that nobody was told of.
+    fresh: bool,
     deadline: Option<Instant>,
 }
 
 impl Reader {
-    pub(super) fn new(shared: Arc<Shared>, reports: Arc<dyn Reports>) -> Self {
-        Self { shared, reports, batch: Changes::new(), raised: false, deadline: None }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, batch: Changes::new(), fresh: false, deadline: None }
     }
 
     /// Until the monitor is stopped.
     pub(super) fn run(mut self) {
-        match caught(|| self.report()) {
-            Some(Ok(())) => {}
-            Some(Err(_)) => self.fail(false),
-            None => self.fail(true),
+        let report = catch_unwind(AssertUnwindSafe(|| self.report()));
+        // What a panic carries is not freed: this thread does not free.
+        match report.unwrap_or_else(|panic| {
+            std::mem::forget(panic);
+            Err(Stop::Panicked)
+        }) {
+            Ok(()) => {}
+            Err(Stop::Unreadable) => self.fail(false),
+            Err(Stop::Panicked) => self.fail(true),
         }
     }
 
-    fn report(&mut self) -> io::Result<()> {
+    fn report(&mut self) -> Result<(), Stop> {
         loop {
             calls::wait(&self.shared.descriptor, Some(&self.shared.bell), None);
             if self.shared.is(State::Stopped) {
                 return Ok(());
             }
             // First this, for the change that is read next is over for whoever made it.
-            self.reports.raise();
-            self.raised = true;
+            self.shared.seats.raise()?;
             let mut attempt = 0;
             loop {
                 self.read()?;
-                if self.batch.is_empty() || self.reports.apply(self.batch.as_slice()) {
+                let fresh = std::mem::take(&mut self.fresh);
+                if self.batch.is_empty() || self.shared.seats.apply(self.batch.as_slice(), fresh)? {
                     break;
                 }
                 if self.out_of_time() {
@@ -140,8 +151,7 @@ impl Reader {
                 attempt += 1;
             }
             self.batch.clear();
-            self.raised = false;
-            self.reports.lower();
+            self.shared.seats.lower()?;
         }
     }
 
@@ -168,7 +178,10 @@ impl Reader {
                             lock(&self.shared.news).moved.push(Change { range, kind: ChangeKind::Gone });
                         }
                     }
-                    Event::Discarding(range) => self.batch.push(Change { range, kind: ChangeKind::Discarding }),
+                    Event::Discarding(range) => {
+                        self.batch.push(Change { range, kind: ChangeKind::Discarding });
+                        self.fresh = true;
+                    }
                     Event::Fault(address) => self.shared.descriptor.resolve(address),
                     Event::Nothing => {}
                 }
@@ -183,6 +196,7 @@ impl Reader {
     fn gone(&mut self, range: PageRange) {
         let change = Change { range, kind: ChangeKind::Gone };
         self.batch.push(change);
+        self.fresh = true;
         lock(&self.shared.news).gone.push(change);
     }
 
@@ -204,7 +218,7 @@ impl Reader {
             && Instant::now() > *self.deadline.get_or_insert_with(|| Instant::now() + LAST_ATTEMPTS)
     }
 
-    /// Something in here or in the cache panicked, or the descriptor is no userfaultfd any longer. Nothing that is
+    /// Something in here or in a cache panicked, or the descriptor is no userfaultfd any longer. Nothing that is
     /// cached can be trusted, and still nobody may wait for this thread: so messages are read as long as there
     /// are any. Closing the descriptor would not do, as a forked child may hold a copy that keeps it alive.
     fn fail(mut self, mut readable: bool) {
@@ -214,21 +228,21 @@ impl Reader {
             Ordering::SeqCst,
             Ordering::SeqCst,
         );
-        if !self.raised {
-            let _ = caught(|| self.reports.raise());
-        }
+        let _ = self.shared.seats.raise();
         let everything = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
         for attempt in 0.. {
             readable = readable && self.read().is_ok();
             self.batch.clear();
-            match caught(|| self.reports.apply(&everything)) {
-                Some(true) => {
-                    let _ = caught(|| self.reports.lower());
+            match self.shared.seats.apply(&everything, attempt == 0) {
+                Ok(true) => {
+                    let _ = self.shared.seats.lower();
                     break;
                 }
-                Some(false) if !self.out_of_time() => self.pause(attempt, readable),
-                // Left raised: every look-up takes the lock and finds a cache that cannot be told.
-                _ => break,
+                // Whoever panicked is not asked again; its flag stays up: every look-up takes the lock and finds a
+                // cache that cannot be told.
+                Err(Panicked) => {}
+                Ok(false) if !self.out_of_time() => self.pause(attempt, readable),
+                Ok(false) => break,
             }
         }
         while readable && !self.shared.is(State::Stopped) {
@@ -239,7 +253,22 @@ impl Reader {
     }
 }
 
-fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
-    // What the panic carries is not freed: this thread does not free.
-    catch_unwind(AssertUnwindSafe(f)).map_err(std::mem::forget).ok()
+/// Why the thread reports no more.
+enum Stop {
+    /// The descriptor is no userfaultfd any longer.
+    Unreadable,
+    /// A cache panicked.
+    Panicked,
+}
+
+impl From<io::Error> for Stop {
+    fn from(_: io::Error) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl From<Panicked> for Stop {
+    fn from(_: Panicked) -> Self {
+        Self::Panicked
+    }
 }

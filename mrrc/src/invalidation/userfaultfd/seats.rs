@@ -1,0 +1,272 @@
+//! The caches that one userfaultfd serves.
+//!
+//! The kernel lets one userfaultfd watch a mapping, so caches over the same memory share one. Each has a *seat*, and
+//! the monitor's thread tells all of them of every change: all flags are up before a message is read, and stay up until
+//! every cache has struck out what was read.
+//!
+//! The thread holds the lock of the list while it tells. So nobody who holds that lock allocates, frees or unmaps: what
+//! enters the list is made before, and what leaves it is dropped after. Who takes a seat while flags are up finds his
+//! own up too: otherwise a range that the table calls watched could change unnoticed before the next message.
+
+use super::super::{Change, Reports};
+use super::lock;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Caches that share one userfaultfd, at most.
+pub(super) const SEATS: usize = 256;
+
+/// A cache panicked while it was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Panicked;
+
+pub(super) struct Seats(Mutex<Seated>);
+
+struct Seated {
+    /// Never grows beyond the room that it was made with.
+    list: Vec<Seat>,
+    next: u64,
+    /// Whether a change is being dealt with.
+    raised: bool,
+}
+
+struct Seat {
+    number: u64,
+    reports: Arc<dyn Reports>,
+    raised: bool,
+    /// Whether it has been told of what was read.
+    told: bool,
+    /// It panicked: its flag is left up, so that nothing is served without its lock.
+    broken: bool,
+}
+
+impl Seats {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Seated { list: Vec::with_capacity(SEATS), next: 1, raised: false }))
+    }
+
+    /// From now on this cache is told. Returns the number of its seat.
+    pub(super) fn take(&self, reports: Arc<dyn Reports>) -> io::Result<u64> {
+        let mut seat = Seat { number: 0, reports, raised: false, told: false, broken: false };
+        let mut seated = lock(&self.0);
+        if seated.list.len() == SEATS {
+            drop(seated);
+            let why = format!("{SEATS} caches share it already; open another with `Userfaultfd::new`");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, format!("start of userfaultfd: {why}")));
+        }
+        seat.number = seated.next;
+        seated.next += 1;
+        let number = seat.number;
+        if seated.raised {
+            _ = seat.call(|reports| reports.raise());
+            seat.raised = true;
+        }
+        seated.list.push(seat);
+        Ok(number)
+    }
+
+    /// This cache is told no more: no report is under way when this returns. What is being dealt with is waited for, but
+    /// not longer than that.
+    pub(super) fn leave(&self, number: u64, longest: Duration) {
+        let asked = Instant::now();
+        let left = loop {
+            let mut seated = lock(&self.0);
+            let Some(place) = seated.list.iter().position(|seat| seat.number == number) else { return };
+            let seat = &seated.list[place];
+            if !seat.raised || seat.broken || asked.elapsed() > longest {
+                break seated.list.swap_remove(place);
+            }
+            drop(seated);
+            thread::sleep(Duration::from_micros(50));
+        };
+        // With the lock free again.
+        drop(left);
+    }
+
+    /// Flags go up, where they are not.
+    pub(super) fn raise(&self) -> Result<(), Panicked> {
+        let mut seated = lock(&self.0);
+        seated.raised = true;
+        let mut result = Ok(());
+        for seat in seated.list.iter_mut().filter(|seat| !seat.raised) {
+            let raised = seat.call(|reports| reports.raise());
+            seat.raised = raised.is_ok();
+            result = result.and(raised);
+        }
+        result
+    }
+
+    /// Tells everybody who was not told yet; everybody anew if there is something fresh. False if somebody's lock is taken.
+    pub(super) fn apply(&self, changes: &[Change], fresh: bool) -> Result<bool, Panicked> {
+        let mut seated = lock(&self.0);
+        let mut result = Ok(true);
+        for seat in &mut seated.list {
+            if fresh {
+                (seat.told, seat.broken) = (false, false);
+            }
+            if seat.told {
+                continue;
+            }
+            match seat.call(|reports| reports.apply(changes)) {
+                Ok(told) => {
+                    seat.told = told;
+                    result = result.map(|all| all && told);
+                }
+                Err(panicked) => {
+                    // Not asked again, and never lowered.
+                    (seat.told, seat.broken) = (true, true);
+                    result = Err(panicked);
+                }
+            }
+        }
+        result
+    }
+
+    /// Flags go down.
+    pub(super) fn lower(&self) -> Result<(), Panicked> {
+        let mut seated = lock(&self.0);
+        seated.raised = false;
+        let mut result = Ok(());
+        for seat in seated.list.iter_mut().filter(|seat| seat.raised && !seat.broken) {
+            // Also if that panics: it is not tried twice.
+            seat.raised = false;
+            seat.told = false;
+            result = result.and(seat.call(|reports| reports.lower()));
+        }
+        result
+    }
+}
+
+impl Seat {
+    fn call<T>(&self, call: impl FnOnce(&dyn Reports) -> T) -> Result<T, Panicked> {
+        // What the panic carries is not freed: the monitor's thread does not free.
+        catch_unwind(AssertUnwindSafe(|| call(&*self.reports))).map_err(|panic| {
+            std::mem::forget(panic);
+            Panicked
+        })
+    }
+}
+
+impl fmt::Debug for Seats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seats")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invalidation::ChangeKind;
+    use crate::range::PageRange;
+    use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+
+    #[derive(Default)]
+    struct Told {
+        raised: AtomicI64,
+        changes: AtomicU64,
+        busy: AtomicBool,
+        panics: AtomicBool,
+    }
+
+    impl Reports for Told {
+        fn raise(&self) {
+            self.raised.fetch_add(1, SeqCst);
+        }
+
+        fn apply(&self, changes: &[Change]) -> bool {
+            assert!(!self.panics.load(SeqCst), "on purpose");
+            let free = !self.busy.load(SeqCst);
+            self.changes.fetch_add(if free { changes.len() as u64 } else { 0 }, SeqCst);
+            free
+        }
+
+        fn lower(&self) {
+            self.raised.fetch_sub(1, SeqCst);
+        }
+    }
+
+    impl Told {
+        fn counts(&self) -> (i64, u64) {
+            (self.raised.load(SeqCst), self.changes.load(SeqCst))
+        }
+    }
+
+    const CHANGE: [Change; 1] = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
+
+    fn two() -> (Seats, [Arc<Told>; 2], [u64; 2]) {
+        let seats = Seats::new();
+        let told = [Arc::<Told>::default(), Arc::default()];
+        let numbers = [&told[0], &told[1]].map(|told| seats.take(told.clone()).unwrap());
+        (seats, told, numbers)
+    }
+
+    #[test]
+    fn everybody_is_told_once_and_flags_stay_up_until_all_were() {
+        let (seats, told, _) = two();
+        told[1].busy.store(true, SeqCst);
+        seats.raise().unwrap();
+        assert_eq!(seats.apply(&CHANGE, true), Ok(false));
+        assert_eq!(seats.apply(&CHANGE, false), Ok(false));
+        assert_eq!([told[0].counts(), told[1].counts()], [(1, 1), (1, 0)]);
+        told[1].busy.store(false, SeqCst);
+        assert_eq!(seats.apply(&CHANGE, false), Ok(true));
+        seats.lower().unwrap();
+        assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (0, 1)]);
+    }
+
+    #[test]
+    fn who_comes_while_flags_are_up_has_his_own_up() {
+        let (seats, ..) = two();
+        seats.raise().unwrap();
+        let late = Arc::<Told>::default();
+        seats.take(late.clone()).unwrap();
+        assert_eq!(late.counts(), (1, 0));
+        assert_eq!(seats.apply(&CHANGE, true), Ok(true));
+        seats.lower().unwrap();
+        assert_eq!(late.counts(), (0, 1));
+    }
+
+    #[test]
+    fn what_is_fresh_is_told_to_those_who_knew_the_rest() {
+        let (seats, told, _) = two();
+        told[1].busy.store(true, SeqCst);
+        seats.raise().unwrap();
+        assert_eq!(seats.apply(&CHANGE, true), Ok(false));
+        told[1].busy.store(false, SeqCst);
+        assert_eq!(seats.apply(&[CHANGE[0], CHANGE[0]], true), Ok(true));
+        assert_eq!([told[0].counts().1, told[1].counts().1], [3, 2]);
+    }
+
+    #[test]
+    fn who_panics_keeps_his_flag_up_and_nobody_else_does() {
+        let (seats, told, numbers) = two();
+        told[0].panics.store(true, SeqCst);
+        seats.raise().unwrap();
+        assert_eq!(seats.apply(&CHANGE, true), Err(Panicked));
+        assert_eq!(seats.apply(&CHANGE, false), Ok(true), "the other was told");
+        seats.lower().unwrap();
+        assert_eq!([told[0].counts(), told[1].counts()], [(1, 0), (0, 1)]);
+        seats.leave(numbers[0], Duration::from_secs(60));
+        assert_eq!(Arc::strong_count(&told[0]), 1);
+    }
+
+    #[test]
+    fn who_left_hears_nothing_and_there_is_an_end_of_seats() {
+        let (seats, told, numbers) = two();
+        seats.leave(numbers[0], Duration::ZERO);
+        seats.leave(numbers[0], Duration::ZERO);
+        seats.raise().unwrap();
+        assert_eq!([told[0].counts().0, told[1].counts().0], [0, 1]);
+        // A flag that stays up too long is no reason to stay.
+        seats.leave(numbers[1], Duration::from_millis(1));
+        for _ in 0..SEATS {
+            seats.take(told[0].clone()).unwrap();
+        }
+        let error = seats.take(told[0].clone()).unwrap_err().to_string();
+        assert!(error.contains("Userfaultfd::new"), "{error}");
+    }
+}

@@ -1,0 +1,306 @@
+//! One userfaultfd: its descriptor, what is registered with it, and its thread. Every [`Userfaultfd`](super::Userfaultfd)
+//! of it is a *user*; it stops with the last one.
+
+use super::super::mappings::{Kind, Mapping, Mappings};
+use super::super::{Reports, Unwatched};
+use super::calls::{self, Bell, Descriptor};
+use super::lock;
+use super::reader::{Reader, Shared, State};
+use super::table::Table;
+use crate::range::PageRange;
+use rangemap::RangeSet;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Attempts to find a mapping at rest, and to enter it into the table.
+const ATTEMPTS: u32 = 4;
+
+/// How long shared memory is not cached after its registration: a discard of it that began before is over then.
+const YOUTH: Duration = Duration::from_millis(100);
+
+/// How long a stop waits for the thread, which the cache may keep busy.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Room for [`Reports::apply`], and no more.
+const STACK: usize = 256 << 10;
+
+#[derive(Debug)]
+pub(super) struct Watcher {
+    shared: Arc<Shared>,
+    mappings: Mappings,
+    /// Those who have not stopped yet, started or not.
+    users: AtomicUsize,
+    /// Never taken by the monitor's thread, so memory may be allocated and freed under it.
+    table: Mutex<Table>,
+    thread: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    thread: JoinHandle<()>,
+    _kept: Kept,
+}
+
+/// What the thread uses and must not be the last to drop: a drop frees.
+struct Kept(#[expect(dead_code, reason = "kept alive")] Arc<Barrier>);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
+impl Watcher {
+    /// With one user.
+    pub(super) fn open() -> io::Result<Self> {
+        let descriptor = Descriptor::open()?;
+        let bell = Bell::new()?;
+        let mappings = Mappings::open().map_err(|error| {
+            io::Error::new(error.kind(), format!("/proc/self/maps: {error}; mount /proc, or invalidate explicitly"))
+        })?;
+        let shared = Arc::new(Shared::new(descriptor, bell));
+        Ok(Self { shared, mappings, users: AtomicUsize::new(1), table: Mutex::default(), thread: Mutex::default() })
+    }
+
+    pub(super) fn in_child(&self) -> bool {
+        self.shared.process != std::process::id()
+    }
+
+    /// Lets the table learn what has happened. True if the table speaks the truth now.
+    fn settle(&self, table: &mut Table) -> bool {
+        // In this order: a session that ended before the look at the counter has left its list.
+        let quiet = self.shared.quiet().is_some();
+        if let Some(news) = self.shared.take_news() {
+            for change in news.gone.as_slice() {
+                match news.gone.is_exact() {
+                    true => table.remove(change.range),
+                    false => table.doubt(change.range),
+                }
+            }
+            for change in news.moved.as_slice() {
+                table.stray(change.range);
+            }
+        }
+        quiet
+    }
+
+    pub(super) fn try_watch(&self, range: PageRange) -> Result<(), Unwatched> {
+        const NO_THREAD: Unwatched = Unwatched::Refused(libc::ESRCH);
+        if self.in_child() {
+            return Err(NO_THREAD);
+        }
+        let mut table = lock(&self.table);
+        if !self.shared.is(State::Running) {
+            return Err(NO_THREAD);
+        }
+        if !(self.settle(&mut table) && table.covers(range)) {
+            let mut next = range.start();
+            while next < range.end() {
+                next = self.register(&mut table, next)?;
+            }
+        }
+        if table.is_young(range) {
+            return Err(Unwatched::Young);
+        }
+        table.want(range);
+        // If the thread failed before this look, the cache may have been told before it had anything in the range.
+        if self.shared.is(State::Running) {
+            return Ok(());
+        }
+        table.release(range);
+        Err(NO_THREAD)
+    }
+
+    /// Registers the mapping that holds the page, and answers where it ends. The table's lock is held.
+    fn register(&self, table: &mut Table, page: u64) -> Result<u64, Unwatched> {
+        let mut refused = Unwatched::Refused(libc::EAGAIN);
+        for attempt in 1..=ATTEMPTS {
+            let mapping = self.look_up(page)?;
+            let session = self.shared.quiet();
+            match self.shared.descriptor.register(mapping.pages) {
+                Ok(()) => {}
+                Err(error) => match error.raw_os_error().unwrap_or(libc::EIO) {
+                    libc::EBUSY => return Err(Unwatched::Taken),
+                    // It is not what it was a moment ago, perhaps.
+                    libc::EINVAL => {
+                        refused = Unwatched::Refused(libc::EINVAL);
+                        continue;
+                    }
+                    errno => return Err(Unwatched::Refused(errno)),
+                },
+            }
+            let shared = mapping.kind == Kind::SharedAnonymous;
+            table.set_young(mapping.pages, shared.then(|| Instant::now() + YOUTH));
+            // Until it is entered below: it has to be unregistered some day, whatever is answered now.
+            table.stray(mapping.pages);
+            if !self.look_up(page)?.pages.contains(mapping.pages) {
+                refused = Unwatched::Refused(libc::EAGAIN);
+                continue;
+            }
+            if session.is_some() && !self.shared.descriptor.changing() && self.shared.quiet() == session {
+                table.add(mapping.pages);
+            } else if attempt < ATTEMPTS {
+                continue;
+            }
+            return Ok(mapping.pages.end());
+        }
+        Err(refused)
+    }
+
+    fn look_up(&self, page: u64) -> Result<Mapping, Unwatched> {
+        match self.mappings.at(page) {
+            Ok(Some(mapping)) => mapping.kind.refusal().map_or(Ok(mapping), Err),
+            Ok(None) => Err(Unwatched::Unmapped),
+            Err(error) => Err(Unwatched::Refused(error.raw_os_error().unwrap_or(libc::EIO))),
+        }
+    }
+
+    /// Unregisters what is registered here within the ranges. The table's lock is held.
+    fn unregister(&self, ranges: &RangeSet<u64>) {
+        for range in ranges.iter() {
+            let mut next = range.start;
+            while next < range.end {
+                let Ok(Some(mapping)) = self.mappings.at_or_after(next) else { break };
+                let ours = PageRange::between(next, range.end).intersection(mapping.pages);
+                next = mapping.pages.end();
+                // Registering first: it is refused where the mapping is another's, which older kernels would let
+                // us unregister.
+                let sure = |&ours: &PageRange| {
+                    mapping.kind.refusal().is_none() && self.shared.descriptor.register(ours).is_ok()
+                };
+                if let Some(ours) = ours.filter(sure) {
+                    let _ = self.shared.descriptor.unregister(ours);
+                }
+            }
+        }
+    }
+
+    /// Another user, unless this one has ended, failed or belongs to another process.
+    pub(super) fn join(&self) -> bool {
+        if self.in_child() || !(self.shared.is(State::New) || self.shared.is(State::Running)) {
+            return false;
+        }
+        let more = |users: usize| users.checked_add(1).filter(|&users| users > 1);
+        self.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// One user less. With the last it ends.
+    pub(super) fn part(&self) {
+        if self.users.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.stop();
+        }
+    }
+
+    /// Has a cache told from now on, by the thread, which is started if it is not there.
+    pub(super) fn start(&self, reports: Arc<dyn Reports>) -> io::Result<u64> {
+        let seat = self.shared.seats.take(reports)?;
+        let started = self.start_thread();
+        if started.is_err() {
+            self.shared.seats.leave(seat, Duration::ZERO);
+        }
+        started.map(|()| seat)
+    }
+
+    /// Nothing is reported to this cache any more, and no report is under way.
+    pub(super) fn leave(&self, seat: u64) {
+        // The thread holds the lock of the seats while it tells: it cannot wait for itself.
+        let is_thread = |running: &Running| running.thread.thread().id() == thread::current().id();
+        if !lock(&self.thread).as_ref().is_some_and(is_thread) {
+            self.shared.seats.leave(seat, PATIENCE);
+        }
+    }
+
+    fn start_thread(&self) -> io::Result<()> {
+        let mut running = lock(&self.thread);
+        if self.shared.is(State::Running) {
+            return Ok(());
+        }
+        if !self.shared.is(State::New) {
+            let why = "start of userfaultfd: it has failed or was stopped; make a new one";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        let up = Arc::new(Barrier::new(2));
+        let (reader, seen) = (Reader::new(self.shared.clone()), up.clone());
+        self.shared.set(State::Running);
+        let builder = thread::Builder::new().name("mrrc-monitor".into()).stack_size(STACK);
+        let spawned = calls::without_signals(|| {
+            builder.spawn(move || {
+                // What a thread allocates as it starts, it has allocated before anything is watched.
+                seen.wait();
+                reader.run();
+            })
+        });
+        match spawned {
+            Ok(thread) => {
+                up.wait();
+                *running = Some(Running { thread, _kept: Kept(up) });
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.set(State::Stopped);
+                Err(io::Error::new(error.kind(), format!("start of userfaultfd's thread: {error}; raise RLIMIT_NPROC")))
+            }
+        }
+    }
+
+    pub(super) fn unwatch(&self, range: PageRange) {
+        if self.in_child() {
+            return;
+        }
+        let mut table = lock(&self.table);
+        table.release(range);
+        if table.is_crowded() && self.shared.is(State::Running) && self.settle(&mut table) {
+            let idle = table.take_idle();
+            self.unregister(&idle);
+        }
+    }
+
+    fn stop(&self) {
+        if self.in_child() {
+            return;
+        }
+        let Some(running) = lock(&self.thread).take() else { return };
+        self.shared.set(State::Stopping);
+        {
+            // Whoever holds the lock later sees the state and registers nothing.
+            let mut table = lock(&self.table);
+            // Not a stale one: an address of ours may be another monitor's by now. The thread needs but a moment.
+            let asked = Instant::now();
+            while !self.settle(&mut table) && asked.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_micros(50));
+            }
+            let all = std::mem::take(&mut *table).into_all();
+            self.unregister(&all);
+        }
+        // Up to here the thread reads: the lines above, and other threads, free memory that was watched.
+        self.shared.set(State::Stopped);
+        self.shared.bell.ring();
+        if running.thread.thread().id() == thread::current().id() {
+            return;
+        }
+        let asked = Instant::now();
+        while !running.thread.is_finished() {
+            if asked.elapsed() > PATIENCE {
+                return;
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+        let _ = running.thread.join();
+        self.shared.descriptor.retire(&self.shared.bell);
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if !self.in_child() {
+            return self.stop();
+        }
+        // The thread is not here, and what it owned is never freed: at least the descriptor goes. No lock is
+        // taken, for its holder may not be here either.
+        self.shared.descriptor.retire(&self.shared.bell);
+        std::mem::forget(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
