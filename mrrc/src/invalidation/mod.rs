@@ -86,8 +86,12 @@ pub enum Unwatched {
     /// A device's memory and the like.
     #[error("it is special memory (a device, the kernel's own pages)")]
     Special,
-    /// The mapping belongs to another userfaultfd.
-    #[error("the mapping is watched by another userfaultfd already")]
+    /// The mapping belongs to another userfaultfd: that of a cache that was given one of its own, or of another part of the
+    /// program.
+    #[error(
+        "the mapping is watched by another userfaultfd already; caches over the same memory share one (the default, or \
+         clones of one `Userfaultfd`)"
+    )]
     Taken,
     /// Shared memory that is watched since a moment ago: a discard (`MADV_REMOVE`) that began before would go unnoticed.
     #[error("it is shared memory that is watched since a moment ago, and a discard may have begun before")]
