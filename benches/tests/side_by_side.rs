@@ -62,6 +62,32 @@ fn the_list_names_what_only_takes() {
 }
 
 #[test]
+fn a_part_of_a_rows_name_picks_rows_of_all_measurements() {
+    let list = run(&["cache", "--list", "--rows", "--threads", "1", "--only", "1000-of"]);
+    let rows: Vec<_> = text(&list.stdout).lines().collect();
+    assert_eq!(rows, ["churn/1000-of-2000", "churn/1000-of-2000/request", "churn/1000-of-2000/watched"]);
+    let lines = lines(&["cache", "--json", "--quick", "--only", "full/att", "--only", "address/evictions"]);
+    let names: Vec<_> = lines.iter().map(|line| line["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["bad-address/evictions", "bad-address/full/attempts"]);
+}
+
+#[test]
+fn the_rows_that_are_listed_are_those_that_are_measured() {
+    let only =
+        ["--only", "machine", "--only", "hit/stride/1", "--only", "churn", "--only", "stall", "--only", "bad-address"];
+    let list = run(&[&["cache", "--list", "--rows"], &only[..]].concat());
+    let mut listed: Vec<_> = text(&list.stdout).lines().map(str::to_owned).collect();
+    let lines = lines(&[&["cache", "--json", "--quick"], &only[..]].concat());
+    let mut measured: Vec<_> = lines.iter().map(|line| line["name"].as_str().expect("a name").to_owned()).collect();
+    if !measured.iter().any(|name| name.starts_with("stall")) {
+        listed.retain(|name| !name.starts_with("stall"));
+    }
+    listed.sort_unstable();
+    measured.sort_unstable();
+    assert_eq!(listed, measured);
+}
+
+#[test]
 fn wrong_usage_is_status_2_and_says_what_is_right() {
     for (arguments, says) in [
         (&["cache", "--only", "hits"][..], "hit/stride/1000"),

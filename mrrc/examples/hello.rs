@@ -1,6 +1,6 @@
 //! The smallest program with a cache: what misses, what hits, and what that saves.
 //!
-//! It registers with a model of a network card, so it runs anywhere; `uring-copy` does the same with real pins.
+//! It registers with a model of a network card, so it runs anywhere; `remap` does the same with real pins.
 //!
 //! ```text
 //! cargo run -p mrrc --example hello
@@ -38,12 +38,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Whoever unmaps memory says so before. (A cache without `Explicit` notices by itself.)
     cache.invalidate(memory.as_ptr(), memory.len())?;
-    let counted = cache.counters();
-    println!(
-        "{} requests, {} hits, {} registrations",
-        counted.decisions.requests,
-        counted.decisions.hits(),
-        counted.attempts
-    );
+    println!("\n{}", cache.counters());
     Ok(())
 }

@@ -97,6 +97,7 @@ pub mod cache;
 mod config;
 pub mod core;
 pub mod cost;
+mod count;
 mod coverage;
 mod grow;
 mod index;

@@ -4,6 +4,7 @@
 //! widens the rounding. A [`PageRange`] is half-open, never empty and never wraps, because it can
 //! only be built through constructors that refuse such input: code behind them needs no such checks.
 
+use crate::count::Count;
 use std::fmt;
 
 /// Bytes in a page, the unit of every count in this crate.
@@ -12,7 +13,7 @@ pub const PAGE: u64 = 4096;
 /// One past the last page of a 64-bit address space.
 const PAGES_END: u64 = 1 << 52;
 
-/// A half-open, non-empty range of pages.
+/// A half-open, non-empty range of pages. Displayed in bytes, debugged in pages.
 ///
 /// ```
 /// use mrrc::PageRange;
@@ -171,8 +172,9 @@ impl fmt::Debug for PageRange {
 
 impl fmt::Display for PageRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pages = self.pages;
-        write!(f, "pages {:#x}..{:#x} ({pages} page{})", self.start, self.end(), if pages == 1 { "" } else { "s" })
+        // In bytes, as debuggers and `/proc/self/maps` show it; the last page ends beyond what 64 bits hold.
+        let [start, end] = [self.start, self.end()].map(|page| u128::from(page) * u128::from(PAGE));
+        write!(f, "{start:#x}..{end:#x} ({})", Count(self.pages, "pages"))
     }
 }
 
@@ -230,6 +232,14 @@ mod tests {
         let last = PageRange::of_bytes(u64::MAX, 1).unwrap();
         assert_eq!(last.end(), PAGES_END);
         assert_eq!(last.rounded_out(48).end(), PAGES_END);
+    }
+
+    #[test]
+    fn messages_show_addresses_in_bytes() {
+        assert_eq!(PageRange::of_bytes(0x1ff0, 64).unwrap().to_string(), "0x1000..0x3000 (2 pages)");
+        assert_eq!(PageRange::new(1, 1).unwrap().to_string(), "0x1000..0x2000 (1 page)");
+        let end = PageRange::of_bytes(u64::MAX, 1).unwrap().to_string();
+        assert_eq!(end, "0xfffffffffffff000..0x10000000000000000 (1 page)");
     }
 
     #[test]

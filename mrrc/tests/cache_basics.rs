@@ -5,6 +5,7 @@
 mod common;
 
 use common::*;
+use mrrc::cache::ChangeError;
 use mrrc::registrar::Limits;
 use mrrc::registrar::model::Fault;
 use mrrc::{Access, AcquireError, Cache, PAGE, RangeError};
@@ -127,10 +128,15 @@ fn no_buffer_is_null_empty_or_wraps() {
         // SAFETY: no transfer is made.
         let warmed = unsafe { cache.warm(address as *const u8, length, Access::LOCAL) }.unwrap_err();
         let struck = cache.invalidate(address as *const u8, length).unwrap_err();
-        [acquired, begun, warmed, struck].map(|error| match error {
+        let ChangeError::Range(struck) = struck else { panic!("{struck}") };
+        let announced = cache.changing(address as *const u8, length).unwrap_err();
+        assert_eq!(announced, ChangeError::Range(struck.clone()));
+        assert!(announced.to_string().starts_with("tell of a change of memory: "), "{announced}");
+        let [acquired, begun, warmed] = [acquired, begun, warmed].map(|error| match error {
             AcquireError::Range(why) => why,
             other => panic!("{other}"),
-        })
+        });
+        [acquired, begun, warmed, struck]
     };
     for why in asked(0, 1) {
         assert_eq!(why, RangeError::Null { length: 1 });

@@ -85,6 +85,64 @@ fn who_would_have_to_leave_is_counted() {
 }
 
 #[test]
+fn what_cannot_leave_does_not_leave() {
+    let cache = builder(&device(), 64).max_regions(16).build().unwrap();
+    fill(&cache, 16, 4);
+    let held: Vec<_> = (0..15).map(|region| take(&cache, region * 4, 4)).collect();
+    let missing = |pages| Finding::Missing { part: range(100, pages) };
+    says(&cache, 100, 4, Access::LOCAL, &[missing(4), Finding::NoRoom { pages: 4, regions: 1 }]);
+    says(&cache, 100, 8, Access::LOCAL, &[missing(8), Finding::AllInUse { pages: 4, regions: 0 }]);
+    // The one that is free serves the request itself.
+    let covered = Finding::Covered { part: range(60, 4), region: range(60, 4) };
+    let beside = Finding::Missing { part: range(64, 4) };
+    says(&cache, 60, 8, Access::LOCAL, &[covered, beside, Finding::AllInUse { pages: 4, regions: 1 }]);
+    let last = take(&cache, 60, 4);
+    says(&cache, 100, 1, Access::LOCAL, &[missing(1), Finding::AllInUse { pages: 1, regions: 1 }]);
+    let said = explain(&cache, 100, 1, Access::LOCAL).to_string();
+    assert!(said.contains("lacks 1 page and 1 region,") && !said.contains("leave first"), "{said}");
+    assert!(ask(&cache, 100, 1, Access::LOCAL).is_err(), "and so it is");
+    drop((held, last));
+    assert!(ask(&cache, 100, 8, Access::LOCAL).is_ok());
+}
+
+#[test]
+fn a_change_that_the_program_told_of_is_seen() {
+    let cache = cache(&device(), 64);
+    drop((take(&cache, 0, 4), take(&cache, 8, 4)));
+    let changing = cache.changing(address(2), PAGE as usize).unwrap();
+    let missing = Finding::Missing { part: range(0, 4) };
+    says(&cache, 0, 4, Access::LOCAL, &[missing.clone(), Finding::Announced { part: range(0, 4) }]);
+    says(&cache, 8, 4, Access::LOCAL, &[Finding::Hit { region: range(8, 4), access: Access::LOCAL }]);
+    drop(changing);
+    says(&cache, 0, 4, Access::LOCAL, &[missing]);
+}
+
+#[test]
+#[cfg(all(feature = "io-uring", target_os = "linux"))]
+fn what_is_not_mapped_is_refused_and_nothing_else_is_said() {
+    use mrrc::registrar::io_uring::IoUringBuffers;
+    let ring = io_uring::IoUring::new(8).map_err(|error| error.to_string());
+    let table = ring.and_then(|ring| IoUringBuffers::new(&ring, 8).map_err(|error| error.to_string()));
+    let cache = table.and_then(|table| {
+        let builder = Cache::builder(table).ignore_environment().capacity_pages(4);
+        builder.build().map_err(|error| error.to_string())
+    });
+    let cache = match cache {
+        Ok(cache) => cache,
+        Err(error) => return println!("not run: {error}"),
+    };
+    let memory = vec![0_u8; 4 * PAGE as usize];
+    // SAFETY: no transfer is made.
+    let held = unsafe { cache.acquire(memory.as_ptr(), 3 * PAGE as usize, Access::LOCAL) };
+    let why = cache.explain(std::ptr::without_provenance(PAGE as usize), 1, Access::LOCAL);
+    let [Finding::Missing { .. }, Finding::NotRegistrable { why: remedy, .. }] = why.findings() else {
+        panic!("{why}")
+    };
+    assert!(remedy.contains("0x1000 is not mapped") && !why.to_string().contains("one lease at a time"), "{why}");
+    drop(held);
+}
+
+#[test]
 fn a_registration_under_way_is_seen() {
     let (device, gate) = (device(), Gate::closed());
     let held = gate.clone();
@@ -170,9 +228,12 @@ fn a_change_that_is_being_dealt_with_is_seen() {
         let other = cache.explain(address(8), 1, Access::LOCAL);
         gate.open();
         stepping.join().unwrap();
-        let unmapped = Finding::Unwatched { part: range(0, 4), why: Unwatched::Unmapped };
-        let expected = [Finding::Stale { part: range(0, 4) }, Finding::Changing, unmapped];
-        assert_eq!(explanation.findings(), expected);
+        let [Finding::Stale { part }, Finding::Changing, Finding::NotRegistrable { part: unmapped, .. }] =
+            explanation.findings()
+        else {
+            panic!("{explanation}")
+        };
+        assert_eq!([*part, *unmapped], [range(0, 4); 2]);
         assert!(!other.is_hit(), "every request waits for it");
     });
     assert!(explain(&cache, 8, 4, Access::LOCAL).is_hit());

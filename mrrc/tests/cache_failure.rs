@@ -144,7 +144,10 @@ fn what_cannot_be_deregistered_is_parked_counted_and_tried_again() {
     // It is not found any more, and its room is not given to others.
     let held = (take(&cache, 100, 12), cache.counters().attempts);
     let error = ask(&cache, 0, 4, Access::LOCAL).unwrap_err();
-    assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
+    assert!(matches!(error, AcquireError::NotTakenBack { pages: 4, regions: 1, .. }), "{error}");
+    assert!(error.to_string().contains("1 region of 4 pages left the cache and could not be deregistered"), "{error}");
+    let explained = cache.explain(address(0), 4 * PAGE as usize, Access::LOCAL).to_string();
+    assert!(explained.contains("1 region of 4 pages left the cache and could not be deregistered"), "{explained}");
     assert!(device.counts().peak_pages <= 16);
     assert_eq!(cache.counters().attempts, held.1);
     device.heal();
@@ -272,6 +275,50 @@ fn a_registrar_that_panics_while_it_deregisters_leaves_a_cache_that_works() {
     assert_eq!((cache.usage().parked, cache.usage().pages), (4, 16));
     drop(take(&cache, 100, 16));
     assert_eq!((device.counts().peak_pages, cache.usage().parked), (16, 0));
+}
+
+/// Panics in the first calls to deregister, so many.
+fn panic_while_deregistering(device: &Device, times: u64) {
+    let calls = AtomicU64::new(0);
+    device.on_call(move |event| {
+        let told_to = matches!(event, Event::Deregistering { .. }) && calls.fetch_add(1, Ordering::Relaxed) < times;
+        assert!(!told_to, "told to");
+    });
+}
+
+#[track_caller]
+fn comes_to_nothing(device: &Device) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while device.counts().pages > 0 {
+        assert!(std::time::Instant::now() < end, "{:?}", device.counts());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_registrar_that_panics_at_the_end_of_a_cache_ends_nobody_and_gets_the_rest() {
+    for times in [1, 3] {
+        let device = device();
+        let cache = cache(&device, 16);
+        fill(&cache, 4, 4);
+        panic_while_deregistering(&device, times);
+        assert!(quietly(|| drop(cache)).is_ok(), "nobody who drops is told");
+        comes_to_nothing(&device);
+    }
+}
+
+#[test]
+fn a_registrar_that_panics_while_another_panic_drops_the_cache_is_no_abort() {
+    let device = device();
+    let owner = cache(&device, 16);
+    fill(&owner, 4, 4);
+    panic_while_deregistering(&device, 1);
+    let first = quietly(|| {
+        let _owner = owner;
+        panic!("the first");
+    });
+    assert_eq!(first.unwrap_err().downcast_ref(), Some(&"the first"));
+    comes_to_nothing(&device);
 }
 
 #[test]

@@ -162,6 +162,22 @@ fn memory_that_is_not_mapped_costs_one_attempt_and_nothing_that_is_cached() {
     comes_to(before);
 }
 
+#[test]
+fn memory_that_only_may_be_read_is_refused_and_the_message_says_so() {
+    let _alone = alone();
+    let Some((_ring, cache)) = cache(64, Some(256)) else { return };
+    let memory = Memory::new(8);
+    // SAFETY: a page of this test's mapping, which nobody writes.
+    assert_eq!(unsafe { libc::mprotect(memory.address.add(PAGE as usize).cast(), PAGE as usize, libc::PROT_READ) }, 0);
+    let said = |page, pages| memory.acquire(&cache, page, pages).unwrap_err().to_string();
+    let read_only = format!("{:#x} is mapped read-only, and io_uring pins for writing", memory.address as u64 + PAGE);
+    assert!(said(0, 4).contains(&read_only), "{}", said(0, 4));
+    // SAFETY: as above; nobody uses it any more.
+    unsafe { libc::munmap(memory.address.add(2 * PAGE as usize).cast(), PAGE as usize) };
+    let hole = format!("{:#x} is not mapped", memory.address as u64 + 2 * PAGE);
+    assert!(said(0, 4).contains(&hole) && said(2, 1).contains(&hole), "{}", said(0, 4));
+}
+
 /// Run by the next test in processes of their own, which may lock little and have no privileges.
 #[test]
 #[ignore = "for the test `a_user_with_a_small_limit_goes_on_over_more_than_the_limit`"]

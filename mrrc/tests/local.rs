@@ -426,7 +426,7 @@ fn what_could_not_be_deregistered_is_parked_counts_and_is_tried_again() {
     drop(acquire(&cache, pages(10, 8)).unwrap());
     device.fail_deregister(Fault::next(2, libc::EIO));
     let error = acquire(&cache, pages(30, 8)).unwrap_err();
-    assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
+    assert!(matches!(error, AcquireError::NotTakenBack { pages: 8, regions: 1, .. }), "{error}");
     assert_eq!((cache.usage().parked, cache.usage().pages, cache.counters().failed_deregs), (1, 8, 2));
     drop(acquire(&cache, pages(30, 8)).unwrap());
     assert_eq!((cache.usage().parked, device.counts().pages, device.counts().peak_pages), (0, 8, 8));

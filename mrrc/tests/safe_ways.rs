@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "memory is acquired, mapped and unmapped by address")]
 
-use mrrc::cache::{ArenaError, OutsideArena, Unusable};
+use mrrc::cache::{ArenaError, ChangeError, OutsideArena, Unusable};
 use mrrc::cost::Linear;
 use mrrc::invalidation::{Explicit, Monitor, Reports, Unwatched, Watch};
 use mrrc::registrar::Limits;
@@ -152,7 +152,9 @@ mod arena {
         assert!(matches!(arena.acquire(7..7, Access::LOCAL), Err(AcquireError::Range(_))));
         #[expect(clippy::reversed_empty_ranges, reason = "bad input")]
         let reversed = arena.acquire(9..7, Access::LOCAL);
-        assert!(matches!(reversed, Err(AcquireError::Range(_))));
+        assert!(matches!(&reversed, Err(AcquireError::Outside(what)) if *what == outside(9, 7)));
+        let said = reversed.unwrap_err().to_string();
+        assert!(said.contains("bytes 9..7") && said.contains("ends before it begins"), "{said}");
         assert_eq!(model.counts().reg_attempts, 0);
         assert_eq!(arena.acquire(.., Access::LOCAL).unwrap().len(), 2 * PAGE_BYTES);
 
@@ -436,7 +438,7 @@ mod changing {
         acquire();
         assert_eq!(model.counts().regs, 2);
         drop(outer);
-        assert!(matches!(cache.changing(page(100), 0), Err(AcquireError::Range(_))));
+        assert!(matches!(cache.changing(page(100), 0), Err(ChangeError::Range(_))));
     }
 }
 
@@ -859,7 +861,7 @@ mod pinned {
         unmap(address.wrapping_add(10 * PAGE_BYTES), 6);
         drop(changing);
         let refused = acquire(16).unwrap_err();
-        assert!(refused.to_string().contains("is all of it mapped"), "{refused}");
+        assert!(refused.to_string().contains("is not mapped"), "{refused}");
         drop(acquire(10).unwrap());
         assert_eq!(cache.counters().attempts, 3);
         comes_to(before + 10);

@@ -238,7 +238,7 @@ fn everything_in_use_is_an_error_that_loses_nothing() {
     held.iter().for_each(|&region| core.hold(region));
     let error = core.request(range(20, 23)).unwrap_err();
     assert_eq!((error.missing_pages, error.in_use_pages, error.in_use_regions), (3, 6, 3));
-    assert!(error.to_string().contains("pages 0x14..0x17 (3 pages)"), "{error}");
+    assert!(error.to_string().contains("0x14000..0x17000 (3 pages)"), "{error}");
     assert_eq!(cached(&core).len(), 4);
     held.iter().for_each(|&region| _ = core.release(region));
     assert!(core.request(range(20, 23)).is_ok());

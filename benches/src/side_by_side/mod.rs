@@ -16,6 +16,7 @@ pub mod churn;
 pub mod field;
 pub mod hit;
 pub mod machine;
+mod names;
 pub mod ours;
 pub mod race;
 pub mod report;
@@ -50,10 +51,7 @@ impl Options {
         } else {
             Length { lap: Duration::from_micros(2500), rounds: 25, whole: Duration::from_secs_f64(seconds) }
         };
-        let powers = std::iter::successors(Some(1_usize), |threads| threads.checked_mul(2));
-        let mut threads: Vec<_> = powers.take_while(|&threads| threads < most_threads).collect();
-        threads.push(most_threads);
-        Self { places, threads, length }
+        Self { places, threads: thread_counts(most_threads), length }
     }
 
     /// Laps of one thread.
@@ -88,6 +86,11 @@ impl Subtest {
         self.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
+    /// The names of the rows that it has with so many threads at most.
+    pub fn row_names(&self, most_threads: usize) -> Vec<String> {
+        names::of(self, &thread_counts(most_threads))
+    }
+
     /// Measures it.
     ///
     /// # Errors
@@ -116,6 +119,14 @@ pub fn cache() -> Vec<Subtest> {
 /// Who takes part, a line each.
 pub fn about() -> [String; 2] {
     [format!("ours: {}", Ours::about()), format!("peer: {}", Ucx::about())]
+}
+
+/// Powers of two up to the most, and the most.
+fn thread_counts(most: usize) -> Vec<usize> {
+    let powers = std::iter::successors(Some(1_usize), |threads| threads.checked_mul(2));
+    let mut threads: Vec<_> = powers.take_while(|&threads| threads < most).collect();
+    threads.push(most);
+    threads
 }
 
 /// `1-thread`, `2-threads`.

@@ -135,7 +135,7 @@ impl Refused {
 
     fn by_cache(error: AcquireError) -> Self {
         let short = match &error {
-            AcquireError::AllInUse { .. } => true,
+            AcquireError::AllInUse { .. } | AcquireError::NotTakenBack { .. } => true,
             // The cache has evicted and tried again, several times.
             AcquireError::Register { source, .. } => is_shortage(source),
             _ => false,

@@ -108,9 +108,13 @@ pub enum ArenaError {
     Unusable(#[from] Unusable),
 }
 
-/// These bytes are not all in the arena.
+/// These bytes are not all in the arena, or end before they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("bytes {start}..{end} of an arena that has {bytes}: stay inside of it, or make it larger")]
+#[error("bytes {start}..{end} of an arena that has {bytes}: {}", if start > end {
+    "the range ends before it begins"
+} else {
+    "stay inside of it, or make it larger"
+})]
 pub struct OutsideArena {
     /// The first byte that was asked for.
     pub start: usize,
@@ -148,7 +152,7 @@ impl<R: Registrar> Arena<R> {
     /// [`Cache::acquire`](crate::Cache::acquire), which this is the safe form of.
     ///
     /// # Errors
-    /// [`AcquireError::Outside`], [`AcquireError::Range`] for no bytes, and all that `acquire` has.
+    /// [`AcquireError::Outside`], also for a range that ends before it begins, [`AcquireError::Range`] for no bytes, and all that `acquire` has.
     #[inline]
     pub fn acquire(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Lease<R>, AcquireError> {
         let start = match range.start_bound() {
@@ -162,7 +166,7 @@ impl<R: Registrar> Arena<R> {
             Bound::Unbounded => self.len(),
         };
         let length = end.saturating_sub(start);
-        let address = self.memory.at(start, end.max(start))?;
+        let address = self.memory.at(start, end)?;
         let pages = self.memory.pages();
         let lease = self.shared.acquire(address.expose_provenance(), length, access, Some(pages))?;
         if access.is_remote() && !lease.lies_within(pages) {

@@ -1,6 +1,6 @@
 //! Changes of memory that the program makes itself and tells of, from before they begin until after they are done.
 
-use super::error::AcquireError;
+use super::error::ChangeError;
 use super::shared::Shared;
 use crate::registrar::Registrar;
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Changing<'cache, R: Registrar> {
 }
 
 impl<'cache, R: Registrar> Changing<'cache, R> {
-    pub(super) fn begin(shared: &'cache Shared<R>, address: usize, length: usize) -> Result<Self, AcquireError> {
+    pub(super) fn begin(shared: &'cache Shared<R>, address: usize, length: usize) -> Result<Self, ChangeError> {
         let range = crate::range::PageRange::of_bytes(address as u64, length as u64)?;
         let mut books = shared.lock()?;
         let change = books.change(shared.desk(), range);

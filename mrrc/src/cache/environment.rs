@@ -4,28 +4,47 @@ use super::builder::{BuildError, MonitorKind, Settings};
 use crate::cost::Linear;
 use crate::policy::PolicyKind;
 use crate::range::PAGE;
+use std::fmt;
 use std::time::Duration;
 
 /// A variable: its name after `MRRC_`, what it may be, and what it sets.
 struct Variable {
     name: &'static str,
-    expected: &'static str,
+    expected: Expected,
     set: fn(&str, &mut Settings) -> Option<()>,
+}
+
+/// What a variable may be.
+enum Expected {
+    Text(&'static str),
+    Policy,
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Policy => {
+                let names: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
+                write!(f, "the name of a policy: {}", names.join(", "))
+            }
+        }
+    }
 }
 
 /// What can be set. The documentation of [`Builder`](super::Builder) has the same table.
 const VARIABLES: &[Variable] = &[
     Variable {
         name: "CAPACITY",
-        expected: "bytes, with K, M, G or T if you like: 64M",
+        expected: Expected::Text("bytes, with K, M, G or T if you like, and at least 4096 (4K), one page: 64M"),
         set: |text, settings| {
-            settings.capacity_pages = Some(bytes(text)? / PAGE);
+            settings.capacity_pages = Some(Some(bytes(text)? / PAGE).filter(|&pages| pages > 0)?);
             Some(())
         },
     },
     Variable {
         name: "MAX_REGIONS",
-        expected: "a number, 1 or more",
+        expected: Expected::Text("a number, 1 or more"),
         set: |text, settings| {
             settings.max_regions = Some(text.parse().ok().filter(|&regions| regions > 0)?);
             Some(())
@@ -33,7 +52,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "POLICY",
-        expected: "the name of a policy: mrrc, pindown, fmrd, sieve, s3fifo, gdsf, lirs, …",
+        expected: Expected::Policy,
         set: |text, settings| {
             settings.policy = Some(text.parse::<PolicyKind>().ok()?);
             Some(())
@@ -41,7 +60,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "RESORT",
-        expected: "a fraction of the capacity, from 0 to 1",
+        expected: Expected::Text("a fraction of the capacity, from 0 to 1"),
         set: |text, settings| {
             settings.resort = Some(fraction(text)?);
             Some(())
@@ -49,7 +68,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "EVICT",
-        expected: "a fraction of the capacity, from 0 to 1",
+        expected: Expected::Text("a fraction of the capacity, from 0 to 1"),
         set: |text, settings| {
             settings.evict = Some(fraction(text)?);
             Some(())
@@ -57,7 +76,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "COST",
-        expected: "a cost model: paper, fmr, io-uring, or four constants",
+        expected: Expected::Text("a cost model: paper, fmr, io-uring, or four constants"),
         set: |text, settings| {
             settings.costs = Some(text.parse::<Linear>().ok()?);
             Some(())
@@ -65,7 +84,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "MONITOR",
-        expected: "userfaultfd or explicit",
+        expected: Expected::Text("userfaultfd or explicit"),
         set: |text, settings| {
             settings.monitor = Some(match text {
                 "explicit" => MonitorKind::Explicit,
@@ -78,7 +97,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "WAIT_FOR_ROOM",
-        expected: "a time: 0, 500us, 20ms, 2s",
+        expected: Expected::Text("a time: 0, 500us, 20ms, 2s"),
         set: |text, settings| {
             settings.room_wait = Some(time(text)?);
             Some(())
@@ -86,7 +105,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "PATIENCE",
-        expected: "a time: 500us, 20ms, 10s",
+        expected: Expected::Text("a time: 500us, 20ms, 10s"),
         set: |text, settings| {
             settings.patience = Some(time(text)?);
             Some(())
@@ -94,7 +113,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "DISCARD_BAR",
-        expected: "a time: 0, 500us, 20ms, 1s",
+        expected: Expected::Text("a time: 0, 500us, 20ms, 1s"),
         set: |text, settings| {
             settings.bar = Some(time(text)?);
             Some(())
@@ -102,7 +121,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "RETRIES",
-        expected: "a number",
+        expected: Expected::Text("a number"),
         set: |text, settings| {
             settings.retries = Some(text.parse().ok()?);
             Some(())
@@ -110,7 +129,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "MAX_SEGMENTS",
-        expected: "a number, 1 or more",
+        expected: Expected::Text("a number, 1 or more"),
         set: |text, settings| {
             settings.max_segments = Some(text.parse().ok().filter(|&segments| segments > 0)?);
             Some(())
@@ -118,7 +137,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "BACKGROUND",
-        expected: "on or off",
+        expected: Expected::Text("on or off"),
         set: |text, settings| {
             settings.background = Some(switch(text)?);
             Some(())
@@ -126,7 +145,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "HISTOGRAMS",
-        expected: "on or off",
+        expected: Expected::Text("on or off"),
         set: |text, settings| {
             settings.histograms = Some(switch(text)?);
             Some(())
@@ -134,7 +153,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "FENCE",
-        expected: "on or off",
+        expected: Expected::Text("on or off"),
         set: |text, settings| {
             settings.fence = Some(switch(text)?);
             Some(())
@@ -282,6 +301,7 @@ mod tests {
     fn what_makes_no_sense_is_named_with_what_would() {
         for (name, value) in [
             ("MRRC_CAPACITY", "lots"),
+            ("MRRC_CAPACITY", "4095"),
             ("MRRC_MAX_REGIONS", "0"),
             ("MRRC_POLICY", "best"),
             ("MRRC_EVICT", "1.5"),
@@ -295,6 +315,14 @@ mod tests {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value) && error.contains("expected"), "{error}");
         }
+    }
+
+    #[test]
+    fn every_policy_is_offered() {
+        let error = settings(&[("MRRC_POLICY", "best")]).unwrap_err().to_string();
+        let offered = error.split("policy: ").nth(1).unwrap();
+        let names: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(offered.split(", ").collect::<Vec<_>>(), names, "{error}");
     }
 
     #[test]

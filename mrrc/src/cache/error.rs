@@ -3,7 +3,9 @@
 use super::arena::OutsideArena;
 use crate::access::Access;
 use crate::core::AllInUse;
+use crate::count::Count;
 use crate::range::{PageRange, RangeError};
+use crate::registrar::mapped::{self, Fault};
 use std::io;
 use std::time::Duration;
 
@@ -28,8 +30,8 @@ pub enum AcquireError {
     },
     /// The request alone is more than the cache may ever register.
     #[error(
-        "acquire {range}: {needed} {unit}, and {limit} is the limit: acquire it in pieces, or raise the limit of the \
-         cache"
+        "acquire {range}: it takes {}, and {limit} is the limit: acquire it in pieces, or raise the limit of the cache",
+        Count(*needed, unit)
     )]
     TooLarge {
         /// What was asked for.
@@ -42,15 +44,35 @@ pub enum AcquireError {
         unit: &'static str,
     },
     /// All that could make room is in use.
-    #[error("acquire (waited {waited:?}): {source}")]
+    #[error("acquire: {source}{}", waited_for(waited))]
     AllInUse {
         /// The figures.
         source: AllInUse,
         /// How long the request waited for leases to end.
         waited: Duration,
     },
-    /// The registrar refused.
-    #[error("acquire: {registrar} cannot register {range} with {access} (attempt {attempts}): {source}{}", hint(.source))]
+    /// What has left the cache takes the room: the registrar fails to deregister it. It was tried again for this request.
+    #[error(
+        "acquire {range}: no room, because {} of {} left the cache and could not be deregistered: they are tried again with \
+         each request that lacks room, and by `reap`; if that never helps, the registrar or its device is at fault",
+        Count(*regions, "regions"),
+        Count(*pages, "pages")
+    )]
+    NotTakenBack {
+        /// What was asked for.
+        range: PageRange,
+        /// Pages of the regions that could not be deregistered.
+        pages: u64,
+        /// Their number.
+        regions: u64,
+    },
+    /// The registrar refused. For a bad address (`EFAULT`) the message says what is wrong with the memory at the time
+    /// that it is shown.
+    #[error(
+        "acquire: {registrar} cannot register {range} with {access} (after {}): {source}{}",
+        Count((*attempts).into(), "attempts"),
+        hint(source, registrar, *range, *access)
+    )]
     Register {
         /// What was to be registered: the request or a gap of it.
         range: PageRange,
@@ -82,13 +104,57 @@ pub enum AcquireError {
     Unusable(#[from] Unusable),
 }
 
-fn hint(error: &io::Error) -> &'static str {
+fn waited_for(waited: &Duration) -> String {
+    if waited.is_zero() { String::new() } else { format!(" (waited {waited:?} for leases to end)") }
+}
+
+/// What to do about an error of the system.
+pub(super) fn hint(error: &io::Error, registrar: &str, range: PageRange, access: Access) -> String {
     match error.raw_os_error() {
-        Some(libc::EFAULT) => ": is all of it mapped, and writable where it will be written?",
-        Some(libc::ENOMEM) => ": raise RLIMIT_MEMLOCK (ulimit -l), or lower the capacity of the cache",
-        Some(libc::EPERM) => ": is the process allowed to pin memory?",
-        _ => "",
+        Some(libc::EFAULT) => bad_address(registrar, range, access),
+        Some(libc::ENOMEM) => {
+            ": raise RLIMIT_MEMLOCK (ulimit -l), or lower the capacity of the cache; of a huge page, all \
+                               of it counts"
+                .into()
+        }
+        Some(libc::EPERM) => ": is the process allowed to pin memory?".into(),
+        _ => String::new(),
     }
+}
+
+fn bad_address(registrar: &str, range: PageRange, access: Access) -> String {
+    // The kernel pins fixed buffers for writing, whatever will be done with them.
+    let io_uring = registrar == "io_uring";
+    let writes = !access.difference(Access::LOCAL_READ | Access::REMOTE_READ).is_empty();
+    match mapped::fault(range) {
+        Some(Fault::Unmapped(at)) => {
+            format!(": {at:#x} is not mapped: check address and length, and whether it was unmapped meanwhile")
+        }
+        Some(Fault::ReadOnly(at)) if io_uring => format!(
+            ": {at:#x} is mapped read-only, and io_uring pins for writing whatever the rights: copy it into writable \
+             memory, or transfer it without a fixed buffer"
+        ),
+        Some(Fault::ReadOnly(at)) if writes => {
+            format!(": {at:#x} is mapped read-only: ask for {} alone, or for writable memory", Access::LOCAL_READ)
+        }
+        None => ": is all of it mapped, and writable where it will be written?".into(),
+        Some(_) => {
+            ": it is mapped, but not with memory that may be pinned (a device's, a file's that must know of writes)"
+                .into()
+        }
+    }
+}
+
+/// Why the cache could not be told of a change of memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// What changes is no range of memory.
+    #[error("tell of a change of memory: {0}")]
+    Range(#[from] RangeError),
+    /// See [`Unusable`].
+    #[error("tell of a change of memory: {0}")]
+    Unusable(#[from] Unusable),
 }
 
 /// Why a cache cannot be used at all, now or any more.

@@ -1,17 +1,22 @@
 //! Why a request would hit or miss: for whoever wonders where the time goes.
 //!
 //! An explanation is a look at the books. It decides and counts nothing: no region moves up, no change that a monitor
-//! left is dealt with, nothing is evicted. But it asks the monitor, which may begin to watch the mapping for a moment. What it says is true at that moment, and may be out of date at the next.
+//! left is dealt with, nothing is evicted. But it asks the registrar whether it could register what is missing, and the
+//! monitor, which may begin to watch the mapping for a moment. What it says is true at that moment, and may be out of
+//! date at the next.
 
 use super::Cache;
-use super::books::{Books, Entry};
-use super::error::Unusable;
+use super::books::{Amount, Books, Desk, Entry};
+use super::error::{self, Unusable};
 use crate::access::Access;
+use crate::count::{Amounts, Count};
 use crate::coverage;
 use crate::invalidation::{Unwatched, Watch};
 use crate::policy::Matching;
 use crate::range::{PageRange, RangeError};
+use crate::regions::RegionId;
 use crate::registrar::Registrar;
+use crate::shim::sync::atomic::Ordering;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -78,7 +83,10 @@ pub enum Finding {
         left: Duration,
     },
     /// The monitor would not hear of changes here.
-    #[error("{part} is registered for one lease at a time, as nobody would hear of changes: {why}")]
+    #[error("{}", match why {
+        Unwatched::Unmapped => format!("{part} is not mapped, at least in part: there is nothing to register"),
+        _ => format!("{part} is registered for one lease at a time, as nobody would hear of changes: {why}"),
+    })]
     Unwatched {
         /// The pages of the request.
         part: PageRange,
@@ -91,16 +99,56 @@ pub enum Finding {
     /// The policy keeps nothing.
     #[error("the cache keeps nothing by its policy: every request is registered")]
     NothingKept,
+    /// The program said that the memory is about to change.
+    #[error(
+        "{part} is about to be changed by the program (`Cache::changing`): until that is done it is registered for one lease at a time"
+    )]
+    Announced {
+        /// The pages of the request that would be registered.
+        part: PageRange,
+    },
     /// What is missing takes the place of others.
-    #[error("what is missing takes the place of others: {pages} pages and {regions} regions have to leave first")]
+    #[error("what is missing takes the place of others: {} would leave first", Amounts { pages: *pages, regions: *regions })]
     NoRoom {
         /// Pages that have to leave.
         pages: u64,
         /// Regions that have to leave.
         regions: u64,
     },
+    /// What could make room is in use.
+    #[error(
+        "it is refused unless leases end: it lacks {}, and too much of the rest is in use to make room for it",
+        Amounts { pages: *pages, regions: *regions }
+    )]
+    AllInUse {
+        /// Pages that are missing after all has left that can.
+        pages: u64,
+        /// Regions likewise.
+        regions: u64,
+    },
+    /// What has left could not be deregistered, and takes the room.
+    #[error(
+        "it is refused unless it helps to try again: {} of {} left the cache and could not be deregistered, and take the \
+         room",
+        Count(*regions, "regions"),
+        Count(*pages, "pages")
+    )]
+    NotTakenBack {
+        /// Their pages.
+        pages: u64,
+        /// Their number.
+        regions: u64,
+    },
+    /// The registrar says that it would fail.
+    #[error("it is refused: {part} cannot be registered: {why}")]
+    NotRegistrable {
+        /// The pages of the request that would be registered.
+        part: PageRange,
+        /// What the registrar says, and what to do.
+        why: String,
+    },
     /// The request alone is more than there may be.
-    #[error("it is refused: {needed} {unit} are needed, and {limit} is the limit")]
+    #[error("it is refused: it takes {}, and {limit} is the limit", Count(*needed, unit))]
     TooLarge {
         /// How much it needs.
         needed: u64,
@@ -156,7 +204,7 @@ impl<R: Registrar> Cache<R> {
     /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
     /// let why = cache.explain(0x1000 as *const u8, 100, Access::LOCAL);
     /// assert!(!why.is_hit());
-    /// assert_eq!(why.to_string(), "pages 0x1..0x2 (1 page) is not registered");
+    /// assert_eq!(why.to_string(), "0x1000..0x2000 (1 page) is not registered");
     /// # Ok::<(), mrrc::BuildError>(())
     /// ```
     pub fn explain(&self, address: *const u8, length: usize, access: Access) -> Explanation {
@@ -181,6 +229,7 @@ impl<R: Registrar> Cache<R> {
             return vec![Finding::TooLarge { needed, limit, unit }];
         }
         let mut findings = Vec::new();
+        let room;
         let (parts, gaps) = match shared.look() {
             Ok((books, settled)) => {
                 if !settled {
@@ -192,10 +241,9 @@ impl<R: Registrar> Cache<R> {
                     return findings;
                 }
                 findings.extend(books.barred_for(range).map(|(part, left)| Finding::Barred { part, left }));
-                let (pages, regions) = seen.missing(&books, terms.capacity.pages, terms.capacity.regions);
-                if pages > 0 || regions > 0 {
-                    findings.push(Finding::NoRoom { pages, regions });
-                }
+                let announced = seen.gaps.iter().filter(|&&gap| books.is_changing(gap));
+                findings.extend(announced.map(|&part| Finding::Announced { part }));
+                room = seen.room(&books, shared.desk(), terms.capacity);
                 (seen.parts, seen.gaps)
             }
             Err(unusable) => return vec![Finding::Unusable(unusable)],
@@ -205,6 +253,16 @@ impl<R: Registrar> Cache<R> {
             findings.push(Finding::NothingKept);
         }
         // With no lock held.
+        for &part in &gaps {
+            if let Err(error) = shared.registrar.probe(part, access) {
+                let remedy = error::hint(&error, shared.registrar.name(), part, access);
+                // Nobody makes room for it, and it matters to nobody who watches it.
+                findings.retain(|finding| !matches!(finding, Finding::NothingKept));
+                findings.push(Finding::NotRegistrable { part, why: format!("{error}{remedy}") });
+                return findings;
+            }
+        }
+        findings.extend(room);
         for part in gaps {
             match shared.monitor.watch(part) {
                 Watch::Watched => shared.monitor.unwatch(part),
@@ -223,7 +281,9 @@ struct Seen {
     /// What would be registered.
     gaps: Vec<PageRange>,
     /// What would give way to that.
-    replaced: (u64, u64),
+    replaced: Amount,
+    /// Regions that the request uses or takes the place of, so that they cannot leave for it.
+    concerned: Vec<RegionId>,
 }
 
 impl Seen {
@@ -234,7 +294,8 @@ impl Seen {
         ids.sort_unstable();
         ids.dedup();
         let exact = core.scheme().matching == Matching::Exact;
-        let mut seen = Self { hit: None, parts: Vec::new(), gaps: Vec::new(), replaced: (0, 0) };
+        let mut seen =
+            Self { hit: None, parts: Vec::new(), gaps: Vec::new(), replaced: Amount::default(), concerned: Vec::new() };
         let (mut served, mut told) = (Vec::new(), Vec::new());
         for id in ids {
             let (region, has) = core.facts_of(id);
@@ -251,7 +312,7 @@ impl Seen {
                 Entry::Vacant => continue,
                 Entry::Pending { stale: true, .. } | Entry::Standing { stale: true, .. } => Finding::Stale { part },
                 _ if !has.contains(access) => {
-                    seen.replaced = (seen.replaced.0 + region.pages(), seen.replaced.1 + 1);
+                    seen.replaced.add(region.pages());
                     Finding::Lacking { part, region, lacking: access.difference(has) }
                 }
                 Entry::Pending { .. } => {
@@ -266,6 +327,7 @@ impl Seen {
                     Finding::Covered { part, region }
                 }
             };
+            seen.concerned.push(id);
             told.push(part);
             seen.parts.push((part.start(), finding));
         }
@@ -277,16 +339,46 @@ impl Seen {
         seen
     }
 
-    /// Pages and regions that have to leave before the gaps fit, besides what gives way to them.
-    fn missing<T>(&self, books: &Books<T>, pages: u64, regions: u64) -> (u64, u64) {
-        let more: u64 = self.gaps.iter().map(|gap| gap.pages()).sum();
-        if more == 0 {
-            return (0, 0);
+    /// Who would have to leave before the gaps fit, besides what gives way to them, and whether that is possible. Where
+    /// somebody has to, it looks at every region.
+    fn room<T>(&self, books: &Books<T>, desk: Desk<'_, T>, limit: Amount) -> Option<Finding> {
+        let mut needed = Amount { pages: books.core.used_pages(), regions: books.core.used_regions() };
+        needed.take(self.replaced);
+        self.gaps.iter().for_each(|gap| needed.add(gap.pages()));
+        let beyond = |Amount { pages, regions }: Amount| {
+            (pages.saturating_sub(limit.pages), regions.saturating_sub(limit.regions))
+        };
+        if self.gaps.is_empty() {
+            return None;
         }
-        let core = &books.core;
-        let used = core.used_pages().saturating_sub(self.replaced.0) + more;
-        let named = core.used_regions().saturating_sub(self.replaced.1) + self.gaps.len() as u64;
-        (used.saturating_sub(pages), named.saturating_sub(regions))
+        let (pages, regions) = beyond(needed);
+        if pages == 0 && regions == 0 {
+            let parked = Amount::of(&books.parked);
+            let stuck = parked.regions > 0 && beyond(needed.plus(parked)) != (0, 0);
+            return stuck.then_some(Finding::NotTakenBack { pages: parked.pages, regions: parked.regions });
+        }
+        needed.take(self.free(books, desk));
+        match beyond(needed) {
+            (0, 0) => Some(Finding::NoRoom { pages, regions }),
+            (pages, regions) => Some(Finding::AllInUse { pages, regions }),
+        }
+    }
+
+    /// What nobody has and the request does not need.
+    fn free<T>(&self, books: &Books<T>, desk: Desk<'_, T>) -> Amount {
+        let mut names = Vec::new();
+        desk.blocks.read(&mut names);
+        names.sort_unstable();
+        let mut ids: Vec<_> = books.core.cached().collect();
+        ids.retain(|&(id, _)| {
+            matches!(books.entry(id), Entry::Standing { .. })
+                && !self.concerned.contains(&id)
+                && names.binary_search(&id.raw()).is_err()
+                && desk.records[id].counted().load(Ordering::Acquire) == 0
+        });
+        let mut free = Amount::default();
+        ids.iter().for_each(|(_, range)| free.add(range.pages()));
+        free
     }
 }
 

@@ -122,7 +122,8 @@ impl<R: Registrar> Shared<R> {
 
     /// Whether no region is registered and no lease left.
     fn is_done(&self) -> bool {
-        _ = self.flush();
+        // This runs where a cache is dropped: what a registrar that panics was given is parked, and tried again.
+        _ = std::panic::catch_unwind(AssertUnwindSafe(|| self.flush()));
         self.lock_now().is_ok_and(|(books, _)| {
             // What is registered at this moment for somebody who has an arena is used, and not yet lent.
             books.registered == Amount::default()

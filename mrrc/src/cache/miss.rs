@@ -384,6 +384,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 books.unpark();
             } else {
                 // What could not be deregistered takes the room.
+                let Amount { pages, regions } = Amount::of(&books.parked);
+                if regions > 0 {
+                    return Err(AcquireError::NotTakenBack { range: self.wish.range, pages, regions });
+                }
                 let source = books.registered.no_room(self.wish.range, amount, limit);
                 return Err(AcquireError::AllInUse { source, waited: self.waited_for_room });
             }
@@ -657,7 +661,7 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
 /// for it.
 pub(super) fn is_worth_less(error: &AcquireError) -> bool {
     match error {
-        AcquireError::AllInUse { .. } => true,
+        AcquireError::AllInUse { .. } | AcquireError::NotTakenBack { .. } => true,
         AcquireError::Register { source, .. } => {
             source.raw_os_error() == Some(libc::EFAULT) || Failure::of(source) == Failure::Exhausted
         }

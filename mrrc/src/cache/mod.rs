@@ -68,7 +68,7 @@ pub use arena::{Arena, ArenaError, OutsideArena};
 pub use barrier::Barrier;
 pub use builder::{BuildError, Builder};
 pub use changing::Changing;
-pub use error::{AcquireError, Unusable};
+pub use error::{AcquireError, ChangeError, Unusable};
 pub use explain::{Explanation, Finding};
 pub use lease::{Lease, Segment, Segments};
 pub use miss::Acquiring;
@@ -298,7 +298,7 @@ impl<R: Registrar> Cache<R> {
     /// registered in between is registered for its lease only.
     ///
     /// # Errors
-    /// [`AcquireError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more. In a child
+    /// [`ChangeError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more. In a child
     /// that was forked meanwhile nothing is cached, and the change need not be announced.
     ///
     /// ```
@@ -314,7 +314,7 @@ impl<R: Registrar> Cache<R> {
     /// drop(changing);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn changing(&self, address: *const u8, length: usize) -> Result<Changing<'_, R>, AcquireError> {
+    pub fn changing(&self, address: *const u8, length: usize) -> Result<Changing<'_, R>, ChangeError> {
         Changing::begin(&self.shared, address as usize, length)
     }
 
@@ -328,7 +328,7 @@ impl<R: Registrar> Cache<R> {
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
-    pub fn invalidate(&self, address: *const u8, length: usize) -> Result<(), AcquireError> {
+    pub fn invalidate(&self, address: *const u8, length: usize) -> Result<(), ChangeError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
         let mut books = self.shared.lock()?;
         books.invalidate(self.shared.desk(), range);

@@ -3,12 +3,14 @@
 use super::books::{Books, Tally};
 use super::shared::Shared;
 use crate::core::Counters;
+use crate::count::Count;
 use crate::registrar::Registrar;
+use std::fmt;
 
 /// Everything that a cache has counted since it was made.
 ///
 /// Hits are counted by each thread for itself, and everything else under the lock. The sums are exact whenever
-/// nobody is inside a call.
+/// nobody is inside a call. Displayed as a small table, which may change; programs read the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CacheCounters {
@@ -45,7 +47,7 @@ pub struct CacheCounters {
     pub peak_regions: u64,
 }
 
-/// What is registered at this moment.
+/// What is registered at this moment. Displayed as a small table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Usage {
@@ -87,6 +89,67 @@ impl CacheCounters {
     }
 }
 
+/// A line for each thing that is counted, with its parts or its share beside it. No line ends in a line break.
+impl fmt::Display for CacheCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { decisions, .. } = self;
+        let Counters { exact, subset, covered, partial, miss, all_in_use, .. } = *decisions;
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let aside = self.unwatched + self.barred + self.overtaken;
+        let lines = [
+            ("requests", decisions.requests, format!("for {}", Count(decisions.pages, "pages"))),
+            (
+                "hits",
+                decisions.hits(),
+                format!("{}: {} in one region, {covered} in several", percent(decisions.hit_ratio()), exact + subset),
+            ),
+            ("misses", partial + miss, format!("{partial} of them in part; {all_in_use} found all in use")),
+            ("registered", self.attempts, format!("{} of them again, {} failed", self.retries, decisions.failed)),
+            ("for one lease", aside, self.aside()),
+            (
+                "deregistered",
+                self.deregistered,
+                format!("in {}, {} failed", Count(self.dereg_batches, "batches"), self.failed_deregs),
+            ),
+            ("changes", self.changes, format!("reported; {} invalidated", Count(decisions.invalidated, "regions"))),
+            ("waits", self.waits, "for others or for room".into()),
+            ("peak", self.peak_pages, format!("pages, in {}", Count(self.peak_regions, "regions"))),
+        ];
+        table(f, &lines)
+    }
+}
+
+impl CacheCounters {
+    fn aside(&self) -> String {
+        format!("{} unwatched, {} just discarded, {} overtaken", self.unwatched, self.barred, self.overtaken)
+    }
+}
+
+/// What is there, of how much there may be, and what is on its way out.
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |whole: u64| format!("of {whole}");
+        let lines = [
+            ("pages", self.pages, of(self.capacity_pages)),
+            ("regions", self.regions, of(self.capacity_regions)),
+            ("leaving", self.leaving, "wait to be deregistered".into()),
+            ("parked", self.parked, "could not be deregistered".into()),
+            ("lent", self.lent, "leave when their leases end".into()),
+        ];
+        table(f, &lines)
+    }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, lines: &[(&str, u64, String)]) -> fmt::Result {
+    let names = lines.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let digits = lines.iter().map(|(_, number, _)| number.to_string().len()).max().unwrap_or(0);
+    for (nth, (name, number, note)) in lines.iter().enumerate() {
+        let end = if nth == 0 { "" } else { "\n" };
+        write!(f, "{end}{name:names$}  {number:>digits$}  {note}")?;
+    }
+    Ok(())
+}
+
 impl<R: Registrar> Shared<R> {
     pub(super) fn counters(&self) -> CacheCounters {
         let Ok((books, _)) = self.lock_now() else { return CacheCounters::default() };
@@ -113,5 +176,39 @@ impl<R: Registrar> Shared<R> {
             capacity_pages: limit.pages,
             capacity_regions: limit.regions,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_shown_as_a_table() {
+        let decisions =
+            Counters { requests: 1200, exact: 1000, covered: 80, miss: 120, pages: 2400, ..Counters::default() };
+        let counters =
+            CacheCounters { decisions, attempts: 121, retries: 1, peak_pages: 64, ..CacheCounters::default() };
+        let shown = counters.to_string();
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(
+            lines[..4],
+            [
+                "requests       1200  for 2400 pages",
+                "hits           1080  90.0 %: 1000 in one region, 80 in several",
+                "misses          120  0 of them in part; 0 found all in use",
+                "registered      121  1 of them again, 0 failed",
+            ]
+        );
+        assert!(!shown.ends_with('\n'));
+        assert!(CacheCounters::default().to_string().contains("hits           0  0.0 %"));
+    }
+
+    #[test]
+    fn usage_is_shown_beside_its_limits() {
+        let usage = Usage { pages: 12, regions: 3, capacity_pages: 1024, capacity_regions: 64, ..Usage::default() };
+        let shown = usage.to_string();
+        assert_eq!(shown.lines().next(), Some("pages    12  of 1024"));
+        assert_eq!(shown.lines().nth(1), Some("regions   3  of 64"));
     }
 }

@@ -16,6 +16,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::cost::Linear;
+use crate::count::{Amounts, Count};
 use crate::index::{Index, IndexReader};
 use crate::policy::{Granule, Keeps, Matching, Policy, Scheme};
 use crate::range::PageRange;
@@ -42,8 +43,10 @@ use room::Proposals;
 /// A request found no room: all that could have left is in use. Nothing was evicted for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no room for {asked}: {missing_pages} pages and {missing_regions} regions are missing, and what is in use \
-     ({in_use_pages} pages in {in_use_regions} regions) cannot leave: release leases or raise the capacity"
+    "no room for {asked}: it lacks {}, and what is in use ({} in {}) cannot leave: release leases or raise the capacity",
+    Amounts { pages: *missing_pages, regions: *missing_regions },
+    Count(*in_use_pages, "pages"),
+    Count(*in_use_regions, "regions")
 )]
 pub struct AllInUse {
     /// The request.

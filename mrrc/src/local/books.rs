@@ -280,6 +280,10 @@ impl<R: Registrar> State<R> {
             return Ok(());
         }
         // What could not be deregistered takes the room.
+        let Amount { pages, regions } = Amount::of(&books.parked);
+        if regions > 0 {
+            return Err(AcquireError::NotTakenBack { range: asked, pages, regions }.into());
+        }
         let source = books.registered.no_room(asked, amount, limit);
         Err(AcquireError::AllInUse { source, waited: Duration::ZERO }.into())
     }

@@ -21,7 +21,7 @@ mod lease;
 pub use lease::{LocalLease, LocalSegments};
 
 use crate::access::Access;
-use crate::cache::{AcquireError, Builder, CacheCounters, Gate, Reaped, Records, Terms, Unusable, Usage};
+use crate::cache::{AcquireError, Builder, CacheCounters, ChangeError, Gate, Reaped, Records, Terms, Unusable, Usage};
 use crate::core::Core;
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -179,7 +179,7 @@ impl<R: Registrar> LocalCache<R> {
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
-    pub fn invalidate(&self, address: *const u8, length: usize) -> Result<(), AcquireError> {
+    pub fn invalidate(&self, address: *const u8, length: usize) -> Result<(), ChangeError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
         let state = &*self.state;
         match state.with_books(|books| books.invalidate(&state.records, range)) {
