@@ -56,6 +56,16 @@ pub enum Action {
     Invalidate(Span),
 }
 
+impl Action {
+    /// The ranges: of an invalidation, its one.
+    pub fn spans(&self) -> &[Span] {
+        match self {
+            Self::Request(spans) | Self::Acquire(spans) | Self::Release(spans) => spans,
+            Self::Invalidate(span) => std::slice::from_ref(span),
+        }
+    }
+}
+
 /// One entry of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {

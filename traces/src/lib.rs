@@ -12,16 +12,41 @@
 //! * [`Event`]: a request for ranges of bytes, or the acquire, release or invalidation of a recording.
 //! * [`Reader`]: events and the summary: what was read, what was skipped and why, and the first requests as parsed, so that
 //!   a wrong guess is seen at once.
+//! * [`open()`]: a reader of a file in any [`Format`], compressed or not, and [`Cut`] for requests of limited size.
 //! * [`Trace`]: events in 16 bytes a range, in pages, one list for each process.
 
+mod archive;
+mod columns;
+mod compress;
+mod cut;
+mod detect;
 mod error;
 mod event;
+mod file;
+mod format;
+mod formats;
+mod frames;
+pub mod generate;
+mod layout;
+mod number;
+mod open;
+mod options;
+mod parser;
 mod reader;
+pub mod registrations;
+mod source;
 mod summary;
 mod trace;
+pub mod write;
 
+pub use columns::{Column, Columns, Field, Meaning};
+pub use cut::{Cut, Larger};
+pub use detect::Guess;
 pub use error::TraceError;
 pub use event::{Action, Event, Span, Spans};
+pub use format::Format;
+pub use open::{open, read};
+pub use options::{BlockSize, ReadOptions};
 pub use reader::Reader;
 pub use summary::{Skipped, Summary};
 pub use trace::{Kind, Process, Step, Trace};

@@ -15,8 +15,10 @@ pub struct Summary {
     pub events: u64,
     /// Lines or records that are no events and are not meant to be: headers, comments, marks.
     pub other: u64,
-    /// What was passed over, by reason, in the order in which the reasons came up.
+    /// What was not understood, by reason, in the order in which the reasons came up.
     pub skipped: Vec<Skipped>,
+    /// What was understood and is of a kind that is not read (a web server's errors, a disk's completions), by reason.
+    pub left_out: Vec<Skipped>,
     /// The first events.
     pub first: Vec<Event>,
 }
@@ -46,38 +48,64 @@ impl Summary {
         }
     }
 
-    /// Counts a line or record, numbered from 1, that was passed over.
+    /// Counts a line or record, numbered from 1, that was not understood.
     pub fn skip(&mut self, reason: &'static str, number: u64, text: &str) {
-        let known = self.skipped.iter().position(|skipped| skipped.reason == reason);
-        let at = known.unwrap_or_else(|| {
-            self.skipped.push(Skipped { reason, count: 0, first: Vec::new() });
-            self.skipped.len() - 1
-        });
-        let skipped = &mut self.skipped[at];
-        skipped.count += 1;
-        if skipped.first.len() < SHOWN {
-            skipped.first.push((number, text.chars().take(120).collect()));
-        }
+        self.skip_with(reason, number, || text.into());
     }
 
-    /// Everything that was passed over.
+    /// Counts a line or record that was understood and is of a kind that is not read.
+    pub fn leave_out(&mut self, reason: &'static str, number: u64, text: &str) {
+        self.leave_out_with(reason, number, || text.into());
+    }
+
+    /// As [`Summary::skip`], where the text costs something.
+    pub(crate) fn skip_with(&mut self, reason: &'static str, number: u64, text: impl FnOnce() -> String) {
+        pass_over(&mut self.skipped, reason, number, text);
+    }
+
+    /// As [`Summary::leave_out`], where the text costs something.
+    pub(crate) fn leave_out_with(&mut self, reason: &'static str, number: u64, text: impl FnOnce() -> String) {
+        pass_over(&mut self.left_out, reason, number, text);
+    }
+
+    /// Everything that was not understood.
     pub fn skipped(&self) -> u64 {
         self.skipped.iter().map(|skipped| skipped.count).sum()
     }
 
+    /// Everything that was understood and is of a kind that is not read.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.iter().map(|left_out| left_out.count).sum()
+    }
+
     /// Whether less was understood than not: such a file is not of this format.
     pub fn is_mostly_unreadable(&self) -> bool {
-        self.skipped() > self.events
+        self.skipped() > self.events + self.left_out()
+    }
+}
+
+fn pass_over(reasons: &mut Vec<Skipped>, reason: &'static str, number: u64, text: impl FnOnce() -> String) {
+    let known = reasons.iter().position(|skipped| skipped.reason == reason);
+    let at = known.unwrap_or_else(|| {
+        reasons.push(Skipped { reason, count: 0, first: Vec::new() });
+        reasons.len() - 1
+    });
+    let skipped = &mut reasons[at];
+    skipped.count += 1;
+    if skipped.first.len() < SHOWN {
+        skipped.first.push((number, text().chars().take(120).collect()));
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} events, {} skipped", self.understood, self.events, self.skipped())?;
-        for Skipped { reason, count, first } in &self.skipped {
-            writeln!(f, "  skipped {count}: {reason}")?;
-            for (number, text) in first {
-                writeln!(f, "    {number}: {text}")?;
+        for (what, reasons) in [("skipped", &self.skipped), ("left out", &self.left_out)] {
+            for Skipped { reason, count, first } in reasons {
+                writeln!(f, "  {what} {count}: {reason}")?;
+                for (number, text) in first {
+                    writeln!(f, "    {number}: {text}")?;
+                }
             }
         }
         for event in &self.first {

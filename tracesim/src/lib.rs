@@ -2,3 +2,6 @@
 //!
 //! Every policy runs through [`mrrc::Core`], the code that ships; this crate replays traces through it, compares, and
 //! bounds what any policy could do.
+
+pub mod bound;
+mod last_use;

@@ -1,0 +1,77 @@
+//! `objects`: `time id bytes`, requests for objects of a web cache. The time may be a mere count; it is taken for seconds.
+//!
+//! An object is as large as it ever is; each request asks for as much of it as it says.
+
+use crate::layout::{Layout, NO_BYTES};
+use crate::number::{decimal, first_words, time};
+use crate::parser::{self, Outcome, Parser};
+use crate::{Event, Span};
+use mrrc::Access;
+use std::collections::VecDeque;
+
+#[derive(Default)]
+pub(crate) struct Objects {
+    store: Store,
+}
+
+impl Parser for Objects {
+    fn parse(&mut self, line: &[u8], _: &mut VecDeque<Event>) -> Outcome {
+        let Some(([at, object, bytes], false)) = first_words(line) else {
+            let is_blank = line.trim_ascii().is_empty();
+            return if is_blank { Outcome::Other } else { Outcome::Bad("it has not three fields") };
+        };
+        let (Some(at), Some(object), Some(bytes)) = (time(at, 1_000_000_000), decimal(object), decimal(bytes)) else {
+            return Outcome::Bad("a field is no number");
+        };
+        self.store.request(at, object, bytes)
+    }
+
+    fn lay_out(&mut self) {
+        self.store.lay_out();
+    }
+
+    fn understood(&self) -> String {
+        self.store.understood("times in seconds")
+    }
+}
+
+/// The number of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Id(pub(crate) u64);
+
+impl From<&Id> for Id {
+    fn from(id: &Id) -> Self {
+        *id
+    }
+}
+
+/// Objects known by number, requested for as many bytes as each request says.
+#[derive(Default)]
+pub(crate) struct Store {
+    layout: Layout<Id>,
+}
+
+impl Store {
+    pub(crate) fn request(&mut self, time: u64, object: u64, bytes: u64) -> Outcome {
+        if bytes == 0 {
+            return Outcome::LeftOut(NO_BYTES);
+        }
+        if !self.layout.is_laid_out() {
+            self.layout.note(&Id(object), bytes);
+            return Outcome::Noted;
+        }
+        match self.layout.find(&Id(object)) {
+            Ok(Span { address, .. }) => parser::request(time, 0, Access::LOCAL, Span { address, length: bytes }),
+            Err(why) => Outcome::Bad(why),
+        }
+    }
+
+    pub(crate) fn lay_out(&mut self) {
+        self.layout.lay_out();
+    }
+
+    pub(crate) fn understood(&self, times: &str) -> String {
+        let objects = self.layout.objects();
+        format!("{times}; {objects} objects side by side, each as large as it ever is; to read and to write")
+    }
+}

@@ -1,0 +1,49 @@
+//! `oraclegeneral`: libCacheSim's records of 24 bytes, little endian without padding: time in seconds (u32), object (u64),
+//! bytes (u32), number of the request that asks for it next (i64, -1 for none).
+//!
+//! An object is as large as it ever is; each request asks for as much of it as it says.
+
+use crate::Event;
+use crate::formats::objects::Store;
+use crate::frames::Framing;
+use crate::parser::{Outcome, Parser};
+use std::collections::VecDeque;
+
+/// Bytes of a record.
+pub(crate) const RECORD: usize = 24;
+
+#[derive(Default)]
+pub(crate) struct OracleGeneral {
+    store: Store,
+}
+
+/// Time, object, bytes and next access.
+pub(crate) fn record(bytes: &[u8]) -> Option<(u32, u64, u32, i64)> {
+    let bytes: &[u8; RECORD] = bytes.try_into().ok()?;
+    let [t0, t1, t2, t3, o0, o1, o2, o3, o4, o5, o6, o7, s0, s1, s2, s3, next @ ..] = *bytes;
+    let time = u32::from_le_bytes([t0, t1, t2, t3]);
+    let object = u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
+    Some((time, object, u32::from_le_bytes([s0, s1, s2, s3]), i64::from_le_bytes(next)))
+}
+
+impl Parser for OracleGeneral {
+    fn framing(&self) -> Framing {
+        Framing::Records(RECORD)
+    }
+
+    fn parse(&mut self, bytes: &[u8], _: &mut VecDeque<Event>) -> Outcome {
+        let Some((time, object, size, next)) = record(bytes) else { return Outcome::Bad("it has not 24 bytes") };
+        if next < -1 {
+            return Outcome::Bad("the next access is neither a number nor -1");
+        }
+        self.store.request(u64::from(time).saturating_mul(1_000_000_000), object, u64::from(size))
+    }
+
+    fn lay_out(&mut self) {
+        self.store.lay_out();
+    }
+
+    fn understood(&self) -> String {
+        self.store.understood("times in seconds")
+    }
+}

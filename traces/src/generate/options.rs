@@ -1,0 +1,55 @@
+//! Options as a command line spells them: `key=value,key=value`.
+
+use crate::TraceError;
+use std::str::FromStr;
+
+pub(super) fn wrong(what: impl Into<String>, remedy: impl Into<String>) -> TraceError {
+    TraceError::Option { option: "workload", what: what.into(), remedy: remedy.into() }
+}
+
+/// The pairs of a list.
+pub(super) fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str), TraceError>> {
+    text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(|pair| {
+        pair.split_once('=').ok_or_else(|| wrong(format!("`{pair}` has no value"), format!("write {pair}=…")))
+    })
+}
+
+pub(super) fn unknown(key: &str, known: &[&str]) -> TraceError {
+    wrong(format!("`{key}` is no option of it"), format!("it has {}", known.join(", ")))
+}
+
+pub(super) fn value<T: FromStr>(key: &str, text: &str) -> Result<T, TraceError> {
+    let remedy = "give a number within its range, in digits";
+    text.parse().map_err(|_| wrong(format!("{key}: `{text}` is no such number"), remedy))
+}
+
+/// Bytes, with a unit if any: `30MB` is 30,000,000, `30MiB` 31,457,280.
+pub(super) fn bytes(key: &str, text: &str) -> Result<u64, TraceError> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit: Option<u64> = match &text[digits.len()..] {
+        "" | "B" => Some(1),
+        "KB" => Some(1000),
+        "MB" => Some(1000 * 1000),
+        "GB" => Some(1000 * 1000 * 1000),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let unit = unit.ok_or_else(|| wrong(format!("{key}: `{text}` has no such unit"), "write 524MB or 500MiB"))?;
+    let number: u64 = value(key, digits)?;
+    number.checked_mul(unit).ok_or_else(|| wrong(format!("{key}: `{text}` is too much"), "give fewer bytes"))
+}
+
+/// The option is within these bounds.
+pub(super) fn within<T: PartialOrd + std::fmt::Display>(
+    key: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), TraceError> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    Err(wrong(format!("{key}={value} is out of its range"), format!("give {least} to {most}")))
+}

@@ -1,0 +1,119 @@
+//! Numbers from bytes, without a detour through strings. Nothing wraps: what does not fit is no number.
+
+/// Decimal digits and nothing else.
+#[inline]
+pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut value = 0_u64;
+    for &byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(value)
+}
+
+/// Hexadecimal digits, with `0x` or without.
+#[inline]
+pub(crate) fn hex(text: &[u8]) -> Option<u64> {
+    let text = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")).unwrap_or(text);
+    if text.is_empty() {
+        return None;
+    }
+    let mut value = 0_u64;
+    for &byte in text {
+        let digit = (byte as char).to_digit(16)?;
+        if value >> 60 != 0 {
+            return None;
+        }
+        value = value << 4 | u64::from(digit);
+    }
+    Some(value)
+}
+
+/// Hexadecimal with `0x`, decimal without.
+#[inline]
+pub(crate) fn either(text: &[u8]) -> Option<u64> {
+    if text.len() > 2 && text[0] == b'0' && text[1] | 0x20 == b'x' { hex(text) } else { decimal(text) }
+}
+
+/// A time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900.
+#[inline]
+pub(crate) fn time(text: &[u8], unit: u64) -> Option<u64> {
+    let dot = memchr::memchr(b'.', text).unwrap_or(text.len());
+    let whole = decimal(&text[..dot])?.checked_mul(unit)?;
+    let fraction = text.get(dot + 1..).unwrap_or_default();
+    if fraction.is_empty() {
+        return Some(whole);
+    }
+    // Nothing is left below a nanosecond after this many digits of the longest unit.
+    let kept = fraction.len().min(15);
+    if !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let part = u128::from(decimal(&fraction[..kept])?) * u128::from(unit) / 10_u128.pow(kept as u32);
+    whole.checked_add(part as u64)
+}
+
+/// The words of a line, apart by blanks.
+pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
+}
+
+/// The first `N` words of a line and whether there are more; `None` if there are fewer.
+pub(crate) fn first_words<const N: usize>(line: &[u8]) -> Option<([&[u8]; N], bool)> {
+    let mut words = words(line);
+    let mut found = [&line[..0]; N];
+    for place in &mut found {
+        *place = words.next()?;
+    }
+    Some((found, words.next().is_some()))
+}
+
+/// The first `N` fields, apart by commas and without the blanks around them; `None` if there are fewer.
+#[inline]
+pub(crate) fn fields<const N: usize>(line: &[u8]) -> Option<([&[u8]; N], bool)> {
+    let mut found = [&line[..0]; N];
+    let mut rest = Some(line);
+    for place in &mut found {
+        let from = rest?;
+        let end = memchr::memchr(b',', from);
+        *place = from[..end.unwrap_or(from.len())].trim_ascii();
+        rest = end.map(|end| &from[end + 1..]);
+    }
+    Some((found, rest.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_no_number() {
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(decimal(b"18446744073709551616"), None);
+        assert_eq!(hex(b"ffffffffffffffff"), Some(u64::MAX));
+        assert_eq!(hex(b"0x10000000000000000"), None);
+        assert_eq!(hex(b"0x"), None);
+        for text in ["", "-1", "+1", " 1", "1e3", "1,5", "٣"] {
+            assert_eq!(decimal(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(either(b"0x10"), Some(16));
+        assert_eq!(either(b"10"), Some(10));
+    }
+
+    #[test]
+    fn a_time_keeps_its_fraction_to_the_nanosecond() {
+        assert_eq!(time(b"4540.9", 1000), Some(4_540_900));
+        assert_eq!(time(b"0.000000001", 1_000_000_000), Some(1));
+        assert_eq!(time(b"5.", 1000), Some(5000));
+        assert_eq!(time(b"1.99999999999999999999999999", 1_000_000_000), Some(1_999_999_999));
+        assert_eq!(time(b"18446744073709551615", 1000), None);
+        assert_eq!(time(b"1.2.3", 1000), None);
+        assert_eq!(time(b".5", 1000), None);
+    }
+}

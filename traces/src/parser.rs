@@ -1,0 +1,95 @@
+//! What a format is to the machinery around it: pieces in, events out.
+
+use crate::frames::Framing;
+use crate::{Event, Format, ReadOptions, Span};
+use mrrc::Access;
+use std::collections::VecDeque;
+
+/// What a piece turned out to be.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// One event.
+    Event(Event),
+    /// Events, put into the queue.
+    Queued,
+    /// Understood, at the first reading of two.
+    Noted,
+    /// No event and not meant to be one: a header, a comment, a mark.
+    Other,
+    /// Understood, and of a kind that is not read.
+    LeftOut(&'static str),
+    /// Not understood.
+    Bad(&'static str),
+    /// Not understood, and nothing after it can be.
+    Broken(String),
+}
+
+/// A format. Made anew for each member of an archive.
+pub(crate) trait Parser: Send {
+    fn framing(&self) -> Framing {
+        Framing::Lines
+    }
+
+    /// Reads a piece. `queue` takes events, if there can be several.
+    fn parse(&mut self, piece: &[u8], queue: &mut VecDeque<Event>) -> Outcome;
+
+    /// Between the first reading and the second, where the format is read twice.
+    fn lay_out(&mut self) {}
+
+    /// What was assumed, in a sentence after the format's name.
+    fn understood(&self) -> String;
+}
+
+/// The parser of a format. `name` is the file's, for what only it tells.
+pub(crate) fn of(format: Format, options: &ReadOptions, name: &str) -> Option<Box<dyn Parser>> {
+    use crate::formats as f;
+    Some(match format {
+        Format::Pages => Box::new(f::pages::Pages::default()),
+        Format::Csv => Box::new(f::csv::Csv::new(options.columns.clone())),
+        Format::Registrations => return None,
+        Format::Mpi => Box::new(f::mpi::Mpi),
+        Format::Arc => Box::new(f::arc::Arc::new(options, name)),
+        Format::Lirs => Box::new(f::lirs::Lirs::new(options)),
+        Format::Spc => Box::new(f::spc::Spc::default()),
+        Format::Msr => Box::new(f::msr::Msr::default()),
+        Format::Blkparse => Box::new(f::blkparse::Blkparse::default()),
+        Format::Srt => Box::new(f::srt::Srt::new(options)),
+        Format::Httpd => Box::new(f::httpd::Httpd::new(options)),
+        Format::Mambo => Box::new(f::mambo::Mambo::default()),
+        Format::OracleGeneral => Box::new(f::oraclegeneral::OracleGeneral::default()),
+        Format::Objects => Box::new(f::objects::Objects::default()),
+        Format::Mooncake => Box::new(f::mooncake::Mooncake::new(options)),
+    })
+}
+
+/// A request for one range, or what is wrong with it.
+pub(crate) fn request(time: u64, client: u32, access: Access, span: Span) -> Outcome {
+    if span.length == 0 {
+        return Outcome::Bad(crate::layout::NO_BYTES);
+    }
+    if span.pages().is_err() {
+        return Outcome::Bad("the request reaches past the end of the address space");
+    }
+    Outcome::Event(Event { time, client, ..Event::request(span, access) })
+}
+
+/// Blocks of so many bytes each, from this one on.
+pub(crate) fn blocks(start: u64, count: u64, size: u64) -> Option<Span> {
+    Some(Span { address: start.checked_mul(size)?, length: count.checked_mul(size)? })
+}
+
+/// Said of blocks that no address space has.
+pub(crate) const PAST_END: &str = "the request reaches past the end of the address space";
+
+/// What a word for a read or a write asks for; `None` for any other.
+///
+/// Besides words, the operation codes of SCSI, as VMware records them.
+pub(crate) fn access(word: &[u8]) -> Option<Access> {
+    const READS: [&str; 9] = ["r", "read", "rs", "rd", "get", "28", "88", "a8", "local-read"];
+    const WRITES: [&str; 10] = ["w", "write", "ws", "wr", "put", "set", "2a", "8a", "aa", "local-write"];
+    let is = |known: &&str| word.eq_ignore_ascii_case(known.as_bytes());
+    if READS.iter().any(|known| is(&known)) {
+        return Some(Access::LOCAL_READ);
+    }
+    WRITES.iter().any(|known| is(&known)).then_some(Access::LOCAL_WRITE)
+}

@@ -1,0 +1,126 @@
+//! This project's own recording of what a program did with its buffers.
+//!
+//! One event is a time in nanoseconds, an operation (acquire, release, invalidate, or a request that is released at
+//! once), who did it (process and thread), the rights asked for, and one range of bytes or, where buffers were asked for
+//! together, several. There are two forms of the same content: [`csv`] to look at and to edit, and [`binary`], a tenth of
+//! its size, for a recorder to write while a program runs. [`read()`] tells them apart.
+//!
+//! Both begin with a versioned header, are only ever appended to, and let a reader see that the end is missing: everything
+//! before the cut is still read, and then the cut is an error, unless [`Cut::Accepted`].
+
+pub mod binary;
+pub mod csv;
+
+use crate::{Action, Event, Reader, Span, TraceError};
+use mrrc::Access;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+/// Ranges of one event, at most.
+pub const MAX_RANGES: usize = 1 << 16;
+
+/// What a recording without its end means: the recorder was killed, or the file was not copied whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cut {
+    /// An error, after everything before it.
+    #[default]
+    Refused,
+    /// The end; the summary counts it as skipped.
+    Accepted,
+}
+
+/// Reads either form. `file` is for messages.
+///
+/// # Errors
+/// [`TraceError::Io`] if it cannot be read, [`TraceError::Content`] if it is neither form or of a version to come.
+pub fn read<R>(file: &Path, mut input: R, cut: Cut) -> Result<Box<dyn Reader + Send>, TraceError>
+where
+    R: BufRead + Send + 'static,
+{
+    let first = input.fill_buf().map_err(|error| failed(file, error))?;
+    if first.first() == Some(&binary::MAGIC[0]) {
+        return Ok(Box::new(binary::Binary::new(file, input, cut)?));
+    }
+    Ok(Box::new(csv::Csv::new(file, input, cut)?))
+}
+
+fn failed(file: &Path, error: std::io::Error) -> TraceError {
+    TraceError::Io { file: PathBuf::from(file), doing: "read", error }
+}
+
+fn wrong(file: &Path, at: String, what: impl Into<String>, remedy: &str) -> TraceError {
+    TraceError::Content { file: file.to_owned(), at, what: what.into(), remedy: remedy.to_owned() }
+}
+
+const WHOLE_COPY: &str = "copy it again, or accept what is there";
+
+/// The four operations, in the order of their numbers in the binary form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operation {
+    Request,
+    Acquire,
+    Release,
+    Invalidate,
+}
+
+impl Operation {
+    const ALL: [Self; 4] = [Self::Request, Self::Acquire, Self::Release, Self::Invalidate];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Acquire => "acquire",
+            Self::Release => "release",
+            Self::Invalidate => "invalidate",
+        }
+    }
+
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::Request(_) => Self::Request,
+            Action::Acquire(_) => Self::Acquire,
+            Action::Release(_) => Self::Release,
+            Action::Invalidate(_) => Self::Invalidate,
+        }
+    }
+
+    /// An invalidation has one range, anything else at least one.
+    fn action(self, spans: crate::Spans) -> Option<Action> {
+        Some(match self {
+            _ if spans.is_empty() => return None,
+            Self::Request => Action::Request(spans),
+            Self::Acquire => Action::Acquire(spans),
+            Self::Release => Action::Release(spans),
+            Self::Invalidate if spans.len() > 1 => return None,
+            Self::Invalidate => Action::Invalidate(spans[0]),
+        })
+    }
+}
+
+/// Why a range cannot be recorded or read.
+fn unusable(span: Span) -> Option<&'static str> {
+    match span.pages() {
+        Ok(_) => None,
+        Err(_) if span.length == 0 => Some("no bytes"),
+        Err(_) => Some("past the end of the address space"),
+    }
+}
+
+/// Why an event cannot be recorded.
+fn unrecordable(event: &Event) -> Option<&'static str> {
+    let spans = event.action.spans();
+    match spans.len() {
+        0 => Some("no ranges"),
+        many if many > MAX_RANGES => Some("more than 65,536 ranges"),
+        _ => spans.iter().find_map(|&span| unusable(span)),
+    }
+}
+
+/// Every right has a letter.
+const LETTERS: [(Access, char); 5] = [
+    (Access::LOCAL_READ, 'r'),
+    (Access::LOCAL_WRITE, 'w'),
+    (Access::REMOTE_READ, 'R'),
+    (Access::REMOTE_WRITE, 'W'),
+    (Access::REMOTE_ATOMIC, 'A'),
+];

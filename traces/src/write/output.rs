@@ -1,0 +1,161 @@
+//! A file that is there whole or not at all.
+
+use crate::TraceError;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Stdout, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Bytes to a file, to a device or to standard output, compressed as its name says.
+///
+/// A regular file is written under a temporary name in the same directory and renamed by [`Output::finish`]; dropped before,
+/// it is removed. A symbolic link stays and what it points at is replaced. Devices and pipes are written as they are.
+pub struct Output {
+    file: PathBuf,
+    coder: Coder,
+}
+
+enum Coder {
+    Plain(Sink),
+    Gzip(GzEncoder<Sink>),
+    Zstd(zstd::Encoder<'static, Sink>),
+}
+
+type Sink = BufWriter<Target>;
+
+enum Target {
+    Renamed { temporary: NamedTempFile, to: PathBuf },
+    Special(File),
+    Stdout(Stdout),
+}
+
+/// Level 6 of gzip and 12 of zstd: traces are written once and read often.
+const ZSTD_LEVEL: i32 = 12;
+
+impl Output {
+    /// Opens what the name says.
+    ///
+    /// # Errors
+    /// [`TraceError::Io`]: the directory is not there or not writable.
+    pub fn create(file: &Path) -> Result<Self, TraceError> {
+        let failed = |error| TraceError::Io { file: file.to_owned(), doing: "create", error };
+        let sink = BufWriter::with_capacity(64 << 10, Target::open(file).map_err(failed)?);
+        let coder = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => Coder::Gzip(GzEncoder::new(sink, Compression::default())),
+            Some("zst") => {
+                let mut coder = zstd::Encoder::new(sink, ZSTD_LEVEL).map_err(failed)?;
+                coder.include_checksum(true).map_err(failed)?;
+                Coder::Zstd(coder)
+            }
+            _ => Coder::Plain(sink),
+        };
+        Ok(Self { file: file.to_owned(), coder })
+    }
+
+    /// The name as given.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// An error of this file.
+    pub fn failed(&self, doing: &'static str, error: io::Error) -> TraceError {
+        TraceError::Io { file: self.file.clone(), doing, error }
+    }
+
+    /// Writes what is buffered and gives the file its name.
+    ///
+    /// # Errors
+    /// [`TraceError::Io`]; then there is no file, or still the one of before.
+    pub fn finish(self) -> Result<(), TraceError> {
+        let Self { file, coder } = self;
+        let sink = match coder {
+            Coder::Plain(sink) => Ok(sink),
+            Coder::Gzip(coder) => coder.finish(),
+            Coder::Zstd(coder) => coder.finish(),
+        };
+        let target = sink.and_then(|sink| sink.into_inner().map_err(io::IntoInnerError::into_error));
+        target.and_then(Target::finish).map_err(|error| TraceError::Io { file, doing: "write", error })
+    }
+}
+
+impl Target {
+    fn open(file: &Path) -> io::Result<Self> {
+        if file == Path::new("-") {
+            return Ok(Self::Stdout(io::stdout()));
+        }
+        let to = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        let there = fs::metadata(&to).ok();
+        match &there {
+            Some(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(there) if !there.is_file() => return File::options().write(true).open(&to).map(Self::Special),
+            _ => {}
+        }
+        let directory = match to.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let name = to.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+        let mut prefix = std::ffi::OsString::from(".");
+        prefix.push(name);
+        prefix.push(".");
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix);
+        // As any new file: what the umask leaves. A private file is the default of temporary ones.
+        #[cfg(unix)]
+        builder.permissions(there.map_or_else(
+            || std::os::unix::fs::PermissionsExt::from_mode(0o666),
+            |there: fs::Metadata| -> Permissions { there.permissions() },
+        ));
+        Ok(Self::Renamed { temporary: builder.tempfile_in(directory)?, to })
+    }
+
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Renamed { temporary, to } => {
+                temporary.as_file().sync_data()?;
+                temporary.persist(to).map_err(|error| error.error)?;
+                Ok(())
+            }
+            Self::Special(mut file) => file.flush(),
+            Self::Stdout(mut out) => out.flush(),
+        }
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Renamed { temporary, .. } => temporary.as_file_mut().write(bytes),
+            Self::Special(file) => file.write(bytes),
+            Self::Stdout(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Renamed { temporary, .. } => temporary.as_file_mut().flush(),
+            Self::Special(file) => file.flush(),
+            Self::Stdout(out) => out.flush(),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.coder {
+            Coder::Plain(sink) => sink.write(bytes),
+            Coder::Gzip(coder) => coder.write(bytes),
+            Coder::Zstd(coder) => coder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.coder {
+            Coder::Plain(sink) => sink.flush(),
+            Coder::Gzip(coder) => coder.flush(),
+            Coder::Zstd(coder) => coder.flush(),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What no cache can do better than. The argument is in the [module](super) above.
+
+use super::knapsack::{Items, Knapsack};
+use super::living::Living;
+use crate::last_use::LastUse;
+use mrrc::PageRange;
+use mrrc::cost::Linear;
+use smallvec::SmallVec;
+use traces::{Kind, Process, Trace};
+
+/// The least that serving a trace can cost, in microseconds, at each capacity, in pages: every process has a cache of
+/// that capacity. See the [module](super) for whom it holds.
+pub fn lower(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Vec<f64> {
+    let mut totals = vec![0.0; capacities_pages.len()];
+    for process in &trace.processes {
+        let bound = Bound::of(process, costs);
+        for (total, &capacity) in totals.iter_mut().zip(capacities_pages) {
+            *total += bound.at(capacity);
+        }
+    }
+    totals
+}
+
+/// Everything about a process that any capacity needs.
+pub(super) struct Bound {
+    /// What it costs to find nothing, ever, and to deregister everything.
+    no_cache: f64,
+    saved: Knapsack,
+    living: Living,
+    /// The most pages that can be registered when the trace ends.
+    last_pages: u64,
+    dereg_page: f64,
+}
+
+impl Bound {
+    pub(super) fn of(process: &Process, costs: &Linear) -> Self {
+        let asks = |kind| matches!(kind, Kind::Request | Kind::Acquire);
+        let mut items = Items::default();
+        let mut living = Living::new(process.steps.iter().filter(|step| asks(step.kind())).count() as u64);
+        let mut uses: LastUse<u64> = LastUse::default();
+        let mut found: Found = SmallVec::new();
+        let (mut now, mut pages, mut new_pages, mut holds) = (0, 0.0, 0, false);
+        for step in &process.steps {
+            let range = step.range();
+            match step.kind() {
+                Kind::Invalidate => {
+                    uses.take(range, |_, _| {});
+                    continue;
+                }
+                Kind::Release => continue,
+                Kind::Acquire => holds = true,
+                Kind::Request => {}
+            }
+            let new = waits_of(range, now, &mut uses, &mut living, &mut found);
+            add_items(&mut found, new == 0, costs, &mut items);
+            new_pages += new;
+            pages += range.pages() as f64;
+            now += 1;
+        }
+        Self {
+            no_cache: (costs.reg_page + costs.dereg_page) * pages + costs.reg_call * now as f64,
+            saved: items.sorted(),
+            living,
+            // What was invalidated while in use may still be registered, beside what took its place.
+            last_pages: if holds { new_pages } else { uses.pages() },
+            dereg_page: costs.dereg_page,
+        }
+    }
+
+    /// What holding one page for one more request would save, in a cache of this capacity.
+    pub(super) fn price_at(&self, capacity: u64) -> f64 {
+        self.saved.price_at(self.living.usable(capacity))
+    }
+
+    fn at(&self, capacity: u64) -> f64 {
+        let never_deregistered = self.dereg_page * self.last_pages.min(capacity) as f64;
+        self.no_cache - self.saved.value_in(self.living.usable(capacity)) - never_deregistered
+    }
+}
+
+/// Runs of pages of one request: how many, and how many requests ago they were last used.
+type Found = SmallVec<[(u64, u64); 8]>;
+
+/// Uses the pages at this time. Leaves what was used before in `found`; the pages that were not, it counts.
+#[inline]
+fn waits_of(range: PageRange, now: u64, uses: &mut LastUse<u64>, living: &mut Living, found: &mut Found) -> u64 {
+    let mut new_pages = 0;
+    found.clear();
+    uses.put(range, now, |pages, before| match before {
+        Some(before) => {
+            living.wait(pages, before, now);
+            found.push((pages, now - before));
+        }
+        None => new_pages += pages,
+    });
+    new_pages
+}
+
+/// Adds what finding each run saves. The call is saved only if all are found: the runs of the least density share it,
+/// as many as it lifts to one level.
+#[inline]
+fn add_items(found: &mut Found, is_all: bool, costs: &Linear, items: &mut Items) {
+    let page = costs.reg_page + costs.dereg_page;
+    if !is_all {
+        found.iter().for_each(|&(pages, age)| items.add(page * pages as f64, pages as f64 * age as f64));
+        return;
+    }
+    found.sort_unstable_by_key(|&(_, age)| std::cmp::Reverse(age));
+    let (mut value, mut volume) = (costs.reg_call, 0.0);
+    let mut runs = found.iter().map(|&(pages, age)| (page * pages as f64, pages as f64 * age as f64)).peekable();
+    while let Some((more, room)) = runs.next_if(|(more, room)| volume == 0.0 || more * volume < value * room) {
+        value += more;
+        volume += room;
+    }
+    items.add(value, volume);
+    runs.for_each(|(value, volume)| items.add(value, volume));
+}

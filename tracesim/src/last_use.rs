@@ -1,0 +1,115 @@
+//! When each page was last used, kept by runs of pages that were last used together.
+//!
+//! A request of 32 pages is one entry, not 32, and stays one until another request takes a part of it away. Each use
+//! leaves one run behind and cuts at most two others, so the work is in proportion to the ranges of a trace, whatever
+//! their length, and memory to the runs that are alive.
+
+use mrrc::PageRange;
+use std::collections::BTreeMap;
+
+/// A value for each page that was used: the same for all pages of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct LastUse<T> {
+    /// By first page; runs are disjoint.
+    runs: BTreeMap<u64, Run<T>>,
+    /// What a use found, in address order. Kept to be used again.
+    cut: Vec<(u64, Run<T>)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run<T> {
+    end: u64,
+    value: T,
+}
+
+impl<T> Default for LastUse<T> {
+    fn default() -> Self {
+        Self { runs: BTreeMap::new(), cut: Vec::new() }
+    }
+}
+
+impl<T: Copy> LastUse<T> {
+    /// Every page of the range has this value now. Shows how many pages had which value, in address order; `None`
+    /// for those that had none.
+    #[inline]
+    pub(crate) fn put(&mut self, range: PageRange, value: T, mut had: impl FnMut(u64, Option<T>)) {
+        if let Some((&start, run)) = self.runs.range_mut(..=range.start()).next_back()
+            && start == range.start()
+            && run.end == range.end()
+        {
+            had(range.pages(), Some(run.value));
+            run.value = value;
+            return;
+        }
+        self.take(range, &mut had);
+        self.runs.insert(range.start(), Run { end: range.end(), value });
+    }
+
+    /// No page of the range has a value any more. Shows what they had, as [`LastUse::put`] does.
+    pub(crate) fn take(&mut self, range: PageRange, mut had: impl FnMut(u64, Option<T>)) {
+        let mut cut = std::mem::take(&mut self.cut);
+        let before = self.runs.range(..range.start()).next_back().filter(|(_, run)| run.end > range.start());
+        cut.extend(before.map(|(&start, &run)| (start, run)));
+        cut.extend(self.runs.range(range.start()..range.end()).map(|(&start, &run)| (start, run)));
+        let mut next = range.start();
+        for (start, run) in cut.drain(..) {
+            self.runs.remove(&start);
+            if start < range.start() {
+                self.runs.insert(start, Run { end: range.start(), ..run });
+            }
+            if run.end > range.end() {
+                self.runs.insert(range.end(), run);
+            }
+            let from = start.max(range.start());
+            if next < from {
+                had(from - next, None);
+            }
+            next = run.end.min(range.end());
+            had(next - from, Some(run.value));
+        }
+        if next < range.end() {
+            had(range.end() - next, None);
+        }
+        self.cut = cut;
+    }
+
+    /// Pages that have a value.
+    pub(crate) fn pages(&self) -> u64 {
+        self.runs.iter().map(|(start, run)| run.end - start).sum()
+    }
+
+    /// Every value, to be changed.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.runs.values_mut().map(|run| &mut run.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn runs_say_what_single_pages_would(uses in prop::collection::vec((0u64..40, 1u64..12, prop::bool::weighted(0.8)), 1..60)) {
+            let mut runs = LastUse::default();
+            let mut pages: HashMap<u64, usize> = HashMap::new();
+            for (at, (start, len, is_use)) in uses.into_iter().enumerate() {
+                let range = PageRange::new(start, len).unwrap();
+                let expected: Vec<_> = (start..start + len).map(|page| pages.get(&page).copied()).collect();
+                let mut got = Vec::new();
+                let had = |pages: u64, value| got.extend((0..pages).map(|_| value));
+                if is_use {
+                    runs.put(range, at, had);
+                    pages.extend((start..start + len).map(|page| (page, at)));
+                } else {
+                    runs.take(range, had);
+                    pages.retain(|page, _| !(start..start + len).contains(page));
+                }
+                prop_assert_eq!(got, expected);
+                prop_assert_eq!(runs.pages(), pages.len() as u64);
+            }
+        }
+    }
+}
