@@ -18,6 +18,10 @@
 //!
 //! * [`handshake`]: the rules as a state machine: no socket, no clock, no thread.
 //! * [`wire`]: the messages, byte by byte.
+//! * [`fabric`]: what is asked of a network, and the providers.
+//! * [`engine`]: handshake, fabric and the registration cache tied together: what applications use.
 
+pub mod engine;
+pub mod fabric;
 pub mod handshake;
 pub mod wire;

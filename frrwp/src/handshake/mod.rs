@@ -250,6 +250,11 @@ impl Handshake {
         self.slots.get(tag).map(|transfer| &transfer.header[..])
     }
 
+    /// What its SYNC said: the length of the buffer, or the most that is accepted.
+    pub fn length(&self, tag: Tag) -> Option<u64> {
+        self.slots.get(tag).map(|transfer| transfer.length)
+    }
+
     /// Takes a write that the peer asked for into a buffer of this length; then [offer](Handshake::offer) it. A buffer that is
     /// too small ends the transfer on both sides.
     ///
