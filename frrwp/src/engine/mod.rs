@@ -1,0 +1,405 @@
+//! Handshake, cache and fabric tied together: transfers between buffers of two processes.
+//!
+//! An [`Engine`] is one end of one connection. It takes leases of the buffers from an [`mrrc::Cache`], tells the peer what
+//! is registered already while it registers the rest, writes when the keys have met, and lets leases go when the
+//! [handshake](crate::handshake) says so. It does nothing by itself: [`Engine::progress`] does what can be done now, and
+//! [`Engine::next_event`] tells what became of it.
+//!
+//! ```text
+//! application ─► write, read, accept, supply ─► lease (what is ready, then the gaps) ─► handshake
+//!                                                                                      │ actions, then messages
+//!                next_event ◄─────────── handshake ◄── completions, messages ◄── fabric ◄┘
+//! ```
+//!
+//! Registering blocks. Each side does so in its own process, after it has said what it can, so the two registrations and
+//! the first writes overlap all the same.
+//!
+//! [`Engine::run`] blocks until something happened; [`Engine::finish`] until a given transfer ended.
+#![expect(unsafe_code, reason = "buffers of the application are registered and posted by address")]
+
+mod buffers;
+mod posts;
+
+use crate::fabric::{Completion, Domain, Endpoint};
+use crate::handshake::{Action, Disconnect, Failure, Handshake, Limits, Process, Refusal, Side, Tag};
+use crate::wire::{MESSAGE, Reason};
+use buffers::Buffer;
+use mrrc::cache::AcquireError;
+use mrrc::{Access, Cache};
+use posts::Posts;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// What became of things.
+#[derive(Debug)]
+pub enum Event {
+    /// The peer opens a transfer. [`Engine::header`] has what its application said. Answer with [`Engine::accept`],
+    /// [`Engine::supply`] or [`Engine::refuse`].
+    Asked {
+        /// The transfer.
+        tag: Tag,
+        /// Whether the peer wants bytes.
+        read: bool,
+        /// What it writes, or the most that it accepts.
+        length: u64,
+    },
+    /// In the traditional process: the peer's keys are there; go on with [`Engine::submit`].
+    KeysCame {
+        /// The transfer.
+        tag: Tag,
+    },
+    /// A transfer has ended, and its buffer belongs to the application again. After a failure, what a target's buffer holds is
+    /// undefined.
+    Ended {
+        /// The transfer.
+        tag: Tag,
+        /// Bytes moved.
+        result: Result<u64, TransferError>,
+    },
+    /// The connection has come to its end. Every transfer's end was told before.
+    Closed {
+        /// Why, where it was this side that ended it.
+        why: Option<Disconnect>,
+    },
+}
+
+/// Why a transfer failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// Its memory could not be registered.
+    #[error("transfer {}: {error}", tag.0)]
+    Registration {
+        /// The transfer.
+        tag: Tag,
+        /// What the cache says.
+        #[source]
+        error: AcquireError,
+    },
+    /// Anything else.
+    #[error("transfer {}: {failure}", tag.0)]
+    Failed {
+        /// The transfer.
+        tag: Tag,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// One end of a connection on which transfers run.
+pub struct Engine<'cache, E: Endpoint> {
+    cache: &'cache Cache<E::Domain>,
+    handshake: Handshake,
+    endpoint: E,
+    process: Process,
+    buffers: FxHashMap<Tag, Buffer<'cache, E::Domain>>,
+    posts: Posts,
+    events: VecDeque<Event>,
+    /// What the transfer is told at its end in the place of what the handshake says.
+    errors: FxHashMap<Tag, AcquireError>,
+    /// Ends that are told when the buffer is free.
+    ends: FxHashMap<Tag, Result<u64, Failure>>,
+    message: Box<[u8; MESSAGE]>,
+    why: Option<Disconnect>,
+    closed: bool,
+}
+
+impl<'cache, E: Endpoint> Engine<'cache, E> {
+    /// An engine on a connection at which as many receives as the limits say are posted.
+    pub fn new(cache: &'cache Cache<E::Domain>, endpoint: E, side: Side, limits: Limits) -> Self {
+        let limits = Limits { immediate: limits.immediate && endpoint.abilities().immediate, ..limits };
+        Self {
+            cache,
+            handshake: Handshake::new(side, limits),
+            endpoint,
+            process: limits.process,
+            buffers: FxHashMap::default(),
+            posts: Posts::default(),
+            events: VecDeque::new(),
+            errors: FxHashMap::default(),
+            ends: FxHashMap::default(),
+            message: Box::new([0; MESSAGE]),
+            why: None,
+            closed: false,
+        }
+    }
+
+    /// Opens a transfer of this memory to the peer.
+    ///
+    /// # Errors
+    /// [`Refusal`], and in the traditional process what the cache says: it registers first.
+    ///
+    /// # Safety
+    /// The contract of [`Cache::acquire`] holds for the memory until the transfer's end was [told](Event::Ended).
+    pub unsafe fn write(&mut self, memory: *const u8, length: usize, header: &[u8]) -> Result<Tag, OpenError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.open(memory.cast_mut(), length, header, false) }
+    }
+
+    /// Asks the peer for bytes into this memory, as many as it holds at most.
+    ///
+    /// # Errors
+    /// As [`Engine::write`].
+    ///
+    /// # Safety
+    /// As [`Engine::write`].
+    pub unsafe fn read(&mut self, memory: *mut u8, length: usize, header: &[u8]) -> Result<Tag, OpenError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.open(memory, length, header, true) }
+    }
+
+    /// # Safety
+    /// As [`Engine::write`].
+    unsafe fn open(&mut self, memory: *mut u8, length: usize, header: &[u8], read: bool) -> Result<Tag, OpenError> {
+        let access = if read { TARGET } else { Access::LOCAL_READ };
+        let early = if self.process == Process::Traditional && length > 0 {
+            // SAFETY: the caller's promise.
+            Some(unsafe { self.cache.acquire(memory, length, access) }.map_err(OpenError::Registration)?)
+        } else {
+            None
+        };
+        let now = self.endpoint.now();
+        let tag = match read {
+            true => self.handshake.read(now, length as u64, header),
+            false => self.handshake.write(now, length as u64, header),
+        }?;
+        self.buffers.insert(tag, Buffer::new(memory, length, access));
+        match early {
+            Some(lease) => self.registered_before(tag, lease),
+            None => {
+                // The peer can register while this side does.
+                self.drive();
+                self.register(tag);
+            }
+        }
+        self.drive();
+        Ok(tag)
+    }
+
+    /// Takes what the peer writes into this memory.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    ///
+    /// # Safety
+    /// As [`Engine::write`].
+    pub unsafe fn accept(&mut self, tag: Tag, memory: *mut u8, length: usize) -> Result<(), Refusal> {
+        let now = self.endpoint.now();
+        let announced = self.handshake.length(tag).ok_or(Refusal::NotOpen { tag })?;
+        self.handshake.accept(now, tag, length as u64)?;
+        // No more than was announced is registered.
+        let length = length.min(usize::try_from(announced).unwrap_or(usize::MAX));
+        self.buffers.insert(tag, Buffer::new(memory, length, TARGET));
+        self.register(tag);
+        self.drive();
+        Ok(())
+    }
+
+    /// Gives the peer the bytes of this memory.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    ///
+    /// # Safety
+    /// As [`Engine::write`].
+    pub unsafe fn supply(&mut self, tag: Tag, memory: *const u8, length: usize) -> Result<(), Refusal> {
+        let now = self.endpoint.now();
+        self.handshake.crw(now, tag, length as u64)?;
+        self.buffers.insert(tag, Buffer::new(memory.cast_mut(), length, Access::LOCAL_READ));
+        self.register(tag);
+        self.drive();
+        Ok(())
+    }
+
+    /// Does not want what the peer asks for.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn refuse(&mut self, tag: Tag) -> Result<(), Refusal> {
+        self.handshake.fail(self.endpoint.now(), tag, Reason::Refused)?;
+        self.drive();
+        Ok(())
+    }
+
+    /// Gives a transfer up. It ends as cancelled, unless all was written already.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn cancel(&mut self, tag: Tag) -> Result<(), Refusal> {
+        self.handshake.cancel(self.endpoint.now(), tag)?;
+        self.drive();
+        Ok(())
+    }
+
+    /// In the traditional process: the application has seen the keys and wants the write.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn submit(&mut self, tag: Tag) -> Result<(), Refusal> {
+        self.handshake.submit(self.endpoint.now(), tag)?;
+        self.drive();
+        Ok(())
+    }
+
+    /// What the peer's application said when it opened the transfer.
+    pub fn header(&self, tag: Tag) -> Option<&[u8]> {
+        self.handshake.header(tag)
+    }
+
+    /// What happened.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Does what can be done now.
+    pub fn progress(&mut self) {
+        while let Some(completion) = self.endpoint.poll(&mut self.message) {
+            self.completed(completion);
+            self.drive();
+        }
+        self.handshake.expire(self.endpoint.now());
+        self.drive();
+    }
+
+    /// Waits for the next event.
+    pub fn run(&mut self) -> Option<Event> {
+        loop {
+            self.progress();
+            if let Some(event) = self.next_event() {
+                return Some(event);
+            }
+            if self.closed {
+                return None;
+            }
+            self.endpoint.wait(self.handshake.next_deadline());
+        }
+    }
+
+    /// The other end's address, and what else the provider knows.
+    pub fn endpoint(&mut self) -> &mut E {
+        &mut self.endpoint
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> crate::handshake::Counters {
+        self.handshake.counters()
+    }
+
+    /// Transfers whose buffers the engine has.
+    pub fn open_transfers(&self) -> usize {
+        self.handshake.open_transfers()
+    }
+
+    /// When [`Engine::progress`] has something to do though nothing comes.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.handshake.next_deadline()
+    }
+
+    /// Ends the connection; go on with [`Engine::run`] until it is [closed](Event::Closed).
+    pub fn disconnect(&mut self) {
+        self.endpoint.disconnect();
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        match completion {
+            Completion::Message { length } => {
+                // Its receive is there again before it is answered.
+                self.repost();
+                self.handshake.received(self.endpoint.now(), &self.message[..length]);
+            }
+            Completion::Immediate(immediate) => {
+                self.repost();
+                self.handshake.received_immediate(self.endpoint.now(), immediate);
+            }
+            Completion::Done { id, succeeded } => {
+                if let Some((tag, succeeded)) = self.posts.done(id, succeeded) {
+                    self.handshake.written(tag, succeeded);
+                }
+            }
+            Completion::Lost => self.handshake.lost(),
+            Completion::Flushed => {
+                self.handshake.flushed();
+                self.drive();
+                self.closed = true;
+                self.events.push_back(Event::Closed { why: self.why });
+            }
+        }
+    }
+
+    fn repost(&mut self) {
+        // The connection's end is told by a completion.
+        let _ = self.endpoint.receive(1);
+    }
+
+    /// Carries out what the handshake wants: actions, then messages, in the one order of the connection.
+    fn drive(&mut self) {
+        while let Some(action) = self.handshake.next_action() {
+            self.act(action);
+        }
+        if !self.post() {
+            return;
+        }
+        let now = self.endpoint.now();
+        // A message that finds the queue full waits in it, and nothing is taken before it has left.
+        while let Some(length) = self.posts.take_message(&mut self.handshake, now, &mut self.message) {
+            if !self.posts.send(&mut self.endpoint, &self.message[..length]) {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Asked { tag, read, length } => self.events.push_back(Event::Asked { tag, read, length }),
+            Action::KeysCame { tag } => self.events.push_back(Event::KeysCame { tag }),
+            Action::Write { tag, remote, offset, immediate } => self.posts.queue(tag, remote, offset, immediate),
+            Action::Ended { tag, result } => drop(self.ends.insert(tag, result)),
+            Action::Release { tag } => {
+                self.buffers.remove(&tag);
+                let error = self.errors.remove(&tag);
+                let result = match (self.ends.remove(&tag), error) {
+                    (Some(Ok(bytes)), _) => Ok(bytes),
+                    (_, Some(error)) => Err(TransferError::Registration { tag, error }),
+                    (Some(Err(failure)), None) => Err(TransferError::Failed { tag, failure }),
+                    (None, None) => Err(TransferError::Failed { tag, failure: Failure::Lost }),
+                };
+                self.events.push_back(Event::Ended { tag, result });
+            }
+            Action::Disconnect { why } => {
+                self.why = Some(why);
+                self.endpoint.disconnect();
+            }
+        }
+    }
+}
+
+impl<E: Endpoint> Drop for Engine<'_, E> {
+    /// Leases outlive nothing that may still be written: an engine that is dropped takes its connection down first.
+    fn drop(&mut self) {
+        self.endpoint.disconnect();
+        while !self.closed && !self.buffers.is_empty() {
+            match self.endpoint.poll(&mut self.message) {
+                Some(Completion::Flushed) => self.closed = true,
+                Some(_) => {}
+                None => self.endpoint.wait(None),
+            }
+        }
+    }
+}
+
+/// The rights of a target's buffer.
+const TARGET: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+/// Why no transfer was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The handshake refuses.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The traditional process registers first, and could not.
+    #[error("a transfer could not be opened: {0}")]
+    Registration(#[source] AcquireError),
+}
+
+fn key_of<D: Domain>(domain: &D, registration: &D::Registration, at: *const u8, bytes: usize) -> crate::wire::Segment {
+    domain.remote(registration, at, bytes)
+}

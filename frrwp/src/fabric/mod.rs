@@ -1,0 +1,134 @@
+//! What the engine asks of a network: small, and shaped like verbs.
+//!
+//! A [`Domain`] registers memory: it is an [`mrrc::registrar::Registrar`] whose registrations have keys. An [`Endpoint`]
+//! is one end of a reliable connection on which everything that is posted is carried out in order: messages, writes,
+//! reads. A write or read goes to memory of the peer's by a key and never wakes the peer's application.
+//!
+//! Providers: [`sim`], in this process, with a clock of its own.
+
+pub mod sim;
+
+use crate::wire::{MESSAGE, Segment};
+use mrrc::registrar::Registrar;
+use std::io;
+
+/// Registers memory for the connections of one protection domain.
+///
+/// # Safety
+/// As [`Registrar`]; and the segment that [`Domain::remote`] returns opens no bytes but those of its registration.
+#[expect(unsafe_code, reason = "a registrar is one")]
+pub unsafe trait Domain: Registrar {
+    /// What lets a peer at memory of this registration: its address as the fabric counts addresses, and a key.
+    fn remote(&self, registration: &Self::Registration, address: *const u8, length: usize) -> Segment;
+}
+
+/// Registered memory of this side.
+#[derive(Clone, Copy)]
+pub struct Local<'a, T> {
+    /// The first byte.
+    pub address: *mut u8,
+    /// Bytes, at least one.
+    pub length: usize,
+    /// The registration that covers them.
+    pub registration: &'a T,
+}
+
+/// What a provider can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// Pieces of local memory that one write or read takes.
+    pub gather: usize,
+    /// Whether a write can carry an immediate.
+    pub immediate: bool,
+}
+
+/// Something that was posted has ended, or something has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// A write or read of this name was carried out, or was not.
+    Done {
+        /// The name.
+        id: u64,
+        /// Whether the bytes are where they belong.
+        succeeded: bool,
+    },
+    /// A message came: so many bytes of the buffer that was given to [`Endpoint::poll`].
+    Message {
+        /// Bytes.
+        length: usize,
+    },
+    /// A write of the peer's came, and an immediate with it.
+    Immediate(u32),
+    /// The connection is gone. What was posted before may still be carried out.
+    Lost,
+    /// Nothing that either side posted will be carried out any more.
+    Flushed,
+}
+
+/// One end of a reliable, ordered connection.
+///
+/// What is posted is carried out in the order of posting, and completes in that order. `WouldBlock` says that the queue
+/// is full: poll, and post again. After any other error the connection is gone, and `Lost` and `Flushed` come.
+#[expect(unsafe_code, reason = "posting lets a device, or another process, at memory")]
+pub trait Endpoint {
+    /// What registers memory for it.
+    type Domain: Domain;
+
+    /// What it can do.
+    fn abilities(&self) -> Abilities;
+
+    /// Nanoseconds since some start, never fewer than before.
+    fn now(&self) -> u64;
+
+    /// Posts a message of at most [`MESSAGE`] bytes, which are copied.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn send(&mut self, message: &[u8]) -> io::Result<()>;
+
+    /// Posts receives for so many more messages and immediates.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn receive(&mut self, more: u16) -> io::Result<()>;
+
+    /// Posts a write of local memory into the peer's, as many bytes as the peer's segment has.
+    ///
+    /// # Errors
+    /// See the trait.
+    ///
+    /// # Safety
+    /// The local memory may be read, and stays registered, until the write is [done](Completion::Done) or the connection is
+    /// [flushed](Completion::Flushed).
+    unsafe fn write(
+        &mut self,
+        id: u64,
+        from: &[Local<'_, <Self::Domain as Registrar>::Registration>],
+        to: Segment,
+        immediate: Option<u32>,
+    ) -> io::Result<()>;
+
+    /// Posts a read of the peer's memory into local memory, as many bytes as the peer's segment has.
+    ///
+    /// # Errors
+    /// See the trait.
+    ///
+    /// # Safety
+    /// Nobody uses the local memory, and it stays registered, until the read is [done](Completion::Done) or the connection
+    /// is [flushed](Completion::Flushed).
+    unsafe fn read(
+        &mut self,
+        id: u64,
+        into: &[Local<'_, <Self::Domain as Registrar>::Registration>],
+        from: Segment,
+    ) -> io::Result<()>;
+
+    /// The next thing that happened, without waiting.
+    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion>;
+
+    /// Sleeps until something may have happened, or this time has come.
+    fn wait(&mut self, until: Option<u64>);
+
+    /// Ends the connection.
+    fn disconnect(&mut self);
+}

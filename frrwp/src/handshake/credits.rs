@@ -1,0 +1,63 @@
+//! Receives are announced and spent: no message meets a side that has none posted.
+//!
+//! Each message takes a receive of the other side and announces those that its sender has added. The last credit goes
+//! only on a message that announces at least one, so the two sides cannot both run dry: whoever gets it can speak.
+//! A side that hears much and has nothing to say sends a CREDIT for half its receives at a time; two sides with nothing
+//! else to say fall silent, as each CREDIT needs half a window of messages before it.
+
+/// Receives that both sides post before the connection stands.
+pub const RECEIVES: u16 = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Credits {
+    /// Receives of the peer's that are not spent.
+    granted: u32,
+    /// One's own that the peer has not heard of.
+    unannounced: u16,
+    /// One's own that the peer may still spend.
+    standing: u32,
+    /// One's own, all together.
+    window: u16,
+}
+
+impl Credits {
+    pub(super) fn new(receives: u16) -> Self {
+        let window = receives.max(RECEIVES);
+        Self { granted: RECEIVES.into(), unannounced: window - RECEIVES, standing: RECEIVES.into(), window }
+    }
+
+    /// A message came; its receive is posted again. False if the peer had none left to spend.
+    pub(super) fn received(&mut self) -> bool {
+        let Some(standing) = self.standing.checked_sub(1) else { return false };
+        self.standing = standing;
+        self.unannounced += 1;
+        true
+    }
+
+    /// The peer has added receives.
+    pub(super) fn granted(&mut self, more: u16) {
+        self.granted = self.granted.saturating_add(more.into());
+    }
+
+    /// Spends one on a message, which announces so many.
+    pub(super) fn spend(&mut self) -> Option<u16> {
+        if self.granted == 0 || (self.granted == 1 && self.unannounced == 0) {
+            return None;
+        }
+        self.granted -= 1;
+        self.standing += u32::from(self.unannounced);
+        Some(std::mem::take(&mut self.unannounced))
+    }
+
+    /// Spends one on a message that cannot announce any.
+    pub(super) fn spend_silently(&mut self) -> bool {
+        let can = self.granted > 1;
+        self.granted -= u32::from(can);
+        can
+    }
+
+    /// Whether the peer should hear of its credits though there is nothing else to say.
+    pub(super) fn should_announce(&self) -> bool {
+        self.unannounced >= self.window / 2
+    }
+}

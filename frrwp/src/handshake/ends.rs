@@ -1,0 +1,124 @@
+//! How transfers and connections end other than well, and what is counted.
+
+use crate::wire::Reason;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// Why a transfer failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// On this side.
+    Here(Reason),
+    /// The peer says so.
+    Peer(Reason),
+    /// It waited too long.
+    TimedOut {
+        /// For what.
+        phase: Phase,
+        /// Nanoseconds.
+        waited: u64,
+    },
+    /// The connection is gone.
+    Lost,
+}
+
+/// What a transfer waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// The peer's answer to a SYNC.
+    Answer,
+    /// The local application, to answer or to register.
+    Application,
+    /// More of the peer's segments, or of one's own.
+    Pieces,
+    /// Writes on their way.
+    Writes,
+    /// The peer's DONE.
+    Done,
+    /// The answer to a CANCEL.
+    Cancelling,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(reason) => write!(f, "the transfer failed on this side: {reason}"),
+            Self::Peer(reason) => write!(f, "the peer ended the transfer: {reason}"),
+            Self::TimedOut { phase, waited } => {
+                write!(f, "the transfer waited {:.1} s for {phase}", *waited as f64 / 1e9)
+            }
+            Self::Lost => f.write_str("the connection was lost during the transfer"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answer => "the peer to answer its SYNC",
+            Self::Application => "the application on this side",
+            Self::Pieces => "the rest of the buffers to be registered",
+            Self::Writes => "its writes to complete",
+            Self::Done => "the peer's DONE",
+            Self::Cancelling => "the peer to answer its CANCEL",
+        })
+    }
+}
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Disconnect {
+    /// A target that cannot take back its keys in any other way.
+    #[error("the peer did not answer a CANCEL: its right to write is taken back by closing the connection")]
+    Revocation,
+    /// A write was not carried out, or not in time.
+    #[error("a write failed or never completed")]
+    WriteFailed,
+    /// The peer said too much that makes no sense.
+    #[error("the peer sent {count} messages that make no sense")]
+    Strangers {
+        /// Messages.
+        count: u32,
+    },
+    /// The peer sent more than there were receives for.
+    #[error("the peer sent a message for which it had no credit")]
+    NoCredit,
+    /// The peer claims more than it can have written.
+    #[error("the peer claims to have written what it was not offered")]
+    FalseDone,
+}
+
+/// What a side has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Transfers that ended well.
+    pub completed: u64,
+    /// Transfers that did not.
+    pub failed: u64,
+    /// Waits that took too long.
+    pub expired: u64,
+    /// Messages for transfers that had ended: dropped.
+    pub late: u64,
+    /// Messages for transfers that never were, or that make no sense.
+    pub strangers: u32,
+    /// Transfers of the peer's that were answered with NAK(busy).
+    pub busy: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Of those sent, CREDITs.
+    pub credit_messages: u64,
+}
+
+/// Only what decides something: states that differ in how often something happened are explored once.
+impl Hash for Counters {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.strangers.hash(state);
+    }
+}

@@ -1,0 +1,52 @@
+//! Every bound of a connection, with its default.
+
+use super::RECEIVES;
+
+/// How the two registrations and the write follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Process {
+    /// Both sides register at once, and the engine writes when the keys have met.
+    #[default]
+    Frrwp,
+    /// One after the other, and the application writes once it has been told of the keys.
+    Traditional,
+}
+
+/// Bounds of one side of a connection. Times are in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Limits {
+    /// Transfers that each side may have open: 1,024. More of the peer's are answered with NAK(busy).
+    pub open: usize,
+    /// Bytes of the peer's segments that are kept before they can be used: 1 MiB.
+    pub early_bytes: usize,
+    /// Receives that are posted, at least [`RECEIVES`]: 16.
+    pub receives: u16,
+    /// From SYNC to the first STCRW or the CRW, and from CANCEL to its answer: 5 s.
+    pub sync_time: u64,
+    /// From the last STCRW to DONE: 30 s, and the time that the bytes take at the lowest rate.
+    pub write_time: u64,
+    /// Bytes a second below which a transfer is given up: 10 MB.
+    pub lowest_rate: u64,
+    /// Messages that make no sense, after which the connection is closed: 16.
+    pub strangers: u32,
+    /// Whether the fabric's writes can carry an immediate.
+    pub immediate: bool,
+    /// What the application does itself.
+    pub process: Process,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            open: 1024,
+            early_bytes: 1 << 20,
+            receives: RECEIVES,
+            sync_time: 5_000_000_000,
+            write_time: 30_000_000_000,
+            lowest_rate: 10_000_000,
+            strangers: 16,
+            immediate: false,
+            process: Process::Frrwp,
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The rules of the two sides, as a state machine of one connection.
+//!
+//! A [`Handshake`] is told what happens, a local call, a message, a registration or a write that ended, the time,
+//! and answers with [`Action`]s and messages. It holds no socket, no clock and no memory of the application, so
+//! the same code is explored to the last interleaving, fuzzed, simulated and shipped.
+//!
+//! Whoever drives it obeys four rules:
+//!
+//! 1. *Actions come before messages.* After each call, carry out [`Handshake::next_action`] until there is none, then
+//!    send [`Handshake::take_message`] until there is none, all on the one ordered connection: a DONE says that
+//!    the writes before it are all.
+//! 2. *A lease lives until [`Action::Release`].* It comes exactly once for each transfer that was opened here or
+//!    [asked](Action::Asked), also where nothing was registered yet. Nothing else ends a lease.
+//! 3. *A receive is posted again before the next call.* [`RECEIVES`] stand before the connection does; each message
+//!    tells the peer how many were added.
+//! 4. After [`Action::Disconnect`], tear the connection down, call [`Handshake::lost`], and [`Handshake::flushed`] when
+//!    neither side's writes can be placed any more.
+//!
+//! # The trip of a transfer
+//!
+//! ```text
+//! writer:  write / crw ─► local pieces ready ─┐
+//!                       STCRW, STCRW, … ──────┴─► Write, Write, … ─► DONE ─► writes completed ─► Release
+//! target:  read / accept ─► offer, offer, … ─► STCRW, STCRW, … ─► … ─► DONE received ─► Release
+//! ```
+//!
+//! The target that gives up after its first STCRW has sent keys: only DONE, the writer's NAK (which follows its last
+//! completed write) or the end of the connection releases its lease. The writer that gives up has nothing out but its own
+//! writes.
+
+mod credits;
+mod ends;
+mod limits;
+mod messages;
+mod target;
+mod transfer;
+mod writer;
+
+use crate::wire::{HEADER, Reason, Segment};
+use credits::Credits;
+pub use credits::RECEIVES;
+pub use ends::{Counters, Disconnect, Failure, Phase};
+pub use limits::{Limits, Process};
+use messages::Out;
+use std::collections::VecDeque;
+use transfer::{Role, Slots, Transfer};
+
+/// The name of a transfer, unique in a connection's life: odd where the connecting side opened it, else even.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Tag(pub u64);
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// It connected: its tags are odd.
+    Connecting,
+    /// It accepted: its tags are even.
+    Accepting,
+}
+
+/// What the driver is to do, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The peer opens a transfer. Answer with [`Handshake::accept`] for a write, [`Handshake::crw`] for a read, or
+    /// [`Handshake::fail`]. [`Handshake::header`] has what its application said.
+    Asked {
+        /// The transfer.
+        tag: Tag,
+        /// Whether the peer wants bytes.
+        read: bool,
+        /// Of the peer's buffer: what it writes, or the most that it accepts.
+        length: u64,
+    },
+    /// Write the bytes of the local buffer from `offset` on into `remote`, then report by [`Handshake::written`]. Of a write
+    /// that is carried out in several, the last carries the immediate.
+    Write {
+        /// The transfer.
+        tag: Tag,
+        /// Where to, and how many.
+        remote: Segment,
+        /// Where from, in the buffer.
+        offset: u64,
+        /// Stands for DONE.
+        immediate: Option<u32>,
+    },
+    /// In the [traditional](Process::Traditional) process: the first of the peer's keys are there; the application answers
+    /// with [`Handshake::submit`].
+    KeysCame {
+        /// The transfer.
+        tag: Tag,
+    },
+    /// How the transfer ended: the bytes that were moved, or why they were not. After a failure the target's buffer is
+    /// undefined.
+    Ended {
+        /// The transfer.
+        tag: Tag,
+        /// Bytes.
+        result: Result<u64, Failure>,
+    },
+    /// The lease of the transfer's buffer may be released. The tag is forgotten.
+    Release {
+        /// The transfer.
+        tag: Tag,
+    },
+    /// The connection cannot go on.
+    Disconnect {
+        /// Why.
+        why: Disconnect,
+    },
+}
+
+/// A local call that came to nothing. The transfer, if there is one, is as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Too many of one's own transfers are open.
+    #[error("{open} transfers are open, the most allowed: wait for one to end, or raise the limit")]
+    TooManyOpen {
+        /// How many.
+        open: usize,
+    },
+    /// The application's header is too long.
+    #[error("an application header of {length} bytes; at most {HEADER} go with a SYNC")]
+    HeaderTooLong {
+        /// Bytes.
+        length: usize,
+    },
+    /// The transfer has ended: its end is among the actions.
+    #[error("transfer {} has ended, or was never opened", tag.0)]
+    NotOpen {
+        /// The transfer.
+        tag: Tag,
+    },
+    /// The call does not fit the side or the state of the transfer.
+    #[error("{call} does not fit transfer {}: {why}", tag.0)]
+    OutOfPlace {
+        /// The transfer.
+        tag: Tag,
+        /// What was called.
+        call: &'static str,
+        /// Why it does not fit.
+        why: &'static str,
+    },
+    /// The connection is gone.
+    #[error("the connection is gone: connect again")]
+    Disconnected,
+}
+
+/// The state of one side of one connection.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Handshake {
+    side: Side,
+    limits: Limits,
+    slots: Slots,
+    /// The next tag of this side, and the highest that the peer has opened.
+    next: u64,
+    highest: u64,
+    /// Transfers that each side has open: one's own, the peer's.
+    open: [usize; 2],
+    credits: Credits,
+    /// What is to be said, in order.
+    out: VecDeque<Out>,
+    actions: VecDeque<Action>,
+    /// Bytes of segments that came before they could be used.
+    early_bytes: usize,
+    /// Nothing that is open ends earlier than this.
+    earliest: u64,
+    state: Connection,
+    counters: Counters,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Connection {
+    Stands,
+    /// A disconnect was asked for.
+    Ends,
+    Lost,
+    Flushed,
+}
+
+impl Handshake {
+    /// One side of a connection on which [`RECEIVES`] receives, or as many as the limits say, are posted.
+    pub fn new(side: Side, limits: Limits) -> Self {
+        Self {
+            side,
+            limits,
+            slots: Slots::default(),
+            next: if side == Side::Connecting { 1 } else { 2 },
+            highest: 0,
+            open: [0; 2],
+            credits: Credits::new(limits.receives),
+            out: VecDeque::new(),
+            actions: VecDeque::new(),
+            early_bytes: 0,
+            earliest: u64::MAX,
+            state: Connection::Stands,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Opens a transfer of a buffer of this length to the peer. The buffer's pieces come by [`Handshake::ready`]: the
+    /// conditional write is posted by this call.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn write(&mut self, now: u64, length: u64, header: &[u8]) -> Result<Tag, Refusal> {
+        self.open(now, Role::writer(Some(length)), length, header)
+    }
+
+    /// Asks the peer for bytes, at most this many. The buffer is offered by [`Handshake::offer`].
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn read(&mut self, now: u64, most: u64, header: &[u8]) -> Result<Tag, Refusal> {
+        let tag = self.open(now, Role::target(Some(most)), most, header)?;
+        if most == 0 {
+            // Nothing is registered for nothing.
+            if let Some(target) = self.slots.get_mut(tag).and_then(Transfer::as_target) {
+                (target.all_given, target.queued) = (true, true);
+            }
+        }
+        Ok(tag)
+    }
+
+    fn open(&mut self, now: u64, role: Role, length: u64, header: &[u8]) -> Result<Tag, Refusal> {
+        if self.state != Connection::Stands {
+            return Err(Refusal::Disconnected);
+        }
+        if header.len() > HEADER {
+            return Err(Refusal::HeaderTooLong { length: header.len() });
+        }
+        if self.open[0] >= self.limits.open {
+            return Err(Refusal::TooManyOpen { open: self.open[0] });
+        }
+        // The low half names a transfer where an immediate stands for DONE.
+        while self.slots.by_low_half(self.next as u32).is_some() {
+            self.next += 2;
+        }
+        let tag = Tag(self.next);
+        self.next += 2;
+        self.open[0] += 1;
+        let deadline = self.deadline(now, self.limits.sync_time);
+        self.slots.insert(Transfer::new(tag, true, role, length, now, deadline), header);
+        self.out.push_back(Out::Sync(tag));
+        Ok(tag)
+    }
+
+    /// What the peer's application said when it opened the transfer.
+    pub fn header(&self, tag: Tag) -> Option<&[u8]> {
+        self.slots.get(tag).map(|transfer| &transfer.header[..])
+    }
+
+    /// What its SYNC said: the length of the buffer, or the most that is accepted.
+    pub fn length(&self, tag: Tag) -> Option<u64> {
+        self.slots.get(tag).map(|transfer| transfer.length)
+    }
+
+    /// Takes a write that the peer asked for into a buffer of this length; then [offer](Handshake::offer) it. A buffer that is
+    /// too small ends the transfer on both sides.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn accept(&mut self, now: u64, tag: Tag, length: u64) -> Result<(), Refusal> {
+        self.accept_write(now, tag, length)
+    }
+
+    /// Answers a read of the peer's with a buffer of this length, "write this when the keys are known"; its pieces come by
+    /// [`Handshake::ready`]. One that is longer than the peer accepts ends the transfer on both sides.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn crw(&mut self, now: u64, tag: Tag, length: u64) -> Result<(), Refusal> {
+        self.post_crw(now, tag, length)
+    }
+
+    /// Bytes of the writer's buffer are registered. Each byte is named once, in any order.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn ready(&mut self, now: u64, tag: Tag, offset: u64, length: u64) -> Result<(), Refusal> {
+        self.local_ready(now, tag, offset, length)
+    }
+
+    /// In the traditional process: the application has the keys and wants the write.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn submit(&mut self, now: u64, tag: Tag) -> Result<(), Refusal> {
+        self.submit_writes(now, tag)
+    }
+
+    /// Segments of the target's buffer are registered: one after another they begin at `offset`. Each byte is offered
+    /// once, in any order; `more` says that these are not the last.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn offer(&mut self, now: u64, tag: Tag, offset: u64, segments: &[Segment], more: bool) -> Result<(), Refusal> {
+        self.offer_segments(now, tag, offset, segments, more)
+    }
+
+    /// The transfer cannot go on here: its memory cannot be registered, or the application does not want it.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn fail(&mut self, now: u64, tag: Tag, reason: Reason) -> Result<(), Refusal> {
+        self.give_up(now, tag, reason, Failure::Here(reason))
+    }
+
+    /// Gives the transfer up. It ends as cancelled, unless all was written already.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn cancel(&mut self, now: u64, tag: Tag) -> Result<(), Refusal> {
+        self.give_up(now, tag, Reason::Cancelled, Failure::Here(Reason::Cancelled))
+    }
+
+    fn give_up(&mut self, now: u64, tag: Tag, reason: Reason, failure: Failure) -> Result<(), Refusal> {
+        let transfer = self.slots.get(tag).filter(|transfer| !transfer.ended).ok_or(Refusal::NotOpen { tag })?;
+        match transfer.role {
+            Role::Writer(_) => self.writer_gives_up(tag, Some(reason), failure),
+            Role::Target(_) => self.target_gives_up(now, tag, reason, failure),
+        }
+        Ok(())
+    }
+
+    /// The next thing to do.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Handshake::expire`] has something to do at the earliest.
+    pub fn next_deadline(&self) -> Option<u64> {
+        (self.earliest != u64::MAX).then_some(self.earliest)
+    }
+
+    /// Ends what has waited too long.
+    pub fn expire(&mut self, now: u64) {
+        if now < self.earliest || self.state != Connection::Stands {
+            return;
+        }
+        // Deadlines only come closer by new ones, which are noted as they are set, so this look is rare.
+        let mut due: Vec<Tag> = Vec::new();
+        let mut earliest = u64::MAX;
+        for transfer in self.slots.iter().filter(|transfer| !transfer.ended) {
+            if transfer.deadline <= now {
+                due.push(transfer.tag);
+            } else {
+                earliest = earliest.min(transfer.deadline);
+            }
+        }
+        self.earliest = earliest;
+        for tag in due {
+            self.counters.expired += 1;
+            let Some(transfer) = self.slots.get(tag) else { continue };
+            let failure = Failure::TimedOut { phase: transfer.phase(), waited: now - transfer.since };
+            match transfer.role {
+                Role::Writer(_) => self.writer_expired(tag, failure),
+                Role::Target(_) => self.target_expired(now, tag, failure),
+            }
+        }
+    }
+
+    /// The connection is gone: everything that is open has failed. Leases live until [`Handshake::flushed`].
+    pub fn lost(&mut self) {
+        if self.state == Connection::Lost || self.state == Connection::Flushed {
+            return;
+        }
+        self.state = Connection::Lost;
+        self.earliest = u64::MAX;
+        self.out.clear();
+        for tag in self.slots.tags() {
+            self.end(tag, Err(Failure::Lost));
+        }
+    }
+
+    /// Nothing that either side has posted can be placed any more: all leases may go.
+    pub fn flushed(&mut self) {
+        self.lost();
+        self.state = Connection::Flushed;
+        for tag in self.slots.tags() {
+            self.release(tag);
+        }
+    }
+
+    /// Transfers that are open, or have ended and still hold a lease.
+    pub fn open_transfers(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Bytes allocated, for the state of all transfers.
+    pub fn memory(&self) -> usize {
+        self.slots.memory() + self.out.capacity() * size_of::<Out>() + self.actions.capacity() * size_of::<Action>()
+    }
+
+    /// Tells the application, once.
+    fn end(&mut self, tag: Tag, result: Result<u64, Failure>) {
+        let Some(transfer) = self.slots.get_mut(tag) else { return };
+        if !transfer.ended {
+            transfer.ended = true;
+            if result.is_ok() {
+                self.counters.completed += 1
+            } else {
+                self.counters.failed += 1
+            }
+            self.actions.push_back(Action::Ended { tag, result });
+        }
+    }
+
+    /// Forgets a transfer that has ended.
+    fn release(&mut self, tag: Tag) {
+        if let Some(transfer) = self.slots.remove(tag) {
+            self.open[usize::from(!transfer.ours)] -= 1;
+            self.early_bytes -= transfer.early_bytes;
+            self.actions.push_back(Action::Release { tag });
+        }
+    }
+
+    fn finish(&mut self, tag: Tag, result: Result<u64, Failure>) {
+        self.end(tag, result);
+        self.release(tag);
+    }
+
+    fn disconnect(&mut self, why: Disconnect) {
+        if self.state == Connection::Stands {
+            self.state = Connection::Ends;
+            self.earliest = u64::MAX;
+            self.out.clear();
+            self.actions.push_back(Action::Disconnect { why });
+        }
+    }
+
+    /// A moment so much later; noted, so that it is not slept over.
+    fn deadline(&mut self, now: u64, time: u64) -> u64 {
+        let deadline = now.saturating_add(time);
+        self.earliest = self.earliest.min(deadline);
+        deadline
+    }
+
+    /// How long bytes may take, once nothing but the network stands between.
+    fn time_for(&self, bytes: u64) -> u64 {
+        let per_byte = 1_000_000_000 / self.limits.lowest_rate.max(1);
+        self.limits.write_time.saturating_add(bytes.saturating_mul(per_byte))
+    }
+}

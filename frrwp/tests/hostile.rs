@@ -1,0 +1,334 @@
+//! A peer that means harm, or is broken: it is answered as the rules say, counted, and costs bounded memory.
+
+use frrwp::handshake::{Action, Disconnect, Failure, Handshake, Limits, Phase, RECEIVES, Refusal, Side, Tag};
+use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// One side, spoken to by hand. It is granted a receive for each message, as a patient peer would.
+struct Side1(Handshake);
+
+impl Side1 {
+    fn new(limits: Limits) -> Self {
+        Self(Handshake::new(Side::Accepting, limits))
+    }
+
+    fn say(&mut self, tag: u64, body: Body<'_>) {
+        let mut bytes = [0; MESSAGE];
+        let length = Message { credits: 2, tag, body }.encode(&mut bytes);
+        self.0.received(0, &bytes[..length]);
+    }
+
+    /// All it says, as tag and kind or reason.
+    fn hears(&mut self) -> Vec<(u64, String)> {
+        let mut bytes = [0; MESSAGE];
+        let mut heard = Vec::new();
+        while let Some(length) = self.0.take_message(0, &mut bytes) {
+            let message = Message::decode(&bytes[..length]).expect("what it says makes sense");
+            heard.push((
+                message.tag,
+                match message.body {
+                    Body::Nak(reason) => format!("NAK {reason:?}"),
+                    Body::Sync { .. } => "SYNC".into(),
+                    Body::Stcrw(_) => "STCRW".into(),
+                    Body::Done { bytes } => format!("DONE {bytes}"),
+                    Body::Cancel => "CANCEL".into(),
+                    Body::Credit => continue,
+                },
+            ));
+        }
+        heard
+    }
+
+    /// Sleeps until something has expired. The deadline is the earliest that there may be.
+    fn sleep(&mut self) {
+        let before = self.0.counters().expired;
+        while self.0.counters().expired == before {
+            let deadline = self.0.next_deadline().expect("something waits");
+            self.0.expire(deadline);
+        }
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.0.next_action()).collect()
+    }
+}
+
+fn sync(length: u64, read: bool) -> Body<'static> {
+    Body::Sync { length, read, header: b"", offer: None }
+}
+
+fn offer(segments: &[Placed], more: bool) -> Body<'_> {
+    Body::Stcrw(Offer { offset: 0, segments: Segments::Plain(segments), more })
+}
+
+fn bytes(length: u64) -> Placed {
+    Placed { offset: 0, segment: Segment { address: 0x1000, length, key: 9 } }
+}
+
+fn nak(reason: Reason) -> String {
+    format!("NAK {reason:?}")
+}
+
+#[test]
+fn a_message_for_a_transfer_that_never_was_is_answered_until_there_are_too_many() {
+    let mut side = Side1::new(Limits::default());
+    for round in 1..16 {
+        side.say(99, Body::Done { bytes: 1 });
+        assert_eq!(side.hears(), [(99, nak(Reason::UnknownTag))], "round {round}");
+    }
+    side.say(99, Body::Done { bytes: 1 });
+    assert_eq!(side.actions(), [Action::Disconnect { why: Disconnect::Strangers { count: 16 } }]);
+    assert_eq!(side.hears(), [], "nothing is said any more");
+    assert_eq!(side.0.counters().strangers, 16);
+}
+
+#[test]
+fn a_nak_is_never_answered() {
+    let mut side = Side1::new(Limits::default());
+    side.say(99, Body::Nak(Reason::Busy));
+    side.say(0, Body::Nak(Reason::Malformed));
+    assert_eq!(side.hears(), []);
+    assert_eq!(side.0.counters().strangers, 2);
+}
+
+#[test]
+fn garbage_and_the_future_get_the_right_nak() {
+    let mut side = Side1::new(Limits::default());
+    side.0.received(0, b"GET / HTTP/1.1\r\n\r\n");
+    side.0.received(0, b"");
+    let mut future = [0; MESSAGE];
+    let length = Message { credits: 0, tag: 5, body: Body::Cancel }.encode(&mut future);
+    future[4] = 9;
+    side.0.received(0, &future[..length]);
+    let expected = [(0, nak(Reason::Malformed)), (0, nak(Reason::Malformed)), (5, nak(Reason::Version { spoken: 1 }))];
+    assert_eq!(side.hears(), expected);
+}
+
+#[test]
+fn a_replayed_sync_and_messages_for_what_has_ended_are_dropped_and_counted() {
+    let mut side = Side1::new(Limits::default());
+    side.say(1, sync(10, false));
+    side.0.fail(0, Tag(1), Reason::Refused).unwrap();
+    assert_eq!(side.hears(), [(1, nak(Reason::Refused))]);
+    side.actions();
+    for body in [sync(10, false), Body::Done { bytes: 10 }, Body::Cancel, Body::Nak(Reason::Busy)] {
+        side.say(1, body);
+    }
+    side.0.received_immediate(0, 1);
+    assert_eq!((side.hears(), side.actions()), (vec![], vec![]));
+    assert_eq!(side.0.counters().late, 5);
+}
+
+#[test]
+fn a_tag_of_the_wrong_side_opens_nothing() {
+    let mut side = Side1::new(Limits::default());
+    side.say(2, sync(10, false));
+    side.say(0, sync(10, false));
+    assert_eq!(side.hears(), [(2, nak(Reason::Malformed)), (0, nak(Reason::Malformed))]);
+    assert_eq!(side.actions(), []);
+}
+
+#[test]
+fn more_transfers_than_allowed_are_busy_and_the_others_go_on() {
+    let mut side = Side1::new(Limits { open: 2, ..Limits::default() });
+    for tag in [1, 3, 5] {
+        side.say(tag, sync(10, false));
+    }
+    assert_eq!(side.hears(), [(5, nak(Reason::Busy))]);
+    assert_eq!((side.0.open_transfers(), side.0.counters().busy), (2, 1));
+    // One's own are counted apart: a peer cannot take them away.
+    side.0.write(0, 1, b"").unwrap();
+    side.0.write(0, 1, b"").unwrap();
+    assert_eq!(side.0.write(0, 1, b""), Err(Refusal::TooManyOpen { open: 2 }));
+}
+
+#[test]
+fn a_flood_of_segments_ends_the_transfer_and_takes_no_more_than_the_bound() {
+    let mut side = Side1::new(Limits { early_bytes: 32 * 100, ..Limits::default() });
+    side.say(1, sync(1 << 40, true));
+    side.actions();
+    let early = [bytes(1); 90];
+    side.say(1, offer(&early, true));
+    assert_eq!(side.actions(), []);
+    side.say(1, offer(&early, true));
+    assert_eq!(side.hears(), [(1, nak(Reason::Busy))]);
+    let ended = Action::Ended { tag: Tag(1), result: Err(Failure::Here(Reason::Busy)) };
+    assert_eq!(side.actions(), [ended, Action::Release { tag: Tag(1) }]);
+    // The room is there again for the next.
+    side.say(3, sync(1 << 40, true));
+    side.say(3, offer(&early, true));
+    assert_eq!(side.hears(), []);
+    assert!(side.0.memory() < 64 << 10, "{} bytes", side.0.memory());
+}
+
+#[test]
+fn offers_of_more_than_was_asked_for_of_nothing_or_after_the_last_are_malformed() {
+    let more = [bytes(11)];
+    let (half, all) = ([bytes(5)], [bytes(10)]);
+    let offers: [&[Body<'_>]; 5] = [
+        &[offer(&more, true)],
+        &[offer(&half, true), offer(&all, false)],
+        &[offer(&[], true)],
+        &[offer(&half, false)],
+        &[Body::Stcrw(Offer { offset: u64::MAX, segments: Segments::Plain(&half), more: true })],
+    ];
+    for offers in offers {
+        let mut side = Side1::new(Limits::default());
+        let tag = side.0.write(0, 10, b"").unwrap();
+        assert_eq!(side.hears(), [(2, "SYNC".into())]);
+        for &body in offers {
+            side.say(2, body);
+        }
+        assert_eq!(side.hears(), [(2, nak(Reason::Malformed))], "{offers:?}");
+        let ended = Action::Ended { tag, result: Err(Failure::Here(Reason::Malformed)) };
+        assert_eq!(side.actions(), [ended, Action::Release { tag }]);
+    }
+}
+
+#[test]
+fn a_false_done_ends_the_connection_and_the_lease_waits_for_the_flush() {
+    for (offered, claimed) in [(false, 10), (true, 9), (true, 11), (false, 0)] {
+        let mut side = Side1::new(Limits::default());
+        side.say(1, sync(10, false));
+        side.actions();
+        side.0.accept(0, Tag(1), 10).unwrap();
+        if offered {
+            side.0.offer(0, Tag(1), 0, &[bytes(10).segment], false).unwrap();
+            assert_eq!(side.hears(), [(1, "STCRW".into())]);
+        }
+        side.say(1, Body::Done { bytes: claimed });
+        let actions = side.actions();
+        assert!(actions.contains(&Action::Disconnect { why: Disconnect::FalseDone }), "{actions:?}");
+        assert!(!actions.contains(&Action::Release { tag: Tag(1) }));
+        side.0.flushed();
+        assert_eq!(side.actions(), [Action::Release { tag: Tag(1) }]);
+    }
+}
+
+#[test]
+fn more_messages_than_there_are_receives_end_the_connection() {
+    let mut side = Side1::new(Limits::default());
+    for tag in 0..u64::from(RECEIVES) {
+        side.say(2 * tag + 1, sync(1, false));
+    }
+    assert!(side.actions().iter().all(|action| matches!(action, Action::Asked { .. })));
+    // Nothing was said, so nothing was announced.
+    side.say(99, sync(1, false));
+    assert_eq!(side.actions(), [Action::Disconnect { why: Disconnect::NoCredit }]);
+}
+
+#[test]
+fn a_silent_peer_costs_its_time_out_and_no_more() {
+    let limits = Limits::default();
+    let mut side = Side1::new(limits);
+    let write = side.0.write(0, 10, b"").unwrap();
+    side.hears();
+    side.0.expire(limits.sync_time - 1);
+    assert_eq!(side.actions(), []);
+    assert_eq!(side.0.next_deadline(), Some(limits.sync_time));
+    side.0.expire(limits.sync_time);
+    let waited = limits.sync_time;
+    let ended = Action::Ended { tag: write, result: Err(Failure::TimedOut { phase: Phase::Answer, waited }) };
+    assert_eq!(side.actions(), [ended, Action::Release { tag: write }]);
+    assert_eq!(side.hears(), [(2, nak(Reason::TimedOut))]);
+    // A target with keys out asks first, and then takes the connection down.
+    let read = side.0.read(waited, 10, b"").unwrap();
+    side.0.offer(waited, read, 0, &[bytes(10).segment], false).unwrap();
+    assert_eq!(side.hears(), [(4, "SYNC".into())]);
+    side.sleep();
+    assert_eq!((side.hears(), side.actions()), (vec![(4, "CANCEL".into())], vec![]));
+    side.sleep();
+    let actions = side.actions();
+    assert!(actions.contains(&Action::Disconnect { why: Disconnect::Revocation }), "{actions:?}");
+    assert!(!actions.contains(&Action::Release { tag: read }), "not before the flush");
+}
+
+#[test]
+fn a_peer_with_a_bad_memory_for_numbers_does_no_harm() {
+    // Tags leap over the whole range: what has the same low half as an open one is refused, and nothing takes long.
+    let mut side = Side1::new(Limits { strangers: u32::MAX, ..Limits::default() });
+    for leap in 0..14_u64 {
+        side.say((leap << 33) + 1, sync(1, false));
+        side.say((leap << 33) + 3, sync(1, false));
+        side.hears();
+    }
+    assert_eq!(side.0.open_transfers(), 2);
+    assert_eq!(side.0.counters().strangers, 26);
+}
+
+/// Random messages that are nearly right, against a side that answers whatever it is asked. Nothing panics, nothing grows.
+fn fuzz(seed: u64, rounds: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut side = Side1::new(Limits { open: 8, early_bytes: 4096, ..Limits::default() });
+    let mut now = 0;
+    for _ in 0..rounds {
+        let tag = rng.random_range(0..40);
+        let segments: Vec<Placed> = (0..rng.random_range(0..6)).map(|_| bytes(rng.random_range(1..20))).collect();
+        let more = rng.random();
+        let body = match rng.random_range(0..8) {
+            0 | 1 => sync(rng.random_range(0..40), rng.random()),
+            2 | 3 => Body::Stcrw(Offer { offset: rng.random_range(0..40), segments: Segments::Plain(&segments), more }),
+            4 => Body::Done { bytes: rng.random_range(0..40) },
+            5 => Body::Nak(Reason::Cancelled),
+            6 => Body::Cancel,
+            _ => Body::Credit,
+        };
+        let mut message = [0; MESSAGE];
+        let length = Message { credits: 2, tag, body }.encode(&mut message);
+        if rng.random_ratio(1, 10) {
+            message[rng.random_range(0..length)] = rng.random();
+        }
+        now += rng.random_range(0..100_000_000);
+        side.0.received(now, &message[..length]);
+        if rng.random_ratio(1, 20) {
+            side.0.received_immediate(now, rng.random_range(0..40));
+        }
+        side.0.expire(now);
+        for action in side.actions() {
+            match action {
+                Action::Asked { tag, read: true, length } => {
+                    let length = rng.random_range(0..=length);
+                    let _ = side.0.crw(now, tag, length);
+                    let _ = side.0.ready(now, tag, 0, length);
+                }
+                Action::Asked { tag, read: false, length } => {
+                    let _ = side.0.accept(now, tag, length);
+                    let segment = Segment { address: 0x1000, length: length.max(1), key: 1 };
+                    let _ = side.0.offer(now, tag, 0, &[segment], false);
+                }
+                Action::Write { tag, .. } => side.0.written(tag, true),
+                Action::Disconnect { .. } => {
+                    side.0.lost();
+                    side.0.flushed();
+                    assert_eq!(side.0.open_transfers(), 0);
+                    side = Side1::new(Limits { open: 8, early_bytes: 4096, ..Limits::default() });
+                    break;
+                }
+                _ => {}
+            }
+        }
+        if rng.random_ratio(1, 10) {
+            let _ = side.0.write(now, rng.random_range(0..20), b"mine");
+            let _ = side.0.read(now, rng.random_range(0..20), b"mine");
+        }
+        let mut out = [0; MESSAGE];
+        while side.0.take_message(now, &mut out).is_some() {}
+        assert!(side.0.memory() < 64 << 10, "{} bytes", side.0.memory());
+    }
+}
+
+#[test]
+fn nearly_right_messages_do_no_harm() {
+    for seed in 0..20 {
+        fuzz(seed, 5_000);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn nearly_right_messages_do_no_harm_at_length() {
+    for seed in 0..1_000 {
+        fuzz(seed, 50_000);
+    }
+}
