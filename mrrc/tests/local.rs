@@ -531,7 +531,8 @@ fn a_registrar_may_end_leases_and_report_changes_while_it_is_called_and_acquire_
 #[test]
 fn a_monitor_of_other_threads_is_refused() {
     struct Elsewhere;
-    impl mrrc::invalidation::Monitor for Elsewhere {
+    // SAFETY: it is refused, and never asked.
+    unsafe impl mrrc::invalidation::Monitor for Elsewhere {
         fn name(&self) -> &'static str {
             "elsewhere"
         }
