@@ -10,7 +10,7 @@
 pub(crate) mod budget;
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
 pub mod io_uring;
-mod mapped;
+pub(crate) mod mapped;
 pub mod model;
 
 pub use mapped::mapped;
