@@ -112,7 +112,7 @@ mod shim;
 pub use access::Access;
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease};
 
-pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment};
+pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment, Yielding};
 pub use local::{LocalCache, LocalLease};
 
 pub use config::{Config, ConfigError};

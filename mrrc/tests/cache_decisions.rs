@@ -76,6 +76,7 @@ impl Reference {
             return Vec::new();
         }
         let outcome = self.core.ask(&Ask { access, ..Ask::new(range) }, &mut self.marks).unwrap();
+        let yielding: Vec<_> = outcome.yielding().iter().map(|yielding| yielding.region).collect();
         let gaps: Vec<_> =
             outcome.segments().iter().copied().filter(|part| matches!(part, Segment::Gap { .. })).collect();
         for id in gaps.iter().filter_map(Segment::region) {
@@ -84,6 +85,10 @@ impl Reference {
             self.core.hold(id);
         }
         gaps.iter().filter_map(Segment::region).for_each(|id| _ = self.core.release(id));
+        // What they take the place of goes when they stand.
+        if !yielding.is_empty() {
+            _ = self.core.give_way(yielding);
+        }
         gaps.iter().map(Segment::range).collect()
     }
 
@@ -101,7 +106,8 @@ impl Reference {
 /// Runs both. `exact`: every hit reaches the core at once, as in a simulation.
 fn compare(policy: PolicyKind, steps: &[Step], exact: bool) -> (Counters, Counters) {
     let config = Config { policy, max_regions: Some(CAPACITY), ..Config::new(CAPACITY) };
-    let core = config.build().unwrap();
+    let mut core = config.build().unwrap();
+    core.limit_hard();
     let exact = exact || core.scheme().matching == Matching::Exact;
     let marks = Marks { of: BTreeMap::new(), most: policy.build(&config).most_uses() };
     let mut reference = Reference { core, marks, hits: Counters::default(), exact };

@@ -14,7 +14,11 @@ use mrrc::{Access, AcquireError, Cache, Lease, PAGE};
 use std::io;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+
+#[path = "common/pins.rs"]
+mod pins;
+
+use pins::{comes_to, pinned, status};
 
 const CHILD: &str = "MRRCTEST_UNPRIVILEGED";
 
@@ -54,27 +58,6 @@ fn cache_over(entries: u32, slots: u32, pages: Option<u64>) -> Option<(IoUring, 
         None => builder,
     };
     Some((ring, builder.build().unwrap()))
-}
-
-fn status(name: &str) -> String {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
-}
-
-/// Pages that the kernel counts as pinned by this process.
-fn pinned() -> u64 {
-    status("VmPin").strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024 / PAGE
-}
-
-/// Older kernels unpin a little after a slot was cleared.
-#[track_caller]
-fn comes_to(pages: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while pinned() != pages && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(pinned(), pages, "pages pinned");
 }
 
 /// Pages of this process, small ones: a huge page would count as a whole.

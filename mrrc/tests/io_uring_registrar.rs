@@ -16,7 +16,11 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+
+#[path = "common/pins.rs"]
+mod pins;
+
+use pins::{comes_to, pinned, status};
 
 /// Set for the copy of this program that gives up its privileges.
 const CHILD: &str = "MRRC_TEST_UNPRIVILEGED";
@@ -64,27 +68,6 @@ fn table(slots: u32) -> Option<(IoUring, IoUringBuffers)> {
 }
 
 /// A line of `/proc/self/status`.
-fn status(name: &str) -> String {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
-}
-
-/// Pages that the kernel counts as pinned by this process.
-fn pinned() -> u64 {
-    status("VmPin").strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024 / PAGE
-}
-
-/// Older kernels unpin a little after a slot was cleared (6.1: up to a second).
-#[track_caller]
-fn comes_to(pages: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while pinned() != pages && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(pinned(), pages, "pages pinned");
-}
-
 /// Pages of this process, small ones: a huge page would count as a whole.
 struct Memory {
     address: *mut u8,

@@ -121,7 +121,12 @@ fn ask(core: &mut Core, range: PageRange, access: Access) -> Option<Vec<(mrrc::R
     let outcome = core.ask(&wish, &mut NobodyElse).ok()?;
     let region = |segment: &Segment| (segment.region().unwrap(), segment.range());
     let regions: Vec<_> = outcome.segments().iter().map(region).collect();
+    let yielding: Vec<_> = outcome.yielding().iter().map(|yielding| yielding.region).collect();
     regions.iter().for_each(|&(id, _)| core.hold(id));
+    // What was registered stands; what it takes the place of goes.
+    if !yielding.is_empty() {
+        core.give_way(yielding);
+    }
     Some(regions)
 }
 
@@ -144,6 +149,7 @@ proptest! {
         // The cache's default; a region has a page at least.
         let max_regions = Some(most_regions.unwrap_or(1 << 20).min(capacity));
         let mut core = Config { policy, max_regions, ..Config::new(capacity) }.build().unwrap();
+        core.limit_hard();
         let builder = LocalCache::builder(device.clone()).ignore_environment();
         let builder = builder.policy(policy).max_segments(max_segments.unwrap_or(usize::MAX));
         let cache = builder.build_local().unwrap();
@@ -531,7 +537,8 @@ fn a_registrar_may_end_leases_and_report_changes_while_it_is_called_and_acquire_
 #[test]
 fn a_monitor_of_other_threads_is_refused() {
     struct Elsewhere;
-    impl mrrc::invalidation::Monitor for Elsewhere {
+    // SAFETY: it is refused, and never asked.
+    unsafe impl mrrc::invalidation::Monitor for Elsewhere {
         fn name(&self) -> &'static str {
             "elsewhere"
         }

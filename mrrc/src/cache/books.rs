@@ -13,7 +13,7 @@ use super::arena::Memory;
 use super::barrier::Barrier;
 use super::records::Records;
 use super::slots::Blocks;
-use crate::core::{AllInUse, Core, Holders, Leaving};
+use crate::core::{AllInUse, Core, Holders, Leaving, Yielding};
 use crate::invalidation::{Change, ChangeKind};
 use crate::policy::Need;
 use crate::range::PageRange;
@@ -26,6 +26,8 @@ use std::time::Instant;
 const CHANGES: usize = 64;
 /// Ranges that are barred at a time; more become their hull.
 const BARRED: usize = 64;
+/// Marks that are handed to the core at a time: the lock is held meanwhile.
+const MARKS: usize = 4096;
 /// Regions whose marks share a sign that there are some.
 pub(super) const GROUP: usize = 64;
 
@@ -37,6 +39,8 @@ pub(super) enum Entry {
     Pending {
         ticket: u64,
         stale: bool,
+        /// The thread that registers it: see `who.rs`.
+        owner: u32,
     },
     /// Registered. Stale: look-ups must not find it.
     Standing {
@@ -164,7 +168,11 @@ pub(super) struct Books<T> {
     pub(super) to_unmap: Vec<Orphan>,
     /// The cache is gone: nothing new is registered.
     pub(super) closed: bool,
-    pub(super) next_ticket: u64,
+    next_ticket: u64,
+    /// Regions that stand until something else has their place. Look-ups do not find them, and they may come back.
+    yielding: Vec<RegionId>,
+    /// The group whose marks are handed over next.
+    next_group: usize,
     pub(super) tally: Tally,
     /// What the core let go and was not collected yet. Empty between calls.
     leaving: Vec<RegionId>,
@@ -216,6 +224,8 @@ impl<T> Books<T> {
             to_unmap: Vec::new(),
             closed: false,
             next_ticket: 0,
+            yielding: Vec::new(),
+            next_group: 0,
             tally: Tally::default(),
             leaving: Vec::new(),
             names: Vec::new(),
@@ -226,6 +236,57 @@ impl<T> Books<T> {
     /// Sets room aside with the registrar, if there is as much.
     pub(super) fn reserve(&mut self, amount: Amount, limit: Amount) -> bool {
         self.tally.reserve(&mut self.registered, amount, limit)
+    }
+
+    pub(super) fn new_ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// What the core's last answer replaces, for who asked to end it.
+    pub(super) fn note_yielding(&mut self, desk: Desk<'_, T>, noted: &mut impl Extend<Yielding>) {
+        for nth in 0..self.core.outcome().yielding().len() {
+            let yielding = self.core.outcome().yielding()[nth];
+            match self.entry(yielding.region) {
+                Entry::Standing { .. } => {
+                    self.yielding.push(yielding.region);
+                    noted.extend([yielding]);
+                }
+                // Another request's own until it is registered; that ends there.
+                _ => self.give_way(desk, [yielding.region]),
+            }
+        }
+    }
+
+    /// Whether it was replaced or not: what can come back does. Sure: no change is under way that is not in the books.
+    pub(super) fn end_yielding(
+        &mut self,
+        desk: Desk<'_, T>,
+        yielding: impl ExactSizeIterator<Item = Yielding>,
+        sure: bool,
+    ) {
+        if yielding.len() == 0 {
+            return;
+        }
+        let mut gone = Vec::with_capacity(yielding.len());
+        for yielding in yielding {
+            let id = yielding.region;
+            self.yielding.retain(|&other| other != id);
+            let stands = matches!(self.entry(id), Entry::Standing { stale: false, .. });
+            if sure && stands && self.core.come_back(yielding) {
+                desk.records[id].show();
+            } else {
+                gone.push(id);
+            }
+        }
+        self.give_way(desk, gone);
+    }
+
+    /// What took the place of these stands, or they leave without.
+    fn give_way(&mut self, desk: Desk<'_, T>, regions: impl IntoIterator<Item = RegionId>) {
+        let Self { core, leaving, .. } = self;
+        append(core.give_way(regions).batches(), leaving);
+        self.collect(desk);
     }
 
     pub(super) fn entry(&self, id: RegionId) -> Entry {
@@ -241,8 +302,8 @@ impl<T> Books<T> {
 
     /// The core, and those whom it has to ask.
     pub(super) fn parts<'a>(&'a mut self, desk: Desk<'a, T>) -> (&'a mut Core, Leases<'a, T>) {
-        let Self { core, entries, lent, names, tally, .. } = self;
-        (core, Leases { desk, entries, lent, names, tally })
+        let Self { core, entries, lent, names, tally, next_group, .. } = self;
+        (core, Leases { desk, entries, lent, names, tally, next_group })
     }
 
     /// Takes the registrations of what the core let go in the request that it just answered.
@@ -306,7 +367,7 @@ impl<T> Books<T> {
     /// Hides what is in the range. Allocates and frees nothing: monitors do this.
     pub(super) fn mark_stale(&mut self, desk: Desk<'_, T>, range: PageRange) {
         let entries = &mut self.entries;
-        self.core.for_each_overlap(range, |id| {
+        let mut mark = |id: RegionId| {
             if let Some(entry) = entries.get_mut(id.index()) {
                 match entry {
                     Entry::Vacant => {}
@@ -317,7 +378,9 @@ impl<T> Books<T> {
                     }
                 }
             }
-        });
+        };
+        self.core.for_each_overlap(range, &mut mark);
+        self.yielding.iter().copied().filter(|&id| desk.records[id].range().overlaps(range)).for_each(mark);
     }
 
     /// A monitor's change: hidden at once, dealt with by the next one who has the lock. Allocates nothing.
@@ -376,10 +439,10 @@ impl<T> Books<T> {
         if self.going > 0 {
             return;
         }
-        let Self { orphans, to_unmap, lent, parked, .. } = self;
+        let Self { orphans, to_unmap, lent, parked, yielding, .. } = self;
         let has = |orphan: &Orphan| {
             let pages = orphan.memory.pages();
-            lent.iter().any(|&id| desk.records[id].range().overlaps(pages))
+            lent.iter().chain(&*yielding).any(|&id| desk.records[id].range().overlaps(pages))
                 || parked.iter().any(|registered| registered.range.overlaps(pages))
         };
         to_unmap.extend(orphans.extract_if(.., |orphan| !has(orphan)));
@@ -443,6 +506,7 @@ pub(super) struct Leases<'a, T> {
     lent: &'a mut Vec<RegionId>,
     names: &'a mut Vec<u32>,
     tally: &'a mut Tally,
+    next_group: &'a mut usize,
 }
 
 impl<T> Leases<'_, T> {
@@ -495,10 +559,20 @@ impl<T> Holders for Leases<'_, T> {
         }
     }
 
+    /// In the order of their names, at most so many that the lock is held for a moment only: the next time goes on
+    /// where this one ended, and begins anew when it has come to the end.
     fn touched(&mut self, touched: &mut Vec<RegionId>) {
         let groups = self.entries.len().div_ceil(GROUP);
-        for (group, sign) in self.desk.signs.iter().enumerate().take(groups) {
-            if sign.load(Ordering::Relaxed) == 0 || sign.swap(0, Ordering::Acquire) == 0 {
+        let first = std::mem::take(self.next_group);
+        for (group, sign) in self.desk.signs.iter().enumerate().take(groups).skip(first) {
+            if sign.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            if touched.len() >= MARKS {
+                *self.next_group = group;
+                return;
+            }
+            if sign.swap(0, Ordering::Acquire) == 0 {
                 continue;
             }
             let first = group * GROUP;

@@ -6,7 +6,9 @@
 
 use super::barrier::Barrier;
 use super::books::Amount;
-use super::shared::{Listener, Shared, Terms};
+use super::listener::Listener;
+use super::shared::Shared;
+use super::terms::Terms;
 use super::times::Times;
 use super::{Cache, environment, leave};
 use crate::LocalCache;

@@ -3,7 +3,8 @@
 //! A lease that ends only empties its slot. Somebody looks later: the next request that lacks room,
 //! `reap`, or the *background*, a thread that every cache with a monitor has and others may have. It
 //! deregisters what left, looks after leases of regions that were struck out, and keeps some room free if it is asked
-//! to ([`Builder::headroom`](super::Builder::headroom)), so that misses seldom wait for a deregistration.
+//! to ([`Builder::headroom`](super::Builder::headroom)), so that misses seldom wait for a deregistration. What could not be
+//! deregistered it tries again, at intervals that grow from 50 ms to 30 s.
 //!
 //! [`Cache::reap`]: crate::Cache::reap
 
@@ -23,6 +24,9 @@ use std::time::{Duration, Instant};
 /// Between two looks at leases whose regions are to go.
 const WATCHFUL: Duration = Duration::from_millis(2);
 const IDLE: Duration = Duration::from_millis(500);
+/// The shortest and longest time after which the background tries again what could not be deregistered.
+const RETRY: Duration = Duration::from_millis(50);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// How often a registrar is asked to take what it refused when the cache is gone.
 const REFUSALS: u32 = 20;
 const ORPHANS_LONGEST: Duration = Duration::from_millis(100);
@@ -32,6 +36,44 @@ impl<T> Books<T> {
     pub(super) fn unpark(&mut self) {
         let Self { limbo, parked, .. } = self;
         limbo.append(parked);
+    }
+}
+
+/// When the background tries parked regions again: after a time that doubles as long as it fails.
+struct Retry {
+    pause: Duration,
+    due: Option<Instant>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { pause: RETRY, due: None }
+    }
+}
+
+impl Retry {
+    /// Whether it is time. Asked at each round, whether anything is parked or not.
+    fn is_due(&mut self, any: bool) -> bool {
+        if !any {
+            *self = Self::default();
+            return false;
+        }
+        let now = Instant::now();
+        let due = *self.due.get_or_insert(now + self.pause) <= now;
+        if due {
+            self.pause = (self.pause * 2).min(RETRY_LONGEST);
+            self.due = Some(now + self.pause);
+        }
+        due
+    }
+
+    /// How long the background sleeps if nobody wakes it.
+    fn longest(&self) -> Duration {
+        match self.due {
+            // Under a checker time does not pass.
+            Some(due) if !cfg!(any(loom, shuttle)) => IDLE.min(due.saturating_duration_since(Instant::now())),
+            _ => IDLE,
+        }
     }
 }
 
@@ -90,6 +132,7 @@ impl<R: Registrar> Shared<R> {
 
     /// The background's work, until it is told to stop.
     pub(super) fn tend(&self) {
+        let mut retry = Retry::default();
         loop {
             let mut books = match self.lock() {
                 Ok(books) => books,
@@ -108,12 +151,15 @@ impl<R: Registrar> Shared<R> {
                     books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
                 }
             }
+            if retry.is_due(!books.parked.is_empty()) {
+                books.unpark();
+            }
             if books.has_leavers() {
                 // A registrar that panics has its batch parked; the background lives on.
                 _ = std::panic::catch_unwind(AssertUnwindSafe(|| self.deregister_batch(books)));
                 continue;
             }
-            let longest = if books.lent.is_empty() { IDLE } else { WATCHFUL };
+            let longest = if books.lent.is_empty() { retry.longest() } else { WATCHFUL };
             if !crate::shim::wait(&self.work, books, longest) {
                 return;
             }

@@ -8,9 +8,10 @@
 //! only within one mapping, because a hole that is not mapped makes the registration fail. If it fails all the same, or
 //! finds no room, the buffers are acquired one by one.
 
+use super::acquire::Wish;
 use super::error::AcquireError;
 use super::lease::{Hold, Lease};
-use super::miss::{self, Acquiring, Wish};
+use super::miss::{self, Acquiring};
 use super::shared::Shared;
 use crate::access::Access;
 use crate::core::group_len;

@@ -9,18 +9,21 @@
 //! ```
 //!
 //! A request reserves all its gaps in one step or fails. It registers its own before it waits for others, and
-//! nobody waits for leases while a placeholder of his own stands, so two requests never wait for each other.
+//! nobody waits for leases while a placeholder of his own stands, so two requests never wait for each other. Nor does a
+//! thread wait for itself: what it has begun it registers once more. What nobody will find (the monitor does not watch it,
+//! it is just being discarded) is struck out before it is registered, so nobody waits for that either.
 //! Waits end by their time-outs. Whatever ends a request early takes back its placeholders, and their waiters
 //! plan for themselves.
 
+use super::acquire::Wish;
 use super::books::{Amount, Books, Entry};
 use super::error::{AcquireError, Unusable};
 use super::lease::{Hold, Lease, Segments};
-use super::shared::{Shared, Terms};
+use super::shared::Shared;
+use super::who;
 use crate::access::Access;
-use crate::core::{Ask, Segment, Sharing};
+use crate::core::{Ask, Segment, Sharing, Yielding};
 use crate::invalidation::Watch;
-use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::{Failure, Registered, Registrar};
@@ -34,41 +37,6 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(100);
 const LOOK_LONGEST: Duration = Duration::from_millis(5);
 
-/// What a request is about.
-#[derive(Clone, Copy)]
-pub(super) struct Wish {
-    pub(super) address: usize,
-    pub(super) length: usize,
-    /// The pages, rounded out to what the registrar registers.
-    pub(super) range: PageRange,
-    pub(super) access: Access,
-    /// Memory whose changes the caller answers for, so that no monitor is needed there.
-    pub(super) owned: Option<PageRange>,
-    /// Whose regions may serve it.
-    pub(super) sharing: Sharing,
-    /// Whether it has been counted as a request already.
-    pub(super) counted: bool,
-}
-
-impl Wish {
-    /// The rights are complete; the pages are rounded out here.
-    pub(super) fn new(terms: &Terms, address: usize, length: usize, access: Access) -> Result<Self, AcquireError> {
-        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(terms.unit);
-        Ok(Self { address, length, range, access, owned: None, sharing: Sharing::All, counted: false })
-    }
-
-    /// Whether the caller answers for all of the range. A region can be larger than the request: its neighbours may
-    /// be merged with it, and they may lie elsewhere.
-    fn answers_for(&self, range: PageRange) -> bool {
-        self.owned.is_some_and(|owned| owned.contains(range))
-    }
-
-    /// Whether the monitor is asked about the range. What nobody will find needs no watching.
-    fn needs_watching(&self, range: PageRange) -> bool {
-        self.sharing != Sharing::Nothing && !self.answers_for(range)
-    }
-}
-
 /// A gap that this request registers.
 struct Placeholder {
     id: RegionId,
@@ -76,6 +44,11 @@ struct Placeholder {
     access: Access,
     /// Whether pages there were being discarded when this was planned.
     barred: bool,
+    /// Whether it is for this request alone, so that nobody finds it and nobody waits for it.
+    lone: bool,
+    /// What the monitor said, and whether it is to be told when the region goes.
+    watch: Watch,
+    watched: bool,
 }
 
 /// A part that another request registers.
@@ -83,6 +56,8 @@ struct Awaited {
     id: RegionId,
     ticket: u64,
     range: PageRange,
+    /// Whether this very thread registers it, in a call further up: nobody waits for himself.
+    own: bool,
 }
 
 /// Memory that is being acquired: what is registered already can be used while the rest is.
@@ -99,23 +74,18 @@ pub struct Acquiring<'cache, R: Registrar> {
     past: SmallVec<[Hold; 1]>,
     mine: SmallVec<[Placeholder; 2]>,
     awaited: SmallVec<[Awaited; 1]>,
+    /// What the gaps take the place of, until they have.
+    yielding: SmallVec<[Yielding; 1]>,
     /// Room that was reserved with the registrar and not used yet.
     reserved: Amount,
     /// Attempts that are not in the books yet.
     attempts: u64,
     /// Registered, and not in the books yet. Whatever happens it is not lost: a registrar or a monitor can panic.
-    made: SmallVec<[Made<R::Registration>; 1]>,
-    /// Watched, and not registered yet.
-    watched: Option<PageRange>,
+    /// Of `mine`, the first.
+    made: SmallVec<[Registered<R::Registration>; 1]>,
 }
 
-/// A gap that was registered.
-struct Made<T> {
-    registered: Registered<T>,
-    watch: Watch,
-    /// Whether the monitor is to be told when it goes.
-    watched: bool,
-}
+mod register;
 
 type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 
@@ -130,10 +100,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             past: SmallVec::new(),
             mine: SmallVec::new(),
             awaited: SmallVec::new(),
+            yielding: SmallVec::new(),
             reserved: Amount::default(),
             attempts: 0,
             made: SmallVec::new(),
-            watched: None,
         }
     }
 
@@ -146,7 +116,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         if wish.access.is_remote() {
             shared.has_remote.store(true, Ordering::Relaxed);
         }
-        self.plan(wish.range, wish.counted, members)
+        self.plan(wish.range, wish.counted, members, wish.sharing)
     }
 
     /// What is registered already, in the order of its addresses. Nothing in a forked child.
@@ -195,13 +165,16 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         loop {
             self.register_mine()?;
             if let Some(awaited) = self.awaited.pop() {
-                self.wait_for(&awaited)?;
+                let sharing = if awaited.own { Sharing::Nothing } else { self.wish.sharing };
+                if !awaited.own {
+                    self.wait_for(&awaited)?;
+                }
                 // Planned again whatever became of it: it may have failed, or gone already.
-                self.plan(awaited.range, true, &[])?;
+                self.plan(awaited.range, true, &[], sharing)?;
             } else if self.holds.len() > self.shared.terms.max_segments {
                 // What took the place of one that was waited for is more than one. What was shown as ready stays held.
                 self.past.extend(self.holds.drain(..));
-                self.plan(self.wish.range, true, &[])?;
+                self.plan(self.wish.range, true, &[], self.wish.sharing)?;
             } else {
                 return Ok(());
             }
@@ -218,10 +191,16 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Finds out what there is of the range, holds that, and reserves the rest.
-    fn plan(&mut self, range: PageRange, again: bool, members: &[PageRange]) -> Result<(), AcquireError> {
+    fn plan(
+        &mut self,
+        range: PageRange,
+        again: bool,
+        members: &[PageRange],
+        sharing: Sharing,
+    ) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
-        let Wish { access, sharing, .. } = self.wish;
+        let access = self.wish.access;
         let mut ask = Ask { range, access, max_segments: shared.terms.max_segments, again, sharing };
         let mut nap = LOOK;
         let mut probed = false;
@@ -230,17 +209,21 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             if books.closed {
                 return Err(Unusable::Closed.into());
             }
-            let limit = shared.terms.capacity;
-            let crowded =
-                books.core.used_pages() + range.pages() > limit.pages || books.core.used_regions() >= limit.regions;
-            if crowded {
+            if books.core.may_evict_for(&ask) {
                 books.sweep(desk);
                 if !probed {
                     // Somebody may have to leave for this: not for an address that cannot be registered.
                     probed = true;
                     drop(books);
-                    self.probe(range)?;
+                    let refused = shared.registrar.probe(range, access);
                     books = shared.lock()?;
+                    if let Err(source) = refused
+                        && books.core.refuse_missing(&ask, members)
+                    {
+                        self.attempts += 1;
+                        let registrar = shared.registrar.name();
+                        return Err(AcquireError::Register { range, access, registrar, attempts: 1, source });
+                    }
                 }
             }
             let (core, mut leases) = books.parts(desk);
@@ -276,14 +259,18 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         for &segment in books.core.outcome().segments() {
             match segment {
                 Segment::Ready { region: id, range } => match books.entries[id.index()] {
-                    Entry::Pending { ticket, .. } => self.awaited.push(Awaited { id, ticket, range }),
+                    Entry::Pending { ticket, owner, .. } => {
+                        self.awaited.push(Awaited { id, ticket, range, own: owner == who::am_i() });
+                    }
                     _ => self.holds.push(Hold::new(id, shared.grip(id))),
                 },
                 Segment::Gap { region: Some(id), range, access } => {
                     // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
                     // here on makes the placeholder stale.
                     let barred = books.is_changing(range) || !self.wish.answers_for(range) && books.is_barred(range);
-                    self.mine.push(Placeholder { id, range, access, barred });
+                    let lone = barred || !shared.terms.caches || !books.core.is_cached(id);
+                    let watch = Watch::Watched;
+                    self.mine.push(Placeholder { id, range, access, barred, lone, watch, watched: false });
                 }
                 Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
@@ -292,10 +279,13 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         for placeholder in &self.mine {
             amount.add(placeholder.range.pages());
             books.core.hold(placeholder.id);
-            let ticket = books.next_ticket;
-            books.next_ticket += 1;
-            books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false });
+            let ticket = books.new_ticket();
+            books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false, owner: who::am_i() });
+            if placeholder.lone {
+                books.core.withdraw(placeholder.id);
+            }
         }
+        books.note_yielding(desk, &mut self.yielding);
         if shared.terms.background
             && shared.terms.capacity.pages.saturating_sub(books.registered.pages) < shared.terms.headroom
         {
@@ -306,146 +296,6 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             self.reserved = amount;
         }
         Ok(())
-    }
-
-    /// Asks the registrar whether the range can be registered at all.
-    fn probe(&mut self, range: PageRange) -> Result<(), AcquireError> {
-        let shared = self.shared;
-        let access = self.wish.access;
-        let Err(source) = shared.registrar.probe(range, access) else { return Ok(()) };
-        self.attempts += 1;
-        Err(AcquireError::Register { range, access, registrar: shared.registrar.name(), attempts: 1, source })
-    }
-
-    /// Registers this request's gaps until one fails. Those registered before it stay cached.
-    fn register_mine(&mut self) -> Result<(), AcquireError> {
-        if self.mine.is_empty() {
-            return Ok(());
-        }
-        // The room may have been reserved by the parent of this process.
-        if self.shared.gate.is_forked() {
-            return Err(Unusable::Forked.into());
-        }
-        if self.reserved == Amount::default() {
-            self.make_way()?;
-        }
-        let mut result = Ok(());
-        for next in 0..self.mine.len() {
-            let Placeholder { range, access, .. } = self.mine[next];
-            let watch = self.watch(range);
-            result = self.register(range, access, watch);
-            if result.is_err() {
-                break;
-            }
-        }
-        self.unwatch();
-        self.publish()?;
-        result
-    }
-
-    /// Whether changes of the range will be heard of.
-    fn watch(&mut self, range: PageRange) -> Watch {
-        if !self.wish.needs_watching(range) {
-            return Watch::Watched;
-        }
-        let watch = self.shared.monitor.watch(range);
-        self.watched = (watch == Watch::Watched).then_some(range);
-        watch
-    }
-
-    /// What is not registered after all need not be watched. Never with a lock held.
-    fn unwatch(&mut self) {
-        if let Some(range) = self.watched.take() {
-            self.shared.monitor.unwatch(range);
-        }
-    }
-
-    /// Deregisters what has left until there is room for this request's gaps, and reserves that.
-    fn make_way(&mut self) -> Result<(), AcquireError> {
-        let shared = self.shared;
-        let limit = shared.terms.capacity;
-        let mut amount = Amount::default();
-        self.mine.iter().for_each(|placeholder| amount.add(placeholder.range.pages()));
-        let mut retried = false;
-        let mut books = shared.lock()?;
-        loop {
-            if !shared.terms.background && books.has_leavers() {
-                books = shared.deregister_limbo(books)?;
-            } else if books.reserve(amount, limit) {
-                self.reserved = amount;
-                return Ok(());
-            } else if !books.limbo.is_empty() {
-                books = shared.deregister_limbo(books)?;
-            } else if books.going > 0 {
-                // Somebody is deregistering just now.
-                books = self.wait(books)?;
-            } else if !retried && !books.parked.is_empty() {
-                retried = true;
-                books.unpark();
-            } else {
-                // What could not be deregistered takes the room.
-                let Amount { pages, regions } = Amount::of(&books.parked);
-                if regions > 0 {
-                    return Err(AcquireError::NotTakenBack { range: self.wish.range, pages, regions });
-                }
-                let source = books.registered.no_room(self.wish.range, amount, limit);
-                return Err(AcquireError::AllInUse { source, waited: self.waited_for_room });
-            }
-        }
-    }
-
-    /// Registers one gap; where the system is out of something, makes room and tries again.
-    fn register(&mut self, range: PageRange, access: Access, watch: Watch) -> Result<(), AcquireError> {
-        let shared = self.shared;
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            // Counted before: the registrar may panic.
-            self.attempts += 1;
-            let begun = shared.times.as_ref().map(|_| Instant::now());
-            let result = shared.registrar.register(range, access);
-            if let (Some(times), Some(begun)) = (&shared.times, begun) {
-                times.registered(begun.elapsed());
-            }
-            let source = match result {
-                Ok(registration) => {
-                    self.reserved.take(Amount { pages: range.pages(), regions: 1 });
-                    let watched = self.watched.take().is_some();
-                    let registered = Registered { range, access, registration };
-                    self.made.push(Made { registered, watch, watched });
-                    return Ok(());
-                }
-                Err(source) => source,
-            };
-            let last = Failure::of(&source) == Failure::Refused || attempts > shared.terms.retries;
-            if last || !self.free_some(range, attempts)? {
-                let registrar = shared.registrar.name();
-                return Err(AcquireError::Register { range, access, registrar, attempts, source });
-            }
-        }
-    }
-
-    /// The system is out of something: evicts and deregisters a batch. False if nothing could be freed.
-    fn free_some(&self, range: PageRange, attempts: u32) -> Result<bool, Unusable> {
-        let shared = self.shared;
-        let desk = shared.desk();
-        let mut books = shared.lock()?;
-        books.sweep(desk);
-        // More each time: what the system counts need not be what we count.
-        let pages = range.pages() << attempts.min(16);
-        books.evict(desk, Need { pages, regions: 1 });
-        if !books.limbo.is_empty() {
-            books.tally.retries += 1;
-            drop(shared.deregister_limbo(books)?);
-            return Ok(true);
-        }
-        // Somebody else may be freeing what is missing.
-        let freeing = books.going > 0;
-        if freeing {
-            books.tally.retries += 1;
-            drop(shared.wait(books, shared.terms.patience)?);
-        }
-        Ok(freeing)
     }
 
     /// Puts what was registered in the place of the placeholders, and takes back those that were not.
@@ -461,17 +311,17 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         };
         self.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
-        for (made, Placeholder { id, barred, .. }) in std::mem::take(&mut self.made).into_iter().zip(&mut placeholders)
-        {
-            let Made { registered: Registered { range, access, registration }, watch, watched } = made;
+        let made = std::mem::take(&mut self.made);
+        for (Registered { range, access, registration }, placeholder) in made.into_iter().zip(&mut placeholders) {
+            let Placeholder { id, barred, lone, watched, .. } = placeholder;
             let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
             // Not cached any more: merged into another region meanwhile.
-            let stale = stale || !sure || !books.core.is_cached(id);
-            let alone = self.wish.sharing == Sharing::Nothing;
-            let cached = !stale && !barred && watch == Watch::Watched && shared.terms.caches;
-            books.tally.overtaken += u64::from(stale && !alone);
-            books.tally.barred += u64::from(barred && !stale);
-            books.tally.unwatched += u64::from(alone || watch != Watch::Watched);
+            let stale = !lone && (stale || !sure || !books.core.is_cached(id));
+            let cached = !lone && !stale;
+            books.tally.overtaken += u64::from(stale);
+            books.tally.barred += u64::from(barred);
+            let aside = lone && shared.terms.caches && !barred;
+            books.tally.unwatched += u64::from(aside);
             books.set_entry(id, Entry::Standing { stale: !cached, watched });
             shared.records[id].fill(range, access, registration);
             self.holds.push(Hold::new(id, shared.grip(id)));
@@ -488,6 +338,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.set_entry(id, Entry::Vacant);
             books.core.abandon(id);
         }
+        books.end_yielding(shared.desk(), self.yielding.drain(..), sure);
         let waiting = std::mem::take(&mut books.waiting);
         drop(books);
         if waiting > 0 {
@@ -512,13 +363,16 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Ok(())
     }
 
-    /// Waits for the progress of others, as long as the patience of the whole request lasts.
-    fn wait(&mut self, books: Lock<'cache, R>) -> Result<Lock<'cache, R>, AcquireError> {
+    /// How much longer this request waits for others, or works for them.
+    fn patience_left(&self) -> Result<Duration, AcquireError> {
         let waited = self.waited_for_others;
         let left = self.shared.terms.patience.saturating_sub(waited);
-        if left.is_zero() {
-            return Err(AcquireError::TimedOut { range: self.wish.range, waited });
-        }
+        if left.is_zero() { Err(AcquireError::TimedOut { range: self.wish.range, waited }) } else { Ok(left) }
+    }
+
+    /// Waits for the progress of others, as long as the patience of the whole request lasts.
+    fn wait(&mut self, books: Lock<'cache, R>) -> Result<Lock<'cache, R>, AcquireError> {
+        let left = self.patience_left()?;
         let begun = Instant::now();
         let books = self.shared.wait(books, left)?;
         self.waited_for_others += begun.elapsed();
@@ -538,117 +392,31 @@ fn lease<R: Registrar>(shared: &Shared<R>, address: usize, length: usize, mut ho
     Lease::one(shared, address, length, first)
 }
 
-impl<R: Registrar> Shared<R> {
-    /// [`Cache::acquire`](crate::Cache::acquire), for memory whose changes the caller answers for or not.
-    #[inline(always)]
-    pub(super) fn acquire(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: Option<PageRange>,
-    ) -> Result<Lease<R>, AcquireError> {
-        if self.times.is_some() {
-            return self.acquire_timed(address, length, access, owned);
-        }
-        self.acquire_plain(address, length, access, owned)
-    }
-
-    #[inline(always)]
-    fn acquire_plain(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: Option<PageRange>,
-    ) -> Result<Lease<R>, AcquireError> {
-        let access = access.with_read();
-        if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
-            && let Some((id, grip)) = self.hit(range, access)
-        {
-            return Ok(Lease::one(self, address, length, Hold::new(id, grip)));
-        }
-        // Boxed and unboxed, so that the usual answer is not built in memory that the slow path may write to.
-        self.acquire_slowly(address, length, access, owned).map_err(|error| *error)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn acquire_timed(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: Option<PageRange>,
-    ) -> Result<Lease<R>, AcquireError> {
-        let begun = Instant::now();
-        let result = self.acquire_plain(address, length, access, owned);
-        // Not in a forked child: a histogram's lock may have been held at the fork.
-        if let Some(times) = &self.times
-            && !self.gate.is_forked()
-        {
-            let on_stack = 0_u8;
-            times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
-        }
-        result
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn acquire_slowly(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: Option<PageRange>,
-    ) -> Result<Lease<R>, Box<AcquireError>> {
-        let wish = Wish::new(&self.terms, address, length, access)?;
-        Ok(self.grant(Wish { owned, ..wish })?)
-    }
-
-    /// Memory that is registered by itself, for one lease.
-    #[cold]
-    pub(super) fn acquire_aside(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: PageRange,
-    ) -> Result<Lease<R>, AcquireError> {
-        let wish = Wish::new(&self.terms, address, length, access.with_read())?;
-        self.grant(Wish { owned: Some(owned), sharing: Sharing::Nothing, counted: true, ..wish })
-    }
-
-    /// The locked path.
-    pub(super) fn grant(&self, wish: Wish) -> Result<Lease<R>, AcquireError> {
-        let mut acquiring = Acquiring::new(self, wish);
-        acquiring.start(&[])?;
-        acquiring.complete()
-    }
-}
-
 impl<R: Registrar> Drop for Acquiring<'_, R> {
     /// Takes back what is not registered, and lets go of the rest. In a child of a fork there is nothing to do: its
     /// books are never used again.
     fn drop(&mut self) {
         self.let_go();
         self.unwatch();
-        let untouched = self.mine.is_empty() && self.made.is_empty() && self.attempts == 0;
+        let untouched = self.mine.is_empty() && self.yielding.is_empty() && self.attempts == 0;
         if untouched && self.reserved == Amount::default() {
             return;
         }
-        if let Ok((mut books, _)) = self.shared.lock_now() {
+        if let Ok((mut books, sure)) = self.shared.lock_now() {
             self.give_back(&mut books);
-            for Placeholder { id, .. } in self.mine.drain(..) {
+            let mut made = self.made.drain(..);
+            for Placeholder { id, watched, .. } in self.mine.drain(..) {
                 books.set_entry(id, Entry::Vacant);
                 books.core.abandon(id);
-            }
-            for Made { registered, watched, .. } in self.made.drain(..) {
-                if watched {
-                    books.to_unwatch.push(registered.range);
+                // A registrar or a monitor panicked: what was registered goes.
+                if let Some(registered) = made.next() {
+                    if watched {
+                        books.to_unwatch.push(registered.range);
+                    }
+                    books.limbo.push(registered);
                 }
-                books.limbo.push(registered);
             }
+            books.end_yielding(self.shared.desk(), self.yielding.drain(..), sure);
             drop(books);
             self.shared.progress.notify_all();
         } else {

@@ -10,16 +10,18 @@
 //! | --- | --- |
 //! | `hit.rs` | the path of a hit, and why it never gets what is going |
 //! | `slots.rs`, `records.rs`, `barrier.rs`, `gate.rs` | what that path is made of |
-//! | `miss.rs` | the locked path: placeholders, waiting, failing |
+//! | `acquire.rs` | the entry of every request |
+//! | `miss.rs`, `miss/register.rs` | the locked path: placeholders and waiting; registering and failing |
 //! | `leave.rs` | deregistration, the background, the end of a cache |
 //! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
+//! | `who.rs` | which thread it is |
 //! | `lease.rs` | what the caller gets |
 //! | `arena.rs`, `scope.rs` | the safe ways in |
 //! | `list.rs` | several buffers at once |
-//! | `changing.rs` | changes that the program tells of |
+//! | `changing.rs`, `listener.rs` | changes that the program tells of, and those that a monitor does |
 //! | `explain.rs` | why a request would hit or miss |
 //! | `orders.rs` | the lock-free pieces under loom |
-//! | `builder.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
+//! | `builder.rs`, `terms.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
 //!
 //! # Ways in
 //!
@@ -41,6 +43,7 @@ use crate::range::PageRange;
 use crate::registrar::Registrar;
 use std::sync::Arc;
 
+mod acquire;
 mod arena;
 mod barrier;
 mod books;
@@ -54,6 +57,7 @@ mod hit;
 mod lease;
 mod leave;
 mod list;
+mod listener;
 mod miss;
 #[cfg(all(test, loom))]
 mod orders;
@@ -62,7 +66,9 @@ mod scope;
 mod shared;
 mod slots;
 mod stats;
+mod terms;
 mod times;
+mod who;
 
 pub use arena::{Arena, ArenaError, OutsideArena};
 pub use barrier::Barrier;
@@ -78,9 +84,9 @@ pub use times::Latencies;
 pub(crate) use books::{Amount, Tally};
 pub(crate) use gate::Gate;
 pub(crate) use records::Records;
-pub(crate) use shared::Terms;
+pub(crate) use terms::Terms;
 
-use miss::Wish;
+use acquire::Wish;
 use shared::Shared;
 
 /// A cache of the registrations of one registrar.
@@ -126,7 +132,8 @@ impl<R: Registrar> Cache<R> {
     ///
     /// On a hit this takes no lock and makes no system call. On a miss it registers the pages that no region
     /// covers, after the eviction and deregistration of others where there is no room; other threads' hits and
-    /// misses go on meanwhile.
+    /// misses go on meanwhile. A region that gives way, to one with more rights or to a larger one, stands until that is
+    /// registered and comes back if it fails, if there is room for both; it counts against the limit so long.
     ///
     /// # Errors
     /// [`AcquireError`], one variant for each thing that can go wrong. Nothing is leased then; parts that were
@@ -156,7 +163,8 @@ impl<R: Registrar> Cache<R> {
 
     /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
     /// [`Acquiring::finish`] registers the rest. So a transfer of the first parts overlaps the registration of the
-    /// others.
+    /// others. Other threads that need what is begun wait for it, so finish soon; this thread does not: what it acquires
+    /// meanwhile of the same memory is registered a second time, for that lease only.
     ///
     /// # Errors
     /// As [`Cache::acquire`].

@@ -17,13 +17,12 @@
 //! is *dropped*; and `mem::forget`, a cycle of `Rc` or a thread that sleeps for good keep it from being dropped. The
 //! borrow ends all the same, and a device may go on writing into what is now another's memory.
 
+use super::acquire::Wish;
 use super::error::AcquireError;
 use super::lease::{Hold, Lease};
-use super::miss::Wish;
 use super::shared::Shared;
 use crate::access::Access;
 use crate::core::Sharing;
-use crate::range::PageRange;
 use crate::registrar::Registrar;
 
 /// Calls the closure with a lease of the memory, which the caller has borrowed for that time.
@@ -47,13 +46,13 @@ fn acquire<R: Registrar>(
     access: Access,
 ) -> Result<Lease<R>, AcquireError> {
     let sharing = if shared.terms.vouched { Sharing::OwnClass } else { Sharing::Nothing };
+    let wish = Wish { sharing, ..Wish::new(&shared.terms, address, length, access)? };
     if sharing == Sharing::OwnClass
-        && let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
-        && let Some((id, grip)) = shared.hit_own_class(range, access)
+        && let Some((id, grip)) = shared.hit_own_class(wish.range, access)
     {
         return Ok(Lease::one(shared, address, length, Hold::new(id, grip)));
     }
-    shared.grant(Wish { sharing, ..Wish::new(&shared.terms, address, length, access)? })
+    shared.grant(wish)
 }
 
 /// Takes out what was registered for the call alone.

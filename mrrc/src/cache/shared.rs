@@ -6,85 +6,27 @@
 //! come the locks of the slot list (`slots.rs`), after it.
 
 use super::barrier::Barrier;
-use super::books::{Amount, Books, Desk, GROUP};
-use super::error::{AcquireError, Unusable};
+use super::books::{Books, Desk, GROUP};
+use super::error::Unusable;
 use super::gate::Gate;
 use super::hit::{self, Grip};
 use super::records::{Record, Records};
 use super::slots::{self, Block, Blocks};
+use super::terms::Terms;
 use super::times::Times;
 use crate::access::Access;
 use crate::core::Core;
-use crate::cost::Linear;
 use crate::index::IndexReader;
+use crate::invalidation::Monitor;
 #[cfg(target_os = "linux")]
 use crate::invalidation::mappings::Mappings;
-use crate::invalidation::{Change, Monitor, Reports};
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
 use crate::shim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::shim::sync::{Condvar, Mutex, MutexGuard, TryLockError};
-use std::sync::{Arc, Weak};
+use crate::shim::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What a cache was built with.
-#[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    pub(crate) capacity: Amount,
-    pub(super) region_pages: u64,
-    /// Pages that ranges are rounded out to.
-    pub(crate) unit: u64,
-    pub(super) rights: Access,
-    /// How long a request waits for leases to end when everything is in use.
-    pub(super) room_wait: Duration,
-    /// How long a request waits for what another thread registers or deregisters.
-    pub(super) patience: Duration,
-    /// How often a registration is tried again when the system is out of something.
-    pub(crate) retries: u32,
-    pub(crate) max_segments: usize,
-    /// How long nothing is cached where pages were discarded.
-    pub(super) bar: Duration,
-    /// Whether somebody else deregisters what leaves.
-    pub(super) background: bool,
-    /// Pages that the background keeps free.
-    pub(super) headroom: u64,
-    /// Whether anything is kept at all.
-    pub(crate) caches: bool,
-    /// Whether the monitor finds changes out.
-    pub(super) vouched: bool,
-    /// Whether a region can serve several buffers of a list.
-    pub(super) groups: bool,
-    /// The largest share of a group's pages that nobody asked for.
-    pub(super) group_extra: f64,
-    pub(super) costs: Linear,
-}
-
-impl Terms {
-    /// Whether a request can be served at all.
-    pub(crate) fn check(&self, range: PageRange, asked: Access, registrar: &'static str) -> Result<(), AcquireError> {
-        let offered = self.rights;
-        if !offered.contains(asked) {
-            return Err(AcquireError::Rights { range, asked, offered, registrar });
-        }
-        match self.excess(range) {
-            Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
-            None => Ok(()),
-        }
-    }
-
-    /// What the request alone needs too much of: so much, the limit, and of what.
-    pub(super) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
-        let pages = range.pages();
-        let regions = if pages <= self.region_pages { 1 } else { pages.div_ceil(self.region_pages) };
-        let needs = [
-            (pages, self.capacity.pages, "pages"),
-            (regions, self.max_segments as u64, "segments"),
-            (regions, self.capacity.regions, "regions"),
-        ];
-        needs.into_iter().find(|(needed, limit, _)| needed > limit)
-    }
-}
 
 pub(super) struct Shared<R: Registrar> {
     // What a hit reads, and nobody writes.
@@ -99,11 +41,13 @@ pub(super) struct Shared<R: Registrar> {
     pub(super) signs: Box<[AtomicU32]>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) times: Option<Box<Times>>,
+    /// Whether latencies are recorded, or the device's pages are larger than ours.
+    pub(super) is_special: bool,
     // The rest.
     pub(super) registrar: R,
     pub(super) monitor: Box<dyn Monitor>,
     pub(super) terms: Terms,
-    books: Mutex<Books<R::Registration>>,
+    pub(super) books: Mutex<Books<R::Registration>>,
     /// A registration, a deregistration or a retirement is done.
     pub(super) progress: Condvar,
     /// There is something to deregister or to look at.
@@ -119,9 +63,6 @@ type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
-/// As good as for ever, and no more than a clock can hold.
-const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
 impl<R: Registrar> Shared<R> {
     pub(super) fn new(
         registrar: R,
@@ -144,6 +85,7 @@ impl<R: Registrar> Shared<R> {
             records: Records::new(regions)?,
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
             blocks: Blocks::new(),
+            is_special: times.is_some() || terms.unit > 1,
             times,
             registrar,
             monitor,
@@ -302,9 +244,24 @@ impl<R: Registrar> Shared<R> {
         false
     }
 
-    /// For requests that only regions for local use may serve.
+    /// For requests that only regions for local use may serve. `None` also where the thread has no free slot.
     pub(super) fn hit_own_class(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        self.hit_in(access.class(), range, access)
+        let id = self.readers[access.class()].candidate(range.start())?;
+        self.hit_of_class(id, range, access)
+    }
+
+    /// The name may be another region's by now, of another class: that is looked at when it is held.
+    fn hit_of_class(&self, id: RegionId, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+        let block = self.block()?;
+        let record = self.records.get(id)?;
+        let slot = block.free_slot()?;
+        let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
+        if record.access().class() != access.class() {
+            hit::let_go(slot);
+            return None;
+        }
+        self.note_hit(block, record, id, pages, range.pages());
+        Some((id, Grip::Slot(slot)))
     }
 
     /// Takes hold of a region that stands. Under the lock: nobody can retire it meanwhile.
@@ -318,37 +275,25 @@ impl<R: Registrar> Shared<R> {
     }
 }
 
-/// How a monitor knows the cache: without keeping it alive, for the cache owns its monitor.
-pub(super) struct Listener<R: Registrar>(pub(super) Weak<Shared<R>>);
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::invalidation::Explicit;
+    use crate::registrar::model::Dummy;
+    use crate::{Access, Cache, PAGE, PageRange};
 
-impl<R: Registrar> Reports for Listener<R> {
-    fn raise(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.gate.raise();
-        }
-    }
-
-    /// A change goes into the books at once if the lock is free.
-    fn apply(&self, changes: &[Change]) -> bool {
-        let Some(shared) = self.0.upgrade() else { return true };
-        let now = Instant::now();
-        let until = now.checked_add(shared.terms.bar).unwrap_or(now + FAR);
-        let mut books = match shared.books.try_lock() {
-            Ok(books) => books,
-            Err(TryLockError::WouldBlock) => return false,
-            // Nobody uses these books any more.
-            Err(TryLockError::Poisoned(_)) => return true,
-        };
-        changes.iter().for_each(|&change| books.note_change(shared.desk(), change, until));
-        drop(books);
-        // What leaves is deregistered by somebody who may allocate.
-        shared.work.notify_one();
-        true
-    }
-
-    fn lower(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.gate.lower();
-        }
+    #[test]
+    fn a_name_that_is_used_again_by_a_region_of_another_class_is_no_hit() {
+        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment().build().unwrap();
+        let (range, access) = (PageRange::new(16, 4).unwrap(), Access::LOCAL | Access::REMOTE_READ);
+        #[expect(unsafe_code, reason = "no transfer is made")]
+        // SAFETY: no transfer is made.
+        let lease = unsafe { cache.acquire((16 * PAGE) as *const u8, 4 * PAGE as usize, access) }.unwrap();
+        drop(lease);
+        let shared = &cache.shared;
+        let id = shared.readers[1].candidate(range.start()).unwrap();
+        // As if the index of the other class still named it.
+        assert!(shared.hit_of_class(id, range, Access::LOCAL).is_none());
+        assert_eq!((cache.counters().decisions.requests, cache.reap().unwrap().regions), (1, 0), "and is not counted");
+        assert_eq!(cache.flush().unwrap().regions, 1, "nor held");
     }
 }

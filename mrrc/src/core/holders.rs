@@ -15,7 +15,8 @@ pub struct Ask {
     /// The rights that every page needs.
     pub access: Access,
     /// The most segments that the answer may have: where there would be more, what it overlaps is replaced by
-    /// their hull, or, where that is too large, by the range asked for.
+    /// their hull, or, where that is too large, by the range asked for. Where one region cannot have the rights that
+    /// its pages have and need, the range is registered for this request alone, and all stays.
     pub max_segments: usize,
     /// Whether this request was made and counted before, and is planned again.
     pub again: bool,
@@ -53,7 +54,7 @@ pub trait Holders {
     fn stay(&mut self, regions: &[RegionId]);
 
     /// Appends the regions that were asked for without the core's knowledge since it was last told, each as
-    /// often as that happened, in a stated order. They move up before victims are chosen.
+    /// often as that happened, in a stated order; or some of them now and the rest the next time. They move up before victims are chosen.
     fn touched(&mut self, touched: &mut Vec<RegionId>) {
         let _ = touched;
     }

@@ -30,13 +30,14 @@ mod leases;
 mod outcome;
 mod plan;
 mod room;
+mod yielding;
 
 use crate::access::Access;
 use counters::SingleHits;
 pub use counters::{Cost, Counters};
 pub(crate) use group::group_len;
 pub use holders::{Ask, Holders, NobodyElse, Sharing};
-pub use outcome::{Found, Leavers, Leaving, Outcome, Segment};
+pub use outcome::{Found, Leavers, Leaving, Outcome, Segment, Yielding};
 use plan::Plan;
 use room::Proposals;
 
@@ -232,20 +233,24 @@ impl<P: Policy> Core<P> {
     /// # Errors
     /// [`AllInUse`] when everything that could make room is held.
     pub fn ask(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        let found = match ask.sharing {
-            Sharing::All => self.find_with(ask.range, ask.access),
-            Sharing::OwnClass => self
-                .find_in(ask.access.class(), ask.range)
-                .filter(|&id| self.regions.get(id).access().contains(ask.access)),
-            Sharing::Nothing => None,
-        };
-        let Some(id) = found else { return self.ask_missed(ask, holders) };
+        let Some(id) = self.find_for(ask) else { return self.ask_missed(ask, holders) };
         if !ask.again {
             self.single_hits.count(self.regions.pages(id) == ask.range.pages(), ask.range.pages());
         }
         self.touch(id);
         self.outcome.hit(self.found_as(id, ask.range), Segment::Ready { region: id, range: ask.range });
         Ok(&self.outcome)
+    }
+
+    #[inline]
+    fn find_for(&self, ask: &Ask) -> Option<RegionId> {
+        match ask.sharing {
+            Sharing::All => self.find_with(ask.range, ask.access),
+            Sharing::OwnClass => self
+                .find_in(ask.access.class(), ask.range)
+                .filter(|&id| self.regions.get(id).access().contains(ask.access)),
+            Sharing::Nothing => None,
+        }
     }
 
     fn found_as(&self, id: RegionId, asked: PageRange) -> Found {
@@ -278,13 +283,12 @@ impl<P: Policy> Core<P> {
 
     fn plan_and_execute(&mut self, ask: &Ask, plan: &mut Plan, holders: &mut impl Holders) -> Result<(), AllInUse> {
         if ask.sharing == Sharing::Nothing {
+            if !ask.again {
+                self.counters.missed(Found::Miss, 0, ask.range.pages());
+            }
             return self.register_aside(ask, plan, holders);
         }
-        let wanted = match self.scheme.granule {
-            Granule::Bucket(pages) => ask.range.rounded_out(pages),
-            Granule::Region | Granule::Page => ask.range,
-        };
-        let found = self.survey(ask, wanted, plan);
+        let found = self.survey(ask, self.wanted(ask), plan);
         if !ask.again {
             self.classify(ask.range, plan);
         }
@@ -300,7 +304,7 @@ impl<P: Policy> Core<P> {
         holders: &mut impl Holders,
     ) -> Result<(), AllInUse> {
         self.outcome.start(found);
-        if plan.pieces.is_empty() {
+        if plan.is_served() {
             self.add_segments(ask.range, plan, false);
             return Ok(());
         }
@@ -321,6 +325,9 @@ impl<P: Policy> Core<P> {
             }
             self.take_over(ask, plan);
         }
+        if plan.aside {
+            return self.register_aside(ask, plan, holders);
+        }
         let spans_more = self.hard_limit && plan.whole && plan.piece_total.pages > ask.range.pages();
         match self.make_room(ask.range, plan, holders) {
             Err(_) if spans_more => {
@@ -335,10 +342,11 @@ impl<P: Policy> Core<P> {
         Ok(())
     }
 
-    /// From now on the capacity is a hard limit: what does not fit beside the regions that it overlaps takes
-    /// their place, and everything that is registered is a region. A request of more pages than the capacity
-    /// must not be made then.
-    pub(crate) fn limit_hard(&mut self) {
+    /// From now on the capacity is a hard limit, as a cache needs it that registers: what does not fit beside the
+    /// regions that it overlaps takes their place, everything that is registered is a region, and what gives way
+    /// stands until its replacement does ([`Outcome::yielding`]). A request of more pages than the capacity must not be
+    /// made then.
+    pub fn limit_hard(&mut self) {
         self.hard_limit = true;
     }
 

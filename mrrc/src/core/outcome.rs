@@ -80,6 +80,15 @@ pub struct Leaving {
     pub range: PageRange,
 }
 
+/// A region whose place a gap is to take, and which stands until it has: see [`Outcome::yielding`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Yielding {
+    /// The region. It is held once for whoever registers the gap.
+    pub region: RegionId,
+    /// Whether it is short of rights, and not taken in by a larger one.
+    pub(super) short: bool,
+}
+
 /// What a request comes to. Act on it in this order: deregister each batch, register each gap.
 #[derive(Debug)]
 pub struct Outcome {
@@ -87,11 +96,18 @@ pub struct Outcome {
     bypass: bool,
     segments: Vec<Segment>,
     leaving: Leavers,
+    yielding: Vec<Yielding>,
 }
 
 impl Outcome {
     pub(super) fn new() -> Self {
-        Self { found: Found::Miss, bypass: false, segments: Vec::new(), leaving: Leavers::default() }
+        Self {
+            found: Found::Miss,
+            bypass: false,
+            segments: Vec::new(),
+            leaving: Leavers::default(),
+            yielding: Vec::new(),
+        }
     }
 
     /// The whole answer when one region serves the request. Nothing leaves then.
@@ -107,11 +123,16 @@ impl Outcome {
         self.bypass = false;
         self.segments.clear();
         self.leaving.clear();
+        self.yielding.clear();
     }
 
     #[inline]
     pub(super) fn push(&mut self, segment: Segment) {
         self.segments.push(segment);
+    }
+
+    pub(super) fn push_yielding(&mut self, yielding: Yielding) {
+        self.yielding.push(yielding);
     }
 
     pub(super) fn set_bypass(&mut self) {
@@ -146,6 +167,13 @@ impl Outcome {
             Segment::Gap { range, .. } => Some(*range),
             Segment::Ready { .. } => None,
         })
+    }
+
+    /// Under a [hard limit](super::Core::limit_hard): regions that look-ups find no longer, and that come back if
+    /// what takes their place cannot be registered. End each by [`Core::give_way`](super::Core::give_way) or
+    /// [`Core::come_back`](super::Core::come_back).
+    pub fn yielding(&self) -> &[Yielding] {
+        &self.yielding
     }
 
     /// What has to be deregistered first; each batch in one operation.

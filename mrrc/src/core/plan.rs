@@ -1,6 +1,6 @@
 //! What a request that is no hit comes to: overlaps, gaps, and whether they fit.
 
-use super::{Ask, Core, Found, Lookup, Total};
+use super::{Ask, Core, Found, Lookup, Sharing, Total};
 use crate::access::Access;
 use crate::coverage;
 use crate::policy::{Granule, Keeps, Need, Overlap, Policy};
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) piece_total: Total,
     /// Whether the pieces replace what they overlap whole.
     pub(super) whole: bool,
+    /// Whether one region cannot have what the pages have now and need: it is registered for the request alone.
+    pub(super) aside: bool,
 }
 
 /// What is registered as one region.
@@ -47,6 +49,12 @@ impl Plan {
         self.overlap_total = Total::default();
         self.piece_total = Total::default();
         self.whole = false;
+        self.aside = false;
+    }
+
+    /// Whether nothing is to be registered.
+    pub(super) fn is_served(&self) -> bool {
+        self.pieces.is_empty() && !self.aside
     }
 
     fn overlaps_any(&self) -> bool {
@@ -111,7 +119,7 @@ impl<P: Policy> Core<P> {
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
         self.cut_pieces(ask, plan);
-        let found = if plan.pieces.is_empty() { Found::Covered } else { Found::Partial };
+        let found = if plan.is_served() { Found::Covered } else { Found::Partial };
         plan.found = found;
         found
     }
@@ -139,9 +147,10 @@ impl<P: Policy> Core<P> {
     }
 
     fn cut_pieces(&self, ask: &Ask, plan: &mut Plan) {
-        if self.scheme.overlap != Overlap::Split && plan.overlaps_any() {
+        if self.scheme.overlap != Overlap::Split && plan.overlaps_any() && self.is_alike(ask, plan) {
             let range = if self.scheme.overlap == Overlap::Merge { self.hull(ask, plan) } else { ask.range };
-            // What one region cannot hold is split after all: merging it again and again is no use.
+            // What one region cannot hold is split after all: merging it again and again is no use. So is what has
+            // different rights: as one it would lose some, or gain what nobody asked for.
             if range.pages() <= self.max_region_pages {
                 return plan.replace_all(Piece { range, access: ask.access });
             }
@@ -152,20 +161,31 @@ impl<P: Policy> Core<P> {
         }
     }
 
-    /// The request with all that it overlaps, or alone where their rights differ: no page may gain one by its
-    /// neighbours' request.
+    /// Whether all that the request overlaps has the rights that it asks for, and no others.
+    fn is_alike(&self, ask: &Ask, plan: &Plan) -> bool {
+        plan.overlaps.iter().chain(&plan.replaced).all(|&id| self.regions.get(id).access() == ask.access)
+    }
+
+    /// The request with all that it overlaps.
     fn hull(&self, ask: &Ask, plan: &Plan) -> PageRange {
-        let overlaps = || plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
-        let alike = overlaps().all(|region| region.access() == ask.access);
-        let hull = || overlaps().fold(ask.range, |hull, region| hull.hull(region.range()));
-        if alike { hull() } else { ask.range }
+        let overlaps = plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
+        overlaps.fold(ask.range, |hull, region| hull.hull(region.range()))
+    }
+
+    /// The rights of all pages of a request that was split, if they are the same. One region can have no others: no
+    /// page may gain a right by its neighbours' request, or lose one that it had.
+    fn common_access(&self, ask: &Ask, plan: &Plan) -> Option<Access> {
+        let stay = plan.overlaps.iter().map(|&id| self.regions.get(id).access());
+        let mut all = plan.pieces.iter().map(|piece| piece.access).chain(stay);
+        let first = all.next().unwrap_or(ask.access);
+        all.all(|access| access == first).then_some(first)
     }
 
     /// Few pieces take the place of all that the request overlaps: one that spans it if it can be, or as few as the
     /// request takes.
     fn gather(&self, ask: &Ask, plan: &mut Plan) {
-        let range = self.hull(ask, plan);
-        if range.pages() <= self.max_region_pages.min(self.capacity) {
+        let range = if self.is_alike(ask, plan) { self.hull(ask, plan) } else { ask.range };
+        if range != ask.range && range.pages() <= self.max_region_pages.min(self.capacity) {
             plan.replace_all(Piece { range, access: ask.access });
         } else {
             self.take_over(ask, plan);
@@ -220,14 +240,90 @@ impl<P: Policy> Core<P> {
         }
     }
 
-    /// What does not fit beside the regions that it overlaps takes their place, where the limit is hard.
+    /// What does not fit beside the regions that it overlaps takes their place, where the limit is hard; where their
+    /// rights differ they stay, and it is registered for itself.
     pub(super) fn take_over(&self, ask: &Ask, plan: &mut Plan) {
-        plan.replace_all(Piece { range: ask.range, access: ask.access });
-        if ask.range.pages() > self.max_region_pages {
-            plan.pieces.clear();
-            let cut = ask.range.pieces(self.max_region_pages);
-            plan.pieces.extend(cut.map(|range| Piece { range, access: ask.access }));
-            plan.piece_total.regions = plan.pieces.len() as u64;
+        let Some(access) = self.common_access(ask, plan) else {
+            plan.aside = true;
+            return;
+        };
+        plan.replace_all(Piece { range: ask.range, access });
+        self.cut_whole(ask, plan, access);
+    }
+
+    /// The request alone, in as few pieces as it takes.
+    pub(super) fn cut_whole(&self, ask: &Ask, plan: &mut Plan, access: Access) {
+        plan.whole = true;
+        plan.pieces.clear();
+        plan.pieces.extend(ask.range.pieces(self.max_region_pages).map(|range| Piece { range, access }));
+        plan.piece_total = Total { pages: ask.range.pages(), regions: plan.pieces.len() as u64 };
+    }
+
+    /// The pages that are looked for: those asked for, rounded out to what the scheme registers.
+    pub(super) fn wanted(&self, ask: &Ask) -> PageRange {
+        match self.scheme.granule {
+            Granule::Bucket(pages) => ask.range.rounded_out(pages),
+            Granule::Region | Granule::Page => ask.range,
+        }
+    }
+
+    /// Whether somebody may have to leave before the request is served. A guess that is quickly made, and that says no
+    /// only where nobody has to.
+    pub(crate) fn may_evict_for(&self, ask: &Ask) -> bool {
+        let wanted = self.wanted(ask);
+        let longest = match self.scheme.granule {
+            Granule::Region => self.max_region_pages,
+            Granule::Page => 1,
+            Granule::Bucket(pages) => pages,
+        };
+        let fits = |pages: u64, regions: u64| {
+            self.used.pages + pages <= self.capacity && self.used.regions.saturating_add(regions) <= self.max_regions
+        };
+        let pieces = wanted.pages().div_ceil(longest);
+        if !fits(wanted.pages(), pieces) {
+            return true;
+        }
+        let merges = self.scheme.overlap == Overlap::Merge || ask.max_segments < usize::MAX;
+        if !merges && fits(wanted.pages(), wanted.pages()) {
+            return false;
+        }
+        // What it overlaps may be merged with it, or cut the gap between two pieces.
+        let (mut hull, mut overlaps) = (wanted, 0);
+        self.for_each_overlap(wanted, |id| {
+            hull = hull.hull(self.regions.get(id).range());
+            overlaps += 1;
+        });
+        !fits(if merges { hull.pages() } else { wanted.pages() }, pieces + overlaps)
+    }
+
+    /// The request is refused before it was planned, because what is missing of it cannot be registered. Counts it.
+    /// False, and nothing is counted, if nothing is missing.
+    pub(crate) fn refuse_missing(&mut self, ask: &Ask, members: &[PageRange]) -> bool {
+        let mut plan = std::mem::take(&mut self.plan);
+        self.peek(ask, &mut plan);
+        let missing = !plan.is_served();
+        if missing && !ask.again {
+            let whole = [ask.range];
+            for &range in if members.is_empty() { &whole[..] } else { members } {
+                self.peek(&Ask { range, ..*ask }, &mut plan);
+                self.classify(range, &plan);
+            }
+        }
+        self.plan = plan;
+        missing
+    }
+
+    /// As [`Core::survey`], and moves nothing.
+    fn peek(&self, ask: &Ask, plan: &mut Plan) {
+        plan.clear();
+        let wanted = self.wanted(ask);
+        if ask.sharing == Sharing::Nothing {
+            plan.found = Found::Miss;
+            plan.hit_pages = 0;
+            self.cut_whole(ask, plan, ask.access);
+        } else if self.find_for(ask).is_none() {
+            self.find_overlaps(ask, wanted, &mut plan.overlaps);
+            self.piece_together(ask, wanted, plan);
         }
     }
 
@@ -246,6 +342,12 @@ impl<P: Policy> Core<P> {
         let pages = self.used.pages - replaced.pages + plan.piece_total.pages;
         let regions = self.used.regions - replaced.regions + plan.piece_total.regions;
         Need { pages: pages.saturating_sub(self.capacity), regions: regions.saturating_sub(self.max_regions) }
+    }
+
+    /// Whether the pieces have room beside what they replace, and nobody has to leave.
+    pub(super) fn fits_beside(&self, plan: &Plan) -> bool {
+        self.used.pages + plan.piece_total.pages <= self.capacity
+            && self.used.regions + plan.piece_total.regions <= self.max_regions
     }
 
     /// What leaves at once because the request replaces it.

@@ -39,8 +39,9 @@ impl<P: Policy> Core<P> {
         let mut enough = need.pages <= can_leave.pages && need.regions <= can_leave.regions;
         if enough {
             // What is replaced is no candidate, and goes only when there is room for what replaces it.
+            let fits_beside = self.fits_beside(plan);
             plan.replaced.iter().for_each(|&id| self.step_aside(id));
-            enough = self.full(need, &plan.replaced, holders);
+            enough = self.full(need, plan, fits_beside, holders);
         }
         if enough {
             self.counters.upgraded += plan.short as u64;
@@ -82,16 +83,16 @@ impl<P: Policy> Core<P> {
                 pages: need.pages.min(self.used.pages - self.held.pages),
                 regions: need.regions.min(self.used.regions - self.held.regions),
             };
-            if free.is_met() || self.full(free, &[], holders) {
+            if free.is_met() || self.full(free, &Plan::default(), false, holders) {
                 break;
             }
         }
         self.outcome.leaving_mut()
     }
 
-    /// Runs of *full*: batches of victims leave until the need is met, and before them what is replaced; or nothing
-    /// does and all stays.
-    fn full(&mut self, mut need: Need, replaced: &[RegionId], holders: &mut impl Holders) -> bool {
+    /// Runs of *full*: batches of victims leave until the need is met, and before them what the plan replaces, if it has
+    /// no room beside that; or nothing does and all stays.
+    fn full(&mut self, mut need: Need, plan: &Plan, fits_beside: bool, holders: &mut impl Holders) -> bool {
         let mut proposals = std::mem::take(&mut self.proposals);
         proposals.regions.clear();
         proposals.ends.clear();
@@ -131,9 +132,7 @@ impl<P: Policy> Core<P> {
         }
         let enough = need.is_met();
         if enough {
-            for &id in replaced {
-                self.leave_now_or_later(id);
-            }
+            self.part_with(plan, fits_beside);
             let mut begun = 0;
             for &end in &proposals.ends {
                 for &id in &proposals.regions[begun..end] {
@@ -148,7 +147,7 @@ impl<P: Policy> Core<P> {
             // The last that left goes back first: so each finds its place.
             proposals.regions.iter().rev().for_each(|&id| self.policy.put_back(&mut self.regions, id));
             holders.stay(&proposals.regions);
-            replaced.iter().for_each(|&id| self.step_back(id));
+            plan.replaced.iter().for_each(|&id| self.step_back(id));
         }
         self.proposals = proposals;
         enough
@@ -186,12 +185,10 @@ impl<P: Policy> Core<P> {
         plan: &mut Plan,
         holders: &mut impl Holders,
     ) -> Result<(), AllInUse> {
+        let found = if plan.aside { plan.found } else { Found::Miss };
         plan.clear();
-        self.take_over(ask, plan);
-        if !ask.again {
-            self.counters.missed(Found::Miss, 0, ask.range.pages());
-        }
-        self.outcome.start(Found::Miss);
+        self.cut_whole(ask, plan, ask.access);
+        self.outcome.start(found);
         self.make_room(ask.range, plan, holders)?;
         self.count_registrations(plan);
         for &Piece { range, access } in &plan.pieces {

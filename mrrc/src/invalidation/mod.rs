@@ -102,7 +102,22 @@ pub enum Unwatched {
 }
 
 /// A source of invalidation.
-pub trait Monitor: Send + Sync + 'static {
+///
+/// # Safety
+///
+/// Where a monitor [vouches](Monitor::vouches) for what it says, safe code is served by cached registrations
+/// ([`Cache::with_slice`](crate::Cache::with_slice)). A registration that outlives its memory unnoticed would let a
+/// device write to what is another's by then. So whoever implements this promises that
+///
+/// * [`Monitor::vouches`] always gives the same answer, and if that is yes,
+/// * after [`Monitor::watch`] answered [`Watch::Watched`], whatever takes pages of the range away from their addresses
+///   is reported, in the order that the [module](self) states, until the range is unwatched as often as it was
+///   watched, or the monitor is stopped. What is not seen the type's documentation says; programs that use the type
+///   answer for not doing that.
+///
+/// A monitor that does not vouch promises nothing: what it misses, those answer for who acquire by unsafe functions.
+#[expect(unsafe_code, reason = "what it promises is what safe functions rest on")]
+pub unsafe trait Monitor: Send + Sync + 'static {
     /// Its name in messages.
     fn name(&self) -> &'static str;
 
@@ -135,7 +150,9 @@ pub trait Monitor: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explicit;
 
-impl Monitor for Explicit {
+// SAFETY: it does not vouch.
+#[expect(unsafe_code, reason = "the trait asks for a promise")]
+unsafe impl Monitor for Explicit {
     fn name(&self) -> &'static str {
         "explicit"
     }

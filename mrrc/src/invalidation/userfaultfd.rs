@@ -105,6 +105,12 @@ use watcher::Watcher;
 /// Memory that another userfaultfd of the program watches (a garbage collector, a checkpointer) is not cached
 /// ([`Unwatched::Taken`]).
 ///
+/// The kernel does not tell it of everything. Keep these away from registered memory, or announce them
+/// ([`Cache::changing`](crate::Cache::changing)): `MADV_GUARD_INSTALL`, `remap_file_pages` and `shmat` with `SHM_REMAP`;
+/// `MADV_REMOVE` through another mapping of the same shared memory; mapping an address anew while another thread's
+/// unmapping of it has not returned; and a discard that takes longer than
+/// [`Builder::discard_bar`](crate::cache::Builder::discard_bar).
+///
 /// ```
 /// use mrrc::Cache;
 /// use mrrc::invalidation::{Monitor, Userfaultfd};
@@ -180,7 +186,9 @@ impl Clone for Userfaultfd {
     }
 }
 
-impl Monitor for Userfaultfd {
+// SAFETY: by the argument at the top of this file; what it does not see is stated there and with the type.
+#[expect(unsafe_code, reason = "the trait asks for a promise")]
+unsafe impl Monitor for Userfaultfd {
     fn name(&self) -> &'static str {
         "userfaultfd"
     }

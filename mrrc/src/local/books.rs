@@ -12,7 +12,7 @@
 use super::{Later, State};
 use crate::access::Access;
 use crate::cache::{AcquireError, Amount, CacheCounters, Reaped, Records, Tally, Usage};
-use crate::core::{Ask, Core, Leavers, Leaving, NobodyElse, Segment};
+use crate::core::{Ask, Core, Leavers, Leaving, NobodyElse, Segment, Yielding};
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -170,12 +170,11 @@ impl<R: Registrar> State<R> {
     fn find_or_register(&self, books: &mut Books<R::Registration>, wish: Wish) -> Result<Holds, Stop<AcquireError>> {
         let Wish { range, access } = wish;
         self.terms.check(range, access, self.registrar.name())?;
-        let limit = self.terms.capacity;
-        if books.core.used_pages() + range.pages() > limit.pages || books.core.used_regions() >= limit.regions {
-            // Somebody may have to leave for this: not for an address that cannot be registered.
-            self.probe(books, wish)?;
-        }
         let ask = Ask { access, max_segments: self.terms.max_segments, ..Ask::new(range) };
+        if books.core.may_evict_for(&ask) {
+            // Somebody may have to leave for this: not for an address that cannot be registered.
+            self.probe(books, &ask)?;
+        }
         let answer = books.core.ask(&ask, &mut NobodyElse).map(drop);
         collect_batches(books.core.outcome().batches(), &self.records, &mut books.limbo);
         answer.map_err(|source| AcquireError::AllInUse { source, waited: Duration::ZERO })?;
@@ -194,11 +193,12 @@ impl<R: Registrar> State<R> {
         }
         // Before anything else can leave.
         holds.iter().for_each(|&id| books.core.hold(id));
+        let mut yielding = books.core.outcome().yielding().to_vec();
         if gaps.is_empty() {
             return Ok(holds);
         }
         let mut done = 0;
-        let answer = self.register_all(books, range, &gaps, &mut done);
+        let answer = self.register_all(books, range, &gaps, &mut done, &mut yielding);
         if answer.is_err() {
             // What was registered before the failure stays cached.
             let missing = &gaps[done..];
@@ -210,13 +210,27 @@ impl<R: Registrar> State<R> {
                 }
             }
         }
+        self.end_yielding(books, &mut yielding, true);
         answer.map(|()| holds)
     }
 
+    /// What was to be replaced leaves, or comes back if it can and may.
+    fn end_yielding(&self, books: &mut Books<R::Registration>, yielding: &mut Vec<Yielding>, may_return: bool) {
+        if yielding.is_empty() {
+            return;
+        }
+        yielding.retain(|&one| !(may_return && books.core.come_back(one)));
+        let gone = yielding.drain(..).map(|one| one.region);
+        collect(books.core.give_way(gone), &self.records, &mut books.limbo);
+    }
+
     /// Asks the registrar whether the range can be registered at all.
-    fn probe(&self, books: &mut Books<R::Registration>, wish: Wish) -> Result<(), Stop<AcquireError>> {
-        let Wish { range, access } = wish;
+    fn probe(&self, books: &mut Books<R::Registration>, ask: &Ask) -> Result<(), Stop<AcquireError>> {
+        let Ask { range, access, .. } = *ask;
         let Err(source) = self.call(|registrar| registrar.probe(range, access))? else { return Ok(()) };
+        if !books.core.refuse_missing(ask, &[]) {
+            return Ok(());
+        }
         books.tally.attempts += 1;
         Err(self.refused(range, access, 1, source).into())
     }
@@ -232,13 +246,14 @@ impl<R: Registrar> State<R> {
         asked: PageRange,
         gaps: &[Placeholder],
         done: &mut usize,
+        yielding: &mut Vec<Yielding>,
     ) -> Result<(), Stop<AcquireError>> {
         let mut amount = Amount::default();
         gaps.iter().for_each(|gap| amount.add(gap.range.pages()));
-        self.make_way(books, asked, amount)?;
+        self.make_way(books, asked, amount, yielding)?;
         let mut answer = Ok(());
         for &Placeholder { id, range, access } in gaps {
-            match self.register(books, range, access) {
+            match self.register(books, range, access, yielding) {
                 Ok(registration) => {
                     self.records[id].fill(range, access, registration);
                     if !self.terms.caches {
@@ -265,6 +280,7 @@ impl<R: Registrar> State<R> {
         books: &mut Books<R::Registration>,
         asked: PageRange,
         amount: Amount,
+        yielding: &mut Vec<Yielding>,
     ) -> Result<(), Stop<AcquireError>> {
         let limit = self.terms.capacity;
         if !books.limbo.is_empty() {
@@ -273,6 +289,11 @@ impl<R: Registrar> State<R> {
         let mut fits = books.tally.reserve(&mut books.registered, amount, limit);
         if !fits && !books.parked.is_empty() {
             books.unpark();
+            self.deregister_limbo(books)?;
+            fits = books.tally.reserve(&mut books.registered, amount, limit);
+        }
+        if !fits && !yielding.is_empty() {
+            self.end_yielding(books, yielding, false);
             self.deregister_limbo(books)?;
             fits = books.tally.reserve(&mut books.registered, amount, limit);
         }
@@ -294,6 +315,7 @@ impl<R: Registrar> State<R> {
         books: &mut Books<R::Registration>,
         range: PageRange,
         access: Access,
+        yielding: &mut Vec<Yielding>,
     ) -> Result<R::Registration, Stop<AcquireError>> {
         let mut attempts = 0;
         loop {
@@ -304,7 +326,7 @@ impl<R: Registrar> State<R> {
                 Err(source) => source,
             };
             let last = Failure::of(&source) == Failure::Refused || attempts > self.terms.retries;
-            if last || !self.free_some(books, range, attempts)? {
+            if last || !self.free_some(books, range, attempts, yielding)? {
                 return Err(self.refused(range, access, attempts, source).into());
             }
         }
@@ -316,15 +338,20 @@ impl<R: Registrar> State<R> {
         books: &mut Books<R::Registration>,
         range: PageRange,
         attempts: u32,
+        yielding: &mut Vec<Yielding>,
     ) -> Result<bool, Stop<AcquireError>> {
-        books.tally.retries += 1;
         // More each time: what the system counts need not be what we count.
-        let pages = range.pages() << attempts.min(16);
+        let pages = range.pages().saturating_mul(1 << attempts.min(16));
         let Books { core, limbo, .. } = books;
         collect(core.evict(Need { pages, regions: 1 }, &mut NobodyElse), &self.records, limbo);
         if books.limbo.is_empty() {
+            // There is but what the gap is to take the place of.
+            self.end_yielding(books, yielding, false);
+        }
+        if books.limbo.is_empty() {
             return Ok(false);
         }
+        books.tally.retries += 1;
         self.deregister_limbo(books)?;
         Ok(true)
     }

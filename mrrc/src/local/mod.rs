@@ -140,6 +140,8 @@ impl<R: Registrar> LocalCache<R> {
     fn acquire_plain(&self, address: usize, length: usize, access: Access) -> Result<LocalLease<R>, AcquireError> {
         let access = access.with_read();
         if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
+            // Where the device's pages are larger, a hit is counted in those.
+            && let range = if self.state.terms.unit > 1 { range.rounded_out(self.state.terms.unit) } else { range }
             && let Some(id) = self.state.hit(range, access)
         {
             return Ok(LocalLease::one(&self.state, address, length, id));

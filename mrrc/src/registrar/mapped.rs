@@ -3,11 +3,21 @@
 use crate::range::{PAGE, PageRange};
 use std::io;
 
-/// Whether all of a range is mapped in this process: one system call for each 16 MiB, and no look beyond 256 MiB.
+/// Whether all of a range is mapped in this process, for [`Registrar::probe`](super::Registrar::probe): one system call
+/// for each 16 MiB, and no look beyond 256 MiB.
+///
+/// ```
+/// use mrrc::PageRange;
+/// use mrrc::registrar::mapped;
+/// let buffer = vec![1_u8; 100_000];
+/// assert!(mapped(PageRange::of_bytes(buffer.as_ptr() as u64, 100_000)?).is_ok());
+/// assert_eq!(mapped(PageRange::new(1, 1)?).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// `EFAULT` if some of it is not, as registering it would say.
-pub(crate) fn mapped(range: PageRange) -> io::Result<()> {
+pub fn mapped(range: PageRange) -> io::Result<()> {
     const PIECE: u64 = 4096;
     let mut resident = [0_u8; PIECE as usize];
     for piece in range.pieces(PIECE).take(16) {

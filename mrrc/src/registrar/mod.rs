@@ -10,12 +10,10 @@
 pub(crate) mod budget;
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
 pub mod io_uring;
-#[cfg_attr(
-    not(all(feature = "io-uring", target_os = "linux")),
-    allow(dead_code, reason = "asked by registrars that pin")
-)]
 pub(crate) mod mapped;
 pub mod model;
+
+pub use mapped::mapped;
 
 use crate::access::Access;
 use crate::range::PageRange;
@@ -47,7 +45,9 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     fn register(&self, range: PageRange, access: Access) -> io::Result<Self::Registration>;
 
     /// Whether the range could be registered, as far as that is cheap to tell. Asked before others are evicted for it, so
-    /// that a bad address costs nobody his place. Default: it could.
+    /// that a bad address costs nobody his place. Default: it could; then a bad address in a full cache costs one
+    /// attempt, and the batch that left for it. A registrar of this process's memory can ask [`mapped`], which costs a
+    /// miss that evicts a system call. It is not the default, because ranges need not be addresses of this process.
     ///
     /// # Errors
     /// The error that registering it would end with.

@@ -516,7 +516,8 @@ fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&Addr
 #[derive(Clone, Default)]
 struct ByHand(Arc<std::sync::OnceLock<Arc<dyn Reports>>>);
 
-impl Monitor for ByHand {
+// SAFETY: there is no device.
+unsafe impl Monitor for ByHand {
     fn name(&self) -> &'static str {
         "by hand"
     }

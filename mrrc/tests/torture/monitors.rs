@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Says that it watches, and never reports anything: as if the program had forgotten to.
 pub(crate) struct Off;
 
-impl Monitor for Off {
+// SAFETY: not kept, on purpose: the torture is to find that. It acquires by unsafe functions, from memory that stays its own.
+unsafe impl Monitor for Off {
     fn name(&self) -> &'static str {
         "off"
     }
@@ -37,7 +38,8 @@ pub(crate) struct Between {
 /// Userfaultfd, with something between it and the cache.
 pub(crate) struct Altered(pub(crate) Userfaultfd, pub(crate) Between);
 
-impl Monitor for Altered {
+// SAFETY: userfaultfd's, unless it is told not to raise the flag: the torture is to find that.
+unsafe impl Monitor for Altered {
     fn name(&self) -> &'static str {
         "altered userfaultfd"
     }

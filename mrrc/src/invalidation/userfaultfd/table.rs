@@ -27,7 +27,7 @@ pub(super) struct Table {
     /// How many of `registered` are idle.
     idle: usize,
     strays: RangeSet<u64>,
-    /// Strays that could not be taken out the last time.
+    /// Strays, and what was young, that could not be taken out the last time.
     left: usize,
     /// Shared memory that was registered lately, until when that matters.
     young: RangeMap<u64, Instant>,
@@ -167,13 +167,19 @@ impl Table {
     /// Takes out what no region needs: idle mappings and strays.
     pub(super) fn take_idle(&mut self) -> RangeSet<u64> {
         let mut taken = RangeSet::new();
+        let (now, young) = (Instant::now(), &self.young);
+        let mut kept = 0;
         self.registered.retain(|&start, mapping| {
-            if mapping.idle {
+            // One that is young has been asked for: registered anew it would never come of age.
+            let is_young = || young.overlapping(start..mapping.end).any(|(_, &until)| until > now);
+            let leaves = mapping.idle && !is_young();
+            if leaves {
                 taken.insert(start..mapping.end);
             }
-            !mapping.idle
+            kept += usize::from(mapping.idle && !leaves);
+            !leaves
         });
-        self.idle = 0;
+        self.idle = kept;
         // A region that was watched before its memory moved, or lost its entry, may need a stray.
         for stray in self.strays.iter() {
             for free in self.wanted.gaps(stray) {
@@ -183,7 +189,7 @@ impl Table {
         for free in taken.iter() {
             self.strays.remove(free.clone());
         }
-        self.left = self.strays.len();
+        self.left = self.strays.len() + kept;
         taken
     }
 
@@ -261,6 +267,20 @@ mod tests {
         assert!(table.covers(range(12, 28)));
         table.remove(range(15, 16));
         assert!(!table.covers(range(12, 28)) && table.covers(range(10, 15)) && table.covers(range(16, 30)));
+    }
+
+    #[test]
+    fn what_is_young_is_kept_until_it_is_of_age() {
+        let mut table = Table::default();
+        let far = Instant::now() + std::time::Duration::from_secs(3600);
+        for (start, until) in [(10, Some(far)), (30, Some(Instant::now())), (50, None)] {
+            table.set_young(range(start, start + 10), until);
+            table.add(range(start, start + 10));
+        }
+        assert_eq!((table.idle, table.take_idle()), (3, RangeSet::from([30..40, 50..60])));
+        assert!(table.idle == 1 && table.covers(range(10, 20)) && !table.is_crowded());
+        table.set_young(range(10, 20), None);
+        assert_eq!((table.take_idle(), table.idle), (set(10, 20), 0));
     }
 
     #[test]

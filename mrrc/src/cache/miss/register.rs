@@ -1,0 +1,188 @@
+//! The part of a miss that holds no lock: the monitor is asked, room is made with the registrar, gaps are registered.
+
+use super::{Acquiring, Placeholder};
+use crate::access::Access;
+use crate::cache::books::{Amount, Entry};
+use crate::cache::error::{AcquireError, Unusable};
+use crate::invalidation::Watch;
+use crate::policy::Need;
+use crate::range::PageRange;
+use crate::registrar::{Failure, Registered, Registrar};
+use std::time::Instant;
+
+impl<R: Registrar> Acquiring<'_, R> {
+    /// Registers this request's gaps until one fails. Those registered before it stay cached.
+    pub(super) fn register_mine(&mut self) -> Result<(), AcquireError> {
+        if self.mine.is_empty() {
+            return Ok(());
+        }
+        // The room may have been reserved by the parent of this process.
+        if self.shared.gate.is_forked() {
+            return Err(Unusable::Forked.into());
+        }
+        self.watch()?;
+        if self.reserved == Amount::default() {
+            self.make_way()?;
+        }
+        let mut result = Ok(());
+        for next in 0..self.mine.len() {
+            let Placeholder { range, access, .. } = self.mine[next];
+            result = self.register(range, access);
+            if result.is_err() {
+                break;
+            }
+        }
+        self.unwatch();
+        self.publish()?;
+        result
+    }
+
+    /// Asks whether changes of the gaps will be heard of. What will not be cached is for this request alone from now on:
+    /// others who need it do not wait for its registration.
+    fn watch(&mut self) -> Result<(), Unusable> {
+        let shared = self.shared;
+        let mut any = false;
+        for placeholder in &mut self.mine {
+            let Placeholder { id: _, range, lone, ref mut watch, ref mut watched, .. } = *placeholder;
+            // What nobody will find needs no watching.
+            if lone || self.wish.answers_for(range) {
+                continue;
+            }
+            *watch = shared.monitor.watch(range);
+            *watched = *watch == Watch::Watched;
+            any |= !*watched;
+        }
+        if !any {
+            return Ok(());
+        }
+        let (mut books, _) = shared.lock_now()?;
+        for Placeholder { id, lone, .. } in self.mine.iter_mut().filter(|mine| mine.watch != Watch::Watched) {
+            *lone = true;
+            books.core.withdraw(*id);
+            // Those who wait for the old ticket find that it is gone.
+            let Entry::Pending { stale, owner, .. } = books.entry(*id) else {
+                unreachable!("{id:?} is not registered")
+            };
+            let ticket = books.new_ticket();
+            books.set_entry(*id, Entry::Pending { ticket, stale, owner });
+        }
+        let waiting = std::mem::take(&mut books.waiting);
+        drop(books);
+        if waiting > 0 {
+            shared.progress.notify_all();
+        }
+        Ok(())
+    }
+
+    /// What is not registered after all need not be watched. Never with a lock held.
+    pub(super) fn unwatch(&mut self) {
+        for placeholder in self.mine.iter_mut().skip(self.made.len()) {
+            if std::mem::take(&mut placeholder.watched) {
+                self.shared.monitor.unwatch(placeholder.range);
+            }
+        }
+    }
+
+    /// Deregisters what has left until there is room for this request's gaps, and reserves that.
+    ///
+    /// One batch of others is deregistered in any case; more only as long as the room is not there, and no longer than
+    /// the request would wait for others.
+    fn make_way(&mut self) -> Result<(), AcquireError> {
+        let shared = self.shared;
+        let limit = shared.terms.capacity;
+        let mut amount = Amount::default();
+        self.mine.iter().for_each(|placeholder| amount.add(placeholder.range.pages()));
+        let mut retried = false;
+        let mut books = shared.lock()?;
+        if !shared.terms.background && books.has_leavers() {
+            books = shared.deregister_limbo(books)?;
+        }
+        let mut helped = false;
+        loop {
+            if books.reserve(amount, limit) {
+                self.reserved = amount;
+                return Ok(());
+            } else if !books.limbo.is_empty() {
+                if helped {
+                    self.patience_left()?;
+                }
+                helped = true;
+                let begun = Instant::now();
+                books = shared.deregister_limbo(books)?;
+                self.waited_for_others += begun.elapsed();
+            } else if books.going > 0 {
+                // Somebody is deregistering just now.
+                books = self.wait(books)?;
+            } else if !retried && !books.parked.is_empty() {
+                retried = true;
+                books.unpark();
+            } else if !self.yielding.is_empty() {
+                books.end_yielding(shared.desk(), self.yielding.drain(..), false);
+            } else {
+                // What could not be deregistered takes the room.
+                let Amount { pages, regions } = Amount::of(&books.parked);
+                if regions > 0 {
+                    return Err(AcquireError::NotTakenBack { range: self.wish.range, pages, regions });
+                }
+                let source = books.registered.no_room(self.wish.range, amount, limit);
+                return Err(AcquireError::AllInUse { source, waited: self.waited_for_room });
+            }
+        }
+    }
+
+    /// Registers one gap; where the system is out of something, makes room and tries again.
+    fn register(&mut self, range: PageRange, access: Access) -> Result<(), AcquireError> {
+        let shared = self.shared;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            // Counted before: the registrar may panic.
+            self.attempts += 1;
+            let begun = shared.times.as_ref().map(|_| Instant::now());
+            let result = shared.registrar.register(range, access);
+            if let (Some(times), Some(begun)) = (&shared.times, begun) {
+                times.registered(begun.elapsed());
+            }
+            let source = match result {
+                Ok(registration) => {
+                    self.reserved.take(Amount { pages: range.pages(), regions: 1 });
+                    self.made.push(Registered { range, access, registration });
+                    return Ok(());
+                }
+                Err(source) => source,
+            };
+            let last = Failure::of(&source) == Failure::Refused || attempts > shared.terms.retries;
+            if last || !self.free_some(range, attempts)? {
+                let registrar = shared.registrar.name();
+                return Err(AcquireError::Register { range, access, registrar, attempts, source });
+            }
+        }
+    }
+
+    /// The system is out of something: evicts and deregisters a batch. False if nothing could be freed.
+    fn free_some(&mut self, range: PageRange, attempts: u32) -> Result<bool, Unusable> {
+        let shared = self.shared;
+        let desk = shared.desk();
+        let mut books = shared.lock()?;
+        books.sweep(desk);
+        // More each time: what the system counts need not be what we count.
+        let pages = range.pages().saturating_mul(1 << attempts.min(16));
+        books.evict(desk, Need { pages, regions: 1 });
+        if books.limbo.is_empty() {
+            // There is but what the gap is to take the place of.
+            books.end_yielding(desk, self.yielding.drain(..), false);
+        }
+        if !books.limbo.is_empty() {
+            books.tally.retries += 1;
+            drop(shared.deregister_limbo(books)?);
+            return Ok(true);
+        }
+        // Somebody else may be freeing what is missing.
+        let freeing = books.going > 0;
+        if freeing {
+            books.tally.retries += 1;
+            drop(shared.wait(books, shared.terms.patience)?);
+        }
+        Ok(freeing)
+    }
+}

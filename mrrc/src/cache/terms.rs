@@ -1,0 +1,66 @@
+//! What a cache was built with, and what it refuses at once.
+
+use super::books::Amount;
+use super::error::AcquireError;
+use crate::access::Access;
+use crate::cost::Linear;
+use crate::range::PageRange;
+use std::time::Duration;
+
+/// What a cache was built with.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) capacity: Amount,
+    pub(super) region_pages: u64,
+    /// Pages that ranges are rounded out to.
+    pub(crate) unit: u64,
+    pub(super) rights: Access,
+    /// How long a request waits for leases to end when everything is in use.
+    pub(super) room_wait: Duration,
+    /// How long a request waits for what another thread registers or deregisters.
+    pub(super) patience: Duration,
+    /// How often a registration is tried again when the system is out of something.
+    pub(crate) retries: u32,
+    pub(crate) max_segments: usize,
+    /// How long nothing is cached where pages were discarded.
+    pub(super) bar: Duration,
+    /// Whether somebody else deregisters what leaves.
+    pub(super) background: bool,
+    /// Pages that the background keeps free.
+    pub(super) headroom: u64,
+    /// Whether anything is kept at all.
+    pub(crate) caches: bool,
+    /// Whether the monitor finds changes out.
+    pub(super) vouched: bool,
+    /// Whether a region can serve several buffers of a list.
+    pub(super) groups: bool,
+    /// The largest share of a group's pages that nobody asked for.
+    pub(super) group_extra: f64,
+    pub(super) costs: Linear,
+}
+
+impl Terms {
+    /// Whether a request can be served at all.
+    pub(crate) fn check(&self, range: PageRange, asked: Access, registrar: &'static str) -> Result<(), AcquireError> {
+        let offered = self.rights;
+        if !offered.contains(asked) {
+            return Err(AcquireError::Rights { range, asked, offered, registrar });
+        }
+        match self.excess(range) {
+            Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
+            None => Ok(()),
+        }
+    }
+
+    /// What the request alone needs too much of: so much, the limit, and of what.
+    pub(super) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
+        let pages = range.pages();
+        let regions = if pages <= self.region_pages { 1 } else { pages.div_ceil(self.region_pages) };
+        let needs = [
+            (pages, self.capacity.pages, "pages"),
+            (regions, self.max_segments as u64, "segments"),
+            (regions, self.capacity.regions, "regions"),
+        ];
+        needs.into_iter().find(|(needed, limit, _)| needed > limit)
+    }
+}

@@ -1,0 +1,245 @@
+//! What a request does for others, waits for and holds up is bounded.
+
+#![allow(unsafe_code, reason = "leases are acquired for no transfer")]
+
+mod common;
+
+use common::*;
+use mrrc::invalidation::{Monitor, Reports, Unwatched, Watch};
+use mrrc::registrar::Limits;
+use mrrc::registrar::model::{Event, Fault, Gate};
+use mrrc::{Access, Cache, PAGE, PageRange};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+/// Nothing can be watched.
+struct Blind;
+
+// SAFETY: it says so.
+unsafe impl Monitor for Blind {
+    fn name(&self) -> &'static str {
+        "blind"
+    }
+
+    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn watch(&self, _: PageRange) -> Watch {
+        Watch::Unwatched(Unwatched::File)
+    }
+}
+
+#[test]
+fn memory_that_is_not_cached_is_registered_by_all_who_ask_at_once() {
+    let device = device();
+    let gate = Gate::closed();
+    let held = gate.clone();
+    device.on_call(move |event| {
+        if matches!(event, Event::Registering { .. }) {
+            held.pass();
+        }
+    });
+    let cache = builder(&device, 64).monitor(Blind).background(false).build().unwrap();
+    thread::scope(|threads| {
+        let askers: Vec<_> = (0..4).map(|_| threads.spawn(|| drop(take(&cache, 0, 4)))).collect();
+        // All four are at the registrar: nobody waits for another's.
+        gate.await_waiting(4);
+        gate.open();
+        askers.into_iter().for_each(|asker| asker.join().unwrap());
+    });
+    let counted = cache.counters();
+    assert_eq!((counted.attempts, counted.unwatched, counted.overtaken), (4, 4, 0));
+    assert_eq!((counted.decisions.requests, counted.decisions.miss), (4, 4));
+    cache.reap().unwrap();
+    assert_eq!((device.counts().regions, cache.usage().regions), (0, 0));
+}
+
+#[test]
+fn a_request_within_one_that_was_begun_on_the_same_thread_does_not_wait_for_it() {
+    let device = device();
+    let cache = cache(&device, 64);
+    // SAFETY: no transfer is made.
+    let mut begun = unsafe { cache.begin(address(0), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
+    let within = take(&cache, 4, 8);
+    assert_eq!(parts(&within), [(4, 4, range(4, 4)), (8, 4, range(8, 4))]);
+    assert_eq!(cache.counters().waits, 0);
+    let lease = begun.finish().unwrap();
+    assert_eq!(parts(&lease), [(0, 8, range(0, 8))]);
+    drop((within, lease, begun));
+    assert!(is_hit(&cache, 0, 8) && is_hit(&cache, 8, 4));
+    assert_eq!((cache.reap().unwrap().regions, device.counts().pages), (1, 12));
+}
+
+#[test]
+fn a_registrar_that_acquires_what_it_is_registering_does_not_wait_for_itself() {
+    let device = device();
+    let (cache, inner) = (Arc::new(cache(&device, 64)), Arc::new(OnceLock::<Arc<Cache<Device>>>::new()));
+    inner.set(cache.clone()).unwrap();
+    let (calls, within) = (AtomicU64::new(0), inner.clone());
+    device.on_call(move |event| {
+        if matches!(event, Event::Registering { .. }) && calls.fetch_add(1, Ordering::Relaxed) == 0 {
+            drop(take(within.get().unwrap(), 1, 2));
+        }
+    });
+    drop(take(&cache, 0, 4));
+    device.on_call(|_| {});
+    assert_eq!((cache.counters().attempts, cache.counters().waits), (2, 0));
+}
+
+#[test]
+fn a_request_works_for_others_once() {
+    let device = device();
+    let cache = Arc::new(builder(&device, 64).patience(std::time::Duration::ZERO).build().unwrap());
+    fill(&cache, 12, 4);
+    let (theirs, next) = (cache.clone(), AtomicU64::new(1));
+    // Whenever something is deregistered, something else leaves.
+    device.on_call(move |event| {
+        let region = next.load(Ordering::Relaxed);
+        if matches!(event, Event::Deregistering { .. }) && region < 12 {
+            next.store(region + 1, Ordering::Relaxed);
+            theirs.invalidate(address(region * 4), 1).unwrap();
+        }
+    });
+    cache.invalidate(address(0), 1).unwrap();
+    drop(take(&cache, 100, 4));
+    assert_eq!((device.counts().dereg_batches, cache.usage().leaving), (1, 1));
+    device.on_call(|_| {});
+}
+
+#[test]
+fn the_background_tries_again_what_could_not_be_deregistered() {
+    let device = device();
+    let cache = builder(&device, 64).background(true).build().unwrap();
+    fill(&cache, 4, 4);
+    device.fail_deregister(Fault::next(6, libc::EBUSY));
+    cache.flush().unwrap();
+    // No call of ours but this reading of the device's books.
+    while device.counts().regions > 0 {
+        thread::yield_now();
+    }
+    while cache.usage().parked > 0 {
+        thread::yield_now();
+    }
+    assert_eq!((cache.counters().failed_deregs, cache.counters().deregistered), (6, 4));
+}
+
+#[test]
+fn the_background_survives_a_registrar_and_a_monitor_that_panic() {
+    struct Touchy(AtomicU64);
+    // SAFETY: there is no memory here that could change.
+    unsafe impl Monitor for Touchy {
+        fn name(&self) -> &'static str {
+            "touchy"
+        }
+
+        fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn watch(&self, _: PageRange) -> Watch {
+            Watch::Watched
+        }
+
+        fn unwatch(&self, _: PageRange) {
+            assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "told to");
+        }
+    }
+    let device = device();
+    let cache = builder(&device, 64).monitor(Touchy(AtomicU64::new(0))).background(true).build().unwrap();
+    let calls = AtomicU64::new(0);
+    device.on_call(move |event| {
+        if matches!(event, Event::Deregistering { .. }) {
+            assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "told to");
+        }
+    });
+    for round in 0..4 {
+        fill(&cache, 4, 4);
+        cache.invalidate(address(0), 16 * PAGE as usize).unwrap();
+        while device.counts().regions > 0 {
+            thread::yield_now();
+        }
+        assert!(cache.usage().capacity_pages == 64, "round {round}");
+    }
+}
+
+#[test]
+fn where_the_devices_pages_are_larger_hits_and_misses_are_counted_in_them() {
+    let device = device();
+    device.limit(Limits { page_size: 4 * PAGE, ..Limits::NONE });
+    for histograms in [false, true] {
+        let cache = builder(&device, 64).histograms(histograms).build().unwrap();
+        drop(take(&cache, 1, 2));
+        drop(take(&cache, 1, 2));
+        drop(take(&cache, 0, 4));
+        drop(take(&cache, 2, 8));
+        drop(take(&cache, 2, 2));
+        let counted = cache.counters().decisions;
+        assert_eq!((counted.requests, counted.miss, counted.exact, counted.partial, counted.subset), (5, 1, 3, 1, 0));
+        assert_eq!((counted.pages, counted.hit_pages), (4 + 4 + 4 + 12 + 4, 4 + 4 + 4 + 4));
+    }
+    let local = builder(&device, 64).build_local().unwrap();
+    for _ in 0..2 {
+        // SAFETY: no transfer is made.
+        drop(unsafe { local.acquire(address(1), PAGE as usize, Access::LOCAL) }.unwrap());
+    }
+    assert_eq!((local.counters().decisions.exact, local.counters().decisions.pages), (1, 8));
+}
+
+#[test]
+fn many_marks_are_handed_over_a_part_at_a_time_and_none_is_lost() {
+    let device = device();
+    let cache = builder(&device, 10_000).build().unwrap();
+    fill(&cache, 10_000, 1);
+    assert!(all_hit(&cache, 10_000, 1));
+    // Each of these makes room; what was hit lately is still proposed last once its mark was handed over.
+    for page in 20_000..20_010 {
+        drop(take(&cache, page, 1));
+    }
+    assert!((20_000..20_010).all(|page| is_hit(&cache, page, 1)));
+    assert_eq!(cache.usage().pages, cache.usage().regions);
+}
+
+#[test]
+fn a_policy_that_never_evicts_refuses_under_a_hard_limit() {
+    let device = device();
+    let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();
+    fill(&cache, 4, 4);
+    let error = ask(&cache, 100, 1, Access::LOCAL).unwrap_err();
+    assert!(matches!(error, mrrc::AcquireError::AllInUse { .. }), "{error}");
+    assert!(all_hit(&cache, 4, 4));
+    assert_eq!((device.counts().deregs, cache.counters().decisions.all_in_use), (0, 1));
+    cache.invalidate(address(0), PAGE as usize).unwrap();
+    drop(take(&cache, 100, 1));
+}
+
+#[test]
+fn what_was_ready_stays_held_after_it_is_finished() {
+    let device = device();
+    let cache = cache(&device, 16);
+    drop(take(&cache, 0, 4));
+    // SAFETY: no transfer is made.
+    let mut begun = unsafe { cache.begin(address(0), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
+    assert_eq!(begun.ready().count(), 1);
+    device.fail_register(Fault::always(libc::EFAULT));
+    assert!(begun.finish().is_err());
+    device.heal();
+    assert!(ask(&cache, 100, 16, Access::LOCAL).is_err(), "the first four pages are held");
+    drop(begun);
+    drop(take(&cache, 100, 16));
+}
+
+#[test]
+fn a_hull_that_finds_no_room_gives_way_to_the_request_alone() {
+    let device = device();
+    let cache = builder(&device, 16).max_segments(1).build().unwrap();
+    drop(take(&cache, 0, 4));
+    let held = (take(&cache, 100, 6), take(&cache, 0, 4));
+    // The hull has eight pages and finds six; the request has six.
+    let lease = take(&cache, 2, 6);
+    assert_eq!(parts(&lease), [(2, 6, range(2, 6))]);
+    drop((held, lease));
+    assert!(device.counts().peak_pages <= 16);
+}

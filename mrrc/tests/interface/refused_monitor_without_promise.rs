@@ -1,0 +1,22 @@
+//! What a monitor answers is trusted by safe functions, so to be one is a promise.
+
+use mrrc::PageRange;
+use mrrc::invalidation::{Monitor, Reports, Watch};
+
+struct Deaf;
+
+impl Monitor for Deaf {
+    fn name(&self) -> &'static str {
+        "deaf"
+    }
+
+    fn start(&self, _: std::sync::Arc<dyn Reports>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn watch(&self, _: PageRange) -> Watch {
+        Watch::Watched
+    }
+}
+
+fn main() {}
