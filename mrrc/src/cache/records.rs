@@ -25,7 +25,8 @@ use table::Table;
 /// See the [module](self).
 #[repr(C, align(32))]
 pub(crate) struct Record<T> {
-    /// The number of pages, the rights, and whether look-ups may use it. 0 in a record that was never used.
+    /// The number of pages, the rights that the region lacks, and whether look-ups must leave it. 0, which is no page,
+    /// in a record that was never used.
     facts: AtomicU64,
     start: AtomicU64,
     /// Leases that found no free slot.
@@ -38,19 +39,18 @@ pub(crate) struct Record<T> {
 // SAFETY: the registration is shared with holders and moved by who holds the lock; see the module.
 unsafe impl<T: Send + Sync> Sync for Record<T> {}
 
-const LIVE: u64 = 1 << 8;
+const HIDDEN: u64 = 1 << 8;
 const PAGES_SHIFT: u32 = 9;
 
-/// The facts of a record that was live when they were read.
+/// The facts of a record, as they were when they were read.
 #[derive(Clone, Copy)]
 pub(super) struct Facts(u64);
 
 impl Facts {
-    /// Whether the region is live and grants the rights: one comparison.
+    /// Whether the region is live and grants the rights, which are some, or there are no pages: one test.
     #[inline(always)]
     pub(super) fn grant(self, access: Access) -> bool {
-        let wanted = LIVE | u64::from(access.bits());
-        self.0 & wanted == wanted
+        self.0 & (HIDDEN | u64::from(access.bits())) == 0
     }
 
     #[inline(always)]
@@ -80,7 +80,7 @@ impl<T> Record<T> {
 
     /// The rights of the region; meaningful to a holder.
     pub(crate) fn access(&self) -> Access {
-        Access::from_bits_retain(self.facts.load(Ordering::Relaxed) as u8)
+        Access::from_bits_retain(!self.facts.load(Ordering::Relaxed) as u8)
     }
 
     /// Leaves a mark that it was hit, if there is room for one more: then no store. True if it left one.
@@ -109,19 +109,19 @@ impl<T> Record<T> {
         unsafe { (*self.registration.get()).write(registration) };
         self.touched.store(0, Ordering::Relaxed);
         self.start.store(range.start(), Ordering::Relaxed);
-        let facts = range.pages() << PAGES_SHIFT | u64::from(access.bits());
+        let facts = range.pages() << PAGES_SHIFT | HIDDEN | u64::from(!access.bits());
         // Release: see `facts`.
         self.facts.store(facts, Ordering::Release);
     }
 
     /// Look-ups may use it. Under the lock.
     pub(super) fn show(&self) {
-        self.facts.store(self.facts.load(Ordering::Relaxed) | LIVE, Ordering::Release);
+        self.facts.store(self.facts.load(Ordering::Relaxed) & !HIDDEN, Ordering::Release);
     }
 
     /// Look-ups may use it no more; whether somebody holds it is to be found out. Under the lock.
     pub(super) fn hide(&self) {
-        self.facts.store(self.facts.load(Ordering::Relaxed) & !LIVE, Ordering::Release);
+        self.facts.store(self.facts.load(Ordering::Relaxed) | HIDDEN, Ordering::Release);
     }
 
     /// The registration.
