@@ -54,7 +54,7 @@ mod published;
 
 use arena::{Line, Stock};
 use blocks::{BLOCKS_END, Blocks};
-use fork::{Entry, FORK_BITS, Group, Kind, Level, MOST_LINES};
+use fork::{Entry, FORK_BITS, Fork, Group, Kind, Level, MOST_LINES};
 use leaf::Leaf;
 use published::{Edition, Editions, Lines};
 
@@ -138,18 +138,26 @@ impl Edition {
     /// number beyond the lines is no line.
     #[inline(always)]
     fn guess(&self, page: u64) -> u32 {
-        let mut entry = self.blocks.get(page >> BLOCK_BITS);
-        if let Some(fork) = self.forks.get(entry.fork_number()) {
-            entry = fork.entry(page >> TOP.bits);
-            if let Some(fork) = self.forks.get(entry.fork_number()) {
-                entry = fork.entry(page >> (TOP.bits - FORK_BITS));
-            }
-        }
+        let entry = self.blocks.get(page >> BLOCK_BITS);
         match self.leaves.get(entry.leaf_number()) {
             Some(leaf) => leaf.guess(page & LAST_PAGE),
-            // Of a leaf or fork beyond the lines, a number that is no region's.
-            None => entry.raw(),
+            None => match self.forks.get(entry.fork_number()) {
+                Some(fork) => self.guess_below(fork, page),
+                // Of a leaf or fork beyond the lines, a number that is no region's.
+                None => entry.raw(),
+            },
         }
+    }
+
+    /// The same in a block that has a fork: called rather than written into every hit, where most blocks have none.
+    #[cold]
+    #[inline(never)]
+    fn guess_below(&self, fork: &Fork, page: u64) -> u32 {
+        let mut entry = fork.entry(page >> TOP.bits);
+        if let Some(fork) = self.forks.get(entry.fork_number()) {
+            entry = fork.entry(page >> (TOP.bits - FORK_BITS));
+        }
+        self.leaves.get(entry.leaf_number()).map_or(entry.raw(), |leaf| leaf.guess(page & LAST_PAGE))
     }
 }
 
