@@ -65,17 +65,18 @@ impl PageRange {
         Ok(Self { start, pages: last / PAGE - start + 1 })
     }
 
-    /// As [`PageRange::of_bytes`], for the path of a hit: two comparisons, and no range where there is any doubt.
+    /// As [`PageRange::of_bytes`], for the path of a hit: one comparison.
     #[inline(always)]
     pub(crate) fn of_bytes_quickly(address: u64, length: u64) -> Option<Self> {
-        let before_last = length.wrapping_sub(1);
-        if before_last >> 48 != 0 || address == 0 {
+        let before = address.wrapping_sub(1);
+        let last = before.wrapping_add(length);
+        // No length makes them equal, what wraps makes the last byte lie before the first, and from the null address
+        // nothing is larger than what is before it.
+        if before >= last {
             return None;
         }
-        // A range that wraps comes to more pages than any region has.
         let start = address / PAGE;
-        let pages = (address.wrapping_add(before_last) / PAGE).wrapping_sub(start).wrapping_add(1);
-        Some(Self { start, pages })
+        Some(Self { start, pages: last / PAGE - start + 1 })
     }
 
     /// From bounds that are known to be in order; for ranges cut out of other ranges.
@@ -213,6 +214,18 @@ mod tests {
         assert_eq!(PageRange::of_bytes(4096, 4096), PageRange::new(1, 1));
         assert_eq!(PageRange::of_bytes(4097, 4096), PageRange::new(1, 2));
         assert_eq!(PageRange::of_bytes(8191, 1), PageRange::new(1, 1));
+    }
+
+    #[test]
+    fn the_quick_way_refuses_what_the_other_refuses() {
+        let numbers =
+            [0, 1, 2, 4095, 4096, 4097, 1 << 47, 1 << 48, u64::MAX / 2, u64::MAX - 4096, u64::MAX - 1, u64::MAX];
+        for address in numbers {
+            for length in numbers.into_iter().chain([address.wrapping_neg(), address.wrapping_neg().wrapping_add(1)]) {
+                let quickly = PageRange::of_bytes_quickly(address, length);
+                assert_eq!(quickly, PageRange::of_bytes(address, length).ok(), "{length} bytes at {address:#x}");
+            }
+        }
     }
 
     #[test]

@@ -24,8 +24,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Regions, unless the registrar has room for fewer or more are asked for. A region takes 64 bytes and what its
-/// registration takes, once it is used.
+/// Regions, unless the registrar has room for fewer or more are asked for. A region takes 24 bytes and what its
+/// registration takes, rounded up to a multiple of 32, once it is used.
 const REGIONS: u64 = 1 << 20;
 /// Pages, where neither the registrar nor the machine says anything.
 const PAGES: u64 = 1 << 18;

@@ -1,4 +1,4 @@
-//! What a hit reads of a region: one line a region, in memory that never moves.
+//! What a hit reads of a region: half a line of 64 bytes, in memory that never moves.
 //!
 //! The table is as long as the cache may have regions, and made once; the system gives memory to a page
 //! of it when the first region there is registered. So a thread that follows a name that is out of date
@@ -20,11 +20,13 @@ use crate::shim::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::MaybeUninit;
+use table::Table;
 
 /// See the [module](self).
-#[repr(align(64))]
+#[repr(C, align(32))]
 pub(crate) struct Record<T> {
-    /// The number of pages, the rights, and whether look-ups may use it. 0 in a record that was never used.
+    /// The number of pages, the rights that the region lacks, and whether look-ups must leave it. 0, which is no page,
+    /// in a record that was never used.
     facts: AtomicU64,
     start: AtomicU64,
     /// Leases that found no free slot.
@@ -37,19 +39,18 @@ pub(crate) struct Record<T> {
 // SAFETY: the registration is shared with holders and moved by who holds the lock; see the module.
 unsafe impl<T: Send + Sync> Sync for Record<T> {}
 
-const LIVE: u64 = 1 << 8;
+const HIDDEN: u64 = 1 << 8;
 const PAGES_SHIFT: u32 = 9;
 
-/// The facts of a record that was live when they were read.
+/// The facts of a record, as they were when they were read.
 #[derive(Clone, Copy)]
 pub(super) struct Facts(u64);
 
 impl Facts {
-    /// Whether the region is live and grants the rights: one comparison.
+    /// Whether the region is live and grants the rights, which are some, or there are no pages: one test.
     #[inline(always)]
     pub(super) fn grant(self, access: Access) -> bool {
-        let wanted = LIVE | u64::from(access.bits());
-        self.0 & wanted == wanted
+        self.0 & (HIDDEN | u64::from(access.bits())) == 0
     }
 
     #[inline(always)]
@@ -79,7 +80,7 @@ impl<T> Record<T> {
 
     /// The rights of the region; meaningful to a holder.
     pub(crate) fn access(&self) -> Access {
-        Access::from_bits_retain(self.facts.load(Ordering::Relaxed) as u8)
+        Access::from_bits_retain(!self.facts.load(Ordering::Relaxed) as u8)
     }
 
     /// Leaves a mark that it was hit, if there is room for one more: then no store. True if it left one.
@@ -108,19 +109,19 @@ impl<T> Record<T> {
         unsafe { (*self.registration.get()).write(registration) };
         self.touched.store(0, Ordering::Relaxed);
         self.start.store(range.start(), Ordering::Relaxed);
-        let facts = range.pages() << PAGES_SHIFT | u64::from(access.bits());
+        let facts = range.pages() << PAGES_SHIFT | HIDDEN | u64::from(!access.bits());
         // Release: see `facts`.
         self.facts.store(facts, Ordering::Release);
     }
 
     /// Look-ups may use it. Under the lock.
     pub(super) fn show(&self) {
-        self.facts.store(self.facts.load(Ordering::Relaxed) | LIVE, Ordering::Release);
+        self.facts.store(self.facts.load(Ordering::Relaxed) & !HIDDEN, Ordering::Release);
     }
 
     /// Look-ups may use it no more; whether somebody holds it is to be found out. Under the lock.
     pub(super) fn hide(&self) {
-        self.facts.store(self.facts.load(Ordering::Relaxed) & !LIVE, Ordering::Release);
+        self.facts.store(self.facts.load(Ordering::Relaxed) | HIDDEN, Ordering::Release);
     }
 
     /// The registration.
@@ -143,9 +144,11 @@ impl<T> Record<T> {
     }
 }
 
-/// The records of one cache, by [`RegionId::index`]. Registrations that are still in them when the table goes
-/// are forgotten, not dropped: the cache takes them out before.
-pub(crate) struct Records<T>(Box<[Record<T>]>);
+/// The records of one cache, by the names of their regions. Registrations that are still in them when the table
+/// goes are forgotten, not dropped: the cache takes them out before.
+///
+/// A record's number is the name: that of the first, 0, is no region's, and it stays empty.
+pub(crate) struct Records<T>(Table<T>);
 
 impl<T> Records<T> {
     /// A table of so many records. Takes address space for all and memory for those that are used.
@@ -153,12 +156,12 @@ impl<T> Records<T> {
     /// # Errors
     /// There is no such address space.
     pub(crate) fn new(regions: usize) -> io::Result<Self> {
-        zeroed(regions).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        regions.checked_add(1).and_then(Table::new).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     #[inline(always)]
     pub(super) fn get(&self, id: RegionId) -> Option<&Record<T>> {
-        self.0.get(id.index())
+        self.0.get(id.raw() as usize)
     }
 }
 
@@ -166,34 +169,132 @@ impl<T> std::ops::Index<RegionId> for Records<T> {
     type Output = Record<T>;
 
     fn index(&self, id: RegionId) -> &Record<T> {
-        &self.0[id.index()]
+        &self.0[id.raw() as usize]
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
-fn zeroed<T>(regions: usize) -> Option<Box<[Record<T>]>> {
-    use std::alloc::{Layout, alloc_zeroed};
-    if regions == 0 {
-        return Some(Box::new([]));
+mod table {
+    use super::Record;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ops::Deref;
+    use std::ptr::NonNull;
+
+    /// A slice of records that were never used.
+    ///
+    /// The standard allocator has untouched memory for alignments up to 16 bytes only, and fills the rest with zeroes
+    /// itself: so the table is asked for with that, and begins where its alignment is.
+    pub(super) struct Table<T> {
+        records: NonNull<Record<T>>,
+        len: usize,
+        memory: NonNull<u8>,
+        layout: Layout,
     }
-    let layout = Layout::array::<Record<T>>(regions).ok()?;
-    // SAFETY: the layout has a size. All zeroes are a record that was never used: its atomics are 0, and its
-    // registration is not initialised.
-    unsafe {
-        let table = alloc_zeroed(layout).cast::<Record<T>>();
-        (!table.is_null()).then(|| Box::from_raw(std::ptr::slice_from_raw_parts_mut(table, regions)))
+
+    // SAFETY: it owns a slice of records, and nothing else.
+    unsafe impl<T> Send for Table<T> where Record<T>: Send {}
+    // SAFETY: as above.
+    unsafe impl<T> Sync for Table<T> where Record<T>: Sync {}
+
+    impl<T> Table<T> {
+        /// So many records, at least one; `None` if there is no address space for them.
+        pub(super) fn new(len: usize) -> Option<Self> {
+            let records = Layout::array::<Record<T>>(len).ok()?;
+            let layout = Layout::from_size_align(records.size().checked_add(records.align())?, 16).ok()?;
+            // SAFETY: the layout has a size: that of the alignment at least.
+            let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+            let ahead = memory.align_offset(records.align());
+            // SAFETY: it is less than the alignment, by which the memory is longer than the records.
+            let records = unsafe { memory.add(ahead) }.cast();
+            Some(Self { records, len, memory, layout })
+        }
+    }
+
+    impl<T> Deref for Table<T> {
+        type Target = [Record<T>];
+
+        #[inline(always)]
+        fn deref(&self) -> &[Record<T>] {
+            // SAFETY: so many records are there, aligned. All zeroes are a record that was never used: its atomics
+            // are 0, and its registration is not initialised.
+            unsafe { std::slice::from_raw_parts(self.records.as_ptr(), self.len) }
+        }
+    }
+
+    impl<T> Drop for Table<T> {
+        fn drop(&mut self) {
+            // SAFETY: `new` had the memory with this layout. Records have nothing to drop.
+            unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+        }
     }
 }
 
 /// The checkers' atomics are more than their bytes.
 #[cfg(any(loom, shuttle))]
-fn zeroed<T>(regions: usize) -> Option<Box<[Record<T>]>> {
-    let record = || Record {
-        facts: AtomicU64::new(0),
-        start: AtomicU64::new(0),
-        counted: AtomicU32::new(0),
-        touched: AtomicU32::new(0),
-        registration: UnsafeCell::new(MaybeUninit::uninit()),
-    };
-    Some((0..regions).map(|_| record()).collect())
+mod table {
+    use super::{AtomicU32, AtomicU64, MaybeUninit, Record, UnsafeCell};
+    use std::ops::Deref;
+
+    pub(super) struct Table<T>(Box<[Record<T>]>);
+
+    impl<T> Table<T> {
+        pub(super) fn new(len: usize) -> Option<Self> {
+            let record = || Record {
+                facts: AtomicU64::new(0),
+                start: AtomicU64::new(0),
+                counted: AtomicU32::new(0),
+                touched: AtomicU32::new(0),
+                registration: UnsafeCell::new(MaybeUninit::uninit()),
+            };
+            Some(Self((0..len).map(|_| record()).collect()))
+        }
+    }
+
+    impl<T> Deref for Table<T> {
+        type Target = [Record<T>];
+
+        fn deref(&self) -> &[Record<T>] {
+            &self.0
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+
+    /// Whether the page of a record has memory.
+    fn is_there<T>(record: &Record<T>) -> bool {
+        // SAFETY: it asks for a number.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let page = std::ptr::from_ref(record).map_addr(|address| address & !(size - 1)).cast_mut();
+        let mut answer = 0;
+        // SAFETY: it asks about one page, and writes one byte to a place that is ours.
+        assert_eq!(unsafe { libc::mincore(page.cast(), 1, &raw mut answer) }, 0);
+        answer & 1 == 1
+    }
+
+    #[test]
+    fn a_record_that_was_never_used_takes_no_memory() {
+        let records = Records::<u64>::new(1_000_000).unwrap();
+        let id = |index| RegionId::of_index(index);
+        records[id(500_000)].fill(PageRange::new(7, 3).unwrap(), Access::LOCAL, 5);
+        assert!(is_there(&records[id(500_000)]));
+        assert!(!is_there(&records[id(250_000)]) && !is_there(&records[id(999_999)]));
+    }
+
+    #[test]
+    fn a_table_has_a_record_for_each_region_and_none_for_more() {
+        let records = Records::<u64>::new(3).unwrap();
+        assert!(records.get(RegionId::of_index(2)).is_some());
+        assert!(records.get(RegionId::of_index(3)).is_none());
+        assert!(Records::<u64>::new(0).unwrap().get(RegionId::of_index(0)).is_none());
+        assert!(Records::<u64>::new(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_hit_reads_one_line_of_a_record() {
+        assert_eq!((size_of::<Record<u64>>(), align_of::<Record<u64>>()), (32, 32));
+        assert!(std::mem::offset_of!(Record<[u64; 8]>, registration) <= 32);
+    }
 }

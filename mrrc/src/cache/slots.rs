@@ -53,6 +53,7 @@ impl Block {
         self.next_slot(last)
     }
 
+    #[cold]
     #[inline(never)]
     fn next_slot(&self, last: usize) -> Option<&AtomicU32> {
         let free = (1..SLOTS).map(|step| (last + step) % SLOTS);

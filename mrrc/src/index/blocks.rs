@@ -41,7 +41,7 @@ pub(super) const BLOCKS_END: u64 = 1 << 32;
 /// The table. Clones are the same table.
 #[derive(Clone)]
 pub(super) struct Blocks {
-    /// A power of two of places: 2^(64 - `shift`), always.
+    /// A power of two of places: 2^(32 - `shift`), always.
     places: Lines<AtomicU64>,
     /// Leaves of a hash as many bits as number the places.
     shift: u32,
@@ -49,11 +49,14 @@ pub(super) struct Blocks {
 
 impl Blocks {
     pub(super) const SMALLEST: usize = 8;
+    /// As many as there are numbers.
+    const LARGEST: u64 = BLOCKS_END;
 
     /// A table of so many places, a power of two of at least [`Blocks::SMALLEST`].
     pub(super) fn new(places: usize) -> Self {
-        assert!(places.is_power_of_two() && places >= Self::SMALLEST, "{places} places");
-        let shift = u64::BITS - places.trailing_zeros();
+        let fits = places >= Self::SMALLEST && places as u64 <= Self::LARGEST;
+        assert!(places.is_power_of_two() && fits, "{places} places");
+        let shift = u32::BITS - places.trailing_zeros();
         let places: Arc<[_]> = (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect();
         Self { places: places.into(), shift }
     }
@@ -79,8 +82,9 @@ impl Blocks {
     /// The place where the search for a block begins.
     #[inline(always)]
     fn home(&self, block: u64) -> usize {
-        // Fibonacci hashing: the highest bits of the product mix all bits of the block number.
-        (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        // Fibonacci hashing: the highest bits of the product mix all bits of the block number. Numbers that follow each
+        // other are spread evenly, and mostly do not meet.
+        ((block as u32).wrapping_mul(0x9e37_79b9) >> self.shift) as usize
     }
 
     /// The entry of a block, read from places that may be changing. A number beyond [`BLOCKS_END`] can get another
@@ -88,12 +92,13 @@ impl Blocks {
     #[inline(always)]
     pub(super) fn get(&self, block: u64) -> Entry {
         let home = self.home(block);
-        // SAFETY: `home` is a 64-bit number shifted right by `shift`, so below 2^(64 - `shift`), which is the
+        // SAFETY: `home` is a 32-bit number shifted right by `shift`, so below 2^(32 - `shift`), which is the
         // number of places: `new` made both, and nothing changes either.
         let place = Place(unsafe { self.places.get_unchecked(home) }.load(Relaxed));
         if place.block() == block as u32 { place.entry() } else { self.look_further(block, home, place) }
     }
 
+    #[cold]
     #[inline(never)]
     fn look_further(&self, block: u64, home: usize, first: Place) -> Entry {
         if first == Place::VACANT {
@@ -153,6 +158,11 @@ impl Blocks {
             at = self.after(at);
         }
         self.places[gap].store(Place::VACANT.0, Relaxed);
+    }
+
+    /// Whether the table could be larger.
+    pub(super) fn can_grow(&self) -> bool {
+        (self.places() as u64) < Self::LARGEST
     }
 
     /// A table of so many places with the same entries.

@@ -84,10 +84,11 @@ fn remove_lane(lanes: &Lanes, at: usize) {
 }
 
 impl Leaf {
-    /// The last region that starts at or before the page of the block, and where none does a wrong one or none.
+    /// The name of the last region that starts at or before the page of the block, and where none does a wrong one
+    /// or 0.
     #[inline(always)]
-    pub(super) fn candidate(&self, page: u64) -> Option<RegionId> {
-        self.name(count_reaching(&self.firsts, page) as usize)
+    pub(super) fn guess(&self, page: u64) -> u32 {
+        self.names[count_reaching(&self.firsts, page) as usize % LEAF_REGIONS].load(Relaxed)
     }
 
     /// The name of the n-th region, counted from 1.
