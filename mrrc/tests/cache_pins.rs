@@ -14,6 +14,7 @@ use mrrc::{Access, AcquireError, Cache, Lease, PAGE};
 use std::io;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 #[path = "common/pins.rs"]
 mod pins;
