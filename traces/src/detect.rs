@@ -44,7 +44,9 @@ impl Format {
             return reason.map(|(format, reason)| Guess { format, reason }).map_err(doubtful);
         }
         let lines = sample(head);
-        let first = lines.first().copied().unwrap_or_default().trim_ascii();
+        // A table may begin with comments.
+        let is_comment = |line: &&&[u8]| line.starts_with(b"#");
+        let first = lines.iter().find(|line| !is_comment(line)).copied().unwrap_or_default().trim_ascii();
         if first == pages::HEADER {
             return guess(Format::Pages, "by its header");
         }
