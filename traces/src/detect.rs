@@ -8,6 +8,7 @@ use crate::format::Format;
 use crate::formats::{oraclegeneral, pages, srt};
 use crate::frames::is_text;
 use crate::parser::{self, Outcome};
+use crate::registrations;
 use crate::{Columns, ReadOptions, TraceError};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -39,6 +40,9 @@ impl Format {
         let guess = |format, reason: &str| Ok(Guess { format, reason: reason.into() });
         if head.is_empty() {
             return Err(doubtful("it is empty, so its format cannot be told".into()));
+        }
+        if head.starts_with(&registrations::binary::MAGIC) || head.starts_with(registrations::csv::HEADER.as_bytes()) {
+            return guess(Format::Registrations, "by its header");
         }
         if let Some(reason) = binary(head) {
             return reason.map(|(format, reason)| Guess { format, reason }).map_err(doubtful);
