@@ -166,7 +166,7 @@ fn oracle_records(head: &[u8]) -> Option<usize> {
     let mut count = 0;
     for record in head.chunks_exact(oraclegeneral::RECORD).take(SAMPLE) {
         let (time, _, size, next) = oraclegeneral::record(record)?;
-        if time < last || size == 0 || size > 1 << 31 || next < -1 || next > 1 << 40 {
+        if time < last || size == 0 || size > 1 << 31 || !(-1..=1 << 40).contains(&next) {
             return None;
         }
         last = time;
