@@ -303,6 +303,11 @@ pub(crate) fn unreadable(file: &Path, at: String, error: io::Error) -> TraceErro
         what: error.to_string(),
         remedy: remedy.into(),
     };
+    // Both decoders say so in their own words.
+    let text = error.to_string();
+    if ["memory", "window"].iter().any(|word| text.contains(word)) {
+        return content("its compression needs more memory than is given: decompress it first, and pipe it in");
+    }
     match error.kind() {
         io::ErrorKind::UnexpectedEof => content("the archive is cut short: fetch it again"),
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other => {

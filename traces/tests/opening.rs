@@ -225,3 +225,15 @@ fn a_recording_is_read_out_of_compression_and_archives() {
     let error = error("r.tar", &cut, &default());
     assert!(error.starts_with("r.tar/b, line 3: "), "{error}");
 }
+
+#[test]
+fn compression_that_wants_gigabytes_is_refused_and_the_way_around_is_said() {
+    // A frame whose window is 2 GiB, which a few bytes can ask for.
+    let mut out = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    out.window_log(31).unwrap();
+    out.long_distance_matching(true).unwrap();
+    out.write_all(TEXT).unwrap();
+    let packed = out.finish().unwrap();
+    let error = error("big.zst", &packed, &ReadOptions::of(Format::Pages));
+    assert!(error.starts_with("big.zst, ") && error.contains("decompress it first"), "{error}");
+}

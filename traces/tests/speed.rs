@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 use std::time::Instant;
-use traces::{Format, ReadOptions, Reader};
+use traces::{Format, ReadOptions};
 
 /// The same piece of text again and again, as long as there are lines to give.
 struct Again {
