@@ -2,7 +2,7 @@
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use traces::{Event, Format, ReadOptions, Reader, TraceError};
 
 const TEXT: &[u8] = b"start_page,pages\n1,1\n2,90\n3,7\n";
@@ -188,6 +188,31 @@ fn what_comes_through_a_pipe_is_read_twice_all_the_same() {
     assert_eq!(reader.by_ref().map(Result::unwrap).count(), 50_000);
     assert!(reader.summary().understood.contains("100 objects"), "{}", reader.summary().understood);
     writer.join().unwrap().unwrap();
+}
+
+/// Run by the test below in a process of its own.
+#[test]
+#[ignore = "reads standard input"]
+fn standard_input_child() {
+    let mut reader = traces::open("-", &default()).unwrap();
+    let events = reader.by_ref().map(Result::unwrap).count();
+    println!("{events} events, {}", reader.summary().understood);
+}
+
+#[test]
+fn standard_input_is_read_like_a_file() {
+    for (packed, expected) in [(zst(TEXT), "3 events, pages"), (xz(b"1 0 9\n2 1 9\n"), "2 events, objects")] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "standard_input_child"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&packed).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains(expected), "{said}");
+    }
 }
 
 #[test]
