@@ -23,7 +23,7 @@ impl Reader for List {
 
 fn events() -> Vec<Event> {
     let event = |n: u64| {
-        let access = if n % 3 == 0 { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
+        let access = if n.is_multiple_of(3) { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
         let span = Span { address: n * 7919 * 512 + n, length: n % 9000 + 1 };
         Event { time: n * 1001, client: 7 - n as u32 % 5, ..Event::request(span, access) }
     };
