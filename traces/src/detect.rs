@@ -8,6 +8,7 @@ use crate::format::Format;
 use crate::formats::{oraclegeneral, pages, srt};
 use crate::frames::is_text;
 use crate::parser::{self, Outcome};
+use crate::registrations;
 use crate::{Columns, ReadOptions, TraceError};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -40,11 +41,16 @@ impl Format {
         if head.is_empty() {
             return Err(doubtful("it is empty, so its format cannot be told".into()));
         }
+        if head.starts_with(&registrations::binary::MAGIC) || head.starts_with(registrations::csv::HEADER.as_bytes()) {
+            return guess(Format::Registrations, "by its header");
+        }
         if let Some(reason) = binary(head) {
             return reason.map(|(format, reason)| Guess { format, reason }).map_err(doubtful);
         }
         let lines = sample(head);
-        let first = lines.first().copied().unwrap_or_default().trim_ascii();
+        // A table may begin with comments.
+        let is_comment = |line: &&&[u8]| line.starts_with(b"#");
+        let first = lines.iter().find(|line| !is_comment(line)).copied().unwrap_or_default().trim_ascii();
         if first == pages::HEADER {
             return guess(Format::Pages, "by its header");
         }
@@ -160,7 +166,7 @@ fn oracle_records(head: &[u8]) -> Option<usize> {
     let mut count = 0;
     for record in head.chunks_exact(oraclegeneral::RECORD).take(SAMPLE) {
         let (time, _, size, next) = oraclegeneral::record(record)?;
-        if time < last || size == 0 || size > 1 << 31 || next < -1 || next > 1 << 40 {
+        if time < last || size == 0 || size > 1 << 31 || !(-1..=1 << 40).contains(&next) {
             return None;
         }
         last = time;

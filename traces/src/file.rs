@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const PATIENCE: u64 = 10_000;
 
 /// A member is a process with a cache of its own, so there cannot be any number of them.
-const MOST_MEMBERS: u32 = 1 << 16;
+pub(crate) const MOST_MEMBERS: u32 = 1 << 16;
 
 /// The stream of events of one source.
 pub(crate) struct FileReader {
@@ -24,8 +24,10 @@ pub(crate) struct FileReader {
     reason: String,
     members: Members,
     member: Option<Current>,
-    /// Parsers that have seen their member once, in order.
+    /// Parsers that have seen their member once, in order, for the second reading.
     laid_out: VecDeque<Box<dyn Parser>>,
+    /// Parsers of the members that are behind, in order, at the first reading.
+    noted: VecDeque<Box<dyn Parser>>,
     next_process: u32,
     queue: VecDeque<Event>,
     summary: Summary,
@@ -59,7 +61,7 @@ impl FileReader {
         if format.is_read_twice() {
             let mut first = Self::stand_before(&mut source, format, String::new(), options.clone(), VecDeque::new())?;
             while first.step()?.is_some() {}
-            laid_out = first.laid_out;
+            laid_out = first.noted;
             laid_out.iter_mut().for_each(|parser| parser.lay_out());
         }
         Self::stand_before(&mut source, format, reason, options, laid_out)
@@ -85,6 +87,7 @@ impl FileReader {
             members,
             member: None,
             laid_out,
+            noted: VecDeque::new(),
             next_process: 0,
             queue,
             summary,
@@ -136,8 +139,8 @@ impl FileReader {
             return Err(self.content("its beginning".into(), "it is empty".into(), "was it cut short?"));
         }
         if self.format.is_read_twice() {
-            // Needed again after a first reading; after the second nobody asks.
-            self.laid_out.push_back(member.parser);
+            // Needed again after the first reading; after the second nobody asks.
+            self.noted.push_back(member.parser);
         }
         Ok(())
     }
@@ -300,6 +303,11 @@ pub(crate) fn unreadable(file: &Path, at: String, error: io::Error) -> TraceErro
         what: error.to_string(),
         remedy: remedy.into(),
     };
+    // Both decoders say so in their own words.
+    let text = error.to_string();
+    if ["memory", "window"].iter().any(|word| text.contains(word)) {
+        return content("its compression needs more memory than is given: decompress it first, and pipe it in");
+    }
     match error.kind() {
         io::ErrorKind::UnexpectedEof => content("the archive is cut short: fetch it again"),
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other => {

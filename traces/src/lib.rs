@@ -33,6 +33,7 @@ mod open;
 mod options;
 mod parser;
 mod reader;
+mod recordings;
 pub mod registrations;
 mod source;
 mod summary;

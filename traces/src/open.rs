@@ -3,6 +3,7 @@
 use crate::archive::Members;
 use crate::detect::Guess;
 use crate::file::{FileReader, unreadable};
+use crate::recordings;
 use crate::source::{HEAD, Source};
 use crate::{Format, ReadOptions, Reader, TraceError};
 use std::io::{self, Cursor, Read};
@@ -59,6 +60,9 @@ fn begin(source: Source, options: &ReadOptions) -> Result<Box<dyn Reader + Send>
             Format::detect(&name, &head)?
         }
     };
+    if guess.format == Format::Registrations {
+        return recordings::open(source, options);
+    }
     Ok(Box::new(FileReader::new(source, guess.format, guess.reason, options.clone())?))
 }
 

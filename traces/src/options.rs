@@ -15,6 +15,8 @@ pub struct ReadOptions {
     pub columns: Option<Columns>,
     /// Web logs: whether a 304, answered from the client's cache, counts as a request for the file.
     pub not_modified: bool,
+    /// Recordings: whether one whose end is missing is read up to there, and not refused.
+    pub accept_cut: bool,
 }
 
 impl ReadOptions {

@@ -88,8 +88,8 @@ pub(crate) fn access(word: &[u8]) -> Option<Access> {
     const READS: [&str; 9] = ["r", "read", "rs", "rd", "get", "28", "88", "a8", "local-read"];
     const WRITES: [&str; 10] = ["w", "write", "ws", "wr", "put", "set", "2a", "8a", "aa", "local-write"];
     let is = |known: &&str| word.eq_ignore_ascii_case(known.as_bytes());
-    if READS.iter().any(|known| is(&known)) {
+    if READS.iter().any(&is) {
         return Some(Access::LOCAL_READ);
     }
-    WRITES.iter().any(|known| is(&known)).then_some(Access::LOCAL_WRITE)
+    WRITES.iter().any(&is).then_some(Access::LOCAL_WRITE)
 }

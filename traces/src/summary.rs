@@ -68,6 +68,24 @@ impl Summary {
         pass_over(&mut self.left_out, reason, number, text);
     }
 
+    /// Takes over what another summary says of lines that are no events.
+    pub(crate) fn add_passed_over(&mut self, of: &Self) {
+        self.other += of.other;
+        let into = [(&mut self.skipped, &of.skipped), (&mut self.left_out, &of.left_out)];
+        for (mine, theirs) in into {
+            for one in theirs {
+                match mine.iter_mut().find(|known| known.reason == one.reason) {
+                    Some(known) => {
+                        known.count += one.count;
+                        let room = SHOWN.saturating_sub(known.first.len());
+                        known.first.extend(one.first.iter().take(room).cloned());
+                    }
+                    None => mine.push(one.clone()),
+                }
+            }
+        }
+    }
+
     /// Everything that was not understood.
     pub fn skipped(&self) -> u64 {
         self.skipped.iter().map(|skipped| skipped.count).sum()

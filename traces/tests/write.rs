@@ -54,7 +54,7 @@ fn tables_hold_requests_and_count_what_they_leave_out() {
     assert_eq!(written, Written { events: 2, ranges: 3, left_out: 2 });
     assert_eq!(fs::read_to_string(&file).unwrap(), "start_page,pages\n0,2\n5,1\n9,2\n");
     write_all(&file, Form::Csv).unwrap();
-    let expected = "time,addr,len,op,client,process\n5,0xfff,2,r,2,1\n5,0x5000,4096,w,2,1\n5,0x9000,8192,w,2,1\n";
+    let expected = "time_ns,addr,len,op,client,process\n5,0xfff,2,r,2,1\n5,0x5000,4096,w,2,1\n5,0x9000,8192,w,2,1\n";
     assert_eq!(fs::read_to_string(&file).unwrap(), expected);
     let written = write_all(&file, Form::RegistrationsBinary).unwrap();
     assert_eq!(written, Written { events: 4, ranges: 6, left_out: 0 });

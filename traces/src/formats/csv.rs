@@ -120,7 +120,9 @@ impl Csv {
         let client = match plan.client {
             Some(at) => {
                 let name: Box<[u8]> = field(at)?.into();
-                self.clients.number(&*name)
+                // A number stays what it is; names are numbered.
+                let number = decimal(&name).and_then(|number| u32::try_from(number).ok());
+                number.unwrap_or_else(|| self.clients.number(&*name))
             }
             None => 0,
         };

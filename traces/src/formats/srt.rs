@@ -29,7 +29,10 @@ impl Srt {
 
 /// Whether a record can begin with this length and this type and version.
 pub(crate) fn is_plausible(size: u32, id: u32) -> bool {
-    (52..=256).contains(&size) && size % 4 == 0 && (1..=7).contains(&(id >> 16)) && (1..=10).contains(&(id & 0xffff))
+    (52..=256).contains(&size)
+        && size.is_multiple_of(4)
+        && (1..=7).contains(&(id >> 16))
+        && (1..=10).contains(&(id & 0xffff))
 }
 
 impl Parser for Srt {

@@ -1,0 +1,264 @@
+//! What a trace may be wrapped in, and what is said when it cannot be read: the file, the place, and a remedy.
+
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use traces::{Event, Format, ReadOptions, Reader, TraceError};
+
+const TEXT: &[u8] = b"start_page,pages\n1,1\n2,90\n3,7\n";
+
+fn gz(bytes: &[u8]) -> Vec<u8> {
+    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut out = liblzma::write::XzEncoder::new(Vec::new(), 1);
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn zst(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).unwrap()
+}
+
+fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, *bytes).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<Vec<Event>, TraceError> {
+    let mut reader = traces::read(name, Cursor::new(bytes.to_vec()), options)?;
+    let events: Result<Vec<_>, _> = reader.by_ref().collect();
+    assert!(reader.next().is_none(), "nothing follows the end, nor an error");
+    events
+}
+
+fn error(name: &str, bytes: &[u8], options: &ReadOptions) -> String {
+    match read(name, bytes, options) {
+        Err(error) => error.to_string(),
+        Ok(events) => panic!("{} events", events.len()),
+    }
+}
+
+fn default() -> ReadOptions {
+    ReadOptions::default()
+}
+
+#[test]
+fn compression_is_known_by_content_whatever_the_name() {
+    let plain = read("a.csv", TEXT, &default()).unwrap();
+    assert_eq!(plain.len(), 3);
+    for packed in [gz(TEXT), xz(TEXT), zst(TEXT)] {
+        assert_eq!(read("a.csv", &packed, &default()).unwrap(), plain);
+        // Files that were compressed in parts are one.
+        let twice = [packed.clone(), packed].concat();
+        assert_eq!(read("a.csv", &twice, &ReadOptions::of(Format::Pages)).unwrap().len(), 6);
+    }
+}
+
+#[test]
+fn members_of_an_archive_are_processes_in_its_order() {
+    let long = format!("{}/b.csv", "directory/".repeat(20));
+    let archive = tar(&[
+        ("README.md", b"about"),
+        ("z.csv", TEXT),
+        ("empty.csv", b""),
+        ("sub/._z.csv", b"\0\0"),
+        (&long, &gz(b"start_page,pages\n9,9\n")),
+    ]);
+    for packed in [archive.clone(), gz(&archive), zst(&archive)] {
+        let mut reader = traces::read("t.tar", Cursor::new(packed), &default()).unwrap();
+        let events: Vec<_> = reader.by_ref().map(Result::unwrap).collect();
+        assert_eq!(events.iter().map(|event| event.process).collect::<Vec<_>>(), [0, 0, 0, 1]);
+        assert_eq!(reader.summary().left_out(), 2);
+    }
+    let mut broken = archive.clone();
+    broken[1034] ^= 1;
+    assert!(error("t.tar", &broken[..], &ReadOptions::of(Format::Pages)).contains("header of a member"));
+}
+
+#[test]
+fn each_member_has_its_own_objects() {
+    let archive = tar(&[("a", b"1 7 5000\n2 8 1\n"), ("b", b"1 8 1\n2 7 1\n")]);
+    let events = read("t.tar", &archive, &default()).unwrap();
+    let places: Vec<_> = events.iter().map(|event| (event.process, format!("{:?}", event.action))).collect();
+    assert!(places[1].1.contains("address: 8192") && places[2].1.contains("address: 0"), "{places:?}");
+    assert!(places[3].1.contains("address: 4096") && places[3].0 == 1, "{places:?}");
+}
+
+#[test]
+fn what_is_cut_short_is_an_error_that_names_file_and_place() {
+    let lines: String = (0..20_000).map(|n| format!("{n},{}\n", n * 7919 % 997 + 1)).collect();
+    let text = format!("start_page,pages\n{lines}");
+    let archive = tar(&[("a.csv", text.as_bytes())]);
+    let pages = ReadOptions::of(Format::Pages);
+    for (name, packed) in [
+        ("t.gz", gz(text.as_bytes())),
+        ("t.xz", xz(text.as_bytes())),
+        ("t.zst", zst(text.as_bytes())),
+        ("t.tar", archive.clone()),
+        ("t.tar.zst", zst(&archive)),
+    ] {
+        assert_eq!(read(name, &packed, &pages).unwrap().len(), 20_000);
+        for kept in [packed.len() - 1, packed.len() * 9 / 10, packed.len() / 2, packed.len() / 10] {
+            // The end of an archive is two blocks of zeros, one of which is enough.
+            let kept = if name == "t.tar" { kept.min(archive.len() - 1024) } else { kept };
+            let error = error(name, &packed[..kept], &pages);
+            assert!(error.starts_with(&format!("{name}, ")) && error.contains("cut short: fetch it again"), "{error}");
+        }
+    }
+    let mut flipped = gz(text.as_bytes());
+    let middle = flipped.len() / 2;
+    flipped[middle..middle + 64].fill(0xa5);
+    let error = error("t.gz", &flipped, &pages);
+    assert!(error.starts_with("t.gz, ") && error.contains("damaged: fetch it again"), "{error}");
+}
+
+#[test]
+fn noise_is_no_trace_in_any_format() {
+    use rand::{RngExt, SeedableRng};
+    let mut random = rand::rngs::StdRng::seed_from_u64(4);
+    let noise: Vec<u8> = (0..1 << 20).map(|_| random.random()).collect();
+    let found = error("n.bin", &noise, &default());
+    assert!(found.starts_with("n.bin, its first bytes: it is binary and of no known kind; say --format"), "{found}");
+    for format in Format::ALL {
+        let error = error("n.bin", &noise, &ReadOptions::of(format));
+        assert!(error.starts_with("n.bin"), "{format}: {error}");
+    }
+}
+
+#[test]
+fn doubtful_content_is_not_guessed_at() {
+    for (text, why) in [
+        (&b""[..], "it is empty"),
+        (b"hello\nworld\n", "it fits none of the formats: `hello`"),
+        (b"9 1 1\n1 2 3\n", "the first is no time"),
+        (b"1,2\n3,4\n", "it fits none of the formats"),
+        (b"PK\x03\x04\0\0\0\0", "a zip archive?"),
+    ] {
+        let error = error("d", text, &default());
+        assert!(error.starts_with("d, its first bytes: ") && error.contains(why), "{error}");
+        assert!(error.contains("--format"), "{error}");
+    }
+    for format in Format::ALL {
+        let error = error("d", b"", &ReadOptions::of(format));
+        assert!(error.starts_with('d'), "{format}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_mostly_unreadable_is_an_error_with_a_line_and_a_remedy() {
+    let text = b"1 8 0 0\nfoo\nbar\n";
+    let error = error("a.lis", text, &ReadOptions::of(Format::Arc));
+    let expected = "a.lis, line 2: it has not four fields (`foo`), and so are most: 2 not understood, 1 understood as arc; \
+                    name the right --format (and --columns, for csv)";
+    assert_eq!(error, expected);
+    // A member of an archive is judged by itself.
+    let good: String = (0..100).map(|n| format!("{n} 8 0 {n}\n")).collect();
+    let archive = tar(&[("good", good.as_bytes()), ("bad", text)]);
+    let error = self::error("a.tar", &archive, &ReadOptions::of(Format::Arc));
+    assert!(error.starts_with("a.tar, member bad, line 2: "), "{error}");
+}
+
+#[test]
+fn what_is_not_there_or_is_a_directory_is_said() {
+    let error = |path: &Path| traces::open(path, &default()).err().unwrap().to_string();
+    assert!(error(Path::new("/nowhere/t.csv")).starts_with("/nowhere/t.csv: open: No such file"));
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    assert!(error(&here).starts_with(&format!("{}: open: ", here.display())));
+}
+
+#[test]
+fn what_comes_through_a_pipe_is_read_twice_all_the_same() {
+    let text: String = (0..50_000).map(|n| format!("{n} {} {}\n", n % 100, n % 9000 + 1)).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (end, packed) = (pipe.clone(), zst(text.as_bytes()));
+    let writer = std::thread::spawn(move || std::fs::write(end, packed));
+    let mut reader = traces::open(&pipe, &default()).unwrap();
+    assert_eq!(reader.by_ref().map(Result::unwrap).count(), 50_000);
+    assert!(reader.summary().understood.contains("100 objects"), "{}", reader.summary().understood);
+    writer.join().unwrap().unwrap();
+}
+
+/// Run by the test below in a process of its own.
+#[test]
+#[ignore = "reads standard input"]
+fn standard_input_child() {
+    let mut reader = traces::open("-", &default()).unwrap();
+    let events = reader.by_ref().map(Result::unwrap).count();
+    println!("{events} events, {}", reader.summary().understood);
+}
+
+#[test]
+fn standard_input_is_read_like_a_file() {
+    for (packed, expected) in [(zst(TEXT), "3 events, pages"), (xz(b"1 0 9\n2 1 9\n"), "2 events, objects")] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "standard_input_child"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&packed).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn the_shipped_recording_of_an_mpi_run_is_read_whole() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/mpi_hpcc_np4.tar.zst");
+    let mut reader = traces::open(path, &default()).unwrap();
+    let mut counts = [0; 4];
+    for event in reader.by_ref() {
+        counts[event.unwrap().process as usize] += 1;
+    }
+    assert_eq!(counts.iter().sum::<u64>(), 65_037);
+    assert!(counts.iter().all(|&count| count > 16_000), "{counts:?}");
+    assert_eq!((reader.summary().skipped(), reader.summary().left_out()), (0, 0));
+}
+
+#[test]
+fn a_recording_is_read_out_of_compression_and_archives() {
+    let text = "# mrrc registrations 1\n";
+    let recording = |page: u64| {
+        use mrrc::Access;
+        use traces::registrations::csv::{write_event, write_header};
+        let mut out = Vec::new();
+        write_header(&mut out).unwrap();
+        write_event(&mut out, &Event::request(traces::Span { address: page * 4096, length: 1 }, Access::LOCAL))
+            .unwrap();
+        out
+    };
+    assert!(recording(1).starts_with(text.as_bytes()));
+    let accept = ReadOptions { accept_cut: true, ..default() };
+    assert_eq!(read("r.gz", &gz(&recording(1)), &accept).unwrap().len(), 1);
+    let archive = zst(&tar(&[("a", &recording(1)), ("b", &recording(2))]));
+    let events = read("r.tar.zst", &archive, &accept).unwrap();
+    assert_eq!(events.iter().map(|event| event.process).collect::<Vec<_>>(), [0, 1]);
+    let cut = tar(&[("a", &recording(1)), ("b", &recording(2)[..80])]);
+    let error = error("r.tar", &cut, &default());
+    assert!(error.starts_with("r.tar/b, line 3: "), "{error}");
+}
+
+#[test]
+fn compression_that_wants_gigabytes_is_refused_and_the_way_around_is_said() {
+    // A frame whose window is 2 GiB, which a few bytes can ask for.
+    let mut out = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    out.window_log(31).unwrap();
+    out.long_distance_matching(true).unwrap();
+    out.write_all(TEXT).unwrap();
+    let packed = out.finish().unwrap();
+    let error = error("big.zst", &packed, &ReadOptions::of(Format::Pages));
+    assert!(error.starts_with("big.zst, ") && error.contains("decompress it first"), "{error}");
+}
