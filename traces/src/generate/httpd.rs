@@ -159,7 +159,7 @@ impl Httpd {
     /// # Errors
     /// [`TraceError::Option`] for an option out of its range, or for files, bytes and requests that the shares do not fit.
     pub fn new(options: Options) -> Result<Self, TraceError> {
-        within("files", options.files, 100, 10_000_000)?;
+        within("files", options.files, 200, 10_000_000)?;
         within("bytes", options.bytes, 1, 1 << 44)?;
         within("requests", options.requests, 1, 1 << 31)?;
         within("clients", options.clients, 1, 1 << 20)?;

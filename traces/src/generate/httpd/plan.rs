@@ -93,7 +93,8 @@ impl Plan {
         let first = plan.files().position(|(_, size)| reads(size) == 1);
         let count = first.and_then(|at| plan.counts.get_mut(at));
         let exact = count.and_then(|count| {
-            *count = u32::try_from((u64::from(*count) + options.requests).checked_sub(made)?).ok()?;
+            let exact = (u64::from(*count) + options.requests).checked_sub(made)?;
+            *count = u32::try_from(exact).ok().filter(|&exact| exact > 1)?;
             Some(())
         });
         exact.ok_or_else(|| wrong("requests: too few for so many files", "give more requests or fewer files"))?;
