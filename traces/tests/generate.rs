@@ -197,9 +197,11 @@ fn what_cannot_be_is_told_with_a_remedy() {
         let error = workload.parse::<Workload>().and_then(|workload| workload.generate().map(drop)).unwrap_err();
         assert_eq!(error.to_string(), expected, "{workload}");
     }
-    for workload in
-        ["httpd:requests=20000", "cello92:one-page=0.9", "cello92:disks=1GB,client-cache=250MB,writes=1,metadata=1,one-page=0"]
-    {
+    for workload in [
+        "httpd:requests=20000",
+        "cello92:one-page=0.9",
+        "cello92:disks=1GB,client-cache=250MB,writes=1,metadata=1,one-page=0",
+    ] {
         let error = workload.parse::<Workload>().and_then(|workload| workload.generate().map(drop)).unwrap_err();
         assert!(matches!(error, TraceError::Option { .. }), "{workload}: {error}");
     }

@@ -42,23 +42,13 @@ mod plan;
 
 use super::options::{bytes, pairs, unknown, value, within, wrong};
 use super::{Checks, Generator, Unit};
-use crate::{Event, Reader, Span, Summary, TraceError};
+use crate::{Event, Larger, Reader, Span, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use plan::{BUCKETS, ONCE, Plan, TENTH_SHARE, TOP, TOP_SHARE};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 use std::str::FromStr;
-
-/// How a file of more pages than a request may have is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Larger {
-    /// In several requests.
-    #[default]
-    Split,
-    /// Its first pages only.
-    Cut,
-}
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]

@@ -12,8 +12,8 @@
 //! *R* is such that the requests, after large files are split, are as many as asked for: found by trying, and made exact by a
 //! change in the count of the most popular file that one request reads.
 
-use super::{Larger, Options, wrong};
-use crate::TraceError;
+use super::{Options, wrong};
+use crate::{Larger, TraceError};
 use mrrc::PAGE;
 use rand::RngExt;
 use rand::seq::SliceRandom;
