@@ -207,6 +207,28 @@ fn what_cannot_be_is_told_with_a_remedy() {
     }
 }
 
+#[test]
+fn the_samples_are_what_the_generators_give() {
+    let samples = [("httpd", "httpd.csv.zst"), ("cello92", "cello92.csv.zst"), ("zipf:objects=1000", "zipf.csv.zst")];
+    for (workload, sample) in samples {
+        let file = format!("{}/data/generated/{sample}", env!("CARGO_MANIFEST_DIR"));
+        let sample = traces::open(&file, &traces::ReadOptions::default()).unwrap();
+        let made = workload.parse::<Workload>().unwrap().generate().unwrap();
+        let mut count = 0;
+        for (sample, made) in sample.zip(made) {
+            let (sample, made) = (sample.unwrap(), made.unwrap());
+            let pages = [&sample, &made].map(|event| event.action.spans()[0].pages().unwrap());
+            assert_eq!(pages[0], pages[1], "{file}, event {count}");
+            if workload != "zipf:objects=1000" {
+                // A reader numbers clients as they come.
+                assert_eq!(sample, Event { client: sample.client, ..made }, "{file}, event {count}");
+            }
+            count += 1;
+        }
+        assert_eq!(count, 5000, "{file}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 

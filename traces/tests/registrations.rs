@@ -183,7 +183,7 @@ fn an_event_takes_few_bytes() {
     let events: Vec<Event> = (0..1000)
         .map(|at| Event {
             time: at * 1500,
-            ..Event::request(Span { address: at * 7919 << 12, length: 8192 }, Access::LOCAL)
+            ..Event::request(Span { address: (at * 7919) << 12, length: 8192 }, Access::LOCAL)
         })
         .collect();
     let bytes = as_binary(&events, usize::MAX).len();

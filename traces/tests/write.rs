@@ -54,10 +54,34 @@ fn tables_hold_requests_and_count_what_they_leave_out() {
     assert_eq!(written, Written { events: 2, ranges: 3, left_out: 2 });
     assert_eq!(fs::read_to_string(&file).unwrap(), "start_page,pages\n0,2\n5,1\n9,2\n");
     write_all(&file, Form::Csv).unwrap();
-    let expected = "time,addr,len,op,client,process\n5,0xfff,2,r,2,1\n5,0x5000,4096,w,2,1\n5,0x9000,8192,w,2,1\n";
+    let expected = "time_ns,addr,len,op,client,process\n5,0xfff,2,r,2,1\n5,0x5000,4096,w,2,1\n5,0x9000,8192,w,2,1\n";
     assert_eq!(fs::read_to_string(&file).unwrap(), expected);
     let written = write_all(&file, Form::RegistrationsBinary).unwrap();
     assert_eq!(written, Written { events: 4, ranges: 6, left_out: 0 });
+}
+
+#[test]
+fn tables_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let asked = events().into_iter().take(2).flat_map(|event| {
+        let spans = event.action.spans().to_vec();
+        spans.into_iter().map(move |span| Event { action: Action::Request(smallvec![span]), ..event.clone() })
+    });
+    let asked: Vec<Event> = asked.collect();
+    for (form, name) in [(Form::Csv, "a.csv.gz"), (Form::Pages, "a.zst")] {
+        let file = directory.path().join(name);
+        write_all(&file, form).unwrap();
+        let back: Result<Vec<Event>, TraceError> =
+            traces::open(&file, &traces::ReadOptions::default()).unwrap().collect();
+        for (back, asked) in back.unwrap().iter().zip(&asked) {
+            let spans = [back, asked].map(|event| event.action.spans()[0].pages().unwrap());
+            assert_eq!(spans[0], spans[1], "{form}");
+            if form == Form::Csv {
+                assert_eq!(back.action, asked.action);
+                assert_eq!((back.time, back.process), (asked.time, asked.process));
+            }
+        }
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub struct Written {
 pub enum Form {
     /// `start_page,pages`.
     Pages,
-    /// `time,addr,len,op,client,process`.
+    /// `time_ns,addr,len,op,client,process`.
     Csv,
     /// [The recording](crate::registrations), as CSV.
     Registrations,

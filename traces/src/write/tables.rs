@@ -46,7 +46,7 @@ impl Writer for Pages {
     }
 }
 
-/// Writes `time,addr,len,op,client,process`: nanoseconds, a hexadecimal address, bytes, `r` or `w` (any right to write).
+/// Writes `time_ns,addr,len,op,client,process`: nanoseconds, a hexadecimal address, bytes, `r` or `w` (any right to write).
 pub struct Csv {
     output: Output,
     written: Written,
@@ -58,7 +58,7 @@ impl Csv {
     /// # Errors
     /// [`TraceError::Io`].
     pub fn new(mut output: Output) -> Result<Self, TraceError> {
-        line!(output, "time,addr,len,op,client,process")?;
+        line!(output, "time_ns,addr,len,op,client,process")?;
         Ok(Self { output, written: Written::default() })
     }
 }
