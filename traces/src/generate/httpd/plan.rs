@@ -179,6 +179,8 @@ fn counts(files: usize, asked: u64) -> Result<Vec<u32>, TraceError> {
         given += count;
         counts.push(u32::try_from(count).map_err(|_| too_few())?);
     }
+    // Rounding may have put neighbours that differ by one the wrong way around.
+    counts.sort_unstable_by(|a, b| b.cmp(a));
     counts.resize(files, 1);
     Ok(counts)
 }
@@ -281,6 +283,28 @@ fn mend_mean(sizes: &mut [u64], counts: &[u32], all: f64, rng: &mut Pcg64Mcg) {
         if (off + change).abs() < off.abs() {
             sizes.swap(a, b);
             off += change;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn every_seed_has_the_shares_and_the_mean() {
+        for seed in 0..5 {
+            let plan = Plan::new(&Options::default(), &mut Pcg64Mcg::seed_from_u64(seed)).unwrap();
+            let all: f64 = plan.counts.iter().map(|&count| f64::from(count)).sum();
+            for (at, (class, asked, _)) in BUCKETS.iter().enumerate() {
+                let of_class = plan.files().filter(|&(_, size)| bucket(size) == at);
+                let share = of_class.map(|(count, _)| f64::from(count)).sum::<f64>() / all;
+                assert!((share - asked).abs() < 0.001, "seed {seed}, {class}: {share:.4}");
+            }
+            let mean = plan.files().map(|(count, size)| f64::from(count) * size as f64).sum::<f64>() / all;
+            assert!((mean / MEAN - 1.0).abs() < 0.005, "seed {seed}: {mean}");
+            assert!(plan.counts[TOP..].is_sorted_by(|a, b| a >= b), "seed {seed}: popularity falls");
         }
     }
 }
