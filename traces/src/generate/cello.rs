@@ -28,15 +28,14 @@
 //!
 //! Memory: the first-level cache's table.
 
+use super::first_level::FirstLevel;
 use super::options::{bytes, pairs, unknown, value, within, wrong};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Reader, Span, Summary, TraceError};
-use lru::LruCache;
 use mrrc::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
-use rustc_hash::FxBuildHasher;
 use std::fmt;
 use std::str::FromStr;
 
@@ -399,41 +398,10 @@ impl Generator for Cello {
             0.01 + within(sequential, reads),
         );
         checks.add("beyond the disks, bytes", Unit::Count, 0.0, tally.end.saturating_sub(disks) as f64, 0.0);
-        if small.as_ref().is_some_and(|small| small.pages > 0) {
+        if small.as_ref().is_some_and(|small| small.size() > 0) {
             let figure = "again within a tenth of the first-level cache";
             checks.add(figure, Unit::Share, 0.0, share(tally.again, made), 0.001);
         }
         checks
-    }
-}
-
-/// An LRU cache of pages.
-struct FirstLevel {
-    held: LruCache<u64, (), FxBuildHasher>,
-    pages: usize,
-    evicted: bool,
-}
-
-impl FirstLevel {
-    fn new(bytes: u64) -> Self {
-        Self { held: LruCache::unbounded_with_hasher(FxBuildHasher), pages: (bytes / PAGE) as usize, evicted: false }
-    }
-
-    fn was_full(&self) -> bool {
-        self.pages == 0 || self.evicted
-    }
-
-    /// Whether all pages were there; afterwards they are.
-    fn absorbs(&mut self, span: Span) -> bool {
-        let (first, last) = (span.address / PAGE, (span.address + span.length - 1) / PAGE);
-        let mut all = true;
-        for page in first..=last {
-            all &= self.held.put(page, ()).is_some();
-            if self.held.len() > self.pages {
-                self.held.pop_lru();
-                self.evicted = true;
-            }
-        }
-        all
     }
 }
