@@ -34,7 +34,7 @@
 //! Without the last frame the file is cut short: every event that is there whole is read all the same. A recorder needs
 //! nothing but memory for one frame and `write`; threads may each fill a frame of their own.
 
-use super::{MAX_RANGES, Operation, Truncated, WHOLE_COPY, failed, unrecordable, unusable, wrong};
+use super::{Cut, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::{Event, Reader, Span, Spans, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use std::io::{self, ErrorKind, Read, Write};
@@ -266,7 +266,7 @@ impl Content<'_> {
 pub struct Binary<R> {
     file: PathBuf,
     input: R,
-    truncated: Truncated,
+    cut: Cut,
     summary: Summary,
     content: Vec<u8>,
     /// Of the content, how much was read.
@@ -284,21 +284,11 @@ impl<R: Read> Binary<R> {
     ///
     /// # Errors
     /// [`TraceError::Io`]; [`TraceError::Content`] if the head is not there or of another version.
-    pub fn new(file: &Path, input: R, truncated: Truncated) -> Result<Self, TraceError> {
+    pub fn new(file: &Path, input: R, cut: Cut) -> Result<Self, TraceError> {
         let summary = Summary::new("registrations: this project's recording, binary, version 1");
         let (file, content) = (file.to_owned(), Vec::new());
-        let mut reader = Self {
-            file,
-            input,
-            truncated,
-            summary,
-            content,
-            at: 0,
-            last: START,
-            is_cut: false,
-            offset: 0,
-            over: false,
-        };
+        let mut reader =
+            Self { file, input, cut, summary, content, at: 0, last: START, is_cut: false, offset: 0, over: false };
         let mut header = [0; 16];
         let read = reader.fill(&mut header)?;
         let foreign = |what| Err(wrong(&reader.file, "byte 0".to_owned(), what, "name the format that it has"));
@@ -382,7 +372,7 @@ impl<R: Read> Binary<R> {
 
     fn end_early(&mut self) -> Result<bool, TraceError> {
         self.over = true;
-        if self.truncated == Truncated::Refused {
+        if self.cut == Cut::Refused {
             return Err(self.wrong_at(self.offset, "cut short", WHOLE_COPY));
         }
         self.summary.skip("cut short", self.summary.events + 1, "");

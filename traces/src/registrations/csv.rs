@@ -21,7 +21,7 @@
 //!
 //! Empty lines and lines that begin with `#` are passed over.
 
-use super::{LETTERS, MAX_RANGES, Operation, Truncated, WHOLE_COPY, failed, unrecordable, unusable, wrong};
+use super::{Cut, LETTERS, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::{Event, Reader, Span, Spans, Summary, TraceError};
 use mrrc::Access;
 use std::io::{self, BufRead, Read, Write};
@@ -71,7 +71,7 @@ pub fn write_event(out: &mut (impl Write + ?Sized), event: &Event) -> io::Result
 pub struct Csv<R> {
     file: PathBuf,
     input: R,
-    truncated: Truncated,
+    cut: Cut,
     summary: Summary,
     line: Vec<u8>,
     number: u64,
@@ -117,10 +117,10 @@ impl<R: BufRead> Csv<R> {
     ///
     /// # Errors
     /// [`TraceError::Io`]; [`TraceError::Content`] if the head is not there or of another version.
-    pub fn new(file: &Path, input: R, truncated: Truncated) -> Result<Self, TraceError> {
+    pub fn new(file: &Path, input: R, cut: Cut) -> Result<Self, TraceError> {
         let summary = Summary::new("registrations: this project's recording, as CSV, version 1");
         let (line, open) = (Vec::with_capacity(128), None);
-        let mut reader = Self { file: file.to_owned(), input, truncated, summary, line, number: 0, open, over: false };
+        let mut reader = Self { file: file.to_owned(), input, cut, summary, line, number: 0, open, over: false };
         for expected in [HEADER, COLUMNS] {
             let whole = matches!(reader.next_line()?, Line::Whole);
             let found = String::from_utf8_lossy(&reader.line);
@@ -227,7 +227,7 @@ impl<R: BufRead> Csv<R> {
         self.over = true;
         let at = format!("line {}", self.number);
         match cut {
-            Some(what) if self.truncated == Truncated::Refused => return Err(wrong(&self.file, at, what, WHOLE_COPY)),
+            Some(what) if self.cut == Cut::Refused => return Err(wrong(&self.file, at, what, WHOLE_COPY)),
             Some(what) => self.skip(what),
             None => {}
         }

@@ -6,7 +6,7 @@
 //! its size, for a recorder to write while a program runs. [`read()`] tells them apart.
 //!
 //! Both begin with a versioned header, are only ever appended to, and let a reader see that the end is missing: everything
-//! before the cut is still read, and then the cut is an error, unless [`Truncated::Accepted`].
+//! before the cut is still read, and then the cut is an error, unless [`Cut::Accepted`].
 
 pub mod binary;
 pub mod csv;
@@ -21,7 +21,7 @@ pub const MAX_RANGES: usize = 1 << 16;
 
 /// What a recording without its end means: the recorder was killed, or the file was not copied whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Truncated {
+pub enum Cut {
     /// An error, after everything before it.
     #[default]
     Refused,
@@ -33,15 +33,15 @@ pub enum Truncated {
 ///
 /// # Errors
 /// [`TraceError::Io`] if it cannot be read, [`TraceError::Content`] if it is neither form or of a version to come.
-pub fn read<R>(file: &Path, mut input: R, truncated: Truncated) -> Result<Box<dyn Reader + Send>, TraceError>
+pub fn read<R>(file: &Path, mut input: R, cut: Cut) -> Result<Box<dyn Reader + Send>, TraceError>
 where
     R: BufRead + Send + 'static,
 {
     let first = input.fill_buf().map_err(|error| failed(file, error))?;
     if first.first() == Some(&binary::MAGIC[0]) {
-        return Ok(Box::new(binary::Binary::new(file, input, truncated)?));
+        return Ok(Box::new(binary::Binary::new(file, input, cut)?));
     }
-    Ok(Box::new(csv::Csv::new(file, input, truncated)?))
+    Ok(Box::new(csv::Csv::new(file, input, cut)?))
 }
 
 fn failed(file: &Path, error: std::io::Error) -> TraceError {
