@@ -179,11 +179,22 @@ fn cut_at_any_byte_a_csv_is_read_up_to_there() {
 }
 
 #[test]
+fn a_lost_frame_is_missed() {
+    let file = as_binary(&sample(), 1);
+    let length = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let second = 16 + 8 + length(16);
+    let third = second + 8 + length(second);
+    let without = [&file[..second], &file[third..]].concat();
+    let message = read(without, Cut::Accepted).1.unwrap().to_string();
+    assert!(message.contains("5 events were written, 4 are there"), "{message}");
+}
+
+#[test]
 fn an_event_takes_few_bytes() {
     let events: Vec<Event> = (0..1000)
         .map(|at| Event {
             time: at * 1500,
-            ..Event::request(Span { address: at * 7919 << 12, length: 8192 }, Access::LOCAL)
+            ..Event::request(Span { address: (at * 7919) << 12, length: 8192 }, Access::LOCAL)
         })
         .collect();
     let bytes = as_binary(&events, usize::MAX).len();

@@ -61,6 +61,30 @@ fn tables_hold_requests_and_count_what_they_leave_out() {
 }
 
 #[test]
+fn tables_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let asked = events().into_iter().take(2).flat_map(|event| {
+        let spans = event.action.spans().to_vec();
+        spans.into_iter().map(move |span| Event { action: Action::Request(smallvec![span]), ..event.clone() })
+    });
+    let asked: Vec<Event> = asked.collect();
+    for (form, name) in [(Form::Csv, "a.csv.gz"), (Form::Pages, "a.zst")] {
+        let file = directory.path().join(name);
+        write_all(&file, form).unwrap();
+        let back: Result<Vec<Event>, TraceError> =
+            traces::open(&file, &traces::ReadOptions::default()).unwrap().collect();
+        for (back, asked) in back.unwrap().iter().zip(&asked) {
+            let spans = [back, asked].map(|event| event.action.spans()[0].pages().unwrap());
+            assert_eq!(spans[0], spans[1], "{form}");
+            if form == Form::Csv {
+                assert_eq!(back.action, asked.action);
+                assert_eq!((back.time, back.process), (asked.time, asked.process));
+            }
+        }
+    }
+}
+
+#[test]
 fn nothing_appears_before_the_end_and_nothing_is_left_of_a_failure() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("out.zst");

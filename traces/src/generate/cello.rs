@@ -28,17 +28,15 @@
 //!
 //! Memory: the first-level cache's table.
 
+use super::first_level::FirstLevel;
 use super::options::{bytes, pairs, unknown, value, within, wrong};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Reader, Span, Summary, TraceError};
-use lru::LruCache;
 use mrrc::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
-use rustc_hash::FxBuildHasher;
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 /// What to generate.
@@ -201,6 +199,10 @@ pub struct Cello {
     data: Popularity,
     /// Of reads that do not follow and of writes of data, those of a tail.
     tail_share: f64,
+    /// Of reads whose read before was not of a tail, those that follow it.
+    follow_share: f64,
+    /// The read before was of a whole block of data.
+    may_follow: bool,
     first_level: FirstLevel,
     /// The end of the read before, within the first level too.
     next_block: u64,
@@ -247,7 +249,7 @@ impl Cello {
         }
         within("skew", options.skew, 0.0, 10.0)?;
         let groups = options.disks / (GROUP * BLOCK);
-        within("client-cache", options.client_cache, 0, options.disks / 4)?;
+        within("client-cache", options.client_cache, 0, (options.disks / 4).min(64 << 30))?;
         let may_be_tails =
             options.writes * (1.0 - options.metadata) + (1.0 - options.writes) * (1.0 - options.sequential);
         if options.one_page > may_be_tails {
@@ -255,6 +257,13 @@ impl Cello {
             return Err(wrong(what, format!("both are of two pages: give {may_be_tails:.3} at most")));
         }
         let tail_share = if may_be_tails > 0.0 { options.one_page / may_be_tails } else { 0.0 };
+        // A read that follows needs one before it that is not of a tail.
+        let followed = 1.0 - (1.0 - options.sequential) * tail_share;
+        if options.sequential > followed {
+            let what = format!("sequential={} with so many requests of one page", options.sequential);
+            return Err(wrong(what, "nothing follows a file's tail: give fewer of either"));
+        }
+        let follow_share = if followed > 0.0 { options.sequential / followed } else { 0.0 };
         let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
         let [metadata, tails, data] =
             [Kind::Metadata, Kind::Tails, Kind::Data].map(|kind| Popularity::new(kind, groups, options.skew, &mut rng));
@@ -265,6 +274,8 @@ impl Cello {
             data: data?,
             rng,
             tail_share,
+            follow_share,
+            may_follow: false,
             first_level: FirstLevel::new(options.client_cache),
             next_block: 0,
             time: 0.0,
@@ -281,10 +292,10 @@ impl Cello {
 
     /// The next request that gets out.
     fn request(&mut self) -> Result<(Span, bool), TraceError> {
-        let Options { writes, metadata, sequential, .. } = self.options;
+        let Options { writes, metadata, .. } = self.options;
         let is_write = self.rng.random_bool(writes);
         let of_metadata = is_write && self.rng.random_bool(metadata);
-        let mut follows = !is_write && self.rng.random_bool(sequential);
+        let mut follows = !is_write && self.may_follow && self.rng.random_bool(self.follow_share);
         let of_tail = !of_metadata && !follows && self.rng.random_bool(self.tail_share);
         for _ in 0..DRAWS {
             // A run ends where data ends.
@@ -300,6 +311,9 @@ impl Cello {
                 self.next_block = (span.address + span.length).div_ceil(BLOCK);
             }
             if !self.first_level.absorbs(span) {
+                if !is_write {
+                    self.may_follow = !of_tail;
+                }
                 return Ok((span, is_write));
             }
         }
@@ -384,49 +398,10 @@ impl Generator for Cello {
             0.01 + within(sequential, reads),
         );
         checks.add("beyond the disks, bytes", Unit::Count, 0.0, tally.end.saturating_sub(disks) as f64, 0.0);
-        if small.as_ref().is_some_and(|small| small.pages > 0) {
+        if small.as_ref().is_some_and(|small| small.size() > 0) {
             let figure = "again within a tenth of the first-level cache";
             checks.add(figure, Unit::Share, 0.0, share(tally.again, made), 0.001);
         }
         checks
-    }
-}
-
-/// An LRU cache of pages.
-struct FirstLevel {
-    held: LruCache<u64, (), FxBuildHasher>,
-    pages: usize,
-    evicted: bool,
-}
-
-impl FirstLevel {
-    fn new(bytes: u64) -> Self {
-        let pages = (bytes / PAGE) as usize;
-        let size = NonZeroUsize::new(pages).unwrap_or(NonZeroUsize::MIN);
-        Self { held: LruCache::with_hasher(size, FxBuildHasher), pages, evicted: false }
-    }
-
-    fn was_full(&self) -> bool {
-        self.pages == 0 || self.evicted
-    }
-
-    /// Whether all pages were there; afterwards they are.
-    fn absorbs(&mut self, span: Span) -> bool {
-        let (first, last) = (span.address / PAGE, (span.address + span.length - 1) / PAGE);
-        let mut all = true;
-        for page in first..=last {
-            if self.pages == 0 {
-                return false;
-            }
-            // What comes back is the page itself if it was there, else the one that had to go.
-            match self.held.push(page, ()) {
-                Some((old, ())) if old == page => {}
-                gone => {
-                    all = false;
-                    self.evicted |= gone.is_some();
-                }
-            }
-        }
-        all
     }
 }

@@ -42,23 +42,13 @@ mod plan;
 
 use super::options::{bytes, pairs, unknown, value, within, wrong};
 use super::{Checks, Generator, Unit};
-use crate::{Event, Reader, Span, Summary, TraceError};
+use crate::{Event, Larger, Reader, Span, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use plan::{BUCKETS, ONCE, Plan, TENTH_SHARE, TOP, TOP_SHARE};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 use std::str::FromStr;
-
-/// How a file of more pages than a request may have is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Larger {
-    /// In several requests.
-    #[default]
-    Split,
-    /// Its first pages only.
-    Cut,
-}
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -159,7 +149,7 @@ impl Httpd {
     /// # Errors
     /// [`TraceError::Option`] for an option out of its range, or for files, bytes and requests that the shares do not fit.
     pub fn new(options: Options) -> Result<Self, TraceError> {
-        within("files", options.files, 100, 10_000_000)?;
+        within("files", options.files, 200, 10_000_000)?;
         within("bytes", options.bytes, 1, 1 << 44)?;
         within("requests", options.requests, 1, 1 << 31)?;
         within("clients", options.clients, 1, 1 << 20)?;

@@ -9,6 +9,7 @@
 
 pub mod cello;
 mod check;
+mod first_level;
 pub mod httpd;
 mod options;
 pub mod zipf;

@@ -12,8 +12,8 @@
 //! *R* is such that the requests, after large files are split, are as many as asked for: found by trying, and made exact by a
 //! change in the count of the most popular file that one request reads.
 
-use super::{Larger, Options, wrong};
-use crate::TraceError;
+use super::{Options, wrong};
+use crate::{Larger, TraceError};
 use mrrc::PAGE;
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -93,7 +93,8 @@ impl Plan {
         let first = plan.files().position(|(_, size)| reads(size) == 1);
         let count = first.and_then(|at| plan.counts.get_mut(at));
         let exact = count.and_then(|count| {
-            *count = u32::try_from((u64::from(*count) + options.requests).checked_sub(made)?).ok()?;
+            let exact = (u64::from(*count) + options.requests).checked_sub(made)?;
+            *count = u32::try_from(exact).ok().filter(|&exact| exact > 1)?;
             Some(())
         });
         exact.ok_or_else(|| wrong("requests: too few for so many files", "give more requests or fewer files"))?;
@@ -178,6 +179,8 @@ fn counts(files: usize, asked: u64) -> Result<Vec<u32>, TraceError> {
         given += count;
         counts.push(u32::try_from(count).map_err(|_| too_few())?);
     }
+    // Rounding may have put neighbours that differ by one the wrong way around.
+    counts.sort_unstable_by(|a, b| b.cmp(a));
     counts.resize(files, 1);
     Ok(counts)
 }
@@ -280,6 +283,28 @@ fn mend_mean(sizes: &mut [u64], counts: &[u32], all: f64, rng: &mut Pcg64Mcg) {
         if (off + change).abs() < off.abs() {
             sizes.swap(a, b);
             off += change;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn every_seed_has_the_shares_and_the_mean() {
+        for seed in 0..5 {
+            let plan = Plan::new(&Options::default(), &mut Pcg64Mcg::seed_from_u64(seed)).unwrap();
+            let all: f64 = plan.counts.iter().map(|&count| f64::from(count)).sum();
+            for (at, (class, asked, _)) in BUCKETS.iter().enumerate() {
+                let of_class = plan.files().filter(|&(_, size)| bucket(size) == at);
+                let share = of_class.map(|(count, _)| f64::from(count)).sum::<f64>() / all;
+                assert!((share - asked).abs() < 0.001, "seed {seed}, {class}: {share:.4}");
+            }
+            let mean = plan.files().map(|(count, size)| f64::from(count) * size as f64).sum::<f64>() / all;
+            assert!((mean / MEAN - 1.0).abs() < 0.005, "seed {seed}: {mean}");
+            assert!(plan.counts[TOP..].is_sorted_by(|a, b| a >= b), "seed {seed}: popularity falls");
         }
     }
 }
