@@ -1,18 +1,19 @@
 //! How long the bounds and the LRU curve take: requests for a million objects of 1 to 32 pages, Zipf 0.9.
 //!
 //! ```text
-//! cargo run --release -p tracesim --example bound-speed -- [REQUESTS [OBJECTS [lower|upper|mrc]]]
+//! cargo run --release -p tracesim --example bound-speed -- [REQUESTS [OBJECTS [lower|upper|regions|pages|none]]]
 //! ```
 //!
-//! Prints user CPU seconds and what memory rose by beyond the trace (`VmHWM`, Linux). For instructions, run a smaller number under
-//! `valgrind --tool=callgrind`.
+//! Prints how long it took and the peak of memory (`VmHWM`, Linux) beside the size of the trace. For instructions, run a smaller number
+//! under `valgrind --tool=callgrind`.
 
 use mrrc::cost::Linear;
 use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use std::time::Instant;
 use traces::{Kind, Process, Step, Trace};
+use tracesim::mrc::{Sampling, Unit, curve};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -21,21 +22,22 @@ fn main() {
     let what = arguments.get(2).map_or("lower", String::as_str);
     let started = Instant::now();
     let (trace, footprint) = zipf(requests, objects);
-    let before = peak_mib();
+    let made = started.elapsed();
     println!(
-        "{requests} requests of {objects} objects, {footprint} pages: made in {:.1?}, peak {before} MiB",
-        started.elapsed()
+        "{requests} requests of {objects} objects, {footprint} pages: made in {made:.1?}, {} MiB",
+        (requests * size_of::<Step>()) >> 20
     );
     let capacities: Vec<u64> = [1, 2, 5, 10, 20, 30, 40, 50].map(|percent| (footprint * percent / 100).max(1)).to_vec();
+    let ratios = |unit| curve(&trace, &capacities, unit, Sampling::Exact).hit_ratios().map(|point| point.1).collect();
     let started = Instant::now();
-    let found = match what {
+    let found: Vec<f64> = match what {
         "lower" => tracesim::bound::lower(&trace, &capacities, &Linear::PAPER),
         "upper" => tracesim::bound::upper(&trace, &capacities[..1], &Linear::PAPER).unwrap_or_default(),
-        "none" => Vec::new(),
-        other => panic!("{other}: lower or upper"),
+        "regions" => ratios(Unit::Region),
+        "pages" => ratios(Unit::Page),
+        _ => Vec::new(),
     };
-    let took = started.elapsed();
-    println!("{what}: {took:.2?}, peak {} MiB beyond the trace: {found:.0?} µs", peak_mib() - before);
+    println!("{what}: {:.2?}, peak of all {} MiB: {found:.3?}", started.elapsed(), peak_mib());
 }
 
 /// Objects that lie one after the other, the k-th most popular with weight k^-0.9, in no order of popularity.
@@ -61,7 +63,6 @@ fn zipf(requests: usize, objects: usize) -> (Trace, u64) {
         Step::new(Kind::Request, ranges[rank], Access::LOCAL_READ, false)
     };
     let steps = (0..requests).map(|_| step(&mut random)).collect();
-    let _ = random.next_u32();
     (Trace { name: "zipf".into(), processes: vec![Process { steps }], ..Trace::default() }, next)
 }
 

@@ -5,3 +5,4 @@
 
 pub mod bound;
 mod last_use;
+pub mod mrc;

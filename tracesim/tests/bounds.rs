@@ -172,7 +172,7 @@ fn replay(process: &Process, config: &Config) -> Option<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn the_optimum_lies_between_the_bounds(trace in traces(PAGES, 4, 14, true), costs in costs()) {

@@ -69,7 +69,7 @@ fn replay(process: &Process, future: &Rc<Future>, config: &Config, batch: f64, p
     let mut list = Vec::new();
     for step in &process.steps {
         let range = step.range();
-        let ask = Ask { access: step.access(), ..Ask::new(range) };
+        let ask = Ask::new(range);
         match step.kind() {
             Kind::Request if step.is_single_request() && list.is_empty() => {
                 if replay.is_worth_less(range, future.wait(), price) {
