@@ -3,6 +3,7 @@
 //! A cell is one replay. Their order is fixed by the study alone, so several machines agree on who does which
 //! ([`shard`](crate::shard)).
 
+use crate::bound;
 use crate::row::{DeregCost, Label, Row};
 use crate::simulate::{Recency, ReplayError, Replayed, Watch, replay};
 use crate::sizes::Capacity;
@@ -91,7 +92,7 @@ impl Study {
         watch: &Watch<'_>,
     ) -> Result<Vec<Option<Finished>>, ReplayError> {
         let capacities: Vec<u64> = cells.iter().map(|&cell| self.capacity(cell, survey)).collect();
-        let bounds = lower_bounds(trace, &capacities, self);
+        let bounds = bound::lower(trace, &capacities, &self.base.cost);
         let one = |((&cell, &capacity), bound)| {
             if watch.stop.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -119,7 +120,7 @@ impl Study {
         trace: &Trace,
         cell: Cell,
         capacity_pages: u64,
-        bound: Option<f64>,
+        bound: f64,
         watch: &Watch<'_>,
     ) -> Result<Finished, ReplayError> {
         let base = self.base.clone();
@@ -135,19 +136,7 @@ impl Study {
         let Config { resort, evict, .. } = config;
         let label = Label { trace: &trace.name, policy: name, capacity_pages, resort, evict };
         let mut row = Row::new(&label, &counters, &self.base.cost, self.dereg);
-        row.lower_bound_us = bound.filter(|_| bound_holds_for(config.policy) && counters.all_in_use == 0);
+        row.lower_bound_us = (bound::holds_for(config.policy) && counters.all_in_use == 0).then_some(bound);
         Ok(Finished { row, refused: counters.all_in_use, unmatched_releases })
     }
-}
-
-// ---- The seam to `bound`: until it is there, nobody knows a bound. -----------------------------------
-
-/// The lower bound on the total cost at each capacity.
-fn lower_bounds(_: &Trace, capacities: &[u64], _: &Study) -> Vec<Option<f64>> {
-    vec![None; capacities.len()]
-}
-
-/// Not for those that register pages that nobody asked for.
-fn bound_holds_for(policy: PolicyKind) -> bool {
-    !matches!(policy, PolicyKind::Firehose | PolicyKind::Ogr)
 }

@@ -7,7 +7,7 @@ use super::form::Form;
 use super::interrupt;
 use super::output::Output;
 use super::run::run;
-use super::source::Source;
+use super::source::{Source, name};
 use std::path::PathBuf;
 use tracesim::row::Row;
 use tracesim::shard::{self, Described, Head, Line, Shard};
@@ -135,10 +135,9 @@ impl Compare {
     }
 
     fn describe(&self, study: &Study) -> Described {
-        let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let cost = study.base.cost;
         Described {
-            traces: self.traces.iter().map(name).collect(),
+            traces: self.traces.iter().map(|path| name(path)).collect(),
             policies: study.policies.iter().map(ToString::to_string).collect(),
             capacities: study.capacities.iter().map(ToString::to_string).collect(),
             cells_each: study.cells().len(),

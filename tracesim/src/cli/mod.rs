@@ -3,8 +3,10 @@
 mod choices;
 mod compare;
 mod compared;
+mod convert;
 mod failure;
 mod form;
+mod generate;
 mod info;
 mod interrupt;
 mod merge;
@@ -43,6 +45,8 @@ enum What {
     Compare(compare::Compare),
     Merge(merge::Merge),
     Info(info::InfoCommand),
+    Generate(generate::Generate),
+    Convert(convert::Convert),
 }
 
 /// The whole program.
@@ -54,6 +58,8 @@ pub(crate) fn main() -> ExitCode {
         What::Compare(command) => command.run(),
         What::Merge(command) => command.run(),
         What::Info(command) => command.run(),
+        What::Generate(command) => command.run(),
+        What::Convert(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

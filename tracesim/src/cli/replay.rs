@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::form::Form;
 use super::interrupt;
 use super::run::run;
-use super::source::Source;
+use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, ms, or_dash, pages, percent, table};
 use mrrc::policy::PolicyKind;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ of that capacity goes below, and a dash stands where it does not hold or is not 
 /// Examples, and the policies that there are.
 fn help() -> String {
     let line = |kind: &PolicyKind| format!("\n  {:<13} {}", kind.name(), kind.about());
-    format!("{EXAMPLES}\n\nPolicies:{}", PolicyKind::ALL.iter().map(line).collect::<String>())
+    format!("{EXAMPLES}\n\nPolicies:{}\n\n{ABOUT_TRACES}", PolicyKind::ALL.iter().map(line).collect::<String>())
 }
 
 impl Replay {
