@@ -2,7 +2,25 @@
 //!
 //! Every policy runs through [`mrrc::Core`], the code that ships; this crate replays traces through it, compares, and
 //! bounds what any policy could do.
+//!
+//! ```text
+//! traces::Trace ─► simulate: one policy, one capacity ─► Counters
+//!        │                        ▲                         │
+//!        ├─► survey: footprint ─► study: many of both ◄─────┤
+//!        └─► bound ───────────────┴────────────────► Row ◄──┘ ─► shard: rows of several machines
+//! ```
+//!
+//! The command is in `main.rs` and `cli`; nothing here prints.
 
 pub mod bound;
+mod dispatch;
+pub mod info;
 mod last_use;
+mod marks;
 pub mod mrc;
+pub mod row;
+pub mod shard;
+pub mod simulate;
+pub mod sizes;
+pub mod study;
+pub mod survey;

@@ -1,0 +1,149 @@
+//! `compare`: policies at a range of capacities, on one trace or several.
+
+use super::choices::{Choices, Who};
+use super::compared::report;
+use super::failure::Failure;
+use super::form::Form;
+use super::interrupt;
+use super::output::Output;
+use super::run::run;
+use super::source::{Source, name};
+use std::path::PathBuf;
+use tracesim::row::Row;
+use tracesim::shard::{self, Described, Head, Line, Shard};
+use tracesim::sizes::Capacity;
+use tracesim::study::{Cell, Study};
+
+/// Compare policies at a range of capacities
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES, after_long_help = LONG)]
+pub(crate) struct Compare {
+    /// The traces, each read once
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// The policies, with commas, or all
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
+    policy: Vec<Who>,
+    /// The capacities of each process's cache, with commas: 8192p, 32MiB, or shares of the footprint
+    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
+    capacity: Vec<Capacity>,
+    /// Replays at a time [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Do the K-th of N shares, for `tracesim merge` to join
+    #[arg(long, value_name = "K/N", conflicts_with_all = ["json", "csv"])]
+    shard: Option<Shard>,
+    #[command(flatten)]
+    choices: Choices,
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    form: Form,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim compare requests.csv                             every policy at 1 to 50 % of the footprint
+  tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv      two policies on several traces
+  tracesim compare --csv -o results.csv requests.csv        for a spreadsheet
+  tracesim compare --shard 2/8 -o 2.shard *.csv             one of eight shares (see --help for schedulers)";
+
+const LONG: &str = "\
+Examples:
+  tracesim compare requests.csv                             every policy at 1 to 50 % of the footprint
+  tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv      two policies on several traces
+  tracesim compare --csv -o results.csv requests.csv        for a spreadsheet
+
+Beside the policies stand no cache at all, an infinite cache, and the lower bound. The policies are sorted by the
+geometric mean of their costs. In --json and --csv the first two are the policies none, at 0 pages, and infinite, at the
+footprint.
+
+A study that outgrows one machine:
+  The same command with --shard K/N for each K from 1 to N does the whole of it. The replays are dealt out in turn, so
+  every share reads the traces. The shares may run anywhere, at any time and more than once; nothing is shared but the
+  files. `tracesim merge` joins them, and says which are missing.
+
+  GNU parallel:
+    parallel tracesim compare --shard {}/8 -o {}.shard traces/*.csv ::: $(seq 8)
+    tracesim merge *.shard
+
+  Slurm, as an array (sbatch --array=1-8 job.sh):
+    #!/bin/sh
+    #SBATCH --cpus-per-task=2
+    srun tracesim compare --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT -o $SLURM_ARRAY_TASK_ID.shard traces/*.csv
+
+  Kubernetes, as an indexed Job (indices begin at 0); README.md has it whole:
+    spec: {completions: 8, parallelism: 8, completionMode: Indexed}
+    args: [tracesim compare --shard $((JOB_COMPLETION_INDEX + 1))/8 -o /out/$JOB_COMPLETION_INDEX.shard /traces/*.csv]";
+
+impl Compare {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let study = self.choices.study(&self.policy, &self.capacity, true)?;
+        if let Some(threads) = self.threads {
+            // It was not made before, so this can only fail for lack of threads.
+            rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global().map_err(Failure::work)?;
+        }
+        let mut out = self.form.open()?;
+        let described = self.describe(&study);
+        let finished = self.replay(&study)?;
+        if interrupt::came() {
+            out = out.given_up();
+        }
+        self.print(&mut out, described, finished)?;
+        out.finish()?;
+        if interrupt::came() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// The results of this share, or of all.
+    fn replay(&self, study: &Study) -> Result<Vec<Line>, Failure> {
+        let cells = study.cells();
+        let mut all = Vec::new();
+        for (at, path) in self.traces.iter().enumerate() {
+            let takes = |cell: usize| self.shard.is_none_or(|shard| shard.takes(cell));
+            let numbered = cells.iter().enumerate().map(|(cell, &what)| (at * cells.len() + cell, what));
+            let (numbers, mine): (Vec<usize>, Vec<Cell>) = numbered.filter(|(cell, _)| takes(*cell)).unzip();
+            if mine.is_empty() {
+                continue;
+            }
+            let (trace, survey) = match self.source.load(path) {
+                Err(Failure::Interrupted) => break,
+                loaded => loaded?,
+            };
+            let checksum = if self.shard.is_some() { shard::checksum(&trace) } else { String::new() };
+            let finished = run(study, &trace, &survey, &mine)?;
+            let line = |(cell, finished): (usize, Option<tracesim::study::Finished>)| {
+                finished.map(|finished| Line { cell, checksum: checksum.clone(), row: finished.row })
+            };
+            all.extend(numbers.into_iter().zip(finished).filter_map(line));
+            if interrupt::came() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn print(&self, out: &mut Output, study: Described, lines: Vec<Line>) -> Result<(), Failure> {
+        if let Some(shard) = self.shard {
+            let head = Head { tracesim_shard: shard::VERSION, shard, study };
+            return out.write(|mut out| shard::write(&mut out, &head, &lines));
+        }
+        let (numbers, rows): (Vec<usize>, Vec<Row>) = lines.into_iter().map(|line| (line.cell, line.row)).unzip();
+        self.form.write(out, &rows, || {
+            let numbered: Vec<(usize, Row)> = numbers.into_iter().zip(rows.iter().cloned()).collect();
+            report(&study, &numbered)
+        })
+    }
+
+    fn describe(&self, study: &Study) -> Described {
+        let cost = study.base.cost;
+        Described {
+            traces: self.traces.iter().map(|path| name(path)).collect(),
+            policies: study.policies.iter().map(ToString::to_string).collect(),
+            capacities: study.capacities.iter().map(ToString::to_string).collect(),
+            cells_each: study.cells().len(),
+            cost: [cost.reg_page, cost.reg_call, cost.dereg_page, cost.dereg_call],
+            dereg: study.dereg,
+            choices: format!("{} {:?} {:?}", env!("CARGO_PKG_VERSION"), study.base, study.recency),
+        }
+    }
+}

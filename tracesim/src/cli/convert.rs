@@ -1,0 +1,58 @@
+//! `convert`: a trace in another form.
+
+use super::failure::{Failure, note};
+use super::source::{ABOUT_TRACES, Reading, failed, tell};
+use std::path::{Path, PathBuf};
+use traces::write::{Form, Written, copy, create};
+use traces::{Format, Reader};
+
+/// Write a trace in another format
+#[derive(clap::Args, Debug)]
+#[command(after_help = help())]
+pub(crate) struct Convert {
+    /// The trace
+    trace: PathBuf,
+    /// The file to write, compressed if it ends with .gz or .zst; it appears when it is whole
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// The format to write: pages, csv, registrations or registrations-binary
+    #[arg(long, value_name = "NAME", default_value = "pages")]
+    to: Form,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim convert access_log.gz requests.csv                 whole pages, header start_page,pages
+  tracesim convert --to csv --format msr disk.csv disk.csv.zst
+  tracesim convert --to registrations-binary ranks.tar ranks.reg
+  tracesim convert --split 32 access_log - | head";
+
+/// Examples, and the formats that are read.
+fn help() -> String {
+    let line = |format: &Format| format!("\n  {:<14} {}", format.name(), format.about());
+    format!(
+        "{EXAMPLES}\n\nFormats that are read:{}\n\n{ABOUT_TRACES}",
+        Format::ALL.iter().map(line).collect::<String>()
+    )
+}
+
+impl Convert {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let mut reader = self.reading.open(&self.trace)?;
+        let writer = create(&self.file, self.to).map_err(failed)?;
+        let written = copy(&mut reader, writer).map_err(failed)?;
+        tell(&self.trace, reader.summary());
+        wrote(&self.file, self.to, written);
+        Ok(())
+    }
+}
+
+/// What became of the events, on standard error.
+pub(super) fn wrote(file: &Path, form: Form, written: Written) {
+    let Written { events, left_out, .. } = written;
+    let to = if file.as_os_str() == "-" { "standard output".into() } else { file.display().to_string() };
+    let left = if left_out == 0 { String::new() } else { format!(", {left_out} left out that {form} cannot express") };
+    note(&format!("{events} events to {to}{left}"));
+}

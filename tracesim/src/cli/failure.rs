@@ -1,0 +1,61 @@
+//! How the command ends when it does not succeed.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// What went wrong, by exit status.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// 2: it was asked for what cannot be.
+    Usage(String),
+    /// 1: what it was asked for failed.
+    Work(String),
+    /// 130: it was interrupted.
+    Interrupted,
+    /// 0: whoever read its output has seen enough.
+    NobodyReads,
+}
+
+impl Failure {
+    /// Failed work.
+    pub(crate) fn work(what: impl Display) -> Self {
+        Self::Work(what.to_string())
+    }
+
+    /// Wrong usage.
+    pub(crate) fn usage(what: impl Display) -> Self {
+        Self::Usage(what.to_string())
+    }
+
+    /// What came of writing there.
+    pub(crate) fn writing(what: impl Display, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::NobodyReads,
+            _ => Self::Work(format!("{what}: write: {error}")),
+        }
+    }
+
+    /// Says it, on standard error.
+    pub(crate) fn tell(&self) -> ExitCode {
+        match self {
+            Self::Usage(what) => {
+                note(&format!("{what}\n\nFor more information, try '--help'."));
+                ExitCode::from(2)
+            }
+            Self::Work(what) => {
+                note(what);
+                ExitCode::from(1)
+            }
+            Self::Interrupted => ExitCode::from(130),
+            Self::NobodyReads => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// A line on standard error.
+pub(crate) fn note(what: &str) {
+    use io::Write as _;
+    // There is nobody left to tell if this cannot be written.
+    let _ = writeln!(io::stderr(), "tracesim: {what}");
+}

@@ -1,0 +1,67 @@
+//! `generate`: workloads made from published figures.
+
+use super::convert::wrote;
+use super::failure::Failure;
+use super::interrupt;
+use super::progress::Progress;
+use super::source::failed;
+use std::io::Write as _;
+use std::path::PathBuf;
+use traces::TraceError;
+use traces::generate::{Generator, Workload};
+use traces::write::{Form, create};
+
+/// Write a workload made from published figures
+#[derive(clap::Args, Debug)]
+#[command(after_help = help())]
+pub(crate) struct Generate {
+    /// httpd, cello92 or zipf; options after a colon: zipf:objects=1000,requests=5000
+    workload: Workload,
+    /// The file to write, compressed if it ends with .gz or .zst; it appears when it is whole
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// The format to write: pages, csv, registrations or registrations-binary
+    #[arg(long, value_name = "NAME", default_value = "pages")]
+    to: Form,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim generate httpd httpd.csv                    the paper's web server
+  tracesim generate cello92:client_cache=0 cello.csv   its disks, without a first-level cache
+  tracesim generate zipf:exponent=1.2,seed=7 - | head
+  tracesim generate --to csv httpd httpd.csv.zst       with times and clients
+
+What was asked of the workload is shown beside what its events have, on standard error.";
+
+/// Examples, and the workloads with their options.
+fn help() -> String {
+    let lines: String = Workload::all().iter().map(|workload| format!("\n  {workload}")).collect();
+    format!("{EXAMPLES}\n\nWorkloads and their options:{lines}")
+}
+
+/// Events between two reports of how far it is.
+const REPORT: usize = 1 << 14;
+
+impl Generate {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let mut events = self.workload.generate().map_err(failed)?;
+        let mut writer = create(&self.file, self.to).map_err(failed)?;
+        let progress = Progress::unknown(&format!("generating {}", self.workload.name()));
+        for (at, event) in events.by_ref().enumerate() {
+            writer.write(&event.map_err(failed)?).map_err(failed)?;
+            if at % REPORT == REPORT - 1 {
+                progress.step(REPORT as u64);
+                if interrupt::came() {
+                    return Err(Failure::Interrupted);
+                }
+            }
+        }
+        let written = writer.finish().map_err(|error: TraceError| failed(error))?;
+        drop(progress);
+        // There is nobody left to tell if this cannot be written.
+        let _ = write!(std::io::stderr(), "{}\n{}", self.workload, events.checks());
+        wrote(&self.file, self.to, written);
+        Ok(())
+    }
+}

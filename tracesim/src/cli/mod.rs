@@ -1,0 +1,68 @@
+//! The command line: arguments, output, and how it ends. What it does is the library's.
+
+mod choices;
+mod compare;
+mod compared;
+mod convert;
+mod failure;
+mod form;
+mod generate;
+mod info;
+mod interrupt;
+mod merge;
+mod output;
+mod progress;
+mod replay;
+mod run;
+mod source;
+mod table;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Which policy and which size for these buffers?
+///
+/// Replays traces of memory use through mrrc's own decisions, so what is counted here is what the cache would do.
+#[derive(Parser, Debug)]
+#[command(version, after_help = EXAMPLES)]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim info requests.csv                          what is in it
+  tracesim compare requests.csv                       every policy at 1 to 50 % of the footprint
+  tracesim replay -p mrrc -c 32MiB --json requests.csv
+
+Each command's --help has more. Exit status: 0, 1 if the work failed, 2 for wrong usage, 130 if interrupted; then what
+was finished is printed.";
+
+#[derive(Subcommand, Debug)]
+enum What {
+    Replay(replay::Replay),
+    Compare(compare::Compare),
+    Merge(merge::Merge),
+    Info(info::InfoCommand),
+    Generate(generate::Generate),
+    Convert(convert::Convert),
+}
+
+/// The whole program.
+pub(crate) fn main() -> ExitCode {
+    let command = Command::parse();
+    interrupt::listen();
+    let result = match command.what {
+        What::Replay(command) => command.run(),
+        What::Compare(command) => command.run(),
+        What::Merge(command) => command.run(),
+        What::Info(command) => command.run(),
+        What::Generate(command) => command.run(),
+        What::Convert(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(),
+    }
+}

@@ -1,0 +1,95 @@
+//! Where results go: standard output, or a file that appears when it is whole.
+
+use super::failure::Failure;
+use super::interrupt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Where results go. Made before long work, so that what cannot be written fails at once.
+pub(crate) enum Output {
+    /// Standard output.
+    Standard(BufWriter<io::Stdout>),
+    /// A pipe or a device, which cannot be replaced.
+    Special(PathBuf, BufWriter<File>),
+    /// A file beside the one that it becomes.
+    Replace(PathBuf, BufWriter<NamedTempFile>),
+}
+
+impl Output {
+    /// `-` and nothing are standard output.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
+            return Ok(Self::Standard(BufWriter::new(io::stdout())));
+        };
+        let fail = |error: io::Error| Failure::work(format_args!("{}: write: {error}", path.display()));
+        match path.metadata() {
+            Ok(there) if there.is_dir() => {
+                return Err(Failure::work(format_args!(
+                    "{}: write: this is a directory; name a file in it",
+                    path.display()
+                )));
+            }
+            Ok(there) if !there.is_file() => {
+                let file = File::options().write(true).open(path).map_err(fail)?;
+                return Ok(Self::Special(path.to_owned(), BufWriter::new(file)));
+            }
+            // A file that may not be written must not be replaced either.
+            Ok(_) => _ = File::options().write(true).open(path).map_err(fail)?,
+            Err(_) => {}
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let mut builder = tempfile::Builder::new();
+        let prefix = format!(".{name}.");
+        builder.prefix(&prefix).suffix(".part");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            // As any new file; what the process masks is masked.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        // The name of the temporary file would only confuse.
+        let plain = |error: io::Error| fail(error.raw_os_error().map_or(error, io::Error::from_raw_os_error));
+        let file = builder.tempfile_in(folder).map_err(plain)?;
+        interrupt::begun(file.path());
+        Ok(Self::Replace(path.to_owned(), BufWriter::new(file)))
+    }
+
+    /// Everything was written; a file takes its place. After an interruption what is finished is on standard output.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        match self {
+            Self::Standard(mut out) => out.flush().map_err(|error| Failure::writing("standard output", &error)),
+            Self::Special(path, mut out) => out.flush().map_err(|error| Failure::writing(path.display(), &error)),
+            Self::Replace(path, out) => {
+                let file = out.into_inner().map_err(|error| Failure::writing(path.display(), error.error()))?;
+                let part = file.path().to_owned();
+                let result = file.persist(&path).map_err(|error| Failure::writing(path.display(), &error.error));
+                interrupt::finished(&part);
+                result.map(|_| ())
+            }
+        }
+    }
+
+    /// What is finished goes to standard output, where it was to be a file: no partial file stays behind.
+    pub(crate) fn given_up(self) -> Self {
+        match self {
+            Self::Replace(_, out) => {
+                interrupt::finished(out.get_ref().path());
+                drop(out);
+                Self::Standard(BufWriter::new(io::stdout()))
+            }
+            other => other,
+        }
+    }
+
+    /// Writes, by a closure that need not know where to.
+    pub(crate) fn write(&mut self, what: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+        match self {
+            Self::Standard(out) => what(out).map_err(|error| Failure::writing("standard output", &error)),
+            Self::Special(path, out) => what(out).map_err(|error| Failure::writing(path.display(), &error)),
+            Self::Replace(path, out) => what(out).map_err(|error| Failure::writing(path.display(), &error)),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `replay`: one trace through some caches.
+
+use super::choices::{Choices, Who};
+use super::failure::Failure;
+use super::form::Form;
+use super::interrupt;
+use super::run::run;
+use super::source::{ABOUT_TRACES, Source};
+use super::table::{Side, ms, or_dash, pages, percent, table};
+use mrrc::policy::PolicyKind;
+use std::path::PathBuf;
+use traces::Trace;
+use tracesim::row::Row;
+use tracesim::sizes::Capacity;
+use tracesim::survey::Survey;
+
+/// Replay a trace through one or more caches
+#[derive(clap::Args, Debug)]
+#[command(after_help = help())]
+pub(crate) struct Replay {
+    /// The trace
+    trace: PathBuf,
+    /// Who leaves when the cache is full; several with commas, or all
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "mrrc")]
+    policy: Vec<Who>,
+    /// Pages that may be registered at once in each process's cache: 8192p, 32MiB, or 5% of the footprint; several with
+    /// commas
+    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "10%")]
+    capacity: Vec<Capacity>,
+    #[command(flatten)]
+    choices: Choices,
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    form: Form,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim replay requests.csv                                  the default policy at 10 % of the footprint
+  tracesim replay -p mrrc,pindown,none -c 32MiB requests.csv    three policies with room for 8,192 pages
+  tracesim replay -p all -c 1%,5%,25% --json requests.csv       one JSON object a line
+  tracesim replay --cost 0.035,0.27,0.011,0.24 requests.csv     with costs measured elsewhere
+  tracesim replay --match exact --dereg-cost region requests.csv
+
+A hit is a request whose pages are all registered. Costs are milliseconds by the cost model; the bound is what no cache
+of that capacity goes below, and a dash stands where it does not hold or is not known.";
+
+/// Examples, and the policies that there are.
+fn help() -> String {
+    let line = |kind: &PolicyKind| format!("\n  {:<13} {}", kind.name(), kind.about());
+    format!("{EXAMPLES}\n\nPolicies:{}\n\n{ABOUT_TRACES}", PolicyKind::ALL.iter().map(line).collect::<String>())
+}
+
+impl Replay {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let study = self.choices.study(&self.policy, &self.capacity, false)?;
+        let mut out = self.form.open()?;
+        let (trace, survey) = self.source.load(&self.trace)?;
+        let finished = run(&study, &trace, &survey, &study.cells())?;
+        let rows: Vec<Row> = finished.into_iter().flatten().map(|finished| finished.row).collect();
+        if interrupt::came() {
+            out = out.given_up();
+        }
+        self.form.write(&mut out, &rows, || {
+            format!("{}{}\n{}", heading(&trace, &survey), study.base.cost, results(&rows))
+        })?;
+        out.finish()?;
+        if interrupt::came() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// What the trace is.
+pub(super) fn heading(trace: &Trace, survey: &Survey) -> String {
+    let processes = match trace.processes.len() {
+        1 => String::new(),
+        n => format!(", {n} processes, the largest of {}", pages(survey.largest_footprint_pages)),
+    };
+    format!(
+        "{}, read as {}: {} requests for {} pages, footprint {}{processes}\n",
+        trace.name,
+        trace.summary.understood,
+        survey.requests,
+        survey.pages,
+        pages(survey.footprint_pages)
+    )
+}
+
+/// A line for each result.
+fn results(rows: &[Row]) -> String {
+    let header = [
+        "policy",
+        "pages",
+        "hits",
+        "page hits",
+        "bypass",
+        "regs",
+        "reg pages",
+        "deregs",
+        "batches",
+        "reg ms",
+        "dereg ms",
+        "total ms",
+        "bound ms",
+    ];
+    let line = |row: &Row| {
+        vec![
+            row.policy.clone(),
+            row.capacity_pages.to_string(),
+            percent(row.hit_ratio),
+            percent(row.page_hit_ratio),
+            row.bypass.to_string(),
+            row.regs.to_string(),
+            row.reg_pages.to_string(),
+            row.deregs.to_string(),
+            row.dereg_batches.to_string(),
+            ms(row.reg_us),
+            ms(row.dereg_us),
+            ms(row.total_us),
+            or_dash(row.lower_bound_us.map(ms)),
+        ]
+    };
+    table(&[Side::Left, Side::Right], &header, rows.iter().map(line))
+}

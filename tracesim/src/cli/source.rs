@@ -1,0 +1,163 @@
+//! Which trace, and how it is read.
+
+use super::failure::{Failure, note};
+use super::interrupt;
+use super::progress::Progress;
+use std::io;
+use std::num::NonZeroU64;
+use std::path::Path;
+use traces::generate::Workload;
+use traces::{BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Summary, Trace, TraceError};
+use tracesim::survey::Survey;
+
+/// How a trace is read.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct Reading {
+    /// The format of the trace, one of those that `tracesim convert --help` lists [default: it is detected]
+    #[arg(long, value_name = "NAME")]
+    format: Option<Format>,
+    /// Which column of a CSV means what, by number from 1 or by name: time=1,addr=2:sector,len=3,op=4
+    #[arg(long, value_name = "LIST")]
+    columns: Option<Columns>,
+    /// Bytes of a block, where the format counts blocks: 512, 4k, 2MiB or page
+    #[arg(long, value_name = "SIZE")]
+    block: Option<BlockSize>,
+    /// In web logs, count what was answered by 304, not modified, as well
+    #[arg(long)]
+    not_modified: bool,
+    /// Split what is larger into requests of so many pages
+    #[arg(long, value_name = "PAGES", conflicts_with = "cut")]
+    split: Option<NonZeroU64>,
+    /// Cut what is larger off after so many pages
+    #[arg(long, value_name = "PAGES")]
+    cut: Option<NonZeroU64>,
+}
+
+/// How a trace is read into memory.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct Source {
+    #[command(flatten)]
+    reading: Reading,
+    /// All processes use one cache and one address space, in the order of time
+    #[arg(long)]
+    share: bool,
+}
+
+/// What every command says of its TRACE.
+pub(crate) const ABOUT_TRACES: &str = "\
+A TRACE is a file in any of the formats that `tracesim convert --help` lists, also compressed (.gz, .xz, .zst) or in a
+.tar; - is standard input, and httpd:, cello92: and zipf: are workloads made on the spot (`tracesim generate --help`).";
+
+/// Events between two reports of how far it is.
+const REPORT: u64 = 1 << 14;
+
+impl Source {
+    /// Reads everything into memory, and says what was passed over.
+    pub(crate) fn load(&self, path: &Path) -> Result<(Trace, Survey), Failure> {
+        let trace = Trace::load(name(path), self.reading.open(path)?, self.share).map_err(failed)?;
+        tell(path, &trace.summary);
+        let survey = Survey::of(&trace);
+        if survey.requests == 0 {
+            let what = format_args!("{}: no requests in it, read as {}", path.display(), trace.summary.understood);
+            return Err(Failure::work(format_args!("{what}; if it is something else, give --format")));
+        }
+        Ok((trace, survey))
+    }
+}
+
+impl Reading {
+    /// A reader that shows how far it is and ends when the command is interrupted.
+    pub(crate) fn open(&self, path: &Path) -> Result<Watched, Failure> {
+        let reader = self.reader(path).map_err(failed)?;
+        let reader: Box<dyn Reader> = match (self.split, self.cut) {
+            (Some(pages), _) => Box::new(Cut::new(reader, pages, Larger::Split)),
+            (_, Some(pages)) => Box::new(Cut::new(reader, pages, Larger::Cut)),
+            _ => reader,
+        };
+        Ok(Watched::new(reader, &format!("reading {}", name(path))))
+    }
+
+    fn reader(&self, path: &Path) -> Result<Box<dyn Reader>, TraceError> {
+        if let Some(workload) = workload(path) {
+            return Ok(Box::new(workload?.generate()?));
+        }
+        let options = ReadOptions {
+            format: self.format,
+            columns: self.columns.clone(),
+            block: self.block,
+            not_modified: self.not_modified,
+        };
+        Ok(traces::open(path, &options)?)
+    }
+}
+
+/// A workload, if that is what it names and not a file.
+fn workload(path: &Path) -> Option<Result<Workload, TraceError>> {
+    let text = path.to_str()?;
+    let named = |workload: &Workload| text.split_once(':').is_some_and(|(name, _)| name == workload.name());
+    (Workload::all().iter().any(named) && !path.exists()).then(|| text.parse())
+}
+
+/// What the trace is called in tables.
+pub(crate) fn name(path: &Path) -> String {
+    if workload(path).is_some() {
+        return path.to_string_lossy().into_owned();
+    }
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Says what was passed over.
+pub(crate) fn tell(path: &Path, summary: &Summary) {
+    if summary.skipped() > 0 {
+        note(format!("{}, {summary}", path.display()).trim_end());
+    }
+}
+
+/// An option that makes no sense is wrong usage, all else failed work.
+pub(crate) fn failed(error: TraceError) -> Failure {
+    match &error {
+        _ if interrupt::came() => Failure::Interrupted,
+        TraceError::Option { .. } => Failure::usage(error),
+        TraceError::Io { doing: "write", error, .. } if error.kind() == io::ErrorKind::BrokenPipe => {
+            Failure::NobodyReads
+        }
+        _ => Failure::work(error),
+    }
+}
+
+/// A reader that shows how far it is and ends when the command is interrupted.
+pub(crate) struct Watched {
+    reader: Box<dyn Reader>,
+    progress: Progress,
+    unreported: u64,
+}
+
+impl Watched {
+    pub(crate) fn new(reader: Box<dyn Reader>, what: &str) -> Self {
+        Self { reader, progress: Progress::unknown(what), unreported: 0 }
+    }
+}
+
+impl Iterator for Watched {
+    type Item = Result<Event, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.unreported += 1;
+        if self.unreported == REPORT {
+            self.progress.step(std::mem::take(&mut self.unreported));
+            if interrupt::came() {
+                let error = io::ErrorKind::Interrupted.into();
+                return Some(Err(TraceError::Io { file: "trace".into(), doing: "read", error }));
+            }
+        }
+        self.reader.next()
+    }
+}
+
+impl Reader for Watched {
+    fn summary(&self) -> &Summary {
+        self.reader.summary()
+    }
+}

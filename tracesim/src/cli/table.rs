@@ -1,0 +1,63 @@
+//! Columns that line up, without lines between them: plain text wherever it goes.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+/// Where a column's text stands.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table of these columns. Where sides run out, the last one goes on.
+pub(crate) fn table(sides: &[Side], header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().map(Cell::new));
+    table.add_rows(rows);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        column.set_cell_alignment(match sides.get(at).or(sides.last()) {
+            Some(Side::Right) => CellAlignment::Right,
+            _ => CellAlignment::Left,
+        });
+    }
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}
+
+/// `12.3%`
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
+/// Milliseconds, of microseconds.
+pub(crate) fn ms(us: f64) -> String {
+    format!("{:.2}", us / 1000.0)
+}
+
+/// A dash where there is nothing.
+pub(crate) fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".into())
+}
+
+/// `8192 pages (32 MiB)`
+pub(crate) fn pages(pages: u64) -> String {
+    format!("{pages} pages ({})", bytes(pages))
+}
+
+/// The size of so many pages in bytes, with a unit.
+pub(crate) fn bytes(pages: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut size = pages as f64 * 4.0;
+    let mut at = 0;
+    while size >= 1024.0 && at + 1 < units.len() {
+        size /= 1024.0;
+        at += 1;
+    }
+    // Whole numbers as they are.
+    if size.fract() == 0.0 { format!("{size:.0} {}", units[at]) } else { format!("{size:.1} {}", units[at]) }
+}

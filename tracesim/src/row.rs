@@ -1,0 +1,127 @@
+//! One result: a policy at a capacity on a trace.
+
+use mrrc::Counters;
+use mrrc::cost::Linear;
+use serde::{Deserialize, Serialize};
+
+/// How deregistrations are charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeregCost {
+    /// `b'` for each batch.
+    #[default]
+    Batch,
+    /// `b'` for each region: the paper's formula (1).
+    Region,
+}
+
+/// One result, with the fields and the order of `--json`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The trace's name.
+    pub trace: String,
+    /// The policy's name.
+    pub policy: String,
+    /// Pages that may be registered at once.
+    pub capacity_pages: u64,
+    /// The resorting section's share of the capacity.
+    pub resort: f64,
+    /// A batch's share of the capacity.
+    pub evict: f64,
+    /// Requests.
+    pub requests: u64,
+    /// Requests that were a cached region.
+    pub exact: u64,
+    /// Requests inside one.
+    pub subset: u64,
+    /// Requests that several cover.
+    pub covered: u64,
+    /// Requests of which some is cached.
+    pub partial: u64,
+    /// Requests of which nothing is.
+    pub miss: u64,
+    /// Requests registered for themselves alone.
+    pub bypass: u64,
+    /// Registrations.
+    pub regs: u64,
+    /// Pages registered.
+    pub reg_pages: u64,
+    /// Regions deregistered.
+    pub deregs: u64,
+    /// Pages deregistered.
+    pub dereg_pages: u64,
+    /// Deregistration operations.
+    pub dereg_batches: u64,
+    /// Pages asked for.
+    pub pages: u64,
+    /// Pages asked for that were cached.
+    pub hit_pages: u64,
+    /// `exact + subset + covered`.
+    pub hits: u64,
+    /// `hits / requests`.
+    pub hit_ratio: f64,
+    /// `hit_pages / pages`.
+    pub page_hit_ratio: f64,
+    /// Microseconds of registrations.
+    pub reg_us: f64,
+    /// Microseconds of deregistrations.
+    pub dereg_us: f64,
+    /// Both.
+    pub total_us: f64,
+    /// What no cache of this capacity goes below; none where the bound does not hold.
+    pub lower_bound_us: Option<f64>,
+}
+
+/// What a row says besides what was counted.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Label<'a> {
+    /// The trace's name.
+    pub trace: &'a str,
+    /// The policy's.
+    pub policy: &'a str,
+    /// Pages.
+    pub capacity_pages: u64,
+    /// The resorting section's share.
+    pub resort: f64,
+    /// A batch's.
+    pub evict: f64,
+}
+
+impl Row {
+    /// What was counted, with its price.
+    pub fn new(label: &Label<'_>, counters: &Counters, cost: &Linear, dereg: DeregCost) -> Self {
+        let c = counters;
+        let cost = match dereg {
+            DeregCost::Batch => c.cost(cost),
+            DeregCost::Region => c.cost_by_region(cost),
+        };
+        Self {
+            trace: label.trace.to_owned(),
+            policy: label.policy.to_owned(),
+            capacity_pages: label.capacity_pages,
+            resort: label.resort,
+            evict: label.evict,
+            requests: c.requests,
+            exact: c.exact,
+            subset: c.subset,
+            covered: c.covered,
+            partial: c.partial,
+            miss: c.miss,
+            bypass: c.bypass,
+            regs: c.regs,
+            reg_pages: c.reg_pages,
+            deregs: c.deregs,
+            dereg_pages: c.dereg_pages,
+            dereg_batches: c.dereg_batches,
+            pages: c.pages,
+            hit_pages: c.hit_pages,
+            hits: c.hits(),
+            hit_ratio: c.hit_ratio(),
+            page_hit_ratio: c.page_hit_ratio(),
+            reg_us: cost.reg_us,
+            dereg_us: cost.dereg_us,
+            total_us: cost.total_us(),
+            lower_bound_us: None,
+        }
+    }
+}

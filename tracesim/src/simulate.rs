@@ -1,0 +1,325 @@
+//! One trace through one cache: the replayer.
+//!
+//! Each process of a trace has a core of its own, and their counters are added up. A plain request is released at once,
+//! so it is one call of [`Core::request`]; recordings also acquire, release and invalidate. Nothing is flushed at the end.
+
+use crate::dispatch::{WithPolicy, with_policy};
+use crate::marks::Marks;
+use mrrc::core::Ask;
+use mrrc::policy::Policy;
+use mrrc::{Config, ConfigError, Core, Counters, Outcome, PageRange, RegionId, Segment};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, Ordering};
+use traces::{Kind, Step, Trace};
+
+/// When the core hears of hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Recency {
+    /// At once, as in the paper.
+    #[default]
+    Exact,
+    /// Before room is made, as in the cache of many threads: hits leave marks, and the marked regions move up in the
+    /// order of their slots.
+    Folded,
+}
+
+/// Looks on, and can end it.
+pub struct Watch<'a> {
+    /// Set by anybody to end a replay soon.
+    pub stop: &'a AtomicBool,
+    /// Hears how many more steps were replayed, now and then.
+    pub replayed: &'a (dyn Fn(u64) + Sync),
+}
+
+/// What a replay counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Replayed {
+    /// Of all processes together.
+    pub counters: Counters,
+    /// Releases of what was not in use: passed over.
+    pub unmatched_releases: u64,
+}
+
+/// Why there are no counts.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// There is no such cache.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// More is acquired and never released than a cache can hold.
+    #[error("more than {MOST_IN_USE} acquires are in use at once: are the releases missing from the recording?")]
+    TooManyInUse,
+    /// It was told to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Acquires in use at once, at most: a region counts so many holders.
+const MOST_IN_USE: usize = (1 << 27) - 1;
+
+/// Steps between two looks at the watch.
+const GLANCE: usize = 1 << 16;
+
+/// Replays a trace through caches of this configuration.
+///
+/// ```
+/// use mrrc::{Access, Config, PageRange};
+/// use tracesim::simulate::{Recency, replay};
+/// use traces::{Kind, Process, Step, Trace};
+///
+/// let asked = |page| Step::new(Kind::Request, PageRange::new(page, 1).unwrap(), Access::LOCAL_READ, false);
+/// let process = Process { steps: [1, 2, 1].map(asked).to_vec() };
+/// let trace = Trace { processes: vec![process], ..Trace::default() };
+/// let counters = replay(&trace, &Config::new(8), Recency::Exact, None)?.counters;
+/// assert_eq!((counters.requests, counters.exact, counters.miss), (3, 1, 2));
+/// # Ok::<(), tracesim::simulate::ReplayError>(())
+/// ```
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(
+    trace: &Trace,
+    config: &Config,
+    recency: Recency,
+    watch: Option<&Watch<'_>>,
+) -> Result<Replayed, ReplayError> {
+    let mut all = Replayed::default();
+    for process in &trace.processes {
+        let one = with_policy(config, Whole { config, recency, steps: &process.steps, watch })?;
+        add(&mut all.counters, &one.counters);
+        all.unmatched_releases += one.unmatched_releases;
+    }
+    Ok(all)
+}
+
+/// All steps of a process.
+struct Whole<'a> {
+    config: &'a Config,
+    recency: Recency,
+    steps: &'a [Step],
+    watch: Option<&'a Watch<'a>>,
+}
+
+impl WithPolicy for Whole<'_> {
+    type Out = Result<Replayed, ReplayError>;
+
+    fn run<P: Policy>(self, policy: P) -> Self::Out {
+        let most_uses = policy.most_uses();
+        let core = Core::with_policy(self.config, policy)?;
+        let folded = (self.recency == Recency::Folded).then(|| Folded::new(most_uses));
+        let mut replayer = Replayer::new(core, folded);
+        let mut at = 0;
+        while at < self.steps.len() {
+            let begun = at;
+            let until = self.steps.len().min(at + GLANCE);
+            while at < until {
+                let step = self.steps[at];
+                if step.is_single_request() {
+                    replayer.request(step.range());
+                    at += 1;
+                } else {
+                    at += replayer.event(&self.steps[at..])?;
+                }
+                debug_assert!(replayer.core.used_pages() <= replayer.core.capacity(), "the capacity is a limit");
+            }
+            if let Some(watch) = self.watch {
+                (watch.replayed)((at - begun) as u64);
+                if watch.stop.load(Ordering::Relaxed) {
+                    return Err(ReplayError::Interrupted);
+                }
+            }
+        }
+        Ok(replayer.replayed())
+    }
+}
+
+/// The ranges of an event.
+type Ranges = SmallVec<[PageRange; 1]>;
+
+/// What an acquire holds.
+type Held = SmallVec<[RegionId; 2]>;
+
+/// A process in the middle of its trace.
+struct Replayer<P> {
+    core: Core<P>,
+    /// Where the core hears of hits later.
+    folded: Option<Folded>,
+    /// Acquires in use by their ranges, the last one last.
+    open: FxHashMap<Ranges, Vec<Held>>,
+    in_use: usize,
+    unmatched_releases: u64,
+}
+
+/// Hits that the core has not heard of: it neither counts them nor, before it makes room, orders by them.
+struct Folded {
+    marks: Marks,
+    hits: Counters,
+    touched: Vec<RegionId>,
+}
+
+impl Folded {
+    fn new(most_uses: u32) -> Self {
+        Self { marks: Marks::new(most_uses), hits: Counters::default(), touched: Vec::new() }
+    }
+}
+
+impl<P: Policy> Replayer<P> {
+    fn new(core: Core<P>, folded: Option<Folded>) -> Self {
+        Self { core, folded, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0 }
+    }
+
+    /// One range, released at once. What finds no room is counted by the core as refused, and that is all.
+    #[inline(always)]
+    fn request(&mut self, asked: PageRange) {
+        if self.folded.is_none() {
+            let _ = self.core.request(asked);
+        } else if self.hit_folded(asked).is_none() {
+            self.missed_folded(asked);
+        }
+    }
+
+    /// Counts and marks the region that serves the range by itself, if there is one.
+    fn hit_folded(&mut self, asked: PageRange) -> Option<RegionId> {
+        let Folded { marks, hits, .. } = self.folded.as_mut()?;
+        let id = self.core.find(asked)?;
+        marks.mark(id);
+        let exact = self.core.range_of(id) == Some(asked);
+        let kind = if exact { &mut hits.exact } else { &mut hits.subset };
+        *kind += 1;
+        hits.requests += 1;
+        for pages in [&mut hits.pages, &mut hits.hit_pages] {
+            *pages = pages.saturating_add(asked.pages());
+        }
+        Some(id)
+    }
+
+    /// Asks for what no region serves by itself.
+    fn missed_folded(&mut self, asked: PageRange) -> Option<&Outcome> {
+        let Folded { marks, .. } = self.folded.as_mut()?;
+        let outcome = self.core.ask(&Ask::new(asked), marks).ok()?;
+        marks.forget(outcome.batches());
+        Some(outcome)
+    }
+
+    /// An event that is more than a range asked for and released; how many steps it took.
+    #[cold]
+    fn event(&mut self, steps: &[Step]) -> Result<usize, ReplayError> {
+        let Some(first) = steps.first() else { return Ok(0) };
+        let len = steps.len().min(steps.iter().take_while(|step| step.goes_on()).count() + 1);
+        let ranges: Ranges = steps[..len].iter().map(|step| step.range()).collect();
+        match first.kind() {
+            Kind::Request => _ = self.ask(&ranges),
+            Kind::Acquire => self.acquire(ranges)?,
+            Kind::Release => self.release(&ranges),
+            Kind::Invalidate => self.invalidate(&ranges),
+        }
+        Ok(len)
+    }
+
+    /// Ranges asked for together; the regions that serve them.
+    fn ask(&mut self, ranges: &[PageRange]) -> Held {
+        let regions_of =
+            |outcome: &Outcome| -> Held { outcome.segments().iter().filter_map(Segment::region).collect() };
+        if let &[asked] = ranges {
+            return if self.folded.is_none() {
+                self.core.request(asked).map(regions_of).unwrap_or_default()
+            } else if let Some(id) = self.hit_folded(asked) {
+                smallvec::smallvec![id]
+            } else {
+                self.missed_folded(asked).map(regions_of).unwrap_or_default()
+            };
+        }
+        self.fold();
+        let mut served = Held::new();
+        self.core.request_list(ranges, |_, answer| served.extend(answer.map(regions_of).unwrap_or_default()));
+        // A later range of the list can have replaced what served an earlier one.
+        served.retain(|id| self.core.range_of(*id).is_some());
+        served
+    }
+
+    fn acquire(&mut self, ranges: Ranges) -> Result<(), ReplayError> {
+        if self.in_use >= MOST_IN_USE {
+            return Err(ReplayError::TooManyInUse);
+        }
+        let held = self.ask(&ranges);
+        held.iter().for_each(|&id| self.core.hold(id));
+        self.in_use += held.len().max(1);
+        self.open.entry(ranges).or_default().push(held);
+        Ok(())
+    }
+
+    fn release(&mut self, ranges: &Ranges) {
+        let Some(held) = self.open.get_mut(ranges).and_then(Vec::pop) else {
+            self.unmatched_releases += 1;
+            return;
+        };
+        if self.open.get(ranges).is_some_and(Vec::is_empty) {
+            self.open.remove(ranges);
+        }
+        self.in_use -= held.len().max(1);
+        for id in held {
+            let leavers = self.core.release(id);
+            if let Some(Folded { marks, .. }) = &mut self.folded {
+                marks.forget(leavers.batches());
+            }
+        }
+    }
+
+    fn invalidate(&mut self, ranges: &[PageRange]) {
+        for &range in ranges {
+            let leavers = self.core.invalidate(range);
+            if let Some(Folded { marks, .. }) = &mut self.folded {
+                marks.forget(leavers.batches());
+            }
+        }
+    }
+
+    /// Tells the core of all hits.
+    fn fold(&mut self) {
+        if let Some(Folded { marks, touched, .. }) = &mut self.folded {
+            touched.clear();
+            marks.take(touched);
+            self.core.fold(touched.iter().copied());
+        }
+    }
+
+    fn replayed(&self) -> Replayed {
+        let mut counters = self.core.counters();
+        if let Some(Folded { hits, .. }) = &self.folded {
+            add(&mut counters, hits);
+        }
+        Replayed { counters, unmatched_releases: self.unmatched_releases }
+    }
+}
+
+/// Adds up; pages saturate as they do in one core. The highest level of each is added as well: a bound for that of all.
+fn add(sum: &mut Counters, other: &Counters) {
+    let pairs = [
+        (&mut sum.requests, other.requests),
+        (&mut sum.exact, other.exact),
+        (&mut sum.subset, other.subset),
+        (&mut sum.covered, other.covered),
+        (&mut sum.partial, other.partial),
+        (&mut sum.miss, other.miss),
+        (&mut sum.bypass, other.bypass),
+        (&mut sum.all_in_use, other.all_in_use),
+        (&mut sum.pages, other.pages),
+        (&mut sum.hit_pages, other.hit_pages),
+        (&mut sum.regs, other.regs),
+        (&mut sum.reg_pages, other.reg_pages),
+        (&mut sum.deregs, other.deregs),
+        (&mut sum.dereg_pages, other.dereg_pages),
+        (&mut sum.dereg_batches, other.dereg_batches),
+        (&mut sum.merged, other.merged),
+        (&mut sum.upgraded, other.upgraded),
+        (&mut sum.failed, other.failed),
+        (&mut sum.invalidated, other.invalidated),
+        (&mut sum.invalidated_pages, other.invalidated_pages),
+        (&mut sum.peak_pages, other.peak_pages),
+    ];
+    for (sum, other) in pairs {
+        *sum = sum.saturating_add(other);
+    }
+}

@@ -1,0 +1,146 @@
+//! Capacities as people write them: `8192p`, `32MiB`, `5%`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The pages that may be registered at once in each process's cache, or their share of what the trace touches.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Capacity {
+    /// As it was written.
+    text: String,
+    size: Size,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Size {
+    Pages(u64),
+    Percent(f64),
+}
+
+/// Why a capacity cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("capacity `{given}`: {what}; give pages (8192p), bytes (32MiB) or a share of the footprint (5%)")]
+pub struct CapacityError {
+    given: String,
+    what: &'static str,
+}
+
+impl Capacity {
+    /// So many pages.
+    pub fn of_pages(pages: u64) -> Self {
+        Self { text: format!("{pages}p"), size: Size::Pages(pages) }
+    }
+
+    /// Pages, where the trace touches so many: those of its largest process. A share is rounded down, to one page at least.
+    pub fn pages(&self, footprint_pages: u64) -> u64 {
+        match self.size {
+            Size::Pages(pages) => pages,
+            Size::Percent(percent) => ((percent / 100.0 * footprint_pages as f64) as u64).max(1),
+        }
+    }
+}
+
+/// As it was written.
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+impl FromStr for Capacity {
+    type Err = CapacityError;
+
+    /// `8192p`, `32MiB`, `33554432B`, `32MB` (decimal), `5%`. Bytes are rounded down to whole pages.
+    fn from_str(given: &str) -> Result<Self, CapacityError> {
+        let error = |what| CapacityError { given: given.to_owned(), what };
+        let text = given.trim();
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = (&text[..end], text[end..].trim());
+        if number.is_empty() {
+            return Err(error("no number, 0 or more, at its start"));
+        }
+        let size = if unit == "%" {
+            let percent: f64 = number.parse().map_err(|_| error("not a number"))?;
+            // More than everything is no mistake, but no more than everything is ever used.
+            if percent > 0.0 && percent <= 1000.0 {
+                Size::Percent(percent)
+            } else {
+                return Err(error("a share lies above 0 and at most at 1000 %"));
+            }
+        } else {
+            let bytes = match unit.to_ascii_lowercase().as_str() {
+                "p" | "page" | "pages" => mrrc::PAGE,
+                "b" => 1,
+                "k" | "kib" => 1 << 10,
+                "m" | "mib" => 1 << 20,
+                "g" | "gib" => 1 << 30,
+                "t" | "tib" => 1 << 40,
+                "kb" => 1_000,
+                "mb" => 1_000_000,
+                "gb" => 1_000_000_000,
+                "tb" => 1_000_000_000_000,
+                "" => return Err(error("no unit")),
+                _ => return Err(error("an unknown unit")),
+            };
+            let number: u64 = number.parse().map_err(|_| error("not a whole number that fits 64 bits"))?;
+            let bytes = number.checked_mul(bytes).ok_or_else(|| error("more than an address space"))?;
+            match bytes / mrrc::PAGE {
+                0 => return Err(error("less than one page of 4 KiB")),
+                pages => Size::Pages(pages),
+            }
+        };
+        Ok(Self { text: text.to_owned(), size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_bytes_and_shares_are_read() {
+        for (text, pages) in [
+            ("8192p", 8192),
+            ("32MiB", 8192),
+            ("32m", 8192),
+            ("32MB", 7812),
+            ("33554432B", 8192),
+            ("1 GiB", 262_144),
+            ("5%", 50),
+            ("0.05%", 1),
+            ("12.5 %", 125),
+            ("150%", 1500),
+        ] {
+            let capacity: Capacity = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(capacity.pages(1000), pages, "{text}");
+            assert_eq!(capacity.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_the_three_ways_to_write_one() {
+        for bad in [
+            "",
+            "0p",
+            "0%",
+            "0B",
+            "4095B",
+            "8192",
+            "p",
+            "%",
+            "-5%",
+            "5 percent",
+            "1.5GiB",
+            "1001%",
+            "1..5%",
+            "99999999999999999999p",
+            "18446744073709551615p",
+            "9999999999999TiB",
+            "nan%",
+            "1e3p",
+        ] {
+            let error = bad.parse::<Capacity>().expect_err(bad).to_string();
+            assert!(error.contains(&format!("`{bad}`")) && error.contains("8192p"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What is wrong is said with its place and its remedy, by the right exit status, and leaves nothing behind.
+
+mod common;
+
+use common::{command, complaint, folder, golden, names, path};
+use std::io::Read as _;
+use std::process::Stdio;
+
+fn assert_says(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+}
+
+#[test]
+fn a_missing_trace_is_named() {
+    for arguments in [&["replay", "nowhere.csv"][..], &["compare", "nowhere.csv"], &["info", "nowhere.csv"]] {
+        assert_says(&complaint(arguments, 1), &["nowhere.csv", "No such file"]);
+    }
+    assert_says(&complaint(&["convert", "nowhere.csv", "-"], 1), &["nowhere.csv", "No such file"]);
+    assert_says(&complaint(&["merge", "nowhere.shard"], 1), &["nowhere.shard", "No such file"]);
+}
+
+#[test]
+fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
+    let trace = &golden("overlaps.csv");
+    for (option, value, words) in [
+        ("--capacity", "0p", &["0p", "8192p", "32MiB", "5%"][..]),
+        ("--capacity", "0%", &["0%", "8192p"]),
+        ("--capacity", "8192", &["no unit", "8192p"]),
+        ("--capacity", "99999999999TiB", &["more than an address space"]),
+        ("--policy", "lru", &["lru", "pindown", "mrrc"]),
+        ("--cost", "1,2,3", &["1,2,3", "a,b,a',b'"]),
+        ("--cost", "1,2,3,-4", &["1,2,3,-4", "paper"]),
+        ("--resort", "1.5", &["resort", "1.5", "between 0 and 1"]),
+        ("--evict", "nan", &["evict", "between 0 and 1"]),
+        ("--max-regions", "0", &["max_regions"]),
+        ("--overlap", "join", &["join", "split", "merge", "whole"]),
+        ("--match", "near", &["near", "contain", "exact"]),
+        ("--format", "tape", &["tape", "pages", "httpd"]),
+        ("--columns", "what=3", &["what", "addr"]),
+        ("--recency", "late", &["late", "folded"]),
+    ] {
+        let option = format!("{option}={value}");
+        for command in ["replay", "compare"] {
+            assert_says(&complaint(&[command, &option, trace], 2), words);
+        }
+    }
+    assert_says(&complaint(&["replay", "--policy=firehose", "--overlap=merge", trace], 2), &["firehose", "buckets"]);
+    assert_says(&complaint(&["replay", "--json", "--csv", trace], 2), &["--json", "--csv"]);
+    for shard in ["0/3", "4/3", "1", "a/b", "1/0"] {
+        assert_says(&complaint(&["compare", "--shard", shard, trace], 2), &[shard, "K/N"]);
+    }
+    complaint(&[], 2);
+    complaint(&["replay"], 2);
+    complaint(&["merge"], 2);
+    assert_says(&complaint(&["generate", "gauss"], 2), &["gauss", "zipf"]);
+    assert_says(&complaint(&["generate", "zipf:size=3"], 2), &["size", "objects"]);
+    assert_says(&complaint(&["convert", "--to=tape", trace], 2), &["tape", "registrations"]);
+}
+
+#[test]
+fn a_policy_that_cannot_be_configured_so_is_left_out_of_all_of_them_and_named() {
+    let output =
+        command(&["replay", "--json", "-p", "all", "--overlap", "merge", &golden("overlaps.csv")]).output().unwrap();
+    assert!(output.status.success());
+    let (said, printed) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_says(&said, &["firehose is left out", "pindown-page is left out"]);
+    assert!(!printed.contains("firehose") && printed.contains("\"ucx\""), "{printed}");
+}
+
+#[test]
+fn damaged_content_is_named_with_its_line() {
+    let folder = folder();
+    for (name, content, words) in [
+        ("empty.csv", &b""[..], &["empty"][..]),
+        ("header.csv", b"start_page,pages\n", &["no requests"]),
+        ("columns.csv", b"alpha,beta\n1,2\n3,4\n", &["columns.csv"]),
+        ("noise.csv", &noise(), &["noise.csv"]),
+        (
+            "overflow.csv",
+            b"start_page,pages\n1,2\n18446744073709551615,18446744073709551615\n3,18446744073709551616\n",
+            &["overflow"],
+        ),
+    ] {
+        let file = path(&folder, name);
+        std::fs::write(&file, content).unwrap();
+        for arguments in [&["replay", &file][..], &["compare", "-c1p", "-pmrrc", &file], &["info", &file]] {
+            assert_says(&complaint(arguments, 1), words);
+        }
+        if name == "columns.csv" {
+            assert_says(
+                &complaint(&["replay", "--format", "pages", &file], 1),
+                &["columns.csv", "line 1", "start_page"],
+            );
+            assert_says(&complaint(&["replay", "--columns", "addr=1,len=7", &file], 1), &["columns.csv", "line"]);
+        }
+        let out = path(&folder, "converted");
+        let output = command(&["convert", &file, &out]).output().unwrap();
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"));
+        assert!(!output.status.success() || name == "header.csv", "{name}");
+        let _ = std::fs::remove_file(out);
+    }
+    let mut left = names(&folder);
+    left.retain(|name| !name.ends_with(".csv"));
+    assert_eq!(left, [""; 0], "nothing is left behind");
+}
+
+fn noise() -> Vec<u8> {
+    (0..5000u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn what_cannot_be_written_is_named_and_leaves_nothing() {
+    let folder = folder();
+    let trace = &golden("overlaps.csv");
+    let nowhere = &path(&folder, "no/such/folder/results");
+    let itself = &path(&folder, "");
+    let commands = [&["replay"][..], &["compare", "-pmrrc", "-c5%"], &["info"], &["compare", "-pmrrc", "--shard=1/2"]];
+    for command in commands {
+        for (to, words) in [(nowhere, ["no/such/folder", "No such file"]), (itself, ["write", "directory"])] {
+            let arguments: Vec<&str> = command.iter().copied().chain(["-o", to, trace]).collect();
+            assert_says(&complaint(&arguments, 1), &words);
+        }
+    }
+    assert_says(&complaint(&["convert", trace, nowhere], 1), &["no/such/folder"]);
+    assert_says(&complaint(&["generate", "zipf:requests=10", nowhere], 1), &["no/such/folder"]);
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn a_full_disk_is_failed_work() {
+    if !std::path::Path::new("/dev/full").exists() {
+        eprintln!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    let trace = &golden("overlaps.csv");
+    for arguments in [&["replay", "-o", "/dev/full", trace][..], &["compare", "-pmrrc", "-o", "/dev/full", trace]] {
+        assert_says(&complaint(arguments, 1), &["/dev/full", "No space left"]);
+    }
+    assert!(std::path::Path::new("/dev/full").exists(), "a device is written, not replaced");
+}
+
+#[test]
+fn a_failure_leaves_an_older_file_as_it_was() {
+    let folder = folder();
+    let results = &path(&folder, "results.csv");
+    std::fs::write(results, "older").unwrap();
+    complaint(&["replay", "-o", results, "nowhere.csv"], 1);
+    assert_eq!(std::fs::read_to_string(results).unwrap(), "older");
+    common::stdout(&["replay", "--csv", "-o", results, &golden("overlaps.csv")]);
+    assert!(std::fs::read_to_string(results).unwrap().starts_with("trace,policy,capacity_pages"));
+    assert_eq!(names(&folder), ["results.csv"]);
+}
+
+#[test]
+fn nobody_who_reads_is_no_failure() {
+    for arguments in [
+        &["replay", "--json", "-p", "all", "-c", "1%,5%,10%", &golden("overlaps.csv")][..],
+        &["generate", "zipf:requests=200000"],
+        &["convert", "zipf:requests=200000"],
+    ] {
+        let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success(), "{said}");
+        assert_eq!(said, "", "{arguments:?}");
+    }
+}
