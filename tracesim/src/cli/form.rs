@@ -2,9 +2,9 @@
 
 use super::failure::Failure;
 use super::output::Output;
+use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use tracesim::row::Row;
 
 /// In which form, and where to.
 #[derive(clap::Args, Clone, Debug)]
@@ -28,7 +28,12 @@ impl Form {
     }
 
     /// Writes rows as they were asked for; `table` makes the form for people.
-    pub(crate) fn write(&self, out: &mut Output, rows: &[Row], table: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub(crate) fn write<R: Serialize>(
+        &self,
+        out: &mut Output,
+        rows: &[R],
+        table: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
         out.write(|out| {
             if self.json {
                 json(out, rows)
@@ -41,7 +46,7 @@ impl Form {
     }
 }
 
-fn json(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
+fn json(out: &mut dyn Write, rows: &[impl Serialize]) -> io::Result<()> {
     for row in rows {
         serde_json::to_writer(&mut *out, row)?;
         writeln!(out)?;
@@ -49,7 +54,7 @@ fn json(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
     Ok(())
 }
 
-fn csv_rows(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
+fn csv_rows(out: &mut dyn Write, rows: &[impl Serialize]) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
     for row in rows {
         writer.serialize(row).map_err(io::Error::from)?;

@@ -1,5 +1,6 @@
 //! The command line: arguments, output, and how it ends. What it does is the library's.
 
+mod bound;
 mod choices;
 mod compare;
 mod compared;
@@ -10,6 +11,7 @@ mod generate;
 mod info;
 mod interrupt;
 mod merge;
+mod mrc;
 mod output;
 mod progress;
 mod replay;
@@ -47,6 +49,8 @@ enum What {
     Info(info::InfoCommand),
     Generate(generate::Generate),
     Convert(convert::Convert),
+    Mrc(mrc::Mrc),
+    Bound(bound::Bound),
 }
 
 /// The whole program.
@@ -60,6 +64,8 @@ pub(crate) fn main() -> ExitCode {
         What::Info(command) => command.run(),
         What::Generate(command) => command.run(),
         What::Convert(command) => command.run(),
+        What::Mrc(command) => command.run(),
+        What::Bound(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

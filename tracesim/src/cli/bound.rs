@@ -1,0 +1,121 @@
+//! `bound`: what any cache could do.
+
+use super::failure::Failure;
+use super::form::Form;
+use super::interrupt;
+use super::progress::Progress;
+use super::replay::heading;
+use super::source::Source;
+use super::table::{Side, ms, or_dash, table};
+use mrrc::cost::Linear;
+use rayon::prelude::*;
+use serde::Serialize;
+use std::path::PathBuf;
+use tracesim::bound;
+use tracesim::sizes::Capacity;
+
+/// Show what no cache can do better than, and what one that knows the future does
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Bound {
+    /// The trace
+    trace: PathBuf,
+    /// Pages that may be registered at once in each process's cache: 8192p, 32MiB, or 5% of the footprint; several with
+    /// commas
+    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
+    capacity: Vec<Capacity>,
+    /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds
+    #[arg(long, value_name = "MODEL", default_value = "paper")]
+    cost: Linear,
+    /// Leave out the upper side, which takes a few replays for each capacity
+    #[arg(long)]
+    lower_only: bool,
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    form: Form,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim bound requests.csv
+  tracesim bound -c 32MiB --json requests.csv
+  tracesim bound --lower-only --cost io-uring requests.csv
+
+No cache that registers only what is asked for pays less than the lower bound. The upper one is what a cache pays that
+knows the future and keeps to the limit; the cheapest possible lies between them. Bypassing, any request may be registered
+for itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
+
+/// The bounds at one capacity, of all processes together.
+#[derive(Serialize)]
+struct Row<'a> {
+    trace: &'a str,
+    capacity_pages: u64,
+    requests: u64,
+    pages: u64,
+    lower_bound_us: f64,
+    upper_bound_us: Option<f64>,
+    upper_bypassing_us: Option<f64>,
+}
+
+impl Bound {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let mut out = self.form.open()?;
+        let (trace, survey) = self.source.load(&self.trace)?;
+        let capacities: Vec<u64> =
+            self.capacity.iter().map(|size| size.pages(survey.largest_footprint_pages)).collect();
+        let lower = bound::lower(&trace, &capacities, &self.cost);
+        let progress = Progress::of(&trace.name, capacities.len() as u64);
+        let row = |(&capacity_pages, &lower_bound_us): (&u64, &f64)| {
+            let upper = |upper: fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc::ConfigError>| {
+                if self.lower_only {
+                    return Ok(None);
+                }
+                upper(&trace, &[capacity_pages], &self.cost).map(|us| us.first().copied()).map_err(Failure::work)
+            };
+            if interrupt::came() {
+                return Ok(None);
+            }
+            let row = Row {
+                trace: &trace.name,
+                capacity_pages,
+                requests: survey.requests,
+                pages: survey.pages,
+                lower_bound_us,
+                upper_bound_us: upper(bound::upper)?,
+                upper_bypassing_us: upper(bound::upper_bypassing)?,
+            };
+            progress.step(1);
+            Ok(Some(row))
+        };
+        let rows: Vec<Option<Row<'_>>> =
+            capacities.par_iter().zip(&lower).with_max_len(1).map(row).collect::<Result<_, Failure>>()?;
+        drop(progress);
+        let rows: Vec<Row<'_>> = rows.into_iter().flatten().collect();
+        if interrupt::came() {
+            out = out.given_up();
+        }
+        self.form.write(&mut out, &rows, || {
+            format!("{}{}\n\n{}", heading(&trace, &survey), self.cost, results(&rows, survey.largest_footprint_pages))
+        })?;
+        out.finish()?;
+        if interrupt::came() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+}
+
+fn results(rows: &[Row<'_>], footprint_pages: u64) -> String {
+    let header = ["pages", "of footprint", "lower ms", "upper ms", "upper/lower", "bypassing ms"];
+    let line = |row: &Row<'_>| {
+        // Nothing over nothing is no gap.
+        let gap = |upper: f64| if upper == row.lower_bound_us { 1.0 } else { upper / row.lower_bound_us };
+        vec![
+            row.capacity_pages.to_string(),
+            super::table::percent(row.capacity_pages as f64 / footprint_pages as f64),
+            ms(row.lower_bound_us),
+            or_dash(row.upper_bound_us.map(ms)),
+            or_dash(row.upper_bound_us.map(|upper| format!("{:.3}", gap(upper)))),
+            or_dash(row.upper_bypassing_us.map(ms)),
+        ]
+    };
+    table(&[Side::Right], &header, rows.iter().map(line))
+}
