@@ -46,6 +46,9 @@ No cache that registers only what is asked for pays less than the lower bound. T
 knows the future and keeps to the limit; the cheapest possible lies between them. Bypassing, any request may be registered
 for itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
 
+/// One of the upper sides.
+type Upper = fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc::ConfigError>;
+
 /// The bounds at one capacity, of all processes together.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -67,7 +70,7 @@ impl Bound {
         let lower = bound::lower(&trace, &capacities, &self.cost);
         let progress = Progress::of(&trace.name, capacities.len() as u64);
         let row = |(&capacity_pages, &lower_bound_us): (&u64, &f64)| {
-            let upper = |upper: fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc::ConfigError>| {
+            let upper = |upper: Upper| {
                 if self.lower_only {
                     return Ok(None);
                 }
