@@ -2,6 +2,10 @@
 //!
 //! `MRRC_FUZZ_SECONDS=600 cargo test --release -p traces --test fuzz -- --nocapture` runs longer and prints figures;
 //! `MRRC_FUZZ_SEED` starts elsewhere.
+//!
+//! Recorded in a release build, without a failure: 3.1 million inputs from seed 1 in 120 s, and 4.7 million from seed
+//! 1,000,000,000 in 200 s: a third refused at once, a third failed later, a third read whole, with 70 million events and 12
+//! million lines passed over, in at most 6.3 MB of Rust's and 16 MB resident.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
