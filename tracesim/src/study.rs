@@ -29,6 +29,8 @@ pub struct Study {
     pub dereg: DeregCost,
     /// When the core hears of hits.
     pub recency: Recency,
+    /// Whether results say what no cache goes below, which takes a second or so for a million requests.
+    pub bound: bool,
 }
 
 /// One replay of a study.
@@ -92,7 +94,11 @@ impl Study {
         watch: &Watch<'_>,
     ) -> Result<Vec<Option<Finished>>, ReplayError> {
         let capacities: Vec<u64> = cells.iter().map(|&cell| self.capacity(cell, survey)).collect();
-        let bounds = bound::lower(trace, &capacities, &self.base.cost);
+        let bounds: Vec<Option<f64>> = if self.bound {
+            bound::lower(trace, &capacities, &self.base.cost).into_iter().map(Some).collect()
+        } else {
+            vec![None; capacities.len()]
+        };
         let one = |((&cell, &capacity), bound)| {
             if watch.stop.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -120,7 +126,7 @@ impl Study {
         trace: &Trace,
         cell: Cell,
         capacity_pages: u64,
-        bound: f64,
+        bound: Option<f64>,
         watch: &Watch<'_>,
     ) -> Result<Finished, ReplayError> {
         let base = self.base.clone();
@@ -136,7 +142,7 @@ impl Study {
         let Config { resort, evict, .. } = config;
         let label = Label { trace: &trace.name, policy: name, capacity_pages, resort, evict };
         let mut row = Row::new(&label, &counters, &self.base.cost, self.dereg);
-        row.lower_bound_us = (bound::holds_for(config.policy) && counters.all_in_use == 0).then_some(bound);
+        row.lower_bound_us = bound.filter(|_| bound::holds_for(config.policy) && counters.all_in_use == 0);
         Ok(Finished { row, refused: counters.all_in_use, unmatched_releases })
     }
 }

@@ -92,4 +92,8 @@ fn a_result_has_these_fields_in_this_order() {
         rest = rest.find([',', '}']).map_or("", |end| &rest[end + 1..]);
     }
     assert_eq!(rest, "", "and no others");
+    let without = common::stdout(&["replay", "--json", "--no-bound", &common::golden("overlaps.csv")]);
+    let [with, without] = [printed, without].map(|row| serde_json::from_str::<Value>(&row).unwrap());
+    assert!(with["lower_bound_us"].is_f64() && without["lower_bound_us"].is_null());
+    assert_eq!(with["total_us"], without["total_us"]);
 }

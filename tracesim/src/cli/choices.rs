@@ -36,6 +36,9 @@ pub(crate) struct Choices {
     /// When the policy hears of hits: at once, or before room is made, as in the cache of many threads
     #[arg(long, value_name = "WHEN", default_value = "exact")]
     recency: RecencyKind,
+    /// Leave out the lower bound, which takes time and memory on long traces
+    #[arg(long)]
+    no_bound: bool,
     /// Regions that may be registered at once [default: no limit]
     #[arg(long, value_name = "N")]
     max_regions: Option<u64>,
@@ -128,6 +131,7 @@ impl Choices {
                 RecencyKind::Exact => Recency::Exact,
                 RecencyKind::Folded => Recency::Folded,
             },
+            bound: !self.no_bound,
         };
         for who in who {
             let (named, policies) = match who {

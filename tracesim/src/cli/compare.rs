@@ -43,38 +43,38 @@ pub(crate) struct Compare {
 
 const EXAMPLES: &str = "\
 Examples:
-  tracesim compare requests.csv                             every policy at 1 to 50 % of the footprint
-  tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv      two policies on several traces
-  tracesim compare --csv -o results.csv requests.csv        for a spreadsheet
-  tracesim compare --shard 2/8 -o 2.shard *.csv             one of eight shares (see --help for schedulers)";
+  tracesim compare requests.csv                          every policy at 1 to 50 % of the footprint
+  tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv   two policies on several traces
+  tracesim compare --csv -o results.csv requests.csv     for a spreadsheet
+  tracesim compare --shard 2/8 -o 2.shard *.csv          one of eight shares (see --help)";
 
 const LONG: &str = "\
 Examples:
-  tracesim compare requests.csv                             every policy at 1 to 50 % of the footprint
-  tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv      two policies on several traces
-  tracesim compare --csv -o results.csv requests.csv        for a spreadsheet
+  tracesim compare requests.csv                          every policy at 1 to 50 % of the footprint
+  tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv   two policies on several traces
+  tracesim compare --csv -o results.csv requests.csv     for a spreadsheet
 
-Beside the policies stand no cache at all, an infinite cache, and the lower bound. The policies are sorted by the
-geometric mean of their costs. In --json and --csv the first two are the policies none, at 0 pages, and infinite, at the
-footprint.
+Beside the policies stand no cache at all, an infinite cache, and the lower bound. The policies are
+sorted by the geometric mean of their costs. In --json and --csv the first two are the policies
+none, at 0 pages, and infinite, at the footprint.
 
 A study that outgrows one machine:
-  The same command with --shard K/N for each K from 1 to N does the whole of it. The replays are dealt out in turn, so
-  every share reads the traces. The shares may run anywhere, at any time and more than once; nothing is shared but the
-  files. `tracesim merge` joins them, and says which are missing.
+  The same command with --shard K/N, for each K from 1 to N, does the whole of it. The replays are
+  dealt out in turn, so every share reads the traces. The shares may run anywhere, at any time and
+  more than once; they have nothing in common but the command. `tracesim merge` joins them, and
+  says which are missing. README.md has each of these whole.
 
   GNU parallel:
     parallel tracesim compare --shard {}/8 -o {}.shard traces/*.csv ::: $(seq 8)
     tracesim merge *.shard
 
   Slurm, as an array (sbatch --array=1-8 job.sh):
-    #!/bin/sh
-    #SBATCH --cpus-per-task=2
-    srun tracesim compare --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT -o $SLURM_ARRAY_TASK_ID.shard traces/*.csv
+    K=$SLURM_ARRAY_TASK_ID
+    srun tracesim compare --shard $K/$SLURM_ARRAY_TASK_COUNT -o $K.shard traces/*.csv
 
-  Kubernetes, as an indexed Job (indices begin at 0); README.md has it whole:
-    spec: {completions: 8, parallelism: 8, completionMode: Indexed}
-    args: [tracesim compare --shard $((JOB_COMPLETION_INDEX + 1))/8 -o /out/$JOB_COMPLETION_INDEX.shard /traces/*.csv]";
+  Kubernetes, as an indexed Job (indices begin at 0):
+    K=$((JOB_COMPLETION_INDEX + 1))
+    tracesim compare --shard $K/8 -o /results/$K.shard /traces/*.csv";
 
 impl Compare {
     pub(crate) fn run(&self) -> Result<(), Failure> {

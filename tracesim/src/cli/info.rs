@@ -31,8 +31,8 @@ Examples:
   tracesim info requests.csv
   tracesim info --json requests.csv | jq .footprint_pages
 
-Reused are requests of which every page was asked for before: what an infinite cache serves. The footprint is the number
-of different pages.";
+Reused are requests of which every page was asked for before: what an infinite cache serves. The
+footprint is the number of different pages.";
 
 impl InfoCommand {
     pub(crate) fn run(&self) -> Result<(), Failure> {

@@ -29,8 +29,8 @@ Examples:
   tracesim merge --csv -o results.csv *.shard   for a spreadsheet
   tracesim merge --partial *.shard              what is finished so far
 
-Shares that are missing are named. `tracesim compare --help` shows how to have the shares run by Slurm, Kubernetes and
-GNU parallel.";
+Shares that are missing are named. `tracesim compare --help` shows how to have them run by Slurm,
+Kubernetes and GNU parallel.";
 
 impl Merge {
     pub(crate) fn run(&self) -> Result<(), Failure> {

@@ -38,8 +38,8 @@ Examples:
   tracesim compare requests.csv                       every policy at 1 to 50 % of the footprint
   tracesim replay -p mrrc -c 32MiB --json requests.csv
 
-Each command's --help has more. Exit status: 0, 1 if the work failed, 2 for wrong usage, 130 if interrupted; then what
-was finished is printed.";
+Each command's --help has more. Exit status: 0, 1 if the work failed, 2 for wrong usage, 130 if
+interrupted; then what was finished is printed.";
 
 #[derive(Subcommand, Debug)]
 enum What {

@@ -37,14 +37,14 @@ pub(crate) struct Replay {
 
 const EXAMPLES: &str = "\
 Examples:
-  tracesim replay requests.csv                                  the default policy at 10 % of the footprint
-  tracesim replay -p mrrc,pindown,none -c 32MiB requests.csv    three policies with room for 8,192 pages
-  tracesim replay -p all -c 1%,5%,25% --json requests.csv       one JSON object a line
-  tracesim replay --cost 0.035,0.27,0.011,0.24 requests.csv     with costs measured elsewhere
+  tracesim replay requests.csv                                the default at 10 % of the footprint
+  tracesim replay -p mrrc,pindown,none -c 32MiB requests.csv  three policies, room for 8,192 pages
+  tracesim replay -p all -c 1%,5%,25% --json requests.csv     one JSON object a line
+  tracesim replay --cost 0.035,0.27,0.011,0.24 requests.csv   with costs measured elsewhere
   tracesim replay --match exact --dereg-cost region requests.csv
 
-A hit is a request whose pages are all registered. Costs are milliseconds by the cost model; the bound is what no cache
-of that capacity goes below, and a dash stands where it does not hold or is not known.";
+A hit is a request whose pages are all registered. Costs are milliseconds by the cost model; the
+bound is what no cache of that capacity goes below. A dash stands where it does not hold.";
 
 /// Examples, and the policies that there are.
 fn help() -> String {

@@ -7,7 +7,9 @@ use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
 use traces::generate::Workload;
-use traces::{BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Summary, Trace, TraceError};
+use traces::{
+    BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Summary, Trace, TraceError,
+};
 use tracesim::survey::Survey;
 
 /// How a trace is read.
@@ -47,8 +49,9 @@ pub(crate) struct Source {
 
 /// What every command says of its TRACE.
 pub(crate) const ABOUT_TRACES: &str = "\
-A TRACE is a file in any of the formats that `tracesim convert --help` lists, also compressed (.gz, .xz, .zst) or in a
-.tar; - is standard input, and httpd:, cello92: and zipf: are workloads made on the spot (`tracesim generate --help`).";
+A TRACE is a file in any of the formats that `tracesim convert --help` lists, also compressed
+(.gz, .xz, .zst) or in a .tar; - is standard input, and httpd:, cello92: and zipf: are workloads
+made on the spot (`tracesim generate --help`).";
 
 /// Events between two reports of how far it is.
 const REPORT: u64 = 1 << 14;
@@ -108,10 +111,15 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Says what was passed over.
+/// Says what was passed over, and why.
 pub(crate) fn tell(path: &Path, summary: &Summary) {
-    if summary.skipped() > 0 {
-        note(format!("{}, {summary}", path.display()).trim_end());
+    for Skipped { reason, count, first } in &summary.skipped {
+        note(&format!("{}: {count} passed over: {reason}", path.display()));
+        for (number, text) in first {
+            // What comes from a file is not for the terminal to interpret.
+            let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+            note(&format!("  line or record {number}: {text}"));
+        }
     }
 }
 
