@@ -1,5 +1,6 @@
 //! What a trace is like, before any cache.
 
+use crate::mrc::{Reuse, Unit, reuse_distances};
 use crate::simulate::{Recency, ReplayError, Watch, replay};
 use crate::survey::{Survey, asked_by};
 use mrrc::policy::PolicyKind;
@@ -45,6 +46,8 @@ pub struct Info {
     pub reused_pages: u64,
     /// Requests by size.
     pub sizes: Vec<Size>,
+    /// Requests by how many pages were used since the same range was, by power of two.
+    pub reuse_distances: Vec<Distance>,
     /// XXH64 of the steps, in hexadecimal.
     pub checksum: String,
 }
@@ -56,6 +59,15 @@ pub struct Size {
     pub from_pages: u64,
     /// Pages, at most: a power of two.
     pub to_pages: u64,
+    /// How many.
+    pub requests: u64,
+}
+
+/// Requests at a distance from the last use of their range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Distance {
+    /// So many pages at most, its own included, and more than in the entry before; none for a first use.
+    pub up_to_pages: Option<u64>,
     /// How many.
     pub requests: u64,
 }
@@ -98,6 +110,7 @@ impl Info {
             let to_pages = 1 << power;
             Size { from_pages: to_pages / 2 + 1, to_pages, requests }
         };
+        let distance = |reuse: &Reuse| Distance { up_to_pages: reuse.up_to_pages, requests: reuse.requests };
         Ok(Self {
             trace: trace.name.clone(),
             understood: trace.summary.understood.clone(),
@@ -116,6 +129,7 @@ impl Info {
             reused: found.hits(),
             reused_pages: found.hit_pages,
             sizes: by_size[..=largest].iter().enumerate().map(size).collect(),
+            reuse_distances: reuse_distances(trace, Unit::Region).iter().map(distance).collect(),
             checksum: crate::shard::checksum(trace),
         })
     }

@@ -39,6 +39,15 @@ fn info() {
     assert_snapshot!("info-json", stdout(&["info", "--json", &golden("overlaps.csv")]));
 }
 
+#[test]
+fn bounds_and_curves() {
+    let trace = &golden("whole-files.csv");
+    assert_snapshot!("bound", stdout(&["bound", "-c", "5%,25%", trace]));
+    assert_snapshot!("bound-json", stdout(&["bound", "--json", "-c", "5%,25%", trace]));
+    assert_snapshot!("mrc", stdout(&["mrc", "--points", "5", trace]));
+    assert_snapshot!("mrc-json", stdout(&["mrc", "--json", "--by", "page", "-c", "5%,25%", trace]));
+}
+
 /// A recording of two processes with everything in it.
 const RECORDED: &str = "\
 time,op,addr,len,client,process
@@ -75,7 +84,7 @@ fn generate() {
 
 #[test]
 fn help() {
-    for command in ["replay", "compare", "merge", "info", "generate", "convert"] {
+    for command in ["replay", "compare", "merge", "info", "generate", "convert", "bound", "mrc"] {
         assert_snapshot!(format!("help-{command}"), stdout(&[command, "-h"]));
     }
     assert_snapshot!("help", stdout(&["--help"]));

@@ -5,9 +5,9 @@ use super::interrupt;
 use super::output::Output;
 use super::progress::Progress;
 use super::source::Source;
-use super::table::{Side, pages, percent, table};
+use super::table::{Side, bytes, pages, percent, table};
 use std::path::PathBuf;
-use tracesim::info::{Info, Size};
+use tracesim::info::{Distance, Info, Size};
 use tracesim::simulate::{ReplayError, Watch};
 
 /// Show what a trace asks for: requests, footprint, reuse, sizes
@@ -32,7 +32,8 @@ Examples:
   tracesim info --json requests.csv | jq .footprint_pages
 
 Reused are requests of which every page was asked for before: what an infinite cache serves. The
-footprint is the number of different pages.";
+footprint is the number of different pages. A range that was last used less than C pages of other
+ranges ago is a hit of an LRU cache of C pages: `tracesim mrc` has that curve.";
 
 impl InfoCommand {
     pub(crate) fn run(&self) -> Result<(), Failure> {
@@ -103,8 +104,7 @@ fn shown(info: &Info, first: &[traces::Event]) -> String {
     for event in first {
         text += &format!("{:<17}{}\n", "first:", shown_event(event));
     }
-    text.push('\n');
-    text + &sizes(&info.sizes, requests)
+    text + "\n" + &sizes(&info.sizes, requests) + "\n" + &distances(&info.reuse_distances, requests)
 }
 
 /// An event as it was understood.
@@ -126,16 +126,30 @@ const BAR: f64 = 40.0;
 
 /// The paper's Figure 9: requests by size.
 fn sizes(sizes: &[Size], requests: u64) -> String {
-    let most = sizes.iter().map(|size| size.requests).max().unwrap_or(0).max(1) as f64;
-    let line = |size: &Size| {
-        let Size { from_pages, to_pages, requests: these } = *size;
-        let range = if from_pages == to_pages { format!("{to_pages}") } else { format!("{from_pages} to {to_pages}") };
-        let bar = "#".repeat((these as f64 / most * BAR).ceil() as usize);
-        vec![range, these.to_string(), percent(these as f64 / requests.max(1) as f64), bar]
+    let name = |size: &Size| match *size {
+        Size { from_pages, to_pages, .. } if from_pages == to_pages => to_pages.to_string(),
+        Size { from_pages, to_pages, .. } => format!("{from_pages} to {to_pages}"),
     };
-    table(
-        &[Side::Left, Side::Right, Side::Right, Side::Left],
-        &["pages", "requests", "share", ""],
-        sizes.iter().map(line),
-    )
+    histogram("request, pages", sizes.iter().map(|size| (name(size), size.requests)).collect(), requests)
+}
+
+/// How far back the last use of the same range lies.
+fn distances(distances: &[Distance], requests: u64) -> String {
+    let name = |distance: &Distance| match distance.up_to_pages {
+        Some(pages) => format!("{pages} ({})", bytes(pages)),
+        None => "first use".into(),
+    };
+    let rows = distances.iter().map(|distance| (name(distance), distance.requests)).collect();
+    histogram("reused within, pages", rows, requests)
+}
+
+/// Numbers with their share of all and a bar.
+fn histogram(what: &str, rows: Vec<(String, u64)>, all: u64) -> String {
+    let most = rows.iter().map(|(_, number)| *number).max().unwrap_or(0).max(1) as f64;
+    let line = |(name, number): (String, u64)| {
+        let bar = "#".repeat((number as f64 / most * BAR).ceil() as usize);
+        vec![name, number.to_string(), percent(number as f64 / all.max(1) as f64), bar]
+    };
+    let sides = [Side::Left, Side::Right, Side::Right, Side::Left];
+    table(&sides, &[what, "requests", "share", ""], rows.into_iter().map(line))
 }

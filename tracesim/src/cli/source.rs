@@ -28,6 +28,9 @@ pub(crate) struct Reading {
     /// In web logs, count what was answered by 304, not modified, as well
     #[arg(long)]
     not_modified: bool,
+    /// In recordings of registrations, take one whose end is missing as far as it goes
+    #[arg(long)]
+    accept_cut: bool,
     /// Split what is larger into requests of so many pages
     #[arg(long, value_name = "PAGES", conflicts_with = "cut")]
     split: Option<NonZeroU64>,
@@ -91,6 +94,7 @@ impl Reading {
             columns: self.columns.clone(),
             block: self.block,
             not_modified: self.not_modified,
+            accept_cut: self.accept_cut,
         };
         Ok(traces::open(path, &options)?)
     }

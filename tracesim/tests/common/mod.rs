@@ -6,24 +6,24 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// The sample traces.
-pub fn golden(name: &str) -> String {
+pub(crate) fn golden(name: &str) -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../traces/data/golden").join(name).display().to_string()
 }
 
 /// The command, in a directory of its own where it matters.
-pub fn command(arguments: &[&str]) -> Command {
+pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tracesim"));
     command.args(arguments).stdin(Stdio::null()).env_remove("RAYON_NUM_THREADS");
     command
 }
 
 /// Runs it to its end.
-pub fn run(arguments: &[&str]) -> Output {
+pub(crate) fn run(arguments: &[&str]) -> Output {
     command(arguments).output().expect("the command starts")
 }
 
 /// What it prints when it succeeds.
-pub fn stdout(arguments: &[&str]) -> String {
+pub(crate) fn stdout(arguments: &[&str]) -> String {
     let output = run(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "tracesim {}: {}: {said}", arguments.join(" "), output.status);
@@ -31,7 +31,7 @@ pub fn stdout(arguments: &[&str]) -> String {
 }
 
 /// What it says when it fails with this status, printing nothing.
-pub fn complaint(arguments: &[&str], status: i32) -> String {
+pub(crate) fn complaint(arguments: &[&str], status: i32) -> String {
     let output = run(arguments);
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(status), "tracesim {}: {said}", arguments.join(" "));
@@ -41,17 +41,17 @@ pub fn complaint(arguments: &[&str], status: i32) -> String {
 }
 
 /// A directory that goes with its owner.
-pub fn folder() -> TempDir {
+pub(crate) fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
 /// A path in it.
-pub fn path(folder: &TempDir, name: &str) -> String {
+pub(crate) fn path(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).display().to_string()
 }
 
 /// What lies in it, hidden files too.
-pub fn names(folder: &TempDir) -> Vec<String> {
+pub(crate) fn names(folder: &TempDir) -> Vec<String> {
     let entries = std::fs::read_dir(folder.path()).expect("it is there");
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
