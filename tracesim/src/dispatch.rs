@@ -1,7 +1,8 @@
 //! From a policy's name to its type, where that makes the inner loop faster.
 //!
-//! Behind `Box<dyn Policy>` every hit makes an indirect call, and none of it is inlined. The policies that are
-//! replayed over long traces get a loop compiled for their own type; all others share the one for the box.
+//! Behind `Box<dyn Policy>` every hit makes an indirect call, and none of it is inlined. The policies that are replayed over
+//! long traces get a loop compiled for their own type; all others share the one for the box. It gains a few percent where most
+//! requests hit, and nothing that can be measured where most of them miss.
 
 use mrrc::Config;
 use mrrc::policy::{self, Policy, PolicyKind};

@@ -29,7 +29,7 @@ pub struct Study {
     pub dereg: DeregCost,
     /// When the core hears of hits.
     pub recency: Recency,
-    /// Whether results say what no cache goes below, which takes a second or so for a million requests.
+    /// Whether results say what no cache goes below, which takes some seconds for ten million requests.
     pub bound: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The replayer: in use until released, one cache a process, hits told at once or later.
 
-use mrrc::policy::PolicyKind;
+use mrrc::policy::{Overlap, PolicyKind};
 use mrrc::{Access, Config, PageRange};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -128,6 +128,13 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((0u64..60, prop::sample::select(vec![1u64, 2, 3, 8, 20])), 1..400)
 }
 
+/// Such requests, and invalidations among them.
+fn changes() -> impl Strategy<Value = Vec<(Kind, (u64, u64))>> {
+    let kind = prop::sample::select(vec![Kind::Request, Kind::Request, Kind::Request, Kind::Request, Kind::Invalidate]);
+    let range = (0u64..60, prop::sample::select(vec![1u64, 2, 3, 8]));
+    prop::collection::vec((kind, range), 1..400)
+}
+
 fn recording() -> impl Strategy<Value = Vec<(Kind, (u64, u64))>> {
     let kind = prop::sample::select(vec![Kind::Request, Kind::Acquire, Kind::Release, Kind::Release, Kind::Invalidate]);
     prop::collection::vec((kind, (0u64..12, prop::sample::select(vec![1u64, 2, 5]))), 1..300)
@@ -149,11 +156,15 @@ proptest! {
     }
 
     #[test]
-    fn where_hits_only_mark_it_makes_no_difference_when_they_are_told(requests in requests(), capacity in 1u64..40) {
-        let trace = trace(requests.into_iter().map(|range| (Kind::Request, range)));
+    fn where_hits_only_mark_it_makes_no_difference_when_they_are_told(steps in changes(), capacity in 1u64..40) {
+        let trace = trace(steps);
         for policy in [PolicyKind::Sieve, PolicyKind::S3Fifo, PolicyKind::None, PolicyKind::Nccl] {
-            let [exact, folded] = BOTH.map(|recency| counted(&trace, policy, capacity, recency));
-            prop_assert_eq!(exact, folded, "{}", policy);
+            // What is merged leaves with its mark, and another region takes its name.
+            for overlap in [None, Some(Overlap::Merge)] {
+                let config = Config { policy, overlap, ..Config::new(capacity) };
+                let [exact, folded] = BOTH.map(|recency| replay(&trace, &config, recency, None));
+                prop_assert_eq!(exact, folded, "{} {:?}", policy, overlap);
+            }
         }
     }
 
