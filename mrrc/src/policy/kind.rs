@@ -73,6 +73,7 @@ kinds! {
     Ucx, "ucx", "UCX's cache: region LRU that merges overlapping regions into their union.", |config| super::ucx::policy();
     Libfabric, "libfabric", "libfabric's cache: as UCX's, with a bounded number of entries.", |config| super::libfabric::policy(config);
     Nccl, "nccl", "NCCL's cache: whole pages, nothing is ever evicted.", |config| super::nccl::policy();
+    Probation, "probation", "Ours: frequency and costs, newcomers on probation, trust in them learned; batched.", |config| super::probation::Probation::new(config);
 }
 
 impl fmt::Display for PolicyKind {

@@ -12,6 +12,7 @@
 //! | [`none`], [`pindown`], [`pindown-page`](pindown_page), [`fmrd`], [`lazy`], [`firehose`], [`ogr`] | the paper's peers |
 //! | [`sieve`], [`s3fifo`], [`gdsf`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | the general ones |
 //! | [`ucx`], [`libfabric`], [`nccl`] | today's registration caches |
+//! | [`probation`] | ours: the paper's idea with frequency, costs and a learned trust in newcomers |
 //!
 //! Those that are least-recently-used underneath say only what is theirs and leave the order to [`lru`].
 //! To add a policy, implement [`Policy`] in a file here and name it in [`kind`].
@@ -35,6 +36,7 @@ pub mod none;
 pub mod ogr;
 pub mod pindown;
 pub mod pindown_page;
+pub mod probation;
 pub mod s3fifo;
 pub mod sieve;
 pub mod two_q;
@@ -45,6 +47,8 @@ mod ghosts;
 mod ordered;
 mod queue;
 mod recency;
+mod rehearsal;
+mod remembered;
 mod resorting;
 mod sketch;
 

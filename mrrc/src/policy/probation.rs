@@ -1,0 +1,298 @@
+//! Newcomers on probation: frequency, cost and a learned trust in what is new.
+//!
+//! The paper's idea is kept: what is small and was used lately stays, what leaves leaves in batches, and a value that only
+//! rises lets the unused grow cold. Four things are added.
+//!
+//! **Worth.** As in GreedyDual-Size-Frequency ([`gdsf`](super::gdsf)) a region is worth `L + w(uses) · cost / pages`, anew at
+//! each use, the cost being what registering it again takes by the cost model; the least worth leaves and `L`
+//! rises to it. Uses count up to a bound, so that what was popular once can leave.
+//!
+//! **Memory.** The uses of a region that is evicted after more than one are remembered (a word each, in a
+//! table that forgets: `remembered.rs`), and half of them count when it returns.
+//!
+//! **Probation.** Most regions of a scan are never asked for again. So a newcomer is worth little at first (`w` is 0.05
+//! instead of 1) and is the next to go, *unless* it is one of the few that are trusted. A use lifts any of them
+//! among the established. That keeps scans out; and in a loop that is longer than the cache, where newest and oldest are equals and LRU finds
+//! nothing, those that are trusted stay long enough to be met again. While the cache has room all are trusted.
+//!
+//! ```text
+//!   newcomer ──┬─ trusted (a share of them) ──► established: worth by uses, cost and size
+//!              └─ on probation ── a use ──────►      │
+//!                      │                             │ sinks as L rises
+//!                      ▼                             ▼
+//!                 deregistered ◄──── batch ──── least worth    (uses > 1: remembered)
+//! ```
+//!
+//! **Stances.** How many newcomers deserve trust, and how much uses tell, depends on the workload: a web server's
+//! log wants one in ten, a disk behind no other cache all of them. Three [stances](STANCES) are rehearsed all the time on a
+//! sample of the ranges (some 200 regions each, `rehearsal.rs`), and the cache takes the one that lately cost least there. So
+//! the share of the cache that newcomers have, which corresponds to the paper's frequent section, follows the workload.
+//!
+//! **Batches.** A batch of `k` regions pays `b'` once, and keeps `k / 2` places empty on average. What an empty place
+//! costs is about the cost of loading a region over again, so the cheapest `k` grows with the root of the number of
+//! regions, times the root of `b'` over that cost: the economic order quantity. A thousand one-page regions by the paper's
+//! costs leave by thirty, and where deregistration costs nothing a call, nothing leaves early.
+//!
+//! A hit costs two stores and a few multiplications, as in `gdsf`; one in many, those of the sample, three look-ups
+//! in small hash maps. Beside the heap (24 bytes an entry) there are 8 to 16 bytes a region of memory of the evicted,
+//! and some 100 KiB of rehearsals at most times, which do not grow with the cache.
+
+use super::ordered::Ordered;
+use super::rehearsal::Rehearsal;
+use super::remembered::{Remembered, name_of};
+use super::{Need, Policy};
+use crate::config::Config;
+use crate::cost::Linear;
+use crate::regions::{RegionId, Regions, State};
+
+/// Uses beyond these count no more.
+const MOST_USES: u32 = 16;
+
+/// The worth of a newcomer on probation, where a trusted one has 1.
+const PROBATION: f64 = 0.05;
+
+/// Regions in a rehearsal: from this to twice as many. The cache gets another sample when it has left four times that
+/// band on either side.
+const SAMPLE: usize = 128;
+
+/// How much cheaper another stance has to be before it is taken, so that equals do not alternate.
+const CLEARLY: f64 = 0.995;
+
+/// Places that are empty for a while cost this share of what they would if every region were met again at once:
+/// between 1/2 and 1/16 total costs change by less than half a percent.
+const EMPTY_PLACE: f64 = 0.125;
+
+/// The mark of regions in the sample.
+const SAMPLED: u8 = 1;
+
+/// What is thought of newcomers and of uses.
+#[derive(Clone)]
+pub(super) struct Stance {
+    /// The share of newcomers that are trusted at once, in 2^32 parts.
+    trusted: u64,
+    /// What a number of uses is worth.
+    uses: [f64; MOST_USES as usize + 1],
+}
+
+impl Stance {
+    fn new(trusted: f64, most_uses: u32, power: f64) -> Self {
+        let uses = std::array::from_fn(|uses| f64::from((uses as u32).min(most_uses)).powf(power));
+        Self { trusted: (trusted * (1_u64 << 32) as f64) as u64, uses }
+    }
+
+    /// The worth above the clock. `chance` decides on trust in a newcomer.
+    #[inline]
+    pub(super) fn worth(&self, uses: u32, density: f64, chance: u64) -> f64 {
+        if uses > 1 {
+            return density * self.uses[uses.min(MOST_USES) as usize];
+        }
+        let trusted = chance.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < self.trusted;
+        density * if trusted { 1.0 } else { PROBATION }
+    }
+
+    /// As [`Stance::worth`], where nobody has to go for it.
+    pub(super) fn worth_while_room(&self, uses: u32, density: f64) -> f64 {
+        density * self.uses[uses.min(MOST_USES) as usize]
+    }
+}
+
+/// The stances that are rehearsed: share of newcomers trusted, uses that count, and the power of their number that
+/// counts. The first is taken until others have proved cheaper.
+const STANCES: [(f64, u32, f64); 3] = [(0.1, 16, 1.0), (0.3, 16, 1.0), (1.0, 8, 0.7)];
+
+/// Regions by worth, those evicted by uses, and the stances. Uses [`Region::count`](crate::Region::count) for the
+/// uses and [`Region::mark`](crate::Region::mark) for whether a region is in the sample.
+pub struct Probation {
+    worth: Ordered,
+    clock: f64,
+    /// The most that a victim was worth since the last region entered.
+    left: f64,
+    cost: Linear,
+    capacity: u64,
+    stances: [Stance; STANCES.len()],
+    /// The stance taken.
+    taken: usize,
+    remembered: Remembered,
+    /// Regions that ever entered, to decide on trust by.
+    entered: u64,
+    /// Whether anything ever had to leave.
+    full: bool,
+    /// Regions at the last run of *full*.
+    regions: usize,
+    /// Empty until the cache is full. One a stance.
+    rehearsals: Vec<Rehearsal>,
+    /// One range in 2 to this power is in the sample.
+    sample_bits: u32,
+}
+
+impl Probation {
+    /// With the capacity and the cost model of the configuration.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            worth: Ordered::default(),
+            clock: 0.0,
+            left: 0.0,
+            cost: config.cost,
+            capacity: config.capacity,
+            stances: STANCES.map(|(trusted, most_uses, power)| Stance::new(trusted, most_uses, power)),
+            taken: 0,
+            remembered: Remembered::new(),
+            entered: 0,
+            full: false,
+            regions: 0,
+            rehearsals: Vec::new(),
+            sample_bits: 0,
+        }
+    }
+
+    #[inline]
+    fn density(&self, pages: u64) -> f64 {
+        self.cost.reload(pages) / pages as f64
+    }
+
+    fn is_sampled(&self, name: u64) -> bool {
+        // Bits that neither the table of the evicted nor a hash map of the sample chooses by.
+        name >> 40 & ((1 << self.sample_bits) - 1) == 0
+    }
+
+    /// A range of the sample was asked for: the rehearsals play it, and the cheapest stance is taken.
+    #[inline(never)]
+    fn rehearse(&mut self, name: u64, pages: u64) {
+        for rehearsal in &mut self.rehearsals {
+            rehearsal.ask(name, pages, &self.cost);
+        }
+        let costs = || self.rehearsals.iter().map(Rehearsal::cost).enumerate();
+        if let Some((best, cost)) = costs().min_by(|a, b| a.1.total_cmp(&b.1))
+            && cost < CLEARLY * self.rehearsals[self.taken].cost()
+        {
+            self.taken = best;
+        }
+    }
+
+    /// Chooses a sample of suitable size, and opens the rehearsals with what of it is cached.
+    #[cold]
+    fn choose_sample(&mut self, regions: &Regions) {
+        self.sample_bits = (self.regions / SAMPLE).max(1).ilog2();
+        let capacity = (self.capacity >> self.sample_bits).max(1);
+        let mut sample = Vec::new();
+        for (id, region) in regions.iter().filter(|(_, region)| region.state() == State::Cached) {
+            let name = name_of(region.range());
+            region.set_mark(if self.is_sampled(name) { SAMPLED } else { 0 });
+            if region.mark() == SAMPLED {
+                sample.push((region.order.get(), name, id));
+            }
+        }
+        sample.sort_unstable();
+        let before: Vec<f64> = self.rehearsals.iter().map(Rehearsal::cost).collect();
+        self.rehearsals = self.stances.iter().map(|stance| Rehearsal::new(stance.clone(), capacity)).collect();
+        for (number, rehearsal) in self.rehearsals.iter_mut().enumerate() {
+            for &(_, name, id) in &sample {
+                let region = regions.get(id);
+                rehearsal.open_with(name, region.pages(), region.count.get(), &self.cost);
+            }
+            rehearsal.carry_over(before.get(number).copied().unwrap_or(0.0));
+        }
+    }
+
+    /// Whether the rehearsals have far more or far fewer regions than they should.
+    fn sample_is_unfit(&self) -> bool {
+        let sampled = self.regions >> self.sample_bits;
+        self.rehearsals.is_empty() || sampled > 8 * SAMPLE || sampled < SAMPLE / 4 && self.sample_bits > 0
+    }
+}
+
+impl Policy for Probation {
+    fn insert(&mut self, regions: &mut Regions, id: RegionId) {
+        let region = regions.get(id);
+        let (name, pages) = (name_of(region.range()), region.pages());
+        let uses = 1 + self.remembered.get(name) / 2;
+        region.count.set(uses);
+        self.entered += 1;
+        let stance = &self.stances[self.taken];
+        let density = self.density(pages);
+        let worth = if self.full {
+            stance.worth(uses, density, name ^ self.entered)
+        } else {
+            stance.worth_while_room(uses, density)
+        };
+        // As in `gdsf`: the clock rises no higher than to what the newcomer is worth.
+        self.clock = self.clock.max(self.left.min(self.clock + worth));
+        self.left = 0.0;
+        let worth = self.clock + worth;
+        if !self.rehearsals.is_empty() && self.is_sampled(name) {
+            region.set_mark(SAMPLED);
+            self.rehearse(name, pages);
+        }
+        self.worth.insert(regions, id, worth);
+    }
+
+    #[inline]
+    fn touch(&mut self, regions: &mut Regions, id: RegionId) {
+        let region = regions.get(id);
+        let pages = region.pages();
+        region.count.set(region.count.get().saturating_add(1));
+        let worth = self.clock + self.stances[self.taken].worth(region.count.get(), self.density(pages), 0);
+        if region.mark() == SAMPLED {
+            self.rehearse(name_of(region.range()), pages);
+        }
+        self.worth.raise(regions, id, worth.max(regions.get(id).weight.get()));
+    }
+
+    fn remove(&mut self, regions: &mut Regions, id: RegionId) {
+        self.worth.remove(regions, id);
+    }
+
+    fn costs(&mut self, costs: &Linear) {
+        self.cost = *costs;
+    }
+
+    /// More uses than these count no more.
+    fn most_uses(&self) -> u32 {
+        MOST_USES
+    }
+
+    fn prepare(&mut self, regions: &mut Regions) {
+        self.full = true;
+        self.regions = regions.len();
+        self.remembered.grow(self.regions);
+        if self.sample_is_unfit() {
+            self.choose_sample(regions);
+        }
+    }
+
+    fn goal(&self, need: Need) -> Need {
+        let regions = self.regions.max(1) as f64;
+        let pages = (self.capacity as f64 / regions).max(1.0);
+        let saved = self.cost.dereg_call;
+        if saved == 0.0 {
+            return need;
+        }
+        let batch = (regions * saved / (EMPTY_PLACE * self.cost.reload(pages as u64))).sqrt().min(regions);
+        Need { pages: need.pages.max((pages * batch) as u64), regions: need.regions }
+    }
+
+    fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
+        let id = self.worth.take_idle(regions)?;
+        let region = regions.get(id);
+        self.left = self.left.max(region.weight.get());
+        if region.count.get() > 1 {
+            self.remembered.insert(name_of(region.range()), region.count.get());
+        }
+        Some(id)
+    }
+
+    fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
+        let region = regions.get(id);
+        // It stays, so the clock does not rise for it, and it is none of the evicted.
+        self.left = self.left.min(region.weight.get());
+        self.remembered.forget(name_of(region.range()));
+        self.worth.put_back(regions, id);
+    }
+
+    fn memory(&self) -> usize {
+        self.worth.memory()
+            + self.remembered.memory()
+            + self.rehearsals.capacity() * size_of::<Rehearsal>()
+            + self.rehearsals.iter().map(Rehearsal::memory).sum::<usize>()
+    }
+}
