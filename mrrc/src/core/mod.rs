@@ -403,6 +403,11 @@ impl<P: Policy> Core<P> {
         &self.scheme
     }
 
+    #[cfg(test)]
+    pub(crate) fn policy(&self) -> &P {
+        &self.policy
+    }
+
     /// `C`, in pages.
     pub fn capacity(&self) -> u64 {
         self.capacity

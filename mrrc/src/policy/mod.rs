@@ -51,6 +51,7 @@ mod rehearsal;
 mod remembered;
 mod resorting;
 mod sketch;
+mod stance;
 
 pub use kind::PolicyKind;
 

@@ -24,7 +24,7 @@
 //! ```
 //!
 //! **Stances.** How many newcomers deserve trust, and how much uses tell, depends on the workload: a web server's
-//! log wants one in ten, a disk behind no other cache all of them. Three [stances](STANCES) are rehearsed all the time on a
+//! log wants one in ten, a disk behind no other cache all of them. Three stances (`stance.rs`) are rehearsed all the time on a
 //! sample of the ranges (some 200 regions each, `rehearsal.rs`), and the cache takes the one that lately cost least there. So
 //! the share of the cache that newcomers have, which corresponds to the paper's frequent section, follows the workload.
 //!
@@ -40,16 +40,11 @@
 use super::ordered::Ordered;
 use super::rehearsal::Rehearsal;
 use super::remembered::{Remembered, name_of};
+use super::stance::{MOST_USES, STANCES, Stance};
 use super::{Need, Policy};
 use crate::config::Config;
 use crate::cost::Linear;
 use crate::regions::{RegionId, Regions, State};
-
-/// Uses beyond these count no more.
-const MOST_USES: u32 = 16;
-
-/// The worth of a newcomer on probation, where a trusted one has 1.
-const PROBATION: f64 = 0.05;
 
 /// Regions in a rehearsal: from this to twice as many. The cache gets another sample when it has left four times that
 /// band on either side.
@@ -64,41 +59,6 @@ const EMPTY_PLACE: f64 = 0.125;
 
 /// The mark of regions in the sample.
 const SAMPLED: u8 = 1;
-
-/// What is thought of newcomers and of uses.
-#[derive(Clone)]
-pub(super) struct Stance {
-    /// The share of newcomers that are trusted at once, in 2^32 parts.
-    trusted: u64,
-    /// What a number of uses is worth.
-    uses: [f64; MOST_USES as usize + 1],
-}
-
-impl Stance {
-    fn new(trusted: f64, most_uses: u32, power: f64) -> Self {
-        let uses = std::array::from_fn(|uses| f64::from((uses as u32).min(most_uses)).powf(power));
-        Self { trusted: (trusted * (1_u64 << 32) as f64) as u64, uses }
-    }
-
-    /// The worth above the clock. `chance` decides on trust in a newcomer.
-    #[inline]
-    pub(super) fn worth(&self, uses: u32, density: f64, chance: u64) -> f64 {
-        if uses > 1 {
-            return density * self.uses[uses.min(MOST_USES) as usize];
-        }
-        let trusted = chance.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < self.trusted;
-        density * if trusted { 1.0 } else { PROBATION }
-    }
-
-    /// As [`Stance::worth`], where nobody has to go for it.
-    pub(super) fn worth_while_room(&self, uses: u32, density: f64) -> f64 {
-        density * self.uses[uses.min(MOST_USES) as usize]
-    }
-}
-
-/// The stances that are rehearsed: share of newcomers trusted, uses that count, and the power of their number that
-/// counts. The first is taken until others have proved cheaper.
-const STANCES: [(f64, u32, f64); 3] = [(0.1, 16, 1.0), (0.3, 16, 1.0), (1.0, 8, 0.7)];
 
 /// Regions by worth, those evicted by uses, and the stances. Uses [`Region::count`](crate::Region::count) for the
 /// uses and [`Region::mark`](crate::Region::mark) for whether a region is in the sample.
@@ -134,7 +94,7 @@ impl Probation {
             left: 0.0,
             cost: config.cost,
             capacity: config.capacity,
-            stances: STANCES.map(|(trusted, most_uses, power)| Stance::new(trusted, most_uses, power)),
+            stances: Stance::all(),
             taken: 0,
             remembered: Remembered::new(),
             entered: 0,
@@ -143,6 +103,12 @@ impl Probation {
             rehearsals: Vec::new(),
             sample_bits: 0,
         }
+    }
+
+    /// One that has no choice of stances.
+    #[cfg(test)]
+    pub(super) fn with_one_stance(config: &Config, stance: &Stance) -> Self {
+        Self { stances: std::array::from_fn(|_| stance.clone()), ..Self::new(config) }
     }
 
     #[inline]
@@ -294,5 +260,151 @@ impl Policy for Probation {
             + self.remembered.memory()
             + self.rehearsals.capacity() * size_of::<Rehearsal>()
             + self.rehearsals.iter().map(Rehearsal::memory).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyKind;
+    use crate::policy::ghosts::returns_without_a_ghost;
+    use crate::{Core, PageRange};
+
+    fn range(object: u64, pages: u64) -> PageRange {
+        PageRange::new(object * 64, pages).unwrap()
+    }
+
+    fn core(capacity: u64) -> Core<Probation> {
+        let config = Config::new(capacity);
+        Core::with_policy(&config, Probation::new(&config)).unwrap()
+    }
+
+    /// Hits among requests for these objects, of one page each.
+    fn hits<P: Policy>(core: &mut Core<P>, objects: impl Iterator<Item = u64>) -> usize {
+        objects.filter(|&object| core.request(range(object, 1)).unwrap().found().is_hit()).count()
+    }
+
+    fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut seed = seed;
+        move |below| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        }
+    }
+
+    #[test]
+    fn a_scan_leaves_what_is_used_where_it_is() {
+        for (kind, kept) in [(PolicyKind::Probation, 90), (PolicyKind::PinDown, 0)] {
+            let mut core = Config { policy: kind, ..Config::new(120) }.build().unwrap();
+            hits(&mut core, (0..5).flat_map(|_| 0..100));
+            hits(&mut core, 1_000..1_240);
+            let still = (0..100).filter(|&object| core.find(range(object, 1)).is_some()).count();
+            assert!(still >= kept && (kept > 0 || still == 0), "{kind} keeps {still} of 100");
+        }
+    }
+
+    #[test]
+    fn a_loop_longer_than_the_cache_is_met_again_in_part() {
+        for (kind, least) in [(PolicyKind::Probation, 3_000), (PolicyKind::PinDown, 0), (PolicyKind::Gdsf, 0)] {
+            let mut core = Config { policy: kind, ..Config::new(400) }.build().unwrap();
+            let hits = hits(&mut core, (0..20).flat_map(|_| 0..600));
+            assert!(hits >= least && (least > 0 || hits == 0), "{kind} hits {hits} of 12,000");
+        }
+    }
+
+    #[test]
+    fn the_stance_follows_the_workload_there_and_back() {
+        let mut core = core(300);
+        let mut random = random(1);
+        // What was used last is used next: a window that moves on.
+        let moving = (0..30_000).map(|i| i / 10 + random(280));
+        let hits_of_moving = hits(&mut core, moving);
+        let trusting = STANCES.len() - 1;
+        assert_eq!(core.policy().taken, trusting);
+        // Most of it comes once, and between that are a few hundred that stay popular.
+        let mut once = 1 << 30;
+        let scans = (0..60_000).map(|i| {
+            once += 1;
+            if i % 3 > 0 { once } else { (1 << 20) + random(250) }
+        });
+        let hits_of_scans = hits(&mut core, scans);
+        assert_ne!(core.policy().taken, trusting);
+        assert!(hits_of_scans > 15_000, "{hits_of_scans} of 20,000");
+        assert!(hits_of_moving > 22_000, "{hits_of_moving} of 30,000");
+    }
+
+    #[test]
+    fn half_of_the_uses_count_when_a_region_returns() {
+        let mut regions = Regions::new();
+        let mut policy = Probation::new(&Config::new(10));
+        let mut enter = |policy: &mut Probation, uses: u32| {
+            let id = regions.insert(range(1, 1));
+            policy.insert(&mut regions, id);
+            let at_first = regions.get(id).count.get();
+            (1..uses).for_each(|_| policy.touch(&mut regions, id));
+            assert_eq!(policy.victim(&mut regions), Some(id));
+            regions.remove(id);
+            at_first
+        };
+        assert_eq!([enter(&mut policy, 7), enter(&mut policy, 1), enter(&mut policy, 1)], [1, 4, 3]);
+    }
+
+    #[test]
+    fn a_victim_that_is_put_back_is_not_remembered() {
+        let mut regions = Regions::new();
+        let mut policy = Probation::new(&Config::new(10));
+        let twice = regions.insert(range(1, 1));
+        policy.insert(&mut regions, twice);
+        policy.touch(&mut regions, twice);
+        assert_eq!(policy.victim(&mut regions), Some(twice));
+        policy.put_back(&mut regions, twice);
+        policy.remove(&mut regions, twice);
+        regions.remove(twice);
+        let id = returns_without_a_ghost(&mut policy, &mut regions, range(1, 1));
+        assert_eq!(regions.get(id).count.get(), 1);
+    }
+
+    #[test]
+    fn batches_grow_with_the_root_of_what_is_cached_and_of_what_they_save() {
+        let policy = |regions, dereg_call| Probation {
+            regions,
+            cost: Linear { dereg_call, ..Linear::PAPER },
+            ..Probation::new(&Config::new(10_000))
+        };
+        let pages = |regions, dereg_call| policy(regions, dereg_call).goal(Need { pages: 1, regions: 0 }).pages;
+        assert_eq!(pages(10_000, 1.10), 96);
+        assert_eq!(pages(100, 1.10), 286, "regions of 100 pages cost more to lose too soon");
+        assert_eq!(pages(10_000, 0.0), 1);
+        let huge = policy(100, 1.10).goal(Need { pages: 5_000, regions: 3 });
+        assert_eq!(huge, Need { pages: 5_000, regions: 3 });
+    }
+
+    #[test]
+    fn the_sample_is_chosen_anew_when_sizes_change() {
+        let mut core = core(1 << 16);
+        let mut random = random(2);
+        let sampled = |policy: &Probation| policy.regions >> policy.sample_bits;
+        for (pages, bits) in [(64, 3), (1, 9), (64, 3), (8, 6)] {
+            for _ in 0..400_000 / pages {
+                core.request(range(random(1 << 20), pages)).unwrap();
+            }
+            let policy = core.policy();
+            assert!((SAMPLE / 4..=8 * SAMPLE).contains(&sampled(policy)), "{pages} pages: {}", sampled(policy));
+            assert!(policy.sample_bits.abs_diff(bits) <= 3, "{pages} pages: 1 in 2^{}", policy.sample_bits);
+            let rehearsals: usize = policy.rehearsals.iter().map(Rehearsal::memory).sum();
+            assert!(rehearsals < 400 << 10, "{rehearsals} bytes");
+        }
+    }
+
+    #[test]
+    fn memory_is_some_words_a_region_however_many_were_evicted() {
+        let mut core = core(20_000);
+        let mut random = random(3);
+        for _ in 0..300_000 {
+            let object = random(300) * random(300);
+            core.request(range(object, 1)).unwrap();
+        }
+        let each = core.policy().memory() / core.used_regions() as usize;
+        assert!(each < 80, "{each} bytes a region");
     }
 }
