@@ -75,7 +75,8 @@ pub struct Probation {
     remembered: Remembered,
     /// Regions that ever entered, to decide on trust by.
     entered: u64,
-    /// Whether anything ever had to leave.
+    /// Whether room had to be made before. The first region that it is made for is still trusted: so the clock begins
+    /// at what that and all others are worth, and those that came while there was room have no lead that lasts.
     full: bool,
     /// Regions at the last run of *full*.
     regions: usize,
@@ -181,6 +182,7 @@ impl Policy for Probation {
         } else {
             stance.worth_while_room(uses, density)
         };
+        self.full |= self.left > 0.0;
         // As in `gdsf`: the clock rises no higher than to what the newcomer is worth.
         self.clock = self.clock.max(self.left.min(self.clock + worth));
         self.left = 0.0;
@@ -218,7 +220,6 @@ impl Policy for Probation {
     }
 
     fn prepare(&mut self, regions: &mut Regions) {
-        self.full = true;
         self.regions = regions.len();
         self.remembered.grow(self.regions);
         if self.sample_is_unfit() {

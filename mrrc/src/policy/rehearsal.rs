@@ -99,6 +99,7 @@ impl Rehearsal {
         } else {
             self.stance.worth_while_room(uses, density)
         };
+        self.full |= left > 0.0;
         self.clock = self.clock.max(left.min(self.clock + worth));
         self.enter(name, Row { uses, pages, worth: self.clock + worth, last: self.requests });
     }
@@ -107,7 +108,6 @@ impl Rehearsal {
     fn make_room(&mut self, pages: u64) -> f64 {
         let mut left = 0.0_f64;
         if self.used + pages > self.capacity {
-            self.full = true;
             self.remembered.grow(self.regions.len());
         }
         while self.used + pages > self.capacity {
