@@ -154,14 +154,15 @@ mod tests {
     use crate::policy::remembered::name_of;
     use crate::{Config, Core, PageRange};
 
-    /// Popular ranges of 1 to 5 pages, with other favourites from time to time.
+    /// Popular ranges of 1 to 5 pages and some of 80, with other favourites from time to time.
     fn requests() -> impl Iterator<Item = PageRange> {
         let mut seed = 1_u64;
         (0..20_000_u64).map(move |i| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let (a, b) = (seed >> 33 & 1023, seed >> 43 & 1023);
             let object = (a * b / 1024 + i / 5_000 * 200) % 1024;
-            PageRange::new(8 * object, 1 + object % 5).unwrap()
+            let pages = if object % 61 == 0 { 80 } else { 1 + object % 5 };
+            PageRange::new(128 * object, pages).unwrap()
         })
     }
 

@@ -1,10 +1,10 @@
-//! Every general policy under leases and invalidations: the limits hold, and nothing is lost.
+//! Every general policy, and ours, under leases and invalidations: the limits hold, and nothing is lost.
 
 use crate::random::Random;
 use mrrc::policy::{Matching, PolicyKind};
 use mrrc::{Config, Core, PageRange, RegionId, Segment};
 
-pub(crate) const GENERAL: [PolicyKind; 8] = [
+pub(crate) const GENERAL: [PolicyKind; 9] = [
     PolicyKind::Sieve,
     PolicyKind::S3Fifo,
     PolicyKind::Gdsf,
@@ -13,6 +13,7 @@ pub(crate) const GENERAL: [PolicyKind; 8] = [
     PolicyKind::Arc,
     PolicyKind::Lirs,
     PolicyKind::WTinyLfu,
+    PolicyKind::Probation,
 ];
 
 fn each(mut test: impl FnMut(Config)) {
@@ -88,7 +89,9 @@ fn a_cache_whose_regions_are_all_held_refuses_and_works_again_once_they_are_rele
             for i in 0..2 * config.capacity {
                 core.request(PageRange::new(50_000 + 2 * i, 1).unwrap()).unwrap();
             }
-            assert_eq!((core.used_pages(), core.held_pages()), (config.capacity, 0), "{config:?}");
+            // Batches leave some room.
+            let least = if config.policy == PolicyKind::Probation { config.capacity / 2 } else { config.capacity };
+            assert!(core.used_pages() >= least && core.held_pages() == 0, "{config:?}");
         }
     });
 }
