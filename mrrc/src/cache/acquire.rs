@@ -3,7 +3,7 @@
 use super::error::AcquireError;
 use super::hit::Grip;
 use super::lease::{Hold, Lease};
-use super::miss::Acquiring;
+use super::miss::{Acquiring, Begun};
 use super::shared::Shared;
 use super::terms::Terms;
 use crate::access::Access;
@@ -136,8 +136,13 @@ impl<R: Registrar> Shared<R> {
 
     /// The locked path.
     pub(super) fn grant(&self, wish: Wish) -> Result<Lease<R>, AcquireError> {
-        let mut acquiring = Acquiring::new(self, wish);
-        acquiring.start(&[])?;
-        acquiring.complete()
+        match Begun::new(self, &wish)? {
+            Begun::Alone(alone) => alone.finish(),
+            Begun::Planless(books) => {
+                let mut acquiring = Acquiring::new(self, wish);
+                acquiring.go_on(books)?;
+                acquiring.complete()
+            }
+        }
     }
 }
