@@ -246,6 +246,14 @@ impl Index {
         found.dedup();
     }
 
+    /// Whether a region overlaps the range.
+    #[inline]
+    pub(crate) fn has_overlap(&self, range: PageRange, regions: &Regions) -> bool {
+        let mut any = false;
+        self.for_each_overlap(range, regions, |_| any = true);
+        any
+    }
+
     /// Shows the regions that overlap the range, in no order and some of them several times. Allocates nothing.
     #[inline]
     pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, found: impl FnMut(RegionId)) {

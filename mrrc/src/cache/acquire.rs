@@ -1,8 +1,9 @@
 //! The entry of every request: a hit is served here, the rest goes the locked path (`miss.rs`).
 
 use super::error::AcquireError;
+use super::hit::Grip;
 use super::lease::{Hold, Lease};
-use super::miss::Acquiring;
+use super::miss::{Acquiring, Begun};
 use super::shared::Shared;
 use super::terms::Terms;
 use crate::access::Access;
@@ -43,6 +44,9 @@ impl Wish {
 
 impl<R: Registrar> Shared<R> {
     /// [`Cache::acquire`](crate::Cache::acquire), for memory whose changes the caller answers for or not.
+    ///
+    /// What is put in the place of the call is the plain hit and nothing else. All that is seldom is behind one call,
+    /// which looks once more; its answer has a place of its own, so that the usual one stays in registers.
     #[inline(always)]
     pub(super) fn acquire(
         &self,
@@ -51,33 +55,38 @@ impl<R: Registrar> Shared<R> {
         access: Access,
         owned: Option<PageRange>,
     ) -> Result<Lease<R>, AcquireError> {
-        if self.is_special {
-            return self.acquire_specially(address, length, access, owned);
-        }
-        self.acquire_plain(address, length, access, owned)
-    }
-
-    #[inline(always)]
-    fn acquire_plain(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: Option<PageRange>,
-    ) -> Result<Lease<R>, AcquireError> {
-        let access = access.with_read();
         if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
-            && let Some((id, grip)) = self.hit(range, access)
+            && let Some((id, slot)) = self.hit_quickly(range, access.with_read())
         {
-            return Ok(Lease::one(self, address, length, Hold::new(id, grip)));
+            return Ok(Lease::one(self, address, length, Hold::new(id, Grip::Slot(slot))));
         }
-        // Boxed and unboxed, so that the usual answer is not built in memory that the slow path may write to.
-        self.acquire_slowly(address, length, access, owned).map_err(|error| *error)
+        let result = match owned {
+            None => self.acquire_slowly(address, length, access),
+            Some(owned) => self.acquire_owned(address, length, access, owned),
+        };
+        result.map_err(|error| *error)
     }
 
     #[cold]
     #[inline(never)]
-    fn acquire_specially(
+    fn acquire_slowly(&self, address: usize, length: usize, access: Access) -> Result<Lease<R>, Box<AcquireError>> {
+        Ok(self.acquire_timed(address, length, access, None)?)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire_owned(
+        &self,
+        address: usize,
+        length: usize,
+        access: Access,
+        owned: PageRange,
+    ) -> Result<Lease<R>, Box<AcquireError>> {
+        Ok(self.acquire_timed(address, length, access, Some(owned))?)
+    }
+
+    #[inline]
+    fn acquire_timed(
         &self,
         address: usize,
         length: usize,
@@ -97,6 +106,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Where the device's pages are larger than ours a hit is counted in those, as a miss is.
+    #[inline]
     fn acquire_rounded(
         &self,
         address: usize,
@@ -109,19 +119,6 @@ impl<R: Registrar> Shared<R> {
             Some((id, grip)) => Ok(Lease::one(self, address, length, Hold::new(id, grip))),
             None => self.grant(wish),
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn acquire_slowly(
-        &self,
-        address: usize,
-        length: usize,
-        access: Access,
-        owned: Option<PageRange>,
-    ) -> Result<Lease<R>, Box<AcquireError>> {
-        let wish = Wish::new(&self.terms, address, length, access)?;
-        Ok(self.grant(Wish { owned, ..wish })?)
     }
 
     /// Memory that is registered by itself, for one lease.
@@ -139,8 +136,13 @@ impl<R: Registrar> Shared<R> {
 
     /// The locked path.
     pub(super) fn grant(&self, wish: Wish) -> Result<Lease<R>, AcquireError> {
-        let mut acquiring = Acquiring::new(self, wish);
-        acquiring.start(&[])?;
-        acquiring.complete()
+        match Begun::new(self, &wish)? {
+            Begun::Alone(alone) => alone.finish(),
+            Begun::Planless(books) => {
+                let mut acquiring = Acquiring::new(self, wish);
+                acquiring.go_on(books)?;
+                acquiring.complete()
+            }
+        }
     }
 }

@@ -68,6 +68,13 @@ impl Amount {
         self.regions += 1;
     }
 
+    /// Whether there is so much beside this.
+    #[inline]
+    pub(super) fn has_room(self, more: Self, limit: Self) -> bool {
+        let after = self.plus(more);
+        after.pages <= limit.pages && after.regions <= limit.regions
+    }
+
     /// Saturates: a registrar may claim to have deregistered more than there was.
     pub(crate) fn take(&mut self, other: Self) {
         self.pages = self.pages.saturating_sub(other.pages);
@@ -113,7 +120,7 @@ impl Tally {
     /// Sets room aside with the registrar, if there is as much.
     pub(crate) fn reserve(&mut self, registered: &mut Amount, amount: Amount, limit: Amount) -> bool {
         let after = registered.plus(amount);
-        let fits = after.pages <= limit.pages && after.regions <= limit.regions;
+        let fits = registered.has_room(amount, limit);
         if fits {
             *registered = after;
             self.peak.pages = self.peak.pages.max(after.pages);
@@ -446,6 +453,12 @@ impl<T> Books<T> {
                 || parked.iter().any(|registered| registered.range.overlaps(pages))
         };
         to_unmap.extend(orphans.extract_if(.., |orphan| !has(orphan)));
+    }
+
+    /// Whether a request is planned as usual: the cache is there, and nothing is changing or being discarded in the range.
+    #[inline]
+    pub(super) fn is_quiet(&self, range: PageRange) -> bool {
+        !self.closed && !self.is_changing(range) && !self.is_barred(range)
     }
 
     /// Whether there is anything to deregister or to unmap.

@@ -27,11 +27,13 @@ macro_rules! states {
         }
 
         /// Whether this is a child that was forked from the process of the cache.
+        #[inline]
         pub(crate) fn is_forked(&self) -> bool {
             self.word().load(Ordering::Relaxed) == 0
         }
 
         /// Whether a change is being dealt with.
+        #[inline]
         pub(crate) fn is_draining(&self) -> bool {
             self.word().load(Ordering::Acquire) >= DRAINING && !UNCHECKED
         }

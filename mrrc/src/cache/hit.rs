@@ -92,9 +92,10 @@ pub(super) fn take_counted<T>(
     None
 }
 
-/// The range is tested after the hold: before it, the record may have been another region's.
+/// The range is tested after the hold: before it, the record may have been another region's. Without a hold the answer
+/// is a guess.
 #[inline(always)]
-fn serves<T>(record: &Record<T>, range: PageRange, access: Access) -> Option<u64> {
+pub(super) fn serves<T>(record: &Record<T>, range: PageRange, access: Access) -> Option<u64> {
     let facts = record.facts();
     if !facts.grant(access) {
         return None;

@@ -12,6 +12,8 @@
 //! nobody waits for leases while a placeholder of his own stands, so two requests never wait for each other. Nor does a
 //! thread wait for itself: what it has begun it registers once more. What nobody will find (the monitor does not watch it,
 //! it is just being discarded) is struck out before it is registered, so nobody waits for that either.
+//! The usual miss is one gap that nothing overlaps, and there is room: it goes the same way in fewer steps
+//! (`miss/alone.rs`).
 //! Waits end by their time-outs. Whatever ends a request early takes back its placeholders, and their waiters
 //! plan for themselves.
 
@@ -85,7 +87,10 @@ pub struct Acquiring<'cache, R: Registrar> {
     made: SmallVec<[Registered<R::Registration>; 1]>,
 }
 
+mod alone;
 mod register;
+
+pub(super) use alone::Begun;
 
 type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 
@@ -112,11 +117,14 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// Where there are members, the wish is their span: each of them counts as a request, and the span does not.
     pub(super) fn start(&mut self, members: &[PageRange]) -> Result<(), AcquireError> {
         let Self { shared, wish, .. } = *self;
-        shared.terms.check(wish.range, wish.access, shared.registrar.name())?;
-        if wish.access.is_remote() {
-            shared.has_remote.store(true, Ordering::Relaxed);
-        }
+        check(shared, &wish)?;
         self.plan(wish.range, wish.counted, members, wish.sharing)
+    }
+
+    /// As [`Acquiring::start`], of a wish that was checked, with the lock.
+    pub(super) fn go_on(&mut self, books: Lock<'cache, R>) -> Result<(), AcquireError> {
+        let Wish { range, counted, sharing, .. } = self.wish;
+        self.plan_under(books, range, counted, &[], sharing)
     }
 
     /// What is registered already, in the order of its addresses. Nothing in a forked child.
@@ -198,13 +206,25 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         members: &[PageRange],
         sharing: Sharing,
     ) -> Result<(), AcquireError> {
+        let books = self.shared.lock()?;
+        self.plan_under(books, range, again, members, sharing)
+    }
+
+    /// The same, with the lock.
+    fn plan_under(
+        &mut self,
+        mut books: Lock<'cache, R>,
+        range: PageRange,
+        again: bool,
+        members: &[PageRange],
+        sharing: Sharing,
+    ) -> Result<(), AcquireError> {
         let shared = self.shared;
         let desk = shared.desk();
         let access = self.wish.access;
         let mut ask = Ask { range, access, max_segments: shared.terms.max_segments, again, sharing };
         let mut nap = LOOK;
         let mut probed = false;
-        let mut books = shared.lock()?;
         loop {
             if books.closed {
                 return Err(Unusable::Closed.into());
@@ -312,27 +332,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.give_back(&mut books);
         let mut placeholders = std::mem::take(&mut self.mine).into_iter();
         let made = std::mem::take(&mut self.made);
-        for (Registered { range, access, registration }, placeholder) in made.into_iter().zip(&mut placeholders) {
-            let Placeholder { id, barred, lone, watched, .. } = placeholder;
-            let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
-            // Not cached any more: merged into another region meanwhile.
-            let stale = !lone && (stale || !sure || !books.core.is_cached(id));
-            let cached = !lone && !stale;
-            books.tally.overtaken += u64::from(stale);
-            books.tally.barred += u64::from(barred);
-            let aside = lone && shared.terms.caches && !barred;
-            books.tally.unwatched += u64::from(aside);
-            books.set_entry(id, Entry::Standing { stale: !cached, watched });
-            shared.records[id].fill(range, access, registration);
-            self.holds.push(Hold::new(id, shared.grip(id)));
-            if cached {
-                shared.records[id].show();
-                books.core.settle(id);
-            } else {
-                // For this lease only: the core's hold goes on until the lease ends.
-                books.core.withdraw(id);
-                books.lent.push(id);
-            }
+        for (registered, placeholder) in made.into_iter().zip(&mut placeholders) {
+            self.holds.push(stand(shared, &mut books, &placeholder, registered, sure));
         }
         for Placeholder { id, .. } in placeholders {
             books.set_entry(id, Entry::Vacant);
@@ -378,6 +379,48 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.waited_for_others += begun.elapsed();
         Ok(books)
     }
+}
+
+/// Whether a wish can be granted at all. Before it is planned.
+fn check<R: Registrar>(shared: &Shared<R>, wish: &Wish) -> Result<(), AcquireError> {
+    shared.terms.check(wish.range, wish.access, || shared.registrar.name())?;
+    if wish.access.is_remote() {
+        shared.has_remote.store(true, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Puts what was registered in the place of its placeholder, held. Sure: no change is under way that is not in the books.
+#[inline(always)]
+fn stand<R: Registrar>(
+    shared: &Shared<R>,
+    books: &mut Books<R::Registration>,
+    placeholder: &Placeholder,
+    registered: Registered<R::Registration>,
+    sure: bool,
+) -> Hold {
+    let &Placeholder { id, barred, lone, watched, .. } = placeholder;
+    let Registered { range, access, registration } = registered;
+    let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
+    // Not cached any more: merged into another region meanwhile.
+    let stale = !lone && (stale || !sure || !books.core.is_cached(id));
+    let cached = !lone && !stale;
+    books.tally.overtaken += u64::from(stale);
+    books.tally.barred += u64::from(barred);
+    let aside = lone && shared.terms.caches && !barred;
+    books.tally.unwatched += u64::from(aside);
+    books.set_entry(id, Entry::Standing { stale: !cached, watched });
+    shared.records[id].fill(range, access, registration);
+    let hold = Hold::new(id, shared.grip(id));
+    if cached {
+        shared.records[id].show();
+        books.core.settle(id);
+    } else {
+        // For this lease only: the core's hold goes on until the lease ends.
+        books.core.withdraw(id);
+        books.lent.push(id);
+    }
+    hold
 }
 
 /// A lease of these holds, in the order of their addresses.

@@ -32,6 +32,9 @@ pub(super) struct Shared<R: Registrar> {
     // What a hit reads, and nobody writes.
     pub(super) gate: Gate,
     pub(super) number: u64,
+    /// The same where a hit is a plain one: no latency is recorded, and the device's pages are ours. No cache's where it
+    /// is not.
+    quick_number: u64,
     pub(super) barrier: Barrier,
     pub(super) most_touches: u32,
     /// Whether rights for peers were ever asked for.
@@ -41,8 +44,6 @@ pub(super) struct Shared<R: Registrar> {
     pub(super) signs: Box<[AtomicU32]>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) times: Option<Box<Times>>,
-    /// Whether latencies are recorded, or the device's pages are larger than ours.
-    pub(super) is_special: bool,
     // The rest.
     pub(super) registrar: R,
     pub(super) monitor: Box<dyn Monitor>,
@@ -75,9 +76,12 @@ impl<R: Registrar> Shared<R> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         core.limit_hard();
         let regions = terms.capacity.regions as usize;
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let is_plain = times.is_none() && terms.unit == 1;
         Ok(Self {
             gate: Gate::new()?,
-            number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            number,
+            quick_number: if is_plain { number } else { slots::NOBODY },
             barrier,
             most_touches: core.most_uses(),
             has_remote: AtomicBool::new(false),
@@ -85,7 +89,6 @@ impl<R: Registrar> Shared<R> {
             records: Records::new(regions)?,
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
             blocks: Blocks::new(),
-            is_special: times.is_some() || terms.unit > 1,
             times,
             registrar,
             monitor,
@@ -167,8 +170,24 @@ impl<R: Registrar> Shared<R> {
         if crate::shim::wait(&self.progress, books, longest) { self.lock() } else { Err(Unusable::Broken) }
     }
 
-    /// The way of a hit: see `hit.rs`.
+    /// The way of a hit, see `hit.rs`, where nothing is out of the ordinary: it ends early rather than call what is
+    /// seldom needed. [`Shared::hit`] finds the rest.
     #[inline(always)]
+    #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
+    pub(super) fn hit_quickly(&self, range: PageRange, access: Access) -> Option<(RegionId, &AtomicU32)> {
+        let block = slots::nearby(self.quick_number)?;
+        // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
+        let block = unsafe { &*block };
+        let id = self.readers[access.class()].candidate(range.start())?;
+        let record = self.records.get(id)?;
+        let slot = block.free_slot()?;
+        let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
+        self.note_hit(block, record, id, pages, range.pages());
+        Some((id, slot))
+    }
+
+    /// The way of a hit, with everything that can be on it.
+    #[inline(never)]
     pub(super) fn hit(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
         let class = access.class();
         if let Some(hit) = self.hit_in(class, range, access) {
@@ -183,11 +202,13 @@ impl<R: Registrar> Shared<R> {
         self.hit_in(1, range, access)
     }
 
-    #[inline(always)]
+    #[inline]
     fn hit_in(&self, class: usize, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let block = self.block()?;
         let id = self.readers[class].candidate(range.start())?;
         let record = self.records.get(id)?;
+        // Mostly it is a miss that comes here: whoever has the lock finds what this guess does not.
+        hit::serves(record, range, access)?;
+        let block = self.block()?;
         let Some(slot) = block.free_slot() else { return self.hit_counted(block, id, range, access) };
         let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
         self.note_hit(block, record, id, pages, range.pages());
@@ -221,7 +242,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// This thread's block.
-    #[inline(always)]
+    #[inline]
     #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
     fn block(&self) -> Option<&Block> {
         // The lock may have been held at a fork.

@@ -150,17 +150,25 @@ crate::shim::thread_local! {
     static MINE: RefCell<Mine> = RefCell::new(Mine(Vec::new()));
 }
 
-/// This thread's block of the cache of that number, which is never 0 and never used again; `None` where the
-/// thread is ending and has no place to keep one, or has none yet and may not take the list's lock. The pointer is
-/// good as long as the cache is.
+/// The number of no cache.
+pub(super) const NOBODY: u64 = u64::MAX;
+
+/// This thread's block of the cache of that number, if it was used not long ago. The pointer is good as long as the
+/// cache is.
 #[inline(always)]
-pub(super) fn mine(cache: u64, blocks: &Arc<Blocks>, may_lock: impl FnOnce() -> bool) -> Option<*const Block> {
-    let near = NEAR.try_with(|near| near[cache as usize % 4].get());
-    match near {
+pub(super) fn nearby(cache: u64) -> Option<*const Block> {
+    match NEAR.try_with(|near| near[cache as usize % 4].get()) {
         Ok((owner, block)) if owner == cache => Some(block),
-        _ if may_lock() => look_up(cache, blocks),
         _ => None,
     }
+}
+
+/// This thread's block of the cache of that number, which is neither 0 nor [`NOBODY`] and never used again; `None`
+/// where the thread is ending and has no place to keep one, or has none yet and may not take the list's lock. The
+/// pointer is good as long as the cache is.
+#[inline]
+pub(super) fn mine(cache: u64, blocks: &Arc<Blocks>, may_lock: impl FnOnce() -> bool) -> Option<*const Block> {
+    nearby(cache).or_else(|| if may_lock() { look_up(cache, blocks) } else { None })
 }
 
 #[cold]

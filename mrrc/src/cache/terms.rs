@@ -41,10 +41,16 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Whether a request can be served at all.
-    pub(crate) fn check(&self, range: PageRange, asked: Access, registrar: &'static str) -> Result<(), AcquireError> {
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        range: PageRange,
+        asked: Access,
+        registrar: impl FnOnce() -> &'static str,
+    ) -> Result<(), AcquireError> {
         let offered = self.rights;
         if !offered.contains(asked) {
-            return Err(AcquireError::Rights { range, asked, offered, registrar });
+            return Err(AcquireError::Rights { range, asked, offered, registrar: registrar() });
         }
         match self.excess(range) {
             Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
@@ -55,6 +61,10 @@ impl Terms {
     /// What the request alone needs too much of: so much, the limit, and of what.
     pub(super) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
         let pages = range.pages();
+        let is_one = pages <= self.region_pages && self.max_segments > 0 && self.capacity.regions > 0;
+        if is_one && pages <= self.capacity.pages {
+            return None;
+        }
         let regions = if pages <= self.region_pages { 1 } else { pages.div_ceil(self.region_pages) };
         let needs = [
             (pages, self.capacity.pages, "pages"),

@@ -68,15 +68,17 @@ impl<P: Policy> Core<P> {
     pub(super) fn unhold(&mut self, id: RegionId) {
         let region = self.regions.get(id);
         assert!(region.in_use(), "{id:?} is not held");
-        region.set_holds(region.holds() - 1);
-        if !region.in_use() {
-            self.held.remove(region.pages());
-            if region.aside() {
-                self.bring_back(id);
-            }
-            if self.regions.get(id).state() == State::Cached {
-                self.policy.released(&mut self.regions, id);
-            }
+        let (holds, aside, cached) = (region.holds() - 1, region.aside(), region.state() == State::Cached);
+        region.set_holds(holds);
+        if holds > 0 {
+            return;
+        }
+        self.held.remove(region.pages());
+        if aside {
+            self.bring_back(id);
+        }
+        if cached {
+            self.policy.released(&mut self.regions, id);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::range::PageRange;
 use crate::regions::{RegionId, Regions, State};
 use rustc_hash::FxHashMap;
 
+mod anew;
 mod counters;
 mod group;
 mod holders;
@@ -38,7 +39,7 @@ pub use counters::{Cost, Counters};
 pub(crate) use group::group_len;
 pub use holders::{Ask, Holders, NobodyElse, Sharing};
 pub use outcome::{Found, Leavers, Leaving, Outcome, Segment, Yielding};
-use plan::Plan;
+use plan::{Piece, Plan};
 use room::Proposals;
 
 /// A request found no room: all that could have left is in use. Nothing was evicted for it.
@@ -271,6 +272,9 @@ impl<P: Policy> Core<P> {
     }
 
     fn ask_missed(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
+        if self.ask_anew(ask).is_some() {
+            return Ok(&self.outcome);
+        }
         let mut plan = std::mem::take(&mut self.plan);
         let result = self.plan_and_execute(ask, &mut plan, holders);
         self.plan = plan;

@@ -201,7 +201,7 @@ impl<P: Policy> Core<P> {
         Ok(())
     }
 
-    fn add_region(&mut self, piece: Piece) -> RegionId {
+    pub(super) fn add_region(&mut self, piece: Piece) -> RegionId {
         let id = self.regions.insert_with(piece.range, piece.access);
         self.enter(id);
         self.used.add(piece.range.pages());

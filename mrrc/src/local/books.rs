@@ -169,7 +169,7 @@ impl<R: Registrar> State<R> {
 
     fn find_or_register(&self, books: &mut Books<R::Registration>, wish: Wish) -> Result<Holds, Stop<AcquireError>> {
         let Wish { range, access } = wish;
-        self.terms.check(range, access, self.registrar.name())?;
+        self.terms.check(range, access, || self.registrar.name())?;
         let ask = Ask { access, max_segments: self.terms.max_segments, ..Ask::new(range) };
         if books.core.may_evict_for(&ask) {
             // Somebody may have to leave for this: not for an address that cannot be registered.

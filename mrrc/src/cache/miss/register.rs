@@ -4,10 +4,12 @@ use super::{Acquiring, Placeholder};
 use crate::access::Access;
 use crate::cache::books::{Amount, Entry};
 use crate::cache::error::{AcquireError, Unusable};
+use crate::cache::shared::Shared;
 use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::registrar::{Failure, Registered, Registrar};
+use std::io;
 use std::time::Instant;
 
 impl<R: Registrar> Acquiring<'_, R> {
@@ -20,14 +22,21 @@ impl<R: Registrar> Acquiring<'_, R> {
         if self.shared.gate.is_forked() {
             return Err(Unusable::Forked.into());
         }
-        self.watch()?;
+        self.watch();
+        self.register_watched(None)
+    }
+
+    /// The same, when the monitor was asked. `failed`: the first gap was tried, and this came of it.
+    pub(super) fn register_watched(&mut self, failed: Option<io::Error>) -> Result<(), AcquireError> {
+        self.set_apart()?;
         if self.reserved == Amount::default() {
             self.make_way()?;
         }
         let mut result = Ok(());
+        let mut failed = failed;
         for next in 0..self.mine.len() {
             let Placeholder { range, access, .. } = self.mine[next];
-            result = self.register(range, access);
+            result = self.register(range, access, failed.take());
             if result.is_err() {
                 break;
             }
@@ -37,22 +46,24 @@ impl<R: Registrar> Acquiring<'_, R> {
         result
     }
 
-    /// Asks whether changes of the gaps will be heard of. What will not be cached is for this request alone from now on:
-    /// others who need it do not wait for its registration.
-    fn watch(&mut self) -> Result<(), Unusable> {
-        let shared = self.shared;
-        let mut any = false;
+    /// Asks whether changes of the gaps will be heard of.
+    fn watch(&mut self) {
         for placeholder in &mut self.mine {
-            let Placeholder { id: _, range, lone, ref mut watch, ref mut watched, .. } = *placeholder;
+            let Placeholder { range, lone, ref mut watch, ref mut watched, .. } = *placeholder;
             // What nobody will find needs no watching.
             if lone || self.wish.answers_for(range) {
                 continue;
             }
-            *watch = shared.monitor.watch(range);
+            *watch = self.shared.monitor.watch(range);
             *watched = *watch == Watch::Watched;
-            any |= !*watched;
         }
-        if !any {
+    }
+
+    /// What will not be cached, because its changes would not be heard of, is for this request alone from now on:
+    /// others who need it do not wait for its registration.
+    fn set_apart(&mut self) -> Result<(), Unusable> {
+        let shared = self.shared;
+        if self.mine.iter().all(|mine| mine.watch == Watch::Watched) {
             return Ok(());
         }
         let (mut books, _) = shared.lock_now()?;
@@ -131,18 +142,17 @@ impl<R: Registrar> Acquiring<'_, R> {
     }
 
     /// Registers one gap; where the system is out of something, makes room and tries again.
-    fn register(&mut self, range: PageRange, access: Access) -> Result<(), AcquireError> {
+    fn register(
+        &mut self,
+        range: PageRange,
+        access: Access,
+        mut failed: Option<io::Error>,
+    ) -> Result<(), AcquireError> {
         let shared = self.shared;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            // Counted before: the registrar may panic.
-            self.attempts += 1;
-            let begun = shared.times.as_ref().map(|_| Instant::now());
-            let result = shared.registrar.register(range, access);
-            if let (Some(times), Some(begun)) = (&shared.times, begun) {
-                times.registered(begun.elapsed());
-            }
+            let result = failed.take().map_or_else(|| self.attempt(range, access), Err);
             let source = match result {
                 Ok(registration) => {
                     self.reserved.take(Amount { pages: range.pages(), regions: 1 });
@@ -157,6 +167,12 @@ impl<R: Registrar> Acquiring<'_, R> {
                 return Err(AcquireError::Register { range, access, registrar, attempts, source });
             }
         }
+    }
+
+    fn attempt(&mut self, range: PageRange, access: Access) -> io::Result<R::Registration> {
+        // Counted before: the registrar may panic.
+        self.attempts += 1;
+        attempt(self.shared, range, access)
     }
 
     /// The system is out of something: evicts and deregisters a batch. False if nothing could be freed.
@@ -185,4 +201,19 @@ impl<R: Registrar> Acquiring<'_, R> {
         }
         Ok(freeing)
     }
+}
+
+/// Asks the registrar, and notes how long it took if that is to be known.
+#[inline]
+pub(super) fn attempt<R: Registrar>(
+    shared: &Shared<R>,
+    range: PageRange,
+    access: Access,
+) -> io::Result<R::Registration> {
+    let begun = shared.times.as_ref().map(|_| Instant::now());
+    let result = shared.registrar.register(range, access);
+    if let (Some(times), Some(begun)) = (&shared.times, begun) {
+        times.registered(begun.elapsed());
+    }
+    result
 }
