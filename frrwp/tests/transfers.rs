@@ -97,7 +97,7 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
     let mut ended = [None, None];
     while ended.iter().any(Option::is_none) {
         let stepped = pair.step();
-        for side in 0..2 {
+        for (side, ended) in ended.iter_mut().enumerate() {
             while let Some(event) = pair.engines[side].next_event() {
                 match event {
                     Event::Asked { tag, read: false, .. } => {
@@ -117,7 +117,7 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
                     }
                     Event::Ended { tag: ended_tag, result } => {
                         assert_eq!((ended_tag, result.unwrap()), (tag, length as u64));
-                        ended[side] = Some(pair.nodes[side].now() - start);
+                        *ended = Some(pair.nodes[side].now() - start);
                     }
                     Event::Closed { .. } => panic!("closed"),
                 }
@@ -175,7 +175,7 @@ struct Lent {
 
 /// Random transfers with faults. Returns how many ended well, and how many did not.
 fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
-    const ROOM: usize = 64;
+    const ROOM: usize = 32;
     let mut rng = StdRng::seed_from_u64(seed);
     let costs = Costs {
         latency: rng.random_range(0..20_000),
@@ -344,22 +344,22 @@ const FAULTS: Faults = Faults { registration: 0.01, slow_registration: 0.01, los
 #[test]
 fn storms_of_transfers_with_faults_end_well_or_badly_on_both_sides() {
     let (mut good, mut bad) = (0, 0);
-    for seed in 0..20 {
+    for seed in 0..12 {
         let (well, badly) = storm(seed, 200, FAULTS);
         (good, bad) = (good + well, bad + badly);
     }
     println!("{good} transfers ended well, {bad} did not");
-    assert!(good > 2_000 && bad > 100, "{good} and {bad}");
+    assert!(good > 1_200 && bad > 60, "{good} and {bad}");
 }
 
 #[test]
 fn a_storm_is_the_same_from_the_same_seed() {
-    assert_eq!(storm(3, 300, FAULTS), storm(3, 300, FAULTS));
+    assert_eq!(storm(3, 200, FAULTS), storm(3, 200, FAULTS));
 }
 
 #[test]
 fn without_faults_nothing_but_refusals_and_cancels_fails() {
-    let (good, bad) = storm(11, 1_000, Faults::default());
+    let (good, bad) = storm(11, 500, Faults::default());
     assert!(bad * 4 < good, "{good} and {bad}");
 }
 
