@@ -24,4 +24,5 @@
 pub mod engine;
 pub mod fabric;
 pub mod handshake;
+pub mod latency;
 pub mod wire;

@@ -5,25 +5,25 @@ use frrwp::handshake::{Action, Handshake, Limits, Side as End};
 use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
 
 /// One side, spoken to by hand. It is granted a receive for each message, as a patient peer would.
-pub struct Side(pub Handshake);
+pub(crate) struct Side(pub(crate) Handshake);
 
 impl Side {
-    pub fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self(Handshake::new(End::Accepting, limits))
     }
 
-    pub fn say(&mut self, tag: u64, body: Body<'_>) {
+    pub(crate) fn say(&mut self, tag: u64, body: Body<'_>) {
         self.say_at(0, 2, tag, body);
     }
 
-    pub fn say_at(&mut self, now: u64, credits: u16, tag: u64, body: Body<'_>) {
+    pub(crate) fn say_at(&mut self, now: u64, credits: u16, tag: u64, body: Body<'_>) {
         let mut bytes = [0; MESSAGE];
         let length = Message { credits, tag, body }.encode(&mut bytes);
         self.0.received(now, &bytes[..length]);
     }
 
     /// All it says, as tag and kind or reason.
-    pub fn hears(&mut self) -> Vec<(u64, String)> {
+    pub(crate) fn hears(&mut self) -> Vec<(u64, String)> {
         let mut bytes = [0; MESSAGE];
         let mut heard = Vec::new();
         while let Some(length) = self.0.take_message(0, &mut bytes) {
@@ -44,7 +44,7 @@ impl Side {
     }
 
     /// Sleeps until something has expired. The deadline is the earliest that there may be.
-    pub fn sleep(&mut self) {
+    pub(crate) fn sleep(&mut self) {
         let before = self.0.counters().expired;
         while self.0.counters().expired == before {
             let deadline = self.0.next_deadline().expect("something waits");
@@ -52,23 +52,23 @@ impl Side {
         }
     }
 
-    pub fn actions(&mut self) -> Vec<Action> {
+    pub(crate) fn actions(&mut self) -> Vec<Action> {
         std::iter::from_fn(|| self.0.next_action()).collect()
     }
 }
 
-pub fn sync(length: u64, read: bool) -> Body<'static> {
+pub(crate) fn sync(length: u64, read: bool) -> Body<'static> {
     Body::Sync { length, read, header: b"", offer: None }
 }
 
-pub fn offer(segments: &[Placed], more: bool) -> Body<'_> {
+pub(crate) fn offer(segments: &[Placed], more: bool) -> Body<'_> {
     Body::Stcrw(Offer { offset: 0, segments: Segments::Plain(segments), more })
 }
 
-pub fn bytes(length: u64) -> Placed {
+pub(crate) fn bytes(length: u64) -> Placed {
     Placed { offset: 0, segment: Segment { address: 0x1000, length, key: 9 } }
 }
 
-pub fn nak(reason: Reason) -> String {
+pub(crate) fn nak(reason: Reason) -> String {
     format!("NAK {reason:?}")
 }
