@@ -80,6 +80,7 @@ fn placed_and_registered(opens: usize, partly: usize, read: bool) -> (u64, u64) 
     let (writer, target) = if read { (1 - opens, opens) } else { (opens, 1 - opens) };
     // The other side has all of it registered.
     let all = |side: usize, memory: *const u8, access| {
+        // SAFETY: both buffers live to the end of this function.
         unsafe { place.caches[side].warm(memory, 201 * PAGE, access) }.unwrap()
     };
     if partly == writer {
@@ -245,14 +246,12 @@ fn a_future_that_is_dropped_keeps_its_buffer_until_the_peer_can_no_longer_write(
     let place = Place::new();
     let [one, other] = place.transfers();
     let mut write = Box::pin(one.write(vec![1; PAGE], b"").unwrap());
-    let accepted = one.block_on(async {
-        let (_, put) = both(std::future::ready(()), other.asked()).await;
-        other.accept(put.unwrap().tag, vec![0; PAGE]).unwrap()
-    });
+    let put = one.block_on(other.asked()).unwrap();
+    let accepted = other.accept(put.tag, vec![0; PAGE]).unwrap();
     // Keys are out.
     drop(accepted);
     assert_eq!(other.held(), 1, "the peer may write to it");
-    let Finished { result, .. } = one.block_on(async { both(&mut write, other.asked_or_idle()).await.0 });
+    let Finished { result, .. } = one.block_on(async { both(&mut write, other.moves_on()).await.0 });
     // The writer had all it needed before it heard of the CANCEL, or heard of it first.
     println!("{result:?}");
     other.progress();
@@ -267,12 +266,12 @@ fn a_future_that_is_dropped_keeps_its_buffer_until_the_peer_can_no_longer_write(
 }
 
 /// Moves a side on without waiting for it.
-trait Idle {
-    fn asked_or_idle(&self) -> impl Future<Output = ()>;
+trait MovesOn {
+    fn moves_on(&self) -> impl Future<Output = ()>;
 }
 
-impl Idle for Transfers<'_, SimEndpoint> {
-    async fn asked_or_idle(&self) {
+impl MovesOn for Transfers<'_, SimEndpoint> {
+    async fn moves_on(&self) {
         self.progress();
     }
 }
