@@ -16,12 +16,93 @@
 //!        │ ───────────── DONE ─────────────► │
 //! ```
 //!
-//! * [`handshake`]: the rules as a state machine: no socket, no clock, no thread.
+//! * [`handshake`]: the rules as a state machine: no socket, no clock, no thread. Its drivers obey four rules, listed there.
 //! * [`wire`]: the messages, byte by byte.
 //! * [`fabric`]: what is asked of a network, and the providers.
 //! * [`engine`]: handshake, fabric and the registration cache tied together: what applications use.
+//! * [`latency`]: the paper's latency analysis, by running both processes.
+//!
+//! # The paper's figures, as they are here
+//!
+//! **Figure 5, the traditional process** ([`Process::Traditional`](handshake::Process)): one thing after the other. A write is
+//! opened by the client, which has the bytes; in a read it is the target, and the server writes.
+//!
+//! ```text
+//!   (a) read                                      (b) write
+//!   client                      server            client                      server
+//!   registers                     │               registers                     │
+//!     │ ─── SYNC and STCRW ─────► │                 │ ───────── SYNC ─────────► │
+//!     │                       registers             │                       registers
+//!     │                  application: submit        │ ◄──────── STCRW ───────── │
+//!     │ ◄═════════ write ════════ │            application: submit              │
+//!     │ ◄────────── DONE ──────── │                 │ ══════════ write ═══════► │
+//!                                                   │ ────────── DONE ────────► │
+//! ```
+//!
+//! **Figure 6, FRRWP**: both register at once; the write goes out when both have.
+//!
+//! ```text
+//!   (a) read                                      (b) write
+//!   client                      server            client                      server
+//!     │ ───────── SYNC ─────────► │                 │ ───────── SYNC ─────────► │
+//!   registers                 registers           registers                 registers
+//!     │ ───────── STCRW ────────► │                 │ ◄──────── STCRW ───────── │
+//!     │ ◄═════════ write ════════ │                 │ ══════════ write ═══════► │
+//!     │ ◄────────── DONE ──────── │                 │ ────────── DONE ────────► │
+//! ```
+//!
+//! What of a buffer is registered already is told at once (in a read, with the SYNC), and the rest later: `more`.
+//!
+//! ```text
+//!   target, of whose buffer A is cached            writer
+//!     │ ───────── STCRW A, more ─────────────────► │
+//!   registers B                                    │
+//!     │ ◄═════════════════ write A ═══════════════ │
+//!     │ ───────── STCRW B ───────────────────────► │
+//!     │ ◄═════════════════ write B ═══════════════ │
+//!     │ ◄────────────────── DONE ───────────────── │
+//! ```
+//!
+//! **Figures 7 and 8, the writer from inside**: what happens when the keys come. The numbers are the paper's.
+//!
+//! ```text
+//!   7, traditional                                 8, conditional write
+//!   application    engine          fabric          application    engine          fabric
+//!       │            │ ◄─(1) STCRW ─ │                 │ ─(1) CRW ─► │              │     write, supply
+//!       │ ◄(2,3)──── │ KeysCame      │               is free          │              │
+//!   (4) looks        │               │                 │              │ ◄(2) STCRW ─ │
+//!       │ ─(5)─────► │ submit        │                 │           (3) finds the CRW │
+//!       │            │ ─(6) write ─► │                 │              │ ─(4) write ─►│
+//! ```
+//!
+//! **Giving up.** A target that has sent no key says NAK and is free. One that has says CANCEL, and holds its buffer:
+//!
+//! ```text
+//!   target                                         writer
+//!     │ ───────── STCRW ─────────────────────────► │
+//!     │ ═ ═ ═ ═ ═ ═ ═ ═ ═ write ═ ═ ═ ═ ═ ═ ═ ═ ═ │
+//!   gives up ──── CANCEL ────────────────────────► │  posts nothing more
+//!   holds its lease                                │  waits for what it has posted
+//!     │ ◄──────── NAK(cancelled), or DONE ──────── │
+//!   releases
+//! ```
+//!
+//! Without an answer in time the connection is torn down and flushed, and then the lease goes.
+//!
+//! # Peers that are not trusted
+//!
+//! The handshake survives any message: decoding never panics, what makes no sense is answered a bounded number of times,
+//! and all that a peer can make this side keep is bounded ([`Limits`](handshake::Limits)). A target offers no more than it
+//! was asked to receive: each segment is clipped to the buffer, also where the registered region is larger.
+//!
+//! But *clipping binds only an honest peer*. Where a key opens its whole region, as in plain verbs, whoever has the key can
+//! write to all of the region, for as long as it is registered and the connection stands: also beside the buffer, and
+//! after the transfer. Give such keys to peers that you trust with the memory. For others register exactly the buffer and
+//! for this transfer alone, or use a memory window: then the key ends with the transfer, and invalidating it is as good as
+//! closing the connection. Nor does any handshake make a peer write what it says that it wrote: a DONE is a claim.
 
 pub mod engine;
 pub mod fabric;
 pub mod handshake;
+pub mod latency;
 pub mod wire;

@@ -59,6 +59,31 @@ pub const VERSION: u8 = 1;
 const MAGIC: u32 = u32::from_le_bytes(*b"FRWP");
 const SEGMENT: usize = 24;
 
+/// The 16 bytes that messages of all versions start with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// Of the message.
+    pub version: u8,
+    /// What kind of message it is.
+    pub kind: u8,
+    /// Receives that the sender has added.
+    pub credits: u16,
+    /// The transfer.
+    pub tag: u64,
+}
+
+impl Start {
+    /// The start, where there is one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Fields(bytes).start()
+    }
+
+    /// Whether this is a NAK, which is never answered, whatever follows.
+    pub fn is_nak(self) -> bool {
+        self.kind == NAK
+    }
+}
+
 /// A piece of memory that the peer may write: where, how much, by which key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Segment {
@@ -284,6 +309,7 @@ pub enum DecodeError {
     },
 }
 
+const NAK: u8 = 4;
 const READ: u8 = 1;
 const OFFER: u8 = 2;
 const MORE: u8 = 4;
@@ -296,8 +322,7 @@ impl<'a> Message<'a> {
     /// [`DecodeError`]; never a panic, whatever the bytes.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut fields = Fields(bytes);
-        let start = (|| Some((fields.u32()?, fields.u8()?, fields.u8()?, fields.u16()?, fields.u64()?)))();
-        let Some((MAGIC, version, kind, credits, tag)) = start else {
+        let Some(Start { version, kind, credits, tag }) = fields.start() else {
             return Err(DecodeError::Foreign { length: bytes.len() });
         };
         if version != VERSION {
@@ -370,7 +395,7 @@ impl Body<'_> {
             Body::Sync { .. } => 1,
             Body::Stcrw(_) => 2,
             Body::Done { .. } => 3,
-            Body::Nak(_) => 4,
+            Body::Nak(_) => NAK,
             Body::Cancel => 5,
             Body::Credit => 6,
         }
@@ -407,12 +432,18 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    fn start(&mut self) -> Option<Start> {
+        let magic = self.u32()?;
+        let (version, kind, credits, tag) = (self.u8()?, self.u8()?, self.u16()?, self.u64()?);
+        (magic == MAGIC).then_some(Start { version, kind, credits, tag })
+    }
+
     fn body(&mut self, kind: u8) -> Result<Body<'a>, &'static str> {
         let body = match kind {
             1 => return self.sync(),
             2 => return self.stcrw(),
             3 => self.u64().map(|bytes| Body::Done { bytes }),
-            4 => (|| {
+            NAK => (|| {
                 let code = self.u16()?;
                 self.bytes(6)?;
                 Some(Body::Nak(Reason::of_code(code, self.u64()?)))

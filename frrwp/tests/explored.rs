@@ -42,6 +42,8 @@ struct Held {
     released: bool,
     ended: Option<Result<u64, ()>>,
     wants_submit: bool,
+    /// Target: which bytes were placed.
+    placed: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -155,7 +157,9 @@ impl World {
                 let held = self.of(side, tag);
                 let again = held.ended.replace(result.map_err(|_| ())).is_some();
                 held.released |= breaks == Break::ReleaseOnLost;
+                let false_success = !held.writer && result == Ok(LENGTH) && held.placed != 0b11;
                 self.breaks_if(again, "an end that is told twice");
+                self.breaks_if(false_success, "a success of which not every byte was placed");
             }
             Action::Release { tag } => {
                 let held = self.of(side, tag);
@@ -198,14 +202,16 @@ impl World {
         match self.passing[side].pop_front() {
             Some(Passing::Message(bytes)) => self.sides[side].received(self.now[side], &bytes),
             Some(Passing::Write { tag, address, length, immediate }) => {
-                match self.held[side].get(&tag) {
+                let bytes = (address..address + length).fold(0, |bytes, at| bytes | 1_u8 << at);
+                match self.held[side].get_mut(&tag) {
+                    Some(held) if held.placed & bytes != 0 => self.broken = Some("a byte that was written twice"),
                     Some(held) if held.released => {
                         self.broken = Some("a write was placed after the target released its lease");
                     }
                     Some(held) if held.registered < address + length => {
                         self.broken = Some("a write was placed in memory that is not registered");
                     }
-                    Some(_) => {}
+                    Some(held) => held.placed |= bytes,
                     None => self.broken = Some("a write for a transfer that nobody knows"),
                 }
                 self.placed[1 - side].push_back(tag);
@@ -268,7 +274,7 @@ impl World {
 }
 
 fn held(writer: bool) -> Held {
-    Held { writer, answered: false, registered: 0, released: false, ended: None, wants_submit: false }
+    Held { writer, answered: false, registered: 0, released: false, ended: None, wants_submit: false, placed: 0 }
 }
 
 impl Model for Exploration {

@@ -10,6 +10,7 @@
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side, Tag};
+use frrwp::latency::{APPLICATION, PAGES, Warmth, claimed_share, study};
 use mrrc::Cache;
 use mrrc::invalidation::Explicit;
 use rand::rngs::StdRng;
@@ -97,7 +98,7 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
     let mut ended = [None, None];
     while ended.iter().any(Option::is_none) {
         let stepped = pair.step();
-        for side in 0..2 {
+        for (side, ended) in ended.iter_mut().enumerate() {
             while let Some(event) = pair.engines[side].next_event() {
                 match event {
                     Event::Asked { tag, read: false, .. } => {
@@ -117,7 +118,7 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
                     }
                     Event::Ended { tag: ended_tag, result } => {
                         assert_eq!((ended_tag, result.unwrap()), (tag, length as u64));
-                        ended[side] = Some(pair.nodes[side].now() - start);
+                        *ended = Some(pair.nodes[side].now() - start);
                     }
                     Event::Closed { .. } => panic!("closed"),
                 }
@@ -148,20 +149,36 @@ fn bytes_arrive_in_both_directions_by_both_processes() {
 
 #[test]
 fn the_paper_s_latencies_come_out_of_running_both_processes() {
-    let limits = |process| Limits { process, ..Limits::default() };
-    for pages in [1_usize, 4, 16, 256] {
-        for read in [false, true] {
-            for warm in [[false, false], [true, false], [false, true], [true, true]] {
-                // A page-aligned buffer covers as many pages as it has; this one may begin anywhere: ask for what it covers.
-                let length = (pages - 1) * PAGE + 1;
-                let run = |process| one(read, limits(process), Costs::default(), length, warm).2;
-                let (frrwp, traditional) = (run(Process::Frrwp), run(Process::Traditional));
-                let registration = 770 * pages as u64 + 7_420;
-                let cold = warm.iter().filter(|&&warm| !warm).count() as u64;
-                assert_eq!(traditional, cold * registration + 8_000, "{pages} pages, read {read}, warm {warm:?}");
-                assert_eq!(frrwp, cold.min(1) * registration, "{pages} pages, read {read}, warm {warm:?}");
+    for read in [false, true] {
+        for row in study(read, &PAGES, &[0]).unwrap() {
+            let registration = 770 * row.pages as u64 + 7_420;
+            let cold = [Warmth::Cold, Warmth::TargetWarm, Warmth::WriterWarm].into_iter();
+            let cold = cold.zip([2, 1, 1]).find(|&(warmth, _)| warmth == row.warmth).map_or(0, |(_, cold)| cold);
+            assert_eq!(row.traditional, cold * registration + APPLICATION, "{row:?}");
+            assert_eq!(row.frrwp, cold.min(1) * registration, "{row:?}");
+            if row.warmth == Warmth::Cold {
+                assert!((row.share() - claimed_share(row.pages)).abs() < 1e-9);
             }
         }
+    }
+    let claims = PAGES.map(|pages| format!("{:.1}", 100.0 * claimed_share(pages)));
+    assert_eq!(claims, ["66.4", "63.8", "58.4", "53.3", "51.0"]);
+}
+
+#[test]
+fn over_a_network_the_overlap_saves_as_much_and_is_a_smaller_share() {
+    for row in study(false, &[16], &[1_000, 5_000, 50_000]).unwrap() {
+        let registration = 770 * 16 + 7_420;
+        // SYNC and keys go one way each, then the bytes.
+        let trips = 3 * row.latency;
+        let (traditional, frrwp) = match row.warmth {
+            Warmth::Cold => (2 * registration, registration + trips),
+            Warmth::TargetWarm => (registration, registration.max(2 * row.latency) + row.latency),
+            Warmth::WriterWarm => (registration, registration + trips),
+            Warmth::Warm => (0, trips),
+        };
+        assert_eq!(row.traditional, traditional + trips + APPLICATION, "{row:?}");
+        assert_eq!(row.frrwp, frrwp, "{row:?}");
     }
 }
 
@@ -175,7 +192,7 @@ struct Lent {
 
 /// Random transfers with faults. Returns how many ended well, and how many did not.
 fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
-    const ROOM: usize = 64;
+    const ROOM: usize = 32;
     let mut rng = StdRng::seed_from_u64(seed);
     let costs = Costs {
         latency: rng.random_range(0..20_000),
@@ -344,22 +361,22 @@ const FAULTS: Faults = Faults { registration: 0.01, slow_registration: 0.01, los
 #[test]
 fn storms_of_transfers_with_faults_end_well_or_badly_on_both_sides() {
     let (mut good, mut bad) = (0, 0);
-    for seed in 0..20 {
+    for seed in 0..12 {
         let (well, badly) = storm(seed, 200, FAULTS);
         (good, bad) = (good + well, bad + badly);
     }
     println!("{good} transfers ended well, {bad} did not");
-    assert!(good > 2_000 && bad > 100, "{good} and {bad}");
+    assert!(good > 1_200 && bad > 60, "{good} and {bad}");
 }
 
 #[test]
 fn a_storm_is_the_same_from_the_same_seed() {
-    assert_eq!(storm(3, 300, FAULTS), storm(3, 300, FAULTS));
+    assert_eq!(storm(3, 200, FAULTS), storm(3, 200, FAULTS));
 }
 
 #[test]
 fn without_faults_nothing_but_refusals_and_cancels_fails() {
-    let (good, bad) = storm(11, 1_000, Faults::default());
+    let (good, bad) = storm(11, 500, Faults::default());
     assert!(bad * 4 < good, "{good} and {bad}");
 }
 

@@ -2,6 +2,8 @@
 
 use frrwp::wire::{Body, DecodeError, HEADER, MESSAGE, Message, Offer, Placed, Reason, SEGMENTS, Segment, Segments};
 use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
 
 fn bytes_of(message: &Message<'_>) -> Vec<u8> {
     let mut bytes = [0; MESSAGE];
@@ -164,4 +166,65 @@ proptest! {
             prop_assert_eq!(Message::decode(&again), Ok(message));
         }
     }
+}
+
+/// Messages that are right, changed here and there, cut, and noise: so many, from this seed. How many were understood.
+fn fuzz(seed: u64, messages: u64) -> u64 {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut bytes = [0; MESSAGE];
+    let mut understood = 0;
+    for _ in 0..messages {
+        let segment =
+            Segment { address: rng.random::<u64>() >> 4, length: rng.random_range(1..1 << 40), key: rng.random() };
+        let placed = [Placed { offset: 0, segment }; 12];
+        let segments = Segments::Plain(&placed[..rng.random_range(0..12)]);
+        let header = [7; 64];
+        let header = &header[..rng.random_range(0..64)];
+        let offer = Offer { offset: rng.random(), segments, more: rng.random() };
+        let body = match rng.random_range(0..6) {
+            0 => Body::Sync { length: rng.random(), read: true, header, offer: Some(Offer { offset: 0, ..offer }) },
+            1 => Body::Sync { length: rng.random(), read: false, header, offer: None },
+            2 => Body::Stcrw(offer),
+            3 => Body::Done { bytes: rng.random() },
+            4 => Body::Nak(Reason::TooLong { needed: rng.random() }),
+            _ => Body::Cancel,
+        };
+        let mut length = Message { credits: rng.random(), tag: rng.random(), body }.encode(&mut bytes);
+        for _ in 0..rng.random_range(0..4) {
+            bytes[rng.random_range(0..length)] = rng.random();
+        }
+        if rng.random_ratio(1, 4) {
+            length = rng.random_range(0..=length);
+        }
+        if rng.random_ratio(1, 16) {
+            length = rng.random_range(0..200);
+            let start = if rng.random() { 0 } else { 6.min(length) };
+            rng.fill_bytes(&mut bytes[start..length]);
+        }
+        if let Ok(message) = Message::decode(&bytes[..length]) {
+            understood += 1;
+            let mut again = [0; MESSAGE];
+            let length = message.encode(&mut again);
+            assert_eq!(Message::decode(&again[..length]), Ok(message), "seed {seed}");
+        }
+    }
+    understood
+}
+
+#[test]
+fn seeded_noise_does_no_harm() {
+    let understood = fuzz(1, 20_000);
+    assert!((2_000..18_000).contains(&understood), "{understood} of 20,000: both kinds are there");
+}
+
+#[test]
+#[ignore = "a minute: a hundred million messages, or MESSAGES of them"]
+fn seeded_noise_does_no_harm_at_length() {
+    let messages: u64 = std::env::var("MESSAGES").ok().map_or(100_000_000, |text| text.parse().expect("a number"));
+    let begun = std::time::Instant::now();
+    let rounds = messages.div_ceil(1_000_000);
+    let understood: u64 = (0..rounds).map(|seed| fuzz(seed, 1_000_000)).sum();
+    let seconds = begun.elapsed().as_secs_f64();
+    let messages = rounds * 1_000_000;
+    println!("{messages} messages, {understood} of them understood, {:.0} a second", messages as f64 / seconds);
 }

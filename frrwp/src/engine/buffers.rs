@@ -4,10 +4,11 @@
 use super::{Engine, key_of};
 use crate::fabric::Endpoint;
 use crate::handshake::{Handshake, Tag};
-use crate::wire::{Reason, SEGMENTS, Segment};
+use crate::wire::{Reason, Segment};
 use mrrc::cache::Acquiring;
 use mrrc::registrar::Registrar;
 use mrrc::{Access, Lease};
+use smallvec::SmallVec;
 
 /// The application's memory, and what keeps it registered.
 pub(super) struct Buffer<'cache, D: Registrar> {
@@ -44,6 +45,9 @@ struct Part {
     remote: Segment,
 }
 
+/// Few, as a rule: a buffer that is in one region is one.
+type Parts = SmallVec<[Part; 4]>;
+
 impl<'cache, E: Endpoint> Engine<'cache, E> {
     /// Registers the buffer of a transfer. What is ready is told before the rest is registered.
     pub(super) fn register(&mut self, tag: Tag) {
@@ -63,13 +67,14 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             length: bytes as u64,
             remote: key_of(domain, registration, at, bytes),
         };
-        let ready: Vec<Part> =
+        let ready: Parts =
             acquiring.ready().map(|segment| part(segment.address(), segment.len(), segment.registration())).collect();
         let all_ready = ready.iter().map(|part| part.length).sum::<u64>() == length as u64;
         if let Some(buffer) = self.buffers.get_mut(&tag) {
             buffer.acquiring = Some(acquiring);
         }
-        if !ready.is_empty() && !all_ready {
+        if !all_ready {
+            // What is ready may travel with the SYNC; and the peer can register while this side does.
             self.tell(tag, &ready, true);
             self.drive();
         }
@@ -79,7 +84,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         match finished {
             Ok(lease) => {
                 let told = if all_ready { &[][..] } else { &ready[..] };
-                let parts: Vec<Part> = lease
+                let parts: Parts = lease
                     .segments()
                     .map(|segment| part(segment.address(), segment.len(), segment.registration()))
                     .flat_map(|part| without(part, told))
@@ -96,7 +101,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         let domain = self.cache.registrar();
         let Some(buffer) = self.buffers.get_mut(&tag) else { return };
         let start = buffer.address as u64;
-        let parts: Vec<Part> = lease
+        let parts: Parts = lease
             .segments()
             .map(|segment| Part {
                 offset: segment.address() as u64 - start,
@@ -132,7 +137,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
 
 /// Offers parts that follow each other together.
 fn offer(handshake: &mut Handshake, now: u64, tag: Tag, parts: &[Part], more: bool) {
-    let mut run: Vec<Segment> = Vec::with_capacity(parts.len().min(SEGMENTS));
+    let mut run = SmallVec::<[Segment; 4]>::new();
     let mut start = parts.first().map_or(0, |part| part.offset);
     let mut end = start;
     for part in parts {
@@ -148,8 +153,8 @@ fn offer(handshake: &mut Handshake, now: u64, tag: Tag, parts: &[Part], more: bo
 }
 
 /// What is left of a part beside those that were told already. Both are in the order of their addresses.
-fn without(part: Part, told: &[Part]) -> Vec<Part> {
-    let mut rest = Vec::new();
+fn without(part: Part, told: &[Part]) -> Parts {
+    let mut rest = Parts::new();
     let mut at = part.offset;
     let end = part.offset + part.length;
     let cut = |from: u64, to: u64| Part {

@@ -12,12 +12,31 @@
 //! ```
 //!
 //! Registering blocks. Each side does so in its own process, after it has said what it can, so the two registrations and
-//! the first writes overlap all the same.
+//! the first writes overlap all the same. What is ready is written, or offered, before the rest is registered; keys that
+//! come while this side registers are used when it has.
 //!
-//! [`Engine::run`] blocks until something happened; [`Engine::finish`] until a given transfer ended.
+//! # Three faces
+//!
+//! * *Blocking*: [`Engine::run`] waits until something happened, [`Engine::finish`] until a given transfer ended.
+//! * *Completion queue*: [`Engine::progress`], then [`Engine::next_event`] until there is none.
+//! * *Futures*: [`future::Transfers`] owns the buffers and needs no runtime.
+//!
+//! # The contract about memory
+//!
+//! Whoever opens or answers a transfer lends its memory to the engine, to the device, and, at the target, to the peer. It
+//! is lent until the end of the transfer is [told](Event::Ended), not only until it is cancelled or the call returns:
+//!
+//! * it stays allocated, and is used by nobody else meanwhile: a writer's is not written, a target's not even read;
+//! * it holds what [`Cache::acquire`] asks for, also about what happens to the memory later.
+//!
+//! An engine that is dropped takes its connection down and waits until that is flushed, so after the drop all memory is back.
+//! One that is forgotten never gives it back. The leases are the engine's: no safe call ends one early. A peer that was
+//! given a key of a cached region can use it as long as the region is registered and the connection stands, also for bytes
+//! that were not offered: see [the crate](crate) on peers that are not trusted.
 #![expect(unsafe_code, reason = "buffers of the application are registered and posted by address")]
 
 mod buffers;
+pub mod future;
 mod posts;
 
 use crate::fabric::{Completion, Domain, Endpoint};
@@ -129,7 +148,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     /// [`Refusal`], and in the traditional process what the cache says: it registers first.
     ///
     /// # Safety
-    /// The contract of [`Cache::acquire`] holds for the memory until the transfer's end was [told](Event::Ended).
+    /// The [contract about memory](self#the-contract-about-memory).
     pub unsafe fn write(&mut self, memory: *const u8, length: usize, header: &[u8]) -> Result<Tag, OpenError> {
         // SAFETY: the caller's promise.
         unsafe { self.open(memory.cast_mut(), length, header, false) }
@@ -165,11 +184,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         self.buffers.insert(tag, Buffer::new(memory, length, access));
         match early {
             Some(lease) => self.registered_before(tag, lease),
-            None => {
-                // The peer can register while this side does.
-                self.drive();
-                self.register(tag);
-            }
+            None => self.register(tag),
         }
         self.drive();
         Ok(tag)
@@ -260,6 +275,33 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         self.drive();
     }
 
+    /// Sleeps until [`Engine::progress`] may have something to do.
+    pub fn wait(&mut self) {
+        if !self.closed && self.events.is_empty() {
+            self.endpoint.wait(self.handshake.next_deadline());
+        }
+    }
+
+    /// Waits for the end of a transfer. What else happens meanwhile is kept for [`Engine::next_event`].
+    ///
+    /// # Errors
+    /// As the transfer ended; a transfer whose end was told before, or that never was, is [unknown](Reason::UnknownTag).
+    pub fn finish(&mut self, tag: Tag) -> Result<u64, TransferError> {
+        let is_its_end = |event: &Event| matches!(event, Event::Ended { tag: ended, .. } if *ended == tag);
+        loop {
+            self.progress();
+            if let Some(at) = self.events.iter().position(is_its_end)
+                && let Some(Event::Ended { result, .. }) = self.events.remove(at)
+            {
+                return result;
+            }
+            if self.handshake.length(tag).is_none() {
+                return Err(TransferError::Failed { tag, failure: Failure::Here(Reason::UnknownTag) });
+            }
+            self.endpoint.wait(self.handshake.next_deadline());
+        }
+    }
+
     /// Waits for the next event.
     pub fn run(&mut self) -> Option<Event> {
         loop {
@@ -274,9 +316,9 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         }
     }
 
-    /// The other end's address, and what else the provider knows.
-    pub fn endpoint(&mut self) -> &mut E {
-        &mut self.endpoint
+    /// The connection's end, to look at. What is posted and polled is the engine's.
+    pub fn endpoint(&self) -> &E {
+        &self.endpoint
     }
 
     /// What was counted so far.

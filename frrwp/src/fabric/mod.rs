@@ -69,8 +69,14 @@ pub enum Completion {
 ///
 /// What is posted is carried out in the order of posting, and completes in that order. `WouldBlock` says that the queue
 /// is full: poll, and post again. After any other error the connection is gone, and `Lost` and `Flushed` come.
+///
+/// # Safety
+/// Whoever posts frees memory by what this says: [`Completion::Done`] is told when neither a device nor the peer uses the
+/// local memory of that write or read any more, and [`Completion::Flushed`] when nothing that either side has posted on
+/// this connection will be carried out any more, nor a key be used. A connection that is lost, or is disconnected, comes to
+/// its `Flushed` by being polled and waited for.
 #[expect(unsafe_code, reason = "posting lets a device, or another process, at memory")]
-pub trait Endpoint {
+pub unsafe trait Endpoint {
     /// What registers memory for it.
     type Domain: Domain;
 

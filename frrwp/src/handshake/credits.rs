@@ -1,9 +1,18 @@
 //! Receives are announced and spent: no message meets a side that has none posted.
 //!
 //! Each message takes a receive of the other side and announces those that its sender has added. The last credit goes
-//! only on a message that announces at least one, so the two sides cannot both run dry: whoever gets it can speak.
-//! A side that hears much and has nothing to say sends a CREDIT for half its receives at a time; two sides with nothing
-//! else to say fall silent, as each CREDIT needs half a window of messages before it.
+//! only on a message that announces at least one, so the two sides cannot both run dry: where one has spent all but the last
+//! and has nothing to announce, the other holds credits for its whole window, and can speak.
+//!
+//! # Why there are CREDITs
+//!
+//! That it can speak does not make it. A side that only listens, the target of many writes whose application takes its time,
+//! say, has had fifteen SYNCs, holds fifteen receives that nobody knows of, and has no message to announce them on: the
+//! opener stands still until its first SYNC is answered or its time is out, though there is room. The immediates that stand for
+//! DONE are the same: each takes a receive and announces nothing. So a side that has added half its window since it last
+//! spoke, and has nothing else to say, says just that: a CREDIT. It takes a credit like any other message, and obeys the rule
+//! of the last one. Each CREDIT needs half a window of messages before it, so that two sides that only answer each
+//! other's CREDITs send half as many each time, and fall silent.
 
 /// Receives that both sides post before the connection stands.
 pub const RECEIVES: u16 = 16;

@@ -15,13 +15,15 @@ pub enum Process {
 /// Bounds of one side of a connection. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
-    /// Transfers that each side may have open: 1,024. More of the peer's are answered with NAK(busy).
+    /// Transfers that each side may have open: 1,024. They are counted apart, so that a peer cannot use up what this side may
+    /// open. More of the peer's are answered with NAK(busy).
     pub open: usize,
     /// Bytes of the peer's segments that are kept before they can be used: 1 MiB.
     pub early_bytes: usize,
     /// Receives that are posted, at least [`RECEIVES`]: 16.
     pub receives: u16,
-    /// From SYNC to the first STCRW or the CRW, and from CANCEL to its answer: 5 s.
+    /// From SYNC to the first STCRW or the CRW: 5 s. And the least from CANCEL to its answer, which may take what was left for
+    /// the writes: a change of mind is no reason to close a connection on which others go on.
     pub sync_time: u64,
     /// From the last STCRW to DONE: 30 s, and the time that the bytes take at the lowest rate.
     pub write_time: u64,

@@ -1,30 +1,15 @@
 //! Messages in and out: to which transfer they belong, and whether they make sense at all.
 
 use super::ends::{Disconnect, Failure};
-use super::transfer::{Role, Transfer};
-use super::{Action, Connection, Handshake, Side, Tag};
-use crate::wire::{Body, DecodeError, MESSAGE, Message, Offer, Reason, VERSION};
-
-/// Something to be said.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Out {
-    Sync(Tag),
-    /// Whatever the target has to offer when it is sent.
-    Stcrw(Tag),
-    Done {
-        tag: Tag,
-        bytes: u64,
-    },
-    Nak {
-        tag: Tag,
-        reason: Reason,
-    },
-    Cancel(Tag),
-}
+use super::link::Out;
+use super::slots::At;
+use super::transfer::{Role, Transfer, Trip};
+use super::{Action, Handshake, Side, Tag};
+use crate::wire::{Body, DecodeError, MESSAGE, Message, Offer, Reason, Start, VERSION};
 
 /// What a tag in a message is about.
 enum About {
-    Open,
+    Open(At),
     /// It has ended.
     Late,
     Never,
@@ -36,14 +21,20 @@ impl Handshake {
         if !self.count_in() {
             return;
         }
+        // The start is the same in all versions, and its credits count whatever follows it.
+        let Some(start) = Start::decode(bytes) else {
+            return self.nonsense(now, Tag(0), Reason::Malformed, false);
+        };
+        self.link.credits.granted(start.credits);
+        let tag = Tag(start.tag);
         match Message::decode(bytes) {
-            Ok(message) => {
-                self.credits.granted(message.credits);
-                self.understood(now, Tag(message.tag), message.body);
+            Ok(message) => self.understood(now, tag, message.body),
+            Err(DecodeError::Version { .. }) => {
+                self.nonsense(now, tag, Reason::Version { spoken: VERSION }, start.is_nak());
             }
-            Err(DecodeError::Foreign { .. }) => self.stranger(Tag(0), Reason::Malformed),
-            Err(DecodeError::Version { tag, .. }) => self.stranger(Tag(tag), Reason::Version { spoken: VERSION }),
-            Err(DecodeError::Malformed { tag, .. }) => self.stranger(Tag(tag), Reason::Malformed),
+            Err(DecodeError::Foreign { .. } | DecodeError::Malformed { .. }) => {
+                self.nonsense(now, tag, Reason::Malformed, start.is_nak());
+            }
         }
     }
 
@@ -52,25 +43,34 @@ impl Handshake {
         if !self.count_in() {
             return;
         }
-        let _ = now;
-        // Its tag is even where the peer accepted: a transfer that the peer opened.
-        let tag = self.slots.by_low_half(immediate);
-        let transfer = tag.and_then(|tag| self.slots.get(tag)).filter(|transfer| !transfer.ours && !transfer.ended);
-        match transfer {
-            Some(&Transfer { tag, length, role: Role::Target(_), .. }) => self.done_came(tag, length),
-            Some(_) => self.stranger(Tag(immediate.into()), Reason::Malformed),
-            None => self.counters.late += 1,
+        // It stands for the DONE of a write that the peer opened, and of nothing else.
+        let low = Tag(immediate.into());
+        if let Some(at) = self.slots.by_low_half(immediate) {
+            return self.at(at, |transfer, link| match &mut transfer.role {
+                _ if transfer.trip.ended => link.counters.late += 1,
+                Role::Target(target) if !transfer.trip.ours => {
+                    let length = transfer.trip.length;
+                    target.done_came(&mut transfer.trip, link, length);
+                }
+                _ => transfer.malformed(link, now),
+            });
+        }
+        // Where the peer's tags have gone beyond the low half, one with these bits may have been open.
+        if !self.is_own(low) && low.0 > 0 && low.0 <= self.highest {
+            self.link.counters.late += 1;
+        } else {
+            self.nonsense(now, low, Reason::UnknownTag, false);
         }
     }
 
     /// False where nothing is listened to any more.
     fn count_in(&mut self) -> bool {
-        if self.state != Connection::Stands {
+        if !self.link.stands() {
             return false;
         }
-        self.counters.received += 1;
-        if !self.credits.received() {
-            self.disconnect(Disconnect::NoCredit);
+        self.link.counters.received += 1;
+        if !self.link.credits.received() {
+            self.link.disconnect(Disconnect::NoCredit);
             return false;
         }
         true
@@ -83,39 +83,35 @@ impl Handshake {
         if let Body::Sync { length, read, header, offer } = body {
             return self.sync_came(now, tag, length, read, header, offer);
         }
-        match self.about(tag) {
-            About::Open => {}
+        let at = match self.about(tag) {
+            About::Open(at) => at,
             About::Late => {
-                self.counters.late += 1;
+                self.link.counters.late += 1;
                 return;
             }
-            About::Never => return self.stranger_unless_nak(tag, body),
-        }
-        let is_writer = self.slots.get(tag).is_some_and(|transfer| matches!(transfer.role, Role::Writer(_)));
-        match (body, is_writer) {
-            (Body::Stcrw(offer), true) => self.offer_came(now, tag, offer),
-            (Body::Cancel, true) => {
-                let failure = Failure::Peer(Reason::Cancelled);
-                self.writer_gives_up(tag, Some(Reason::Cancelled), failure);
+            About::Never => {
+                let is_nak = matches!(body, Body::Nak(_));
+                return self.nonsense(now, tag, Reason::UnknownTag, is_nak);
             }
-            (Body::Nak(reason), true) => self.writer_gives_up(tag, None, Failure::Peer(reason)),
-            (Body::Nak(reason), false) => self.target_was_refused(tag, reason),
-            (Body::Done { bytes }, false) => self.done_came(tag, bytes),
-            _ => self.stranger(tag, Reason::Malformed),
-        }
-    }
-
-    fn stranger_unless_nak(&mut self, tag: Tag, body: Body<'_>) {
-        match body {
-            // Never answered. One without a tag answers something that had none.
-            Body::Nak(_) => self.count_stranger(),
-            _ => self.stranger(tag, Reason::UnknownTag),
-        }
+        };
+        self.at(at, |transfer, link| {
+            let trip = &mut transfer.trip;
+            match (body, &mut transfer.role) {
+                (Body::Stcrw(offer), Role::Writer(writer)) => writer.offer_came(trip, link, now, offer),
+                (Body::Cancel, Role::Writer(writer)) => {
+                    writer.give_up(trip, link, Some(Reason::Cancelled), Failure::Peer(Reason::Cancelled));
+                }
+                (Body::Nak(reason), Role::Writer(writer)) => writer.give_up(trip, link, None, Failure::Peer(reason)),
+                (Body::Nak(reason), Role::Target(target)) => target.nak_came(trip, link, reason),
+                (Body::Done { bytes }, Role::Target(target)) => target.done_came(trip, link, bytes),
+                _ => transfer.malformed(link, now),
+            }
+        });
     }
 
     fn about(&self, tag: Tag) -> About {
-        if self.slots.get(tag).is_some_and(|transfer| !transfer.ended) {
-            return About::Open;
+        if let Some(at) = self.slots.find(tag).filter(|&at| !self.slots.at(at).trip.ended) {
+            return About::Open(at);
         }
         let opened = if self.is_own(tag) { tag.0 < self.next } else { tag.0 <= self.highest };
         if opened && tag.0 > 0 { About::Late } else { About::Never }
@@ -127,96 +123,81 @@ impl Handshake {
 
     fn sync_came(&mut self, now: u64, tag: Tag, length: u64, read: bool, header: &[u8], offer: Option<Offer<'_>>) {
         if self.is_own(tag) || tag.0 == 0 {
-            return self.stranger(tag, Reason::Malformed);
+            return self.nonsense(now, tag, Reason::Malformed, false);
         }
         if tag.0 <= self.highest {
             // Said before: a transfer is opened once.
-            self.counters.late += 1;
+            self.link.counters.late += 1;
             return;
         }
         self.highest = tag.0;
         if self.slots.by_low_half(tag.0 as u32).is_some() {
-            return self.stranger(tag, Reason::Malformed);
+            self.link.say(Out::Nak { tag, reason: Reason::Malformed });
+            return self.link.count_stranger();
         }
-        if self.open[1] >= self.limits.open {
-            self.counters.busy += 1;
-            self.say(Out::Nak { tag, reason: Reason::Busy });
-            return;
+        if self.open[1] >= self.link.limits.open {
+            self.link.counters.busy += 1;
+            return self.link.say(Out::Nak { tag, reason: Reason::Busy });
         }
-        let deadline = self.deadline(now, self.limits.sync_time);
+        let deadline = self.link.deadline(now, self.link.limits.sync_time);
         let role = if read { Role::writer(None) } else { Role::target(None) };
         self.open[1] += 1;
-        self.slots.insert(Transfer::new(tag, false, role, length, now, deadline), header);
-        self.actions.push_back(Action::Asked { tag, read, length });
+        let at = self.slots.insert(Transfer { trip: Trip::new(tag, false, length, now, deadline), role }, header);
+        self.link.actions.push_back(Action::Asked { tag, read, length });
         if let Some(offer) = offer {
-            self.offer_came(now, tag, offer);
+            self.at(at, |Transfer { trip, role }, link| {
+                if let Role::Writer(writer) = role {
+                    writer.offer_came(trip, link, now, offer);
+                }
+            });
         }
     }
 
-    /// A message that makes no sense is answered, a bounded number of times.
-    pub(super) fn stranger(&mut self, tag: Tag, reason: Reason) {
-        self.say(Out::Nak { tag, reason });
-        self.count_stranger();
-    }
-
-    pub(super) fn count_stranger(&mut self) {
-        self.counters.strangers += 1;
-        if self.counters.strangers >= self.limits.strangers {
-            self.disconnect(Disconnect::Strangers { count: self.counters.strangers });
+    /// A message that makes no sense is counted. It ends the transfer that it speaks of, and is answered where there is none;
+    /// a NAK is never answered, of whatever version it is.
+    fn nonsense(&mut self, now: u64, tag: Tag, reason: Reason, is_nak: bool) {
+        match self.about(tag) {
+            About::Open(at) => {
+                self.at(at, |transfer, link| transfer.give_up(link, now, reason, Failure::Here(reason)));
+            }
+            About::Never if !is_nak => self.link.say(Out::Nak { tag, reason }),
+            About::Never | About::Late => {}
         }
-    }
-
-    pub(super) fn say(&mut self, out: Out) {
-        if self.state == Connection::Stands {
-            self.out.push_back(out);
-        }
+        self.link.count_stranger();
     }
 
     /// The next message to send, in `into`, and its length. `None` where there is nothing to say, or the peer has no
     /// receive for it yet.
     pub fn take_message(&mut self, now: u64, into: &mut [u8; MESSAGE]) -> Option<usize> {
-        if self.state != Connection::Stands {
+        if !self.link.stands() {
             return None;
         }
-        // What has become void is not said.
-        while self.out.front().is_some_and(|&out| self.is_void(out)) {
-            self.out.pop_front();
+        let (out, about) = loop {
+            let Some(&out) = self.link.out.front() else { return self.link.take_credits(into) };
+            let (Out::Sync(tag) | Out::Stcrw(tag)) = out else { break (out, None) };
+            match self.slots.find(tag).filter(|&at| self.slots.at(at).has_to_say(out)) {
+                Some(at) => break (out, Some(at)),
+                // It has become void.
+                None => drop(self.link.out.pop_front()),
+            }
+        };
+        let credits = self.link.credits.spend()?;
+        self.link.out.pop_front();
+        self.link.counters.sent += 1;
+        if let Some(at) = about {
+            return Some(self.at(at, |transfer, link| match (out, &mut transfer.role) {
+                (Out::Stcrw(_), Role::Target(target)) => {
+                    target.encode_stcrw(&mut transfer.trip, link, now, credits, into)
+                }
+                _ => transfer.encode_sync(link, now, credits, into),
+            }));
         }
-        if self.out.is_empty() {
-            return self.take_credits(into);
-        }
-        let credits = self.credits.spend()?;
-        let out = self.out.pop_front()?;
-        self.counters.sent += 1;
-        let message = |tag: Tag, body| Message { credits, tag: tag.0, body };
-        Some(match out {
-            Out::Sync(tag) => self.encode_sync(now, tag, credits, into),
-            Out::Stcrw(tag) => self.encode_stcrw(now, tag, credits, into),
-            Out::Done { tag, bytes } => message(tag, Body::Done { bytes }).encode(into),
-            Out::Nak { tag, reason } => message(tag, Body::Nak(reason)).encode(into),
-            Out::Cancel(tag) => message(tag, Body::Cancel).encode(into),
-        })
-    }
-
-    fn take_credits(&mut self, into: &mut [u8; MESSAGE]) -> Option<usize> {
-        if !self.credits.should_announce() {
-            return None;
-        }
-        let credits = self.credits.spend()?;
-        self.counters.sent += 1;
-        self.counters.credit_messages += 1;
-        Some(Message { credits, tag: 0, body: Body::Credit }.encode(into))
-    }
-
-    /// The opening of a transfer that has ended, or segments of a target that gave up.
-    fn is_void(&self, out: Out) -> bool {
-        match out {
-            Out::Sync(tag) => self.slots.get(tag).is_none_or(|transfer| transfer.ended),
-            Out::Stcrw(tag) => self.slots.get(tag).is_none_or(|transfer| match transfer.role {
-                Role::Target(target) => transfer.ended || target.cancelled.is_some() || !target.queued,
-                Role::Writer(_) => true,
-            }),
-            Out::Done { .. } | Out::Nak { .. } | Out::Cancel(_) => false,
-        }
+        let (tag, body) = match out {
+            Out::Done { tag, bytes } => (tag, Body::Done { bytes }),
+            Out::Nak { tag, reason } => (tag, Body::Nak(reason)),
+            // The latter two are of a transfer, and said above.
+            Out::Cancel(tag) | Out::Sync(tag) | Out::Stcrw(tag) => (tag, Body::Cancel),
+        };
+        Some(Message { credits, tag: tag.0, body }.encode(into))
     }
 }

@@ -30,20 +30,23 @@
 
 mod credits;
 mod ends;
+mod extents;
 mod limits;
+mod link;
 mod messages;
+mod slots;
 mod target;
 mod transfer;
 mod writer;
 
 use crate::wire::{HEADER, Reason, Segment};
-use credits::Credits;
 pub use credits::RECEIVES;
 pub use ends::{Counters, Disconnect, Failure, Phase};
+use extents::Extent;
 pub use limits::{Limits, Process};
-use messages::Out;
-use std::collections::VecDeque;
-use transfer::{Role, Slots, Transfer};
+use link::{Connection, Link, Out};
+use slots::{At, Slots};
+use transfer::{Role, Target, Transfer, Trip, Writer};
 
 /// The name of a transfer, unique in a connection's life: odd where the connecting side opened it, else even.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -147,35 +150,19 @@ pub enum Refusal {
 }
 
 /// The state of one side of one connection.
+///
+/// A call finds its transfer once; the rules of the two roles then work on it and on what all transfers share, and
+/// allocate nothing once the lists have grown to what a connection needs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Handshake {
     side: Side,
-    limits: Limits,
     slots: Slots,
     /// The next tag of this side, and the highest that the peer has opened.
     next: u64,
     highest: u64,
     /// Transfers that each side has open: one's own, the peer's.
     open: [usize; 2],
-    credits: Credits,
-    /// What is to be said, in order.
-    out: VecDeque<Out>,
-    actions: VecDeque<Action>,
-    /// Bytes of segments that came before they could be used.
-    early_bytes: usize,
-    /// Nothing that is open ends earlier than this.
-    earliest: u64,
-    state: Connection,
-    counters: Counters,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Connection {
-    Stands,
-    /// A disconnect was asked for.
-    Ends,
-    Lost,
-    Flushed,
+    link: Link,
 }
 
 impl Handshake {
@@ -183,19 +170,59 @@ impl Handshake {
     pub fn new(side: Side, limits: Limits) -> Self {
         Self {
             side,
-            limits,
             slots: Slots::default(),
             next: if side == Side::Connecting { 1 } else { 2 },
             highest: 0,
             open: [0; 2],
-            credits: Credits::new(limits.receives),
-            out: VecDeque::new(),
-            actions: VecDeque::new(),
-            early_bytes: 0,
-            earliest: u64::MAX,
-            state: Connection::Stands,
-            counters: Counters::default(),
+            link: Link::new(limits),
         }
+    }
+
+    /// Applies a rule to a transfer, and forgets it if its lease may go.
+    fn at<T>(&mut self, at: At, rule: impl FnOnce(&mut Transfer, &mut Link) -> T) -> T {
+        let transfer = self.slots.at_mut(at);
+        let result = rule(transfer, &mut self.link);
+        if transfer.trip.released {
+            self.open[usize::from(!transfer.trip.ours)] -= 1;
+            self.slots.remove(at);
+        }
+        result
+    }
+
+    /// The transfer of a local call.
+    fn here(&self, tag: Tag) -> Result<At, Refusal> {
+        if !self.link.stands() {
+            return Err(Refusal::Disconnected);
+        }
+        self.slots.find(tag).filter(|&at| !self.slots.at(at).trip.ended).ok_or(Refusal::NotOpen { tag })
+    }
+
+    fn writer(
+        &mut self,
+        tag: Tag,
+        call: &'static str,
+        rule: impl FnOnce(&mut Writer, &mut Trip, &mut Link) -> Result<(), &'static str>,
+    ) -> Result<(), Refusal> {
+        let at = self.here(tag)?;
+        let done = self.at(at, |transfer, link| match &mut transfer.role {
+            Role::Writer(writer) => rule(writer, &mut transfer.trip, link),
+            Role::Target(_) => Err("this side is the target"),
+        });
+        done.map_err(|why| Refusal::OutOfPlace { tag, call, why })
+    }
+
+    fn target(
+        &mut self,
+        tag: Tag,
+        call: &'static str,
+        rule: impl FnOnce(&mut Target, &mut Trip, &mut Link) -> Result<(), &'static str>,
+    ) -> Result<(), Refusal> {
+        let at = self.here(tag)?;
+        let done = self.at(at, |transfer, link| match &mut transfer.role {
+            Role::Target(target) => rule(target, &mut transfer.trip, link),
+            Role::Writer(_) => Err("this side is the writer"),
+        });
+        done.map_err(|why| Refusal::OutOfPlace { tag, call, why })
     }
 
     /// Opens a transfer of a buffer of this length to the peer. The buffer's pieces come by [`Handshake::ready`]: the
@@ -212,24 +239,21 @@ impl Handshake {
     /// # Errors
     /// [`Refusal`].
     pub fn read(&mut self, now: u64, most: u64, header: &[u8]) -> Result<Tag, Refusal> {
-        let tag = self.open(now, Role::target(Some(most)), most, header)?;
-        if most == 0 {
-            // Nothing is registered for nothing.
-            if let Some(target) = self.slots.get_mut(tag).and_then(Transfer::as_target) {
-                (target.all_given, target.queued) = (true, true);
-            }
+        let mut role = Role::target(Some(most));
+        if let Role::Target(target) = &mut role {
+            target.opened(most);
         }
-        Ok(tag)
+        self.open(now, role, most, header)
     }
 
     fn open(&mut self, now: u64, role: Role, length: u64, header: &[u8]) -> Result<Tag, Refusal> {
-        if self.state != Connection::Stands {
+        if !self.link.stands() {
             return Err(Refusal::Disconnected);
         }
         if header.len() > HEADER {
             return Err(Refusal::HeaderTooLong { length: header.len() });
         }
-        if self.open[0] >= self.limits.open {
+        if self.open[0] >= self.link.limits.open {
             return Err(Refusal::TooManyOpen { open: self.open[0] });
         }
         // The low half names a transfer where an immediate stands for DONE.
@@ -239,20 +263,20 @@ impl Handshake {
         let tag = Tag(self.next);
         self.next += 2;
         self.open[0] += 1;
-        let deadline = self.deadline(now, self.limits.sync_time);
-        self.slots.insert(Transfer::new(tag, true, role, length, now, deadline), header);
-        self.out.push_back(Out::Sync(tag));
+        let deadline = self.link.deadline(now, self.link.limits.sync_time);
+        self.slots.insert(Transfer { trip: Trip::new(tag, true, length, now, deadline), role }, header);
+        self.link.out.push_back(Out::Sync(tag));
         Ok(tag)
     }
 
     /// What the peer's application said when it opened the transfer.
     pub fn header(&self, tag: Tag) -> Option<&[u8]> {
-        self.slots.get(tag).map(|transfer| &transfer.header[..])
+        self.slots.get(tag).map(|transfer| &transfer.trip.header[..])
     }
 
     /// What its SYNC said: the length of the buffer, or the most that is accepted.
     pub fn length(&self, tag: Tag) -> Option<u64> {
-        self.slots.get(tag).map(|transfer| transfer.length)
+        self.slots.get(tag).map(|transfer| transfer.trip.length)
     }
 
     /// Takes a write that the peer asked for into a buffer of this length; then [offer](Handshake::offer) it. A buffer that is
@@ -261,7 +285,7 @@ impl Handshake {
     /// # Errors
     /// [`Refusal`].
     pub fn accept(&mut self, now: u64, tag: Tag, length: u64) -> Result<(), Refusal> {
-        self.accept_write(now, tag, length)
+        self.target(tag, "accept", |target, trip, link| target.accept(trip, link, now, length))
     }
 
     /// Answers a read of the peer's with a buffer of this length, "write this when the keys are known"; its pieces come by
@@ -270,7 +294,7 @@ impl Handshake {
     /// # Errors
     /// [`Refusal`].
     pub fn crw(&mut self, now: u64, tag: Tag, length: u64) -> Result<(), Refusal> {
-        self.post_crw(now, tag, length)
+        self.writer(tag, "crw", |writer, trip, link| writer.crw(trip, link, now, length))
     }
 
     /// Bytes of the writer's buffer are registered. Each byte is named once, in any order.
@@ -278,7 +302,8 @@ impl Handshake {
     /// # Errors
     /// [`Refusal`].
     pub fn ready(&mut self, now: u64, tag: Tag, offset: u64, length: u64) -> Result<(), Refusal> {
-        self.local_ready(now, tag, offset, length)
+        let extent = Extent { offset, length };
+        self.writer(tag, "ready", |writer, trip, link| writer.ready(trip, link, now, extent))
     }
 
     /// In the traditional process: the application has the keys and wants the write.
@@ -286,7 +311,7 @@ impl Handshake {
     /// # Errors
     /// [`Refusal`].
     pub fn submit(&mut self, now: u64, tag: Tag) -> Result<(), Refusal> {
-        self.submit_writes(now, tag)
+        self.writer(tag, "submit", |writer, trip, link| writer.go_ahead(trip, link, now))
     }
 
     /// Segments of the target's buffer are registered: one after another they begin at `offset`. Each byte is offered
@@ -295,7 +320,7 @@ impl Handshake {
     /// # Errors
     /// [`Refusal`].
     pub fn offer(&mut self, now: u64, tag: Tag, offset: u64, segments: &[Segment], more: bool) -> Result<(), Refusal> {
-        self.offer_segments(now, tag, offset, segments, more)
+        self.target(tag, "offer", |target, trip, link| target.offer(trip, link, now, offset, segments, more))
     }
 
     /// The transfer cannot go on here: its memory cannot be registered, or the application does not want it.
@@ -315,70 +340,80 @@ impl Handshake {
     }
 
     fn give_up(&mut self, now: u64, tag: Tag, reason: Reason, failure: Failure) -> Result<(), Refusal> {
-        let transfer = self.slots.get(tag).filter(|transfer| !transfer.ended).ok_or(Refusal::NotOpen { tag })?;
-        match transfer.role {
-            Role::Writer(_) => self.writer_gives_up(tag, Some(reason), failure),
-            Role::Target(_) => self.target_gives_up(now, tag, reason, failure),
-        }
+        // Also where the connection ends: it is an end that the application sees.
+        let at = self.slots.find(tag).filter(|&at| !self.slots.at(at).trip.ended).ok_or(Refusal::NotOpen { tag })?;
+        self.at(at, |transfer, link| transfer.give_up(link, now, reason, failure));
         Ok(())
+    }
+
+    /// A write has completed, or has not come about.
+    pub fn written(&mut self, tag: Tag, succeeded: bool) {
+        if let Some(at) = self.slots.find(tag) {
+            self.at(at, |transfer, link| {
+                if let Role::Writer(writer) = &mut transfer.role {
+                    writer.written(&mut transfer.trip, link, succeeded);
+                }
+            });
+        }
     }
 
     /// The next thing to do.
     pub fn next_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.link.actions.pop_front()
     }
 
     /// When [`Handshake::expire`] has something to do at the earliest.
     pub fn next_deadline(&self) -> Option<u64> {
-        (self.earliest != u64::MAX).then_some(self.earliest)
+        (self.link.earliest != u64::MAX).then_some(self.link.earliest)
     }
 
     /// Ends what has waited too long.
     pub fn expire(&mut self, now: u64) {
-        if now < self.earliest || self.state != Connection::Stands {
+        if now < self.link.earliest || !self.link.stands() {
             return;
         }
         // Deadlines only come closer by new ones, which are noted as they are set, so this look is rare.
         let mut due: Vec<Tag> = Vec::new();
         let mut earliest = u64::MAX;
-        for transfer in self.slots.iter().filter(|transfer| !transfer.ended) {
-            if transfer.deadline <= now {
-                due.push(transfer.tag);
+        for trip in self.slots.iter().map(|transfer| &transfer.trip).filter(|trip| !trip.ended) {
+            if trip.deadline <= now {
+                due.push(trip.tag);
             } else {
-                earliest = earliest.min(transfer.deadline);
+                earliest = earliest.min(trip.deadline);
             }
         }
-        self.earliest = earliest;
-        for tag in due {
-            self.counters.expired += 1;
-            let Some(transfer) = self.slots.get(tag) else { continue };
-            let failure = Failure::TimedOut { phase: transfer.phase(), waited: now - transfer.since };
-            match transfer.role {
-                Role::Writer(_) => self.writer_expired(tag, failure),
-                Role::Target(_) => self.target_expired(now, tag, failure),
+        self.link.earliest = earliest;
+        for at in due {
+            self.link.counters.expired += 1;
+            if let Some(at) = self.slots.find(at) {
+                self.at(at, |transfer, link| transfer.expired(link, now));
             }
         }
     }
 
     /// The connection is gone: everything that is open has failed. Leases live until [`Handshake::flushed`].
     pub fn lost(&mut self) {
-        if self.state == Connection::Lost || self.state == Connection::Flushed {
+        if matches!(self.link.state, Connection::Lost | Connection::Flushed) {
             return;
         }
-        self.state = Connection::Lost;
-        self.earliest = u64::MAX;
-        self.out.clear();
-        for tag in self.slots.tags() {
-            self.end(tag, Err(Failure::Lost));
-        }
+        self.link.state = Connection::Lost;
+        self.link.earliest = u64::MAX;
+        self.link.out.clear();
+        self.each(|transfer, link| transfer.trip.end(link, Err(Failure::Lost)));
     }
 
     /// Nothing that either side has posted can be placed any more: all leases may go.
     pub fn flushed(&mut self) {
         self.lost();
-        self.state = Connection::Flushed;
+        self.link.state = Connection::Flushed;
+        self.each(|transfer, link| transfer.trip.release(link));
+    }
+
+    fn each(&mut self, rule: impl Fn(&mut Transfer, &mut Link)) {
         for tag in self.slots.tags() {
-            self.release(tag);
+            if let Some(at) = self.slots.find(tag) {
+                self.at(at, &rule);
+            }
         }
     }
 
@@ -389,61 +424,12 @@ impl Handshake {
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.link.counters
     }
 
     /// Bytes allocated, for the state of all transfers.
     pub fn memory(&self) -> usize {
-        self.slots.memory() + self.out.capacity() * size_of::<Out>() + self.actions.capacity() * size_of::<Action>()
-    }
-
-    /// Tells the application, once.
-    fn end(&mut self, tag: Tag, result: Result<u64, Failure>) {
-        let Some(transfer) = self.slots.get_mut(tag) else { return };
-        if !transfer.ended {
-            transfer.ended = true;
-            if result.is_ok() {
-                self.counters.completed += 1
-            } else {
-                self.counters.failed += 1
-            }
-            self.actions.push_back(Action::Ended { tag, result });
-        }
-    }
-
-    /// Forgets a transfer that has ended.
-    fn release(&mut self, tag: Tag) {
-        if let Some(transfer) = self.slots.remove(tag) {
-            self.open[usize::from(!transfer.ours)] -= 1;
-            self.early_bytes -= transfer.early_bytes;
-            self.actions.push_back(Action::Release { tag });
-        }
-    }
-
-    fn finish(&mut self, tag: Tag, result: Result<u64, Failure>) {
-        self.end(tag, result);
-        self.release(tag);
-    }
-
-    fn disconnect(&mut self, why: Disconnect) {
-        if self.state == Connection::Stands {
-            self.state = Connection::Ends;
-            self.earliest = u64::MAX;
-            self.out.clear();
-            self.actions.push_back(Action::Disconnect { why });
-        }
-    }
-
-    /// A moment so much later; noted, so that it is not slept over.
-    fn deadline(&mut self, now: u64, time: u64) -> u64 {
-        let deadline = now.saturating_add(time);
-        self.earliest = self.earliest.min(deadline);
-        deadline
-    }
-
-    /// How long bytes may take, once nothing but the network stands between.
-    fn time_for(&self, bytes: u64) -> u64 {
-        let per_byte = 1_000_000_000 / self.limits.lowest_rate.max(1);
-        self.limits.write_time.saturating_add(bytes.saturating_mul(per_byte))
+        let queues = self.link.out.capacity() * size_of::<Out>() + self.link.actions.capacity() * size_of::<Action>();
+        self.slots.memory() + queues
     }
 }

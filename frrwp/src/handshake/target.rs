@@ -4,223 +4,215 @@
 //! is held until the peer says that nothing more is written, or the connection is gone.
 
 use super::ends::{Disconnect, Failure};
-use super::messages::Out;
-use super::transfer::{Target, Transfer};
-use super::{Handshake, Refusal, Tag};
+use super::extents::{self, Extent};
+use super::link::{Link, Out};
+use super::transfer::{Target, Trip};
 use crate::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, SEGMENTS, Segment, Segments};
 
-impl Handshake {
-    pub(super) fn accept_write(&mut self, now: u64, tag: Tag, length: u64) -> Result<(), Refusal> {
-        let transfer = self.open_here(tag)?;
-        let needed = transfer.length;
-        let out_of_place = |why| Refusal::OutOfPlace { tag, call: "accept", why };
-        let target = transfer.as_target().ok_or(out_of_place("this side is the writer"))?;
-        if target.length.is_some() {
-            return Err(out_of_place("it was accepted before, or opened here"));
+/// What a call does not fit.
+type Misfit = &'static str;
+
+impl Target {
+    /// A read is opened: its buffer is known.
+    pub(super) fn opened(&mut self, most: u64) {
+        if most == 0 {
+            // Nothing is registered for nothing.
+            (self.all_given, self.queued) = (true, true);
         }
+    }
+
+    pub(super) fn accept(&mut self, trip: &mut Trip, link: &mut Link, now: u64, length: u64) -> Result<(), Misfit> {
+        if self.length.is_some() {
+            return Err("it was accepted before, or opened here");
+        }
+        let needed = trip.length;
         if length < needed {
             let reason = Reason::TooLong { needed };
-            self.target_gives_up(now, tag, reason, Failure::Here(reason));
+            self.give_up(trip, link, now, reason, Failure::Here(reason));
             return Ok(());
         }
         // The peer never writes more than it announced: no more is offered.
-        target.length = Some(needed);
+        self.length = Some(needed);
         if needed == 0 {
-            target.all_given = true;
-            target.queued = true;
-            self.say(Out::Stcrw(tag));
+            (self.all_given, self.queued) = (true, true);
+            link.say(Out::Stcrw(trip.tag));
         }
         Ok(())
     }
 
-    pub(super) fn offer_segments(
+    pub(super) fn offer(
         &mut self,
+        trip: &mut Trip,
+        link: &mut Link,
         now: u64,
-        tag: Tag,
         offset: u64,
         segments: &[Segment],
         more: bool,
-    ) -> Result<(), Refusal> {
-        let transfer = self.open_here(tag)?;
-        let out_of_place = |why| Refusal::OutOfPlace { tag, call: "offer", why };
-        let target = transfer.as_target().ok_or(out_of_place("this side is the writer"))?;
-        let length = target.length.ok_or(out_of_place("accept it first"))?;
-        if target.all_given {
-            return Err(out_of_place("its last segments were offered before"));
+    ) -> Result<(), Misfit> {
+        let length = self.length.ok_or("accept it first")?;
+        if self.cancelled.is_some() {
+            return Err("it was given up");
         }
-        if target.cancelled.is_some() {
-            return Err(Refusal::NotOpen { tag });
+        if self.all_given {
+            return Err("its last segments were offered before");
         }
         let mut bytes = 0_u64;
         for segment in segments {
             let wraps = segment.address.checked_add(segment.length.wrapping_sub(1)).is_none();
             if segment.length == 0 || wraps {
-                return Err(out_of_place("a segment has bytes, and they do not wrap"));
+                return Err("a segment has bytes, and they do not wrap");
             }
             bytes = bytes.saturating_add(segment.length);
         }
-        let given = target.given.checked_add(bytes).filter(|&given| given <= length);
-        let given = given.ok_or(out_of_place("more bytes than the buffer has"))?;
-        offset.checked_add(bytes).filter(|&end| end <= length).ok_or(out_of_place("it ends outside the buffer"))?;
+        let given = self.given.checked_add(bytes).filter(|&given| given <= length);
+        let given = given.ok_or("more bytes than the buffer has")?;
+        offset.checked_add(bytes).filter(|&end| end <= length).ok_or("it ends outside the buffer")?;
         if !more && given < length {
-            return Err(out_of_place("the last segments leave bytes of the buffer out"));
+            return Err("the last segments leave bytes of the buffer out");
         }
         if more && segments.is_empty() {
             return Ok(());
         }
-        target.given = given;
-        target.all_given = !more;
-        let queued = std::mem::replace(&mut target.queued, true);
+        if bytes > 0 && !extents::add(&mut trip.extents, Extent { offset, length: bytes }) {
+            return Err("each byte is offered once");
+        }
+        (self.given, self.all_given) = (given, !more);
         let mut offset = offset;
         for &segment in segments {
-            transfer.pieces.push(Placed { offset, segment });
+            trip.pieces.push(Placed { offset, segment });
             offset += segment.length;
         }
-        let (ours, sent) = (transfer.ours, transfer.as_target().is_some_and(|target| target.sent));
-        self.wait_for_done(now, tag);
+        self.wait_for_done(trip, link, now);
         // Before its SYNC is sent, the segments travel with it.
-        let with_sync = ours && !sent && self.out.contains(&Out::Sync(tag));
-        if !queued && !with_sync {
-            self.say(Out::Stcrw(tag));
+        if !std::mem::replace(&mut self.queued, true) && trip.said {
+            link.say(Out::Stcrw(trip.tag));
         }
         Ok(())
     }
 
-    pub(super) fn encode_sync(&mut self, now: u64, tag: Tag, credits: u16, into: &mut [u8; MESSAGE]) -> usize {
-        let Some(transfer) = self.slots.get_mut(tag) else { return 0 };
-        let fit = Message::segments_beside(transfer.header.len());
-        let is_target = transfer.as_target().is_some();
-        let run = if is_target { first_run(&transfer.pieces, fit.min(SEGMENTS), true) } else { Run::default() };
-        let given = transfer.as_target().is_some_and(|target| target.queued);
-        let all_given = transfer.as_target().is_some_and(|target| target.all_given);
-        let sends = given && (run.count > 0 || transfer.pieces.is_empty());
-        let left = transfer.pieces.len() - run.count;
-        let segments = Segments::Plain(&transfer.pieces[..run.count]);
-        let more = left > 0 || !all_given;
-        let offer = sends.then_some(Offer { offset: 0, segments, more });
-        let body = Body::Sync { length: transfer.length, read: is_target, header: &transfer.header, offer };
-        let length = Message { credits, tag: tag.0, body }.encode(into);
-        if sends {
-            self.told(now, tag, run);
-        } else if given {
-            self.say(Out::Stcrw(tag));
+    /// What of the buffer goes along with the SYNC, which is about to be sent.
+    pub(super) fn with_sync(&self, trip: &Trip) -> Option<Run> {
+        let fit = Message::segments_beside(trip.header.len()).min(SEGMENTS);
+        let run = Run::first(&trip.pieces, fit, true);
+        (self.queued && (run.count > 0 || trip.pieces.is_empty())).then_some(run)
+    }
+
+    /// The SYNC was sent, and part of the buffer with it, or not.
+    pub(super) fn opening_sent(&mut self, trip: &mut Trip, link: &mut Link, now: u64, with: Option<Run>) {
+        match with {
+            Some(run) => self.told(trip, link, now, run),
+            None if self.queued => link.say(Out::Stcrw(trip.tag)),
+            None => {}
         }
+    }
+
+    pub(super) fn encode_stcrw(
+        &mut self,
+        trip: &mut Trip,
+        link: &mut Link,
+        now: u64,
+        credits: u16,
+        into: &mut [u8; MESSAGE],
+    ) -> usize {
+        let run = Run::first(&trip.pieces, SEGMENTS, false);
+        let offset = trip.pieces.first().map_or(0, |piece| piece.offset);
+        let body = Body::Stcrw(self.offer_of(trip, run, offset));
+        let length = Message { credits, tag: trip.tag.0, body }.encode(into);
+        self.told(trip, link, now, run);
         length
     }
 
-    pub(super) fn encode_stcrw(&mut self, now: u64, tag: Tag, credits: u16, into: &mut [u8; MESSAGE]) -> usize {
-        let Some(transfer) = self.slots.get_mut(tag) else { return 0 };
-        let run = first_run(&transfer.pieces, SEGMENTS, false);
-        let all_given = transfer.as_target().is_some_and(|target| target.all_given);
-        let more = run.count < transfer.pieces.len() || !all_given;
-        let offset = transfer.pieces.first().map_or(0, |piece| piece.offset);
-        let offer = Offer { offset, segments: Segments::Plain(&transfer.pieces[..run.count]), more };
-        let length = Message { credits, tag: tag.0, body: Body::Stcrw(offer) }.encode(into);
-        self.told(now, tag, run);
-        length
+    /// The run as it is told to the peer.
+    pub(super) fn offer_of<'a>(&self, trip: &'a Trip, run: Run, offset: u64) -> Offer<'a> {
+        let more = run.count < trip.pieces.len() || !self.all_given;
+        Offer { offset, segments: Segments::Plain(&trip.pieces[..run.count]), more }
     }
 
     /// The first pieces were sent.
-    fn told(&mut self, now: u64, tag: Tag, run: Run) {
-        let Some(transfer) = self.slots.get_mut(tag) else { return };
-        transfer.pieces.drain(..run.count);
-        let goes_on = !transfer.pieces.is_empty();
-        if let Some(target) = transfer.as_target() {
-            target.told += run.bytes;
-            target.sent = true;
-            target.queued = goes_on;
+    fn told(&mut self, trip: &mut Trip, link: &mut Link, now: u64, run: Run) {
+        trip.pieces.drain(..run.count);
+        self.told += run.bytes;
+        self.sent = true;
+        self.queued = !trip.pieces.is_empty();
+        if self.queued {
+            link.say(Out::Stcrw(trip.tag));
         }
-        if goes_on {
-            self.say(Out::Stcrw(tag));
-        }
-        self.wait_for_done(now, tag);
+        self.wait_for_done(trip, link, now);
     }
 
     /// The peer says that it has written so many bytes, and writes no more.
-    pub(super) fn done_came(&mut self, tag: Tag, bytes: u64) {
-        let Some(transfer) = self.slots.get_mut(tag) else { return };
-        let (ours, said) = (transfer.ours, transfer.length);
-        let Some(&mut Target { sent, told, .. }) = transfer.as_target() else { return };
+    pub(super) fn done_came(&mut self, trip: &mut Trip, link: &mut Link, bytes: u64) {
         // All of what it opened to write, or what it had to give for a read; and only what it had keys for.
-        let fits = if ours { bytes <= said } else { bytes == said };
-        if !sent || bytes > told || !fits {
-            self.end(tag, Err(Failure::Here(Reason::Malformed)));
-            return self.disconnect(Disconnect::FalseDone);
+        let fits = if trip.ours { bytes <= trip.length } else { bytes == trip.length };
+        if !self.sent || bytes > self.told || !fits {
+            trip.end(link, Err(Failure::Here(Reason::Malformed)));
+            return link.disconnect(Disconnect::FalseDone);
         }
-        self.finish(tag, Ok(bytes));
+        trip.finish(link, Ok(bytes));
     }
 
     /// The writer says that it cannot go on: no write of its is on the way any more.
-    pub(super) fn target_was_refused(&mut self, tag: Tag, reason: Reason) {
-        let cancelled = self.slots.get_mut(tag).and_then(Transfer::as_target).and_then(|target| target.cancelled);
-        self.finish(tag, Err(cancelled.unwrap_or(Failure::Peer(reason))));
+    pub(super) fn nak_came(&mut self, trip: &mut Trip, link: &mut Link, reason: Reason) {
+        trip.finish(link, Err(self.cancelled.unwrap_or(Failure::Peer(reason))));
     }
 
-    pub(super) fn target_gives_up(&mut self, now: u64, tag: Tag, reason: Reason, failure: Failure) {
-        let unsaid = self.out.iter().position(|&out| out == Out::Sync(tag));
-        let Some(target) = self.slots.get_mut(tag).and_then(Transfer::as_target) else { return };
-        if target.cancelled.is_some() {
+    pub(super) fn give_up(&mut self, trip: &mut Trip, link: &mut Link, now: u64, reason: Reason, failure: Failure) {
+        if self.cancelled.is_some() {
             return;
         }
-        if target.sent {
-            target.cancelled = Some(failure);
-            target.queued = false;
-            self.say(Out::Cancel(tag));
-            let deadline = self.deadline(now, self.limits.sync_time);
-            if let Some(transfer) = self.slots.get_mut(tag) {
-                transfer.pieces.clear();
-                (transfer.since, transfer.deadline) = (now, deadline);
-            }
-            return;
+        if self.sent {
+            self.cancelled = Some(failure);
+            self.queued = false;
+            trip.pieces.clear();
+            link.say(Out::Cancel(trip.tag));
+            // The peer answers when what it has posted has completed, and that may take what it might have taken anyway.
+            let left = trip.deadline.saturating_sub(now);
+            return trip.wait(link, now, left.max(link.limits.sync_time));
         }
-        match unsaid {
-            Some(at) => drop(self.out.remove(at)),
-            None => self.say(Out::Nak { tag, reason }),
+        // What the peer has not heard of is taken back in silence.
+        if trip.said {
+            link.say(Out::Nak { tag: trip.tag, reason });
         }
-        self.finish(tag, Err(failure));
+        trip.finish(link, Err(failure));
     }
 
-    pub(super) fn target_expired(&mut self, now: u64, tag: Tag, failure: Failure) {
-        let cancelled = self.slots.get_mut(tag).and_then(Transfer::as_target).and_then(|target| target.cancelled);
-        match cancelled {
+    pub(super) fn expired(&mut self, trip: &mut Trip, link: &mut Link, now: u64, failure: Failure) {
+        match self.cancelled {
             Some(why) => {
-                self.end(tag, Err(why));
-                self.disconnect(Disconnect::Revocation);
+                trip.end(link, Err(why));
+                link.disconnect(Disconnect::Revocation);
             }
-            None => self.target_gives_up(now, tag, Reason::TimedOut, failure),
+            None => self.give_up(trip, link, now, Reason::TimedOut, failure),
         }
     }
 
-    fn wait_for_done(&mut self, now: u64, tag: Tag) {
-        let Some(length) = self.slots.get(tag).map(|transfer| transfer.length) else { return };
-        let time = self.time_for(length);
-        let deadline = self.deadline(now, time);
-        if let Some(transfer) = self.slots.get_mut(tag) {
-            (transfer.since, transfer.deadline) = (now, deadline);
-        }
+    fn wait_for_done(&mut self, trip: &mut Trip, link: &mut Link, now: u64) {
+        trip.wait(link, now, link.time_for(trip.length));
     }
 }
 
 /// Pieces that one message takes: each begins where the one before ends.
 #[derive(Clone, Copy, Default)]
-struct Run {
+pub(super) struct Run {
     count: usize,
     bytes: u64,
 }
 
-fn first_run(pieces: &[Placed], most: usize, from_the_start: bool) -> Run {
-    let mut run = Run::default();
-    let Some(mut end) = pieces.first().map(|piece| piece.offset) else { return run };
-    if from_the_start && end != 0 {
-        return run;
+impl Run {
+    fn first(pieces: &[Placed], most: usize, from_the_start: bool) -> Self {
+        let mut run = Self::default();
+        let Some(mut end) = pieces.first().map(|piece| piece.offset) else { return run };
+        if from_the_start && end != 0 {
+            return run;
+        }
+        for piece in pieces.iter().take(most).take_while(|piece| {
+            let follows = piece.offset == end;
+            end = piece.offset.saturating_add(piece.segment.length);
+            follows
+        }) {
+            run.count += 1;
+            run.bytes += piece.segment.length;
+        }
+        run
     }
-    for piece in pieces.iter().take(most).take_while(|piece| {
-        let follows = piece.offset == end;
-        end = piece.offset.saturating_add(piece.segment.length);
-        follows
-    }) {
-        run.count += 1;
-        run.bytes += piece.segment.length;
-    }
-    run
 }

@@ -1,19 +1,30 @@
-//! The state of one transfer, and where transfers are kept.
+//! The state of one transfer.
 
-use super::Tag;
 use super::ends::{Failure, Phase};
-use crate::wire::{Placed, Segment};
-use std::collections::VecDeque;
+use super::extents::Extent;
+use super::link::{Link, Out};
+use super::{Action, Tag};
+use crate::wire::{Body, MESSAGE, Message, Placed, Reason};
 
 /// A transfer that is open, or has ended and still holds its lease.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Transfer {
+    pub(super) trip: Trip,
+    pub(super) role: Role,
+}
+
+/// What both ends of a transfer know of it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Trip {
     pub(super) tag: Tag,
     /// Whether it was opened here.
     pub(super) ours: bool,
+    /// Whether the peer knows of it: its SYNC was sent, or came.
+    pub(super) said: bool,
     /// Whether the application knows its end.
     pub(super) ended: bool,
-    pub(super) role: Role,
+    /// Whether its lease may go: it is to be forgotten.
+    pub(super) released: bool,
     /// What its SYNC said.
     pub(super) length: u64,
     /// When the present wait began, and when it ends.
@@ -23,7 +34,7 @@ pub(super) struct Transfer {
     pub(super) header: Vec<u8>,
     /// Writer: segments of the peer's for which local bytes may still come. Target: segments to be sent.
     pub(super) pieces: Vec<Placed>,
-    /// Writer: what is registered of the local buffer.
+    /// Writer: what is registered of the local buffer. Target: what was offered of it.
     pub(super) extents: Vec<Extent>,
     /// Counted against the bound on early segments.
     pub(super) early_bytes: usize,
@@ -58,19 +69,18 @@ pub(super) struct Writer {
     pub(super) farewell: Option<Farewell>,
 }
 
-/// How a writer that gives up takes its leave.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Farewell {
-    /// What the peer is told, if anything.
-    pub(super) nak: Option<crate::wire::Reason>,
+    /// To be said, if the peer does not know.
+    pub(super) nak: Option<Reason>,
     pub(super) failure: Failure,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Target {
-    /// The length of the local buffer, once known.
+    /// Known once the application has given a buffer.
     pub(super) length: Option<u64>,
-    /// Bytes given to be offered, and those that the peer has been told of.
+    /// Bytes that the application has offered, and those that the peer has been told of.
     pub(super) given: u64,
     pub(super) told: u64,
     /// Whether the last segments were given.
@@ -92,30 +102,14 @@ impl Role {
     }
 }
 
-/// Bytes of the local buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Extent {
-    pub(super) offset: u64,
-    pub(super) length: u64,
-}
-
-/// The part of a piece that lies in the extent.
-pub(super) fn within(piece: Placed, extent: Extent) -> Option<Placed> {
-    let Placed { offset, segment } = piece;
-    let start = offset.max(extent.offset);
-    let end = (offset + segment.length).min(extent.offset + extent.length);
-    let length = end.checked_sub(start).filter(|&length| length > 0)?;
-    let segment = Segment { address: segment.address + (start - offset), length, key: segment.key };
-    Some(Placed { offset: start, segment })
-}
-
-impl Transfer {
-    pub(super) fn new(tag: Tag, ours: bool, role: Role, length: u64, since: u64, deadline: u64) -> Self {
+impl Trip {
+    pub(super) fn new(tag: Tag, ours: bool, length: u64, since: u64, deadline: u64) -> Self {
         Self {
             tag,
             ours,
+            said: !ours,
             ended: false,
-            role,
+            released: false,
             length,
             since,
             deadline,
@@ -126,133 +120,119 @@ impl Transfer {
         }
     }
 
-    pub(super) fn as_writer(&mut self) -> Option<&mut Writer> {
-        match &mut self.role {
-            Role::Writer(writer) => Some(writer),
-            Role::Target(_) => None,
+    /// Uses the allocations of one that is gone.
+    pub(super) fn take_lists(&mut self, gone: &mut Self) {
+        std::mem::swap(&mut self.header, &mut gone.header);
+        std::mem::swap(&mut self.pieces, &mut gone.pieces);
+        std::mem::swap(&mut self.extents, &mut gone.extents);
+    }
+
+    /// Keeps the allocations of so many of each for the next.
+    pub(super) fn empty_lists(&mut self, kept: usize) {
+        self.header.clear();
+        self.pieces.clear();
+        self.extents.clear();
+        self.pieces.shrink_to(kept);
+        self.extents.shrink_to(kept);
+    }
+
+    /// A new wait begins.
+    pub(super) fn wait(&mut self, link: &mut Link, now: u64, time: u64) {
+        (self.since, self.deadline) = (now, link.deadline(now, time));
+    }
+
+    /// Tells the application, once.
+    pub(super) fn end(&mut self, link: &mut Link, result: Result<u64, Failure>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        match result {
+            Ok(_) => link.counters.completed += 1,
+            Err(_) => link.counters.failed += 1,
+        }
+        link.actions.push_back(Action::Ended { tag: self.tag, result });
+    }
+
+    /// The lease may go, once.
+    pub(super) fn release(&mut self, link: &mut Link) {
+        if !std::mem::replace(&mut self.released, true) {
+            link.early_bytes -= std::mem::take(&mut self.early_bytes);
+            link.actions.push_back(Action::Release { tag: self.tag });
         }
     }
 
-    pub(super) fn as_target(&mut self) -> Option<&mut Target> {
+    pub(super) fn finish(&mut self, link: &mut Link, result: Result<u64, Failure>) {
+        self.end(link, result);
+        self.release(link);
+    }
+}
+
+impl Transfer {
+    /// It cannot go on here.
+    pub(super) fn give_up(&mut self, link: &mut Link, now: u64, reason: Reason, failure: Failure) {
         match &mut self.role {
-            Role::Target(target) => Some(target),
-            Role::Writer(_) => None,
+            Role::Writer(writer) => writer.give_up(&mut self.trip, link, Some(reason), failure),
+            Role::Target(target) => target.give_up(&mut self.trip, link, now, reason, failure),
+        }
+    }
+
+    /// The peer says something that makes no sense.
+    pub(super) fn malformed(&mut self, link: &mut Link, now: u64) {
+        self.give_up(link, now, Reason::Malformed, Failure::Here(Reason::Malformed));
+        link.count_stranger();
+    }
+
+    /// Whether its SYNC, or its STCRW, still is to be said.
+    pub(super) fn has_to_say(&self, out: Out) -> bool {
+        match (out, self.role) {
+            _ if self.trip.ended => false,
+            (Out::Stcrw(_), Role::Target(target)) => target.cancelled.is_none() && target.queued,
+            (Out::Sync(_), _) => true,
+            _ => false,
+        }
+    }
+
+    /// Its SYNC, and as much of a target's buffer as goes along.
+    pub(super) fn encode_sync(&mut self, link: &mut Link, now: u64, credits: u16, into: &mut [u8; MESSAGE]) -> usize {
+        let Self { trip, role } = self;
+        trip.said = true;
+        let (tag, length, header) = (trip.tag.0, trip.length, &trip.header[..]);
+        match role {
+            Role::Writer(_) => {
+                let body = Body::Sync { length, read: false, header, offer: None };
+                Message { credits, tag, body }.encode(into)
+            }
+            Role::Target(target) => {
+                let with = target.with_sync(trip);
+                let offer = with.map(|run| target.offer_of(trip, run, 0));
+                let body = Body::Sync { length, read: true, header, offer };
+                let length = Message { credits, tag, body }.encode(into);
+                target.opening_sent(trip, link, now, with);
+                length
+            }
+        }
+    }
+
+    pub(super) fn expired(&mut self, link: &mut Link, now: u64) {
+        let waited = now.saturating_sub(self.trip.since);
+        let failure = Failure::TimedOut { phase: self.phase(), waited };
+        match &mut self.role {
+            Role::Writer(writer) => writer.expired(&mut self.trip, link, failure),
+            Role::Target(target) => target.expired(&mut self.trip, link, now, failure),
         }
     }
 
     /// What it waits for.
-    pub(super) fn phase(&self) -> Phase {
+    fn phase(&self) -> Phase {
         match self.role {
             Role::Writer(writer) if writer.in_flight > 0 => Phase::Writes,
             Role::Writer(writer) if writer.length.is_none() => Phase::Application,
-            Role::Writer(writer) if !writer.met => Phase::Answer,
+            Role::Writer(writer) if !writer.met && self.trip.ours => Phase::Answer,
             Role::Writer(_) => Phase::Pieces,
             Role::Target(target) if target.cancelled.is_some() => Phase::Cancelling,
             Role::Target(target) if !target.sent && target.given == 0 => Phase::Application,
             Role::Target(target) if !target.all_given => Phase::Pieces,
             Role::Target(_) => Phase::Done,
         }
-    }
-}
-
-/// Transfers by tag. Tags of a side only rise, so each side's are a sorted queue.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Slots {
-    /// Places; those of transfers that are gone keep their allocations for the next.
-    places: Vec<Transfer>,
-    free: Vec<u32>,
-    /// By parity of the tag: tag and place.
-    order: [VecDeque<(u64, u32)>; 2],
-}
-
-impl Slots {
-    fn find(&self, tag: Tag) -> Option<(usize, usize, usize)> {
-        let parity = (tag.0 & 1) as usize;
-        let at = self.order[parity].binary_search_by_key(&tag.0, |&(tag, _)| tag).ok()?;
-        Some((parity, at, self.order[parity][at].1 as usize))
-    }
-
-    /// The tag is above all of its parity.
-    pub(super) fn insert(&mut self, transfer: Transfer, header: &[u8]) {
-        let tag = transfer.tag;
-        let place = match self.free.pop() {
-            Some(place) => {
-                let old = &mut self.places[place as usize];
-                let (header, pieces, extents) = (
-                    std::mem::take(&mut old.header),
-                    std::mem::take(&mut old.pieces),
-                    std::mem::take(&mut old.extents),
-                );
-                *old = Transfer { header, pieces, extents, ..transfer };
-                place
-            }
-            None => {
-                self.places.push(transfer);
-                (self.places.len() - 1) as u32
-            }
-        };
-        self.places[place as usize].header.extend_from_slice(header);
-        self.order[(tag.0 & 1) as usize].push_back((tag.0, place));
-    }
-
-    pub(super) fn get(&self, tag: Tag) -> Option<&Transfer> {
-        self.find(tag).map(|(_, _, place)| &self.places[place])
-    }
-
-    pub(super) fn get_mut(&mut self, tag: Tag) -> Option<&mut Transfer> {
-        self.find(tag).map(|(_, _, place)| &mut self.places[place])
-    }
-
-    /// What it was, without its lists.
-    pub(super) fn remove(&mut self, tag: Tag) -> Option<Transfer> {
-        let (parity, at, place) = self.find(tag)?;
-        self.order[parity].remove(at);
-        self.free.push(place as u32);
-        let gone = &mut self.places[place];
-        gone.header.clear();
-        gone.pieces.clear();
-        gone.extents.clear();
-        let (header, pieces, extents) =
-            (std::mem::take(&mut gone.header), std::mem::take(&mut gone.pieces), std::mem::take(&mut gone.extents));
-        let copy = gone.clone();
-        (gone.header, gone.pieces, gone.extents) = (header, pieces, extents);
-        Some(copy)
-    }
-
-    /// The open transfer whose tag ends in these bits.
-    pub(super) fn by_low_half(&self, low: u32) -> Option<Tag> {
-        let order = &self.order[(low & 1) as usize];
-        let (first, last) = (order.front()?.0, order.back()?.0);
-        if last - first > u64::from(u32::MAX) {
-            // A peer that leaps: as many to look at as may be open.
-            return order.iter().map(|&(tag, _)| Tag(tag)).find(|tag| tag.0 as u32 == low);
-        }
-        let after_first = u64::from(low.wrapping_sub(first as u32));
-        let candidate = Tag(first.checked_add(after_first)?);
-        self.find(candidate).map(|_| candidate)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Transfer> {
-        self.order.iter().flatten().map(|&(_, place)| &self.places[place as usize])
-    }
-
-    pub(super) fn tags(&self) -> Vec<Tag> {
-        self.iter().map(|transfer| transfer.tag).collect()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.order.iter().map(VecDeque::len).sum()
-    }
-
-    pub(super) fn memory(&self) -> usize {
-        let lists = |transfer: &Transfer| {
-            transfer.header.capacity()
-                + transfer.pieces.capacity() * size_of::<Placed>()
-                + transfer.extents.capacity() * size_of::<Extent>()
-        };
-        self.places.capacity() * size_of::<Transfer>()
-            + self.places.iter().map(lists).sum::<usize>()
-            + self.free.capacity() * 4
-            + self.order.iter().map(|order| order.capacity() * 16).sum::<usize>()
     }
 }

@@ -75,6 +75,7 @@ pub(super) struct World {
     /// Numbers events, so that those of one time keep their order.
     sequence: u64,
     violations: Vec<Violation>,
+    first_placed: Option<u64>,
 }
 
 struct NodeState {
@@ -164,6 +165,7 @@ impl Network {
             events: BinaryHeap::new(),
             sequence: 0,
             violations: Vec::new(),
+            first_placed: None,
         })))
     }
 
@@ -213,6 +215,11 @@ impl Network {
     /// When the next thing happens.
     pub fn next_time(&self) -> Option<u64> {
         self.world().events.peek().map(|event| event.time)
+    }
+
+    /// When the first byte of all was placed.
+    pub fn first_placed(&self) -> Option<u64> {
+        self.world().first_placed
     }
 
     /// Uses of memory that were not allowed, so far.
@@ -362,6 +369,9 @@ impl World {
                 } else {
                     self.copy(link, end, &gather, to, read)
                 };
+                if placed {
+                    self.first_placed.get_or_insert(time);
+                }
                 let latency = self.costs.latency;
                 self.schedule(time + latency, link, 1 - end, What::Arrives(Arrival::Done { id, succeeded: placed }));
                 if !placed {
