@@ -15,6 +15,7 @@ mod mrc;
 mod output;
 mod progress;
 mod replay;
+mod report;
 mod run;
 mod source;
 mod table;
