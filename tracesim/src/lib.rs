@@ -13,6 +13,7 @@
 //! The command is in `main.rs` and `cli`; nothing here prints.
 
 pub mod bound;
+pub mod calibrate;
 pub mod comparison;
 mod dispatch;
 pub mod info;

@@ -98,7 +98,7 @@ impl Compare {
         let finished = self.replay(&study, page.as_mut())?;
         if interrupt::came() {
             out = out.given_up();
-        } else if let Some(page) = paper {
+        } else if let Some(page) = page {
             let rows: Vec<(usize, Row)> = finished.iter().map(|line| (line.cell, line.row.clone())).collect();
             let file = page.file.clone();
             page.write(|infos, provenance| comparison::page(&described, &rows, infos, provenance))?;

@@ -1,7 +1,7 @@
 //! The page of `compare`: for each trace, hits and cost against capacity, what is asked for, and the figures.
 
-use super::chart::{Bars, Group, Lines, Look, Point, Scale, Series};
-use super::page::{figure, key, table};
+use super::chart::{Bars, Group, Lines, Look, Point, Scale, Series, Unit};
+use super::page::{figure, key, table, wide_figure};
 use super::{Page, bytes, grouped, milliseconds, percent, provenance::Provenance};
 use crate::comparison::{OneTrace, mean};
 use crate::info::{Distance, Info, Size};
@@ -80,10 +80,10 @@ const PAPERS: &[&str] = &["mrrc", "pindown"];
 fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
     let name = one.any.map_or("", |row| row.trace.as_str());
     let id = |plot: &str| format!("{plot}-{}", one.trace);
-    let hits = lines(one, cast, "hit ratio", &|row| Some(row.hit_ratio), &percent, false);
+    let hits = lines(one, cast, HITS, &|row| Some(row.hit_ratio), &percent, false);
     let cost =
         lines(one, cast, "total cost, ms", &|row| Some(row.total_us / 1000.0), &|ms| milliseconds(ms * 1000.0), true);
-    let gap = lines(one, cast, "times the lower bound", &over_bound, &|times| format!("{times:.2}"), false);
+    let gap = lines(one, cast, GAP, &over_bound, &|times| format!("{times:.2}"), false);
     let bounded = gap.series.iter().any(|series| !series.points.is_empty());
     html! {
         section class="study" id=(id("trace")) {
@@ -94,12 +94,12 @@ fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
                 (figure(&id("hits"), "Hit ratio", "Requests of which every page was registered.", &hits.draw()))
                 (figure(&id("cost"), "Cost", "Registering and deregistering, all requests together.", &cost.draw()))
                 @if bounded {
-                    (figure(&id("gap"), "Above the bound", "Cost over what no cache of that capacity goes below.", &gap.draw()))
+                    (figure(&id("gap"), "Above the bound", "Cost over what no cache of that capacity goes below. Pale lines may leave the plot.", &gap.draw()))
                 }
                 @if let Some(info) = info {
                     (figure(&id("sizes"), "Request sizes", "Requests by their pages, by power of two (the paper's Fig. 9).",
                         &sizes(&info.sizes, info.requests).draw()))
-                    (figure(&id("reuse"), "Reuse distances",
+                    (wide_figure(&id("reuse"), "Reuse distances",
                         "Requests by the pages used since the same range was: an LRU cache of more serves them.",
                         &distances(&info.reuse_distances, info.requests).draw()))
                 }
@@ -197,11 +197,16 @@ fn lines(
     // The ones that stand out are drawn over the others, the first over all.
     policies.sort_by_key(|series| std::cmp::Reverse(series.key));
     series.extend(policies);
-    let values = series.iter().flat_map(|series| series.points.iter().map(|point| point.y));
-    let y = if label == GAP { Scale::around(label, values, show) } else { Scale::from_zero(label, values, show) };
-    Lines { title: format!("{label} against capacity"), x, y, series }
+    // Above the bound, what stands far off would leave no room for the differences.
+    let counts = |series: &&Series| label != GAP || series.look != Look::Muted;
+    let values = series.iter().filter(counts).flat_map(|series| series.points.iter().map(|point| point.y));
+    let unit = if label == HITS { Unit::Share } else { Unit::Number };
+    let y = if label == GAP { Scale::around(label, values, unit) } else { Scale::from_zero(label, values, unit) };
+    Lines { title: format!("{label} against capacity"), x, y, clipped: label == GAP, series }
 }
 
+/// The label of the plot of shares.
+const HITS: &str = "hit ratio";
 /// The label of the plot in which the bound is 1 and the lines have no place.
 const GAP: &str = "times the lower bound";
 
@@ -224,8 +229,11 @@ fn sizes(sizes: &[Size], requests: u64) -> Bars {
 fn distances(distances: &[Distance], requests: u64) -> Bars {
     let name = |distance: &Distance| distance.up_to_pages.map_or("first use".into(), bytes);
     let counts = distances.iter().map(|distance| (name(distance), distance.requests)).collect();
-    shares("Requests by reuse distance", "within", counts, requests)
+    shares("Requests by reuse distance", WITHIN, counts, requests)
 }
+
+/// The label of the plot that is wide, as it has many bars.
+const WITHIN: &str = "used again within";
 
 /// Shares of all requests.
 fn shares(title: &str, label: &str, counts: Vec<(String, u64)>, requests: u64) -> Bars {
@@ -233,9 +241,10 @@ fn shares(title: &str, label: &str, counts: Vec<(String, u64)>, requests: u64) -
     Bars {
         title: title.into(),
         label: label.into(),
-        y: Scale::from_zero("of requests", values.iter().copied(), |share| format!("{:.0} %", 100.0 * share)),
+        y: Scale::from_zero("of requests", values.iter().copied(), Unit::Share),
         categories: counts.into_iter().map(|(name, _)| name).collect(),
         groups: vec![Group { name: "requests".into(), look: Look::Hue(0), values }],
+        wide: label == WITHIN,
         show: percent,
     }
 }

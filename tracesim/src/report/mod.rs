@@ -11,4 +11,4 @@ mod page;
 pub mod provenance;
 
 pub use number::{bytes, grouped, milliseconds, percent};
-pub use page::{Page, figure, key, table};
+pub use page::{Page, figure, key, table, wide_figure};

@@ -64,10 +64,19 @@ fn pointing(keys: usize) -> String {
     css
 }
 
+/// A plot that takes the room of two.
+pub fn wide_figure(id: &str, title: &str, note: &str, plot: &Markup) -> Markup {
+    framed(id, title, note, plot, true)
+}
+
 /// A plot with what is to be said of it.
 pub fn figure(id: &str, title: &str, note: &str, plot: &Markup) -> Markup {
+    framed(id, title, note, plot, false)
+}
+
+fn framed(id: &str, title: &str, note: &str, plot: &Markup, wide: bool) -> Markup {
     html! {
-        figure id=(id) {
+        figure id=(id) class=[wide.then_some("wide")] {
             figcaption { h3 { (title) } @if !note.is_empty() { p { (note) } } }
             div class="scroll" { (plot) }
         }

@@ -29,33 +29,38 @@ pub struct Bars {
     pub y: Scale,
     /// The bars.
     pub groups: Vec<Group>,
+    /// Whether it takes the room of two plots.
+    pub wide: bool,
     /// A value in words.
     pub show: fn(f64) -> String,
 }
 
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 58.0;
 const RIGHT: f64 = 10.0;
-const TOP: f64 = 22.0;
+const TOP: f64 = 44.0;
+/// The width of two plots and what is between them.
+const WIDE: f64 = 1270.0;
 /// Categories from which their names stand aslant.
 const CROWDED: usize = 9;
 
 impl Bars {
     /// The SVG.
     pub fn draw(&self) -> Markup {
-        let aslant = self.categories.len() > CROWDED;
+        let aslant = self.categories.len() > if self.wide { 2 * CROWDED } else { CROWDED };
         let bottom = HEIGHT - if aslant { 84.0 } else { 52.0 };
-        let right = WIDTH - RIGHT;
+        let width = if self.wide { WIDE } else { WIDTH };
+        let right = width - RIGHT;
         let slot = (right - LEFT) / self.categories.len().max(1) as f64;
         let up = |value: f64| bottom - self.y.place(value) * (bottom - TOP);
-        let wide = (slot * 0.8 / self.groups.len().max(1) as f64).min(58.0);
+        let wide = (slot * 0.84 / self.groups.len().max(1) as f64).min(60.0);
         let left_of = |category: usize, group: usize| {
             let all = wide * self.groups.len() as f64;
             LEFT + slot * (category as f64 + 0.5) - all / 2.0 + wide * group as f64
         };
-        // As many as fit: a value takes some 34 units.
-        let valued = wide >= 31.0;
+        // As many as fit: a value takes some 36 units.
+        let valued = wide >= 36.0;
         html! {
-            svg class="plot bars" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
+            svg class={ "plot bars" @if self.wide { " wide" } } viewBox={ "0 0 " (width) " " (HEIGHT) } role="img" aria-label=(self.title) {
                 @for (value, text, _) in &self.y.ticks {
                     @let y = at(up(*value));
                     path class="grid" d={ "M" (LEFT) " " (y) "H" (right) } {}
@@ -67,7 +72,7 @@ impl Bars {
                         text class="tick" text-anchor="end"
                             transform={ "translate(" (at(x + 4.0)) " " (bottom + 15.0) ") rotate(-40)" } { (name) }
                     } @else {
-                        text class="tick" x=(at(x)) y=(bottom + 18.0) text-anchor="middle" { (name) }
+                        text class="tick" x=(at(x)) y=(bottom + 19.0) text-anchor="middle" { (name) }
                     }
                 }
                 @for (number, group) in self.groups.iter().enumerate() {
@@ -89,8 +94,7 @@ impl Bars {
                 }
                 path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
                 text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.label) }
-                text class="axis-label" transform={ "translate(13 " (at((TOP + bottom) / 2.0)) ") rotate(-90)" }
-                    text-anchor="middle" { (self.y.label) }
+                text class="axis-label" x="2" y="13" { (self.y.label) }
             }
         }
     }

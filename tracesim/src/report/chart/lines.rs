@@ -38,24 +38,27 @@ pub struct Lines {
     pub x: Scale,
     /// Up.
     pub y: Scale,
+    /// Whether lines can leave the plot at its top.
+    pub clipped: bool,
     /// The lines, the last on top.
     pub series: Vec<Series>,
 }
 
-const LEFT: f64 = 62.0;
-const RIGHT: f64 = 112.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 56.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 116.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 60.0;
 /// Between the baselines of two names.
-const NAME_GAP: f64 = 14.5;
+const NAME_GAP: f64 = 15.0;
 /// Units that a letter of a tick takes, about.
-const LETTER: f64 = 6.6;
+const LETTER: f64 = 7.2;
 
 impl Lines {
     /// The SVG.
     pub fn draw(&self) -> Markup {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         let names = self.names();
+        let clip = self.clipped.then(|| format!("M0 {}H{WIDTH}V{HEIGHT}H0Z", TOP - 6.0));
         html! {
             svg class="plot lines" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
                 @for (value, text, _) in &self.y.ticks {
@@ -66,23 +69,22 @@ impl Lines {
                 @for (value, text, below) in self.readable_ticks() {
                     @let x = at(self.along(value));
                     path class="tick-mark" d={ "M" (x) " " (bottom) "v5" } {}
-                    text class="tick" x=(x) y=(bottom + 18.0) text-anchor="middle" { (text) }
+                    text class="tick" x=(x) y=(bottom + 19.0) text-anchor="middle" { (text) }
                     @if !below.is_empty() {
-                        text class="tick below" x=(x) y=(bottom + 32.0) text-anchor="middle" { (below) }
+                        text class="tick below" x=(x) y=(bottom + 34.0) text-anchor="middle" { (below) }
                     }
                 }
                 path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
                 text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
-                text class="axis-label" transform={ "translate(13 " (at((TOP + bottom) / 2.0)) ") rotate(-90)" }
-                    text-anchor="middle" { (self.y.label) }
+                text class="axis-label" x="2" y="13" { (self.y.label) }
                 @for (series, name_at) in self.series.iter().zip(names) {
-                    (self.line(series, name_at))
+                    (self.line(series, name_at, clip.as_deref()))
                 }
             }
         }
     }
 
-    fn line(&self, series: &Series, name_at: Option<f64>) -> Markup {
+    fn line(&self, series: &Series, name_at: Option<f64>, clip: Option<&str>) -> Markup {
         let (right, look) = (WIDTH - RIGHT, series.look);
         let places: Vec<(f64, f64)> = series.points.iter().map(|p| (self.along(p.x), self.up(p.y))).collect();
         let path = match places[..] {
@@ -93,7 +95,8 @@ impl Lines {
             }
         };
         html! {
-            g class={ "series k" (series.key) " " (look.class()) } data-series=(series.name) {
+            g class={ "series k" (series.key) " " (look.class()) } data-series=(series.name)
+                style=[clip.map(|clip| format!("clip-path:path('{clip}')"))] {
                 path class="line" d=(path) {}
                 // Wider than what is seen, so that it is easy to point at.
                 path class="reach" d=(path) { title { (series.name) } }
@@ -147,7 +150,7 @@ impl Lines {
             .filter_map(|(at, end)| end.map(|end| (at, end)))
             .collect();
         placed.sort_by(|a, b| a.1.total_cmp(&b.1));
-        spread(&mut placed, TOP + 2.0, HEIGHT - BOTTOM + 4.0);
+        spread(&mut placed, TOP + 2.0, HEIGHT - BOTTOM - 3.0);
         let mut names = ends;
         for (series, height) in placed {
             names[series] = Some(height);
@@ -208,8 +211,8 @@ mod tests {
     fn ticks_that_would_touch_are_left_out_and_the_last_stays() {
         let pages: Vec<u64> = (1..=64).map(|n| n * 256).collect();
         let x = Scale::capacities(&pages, None);
-        let y = Scale::from_zero("y", [1.0], |tick| tick.to_string());
-        let lines = Lines { title: String::new(), x, y, series: Vec::new() };
+        let y = Scale::from_zero("y", [1.0], crate::report::chart::Unit::Number);
+        let lines = Lines { title: String::new(), x, y, clipped: false, series: Vec::new() };
         let ticks = lines.readable_ticks();
         assert!((4..12).contains(&ticks.len()), "{ticks:?}");
         assert_eq!(ticks.last().map(|tick| tick.1), Some("64 MiB"));

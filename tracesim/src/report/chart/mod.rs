@@ -8,12 +8,12 @@ mod scale;
 pub use bars::{Bars, Group};
 pub use lines::{Lines, Point, Series};
 pub use look::{Look, swatch};
-pub use scale::Scale;
+pub use scale::{Scale, Unit};
 
 /// A plot's units; the page scales them.
-const WIDTH: f64 = 640.0;
+const WIDTH: f64 = 600.0;
 /// Its height.
-const HEIGHT: f64 = 360.0;
+const HEIGHT: f64 = 370.0;
 
 /// A coordinate, short.
 fn at(coordinate: f64) -> String {

@@ -1,6 +1,30 @@
 //! From values to places along an axis.
 
-use crate::report::number::bytes;
+use crate::report::number::{bytes, grouped};
+
+/// What the numbers along an axis are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Plain numbers.
+    Number,
+    /// Shares of one, written in percent.
+    Share,
+}
+
+impl Unit {
+    /// A tick, where the next one is so far off.
+    fn tick(self, value: f64, step: f64) -> String {
+        let (by, sign) = if self == Self::Share { (100.0, " %") } else { (1.0, "") };
+        let (value, step) = (value * by, step * by);
+        if step >= 1.0 && (1000.0..1e15).contains(&value) {
+            return grouped(value.round() as u64) + sign;
+        }
+        let decimals = if step < 1.0 { (-step.log10()).ceil().clamp(0.0, 12.0) as usize } else { 0 };
+        // No minus before a zero.
+        let value = if value.abs() < step / 2.0 { 0.0 } else { value };
+        format!("{value:.decimals$}{sign}")
+    }
+}
 
 /// An axis: its values, its ticks, and what it says.
 #[derive(Clone, PartialEq, Debug)]
@@ -16,12 +40,12 @@ pub struct Scale {
 
 impl Scale {
     /// From zero to a round number not below the largest value.
-    pub fn from_zero(label: &str, values: impl IntoIterator<Item = f64>, show: impl Fn(f64) -> String) -> Self {
-        Self::around(label, std::iter::once(0.0).chain(values), show)
+    pub fn from_zero(label: &str, values: impl IntoIterator<Item = f64>, unit: Unit) -> Self {
+        Self::around(label, std::iter::once(0.0).chain(values), unit)
     }
 
     /// From a round number to a round number around these values.
-    pub fn around(label: &str, values: impl IntoIterator<Item = f64>, show: impl Fn(f64) -> String) -> Self {
+    pub fn around(label: &str, values: impl IntoIterator<Item = f64>, unit: Unit) -> Self {
         let finite = values.into_iter().filter(|value| value.is_finite());
         let (least, most) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
         let (least, most) = match (least, most) {
@@ -36,7 +60,7 @@ impl Scale {
             label: label.to_owned(),
             range: (first * step, last * step),
             logarithmic: false,
-            ticks: ticks.map(|tick| (tick, show(tick), String::new())).collect(),
+            ticks: ticks.map(|tick| (tick, unit.tick(tick, step), String::new())).collect(),
         }
     }
 
@@ -62,12 +86,16 @@ impl Scale {
     }
 }
 
+/// Two digits, or a whole number where that is as good.
 fn share(share: f64) -> String {
-    let text = format!("{:.3}", 100.0 * share);
-    let decimals = if share >= 0.01 { 1 } else { 2 };
-    let short = format!("{:.decimals$}", 100.0 * share);
-    let short = if text.ends_with("000") { format!("{:.0}", 100.0 * share) } else { short };
-    format!("{} %", short.strip_suffix(".0").unwrap_or(&short))
+    let percent = 100.0 * share;
+    let whole = percent.round();
+    if whole > 0.0 && (percent - whole).abs() <= 0.02 * whole {
+        return format!("{whole:.0} %");
+    }
+    let decimals = if percent >= 1.0 { 1 } else { (1.0 - percent.log10().floor()).clamp(0.0, 6.0) as usize };
+    let text = format!("{percent:.decimals$}");
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// 1, 2 or 5 times a power of ten, not below.
@@ -84,12 +112,17 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_reach_around_the_values() {
-        let scale = Scale::from_zero("ms", [3.0, 87.3], |tick| tick.to_string());
+        let scale = Scale::from_zero("ms", [3.0, 87.3], Unit::Number);
         let ticks: Vec<f64> = scale.ticks.iter().map(|tick| tick.0).collect();
         assert_eq!(ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        let texts: Vec<&str> = scale.ticks.iter().map(|tick| tick.1.as_str()).collect();
+        assert_eq!(texts, ["0", "20", "40", "60", "80", "100"]);
         assert_eq!((scale.place(0.0), scale.place(100.0), scale.place(25.0)), (0.0, 1.0, 0.25));
-        let scale = Scale::around("x", [1.21, 1.74], |tick| format!("{tick:.1}"));
+        let scale = Scale::around("x", [1.21, 1.74], Unit::Number);
         assert_eq!(scale.range, (1.2, 1.8));
+        let shares: Vec<String> = Scale::from_zero("x", [0.007], Unit::Share).ticks.into_iter().map(|t| t.1).collect();
+        assert_eq!(shares, ["0.0 %", "0.2 %", "0.4 %", "0.6 %", "0.8 %"]);
+        assert_eq!([Unit::Number.tick(12_000.0, 2000.0), Unit::Number.tick(-1e-17, 0.5)], ["12,000", "0.0"]);
     }
 
     #[test]
@@ -106,7 +139,7 @@ mod tests {
         fn whatever_the_values_they_have_a_place_and_the_ticks_are_few(
             values in prop::collection::vec(prop::num::f64::NORMAL.prop_map(|v| v % 1e15), 0..20),
         ) {
-            let scale = Scale::around("any", values.iter().copied(), |tick| tick.to_string());
+            let scale = Scale::around("any", values.iter().copied(), Unit::Number);
             prop_assert!((2..=12).contains(&scale.ticks.len()), "{} ticks", scale.ticks.len());
             for value in values {
                 let place = scale.place(value);
