@@ -13,11 +13,14 @@
 //! The command is in `main.rs` and `cli`; nothing here prints.
 
 pub mod bound;
+pub mod calibrate;
+pub mod comparison;
 mod dispatch;
 pub mod info;
 mod last_use;
 mod marks;
 pub mod mrc;
+pub mod report;
 pub mod row;
 pub mod shard;
 pub mod simulate;

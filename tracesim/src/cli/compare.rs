@@ -2,13 +2,16 @@
 
 use super::choices::{Choices, Who};
 use super::compared::report;
-use super::failure::Failure;
+use super::failure::{Failure, note};
 use super::form::Form;
+use super::info::look_at;
 use super::interrupt;
 use super::output::Output;
+use super::report::{ReportFile, origin};
 use super::run::run;
 use super::source::{Source, name};
 use std::path::PathBuf;
+use tracesim::report::comparison;
 use tracesim::row::Row;
 use tracesim::shard::{self, Described, Head, Line, Shard};
 use tracesim::sizes::Capacity;
@@ -33,6 +36,9 @@ pub(crate) struct Compare {
     /// Do the K-th of N shares, for `tracesim merge` to join
     #[arg(long, value_name = "K/N", conflicts_with_all = ["json", "csv"])]
     shard: Option<Shard>,
+    /// Write a page with plots as well: one HTML file that needs no other and no network
+    #[arg(long, value_name = "FILE.html", conflicts_with = "shard")]
+    report: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
     #[command(flatten)]
@@ -45,6 +51,7 @@ const EXAMPLES: &str = "\
 Examples:
   tracesim compare requests.csv                          every policy at 1 to 50 % of the footprint
   tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv   two policies on several traces
+  tracesim compare --report page.html requests.csv       with a page of plots
   tracesim compare --csv -o results.csv requests.csv     for a spreadsheet
   tracesim compare --shard 2/8 -o 2.shard *.csv          one of eight shares (see --help)";
 
@@ -52,6 +59,7 @@ const LONG: &str = "\
 Examples:
   tracesim compare requests.csv                          every policy at 1 to 50 % of the footprint
   tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv   two policies on several traces
+  tracesim compare --report page.html requests.csv       with a page of plots
   tracesim compare --csv -o results.csv requests.csv     for a spreadsheet
 
 Beside the policies stand no cache at all, an infinite cache, and the lower bound. The policies are
@@ -84,10 +92,17 @@ impl Compare {
             rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global().map_err(Failure::work)?;
         }
         let mut out = self.form.open()?;
+        let mut page =
+            self.report.as_deref().map(|file| ReportFile::open(file, self.form.output.as_deref())).transpose()?;
         let described = self.describe(&study);
-        let finished = self.replay(&study)?;
+        let finished = self.replay(&study, page.as_mut())?;
         if interrupt::came() {
             out = out.given_up();
+        } else if let Some(page) = page {
+            let rows: Vec<(usize, Row)> = finished.iter().map(|line| (line.cell, line.row.clone())).collect();
+            let file = page.file.clone();
+            page.write(|infos, provenance| comparison::page(&described, &rows, infos, provenance))?;
+            note(&format!("report in {}", file.display()));
         }
         self.print(&mut out, described, finished)?;
         out.finish()?;
@@ -95,7 +110,7 @@ impl Compare {
     }
 
     /// The results of this share, or of all.
-    fn replay(&self, study: &Study) -> Result<Vec<Line>, Failure> {
+    fn replay(&self, study: &Study, mut page: Option<&mut ReportFile>) -> Result<Vec<Line>, Failure> {
         let cells = study.cells();
         let mut all = Vec::new();
         for (at, path) in self.traces.iter().enumerate() {
@@ -115,6 +130,9 @@ impl Compare {
                 finished.map(|finished| Line { cell, checksum: checksum.clone(), row: finished.row })
             };
             all.extend(numbers.into_iter().zip(finished).filter_map(line));
+            if let Some(page) = page.as_deref_mut().filter(|_| !interrupt::came()) {
+                page.add(at, look_at(&trace, &survey)?, |steps| origin(path, steps))?;
+            }
             if interrupt::came() {
                 break;
             }

@@ -7,8 +7,10 @@ use super::progress::Progress;
 use super::source::Source;
 use super::table::{Side, bytes, pages, percent, table};
 use std::path::PathBuf;
+use traces::Trace;
 use tracesim::info::{Distance, Info, Size};
 use tracesim::simulate::{ReplayError, Watch};
+use tracesim::survey::Survey;
 
 /// Show what a trace asks for: requests, footprint, reuse, sizes
 #[derive(clap::Args, Debug)]
@@ -39,13 +41,7 @@ impl InfoCommand {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut out = Output::open(self.output.as_deref())?;
         let (trace, survey) = self.source.load(&self.trace)?;
-        let progress = Progress::of(&trace.name, trace.processes.iter().map(|p| p.steps.len() as u64).sum());
-        let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
-        let info = Info::of(&trace, &survey, &watch).map_err(|error| match error {
-            ReplayError::Interrupted => Failure::Interrupted,
-            error => Failure::work(error),
-        })?;
-        drop(progress);
+        let info = look_at(&trace, &survey)?;
         out.write(|out| {
             if self.json {
                 serde_json::to_writer(&mut *out, &info)?;
@@ -56,6 +52,16 @@ impl InfoCommand {
         })?;
         out.finish()
     }
+}
+
+/// What the trace is like, with a bar of progress.
+pub(super) fn look_at(trace: &Trace, survey: &Survey) -> Result<Info, Failure> {
+    let progress = Progress::of(&trace.name, trace.processes.iter().map(|p| p.steps.len() as u64).sum());
+    let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
+    Info::of(trace, survey, &watch).map_err(|error| match error {
+        ReplayError::Interrupted => Failure::Interrupted,
+        error => Failure::work(error),
+    })
 }
 
 fn shown(info: &Info, first: &[traces::Event]) -> String {

@@ -1,6 +1,7 @@
 //! The command line: arguments, output, and how it ends. What it does is the library's.
 
 mod bound;
+mod calibrate;
 mod choices;
 mod compare;
 mod compared;
@@ -15,6 +16,7 @@ mod mrc;
 mod output;
 mod progress;
 mod replay;
+mod report;
 mod run;
 mod source;
 mod table;
@@ -51,6 +53,7 @@ enum What {
     Convert(convert::Convert),
     Mrc(mrc::Mrc),
     Bound(bound::Bound),
+    Calibrate(calibrate::Calibrate),
 }
 
 /// The whole program.
@@ -66,6 +69,7 @@ pub(crate) fn main() -> ExitCode {
         What::Convert(command) => command.run(),
         What::Mrc(command) => command.run(),
         What::Bound(command) => command.run(),
+        What::Calibrate(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -101,7 +101,7 @@ impl Reading {
 }
 
 /// A workload, if that is what it names and not a file.
-fn workload(path: &Path) -> Option<Result<Workload, TraceError>> {
+pub(super) fn workload(path: &Path) -> Option<Result<Workload, TraceError>> {
     let text = path.to_str()?;
     let named = |workload: &Workload| text.split_once(':').is_some_and(|(name, _)| name == workload.name());
     (Workload::all().iter().any(named) && !path.exists()).then(|| text.parse())

@@ -1,0 +1,101 @@
+//! Bars in groups, each with its value above it.
+
+use super::look::Look;
+use super::scale::Scale;
+use super::{HEIGHT, WIDTH, at};
+use maud::{Markup, html};
+
+/// Bars of one kind, one for each category.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// How it looks.
+    pub look: Look,
+    /// A value for each category.
+    pub values: Vec<f64>,
+}
+
+/// A plot of bars.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// What it is about, for those who do not see it.
+    pub title: String,
+    /// What the categories are.
+    pub label: String,
+    /// The categories.
+    pub categories: Vec<String>,
+    /// Up.
+    pub y: Scale,
+    /// The bars.
+    pub groups: Vec<Group>,
+    /// Whether it takes the room of two plots.
+    pub wide: bool,
+    /// A value in words.
+    pub show: fn(f64) -> String,
+}
+
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 10.0;
+const TOP: f64 = 44.0;
+/// The width of two plots and what is between them.
+const WIDE: f64 = 1270.0;
+/// Categories from which their names stand aslant.
+const CROWDED: usize = 9;
+
+impl Bars {
+    /// The SVG.
+    pub fn draw(&self) -> Markup {
+        let aslant = self.categories.len() > if self.wide { 2 * CROWDED } else { CROWDED };
+        let bottom = HEIGHT - if aslant { 84.0 } else { 52.0 };
+        let width = if self.wide { WIDE } else { WIDTH };
+        let right = width - RIGHT;
+        let slot = (right - LEFT) / self.categories.len().max(1) as f64;
+        let up = |value: f64| bottom - self.y.place(value) * (bottom - TOP);
+        let wide = (slot * 0.84 / self.groups.len().max(1) as f64).min(60.0);
+        let left_of = |category: usize, group: usize| {
+            let all = wide * self.groups.len() as f64;
+            LEFT + slot * (category as f64 + 0.5) - all / 2.0 + wide * group as f64
+        };
+        // As many as fit: a value takes some 36 units.
+        let valued = wide >= 36.0;
+        html! {
+            svg class={ "plot bars" @if self.wide { " wide" } } viewBox={ "0 0 " (width) " " (HEIGHT) } role="img" aria-label=(self.title) {
+                @for (value, text, _) in &self.y.ticks {
+                    @let y = at(up(*value));
+                    path class="grid" d={ "M" (LEFT) " " (y) "H" (right) } {}
+                    text class="tick" x=(LEFT - 8.0) y=(y) dy="0.32em" text-anchor="end" { (text) }
+                }
+                @for (number, name) in self.categories.iter().enumerate() {
+                    @let x = LEFT + slot * (number as f64 + 0.5);
+                    @if aslant {
+                        text class="tick" text-anchor="end"
+                            transform={ "translate(" (at(x + 4.0)) " " (bottom + 15.0) ") rotate(-40)" } { (name) }
+                    } @else {
+                        text class="tick" x=(at(x)) y=(bottom + 19.0) text-anchor="middle" { (name) }
+                    }
+                }
+                @for (number, group) in self.groups.iter().enumerate() {
+                    g class={ "series " (group.look.class()) } data-series=(group.name) {
+                        @for (category, &value) in group.values.iter().enumerate() {
+                            @let (x, y) = (left_of(category, number), up(value));
+                            @let text = (self.show)(value);
+                            rect class="bar" x=(at(x + 1.0)) y=(at(y)) width=(at((wide - 2.0).max(1.0)))
+                                height=(at((bottom - y).max(0.0))) rx="1.5" {
+                                title {
+                                    (group.name) ", " (self.categories.get(category).map_or("", String::as_str)) ": " (text)
+                                }
+                            }
+                            @if valued {
+                                text class="value" x=(at(x + wide / 2.0)) y=(at(y - 5.0)) text-anchor="middle" { (text) }
+                            }
+                        }
+                    }
+                }
+                path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
+                text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.label) }
+                text class="axis-label" x="2" y="13" { (self.y.label) }
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Lines over an axis, each named at its right end.
+
+use super::look::Look;
+use super::scale::Scale;
+use super::{HEIGHT, WIDTH, at};
+use maud::{Markup, html};
+
+/// A value with what is said of it when somebody points there.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Point {
+    /// Along.
+    pub x: f64,
+    /// Up.
+    pub y: f64,
+    /// In words.
+    pub title: String,
+}
+
+/// One line.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Series {
+    /// Its number in the section: what is pointed at in one plot stands out in the others.
+    pub key: usize,
+    /// Its name.
+    pub name: String,
+    /// How it looks.
+    pub look: Look,
+    /// Its points, from the left; a reference of one point goes right across.
+    pub points: Vec<Point>,
+}
+
+/// A plot of lines.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Lines {
+    /// What it is about, for those who do not see it.
+    pub title: String,
+    /// Along.
+    pub x: Scale,
+    /// Up.
+    pub y: Scale,
+    /// Whether lines can leave the plot at its top.
+    pub clipped: bool,
+    /// The lines, the last on top.
+    pub series: Vec<Series>,
+}
+
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 116.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 60.0;
+/// Between the baselines of two names.
+const NAME_GAP: f64 = 15.0;
+/// Units that a letter of a tick takes, about.
+const LETTER: f64 = 7.2;
+
+impl Lines {
+    /// The SVG.
+    pub fn draw(&self) -> Markup {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        let names = self.names();
+        let clip = self.clipped.then(|| format!("M0 {}H{WIDTH}V{HEIGHT}H0Z", TOP - 6.0));
+        html! {
+            svg class="plot lines" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
+                @for (value, text, _) in &self.y.ticks {
+                    @let y = at(self.up(*value));
+                    path class="grid" d={ "M" (LEFT) " " (y) "H" (right) } {}
+                    text class="tick" x=(LEFT - 8.0) y=(y) dy="0.32em" text-anchor="end" { (text) }
+                }
+                @for (value, text, below) in self.readable_ticks() {
+                    @let x = at(self.along(value));
+                    path class="tick-mark" d={ "M" (x) " " (bottom) "v5" } {}
+                    text class="tick" x=(x) y=(bottom + 19.0) text-anchor="middle" { (text) }
+                    @if !below.is_empty() {
+                        text class="tick below" x=(x) y=(bottom + 34.0) text-anchor="middle" { (below) }
+                    }
+                }
+                path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
+                text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
+                text class="axis-label" x="2" y="13" { (self.y.label) }
+                @for (series, name_at) in self.series.iter().zip(names) {
+                    (self.line(series, name_at, clip.as_deref()))
+                }
+            }
+        }
+    }
+
+    fn line(&self, series: &Series, name_at: Option<f64>, clip: Option<&str>) -> Markup {
+        let (right, look) = (WIDTH - RIGHT, series.look);
+        let places: Vec<(f64, f64)> = series.points.iter().map(|p| (self.along(p.x), self.up(p.y))).collect();
+        let path = match places[..] {
+            [(_, y)] if look.is_reference() => format!("M{LEFT} {}H{right}", at(y)),
+            _ => {
+                let corners: Vec<String> = places.iter().map(|&(x, y)| format!("{} {}", at(x), at(y))).collect();
+                if corners.is_empty() { String::new() } else { format!("M{}", corners.join("L")) }
+            }
+        };
+        html! {
+            g class={ "series k" (series.key) " " (look.class()) } data-series=(series.name)
+                style=[clip.map(|clip| format!("clip-path:path('{clip}')"))] {
+                path class="line" d=(path) {}
+                // Wider than what is seen, so that it is easy to point at.
+                path class="reach" d=(path) { title { (series.name) } }
+                @for (point, &(x, y)) in series.points.iter().zip(&places) {
+                    @if let Some(outline) = look.marker(x, y) {
+                        path class="mark" d=(outline) { title { (point.title) } }
+                    }
+                }
+                @if let (Some(name_at), Some(&(x, y))) = (name_at, places.last()) {
+                    @let x = if look.is_reference() { right } else { x };
+                    path class="leader" d={ "M" (at(x + 5.0)) " " (at(y)) "L" (right + 13.0) " " (at(name_at)) } {}
+                    text class="name" x=(right + 16.0) y=(at(name_at)) dy="0.32em" { (series.name) }
+                }
+            }
+        }
+    }
+
+    fn along(&self, x: f64) -> f64 {
+        LEFT + self.x.place(x) * (WIDTH - RIGHT - LEFT)
+    }
+
+    fn up(&self, y: f64) -> f64 {
+        let bottom = HEIGHT - BOTTOM;
+        bottom - self.y.place(y) * (bottom - TOP)
+    }
+
+    /// Ticks whose texts do not run into each other; the last one is always there.
+    fn readable_ticks(&self) -> Vec<(f64, &str, &str)> {
+        let mut kept: Vec<(f64, &str, &str)> = Vec::new();
+        let half = |text: &str, below: &str| text.chars().count().max(below.chars().count()) as f64 * LETTER / 2.0;
+        for (value, text, below) in self.x.ticks.iter().rev() {
+            let free = kept.last().is_none_or(|(before, above, under)| {
+                self.along(*before) - self.along(*value) >= half(above, under) + half(text, below) + 4.0
+            });
+            if free {
+                kept.push((*value, text, below));
+            }
+        }
+        kept.reverse();
+        kept
+    }
+
+    /// Heights of the names: beside the lines' ends, and apart from each other. Muted series show theirs only when they are
+    /// pointed at, so they need no place of their own.
+    fn names(&self) -> Vec<Option<f64>> {
+        let ends: Vec<Option<f64>> = self.series.iter().map(|s| s.points.last().map(|p| self.up(p.y))).collect();
+        let mut placed: Vec<(usize, f64)> = ends
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| self.series[*at].look != Look::Muted)
+            .filter_map(|(at, end)| end.map(|end| (at, end)))
+            .collect();
+        placed.sort_by(|a, b| a.1.total_cmp(&b.1));
+        spread(&mut placed, TOP + 2.0, HEIGHT - BOTTOM - 3.0);
+        let mut names = ends;
+        for (series, height) in placed {
+            names[series] = Some(height);
+        }
+        names
+    }
+}
+
+/// Moves sorted heights apart, as little as need be, between two limits if they fit there.
+fn spread(placed: &mut [(usize, f64)], least: f64, most: f64) {
+    // Names that touch form a block around the mean of where they want to be.
+    let mut blocks: Vec<(f64, usize)> = Vec::new();
+    for &(_, wanted) in placed.iter() {
+        blocks.push((wanted, 1));
+        while let [.., (above, n), (below, m)] = blocks[..] {
+            let reach = (n + m) as f64 / 2.0 * NAME_GAP;
+            if below - above >= reach {
+                break;
+            }
+            blocks.truncate(blocks.len() - 2);
+            let together = (n + m) as f64;
+            // The wanted middle of both, each counted by its names.
+            let middle = (above * n as f64 + below * m as f64) / together;
+            let half = together / 2.0 * NAME_GAP;
+            // Where more is wanted than there is room, the top wins.
+            blocks.push((middle.min(most - half + NAME_GAP / 2.0).max(least + half - NAME_GAP / 2.0), n + m));
+        }
+    }
+    let heights = blocks
+        .iter()
+        .flat_map(|&(middle, n)| (0..n).map(move |i| middle + (i as f64 - (n as f64 - 1.0) / 2.0) * NAME_GAP));
+    for ((_, height), new) in placed.iter_mut().zip(heights) {
+        *height = new;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_never_overlap(mut wanted in prop::collection::vec(TOP..HEIGHT - BOTTOM, 0..12)) {
+            wanted.sort_by(f64::total_cmp);
+            let mut placed: Vec<(usize, f64)> = wanted.into_iter().enumerate().collect();
+            spread(&mut placed, TOP, HEIGHT - BOTTOM);
+            for pair in placed.windows(2) {
+                prop_assert!(pair[1].1 - pair[0].1 >= NAME_GAP - 1e-6, "{placed:?}");
+            }
+            for (_, height) in &placed {
+                prop_assert!((TOP - 1.0..=HEIGHT - BOTTOM + 1.0).contains(height), "{placed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn ticks_that_would_touch_are_left_out_and_the_last_stays() {
+        let pages: Vec<u64> = (1..=64).map(|n| n * 256).collect();
+        let x = Scale::capacities(&pages, None);
+        let y = Scale::from_zero("y", [1.0], crate::report::chart::Unit::Number);
+        let lines = Lines { title: String::new(), x, y, clipped: false, series: Vec::new() };
+        let ticks = lines.readable_ticks();
+        assert!((4..12).contains(&ticks.len()), "{ticks:?}");
+        assert_eq!(ticks.last().map(|tick| tick.1), Some("64 MiB"));
+    }
+}

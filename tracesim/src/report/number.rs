@@ -1,0 +1,56 @@
+//! Numbers as people read them.
+
+/// `1,100,000`
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `12.3 %`
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// The size of so many pages in bytes: `32 MiB`.
+pub fn bytes(pages: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut size, mut at) = (pages as f64 * 4.0, 0);
+    while size >= 1024.0 && at + 1 < units.len() {
+        size /= 1024.0;
+        at += 1;
+    }
+    let decimals = if size.fract() == 0.0 || size >= 100.0 { 0 } else { 1 };
+    format!("{size:.decimals$} {}", units[at])
+}
+
+/// Microseconds as milliseconds, with three digits or all that stand before the point: `0.56`, `12.3`, `1,234`.
+pub fn milliseconds(us: f64) -> String {
+    let ms = us / 1000.0;
+    match ms {
+        _ if ms >= 100.0 => grouped(ms.round() as u64),
+        _ if ms >= 10.0 => format!("{ms:.1}"),
+        _ => format!("{ms:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_whole() {
+        assert_eq!([0, 999, 1000, 1_100_000].map(grouped), ["0", "999", "1,000", "1,100,000"]);
+        assert_eq!(
+            [1, 256, 384, 8192, 131_072, 30_000_000].map(bytes),
+            ["4 KiB", "1 MiB", "1.5 MiB", "32 MiB", "512 MiB", "114 GiB"]
+        );
+        assert_eq!([560.0, 12_340.0, 99_990.0, 1_234_500.0].map(milliseconds), ["0.56", "12.3", "100.0", "1,235"]);
+    }
+}
