@@ -63,10 +63,16 @@ unsafe impl<R: Registrar> Send for Lease<R> {}
 unsafe impl<R: Registrar> Sync for Lease<R> {}
 
 impl Hold {
+    /// By a slot, which names the region.
+    #[inline(always)]
+    pub(super) fn by(slot: &AtomicU32) -> Self {
+        Self(NonNull::from(slot))
+    }
+
     #[inline(always)]
     pub(super) fn new(id: RegionId, grip: Grip<'_>) -> Self {
         match grip {
-            Grip::Slot(slot) => Self(NonNull::from(slot)),
+            Grip::Slot(slot) => Self::by(slot),
             Grip::Counted => Self(NonNull::dangling().map_addr(|_| COUNTED | (id.raw() as usize) << TAG_BITS)),
         }
     }
