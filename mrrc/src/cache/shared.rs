@@ -28,20 +28,22 @@ use crate::shim::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// In this order: what a hit reads lies together.
+#[repr(C)]
 pub(super) struct Shared<R: Registrar> {
     // What a hit reads, and nobody writes.
     pub(super) gate: Gate,
-    pub(super) number: u64,
-    /// The same where a hit is a plain one: no latency is recorded, and the device's pages are ours. No cache's where it
-    /// is not.
+    pub(super) records: Records<R::Registration>,
+    pub(super) readers: [IndexReader; 2],
+    /// The number of the cache where a hit is a plain one: no latency is recorded, and the device's pages are ours. No
+    /// cache's where it is not.
     quick_number: u64,
-    pub(super) barrier: Barrier,
     pub(super) most_touches: u32,
+    pub(super) barrier: Barrier,
     /// Whether rights for peers were ever asked for.
     pub(super) has_remote: AtomicBool,
-    pub(super) readers: [IndexReader; 2],
-    pub(super) records: Records<R::Registration>,
     pub(super) signs: Box<[AtomicU32]>,
+    pub(super) number: u64,
     pub(super) blocks: Arc<Blocks>,
     pub(super) times: Option<Box<Times>>,
     // The rest.
