@@ -128,7 +128,13 @@ impl IndexReader {
     /// the region is a giant.
     #[inline(always)]
     pub(crate) fn candidate(&self, page: u64) -> Option<RegionId> {
-        RegionId::from_raw(self.0.read().guess(page))
+        RegionId::from_raw(self.guess(page))
+    }
+
+    /// The same as a name, which may be 0 or no region's.
+    #[inline(always)]
+    pub(crate) fn guess(&self, page: u64) -> u32 {
+        self.0.read().guess(page)
     }
 }
 

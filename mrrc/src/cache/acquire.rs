@@ -1,7 +1,6 @@
 //! The entry of every request: a hit is served here, the rest goes the locked path (`miss.rs`).
 
 use super::error::AcquireError;
-use super::hit::Grip;
 use super::lease::{Hold, Lease};
 use super::miss::{Acquiring, Begun};
 use super::shared::Shared;
@@ -56,9 +55,9 @@ impl<R: Registrar> Shared<R> {
         owned: Option<PageRange>,
     ) -> Result<Lease<R>, AcquireError> {
         if let Some(range) = PageRange::of_bytes_quickly(address as u64, length as u64)
-            && let Some((id, slot)) = self.hit_quickly(range, access.with_read())
+            && let Some(slot) = self.hit_quickly(range, access.with_read())
         {
-            return Ok(Lease::one(self, address, length, Hold::new(id, Grip::Slot(slot))));
+            return Ok(Lease::one(self, address, length, Hold::by(slot)));
         }
         let result = match owned {
             None => self.acquire_slowly(address, length, access),

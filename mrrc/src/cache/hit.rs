@@ -41,7 +41,6 @@ use super::barrier::Barrier;
 use super::records::Record;
 use crate::access::Access;
 use crate::range::PageRange;
-use crate::regions::RegionId;
 use crate::shim::sync::atomic::{AtomicU32, Ordering};
 
 /// What a lease has of one region: a slot with its name, or a place in its count.
@@ -53,18 +52,19 @@ pub(super) enum Grip<'a> {
 /// Takes hold of a region if its record is live, grants the rights and contains the range, and the gate is open.
 /// Returns the number of its pages.
 ///
-/// `gate` is asked between the announcement and the record.
+/// `gate` is asked between the announcement and the record. The name is the record's number; it may be 0, which says
+/// nothing in a slot, and whose record is never live.
 #[inline(always)]
 pub(super) fn take<T>(
     barrier: Barrier,
     slot: &AtomicU32,
     record: &Record<T>,
-    id: RegionId,
+    name: u32,
     range: PageRange,
     access: Access,
     gate: impl FnOnce() -> bool,
 ) -> Option<u64> {
-    barrier.announce(slot, id.raw());
+    barrier.announce(slot, name);
     if gate()
         && let Some(pages) = serves(record, range, access)
     {

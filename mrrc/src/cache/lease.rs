@@ -12,8 +12,9 @@ use super::shared::Shared;
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::AtomicU32;
+use crate::shim::sync::atomic::{AtomicU32, Ordering};
 use std::fmt;
+use std::num::NonZero;
 use std::ptr::NonNull;
 
 /// Memory that stays registered until this is dropped.
@@ -38,18 +39,22 @@ pub struct Lease<R: Registrar> {
     shared: NonNull<Shared<R>>,
     address: usize,
     length: usize,
-    first: Hold,
-    /// Boxed by `of`; null where there is but one. No `Option<Box>`, so that dropping the usual lease is a test and a
-    /// store, which the compiler puts in the place of the call.
-    rest: *mut Vec<Hold>,
+    /// A [`Hold`]; or, with [`SEVERAL`] in the address, a boxed list of them. One word, so that a lease is nothing but
+    /// registers, and dropping the usual one a test and a store, which the compiler puts in the place of the call.
+    held: NonNull<AtomicU32>,
 }
 
-/// One region, held.
-pub(super) struct Hold {
-    id: RegionId,
-    /// `None`: counted in the region.
-    slot: Option<NonNull<AtomicU32>>,
-}
+/// One region, held: by a slot, which names it as long as it is held. Or it is counted in the region, and this is no
+/// address but its name, with [`COUNTED`] in the bits below.
+#[repr(transparent)]
+pub(super) struct Hold(NonNull<AtomicU32>);
+
+/// Bits that are 0 in the address of a slot.
+const TAGS: usize = 0b11;
+const COUNTED: NonZero<usize> = NonZero::<usize>::MIN;
+const SEVERAL: usize = 0b10;
+const TAG_BITS: u32 = 2;
+const _: () = assert!(align_of::<AtomicU32>() > TAGS && align_of::<Vec<Hold>>() > TAGS);
 
 // SAFETY: what a lease points to is shared by all threads of the cache, and slots are atomics that whoever drops
 // the lease may empty.
@@ -58,30 +63,47 @@ unsafe impl<R: Registrar> Send for Lease<R> {}
 unsafe impl<R: Registrar> Sync for Lease<R> {}
 
 impl Hold {
+    /// By a slot, which names the region.
     #[inline(always)]
-    pub(super) fn new(id: RegionId, grip: Grip<'_>) -> Self {
-        let slot = match grip {
-            Grip::Slot(slot) => Some(NonNull::from(slot)),
-            Grip::Counted => None,
-        };
-        Self { id, slot }
+    pub(super) fn by(slot: &AtomicU32) -> Self {
+        Self(NonNull::from(slot))
     }
 
+    #[inline(always)]
+    pub(super) fn new(id: RegionId, grip: Grip<'_>) -> Self {
+        match grip {
+            Grip::Slot(slot) => Self::by(slot),
+            Grip::Counted => Self(NonNull::dangling().map_addr(|_| COUNTED | (id.raw() as usize) << TAG_BITS)),
+        }
+    }
+
+    fn is_counted(&self) -> bool {
+        self.0.addr().get() & TAGS == COUNTED.get()
+    }
+
+    /// The region. Asked while it is held.
     pub(super) fn id(&self) -> RegionId {
-        self.id
+        let name = if self.is_counted() {
+            (self.0.addr().get() >> TAG_BITS) as u32
+        } else {
+            // SAFETY: the slot's block belongs to the shared state, which lives as long as the slot names a region.
+            unsafe { self.0.as_ref() }.load(Ordering::Relaxed)
+        };
+        let Some(id) = RegionId::from_raw(name) else { unreachable!("a hold names its region until it ends") };
+        id
     }
 
     /// Ends the hold.
     ///
     /// # Safety
     /// It is called once, and nothing of the shared state is touched on this hold's account afterwards.
-    #[inline(always)]
     pub(super) unsafe fn end<R: Registrar>(&self, shared: NonNull<Shared<R>>) {
-        match self.slot {
-            // SAFETY: the slot's block belongs to the shared state, which lives as long as the slot names a region.
-            Some(slot) => hit::let_go(unsafe { slot.as_ref() }),
-            // SAFETY: as above, for the count.
-            None => hit::let_go_counted(unsafe { shared.as_ref() }.records[self.id].counted()),
+        if self.is_counted() {
+            // SAFETY: the shared state lives as long as the region is counted.
+            hit::let_go_counted(unsafe { shared.as_ref() }.records[self.id()].counted());
+        } else {
+            // SAFETY: as in `id`.
+            hit::let_go(unsafe { self.0.as_ref() });
         }
     }
 }
@@ -89,32 +111,50 @@ impl Hold {
 impl<R: Registrar> Lease<R> {
     #[inline(always)]
     pub(super) fn one(shared: &Shared<R>, address: usize, length: usize, hold: Hold) -> Self {
-        Self { shared: NonNull::from(shared), address, length, first: hold, rest: std::ptr::null_mut() }
+        Self { shared: NonNull::from(shared), address, length, held: hold.0 }
     }
 
     /// The holds are in the order of their addresses.
-    pub(super) fn of(shared: &Shared<R>, address: usize, length: usize, first: Hold, rest: Vec<Hold>) -> Self {
-        let rest = Box::into_raw(Box::new(rest));
-        Self { shared: NonNull::from(shared), address, length, first, rest }
+    pub(super) fn of(shared: &Shared<R>, address: usize, length: usize, holds: Vec<Hold>) -> Self {
+        let several = NonNull::from(Box::leak(Box::new(holds))).cast::<AtomicU32>();
+        Self { shared: NonNull::from(shared), address, length, held: several.map_addr(|address| address | SEVERAL) }
     }
 
-    fn rest(&self) -> &[Hold] {
+    /// Boxed by `of`; null where there is but one hold.
+    #[inline]
+    fn several(held: NonNull<AtomicU32>) -> *mut Vec<Hold> {
+        if held.addr().get() & TAGS == SEVERAL {
+            held.as_ptr().map_addr(|address| address & !TAGS).cast()
+        } else {
+            std::ptr::null_mut()
+        }
+    }
+
+    fn holds(&self) -> &[Hold] {
         // SAFETY: null, or boxed by `of` and not freed before the lease is dropped.
-        unsafe { self.rest.as_ref() }.map_or(&[], Vec::as_slice)
+        match unsafe { Self::several(self.held).as_ref() } {
+            Some(several) => several,
+            // SAFETY: a hold is that pointer and nothing else, and this is one.
+            None => std::slice::from_ref(unsafe { &*(&raw const self.held).cast::<Hold>() }),
+        }
     }
 
-    /// Ends the holds of a lease of several parts but for the first. Takes what it needs and not the lease, which can
-    /// stay in registers then.
+    /// Ends the holds of a lease that has not just a slot. Takes what it needs and not the lease, which can stay in
+    /// registers then.
     ///
     /// # Safety
-    /// `rest` was boxed by `of`, and this is called once, by `drop`.
+    /// It is called once, by `drop`.
     #[cold]
     #[inline(never)]
-    unsafe fn end_rest(shared: NonNull<Shared<R>>, rest: *mut Vec<Hold>) {
-        // SAFETY: by the contract.
-        let rest = unsafe { Box::from_raw(rest) };
-        for hold in rest.iter() {
-            // SAFETY: only `drop` ends a lease's holds, and the first one keeps the shared state alive until its turn.
+    unsafe fn end_unusual(shared: NonNull<Shared<R>>, held: NonNull<AtomicU32>) {
+        let several = Self::several(held);
+        if several.is_null() {
+            // SAFETY: only `drop` ends a lease's holds, and this is the last thing that it does.
+            return unsafe { Hold(held).end(shared) };
+        }
+        // SAFETY: it is not null, so `of` boxed it, and a lease is dropped once.
+        for hold in unsafe { Box::from_raw(several) }.iter() {
+            // SAFETY: as above; each keeps the shared state alive until its turn.
             unsafe { hold.end(shared) }
         }
     }
@@ -123,7 +163,7 @@ impl<R: Registrar> Lease<R> {
     pub(super) fn lies_within(&self, range: PageRange) -> bool {
         // SAFETY: the slots of this lease keep the shared state alive.
         let shared = unsafe { self.shared.as_ref() };
-        std::iter::once(&self.first).chain(self.rest()).all(|hold| range.contains(shared.records[hold.id].range()))
+        self.holds().iter().all(|hold| range.contains(shared.records[hold.id()].range()))
     }
 
     /// Where the memory is.
@@ -143,26 +183,28 @@ impl<R: Registrar> Lease<R> {
     pub fn segments(&self) -> Segments<'_, R> {
         // SAFETY: the slots of this lease keep the shared state alive.
         let shared = unsafe { self.shared.as_ref() };
-        let (first, rest) = if shared.gate.is_forked() { (None, &[][..]) } else { (Some(&self.first), self.rest()) };
-        Segments { shared, first, rest: rest.iter(), address: self.address, last: self.address + (self.length - 1) }
+        let holds = if shared.gate.is_forked() { &[] } else { self.holds() };
+        Segments::over(shared, holds, self.address, self.length)
     }
 }
 
 impl<R: Registrar> Drop for Lease<R> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.rest.is_null() {
-            // SAFETY: it is not null, so `of` boxed it, and a lease is dropped once.
-            unsafe { Self::end_rest(self.shared, self.rest) }
+        if self.held.addr().get() & TAGS == 0 {
+            // SAFETY: it is a slot, and its block belongs to the shared state, which lives as long as the slot names a
+            // region. Nobody else ends it, and this is the last thing that a lease does.
+            hit::let_go(unsafe { self.held.as_ref() });
+        } else {
+            // SAFETY: a lease is dropped once.
+            unsafe { Self::end_unusual(self.shared, self.held) }
         }
-        // SAFETY: nobody else ends it, and this is the last thing that a lease does.
-        unsafe { self.first.end(self.shared) }
     }
 }
 
 impl<R: Registrar> fmt::Debug for Lease<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = 1 + self.rest().len();
+        let parts = self.holds().len();
         write!(f, "Lease({:#x}, {} bytes, {parts} parts)", self.address, self.length)
     }
 }
@@ -217,8 +259,7 @@ impl<T> fmt::Debug for Segment<'_, T> {
 /// See [`Lease::segments`].
 pub struct Segments<'lease, R: Registrar> {
     shared: &'lease Shared<R>,
-    first: Option<&'lease Hold>,
-    rest: std::slice::Iter<'lease, Hold>,
+    holds: std::slice::Iter<'lease, Hold>,
     /// What was not given yet: its first byte and its last one, for the end of the address space has no number.
     address: usize,
     last: usize,
@@ -226,7 +267,7 @@ pub struct Segments<'lease, R: Registrar> {
 
 impl<'lease, R: Registrar> Segments<'lease, R> {
     pub(super) fn over(shared: &'lease Shared<R>, holds: &'lease [Hold], address: usize, length: usize) -> Self {
-        Self { shared, first: None, rest: holds.iter(), address, last: address + (length - 1) }
+        Self { shared, holds: holds.iter(), address, last: address + (length - 1) }
     }
 }
 
@@ -235,8 +276,8 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let hold = self.first.take().or_else(|| self.rest.next())?;
-            let record = &self.shared.records[hold.id];
+            let hold = self.holds.next()?;
+            let record = &self.shared.records[hold.id()];
             // SAFETY: the region is held for as long as the lease is borrowed.
             let registration = unsafe { record.registration() };
             let segment = Segment::next(record.range(), registration, &mut self.address, self.last);
@@ -247,6 +288,6 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(usize::from(self.first.is_some()) + self.rest.len()))
+        (0, Some(self.holds.len()))
     }
 }

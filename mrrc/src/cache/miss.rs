@@ -427,9 +427,7 @@ fn stand<R: Registrar>(
 fn lease<R: Registrar>(shared: &Shared<R>, address: usize, length: usize, mut holds: SmallVec<[Hold; 2]>) -> Lease<R> {
     if holds.len() > 1 {
         holds.sort_by_key(|hold| shared.records[hold.id()].range());
-        let rest = holds.drain(1..).collect();
-        let Some(first) = holds.pop() else { unreachable!("there was more than one") };
-        return Lease::of(shared, address, length, first, rest);
+        return Lease::of(shared, address, length, holds.into_vec());
     }
     let Some(first) = holds.pop() else { unreachable!("a range of pages takes a region at least") };
     Lease::one(shared, address, length, first)

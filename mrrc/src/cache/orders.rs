@@ -106,7 +106,7 @@ impl Field {
         let (barrier, record) = (Barrier::Fence, self.record());
         let asked = PageRange::new(start, 1).unwrap();
         let slot = self.block().free_slot().unwrap();
-        let taken = hit::take(barrier, slot, record, id(), asked, Access::LOCAL, gate);
+        let taken = hit::take(barrier, slot, record, id().raw(), asked, Access::LOCAL, gate);
         if taken.is_some() {
             self.look(start);
             hit::let_go(slot);
@@ -355,7 +355,7 @@ fn a_slot_that_another_thread_emptied_is_free_and_its_hold_over() {
         let mut owner = Owner::of(&field);
         // The main thread takes the lease; the other uses it and drops it.
         let slot = field.block().free_slot().unwrap();
-        hit::take(Barrier::Fence, slot, field.record(), id(), range(HERE), Access::LOCAL, || true).unwrap();
+        hit::take(Barrier::Fence, slot, field.record(), id().raw(), range(HERE), Access::LOCAL, || true).unwrap();
         let slot = std::ptr::from_ref(slot).expose_provenance();
         let thread = {
             let field = Arc::clone(&field);
@@ -389,7 +389,8 @@ fn a_slot_that_is_used_again_ends_the_holds_before_too() {
             thread::spawn(move || {
                 let slot = field.block().free_slot().unwrap();
                 let asked = range(HERE);
-                if hit::take(Barrier::Fence, slot, field.record(), id(), asked, Access::LOCAL, || true).is_none() {
+                if hit::take(Barrier::Fence, slot, field.record(), id().raw(), asked, Access::LOCAL, || true).is_none()
+                {
                     return;
                 }
                 let slot = std::ptr::from_ref(slot).expose_provenance();

@@ -161,7 +161,13 @@ impl<T> Records<T> {
 
     #[inline(always)]
     pub(super) fn get(&self, id: RegionId) -> Option<&Record<T>> {
-        self.0.get(id.raw() as usize)
+        self.named(id.raw())
+    }
+
+    /// The record of a name, which may be 0.
+    #[inline(always)]
+    pub(super) fn named(&self, name: u32) -> Option<&Record<T>> {
+        self.0.get(name as usize)
     }
 }
 

@@ -28,20 +28,22 @@ use crate::shim::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// In this order: what a hit reads lies together.
+#[repr(C)]
 pub(super) struct Shared<R: Registrar> {
     // What a hit reads, and nobody writes.
     pub(super) gate: Gate,
-    pub(super) number: u64,
-    /// The same where a hit is a plain one: no latency is recorded, and the device's pages are ours. No cache's where it
-    /// is not.
+    pub(super) records: Records<R::Registration>,
+    pub(super) readers: [IndexReader; 2],
+    /// The number of the cache where a hit is a plain one: no latency is recorded, and the device's pages are ours. No
+    /// cache's where it is not.
     quick_number: u64,
-    pub(super) barrier: Barrier,
     pub(super) most_touches: u32,
+    pub(super) barrier: Barrier,
     /// Whether rights for peers were ever asked for.
     pub(super) has_remote: AtomicBool,
-    pub(super) readers: [IndexReader; 2],
-    pub(super) records: Records<R::Registration>,
     pub(super) signs: Box<[AtomicU32]>,
+    pub(super) number: u64,
     pub(super) blocks: Arc<Blocks>,
     pub(super) times: Option<Box<Times>>,
     // The rest.
@@ -174,16 +176,17 @@ impl<R: Registrar> Shared<R> {
     /// seldom needed. [`Shared::hit`] finds the rest.
     #[inline(always)]
     #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
-    pub(super) fn hit_quickly(&self, range: PageRange, access: Access) -> Option<(RegionId, &AtomicU32)> {
+    pub(super) fn hit_quickly(&self, range: PageRange, access: Access) -> Option<&AtomicU32> {
         let block = slots::nearby(self.quick_number)?;
         // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
         let block = unsafe { &*block };
-        let id = self.readers[access.class()].candidate(range.start())?;
-        let record = self.records.get(id)?;
+        // No test whether there is a candidate: the record of none says so.
+        let name = self.readers[access.class()].guess(range.start());
+        let record = self.records.named(name)?;
         let slot = block.free_slot()?;
-        let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
-        self.note_hit(block, record, id, pages, range.pages());
-        Some((id, slot))
+        let pages = hit::take(self.barrier, slot, record, name, range, access, || self.gate.is_open())?;
+        self.note_hit(block, record, name, pages, range.pages());
+        Some(slot)
     }
 
     /// The way of a hit, with everything that can be on it.
@@ -210,8 +213,8 @@ impl<R: Registrar> Shared<R> {
         hit::serves(record, range, access)?;
         let block = self.block()?;
         let Some(slot) = block.free_slot() else { return self.hit_counted(block, id, range, access) };
-        let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
-        self.note_hit(block, record, id, pages, range.pages());
+        let pages = hit::take(self.barrier, slot, record, id.raw(), range, access, || self.gate.is_open())?;
+        self.note_hit(block, record, id.raw(), pages, range.pages());
         Some((id, Grip::Slot(slot)))
     }
 
@@ -225,15 +228,15 @@ impl<R: Registrar> Shared<R> {
     ) -> Option<(RegionId, Grip<'_>)> {
         let record = &self.records[id];
         let pages = hit::take_counted(self.barrier, record, range, access, || self.gate.is_open())?;
-        self.note_hit(block, record, id, pages, range.pages());
+        self.note_hit(block, record, id.raw(), pages, range.pages());
         Some((id, Grip::Counted))
     }
 
     #[inline(always)]
-    fn note_hit(&self, block: &Block, record: &Record<R::Registration>, id: RegionId, pages: u64, asked: u64) {
+    fn note_hit(&self, block: &Block, record: &Record<R::Registration>, name: u32, pages: u64, asked: u64) {
         block.count(pages == asked, asked);
         if record.touch(self.most_touches) {
-            let sign = &self.signs[id.index() / GROUP];
+            let sign = &self.signs[(name as usize).wrapping_sub(1) / GROUP];
             if sign.load(Ordering::Relaxed) == 0 {
                 // Release, with the acquire of who takes it away: the mark is there to be found.
                 sign.store(1, Ordering::Release);
@@ -276,12 +279,12 @@ impl<R: Registrar> Shared<R> {
         let block = self.block()?;
         let record = self.records.get(id)?;
         let slot = block.free_slot()?;
-        let pages = hit::take(self.barrier, slot, record, id, range, access, || self.gate.is_open())?;
+        let pages = hit::take(self.barrier, slot, record, id.raw(), range, access, || self.gate.is_open())?;
         if record.access().class() != access.class() {
             hit::let_go(slot);
             return None;
         }
-        self.note_hit(block, record, id, pages, range.pages());
+        self.note_hit(block, record, id.raw(), pages, range.pages());
         Some((id, Grip::Slot(slot)))
     }
 

@@ -128,25 +128,55 @@ struct Mine(Vec<(u64, Weak<Blocks>, Arc<Block>)>);
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        _ = NEAR.try_with(|near| near.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
+        _ = NEAR.try_with(Near::clear);
         for (_, _, block) in &self.0 {
             block.owned.store(false, Ordering::Release);
         }
     }
 }
 
-type Near = [Cell<(u64, *const Block)>; 4];
+/// The blocks used last, by the last bits of the number of their cache, in two arrays: an index into words is part of an
+/// instruction.
+struct Near {
+    owners: [Cell<u64>; NEAR_BLOCKS],
+    blocks: [Cell<*const Block>; NEAR_BLOCKS],
+}
+
+const NEAR_BLOCKS: usize = 4;
+
+impl Near {
+    const fn new() -> Self {
+        let blocks = [const { Cell::new(std::ptr::null()) }; NEAR_BLOCKS];
+        Self { owners: [const { Cell::new(0) }; NEAR_BLOCKS], blocks }
+    }
+
+    #[inline(always)]
+    fn get(&self, cache: u64) -> Option<*const Block> {
+        let place = cache as usize % NEAR_BLOCKS;
+        (self.owners[place].get() == cache).then(|| self.blocks[place].get())
+    }
+
+    fn set(&self, cache: u64, block: *const Block) {
+        let place = cache as usize % NEAR_BLOCKS;
+        self.owners[place].set(cache);
+        self.blocks[place].set(block);
+    }
+
+    fn clear(&self) {
+        self.owners.iter().for_each(|owner| owner.set(0));
+    }
+}
 
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
-    /// The blocks used last, by the number of their cache: no destructor, so no check on each use.
-    static NEAR: Near = const { [const { Cell::new((0, std::ptr::null())) }; 4] };
+    /// No destructor, so no check on each use.
+    static NEAR: Near = const { Near::new() };
     static MINE: RefCell<Mine> = const { RefCell::new(Mine(Vec::new())) };
 }
 
 #[cfg(any(loom, shuttle))]
 crate::shim::thread_local! {
-    static NEAR: Near = [(); 4].map(|()| Cell::new((0, std::ptr::null())));
+    static NEAR: Near = Near::new();
     static MINE: RefCell<Mine> = RefCell::new(Mine(Vec::new()));
 }
 
@@ -157,10 +187,7 @@ pub(super) const NOBODY: u64 = u64::MAX;
 /// cache is.
 #[inline(always)]
 pub(super) fn nearby(cache: u64) -> Option<*const Block> {
-    match NEAR.try_with(|near| near[cache as usize % 4].get()) {
-        Ok((owner, block)) if owner == cache => Some(block),
-        _ => None,
-    }
+    NEAR.try_with(|near| near.get(cache)).ok().flatten()
 }
 
 /// This thread's block of the cache of that number, which is neither 0 nor [`NOBODY`] and never used again; `None`
@@ -188,6 +215,6 @@ fn look_up(cache: u64, blocks: &Arc<Blocks>) -> Option<*const Block> {
             Some(pointer)
         })
         .ok()??;
-    NEAR.try_with(|near| near[cache as usize % 4].set((cache, block))).ok()?;
+    NEAR.try_with(|near| near.set(cache, block)).ok()?;
     Some(block)
 }

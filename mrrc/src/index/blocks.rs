@@ -3,10 +3,10 @@
 //! Open addressing with linear probing, at most two thirds full, and deletion by shifting back,
 //! so that there are no tombstones and a probe ends at the first vacant place. It exists beside the
 //! well-kept hash maps because a hit can afford two nanoseconds here: the key is one word, a value is
-//! never 0, and a look-up is a multiplication, a shift and usually one comparison.
+//! never 0, and a look-up is two multiplications, a shift and usually one comparison.
 //!
 //! A place is one atomic word, so that hits on other threads can look blocks up while the owner works.
-#![expect(unsafe_code, reason = "the path of a hit: a hash is shifted to the size of the table")]
+#![expect(unsafe_code, reason = "the path of a hit: a hash is scaled to the size of the table")]
 
 use super::fork::Entry;
 use super::published::Lines;
@@ -41,10 +41,8 @@ pub(super) const BLOCKS_END: u64 = 1 << 32;
 /// The table. Clones are the same table.
 #[derive(Clone)]
 pub(super) struct Blocks {
-    /// A power of two of places: 2^(32 - `shift`), always.
+    /// A power of two of places, at most 2^32.
     places: Lines<AtomicU64>,
-    /// Leaves of a hash as many bits as number the places.
-    shift: u32,
 }
 
 impl Blocks {
@@ -56,9 +54,8 @@ impl Blocks {
     pub(super) fn new(places: usize) -> Self {
         let fits = places >= Self::SMALLEST && places as u64 <= Self::LARGEST;
         assert!(places.is_power_of_two() && fits, "{places} places");
-        let shift = u32::BITS - places.trailing_zeros();
         let places: Arc<[_]> = (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect();
-        Self { places: places.into(), shift }
+        Self { places: places.into() }
     }
 
     /// The number of places.
@@ -84,7 +81,10 @@ impl Blocks {
     fn home(&self, block: u64) -> usize {
         // Fibonacci hashing: the highest bits of the product mix all bits of the block number. Numbers that follow each
         // other are spread evenly, and mostly do not meet.
-        ((block as u32).wrapping_mul(0x9e37_79b9) >> self.shift) as usize
+        let hash = (block as u32).wrapping_mul(0x9e37_79b9);
+        // The highest bits, as many as number the places: to multiply by their number takes less than a shift by a
+        // variable.
+        (u64::from(hash) * self.places.len() as u64 >> u32::BITS) as usize
     }
 
     /// The entry of a block, read from places that may be changing. A number beyond [`BLOCKS_END`] can get another
@@ -92,8 +92,8 @@ impl Blocks {
     #[inline(always)]
     pub(super) fn get(&self, block: u64) -> Entry {
         let home = self.home(block);
-        // SAFETY: `home` is a 32-bit number shifted right by `shift`, so below 2^(32 - `shift`), which is the
-        // number of places: `new` made both, and nothing changes either.
+        // SAFETY: `home` is a number below 2^32 times the number of places, divided by 2^32: below that number. It does
+        // not overflow: there are at most 2^32 places.
         let place = Place(unsafe { self.places.get_unchecked(home) }.load(Relaxed));
         if place.block() == block as u32 { place.entry() } else { self.look_further(block, home, place) }
     }
