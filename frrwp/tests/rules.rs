@@ -474,3 +474,52 @@ fn room_that_a_flood_has_taken_is_given_back() {
     assert_eq!((side.0.open_transfers(), side.0.counters().busy), (0, 0));
     assert!(side.0.memory() < 1 << 20, "{} bytes", side.0.memory());
 }
+
+#[test]
+fn a_target_s_wait_begins_anew_when_it_offers_and_when_that_is_sent() {
+    // No credit is left, so what is offered waits.
+    let mut side = Side::new(Limits::default());
+    side.say_at(0, 0, 1, sync(10, false));
+    for _ in 0..20 {
+        side.0.write(0, 10, b"").unwrap();
+    }
+    assert_eq!(side.hears().len(), 15);
+    side.actions();
+    side.0.accept(0, Tag(1), 10).unwrap();
+    side.0.offer(4 * SECOND, Tag(1), 0, &[bytes(10).segment], false).unwrap();
+    side.0.expire(5 * SECOND);
+    assert!(
+        !side.actions().iter().any(|action| matches!(action, Action::Ended { tag: Tag(1), .. })),
+        "it has answered"
+    );
+    side.say_at(6 * SECOND, 40, 99, Body::Credit);
+    let mut message = [0; MESSAGE];
+    while side.0.take_message(20 * SECOND, &mut message).is_some() {}
+    side.0.expire(49 * SECOND);
+    assert_eq!(side.hears(), [], "thirty seconds from when it was sent");
+    side.0.expire(50 * SECOND + 1_000);
+    assert_eq!(side.hears(), [(1, "CANCEL".into())]);
+}
+
+#[test]
+fn a_done_before_the_keys_were_sent_is_false_also_of_nothing() {
+    let mut side = Side::new(Limits::default());
+    side.say(1, sync(0, false));
+    side.actions();
+    side.say(1, Body::Done { bytes: 0 });
+    assert!(side.actions().contains(&Action::Disconnect { why: Disconnect::FalseDone }));
+    // And one of more than there were keys for, though the read asked for as much.
+    let mut side = Side::new(Limits::default());
+    let tag = side.0.read(0, 10, b"").unwrap();
+    side.0.offer(0, tag, 0, &[bytes(5).segment], true).unwrap();
+    side.hears();
+    side.say(tag.0, Body::Done { bytes: 8 });
+    assert!(side.actions().contains(&Action::Disconnect { why: Disconnect::FalseDone }));
+    // Fewer than were asked for are all that the writer had.
+    let mut side = Side::new(Limits::default());
+    let tag = side.0.read(0, 10, b"").unwrap();
+    side.0.offer(0, tag, 0, &[bytes(5).segment], true).unwrap();
+    side.hears();
+    side.say(tag.0, Body::Done { bytes: 5 });
+    assert_eq!(side.actions(), [Action::Ended { tag, result: Ok(5) }, Action::Release { tag }]);
+}

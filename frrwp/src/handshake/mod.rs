@@ -433,3 +433,17 @@ impl Handshake {
         self.slots.memory() + queues
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_whose_low_half_is_open_is_passed_over() {
+        let mut side = Handshake::new(Side::Accepting, Limits::default());
+        assert_eq!(side.write(0, 10, b""), Ok(Tag(2)));
+        // As after two billion more, with the first still open.
+        side.next = (1 << 32) + 2;
+        assert_eq!(side.write(0, 10, b""), Ok(Tag((1 << 32) + 4)));
+    }
+}

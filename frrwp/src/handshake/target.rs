@@ -64,8 +64,8 @@ impl Target {
             }
             bytes = bytes.saturating_add(segment.length);
         }
-        let given = self.given.checked_add(bytes).filter(|&given| given <= length);
-        let given = given.ok_or("more bytes than the buffer has")?;
+        // In the buffer, and each byte once: so there are never more than it has.
+        let given = self.given.saturating_add(bytes);
         offset.checked_add(bytes).filter(|&end| end <= length).ok_or("it ends outside the buffer")?;
         if !more && given < length {
             return Err("the last segments leave bytes of the buffer out");
