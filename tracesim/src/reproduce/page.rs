@@ -40,14 +40,14 @@ pub fn page(study: &Study, provenance: Provenance) -> Page {
             p {
                 "What Ou, He and Han report in " cite { "An efficient design for fast memory registration in RDMA" } " (2009), "
                 "beside what this code finds. No copy of either trace is public, so both are generated from what is published of "
-                "them; registrations cost " (study.found[0].cost) " for " i { "p" } " pages, as in the paper."
+                "them. Costs are the paper's: " (study.found[0].cost) " for " i { "p" } " pages."
             }
             @if !study.caution.is_empty() { p { strong { (study.caution) } } }
         },
         body: html! {
             section class="study" id="claims" {
                 h2 { "Claims" }
-                p { (summary(&study.claims)) ". What counts as holding was fixed before it was measured." }
+                p { (summary(&study.claims)) ". What counts as holding stands beside each." }
                 (claims(&study.claims))
             }
             @for found in &study.found { (workload(found)) }

@@ -87,6 +87,11 @@ impl Scale {
         Self { label: label.to_owned(), range, logarithmic: true, ticks }
     }
 
+    /// Whether zero lies within.
+    pub(super) fn crosses_zero(&self) -> bool {
+        !self.logarithmic && self.range.0 < 0.0 && self.range.1 > 0.0
+    }
+
     /// Where a value stands, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (first, last) = self.range;
