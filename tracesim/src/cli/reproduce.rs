@@ -198,7 +198,7 @@ fn measure(rounds: u32) -> Result<Machine, Failure> {
 /// The comparison on a real trace; nothing, with a line, if it is none.
 fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Failure> {
     let name = super::source::name(path);
-    let opened = traces::open(path, &ReadOptions::default()).map_err(TraceError::from);
+    let opened = traces::open(path, &ReadOptions::default());
     let trace = match opened.and_then(|reader| Trace::load(name.clone(), reader, false)) {
         Ok(trace) => trace,
         Err(error) => {
