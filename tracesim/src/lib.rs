@@ -21,6 +21,7 @@ mod last_use;
 mod marks;
 pub mod mrc;
 pub mod report;
+pub mod reproduce;
 pub mod row;
 pub mod shard;
 pub mod simulate;

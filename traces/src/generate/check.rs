@@ -67,7 +67,8 @@ impl fmt::Display for Checks {
 }
 
 impl Unit {
-    fn show(self, value: f64) -> String {
+    /// A value of it, in words.
+    pub fn show(self, value: f64) -> String {
         match self {
             Self::Count => format!("{value:.0}"),
             Self::Share => format!("{:.1} %", value * 100.0),

@@ -17,6 +17,7 @@ mod output;
 mod progress;
 mod replay;
 mod report;
+mod reproduce;
 mod run;
 mod source;
 mod table;
@@ -36,6 +37,7 @@ struct Command {
 
 const EXAMPLES: &str = "\
 Examples:
+  tracesim reproduce                                  the paper's study, and which of its claims hold
   tracesim info requests.csv                          what is in it
   tracesim compare requests.csv                       every policy at 1 to 50 % of the footprint
   tracesim replay -p mrrc -c 32MiB --json requests.csv
@@ -54,6 +56,7 @@ enum What {
     Mrc(mrc::Mrc),
     Bound(bound::Bound),
     Calibrate(calibrate::Calibrate),
+    Reproduce(reproduce::Reproduce),
 }
 
 /// The whole program.
@@ -70,6 +73,7 @@ pub(crate) fn main() -> ExitCode {
         What::Mrc(command) => command.run(),
         What::Bound(command) => command.run(),
         What::Calibrate(command) => command.run(),
+        What::Reproduce(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

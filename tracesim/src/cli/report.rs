@@ -57,9 +57,14 @@ impl ReportFile {
 
 /// Where the trace of that path came from.
 pub(super) fn origin(path: &Path, info: &Info) -> Result<Origin, Failure> {
+    origin_of(path, &info.trace, info.checksum.clone())
+}
+
+/// Where a trace of that name and checksum came from.
+pub(super) fn origin_of(path: &Path, trace: &str, steps: String) -> Result<Origin, Failure> {
     let source = match workload(path) {
         Some(Ok(workload)) => Source::of_workload(&workload),
         _ => Source::of_file(path).map_err(|error| Failure::work(format_args!("{}: read: {error}", path.display())))?,
     };
-    Ok(Origin { trace: info.trace.clone(), source, steps: info.checksum.clone() })
+    Ok(Origin { trace: trace.to_owned(), source, steps })
 }

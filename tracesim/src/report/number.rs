@@ -5,7 +5,7 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -15,7 +15,9 @@ pub fn grouped(number: u64) -> String {
 
 /// `12.3 %`
 pub fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
+    let percent = (1000.0 * share).round() / 10.0;
+    // Adding zero takes the sign from a negative one.
+    format!("{:.1} %", percent + 0.0)
 }
 
 /// The size of so many pages in bytes: `32 MiB`.
@@ -51,6 +53,7 @@ mod tests {
             [1, 256, 384, 8192, 131_072, 30_000_000].map(bytes),
             ["4 KiB", "1 MiB", "1.5 MiB", "32 MiB", "512 MiB", "114 GiB"]
         );
+        assert_eq!([0.1234, 1.0, -0.0004, -0.004].map(percent), ["12.3 %", "100.0 %", "0.0 %", "-0.4 %"]);
         assert_eq!([560.0, 12_340.0, 99_990.0, 1_234_500.0].map(milliseconds), ["0.56", "12.3", "100.0", "1,235"]);
     }
 }

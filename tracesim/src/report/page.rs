@@ -55,10 +55,10 @@ fn pointing(keys: usize) -> String {
     for key in 0..keys {
         let at = format!(".study:has(.k{key}:hover, .k{key}:focus-visible)");
         // Writing into a string does not fail.
-        let _ = write!(
+        let _ = writeln!(
             css,
             "{at} .lines .series:not(.k{key}){{opacity:.13}}{at} .series.k{key} .line{{stroke-width:3.4}}{at} \
-             .series.k{key}.muted{{--hue:var(--ink)}}{at} .series.k{key}.muted :is(.name,.leader){{visibility:visible}}\n"
+             .series.k{key}.muted{{--hue:var(--ink)}}{at} .series.k{key}.muted :is(.name,.leader){{visibility:visible}}"
         );
     }
     css

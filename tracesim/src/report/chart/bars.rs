@@ -78,10 +78,12 @@ impl Bars {
                 @for (number, group) in self.groups.iter().enumerate() {
                     g class={ "series " (group.look.class()) } data-series=(group.name) {
                         @for (category, &value) in group.values.iter().enumerate() {
-                            @let (x, y) = (left_of(category, number), up(value));
+                            // Below zero they hang.
+                            @let (x, y) = (left_of(category, number), up(value.max(0.0)));
+                            @let foot = up(value.min(0.0));
                             @let text = (self.show)(value);
                             rect class="bar" x=(at(x + 1.0)) y=(at(y)) width=(at((wide - 2.0).max(1.0)))
-                                height=(at((bottom - y).max(0.0))) rx="1.5" {
+                                height=(at((foot - y).max(0.0))) rx="1.5" {
                                 title {
                                     (group.name) ", " (self.categories.get(category).map_or("", String::as_str)) ": " (text)
                                 }
@@ -91,6 +93,9 @@ impl Bars {
                             }
                         }
                     }
+                }
+                @if self.y.crosses_zero() {
+                    path class="zero" d={ "M" (LEFT) " " (at(up(0.0))) "H" (right) } {}
                 }
                 path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
                 text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.label) }

@@ -74,6 +74,9 @@ impl Lines {
                         text class="tick below" x=(x) y=(bottom + 34.0) text-anchor="middle" { (below) }
                     }
                 }
+                @if self.y.crosses_zero() {
+                    path class="zero" d={ "M" (LEFT) " " (at(self.up(0.0))) "H" (right) } {}
+                }
                 path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
                 text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
                 text class="axis-label" x="2" y="13" { (self.y.label) }
@@ -146,12 +149,15 @@ impl Lines {
         let mut placed: Vec<(usize, f64)> = ends
             .iter()
             .enumerate()
-            .filter(|(at, _)| self.series[*at].look != Look::Muted)
+            .filter(|(at, _)| self.series[*at].look != Look::Muted && !self.series[*at].name.is_empty())
             .filter_map(|(at, end)| end.map(|end| (at, end)))
             .collect();
         placed.sort_by(|a, b| a.1.total_cmp(&b.1));
         spread(&mut placed, TOP + 2.0, HEIGHT - BOTTOM - 3.0);
         let mut names = ends;
+        for (name, series) in names.iter_mut().zip(&self.series) {
+            *name = name.filter(|_| !series.name.is_empty());
+        }
         for (series, height) in placed {
             names[series] = Some(height);
         }

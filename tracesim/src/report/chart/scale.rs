@@ -79,6 +79,19 @@ impl Scale {
         Self { label: format!("capacity{below}"), range, logarithmic: true, ticks: ticks.collect() }
     }
 
+    /// Rising values, by their logarithms.
+    pub fn powers(label: &str, values: &[f64]) -> Self {
+        let ticks = values.iter().map(|&value| (value, value.to_string(), String::new())).collect();
+        let (first, last) = (values.first().copied().unwrap_or(1.0), values.last().copied().unwrap_or(1.0));
+        let range = if first == last { (first / 2.0, last * 2.0) } else { (first, last) };
+        Self { label: label.to_owned(), range, logarithmic: true, ticks }
+    }
+
+    /// Whether zero lies within.
+    pub(super) fn crosses_zero(&self) -> bool {
+        !self.logarithmic && self.range.0 < 0.0 && self.range.1 > 0.0
+    }
+
     /// Where a value stands, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (first, last) = self.range;

@@ -1,0 +1,274 @@
+//! `reproduce`: the paper's study again.
+
+use super::calibrate::{self, Device};
+use super::failure::{Failure, note};
+use super::interrupt;
+use super::output::Output;
+use super::progress::Progress;
+use super::report::origin_of;
+use super::run::run;
+use super::source::failed;
+use super::table::{Side, table};
+use mrrc::Config;
+use mrrc::cost::Linear;
+use std::path::{Path, PathBuf};
+use traces::generate::{Checks, Generator};
+use traces::{Event, ReadOptions, Reader, Summary, Trace, TraceError};
+use tracesim::calibrate::copying::copy_us;
+use tracesim::report::provenance::{Origin, Provenance, Source};
+use tracesim::reproduce::claim::{Claim, Verdict, summary};
+use tracesim::reproduce::figures::{self, Found, Sizes};
+use tracesim::reproduce::latency;
+use tracesim::reproduce::logs::{self, Compared};
+use tracesim::reproduce::machine::{self, MESSAGES, Machine};
+use tracesim::reproduce::page::{self, Study as Shown};
+use tracesim::reproduce::workload::{Scale, Subject, subjects};
+use tracesim::row::DeregCost;
+use tracesim::shard::checksum;
+use tracesim::simulate::Recency;
+use tracesim::sizes::Capacity;
+use tracesim::study::Study;
+use tracesim::survey::Survey;
+
+/// Run the paper's study, and say which of its claims hold
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Reproduce {
+    /// A sixteenth of everything: shows in seconds that it works, not what it finds
+    #[arg(long)]
+    quick: bool,
+    /// The page to write, or the directory to write reproduce.html to
+    #[arg(short, long, value_name = "FILE.html|DIR", default_value = "reproduce.html")]
+    out: PathBuf,
+    /// Real traces, each file of the directory that is one [default: ../shared/traces, if it is there and --quick is not
+    /// given]
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
+    /// Print the claims as JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim reproduce                      the study, and reproduce.html with its plots
+  tracesim reproduce --quick --out /tmp   seconds, for a first look
+  tracesim reproduce --logs traces/       with the comparison on traces of your own
+
+Both workloads of the paper (HTTPD, Cello92) are generated from what it publishes of them; the caches
+are mrrc's own code; costs are the paper's. What counts as holding stands beside each claim. A claim
+that does not hold is no failure of the command.";
+
+/// Where real traces lie beside this repository, where they do.
+const USUAL_LOGS: &str = "../shared/traces";
+
+/// Measurements of each size, for the part that is measured.
+const ROUNDS: u32 = 1000;
+const QUICK_ROUNDS: u32 = 50;
+
+impl Reproduce {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let file = if self.out.is_dir() { self.out.join("reproduce.html") } else { self.out.clone() };
+        if file.as_os_str() == "-" {
+            return Err(Failure::usage(
+                "the page is a file, as the claims go to standard output: give --out reproduce.html",
+            ));
+        }
+        let mut out = Output::open(Some(&file))?;
+        let logs = self.logs()?;
+        let scale = if self.quick { Scale::Sixteenth } else { Scale::Whole };
+        let mut origins = Vec::new();
+        let [httpd, cello] = subjects(scale).map_err(failed)?;
+        let httpd = study(httpd, &mut origins)?;
+        let cello = study(cello, &mut origins)?;
+        let machine = measure(if self.quick { QUICK_ROUNDS } else { ROUNDS })?;
+        let mut compared = Vec::new();
+        for log in &logs {
+            compared.extend(compare(log, &mut origins)?);
+        }
+        let mut claims = figures::claims(&httpd, &cello);
+        claims.extend(machine::claims(&machine));
+        claims.extend(latency::claims());
+        let caution = if self.quick {
+            "--quick: a sixteenth of everything, the claimed sizes too. It shows that the study works; what it finds, it finds whole."
+        } else {
+            ""
+        };
+        let printed = if self.json { json(&claims)? } else { text(&claims, &compared, caution) };
+        let shown = Shown { claims, found: [httpd, cello], machine, logs: compared, caution: caution.to_owned() };
+        let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let html = page::page(&shown, Provenance::of_command(arguments, origins)).render();
+        out.write(|out| out.write_all(html.as_bytes()))?;
+        out.finish()?;
+        let mut standard = Output::open(None)?;
+        standard.write(|out| out.write_all(printed.as_bytes()))?;
+        standard.finish()?;
+        note(&format!("plots and figures in {}", file.display()));
+        Ok(())
+    }
+
+    /// The real traces, by name.
+    fn logs(&self) -> Result<Vec<PathBuf>, Failure> {
+        let usual = Path::new(USUAL_LOGS);
+        let folder = match &self.logs {
+            Some(folder) => folder,
+            None if !self.quick && usual.is_dir() => usual,
+            None => return Ok(Vec::new()),
+        };
+        let refused =
+            |error| Failure::work(format_args!("{}: read: {error}; give a directory of traces", folder.display()));
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(refused)? {
+            let path = entry.map_err(refused)?.path();
+            if path.is_file() {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+}
+
+/// A generator that ends when the command is interrupted, and stays with its owner.
+struct Watched<'a> {
+    events: &'a mut dyn Generator,
+    seen: u64,
+}
+
+impl Iterator for Watched<'_> {
+    type Item = Result<Event, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.seen += 1;
+        if self.seen.is_multiple_of(1 << 14) && interrupt::came() {
+            let error = std::io::ErrorKind::Interrupted.into();
+            return Some(Err(TraceError::Io { file: "workload".into(), doing: "generate", error }));
+        }
+        self.events.next()
+    }
+}
+
+impl Reader for Watched<'_> {
+    fn summary(&self) -> &Summary {
+        self.events.summary()
+    }
+}
+
+/// Generates a workload and replays it.
+fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> {
+    let progress = Progress::unknown(&format!("generating {}", subject.name));
+    let mut events = subject.workload.generate().map_err(failed)?;
+    let trace = Trace::load(subject.name, Watched { events: &mut *events, seen: 0 }, false).map_err(failed)?;
+    let checks: Checks = events.checks();
+    drop(progress);
+    let survey = Survey::of(&trace);
+    let base = Config { cost: Linear::PAPER, ..Config::new(1) };
+    let study = Study {
+        policies: figures::POLICIES.to_vec(),
+        capacities: subject.sizes(),
+        lines: true,
+        base,
+        dereg: DeregCost::Batch,
+        recency: Recency::Exact,
+        bound: true,
+    };
+    let finished = run(&study, &trace, &survey, &study.cells())?;
+    if interrupt::came() {
+        return Err(Failure::Interrupted);
+    }
+    let checksum = checksum(&trace);
+    let source = Source::of_workload(&subject.workload);
+    origins.push(Origin { trace: subject.name.to_owned(), source, steps: checksum.clone() });
+    let rows = finished.into_iter().flatten().map(|finished| finished.row).collect();
+    let (sizes, footprint_pages) = (Sizes::of(&trace), survey.footprint_pages);
+    Ok(Found { subject, checks, sizes, checksum, footprint_pages, rows, cost: Linear::PAPER })
+}
+
+/// What this machine takes to register and to copy. That it refuses to register is a finding.
+fn measure(rounds: u32) -> Result<Machine, Failure> {
+    let calibration = match calibrate::measure(Device::IoUring, rounds) {
+        Ok(calibration) => Ok(calibration),
+        Err(Failure::Work(why)) => Err(why),
+        Err(other) => return Err(other),
+    };
+    let us = copy_us(&MESSAGES, rounds).map_err(|error| Failure::work(format_args!("copying: {error}")))?;
+    Ok(Machine { calibration, copies: MESSAGES.into_iter().zip(us).collect() })
+}
+
+/// The comparison on a real trace; nothing, with a line, if it is none.
+fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Failure> {
+    let name = super::source::name(path);
+    let opened = traces::open(path, &ReadOptions::default());
+    let trace = match opened.and_then(|reader| Trace::load(name.clone(), reader, false)) {
+        Ok(trace) => trace,
+        Err(error) => {
+            let text = error.to_string();
+            note(&format!("{name} is left out: {}", text.lines().next().unwrap_or_default()));
+            return Ok(Vec::new());
+        }
+    };
+    let survey = Survey::of(&trace);
+    if survey.requests == 0 {
+        note(&format!("{name} is left out: no requests in it"));
+        return Ok(Vec::new());
+    }
+    let capacities: Result<Vec<Capacity>, _> = logs::CAPACITIES.iter().map(|size| size.parse()).collect();
+    let study = Study {
+        policies: logs::POLICIES.to_vec(),
+        capacities: capacities.map_err(Failure::work)?,
+        lines: true,
+        base: Config { cost: Linear::PAPER, ..Config::new(1) },
+        dereg: DeregCost::Batch,
+        recency: Recency::Exact,
+        bound: false,
+    };
+    let finished = run(&study, &trace, &survey, &study.cells())?;
+    if interrupt::came() {
+        return Err(Failure::Interrupted);
+    }
+    origins.push(origin_of(path, &name, checksum(&trace))?);
+    let rows: Vec<_> = finished.into_iter().flatten().map(|finished| finished.row).collect();
+    Ok(logs::compared(&rows, &study.base.cost))
+}
+
+fn json(claims: &[Claim]) -> Result<String, Failure> {
+    let lines: Result<Vec<String>, _> = claims.iter().map(serde_json::to_string).collect();
+    Ok(lines.map_err(Failure::work)?.join("\n") + "\n")
+}
+
+fn text(claims: &[Claim], logs: &[Compared], caution: &str) -> String {
+    let header = ["", "claim", "the paper", "holds if", "here", "verdict"];
+    let row = |claim: &Claim| {
+        let verdict = claim.verdict.text();
+        let Claim { place, claim, paper, rule, here, .. } = claim.clone();
+        vec![place, claim, paper, rule, here, verdict.to_owned()]
+    };
+    let sides = [Side::Left, Side::Left, Side::Left, Side::Left, Side::Right, Side::Left];
+    let mut text = table(&sides, &header, claims.iter().map(row));
+    text += &format!("\n{}\n", summary(claims));
+    for claim in claims.iter().filter(|claim| claim.verdict != Verdict::Holds && !claim.note.is_empty()) {
+        text += &format!("  {}, {}: {}\n", claim.place, claim.claim, claim.note);
+    }
+    if !logs.is_empty() {
+        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+        let header =
+            ["real traces", "capacity", "hits MRRC", "pin-down", "points", "cheaper: batch", "region", "than no cache"];
+        let row = |log: &Compared| {
+            vec![
+                log.trace.clone(),
+                log.capacity.to_owned(),
+                percent(log.hits[0]),
+                percent(log.hits[1]),
+                format!("{:+.1}", 100.0 * (log.hits[0] - log.hits[1])),
+                percent(log.cheaper[0]),
+                percent(log.cheaper[1]),
+                percent(log.below_no_cache[0]),
+            ]
+        };
+        text += &format!("\n{}", table(&[Side::Left, Side::Right], &header, logs.iter().map(row)));
+    }
+    if !caution.is_empty() {
+        text += &format!("\n{caution}\n");
+    }
+    text
+}

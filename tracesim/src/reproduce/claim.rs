@@ -1,0 +1,75 @@
+//! What the paper says beside what is found here.
+
+use serde::Serialize;
+
+/// A claim of the paper and what became of it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Claim {
+    /// Where the paper says it.
+    pub place: String,
+    /// What.
+    pub claim: String,
+    /// Its figure there.
+    pub paper: String,
+    /// What counts as holding.
+    pub rule: String,
+    /// The figure here.
+    pub here: String,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// What else was measured that explains the figure; empty if nothing.
+    pub note: String,
+}
+
+/// Whether a claim holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It does.
+    Holds,
+    /// It does not.
+    DoesNotHold,
+    /// There was nothing to tell by.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does not hold",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+impl Claim {
+    /// A claim whose figure was measured here.
+    pub fn measured(place: &str, claim: impl Into<String>, paper: &str, rule: &str, here: String, holds: bool) -> Self {
+        let verdict = if holds { Verdict::Holds } else { Verdict::DoesNotHold };
+        let (claim, paper, rule) = (claim.into(), paper.into(), rule.into());
+        Self { place: place.into(), claim, paper, rule, here, verdict, note: String::new() }
+    }
+
+    /// A claim that could not be tested, and why.
+    pub fn open(place: &str, claim: &str, paper: &str, why: &str) -> Self {
+        let [place, claim, paper] = [place, claim, paper].map(str::to_owned);
+        let (rule, here) = ("–".to_owned(), "–".to_owned());
+        Self { place, claim, paper, rule, here, verdict: Verdict::NotMeasured, note: why.to_owned() }
+    }
+
+    /// With what explains the figure.
+    #[must_use]
+    pub fn with_note(self, note: String) -> Self {
+        Self { note, ..self }
+    }
+}
+
+/// How many hold, do not, and were not measured, in words.
+pub fn summary(claims: &[Claim]) -> String {
+    let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count();
+    let [holds, fails, open] = [Verdict::Holds, Verdict::DoesNotHold, Verdict::NotMeasured].map(count);
+    let open = if open == 0 { String::new() } else { format!(", {open} not measured here") };
+    format!("{holds} of {} claims hold, {fails} do not{open}", claims.len())
+}
