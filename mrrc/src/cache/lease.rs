@@ -9,6 +9,7 @@
 
 use super::hit::{self, Grip};
 use super::shared::Shared;
+use crate::count::Count;
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
@@ -162,8 +163,8 @@ impl<R: Registrar> Drop for Lease<R> {
 
 impl<R: Registrar> fmt::Debug for Lease<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = 1 + self.rest().len();
-        write!(f, "Lease({:#x}, {} bytes, {parts} parts)", self.address, self.length)
+        let parts = Count(1 + self.rest().len() as u64, "parts");
+        write!(f, "Lease({:#x}, {} bytes, {parts})", self.address, self.length)
     }
 }
 
