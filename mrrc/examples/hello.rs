@@ -10,8 +10,21 @@ use mrrc::cost::Linear;
 use mrrc::invalidation::Explicit;
 use mrrc::registrar::model::Model;
 use mrrc::{Access, Cache};
+use std::error::Error;
+use std::process::ExitCode;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The errors of the crate say what to do; `{:?}`, which `main` would print, does not.
+            eprintln!("Error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     // A card whose registrations take as long as those that the paper measured.
     let card = Model::new(Linear::PAPER);
     let cache = Cache::builder(card.clone()).capacity_bytes(1 << 20).monitor(Explicit).build()?;
@@ -38,6 +51,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Whoever unmaps memory says so before. (A cache without `Explicit` notices by itself.)
     cache.invalidate(memory.as_ptr(), memory.len())?;
+    // It is found no more. Deregistered it is when the cache lacks room, or now:
+    cache.reap()?;
     println!("\n{}", cache.counters());
     Ok(())
 }

@@ -15,21 +15,42 @@ use io_uring::{IoUring, opcode, types};
 use mrrc::registrar::io_uring::IoUringBuffers;
 use mrrc::{Access, Cache};
 use std::error::Error;
-use std::io::{self, Read, pipe};
+use std::io::{self, Read, Write, pipe};
 use std::os::fd::AsRawFd;
+use std::process::ExitCode;
 
 const BYTES: usize = 4 * 4096;
 
 /// Far from where the system puts memory by itself, so that no other thread's gets into the gap.
 const PLACE: usize = 0x2000_0000_0000;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut ring = IoUring::new(8).map_err(|error| format!("setting up an io_uring: {error}"))?;
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // Who reads has seen enough (`remap | head -1`).
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // The errors of the crate say what to do; `{:?}`, which `main` would print, does not.
+            eprintln!("Error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut ring = IoUring::new(8).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            format!("setting up an io_uring: {error}: its memory counts as locked; raise the limit (ulimit -l)")
+        }
+        _ => format!("setting up an io_uring: {error}"),
+    })?;
     let table = IoUringBuffers::new(&ring, IoUringBuffers::DEFAULT_SLOTS)?;
     // One key is needed for a transfer, so a lease has to be one segment. The rest is default: as much as the process
     // may pin, and invalidation by userfaultfd.
     let cache = Cache::builder(table).max_segments(1).build()?;
-    println!("told of changes by: {}", cache.monitor());
+    writeln!(io::stdout(), "told of changes by: {}", cache.monitor())?;
 
     let memory = map()?;
     fill(memory, b'A');
@@ -45,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fill(memory, b'B');
     send(&mut ring, &cache, memory, "remapped", b'B')?;
 
-    println!("\n{}\n\n{}", cache.counters(), cache.usage());
+    writeln!(io::stdout(), "\n{}\n\n{}", cache.counters(), cache.usage())?;
     Ok(())
 }
 
@@ -90,7 +111,8 @@ fn send(
     let registered = if cache.counters().attempts > before { "registered now" } else { "was registered" };
     let all = |byte: u8| bytes.len() == BYTES && bytes.iter().all(|&sent| sent == byte);
     let verdict = if all(expected) { "as in memory" } else { "STALE: the pages of the old mapping" };
-    println!("{what}: memory holds {}, {registered}, {} came out: {verdict}", char::from(expected), shown(&bytes));
+    let (holds, out) = (char::from(expected), shown(&bytes));
+    writeln!(io::stdout(), "{what}: memory holds {holds}, {registered}, {out} came out: {verdict}")?;
     Ok(())
 }
 

@@ -127,7 +127,9 @@ impl Scheme {
 #[non_exhaustive]
 pub enum ConfigError {
     /// No page may be registered.
-    #[error("capacity is 0 pages: a cache needs room for one page at least (policy `none` caches nothing)")]
+    #[error(
+        "capacity is 0 pages (of 4096 bytes; fewer bytes are rounded down to none): a cache needs room for one page at least (policy `none` caches nothing)"
+    )]
     ZeroCapacity,
     /// A fraction outside 0 to 1.
     #[error("{name} is {value}: a fraction lies between 0 and 1")]
@@ -138,7 +140,7 @@ pub enum ConfigError {
         value: f64,
     },
     /// A limit of nothing.
-    #[error("{name} is 0: a limit of nothing; the default is in `Config::new`")]
+    #[error("{name} is 0: a limit of nothing; set 1 or more, or leave it as it is by default")]
     ZeroLimit {
         /// Which one.
         name: &'static str,

@@ -12,6 +12,7 @@ impl fmt::Display for Count {
         let noun = match plural {
             _ if number != 1 => plural,
             "batches" => "batch",
+            "tries" => "try",
             _ => plural.strip_suffix('s').unwrap_or(plural),
         };
         write!(f, "{number} {noun}")

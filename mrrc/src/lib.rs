@@ -66,6 +66,7 @@
 //! }
 //! drop(lease); // when the transfer is complete; the buffer stays registered
 //! cache.invalidate(buffer.as_ptr(), buffer.len())?; // before it is freed: `Explicit` hears nothing by itself
+//! cache.reap()?; // unpins it now, where nobody else would before the next miss
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -77,7 +78,9 @@
 //! * **Monitor**: a registration means pages, a program means addresses. By default userfaultfd tells the cache
 //!   what is unmapped, moved or discarded, for a price at each unmapping of memory that was acquired;
 //!   [`invalidation`] says what it cannot see. With [`invalidation::Explicit`] the program tells, by
-//!   [`Cache::invalidate`], before it unmaps.
+//!   [`Cache::invalidate`], before it unmaps. That keeps the region from being found; it is deregistered, and rights
+//!   that peers have to it end, when the cache gets to it or by [`Cache::reap`]. Mappings of files are registered for one
+//!   lease at a time and never cached.
 //! * **Environment**: whoever runs the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
 //!   [more](cache::Builder); they win over what the program says.
 //!

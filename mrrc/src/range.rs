@@ -184,7 +184,7 @@ impl fmt::Display for PageRange {
 #[non_exhaustive]
 pub enum RangeError {
     /// No bytes or no pages.
-    #[error("empty range at {start:#x}: a request needs at least one byte")]
+    #[error("no bytes at {start:#x}: a range of memory has one byte at least")]
     Empty {
         /// The address asked for.
         start: u64,

@@ -131,7 +131,10 @@ fn no_buffer_is_null_empty_or_wraps() {
         let ChangeError::Range(struck) = struck else { panic!("{struck}") };
         let announced = cache.changing(address as *const u8, length).unwrap_err();
         assert_eq!(announced, ChangeError::Range(struck.clone()));
-        assert!(announced.to_string().starts_with("tell of a change of memory: "), "{announced}");
+        assert!(
+            announced.to_string().starts_with("tell of a change of memory (invalidate, changing): "),
+            "{announced}"
+        );
         let [acquired, begun, warmed] = [acquired, begun, warmed].map(|error| match error {
             AcquireError::Range(why) => why,
             other => panic!("{other}"),

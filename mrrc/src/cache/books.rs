@@ -111,6 +111,8 @@ pub(crate) struct Tally {
     pub(super) barriers: u64,
     pub(super) changes: u64,
     pub(super) failed_deregs: u64,
+    /// Requests that had no room because of such failures.
+    pub(crate) not_taken_back: u64,
     pub(super) batches: u64,
     pub(crate) deregistered: Amount,
     pub(super) peak: Amount,
@@ -154,6 +156,10 @@ pub(super) struct Books<T> {
     pub(super) spare: Vec<Registered<T>>,
     /// What could not be deregistered.
     pub(super) parked: Vec<Registered<T>>,
+    /// What the registrar said when it last refused to deregister.
+    pub(super) refusal: String,
+    /// Batches being deregistered: their numbers, and by which threads.
+    pub(super) under_way: Vec<(u64, u32)>,
     /// Regions being deregistered at this moment, by whichever thread.
     pub(super) going: u64,
     /// Threads that wait for progress.
@@ -219,6 +225,8 @@ impl<T> Books<T> {
             limbo: Vec::new(),
             spare: Vec::new(),
             parked: Vec::new(),
+            refusal: String::new(),
+            under_way: Vec::new(),
             going: 0,
             waiting: 0,
             registered: Amount::default(),

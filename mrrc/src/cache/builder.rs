@@ -40,14 +40,16 @@ const PAGES: u64 = 1 << 18;
 /// | `MRRC_MAX_REGIONS` | a number ([`Builder::max_regions`]) |
 /// | `MRRC_POLICY` | `mrrc`, `sieve`, … ([`Builder::policy`]) |
 /// | `MRRC_RESORT`, `MRRC_EVICT` | fractions of the capacity ([`Config`]) |
-/// | `MRRC_COST` | `paper`, `fmr`, `io-uring` or four constants ([`Linear`]) |
+/// | `MRRC_COST` | `paper`, `fmr`, `io-uring` or four numbers of microseconds, `0.77,7.42,0.22,1.1` ([`Linear`]) |
 /// | `MRRC_MONITOR` | `userfaultfd` or `explicit` ([`Builder::monitor`]) |
-/// | `MRRC_WAIT_FOR_ROOM`, `MRRC_PATIENCE`, `MRRC_DISCARD_BAR` | times: `500us`, `20ms`, `1s` |
+/// | `MRRC_WAIT_FOR_ROOM`, `MRRC_PATIENCE` | times: `500us`, `20ms`, `1s` |
+/// | `MRRC_DISCARD_BAR` | a time that no discard of the program takes: too short a one lets old pages be served ([`Builder::discard_bar`]) |
+/// | `MRRC_HEADROOM` | a fraction of the capacity ([`Builder::headroom`]) |
 /// | `MRRC_RETRIES`, `MRRC_MAX_SEGMENTS` | numbers |
 /// | `MRRC_BACKGROUND`, `MRRC_HISTOGRAMS`, `MRRC_FENCE` | `on` or `off` |
 ///
-/// An empty variable counts as unset; other `MRRC_` variables are left to others, but a name that looks like a slip of
-/// one of these is an error. [`Builder::ignore_environment`] reads none.
+/// Case does not matter in values. An empty variable counts as unset; other `MRRC_` variables are left to others, but a
+/// name that looks like a slip of one of these (`MRRC_CAPACTIY`, `MRRC_CAP`, `MRRC_REGIONS`) is an error. [`Builder::ignore_environment`] reads none.
 ///
 /// ```
 /// use mrrc::invalidation::Explicit;
@@ -125,6 +127,20 @@ pub enum BuildError {
         /// What it may be.
         expected: String,
     },
+    /// Nothing would be cached for too short a time after a discard: see [`Builder::discard_bar`].
+    #[error(
+        "build a cache: discard_bar (MRRC_DISCARD_BAR) is {bar:?}, and monitor {monitor} needs {floor:?} at least: it \
+         hears when a discard of pages begins and not when it is done, and what is registered in between and found \
+         after the bar means the old pages"
+    )]
+    DiscardBar {
+        /// What was set.
+        bar: Duration,
+        /// The least that the monitor takes.
+        floor: Duration,
+        /// Its name.
+        monitor: &'static str,
+    },
     /// The registrar states limits that cannot be.
     #[error("build a cache: {registrar} says {what}: this is a fault of the registrar")]
     Registrar {
@@ -163,7 +179,7 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// As [`Builder::capacity_pages`], in bytes, rounded down.
+    /// As [`Builder::capacity_pages`], in bytes, rounded down: 4,096 are the least.
     pub fn capacity_bytes(self, bytes: u64) -> Self {
         self.capacity_pages(bytes / PAGE)
     }
@@ -215,7 +231,7 @@ impl<R: Registrar> Builder<R> {
     }
 
     /// The most segments that a lease may have: what the caller can gather in one transfer. Where there would be more,
-    /// regions are merged into one. Default: no limit.
+    /// regions are merged into one. Default: no limit; 0 is none, and an error.
     pub fn max_segments(mut self, segments: usize) -> Self {
         self.settings.max_segments = Some(segments);
         self
@@ -223,13 +239,21 @@ impl<R: Registrar> Builder<R> {
 
     /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like), because the system
     /// says when it begins to and not when it is done. Default: 100 ms.
+    ///
+    /// **Correctness rests on it**: a region that is registered while a discard is under way has the old pages. If the
+    /// discard takes longer than the bar (a thread that is stopped or starved in the middle of the call, a very large
+    /// range), that region can be cached, and its hits lead to pages that the program has no more. So make it longer than
+    /// any discard may take, and rather keep memory that is discarded often out of the cache's way (an allocator that
+    /// purges; an [arena](Cache::arena) is never discarded behind the cache's back), which also spares the misses under the
+    /// bar. Less than the monitor's [floor](Monitor::least_bar), 10 ms for userfaultfd, is an error.
     pub fn discard_bar(mut self, longest: Duration) -> Self {
         self.settings.bar = Some(longest);
         self
     }
 
     /// The share of the capacity that the [background](Builder::background) keeps free, by evicting ahead of need, so that
-    /// misses seldom wait for a deregistration. Default: 0, which lets the cache be full.
+    /// misses seldom wait for a deregistration. From 0 to 1; anything else is an error. Default: 0, which lets the cache be
+    /// full.
     pub fn headroom(mut self, share: f64) -> Self {
         self.settings.headroom = Some(share);
         self
@@ -271,6 +295,10 @@ impl<R: Registrar> Builder<R> {
             Some(monitor) if settings.monitor.is_none() => monitor,
             _ => named(settings.monitor)?,
         };
+        let (bar, floor) = (terms.bar, monitor.least_bar());
+        if bar < floor {
+            return Err(BuildError::DiscardBar { bar, floor, monitor: monitor.name() });
+        }
         let vouched = monitor.vouches();
         let background = settings.background.unwrap_or(vouched);
         terms.background = background;
@@ -343,6 +371,13 @@ impl<R: Registrar> Builder<R> {
         config.evict = settings.evict.unwrap_or(config.evict);
         config.cost = settings.costs.unwrap_or(config.cost);
         let core = config.build()?;
+        let headroom = settings.headroom.unwrap_or(0.0);
+        if !(0.0..=1.0).contains(&headroom) {
+            return Err(ConfigError::Fraction { name: "headroom", value: headroom }.into());
+        }
+        if settings.max_segments == Some(0) {
+            return Err(ConfigError::ZeroLimit { name: "max_segments" }.into());
+        }
 
         let terms = Terms {
             capacity: Amount { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
@@ -352,10 +387,10 @@ impl<R: Registrar> Builder<R> {
             room_wait: settings.room_wait.unwrap_or(Duration::ZERO),
             patience: settings.patience.unwrap_or(Duration::from_secs(10)),
             retries: settings.retries.unwrap_or(4),
-            max_segments: settings.max_segments.unwrap_or(usize::MAX).max(1),
+            max_segments: settings.max_segments.unwrap_or(usize::MAX),
             bar: settings.bar.unwrap_or(Duration::from_millis(100)),
             background: false,
-            headroom: config.pages_of(settings.headroom.unwrap_or(0.0).clamp(0.0, 1.0)),
+            headroom: config.pages_of(headroom),
             caches: core.scheme().keeps != Keeps::Nothing,
             vouched: false,
             // What spans several buffers serves none of them where matching is exact.
@@ -375,7 +410,10 @@ fn checked<R: Registrar>(registrar: &R) -> Result<Limits, BuildError> {
     let limits = registrar.limits();
     let wrong = |what: String| BuildError::Registrar { registrar: registrar.name(), what };
     if !limits.page_size.is_power_of_two() || limits.page_size < PAGE {
-        return Err(wrong(format!("that its page has {} bytes", limits.page_size)));
+        return Err(wrong(format!(
+            "that its page has {} bytes, which has to be a power of two, {PAGE} or more",
+            limits.page_size
+        )));
     }
     for (what, limit) in [("regions", limits.regions), ("pages", limits.pages), ("pages a region", limits.region_pages)]
     {
@@ -401,7 +439,8 @@ fn named(kind: Option<MonitorKind>) -> Result<Box<dyn Monitor>, BuildError> {
     }
 }
 
-/// Ends the background thread and the rest.
+/// Ends the background thread and the rest. The background itself may be who drops the cache, in a registrar that it calls
+/// or that it was the last to use: then it ends when that has returned, and nobody waits for it.
 pub(super) fn end<R: Registrar>(cache: &mut Cache<R>) {
     let shared = cache.shared.clone();
     if let Some(thread) = cache.background.take() {
@@ -413,7 +452,9 @@ pub(super) fn end<R: Registrar>(cache: &mut Cache<R>) {
             // Under the lock once: a background that did not see it there is waiting by now, and hears.
             drop(shared.lock_now());
             shared.work.notify_all();
-            _ = thread.join();
+            if thread.thread().id() != crate::shim::thread::current().id() {
+                _ = thread.join();
+            }
         }
     }
     leave::close(shared);

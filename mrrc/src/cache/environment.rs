@@ -76,7 +76,10 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "COST",
-        expected: Expected::Text("a cost model: paper, fmr, io-uring, or four constants"),
+        expected: Expected::Text(
+            "a cost model: paper, fmr, io-uring, or four numbers of microseconds, as 0.77,7.42,0.22,1.1: to register a \
+             page, and each call; to deregister a page, and each batch",
+        ),
         set: |text, settings| {
             settings.costs = Some(text.parse::<Linear>().ok()?);
             Some(())
@@ -113,7 +116,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "DISCARD_BAR",
-        expected: Expected::Text("a time: 0, 500us, 20ms, 1s"),
+        expected: Expected::Text("a time: 20ms, 1s"),
         set: |text, settings| {
             settings.bar = Some(time(text)?);
             Some(())
@@ -136,8 +139,16 @@ const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
+        name: "HEADROOM",
+        expected: Expected::Text("a fraction of the capacity, from 0 to 1"),
+        set: |text, settings| {
+            settings.headroom = Some(fraction(text)?);
+            Some(())
+        },
+    },
+    Variable {
         name: "BACKGROUND",
-        expected: Expected::Text("on or off"),
+        expected: Expected::Text("on, 1, true or yes; or off, 0, false or no"),
         set: |text, settings| {
             settings.background = Some(switch(text)?);
             Some(())
@@ -145,7 +156,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "HISTOGRAMS",
-        expected: Expected::Text("on or off"),
+        expected: Expected::Text("on, 1, true or yes; or off, 0, false or no"),
         set: |text, settings| {
             settings.histograms = Some(switch(text)?);
             Some(())
@@ -153,7 +164,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "FENCE",
-        expected: Expected::Text("on or off"),
+        expected: Expected::Text("on, 1, true or yes; or off, 0, false or no"),
         set: |text, settings| {
             settings.fence = Some(switch(text)?);
             Some(())
@@ -163,12 +174,12 @@ const VARIABLES: &[Variable] = &[
 
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match text[digits.len()..].to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
+    let unit = match &*text[digits.len()..].trim_start().to_ascii_lowercase() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(1 << unit)
@@ -187,9 +198,9 @@ fn switch(text: &str) -> Option<bool> {
 }
 
 fn time(text: &str) -> Option<Duration> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number = digits.parse::<u64>().ok()?;
-    match &text[digits.len()..] {
+    match text[digits.len()..].trim_start() {
         "" if number == 0 => Some(Duration::ZERO),
         "us" => Some(Duration::from_micros(number)),
         "ms" => Some(Duration::from_millis(number)),
@@ -198,17 +209,17 @@ fn time(text: &str) -> Option<Duration> {
     }
 }
 
-/// Reads the variables. The text of a value is trimmed; an empty one counts as unset.
+/// Reads the variables. The text of a value is trimmed, and its case does not matter; an empty one counts as unset.
 pub(super) fn read(
     variables: impl IntoIterator<Item = (String, String)>,
     settings: &mut Settings,
 ) -> Result<(), BuildError> {
     for (name, value) in variables {
         let Some(short) = name.strip_prefix("MRRC_") else { continue };
-        let text = value.trim();
+        let text = &*value.trim().to_ascii_lowercase();
         let Some(variable) = VARIABLES.iter().find(|variable| variable.name == short) else {
             // Not ours, or misspelt: a setting that is silently not made is worse than a program that will not start.
-            if let Some(meant) = VARIABLES.iter().find(|variable| is_near(variable.name, short)) {
+            if let Some(meant) = VARIABLES.iter().find(|variable| is_meant(variable.name, short)) {
                 let expected = format!("there is no such setting: did you mean MRRC_{}?", meant.name);
                 return Err(BuildError::Variable { name, value, expected });
             }
@@ -222,9 +233,17 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Whether one is a slip of the other: the case, or one or two letters.
-fn is_near(name: &str, typed: &str) -> bool {
-    let (a, b) = (name.as_bytes(), typed.to_ascii_uppercase().into_bytes());
+/// Whether somebody who typed this meant that: a slip of one or two letters, the case, words left out or added
+/// (`REGIONS`, `CAPACITY_BYTES`), or a beginning (`CAP`).
+fn is_meant(name: &str, typed: &str) -> bool {
+    let typed = typed.to_ascii_uppercase();
+    let within = |some: &str, all: &str| some.split('_').all(|word| all.split('_').any(|other| other == word));
+    typed.len() >= 3 && (name.starts_with(&typed) || within(&typed, name) || within(name, &typed))
+        || is_slip(name, &typed)
+}
+
+fn is_slip(name: &str, typed: &str) -> bool {
+    let (a, b) = (name.as_bytes(), typed.as_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
         let mut corner = row[0];
@@ -262,18 +281,19 @@ mod tests {
         let set = settings(&[
             ("MRRC_CAPACITY", "64M"),
             ("MRRC_MAX_REGIONS", "1000"),
-            ("MRRC_POLICY", "sieve"),
+            ("MRRC_POLICY", "Sieve"),
             ("MRRC_RESORT", "0.25"),
             ("MRRC_EVICT", "0.2"),
             ("MRRC_COST", "fmr"),
-            ("MRRC_MONITOR", "explicit"),
+            ("MRRC_MONITOR", "Explicit"),
             ("MRRC_WAIT_FOR_ROOM", "20ms"),
             ("MRRC_PATIENCE", "3s"),
-            ("MRRC_DISCARD_BAR", "0"),
+            ("MRRC_DISCARD_BAR", "1 S"),
+            ("MRRC_HEADROOM", "0.1"),
             ("MRRC_RETRIES", "2"),
             ("MRRC_MAX_SEGMENTS", "1"),
             ("MRRC_BACKGROUND", "off"),
-            ("MRRC_HISTOGRAMS", "on"),
+            ("MRRC_HISTOGRAMS", "ON"),
             ("MRRC_FENCE", "1"),
             ("PATH", "/bin"),
         ])
@@ -282,17 +302,26 @@ mod tests {
         assert_eq!((set.policy, set.resort, set.evict), (Some(PolicyKind::Sieve), Some(0.25), Some(0.2)));
         assert_eq!((set.costs, set.monitor), (Some(Linear::FMR), Some(MonitorKind::Explicit)));
         assert_eq!(set.room_wait, Some(Duration::from_millis(20)));
-        assert_eq!((set.patience, set.bar), (Some(Duration::from_secs(3)), Some(Duration::ZERO)));
+        assert_eq!((set.patience, set.bar), (Some(Duration::from_secs(3)), Some(Duration::from_secs(1))));
+        assert_eq!(set.headroom, Some(0.1));
         assert_eq!((set.retries, set.max_segments), (Some(2), Some(1)));
         assert_eq!((set.background, set.histograms, set.fence), (Some(false), Some(true), Some(true)));
     }
 
     #[test]
     fn sizes_have_units() {
-        for (text, size) in [("4096", 4096), ("4k", 4096), ("1MiB", 1 << 20), ("2GB", 2 << 30), ("1T", 1 << 40)] {
+        for (text, size) in [
+            ("4096", 4096),
+            ("4k", 4096),
+            ("1MiB", 1 << 20),
+            ("64 M", 64 << 20),
+            ("7b", 7),
+            ("2GB", 2 << 30),
+            ("1T", 1 << 40),
+        ] {
             assert_eq!(bytes(text), Some(size), "{text}");
         }
-        for text in ["", "M", "1.5G", "-1", "1X", "99999999999T", "1 M", "½"] {
+        for text in ["", "M", "1.5G", "-1", "1X", "99999999999T", "64KIIBB", "1BB", "1I", "1 0M", "½"] {
             assert_eq!(bytes(text), None, "{text}");
         }
     }
@@ -311,6 +340,7 @@ mod tests {
             ("MRRC_PATIENCE", "10"),
             ("MRRC_RETRIES", "-1"),
             ("MRRC_BACKGROUND", "maybe"),
+            ("MRRC_HEADROOM", "7"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value) && error.contains("expected"), "{error}");
@@ -330,6 +360,17 @@ mod tests {
         let error = settings(&[("MRRC_CAPACTIY", "64M")]).unwrap_err().to_string();
         assert!(error.contains("did you mean MRRC_CAPACITY"), "{error}");
         assert!(settings(&[("MRRC_policy", "mrrc")]).is_err());
+        for (typed, meant) in [
+            ("CAP", "CAPACITY"),
+            ("CAPACITY_BYTES", "CAPACITY"),
+            ("REGIONS", "MAX_REGIONS"),
+            ("SEGMENTS", "MAX_SEGMENTS"),
+            ("wait", "WAIT_FOR_ROOM"),
+            ("BAR", "DISCARD_BAR"),
+        ] {
+            let error = settings(&[(&format!("MRRC_{typed}"), "1")]).unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean MRRC_{meant}?")), "{error}");
+        }
         assert!(settings(&[("MRRC_CASES", "10"), ("MRRC_RECORD", "x"), ("MRRC_EVICT", " ")]).is_ok());
     }
 }

@@ -53,8 +53,9 @@ pub enum AcquireError {
     },
     /// What has left the cache takes the room: the registrar fails to deregister it. It was tried again for this request.
     #[error(
-        "acquire {range}: no room, because {} of {} left the cache and could not be deregistered: they are tried again with \
-         each request that lacks room, and by `reap`; if that never helps, the registrar or its device is at fault",
+        "acquire {range}: no room, because {} of {} left the cache and could not be deregistered ({registrar}: {why}): this \
+         is tried again with each request that lacks room, and by `reap`; if that never helps, the registrar or its device \
+         is at fault",
         Count(*regions, "regions"),
         Count(*pages, "pages")
     )]
@@ -65,6 +66,10 @@ pub enum AcquireError {
         pages: u64,
         /// Their number.
         regions: u64,
+        /// The registrar's name.
+        registrar: &'static str,
+        /// What it said when it last refused.
+        why: String,
     },
     /// The registrar refused. For a bad address (`EFAULT`) the message says what is wrong with the memory at the time
     /// that it is shown.
@@ -113,10 +118,17 @@ pub(super) fn hint(error: &io::Error, registrar: &str, range: PageRange, access:
     match error.raw_os_error() {
         Some(libc::EFAULT) => bad_address(registrar, range, access),
         Some(libc::ENOMEM) => {
-            ": raise RLIMIT_MEMLOCK (ulimit -l), or lower the capacity of the cache; of a huge page, all \
-                               of it counts"
+            ": the locked memory of this user is used up (RLIMIT_MEMLOCK, ulimit -l), by this cache and by all else that he \
+             has locked: other caches of this process, other rings, other processes. Raise the limit, or set capacities that \
+             fit it together (capacity_bytes, MRRC_CAPACITY). Of a huge page, all of it counts"
                 .into()
         }
+        Some(libc::ENOSPC) if registrar == "io_uring" => {
+            ": every slot of the ring's table holds a buffer, some of them of others than this cache: give the ring a table of \
+             more slots (`IoUringBuffers::new`, up to 16384), or lower `max_regions`"
+                .into()
+        }
+        Some(libc::ENOSPC) => ": the registrar's table is full: make it larger, or lower `max_regions`".into(),
         Some(libc::EPERM) => ": is the process allowed to pin memory?".into(),
         _ => String::new(),
     }
@@ -130,6 +142,13 @@ fn bad_address(registrar: &str, range: PageRange, access: Access) -> String {
         Some(Fault::Unmapped(at)) => {
             format!(": {at:#x} is not mapped: check address and length, and whether it was unmapped meanwhile")
         }
+        Some(Fault::NoAccess(at)) => {
+            format!(": {at:#x} is mapped without access (PROT_NONE): make it readable and writable first (mprotect)")
+        }
+        Some(Fault::BeyondEnd(at)) => format!(
+            ": {at:#x} is mapped, but lies beyond the end of its file, which has no pages there: make the file longer, or ask \
+             for less"
+        ),
         Some(Fault::ReadOnly(at)) if io_uring => format!(
             ": {at:#x} is mapped read-only, and io_uring pins for writing whatever the rights: copy it into writable \
              memory, or transfer it without a fixed buffer"
@@ -137,9 +156,13 @@ fn bad_address(registrar: &str, range: PageRange, access: Access) -> String {
         Some(Fault::ReadOnly(at)) if writes => {
             format!(": {at:#x} is mapped read-only: ask for {} alone, or for writable memory", Access::LOCAL_READ)
         }
+        Some(Fault::SharedFile(at)) => format!(
+            ": {at:#x} is a shared mapping of a file, whose writes the file system must know of, so its pages may not be \
+             pinned: copy it into anonymous memory (an arena, a Vec), or transfer it without a registration"
+        ),
         None => ": is all of it mapped, and writable where it will be written?".into(),
         Some(_) => {
-            ": it is mapped, but not with memory that may be pinned (a device's, a file's that must know of writes)"
+            ": it is mapped, but not with memory that may be pinned (a device's, the kernel's own): copy it into anonymous memory"
                 .into()
         }
     }
@@ -150,10 +173,10 @@ fn bad_address(registrar: &str, range: PageRange, access: Access) -> String {
 #[non_exhaustive]
 pub enum ChangeError {
     /// What changes is no range of memory.
-    #[error("tell of a change of memory: {0}")]
+    #[error("tell of a change of memory (invalidate, changing): {0}")]
     Range(#[from] RangeError),
     /// See [`Unusable`].
-    #[error("tell of a change of memory: {0}")]
+    #[error("tell of a change of memory (invalidate, changing): {0}")]
     Unusable(#[from] Unusable),
 }
 
@@ -162,7 +185,9 @@ pub enum ChangeError {
 #[non_exhaustive]
 pub enum Unusable {
     /// This is a child that was forked from the cache's process.
-    #[error("this process was forked from the one that made the cache: make a cache of its own here")]
+    #[error(
+        "the cache is of no use here: this process was forked from the one that made the cache: make a cache of its own here"
+    )]
     Forked,
     /// A registrar called the [`LocalCache`](crate::LocalCache) that was calling it.
     #[error("the registrar called the cache that was calling it: acquire before or after, not meanwhile")]
@@ -171,7 +196,9 @@ pub enum Unusable {
     #[error("the cache was dropped, and registers nothing more: keep it for as long as its arenas are used")]
     Closed,
     /// The monitor reads an event and does not come back.
-    #[error("the monitor has been dealing with a change of memory for {0:?}, which should take microseconds")]
+    #[error(
+        "the monitor has been dealing with a change of memory for {0:?}, which should take microseconds: try again; if that does not help, make a new cache"
+    )]
     Draining(Duration),
     /// A thread panicked while it changed the books.
     #[error("a thread panicked while it changed the cache's books, and what is cached is in doubt: make a new cache")]

@@ -85,6 +85,7 @@ pub enum Finding {
     /// The monitor would not hear of changes here.
     #[error("{}", match why {
         Unwatched::Unmapped => format!("{part} is not mapped, at least in part: there is nothing to register"),
+        Unwatched::File => format!("{part} is registered for one lease at a time, if the registrar takes it at all: {why}"),
         _ => format!("{part} is registered for one lease at a time, as nobody would hear of changes: {why}"),
     })]
     Unwatched {
@@ -128,8 +129,8 @@ pub enum Finding {
     },
     /// What has left could not be deregistered, and takes the room.
     #[error(
-        "it is refused unless it helps to try again: {} of {} left the cache and could not be deregistered, and take the \
-         room",
+        "it is refused unless it helps to try again: {} of {} left the cache and could not be deregistered ({why}), and take \
+         the room",
         Count(*regions, "regions"),
         Count(*pages, "pages")
     )]
@@ -138,6 +139,8 @@ pub enum Finding {
         pages: u64,
         /// Their number.
         regions: u64,
+        /// The registrar's name, and what it said when it last refused.
+        why: String,
     },
     /// The registrar says that it would fail.
     #[error("it is refused: {part} cannot be registered: {why}")]
@@ -243,7 +246,7 @@ impl<R: Registrar> Cache<R> {
                 findings.extend(books.barred_for(range).map(|(part, left)| Finding::Barred { part, left }));
                 let announced = seen.gaps.iter().filter(|&&gap| books.is_changing(gap));
                 findings.extend(announced.map(|&part| Finding::Announced { part }));
-                room = seen.room(&books, shared.desk(), terms.capacity);
+                room = seen.room(&books, shared.desk(), terms.capacity, shared.registrar.name());
                 (seen.parts, seen.gaps)
             }
             Err(unusable) => return vec![Finding::Unusable(unusable)],
@@ -254,7 +257,7 @@ impl<R: Registrar> Cache<R> {
         }
         // With no lock held.
         for &part in &gaps {
-            if let Err(error) = shared.registrar.probe(part, access) {
+            if let Err(error) = shared.registrar.examine(part, access) {
                 let remedy = error::hint(&error, shared.registrar.name(), part, access);
                 // Nobody makes room for it, and it matters to nobody who watches it.
                 findings.retain(|finding| !matches!(finding, Finding::NothingKept));
@@ -341,7 +344,7 @@ impl Seen {
 
     /// Who would have to leave before the gaps fit, besides what gives way to them, and whether that is possible. Where
     /// somebody has to, it looks at every region.
-    fn room<T>(&self, books: &Books<T>, desk: Desk<'_, T>, limit: Amount) -> Option<Finding> {
+    fn room<T>(&self, books: &Books<T>, desk: Desk<'_, T>, limit: Amount, registrar: &str) -> Option<Finding> {
         let mut needed = Amount { pages: books.core.used_pages(), regions: books.core.used_regions() };
         needed.take(self.replaced);
         self.gaps.iter().for_each(|gap| needed.add(gap.pages()));
@@ -355,7 +358,8 @@ impl Seen {
         if pages == 0 && regions == 0 {
             let parked = Amount::of(&books.parked);
             let stuck = parked.regions > 0 && beyond(needed.plus(parked)) != (0, 0);
-            return stuck.then_some(Finding::NotTakenBack { pages: parked.pages, regions: parked.regions });
+            let why = format!("{registrar}: {}", books.refusal);
+            return stuck.then_some(Finding::NotTakenBack { pages: parked.pages, regions: parked.regions, why });
         }
         needed.take(self.free(books, desk));
         match beyond(needed) {

@@ -9,6 +9,7 @@
 
 use super::hit::{self, Grip};
 use super::shared::Shared;
+use crate::count::Count;
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
@@ -204,8 +205,8 @@ impl<R: Registrar> Drop for Lease<R> {
 
 impl<R: Registrar> fmt::Debug for Lease<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = self.holds().len();
-        write!(f, "Lease({:#x}, {} bytes, {parts} parts)", self.address, self.length)
+        let parts = Count(self.holds().len() as u64, "parts");
+        write!(f, "Lease({:#x}, {} bytes, {parts})", self.address, self.length)
     }
 }
 

@@ -12,6 +12,7 @@ use super::arena::Memory;
 use super::books::{Amount, Books, Orphan};
 use super::error::Unusable;
 use super::shared::Shared;
+use super::who;
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::registrar::{Registered, Registrar};
@@ -93,16 +94,19 @@ impl<R: Registrar> Shared<R> {
         let orphans = std::mem::take(&mut books.to_unmap);
         let amount = Amount::of(&regions);
         books.going += amount.regions;
-        let mut batch = Batch { shared: self, regions, orphans, amount, failed: true };
+        let number = books.new_ticket();
+        books.under_way.push((number, who::am_i()));
+        let mut batch =
+            Batch { shared: self, number, regions, orphans, amount, refusal: Some("it panicked".to_owned()) };
         drop(books);
 
         unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
         if batch.regions.is_empty() {
-            batch.failed = false;
+            batch.refusal = None;
             return;
         }
         let begun = self.times.as_ref().map(|_| Instant::now());
-        batch.failed = self.registrar.deregister(&mut batch.regions).is_err();
+        batch.refusal = self.registrar.deregister(&mut batch.regions).err().map(|error| error.to_string());
         if let (Some(times), Some(begun)) = (&self.times, begun) {
             times.deregistered(begun.elapsed());
         }
@@ -120,6 +124,22 @@ impl<R: Registrar> Shared<R> {
         let mut after = books.tally.deregistered;
         after.take(before);
         Ok(after)
+    }
+
+    /// Waits for the batches that others are deregistering now, and for no later ones; at most as long as for anything that
+    /// others do. A registrar that calls back from a deregistration does not wait for that.
+    pub(super) fn await_others(&self) -> Result<(), Unusable> {
+        let begun = Instant::now();
+        let mut books = self.lock()?;
+        let now = books.new_ticket();
+        let me = who::am_i();
+        while books.under_way.iter().any(|&(number, thread)| number < now && thread != me) {
+            let Some(left) = self.terms.patience.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
+                break;
+            };
+            books = self.wait(books, left)?;
+        }
+        Ok(())
     }
 
     /// Everything that is not in use leaves.
@@ -213,17 +233,20 @@ impl<R: Registrar> Shared<R> {
 /// Regions that are being deregistered. However that ends, what is left of them is parked.
 struct Batch<'a, R: Registrar> {
     shared: &'a Shared<R>,
+    number: u64,
     regions: Vec<Registered<R::Registration>>,
     /// Memory of arenas that are gone, to be unmapped after that.
     orphans: Vec<Orphan>,
     /// What it was in the beginning.
     amount: Amount,
-    failed: bool,
+    /// Why the registrar did not take all, if it did not.
+    refusal: Option<String>,
 }
 
 impl<R: Registrar> Drop for Batch<'_, R> {
     fn drop(&mut self) {
-        let Self { shared, amount, failed, .. } = *self;
+        let Self { shared, amount, number, .. } = *self;
+        let refusal = self.refusal.take();
         // Not before, and not where it failed: what is pinned there is pinned no more.
         let still = |orphan: &Orphan| self.regions.iter().any(|left| left.range.overlaps(orphan.memory.pages()));
         let (kept, gone): (Vec<_>, Vec<_>) = self.orphans.drain(..).partition(still);
@@ -237,9 +260,13 @@ impl<R: Registrar> Drop for Batch<'_, R> {
         books.orphans.extend(kept);
         unmapped.into_iter().for_each(|change| books.changed(change));
         books.going -= amount.regions;
+        books.under_way.retain(|&(other, _)| other != number);
         let Books { registered, tally, .. } = &mut *books;
         if amount != Amount::default() {
-            tally.handed_over(registered, amount, Amount::of(&self.regions), failed);
+            tally.handed_over(registered, amount, Amount::of(&self.regions), refusal.is_some());
+        }
+        if !self.regions.is_empty() {
+            books.refusal = refusal.unwrap_or_else(|| "it said that all went well, and left them".to_owned());
         }
         books.parked.append(&mut self.regions);
         books.spare = std::mem::take(&mut self.regions);

@@ -39,6 +39,7 @@
 //! answers for the memory could be neither evicted nor trusted, and one who does answer for it can hold a lease.
 
 use crate::access::Access;
+use crate::count::Count;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
 use std::sync::Arc;
@@ -152,9 +153,11 @@ impl<R: Registrar> Cache<R> {
     /// are all changes; what userfaultfd does not hear of, its documentation says.
     ///
     /// A lease that is dropped ends the caller's claim to the registration, not the registration: the cache keeps it. A
-    /// peer that was given a key with remote rights can use it until the region has left the cache: give such keys to
-    /// peers that you trust with the memory, or [invalidate](Cache::invalidate) the range before it is used for
-    /// something else.
+    /// peer that was given a key with remote rights can use it until the region is *deregistered*. Give such keys to peers
+    /// that you trust with the memory, or take the rights back before the memory is used for something else: end the
+    /// leases of the range, [`Cache::invalidate`] it, and [`Cache::reap`]. When that has returned and
+    /// [`Usage::parked`] is 0 (the registrar refused nothing), no key of the range works any more. Invalidating alone
+    /// keeps *requests* from finding the region, and peers from nothing.
     #[inline]
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
     pub unsafe fn acquire(&self, address: *const u8, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
@@ -329,13 +332,17 @@ impl<R: Registrar> Cache<R> {
     /// The memory at these addresses is about to change or has changed: no request that begins after this
     /// call returned is served by a registration of what was there. Leases keep what they have.
     ///
+    /// It retires regions and deregisters nothing: their pages stay pinned, and keys that peers have go on to work, until
+    /// the [background](Builder::background), a miss that lacks room or [`Cache::reap`] has deregistered them, which for
+    /// what a lease has is after that lease. To take rights back from peers: see [`Cache::acquire`].
+    ///
     /// Call it *before* memory is unmapped, so that nobody acquires the old pages under the new mapping's address.
     /// Whoever acquires or [warms](Cache::warm) the range between this call and the change registers the old pages again:
     /// where that cannot be ruled out, use [`Cache::changing`], or call it once more when the change is done, before
     /// the address is used.
     ///
     /// # Errors
-    /// [`Unusable`] where the cache is of no use any more.
+    /// [`ChangeError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more.
     pub fn invalidate(&self, address: *const u8, length: usize) -> Result<(), ChangeError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
         let mut books = self.shared.lock()?;
@@ -347,21 +354,25 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Deregisters all that has left the cache, and nothing else: what was evicted, invalidated and is in no lease any
-    /// more. For who has idle time and no [background](Builder::background).
+    /// more. For who has idle time and no [background](Builder::background), and for who needs to know that what he
+    /// [invalidated](Cache::invalidate) is deregistered: it waits for batches that others are deregistering meanwhile, too,
+    /// though no longer than [`Builder::patience`]. What the registrar refuses is [parked](Usage::parked).
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
     pub fn reap(&self) -> Result<Reaped, Unusable> {
         let amount = self.shared.reap()?;
+        self.shared.await_others()?;
         Ok(Reaped { regions: amount.regions, pages: amount.pages })
     }
 
-    /// Deregisters everything that no lease has.
+    /// Deregisters everything that no lease has, and waits as [`Cache::reap`] does.
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
     pub fn flush(&self) -> Result<Reaped, Unusable> {
         let amount = self.shared.flush()?;
+        self.shared.await_others()?;
         Ok(Reaped { regions: amount.regions, pages: amount.pages })
     }
 
@@ -411,6 +422,6 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Usage { pages, regions, capacity_pages, .. } = self.usage();
         let registrar = self.shared.registrar.name();
-        write!(f, "Cache({registrar}, {pages} of {capacity_pages} pages in {regions} regions)")
+        write!(f, "Cache({registrar}, {pages} of {capacity_pages} pages in {})", Count(regions, "regions"))
     }
 }

@@ -9,6 +9,9 @@ use std::fmt;
 
 /// Everything that a cache has counted since it was made.
 ///
+/// In the table, `registered` are registrations that came about, beside the calls of the registrar
+/// ([`CacheCounters::attempts`]) and how many of those failed, finally or to be tried again.
+///
 /// Hits are counted by each thread for itself, and everything else under the lock. The sums are exact whenever
 /// nobody is inside a call. Displayed as a small table, which may change; programs read the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,6 +44,9 @@ pub struct CacheCounters {
     pub deregistered: u64,
     /// Deregistrations that failed: those regions are parked, and tried again.
     pub failed_deregs: u64,
+    /// Requests refused because what had left could not be deregistered and took the room
+    /// ([`AcquireError::NotTakenBack`](crate::AcquireError::NotTakenBack)).
+    pub not_taken_back: u64,
     /// The most pages that were ever registered at once.
     pub peak_pages: u64,
     /// The most regions that were ever registered at once.
@@ -83,6 +89,7 @@ impl CacheCounters {
             dereg_batches: tally.batches,
             deregistered: tally.deregistered.regions,
             failed_deregs: tally.failed_deregs,
+            not_taken_back: tally.not_taken_back,
             peak_pages: tally.peak.pages,
             peak_regions: tally.peak.regions,
         }
@@ -95,6 +102,9 @@ impl fmt::Display for CacheCounters {
         let Self { decisions, .. } = self;
         let Counters { exact, subset, covered, partial, miss, all_in_use, .. } = *decisions;
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        // A registration that was tried several times is one, and one that was refused before it was tried is a try.
+        let made = decisions.regs.saturating_sub(decisions.failed).min(self.attempts);
+        let failed = self.attempts - made;
         let aside = self.unwatched + self.barred + self.overtaken;
         let lines = [
             ("requests", decisions.requests, format!("for {}", Count(decisions.pages, "pages"))),
@@ -104,12 +114,21 @@ impl fmt::Display for CacheCounters {
                 format!("{}: {} in one region, {covered} in several", percent(decisions.hit_ratio()), exact + subset),
             ),
             ("misses", partial + miss, format!("{partial} of them in part; {all_in_use} found all in use")),
-            ("registered", self.attempts, format!("{} of them again, {} failed", self.retries, decisions.failed)),
+            (
+                "registered",
+                made,
+                format!("of {}: {failed} failed, {} of them tried again", Count(self.attempts, "tries"), self.retries),
+            ),
             ("for one lease", aside, self.aside()),
             (
                 "deregistered",
                 self.deregistered,
-                format!("in {}, {} failed", Count(self.dereg_batches, "batches"), self.failed_deregs),
+                format!(
+                    "in {}, {} failed; {} refused for that",
+                    Count(self.dereg_batches, "batches"),
+                    self.failed_deregs,
+                    Count(self.not_taken_back, "requests")
+                ),
             ),
             ("changes", self.changes, format!("reported; {} invalidated", Count(decisions.invalidated, "regions"))),
             ("waits", self.waits, "for others or for room".into()),
@@ -185,10 +204,18 @@ mod tests {
 
     #[test]
     fn counters_are_shown_as_a_table() {
-        let decisions =
-            Counters { requests: 1200, exact: 1000, covered: 80, miss: 120, pages: 2400, ..Counters::default() };
+        let decisions = Counters {
+            requests: 1200,
+            exact: 1000,
+            covered: 80,
+            miss: 120,
+            regs: 121,
+            failed: 1,
+            pages: 2400,
+            ..Counters::default()
+        };
         let counters =
-            CacheCounters { decisions, attempts: 121, retries: 1, peak_pages: 64, ..CacheCounters::default() };
+            CacheCounters { decisions, attempts: 123, retries: 1, peak_pages: 64, ..CacheCounters::default() };
         let shown = counters.to_string();
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(
@@ -197,7 +224,7 @@ mod tests {
                 "requests       1200  for 2400 pages",
                 "hits           1080  90.0 %: 1000 in one region, 80 in several",
                 "misses          120  0 of them in part; 0 found all in use",
-                "registered      121  1 of them again, 0 failed",
+                "registered      120  of 123 tries: 3 failed, 1 of them tried again",
             ]
         );
         assert!(!shown.ends_with('\n'));

@@ -26,6 +26,7 @@ pub use userfaultfd::Userfaultfd;
 use crate::range::PageRange;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What happened to the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +135,13 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     /// Where it is a promise, the cache's safe functions do not rely on it.
     fn vouches(&self) -> bool {
         true
+    }
+
+    /// The shortest [`discard_bar`](crate::cache::Builder::discard_bar) that it can be used with: a cache is not built with
+    /// less. Default: 10 ms where it vouches, because what it reports as [`ChangeKind::Discarding`] is not over yet; nothing
+    /// where it does not. A monitor that reports discards when they are done, or none, may say nothing.
+    fn least_bar(&self) -> Duration {
+        if self.vouches() { Duration::from_millis(10) } else { Duration::ZERO }
     }
 
     /// A region that was watched is deregistered. Never called with a lock held.

@@ -36,6 +36,8 @@ pub(super) struct Books<T> {
     spare: Vec<Registered<T>>,
     /// What could not be deregistered.
     parked: Vec<Registered<T>>,
+    /// What the registrar said when it last refused to deregister.
+    refusal: String,
     /// All that is registered, is being registered, or is parked.
     registered: Amount,
     tally: Tally,
@@ -79,6 +81,7 @@ impl<T> Books<T> {
             limbo: Vec::new(),
             spare: Vec::new(),
             parked: Vec::new(),
+            refusal: String::new(),
             registered: Amount::default(),
             tally: Tally::default(),
         }
@@ -303,7 +306,9 @@ impl<R: Registrar> State<R> {
         // What could not be deregistered takes the room.
         let Amount { pages, regions } = Amount::of(&books.parked);
         if regions > 0 {
-            return Err(AcquireError::NotTakenBack { range: asked, pages, regions }.into());
+            books.tally.not_taken_back += 1;
+            let (registrar, why) = (self.registrar.name(), books.refusal.clone());
+            return Err(AcquireError::NotTakenBack { range: asked, pages, regions, registrar, why }.into());
         }
         let source = books.registered.no_room(asked, amount, limit);
         Err(AcquireError::AllInUse { source, waited: Duration::ZERO }.into())
@@ -363,6 +368,13 @@ impl<R: Registrar> State<R> {
         let answer = self.call(|registrar| registrar.deregister(&mut batch));
         let failed = !matches!(answer, Ok(Ok(())));
         books.tally.handed_over(&mut books.registered, amount, Amount::of(&batch), failed);
+        if !batch.is_empty() {
+            books.refusal = match &answer {
+                Ok(Ok(())) => "it said that all went well, and left them".to_owned(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it panicked".to_owned(),
+            };
+        }
         books.parked.append(&mut batch);
         books.spare = batch;
         // A failure is counted, and tried again later.

@@ -5,6 +5,7 @@
 
 use super::State;
 use crate::cache::Segment;
+use crate::count::Count;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
 use std::fmt;
@@ -96,8 +97,8 @@ impl<R: Registrar> Drop for LocalLease<R> {
 
 impl<R: Registrar> fmt::Debug for LocalLease<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = 1 + self.rest().len();
-        write!(f, "LocalLease({:#x}, {} bytes, {parts} parts)", self.address, self.length)
+        let parts = Count(1 + self.rest().len() as u64, "parts");
+        write!(f, "LocalLease({:#x}, {} bytes, {parts})", self.address, self.length)
     }
 }
 

@@ -38,14 +38,19 @@
 //! # What the kernel refuses
 //!
 //! * `EFAULT`: something in the range is not mapped, or not writable (the kernel pins for writing, whatever the
-//!   access asked for); or a file system that must know of writes.
+//!   access asked for), or lies beyond the end of its file; or it is a shared mapping of a file whose file system must
+//!   know of writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of
+//!   files are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes unnoticed.
 //! * `ENOMEM`: `RLIMIT_MEMLOCK` of the *user*, all processes together; the memory of rings counts there. Not for
 //!   processes with `CAP_IPC_LOCK`.
+//! * `ENOSPC` (said by the table, not by the kernel): every slot holds a buffer.
 //! * `EOPNOTSUPP`: kernels before 6.5, for mappings of files other than memfds and huge pages.
 //!
-//! The default capacity of a cache is that limit less the pages of the table's own ring, where the limit is felt. Where
-//! other rings or processes of the user lock memory too, set a smaller one (`capacity_bytes`, `MRRC_CAPACITY`); if that
-//! is forgotten, the cache meets `ENOMEM`, evicts, tries again, and goes on.
+//! The default capacity of a cache is that limit less the pages of the table's own ring, where the limit is felt: the
+//! *whole* limit, for each table. Where others draw on it (a second cache of the process, other rings, other processes
+//! of the user), set capacities that fit it together (`capacity_bytes`, `MRRC_CAPACITY`). If that is forgotten, a cache
+//! that meets `ENOMEM` evicts of its own, tries again, and goes on with what the others leave it; where they hold
+//! everything and it has nothing to evict, the request fails with `ENOMEM`.
 //!
 //! A page of a huge page counts as the whole huge page against the limit, once. And for each huge page the
 //! kernel looks through the whole table for an earlier pin: about 1 ns a slot. A large table makes
@@ -72,6 +77,7 @@ mod slots;
 
 use super::{Limits, Registered, Registrar, budget, mapped};
 use crate::access::Access;
+use crate::count::Count;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
 use crate::shim::sync::{Mutex, MutexGuard};
@@ -331,6 +337,16 @@ unsafe impl Registrar for IoUringBuffers {
         mapped::mapped(range)
     }
 
+    /// Whether all of the range is mapped, writable, and not beyond the end of a file: the list of mappings is read. Of shared
+    /// mappings of files it depends on the file system whether they may be pinned: tmpfs yes, disks no.
+    fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.probe(range, access)?;
+        match mapped::fault(range) {
+            None | Some(mapped::Fault::Other | mapped::Fault::SharedFile(_)) => Ok(()),
+            Some(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+
     /// Regions are the slots, pages what the user may pin besides the ring, but no more than half of the memory. Both as
     /// they were when the table was made. What else the user has locked (other rings, other processes) is not known.
     fn limits(&self) -> Limits {
@@ -378,7 +394,10 @@ fn clear<T: AsRef<FixedBuffer>>(
     batch.sort_unstable_by_key(|buffer| Reverse((buffer.as_ref().table != table, buffer.as_ref().slot)));
     while let Some(lowest) = batch.last().map(AsRef::as_ref) {
         if lowest.table != table {
-            return Err(refusal(format!("{} fixed buffers belong to the table of another ring", batch.len())));
+            return Err(refusal(format!(
+                "{} of the table of another ring",
+                Count(batch.len() as u64, "fixed buffers")
+            )));
         }
         let first = lowest.slot;
         let neighbours = batch.iter().map(AsRef::as_ref).rev().zip(first..).take(RUN);

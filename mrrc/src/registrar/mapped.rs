@@ -44,6 +44,12 @@ pub(crate) enum Fault {
     Unmapped(u64),
     /// The first address that cannot be written.
     ReadOnly(u64),
+    /// The first address that is mapped without any access.
+    NoAccess(u64),
+    /// The first address beyond the end of the file that is mapped there.
+    BeyondEnd(u64),
+    /// The first address of a shared mapping of a file on a disk.
+    SharedFile(u64),
     /// Nothing that shows in the list of mappings.
     Other,
 }
@@ -56,9 +62,19 @@ pub(crate) fn fault(range: PageRange) -> Option<Fault> {
 }
 
 fn fault_in(maps: &str, range: PageRange) -> Option<Fault> {
+    fault_with(maps, range, |name, inode| {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::metadata(name).ok()?;
+        (file.is_file() && file.ino() == inode).then_some(file.len())
+    })
+}
+
+/// `length` says how long a file is that has this name and inode.
+fn fault_with(maps: &str, range: PageRange, length: impl Fn(&str, u64) -> Option<u64>) -> Option<Fault> {
     let mut next = range.start().checked_mul(PAGE)?;
-    let end = u128::from(range.end()) * u128::from(PAGE);
-    let mut read_only = None;
+    let to = u128::from(range.end()) * u128::from(PAGE);
+    let mut fault = None;
+    let mut shared_file = None;
     for line in maps.lines() {
         let (bounds, rest) = line.split_once(' ')?;
         let (first, last) = bounds.split_once('-')?;
@@ -67,15 +83,44 @@ fn fault_in(maps: &str, range: PageRange) -> Option<Fault> {
         if last <= next {
             continue;
         }
-        if u128::from(next) >= end || first > next {
+        if u128::from(next) >= to || first > next {
             break;
         }
-        if !rest.get(..2)?.ends_with('w') {
-            read_only.get_or_insert(Fault::ReadOnly(next));
+        if let Some(end) = end_of_file(rest, first, &length)
+            && end.max(next) < last.min(u64::try_from(to).unwrap_or(u64::MAX))
+        {
+            fault.get_or_insert(Fault::BeyondEnd(end.max(next)));
+        }
+        match rest.as_bytes() {
+            [b'-', b'-', ..] => _ = fault.get_or_insert(Fault::NoAccess(next)),
+            [_, b'-', ..] => _ = fault.get_or_insert(Fault::ReadOnly(next)),
+            [_, _, _, b's', ..] if is_on_disk(rest) => _ = shared_file.get_or_insert(Fault::SharedFile(next)),
+            _ => {}
         }
         next = last;
     }
-    Some(if u128::from(next) < end { Fault::Unmapped(next) } else { read_only.unwrap_or(Fault::Other) })
+    Some(if u128::from(next) < to { Fault::Unmapped(next) } else { fault.or(shared_file).unwrap_or(Fault::Other) })
+}
+
+/// The fields of a line after its bounds: offset, inode and name of what is mapped.
+fn file(rest: &str) -> Option<(u64, u64, &str)> {
+    let mut fields = rest.splitn(5, ' ');
+    let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some((offset, inode, fields.next()?.trim_start()))
+}
+
+/// The address from which on a mapping that begins here has no pages of its file. None where that is not known.
+fn end_of_file(rest: &str, first: u64, length: impl Fn(&str, u64) -> Option<u64>) -> Option<u64> {
+    let (offset, inode, name) = file(rest)?;
+    let pages = length(name, inode)?.next_multiple_of(PAGE);
+    name.starts_with('/').then(|| first.saturating_add(pages.saturating_sub(offset)))
+}
+
+/// Whether it is a file that is neither memory nor a device.
+fn is_on_disk(rest: &str) -> bool {
+    let memory = ["/dev/", "/memfd:", "/SYSV", "/anon_hugepage"];
+    file(rest).is_some_and(|(_, _, name)| name.starts_with('/') && !memory.iter().any(|mark| name.starts_with(mark)))
 }
 
 #[cfg(test)]
@@ -94,6 +139,24 @@ mod tests {
         assert_eq!(fault(6, 9), Some(Fault::Unmapped(0x7000)));
         assert_eq!(fault(9, 10), Some(Fault::Unmapped(0x9000)));
         assert_eq!(fault_in(maps, PageRange::EVERYTHING), Some(Fault::Unmapped(0)));
+    }
+
+    #[test]
+    fn what_has_no_access_lies_beyond_its_file_or_is_a_files_is_told_apart() {
+        let maps = "1000-2000 ---p 0 0:0 0\n2000-6000 rw-s 1000 8:1 77   /data/a file\n6000-7000 rw-s 0 0:1 9 /memfd:x\n\
+                    7000-8000 rw-p 0 8:1 77 /data/a file\n";
+        let fault = |start, end, length: u64| {
+            fault_with(maps, PageRange::between(start, end), |name, inode| {
+                (name == "/data/a file" && inode == 77).then_some(length)
+            })
+        };
+        assert_eq!(fault(1, 3, 1 << 20), Some(Fault::NoAccess(0x1000)));
+        assert_eq!(fault(3, 5, 1 << 20), Some(Fault::SharedFile(0x3000)));
+        assert_eq!([fault(6, 7, 1 << 20), fault(7, 8, 1 << 20)], [Some(Fault::Other); 2]);
+        // Two pages and a byte, of which the mapping leaves out the first.
+        assert_eq!(fault(2, 4, 8193), Some(Fault::SharedFile(0x2000)));
+        assert_eq!([fault(2, 5, 8193), fault(5, 6, 8193)], [0x4000, 0x5000].map(|at| Some(Fault::BeyondEnd(at))));
+        assert_eq!(fault(7, 8, 0), Some(Fault::BeyondEnd(0x7000)));
     }
 
     #[test]

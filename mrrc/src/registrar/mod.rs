@@ -56,6 +56,15 @@ pub unsafe trait Registrar: Send + Sync + 'static {
         Ok(())
     }
 
+    /// As [`Registrar::probe`], and may take its time to tell more: asked by [`Cache::explain`](crate::Cache::explain) alone.
+    /// Default: what that says.
+    ///
+    /// # Errors
+    /// As [`Registrar::probe`].
+    fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.probe(range, access)
+    }
+
     /// Deregisters a batch, in one operation if the device can. What it takes out of the vector is
     /// deregistered; what it leaves there is still registered, and the error says why.
     ///

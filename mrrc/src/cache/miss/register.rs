@@ -133,7 +133,9 @@ impl<R: Registrar> Acquiring<'_, R> {
                 // What could not be deregistered takes the room.
                 let Amount { pages, regions } = Amount::of(&books.parked);
                 if regions > 0 {
-                    return Err(AcquireError::NotTakenBack { range: self.wish.range, pages, regions });
+                    books.tally.not_taken_back += 1;
+                    let (registrar, why) = (shared.registrar.name(), books.refusal.clone());
+                    return Err(AcquireError::NotTakenBack { range: self.wish.range, pages, regions, registrar, why });
                 }
                 let source = books.registered.no_room(self.wish.range, amount, limit);
                 return Err(AcquireError::AllInUse { source, waited: self.waited_for_room });
