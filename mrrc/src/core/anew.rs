@@ -51,3 +51,67 @@ impl<P: Policy> Core<P> {
         Some(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::NobodyElse;
+    use super::*;
+    use crate::access::Access;
+    use crate::config::Config;
+    use crate::range::PageRange;
+
+    fn core(capacity: u64) -> Core {
+        let mut core = Config::new(capacity).build().unwrap();
+        core.limit_hard();
+        core
+    }
+
+    fn ask(start: u64, pages: u64, access: Access) -> Ask {
+        Ask { access, ..Ask::new(PageRange::new(start, pages).unwrap()) }
+    }
+
+    #[test]
+    fn the_answer_and_the_counts_are_those_of_any_miss() {
+        let (mut quick, mut slow) = (core(64), core(64));
+        for (start, again) in [(0, false), (40, false), (20, true)] {
+            let ask = Ask { again, ..ask(start, 7, Access::LOCAL) };
+            let id = quick.ask_anew(&ask).unwrap();
+            let mut plan = std::mem::take(&mut slow.plan);
+            slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
+            slow.plan = plan;
+            assert_eq!(quick.outcome().segments(), slow.outcome().segments());
+            assert_eq!(quick.outcome().segments()[0].region(), Some(id));
+            assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
+        }
+    }
+
+    #[test]
+    fn what_is_held_from_the_start_is_released_once() {
+        let mut core = core(64);
+        let id = core.hold_anew(&ask(8, 8, Access::LOCAL)).unwrap();
+        assert_eq!((core.held_pages(), core.used_pages()), (8, 8));
+        core.settle(id);
+        assert_eq!((core.held_pages(), core.find(PageRange::new(9, 2).unwrap())), (0, Some(id)));
+    }
+
+    #[test]
+    fn all_that_is_not_so_simple_is_left_as_it_was() {
+        let mut core = core(32);
+        let remote = Access::LOCAL | Access::REMOTE_READ;
+        core.ask(&ask(8, 8, Access::LOCAL), &mut NobodyElse).unwrap();
+        core.ask(&ask(100, 8, remote), &mut NobodyElse).unwrap();
+        let before = core.counters();
+        for (why, ask) in [
+            ("there", ask(8, 8, Access::LOCAL)),
+            ("overlapped", ask(15, 2, Access::LOCAL)),
+            ("served by the other class", ask(101, 2, Access::LOCAL)),
+            ("too large for the room", ask(200, 17, Access::LOCAL)),
+            ("nobody else's", Ask { sharing: Sharing::Nothing, ..ask(200, 2, Access::LOCAL) }),
+        ] {
+            assert_eq!(core.hold_anew(&ask), None, "{why}");
+        }
+        assert_eq!((core.counters(), core.used_pages(), core.held_pages()), (before, 16, 0));
+        assert!(core.hold_anew(&ask(99, 1, remote)).is_some());
+        assert!(core.hold_anew(&ask(100, 9, Access::LOCAL)).is_some(), "it is no overlap in its own class");
+    }
+}

@@ -84,7 +84,7 @@ impl Blocks {
         let hash = (block as u32).wrapping_mul(0x9e37_79b9);
         // The highest bits, as many as number the places: to multiply by their number takes less than a shift by a
         // variable.
-        (u64::from(hash) * self.places.len() as u64 >> u32::BITS) as usize
+        ((u64::from(hash) * self.places.len() as u64) >> u32::BITS) as usize
     }
 
     /// The entry of a block, read from places that may be changing. A number beyond [`BLOCKS_END`] can get another
