@@ -523,3 +523,31 @@ fn a_done_before_the_keys_were_sent_is_false_also_of_nothing() {
     side.say(tag.0, Body::Done { bytes: 5 });
     assert_eq!(side.actions(), [Action::Ended { tag, result: Ok(5) }, Action::Release { tag }]);
 }
+
+#[test]
+fn a_writer_of_nothing_says_done_once_it_may() {
+    // Of nothing all is written at once; but the peer has to have said that it takes it.
+    let mut side = Side::new(Limits::default());
+    side.say(1, sync(10, true));
+    side.actions();
+    side.0.crw(0, Tag(1), 0).unwrap();
+    assert_eq!((side.hears(), side.actions()), (vec![], vec![]));
+    side.say(1, offer(&[bytes(10)], false));
+    assert_eq!(side.hears(), [(1, "DONE 0".into())]);
+    assert_eq!(side.actions(), [Action::Ended { tag: Tag(1), result: Ok(0) }, Action::Release { tag: Tag(1) }]);
+}
+
+#[test]
+fn a_write_that_never_completes_takes_the_connection_down() {
+    // Nothing but the flush ends it: to say NAK would be a lie while it is on its way.
+    let (mut side, tag) = writer_half_way(Limits::default());
+    let deadline = 30 * SECOND + 1_000;
+    side.0.expire(deadline);
+    let failure = Failure::TimedOut { phase: Phase::Writes, waited: deadline };
+    assert_eq!(side.actions(), [ended(tag, failure), Action::Disconnect { why: Disconnect::WriteFailed }]);
+    assert_eq!(side.hears(), []);
+    side.0.lost();
+    assert_eq!(side.actions(), [], "the lease waits for the flush");
+    side.0.flushed();
+    assert_eq!(side.actions(), [Action::Release { tag }]);
+}
