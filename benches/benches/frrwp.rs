@@ -85,7 +85,7 @@ fn transfers(c: &mut Criterion) {
             let mut pair = Pair::new(immediate);
             group.bench_function(BenchmarkId::new(name, format!("{open} at a time")), |b| {
                 b.iter(|| {
-                    (0..open).for_each(|_| drop(black_box(pair.open(read))));
+                    (0..open).for_each(|_| _ = black_box(pair.open(read)));
                     pair.settle();
                 });
             });
@@ -94,7 +94,7 @@ fn transfers(c: &mut Criterion) {
     }
     group.finish();
     let mut pair = Pair::new(false);
-    (0..1_000).for_each(|_| drop(pair.open(false)));
+    (0..1_000).for_each(|_| _ = pair.open(false));
     println!("state of an open transfer: {} bytes", pair.sides[0].memory() / 1_000);
 }
 

@@ -3,7 +3,9 @@
 mod by_hand;
 
 use by_hand::{Side, bytes, nak, offer, sync};
-use frrwp::handshake::{Action, Disconnect, Failure, Handshake, Limits, Phase, RECEIVES, Refusal, Side as End, Tag};
+use frrwp::handshake::{
+    Action, Disconnect, Failure, Handshake, Limits, Phase, Process, RECEIVES, Refusal, Side as End, Tag,
+};
 use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
 
 const SECOND: u64 = 1_000_000_000;
@@ -522,4 +524,66 @@ fn a_done_before_the_keys_were_sent_is_false_also_of_nothing() {
     side.hears();
     side.say(tag.0, Body::Done { bytes: 5 });
     assert_eq!(side.actions(), [Action::Ended { tag, result: Ok(5) }, Action::Release { tag }]);
+}
+
+#[test]
+fn a_writer_of_nothing_says_done_once_it_may() {
+    // Of nothing all is written at once; but the peer has to have said that it takes it.
+    let mut side = Side::new(Limits::default());
+    side.say(1, sync(10, true));
+    side.actions();
+    side.0.crw(0, Tag(1), 0).unwrap();
+    assert_eq!((side.hears(), side.actions()), (vec![], vec![]));
+    side.say(1, offer(&[bytes(10)], false));
+    assert_eq!(side.hears(), [(1, "DONE 0".into())]);
+    assert_eq!(side.actions(), [Action::Ended { tag: Tag(1), result: Ok(0) }, Action::Release { tag: Tag(1) }]);
+}
+
+#[test]
+fn a_write_that_never_completes_takes_the_connection_down() {
+    // Nothing but the flush ends it: to say NAK would be a lie while it is on its way.
+    let (mut side, tag) = writer_half_way(Limits::default());
+    let deadline = 30 * SECOND + 1_000;
+    side.0.expire(deadline);
+    let failure = Failure::TimedOut { phase: Phase::Writes, waited: deadline };
+    assert_eq!(side.actions(), [ended(tag, failure), Action::Disconnect { why: Disconnect::WriteFailed }]);
+    assert_eq!(side.hears(), []);
+    side.0.lost();
+    assert_eq!(side.actions(), [], "the lease waits for the flush");
+    side.0.flushed();
+    assert_eq!(side.actions(), [Action::Release { tag }]);
+}
+
+#[test]
+fn in_the_traditional_process_the_application_has_the_last_word() {
+    let mut side = Side::new(Limits { process: Process::Traditional, ..Limits::default() });
+    let tag = side.0.write(0, 10, b"").unwrap();
+    side.0.ready(0, tag, 0, 10).unwrap();
+    side.hears();
+    assert!(matches!(side.0.submit(0, tag), Err(Refusal::OutOfPlace { call: "submit", .. })), "no keys yet");
+    side.say(tag.0, offer(&[bytes(10)], false));
+    assert_eq!((side.actions(), side.hears()), (vec![Action::KeysCame { tag }], vec![]));
+    side.0.submit(0, tag).unwrap();
+    assert!(matches!(side.actions()[..], [Action::Write { .. }]));
+    assert_eq!(side.hears(), [(tag.0, "DONE 10".into())]);
+}
+
+#[test]
+fn segments_that_wait_to_be_sent_are_not_after_a_cancel() {
+    let mut side = Side::new(Limits::default());
+    side.say_at(0, 0, 1, sync(10, false));
+    side.actions();
+    side.0.accept(0, Tag(1), 10).unwrap();
+    side.0.offer(0, Tag(1), 0, &[bytes(5).segment], true).unwrap();
+    assert_eq!(side.hears(), [(1, "STCRW".into())]);
+    // The credits go on others, so that the rest waits.
+    for _ in 0..20 {
+        side.0.write(0, 10, b"").unwrap();
+    }
+    side.hears();
+    side.0.offer(0, Tag(1), 5, &[bytes(5).segment], false).unwrap();
+    side.0.cancel(0, Tag(1)).unwrap();
+    side.say_at(0, 40, 0, Body::Credit);
+    let about_it: Vec<_> = side.hears().into_iter().filter(|&(tag, _)| tag == 1).collect();
+    assert_eq!(about_it, [(1, "CANCEL".into())]);
 }

@@ -63,7 +63,7 @@ pub(super) struct Writer {
     pub(super) in_flight: u32,
     /// Whether DONE, or what stands for it, has been submitted.
     pub(super) done: bool,
-    /// Traditional: whether the application wants the writes.
+    /// Keys have come; and, in the traditional process, the application wants the writes.
     pub(super) may_submit: bool,
     /// It failed, and this is said to the peer when no write is in flight.
     pub(super) farewell: Option<Farewell>,

@@ -55,6 +55,9 @@ impl Writer {
         if self.may_submit {
             return Err("its writes are submitted as keys come");
         }
+        if !self.met {
+            return Err("the peer's keys have not come");
+        }
         self.may_submit = true;
         for at in 0..trip.pieces.len() {
             self.meet(trip, link, trip.pieces[at]);
@@ -157,7 +160,7 @@ impl Writer {
     /// Says DONE when all is submitted, and ends the transfer when all has completed.
     fn conclude(&mut self, trip: &mut Trip, link: &mut Link) {
         let Some(length) = self.length.filter(|&length| self.submitted == length) else { return };
-        if !self.met || !self.may_submit || self.farewell.is_some() {
+        if !self.may_submit || self.farewell.is_some() {
             return;
         }
         if !std::mem::replace(&mut self.done, true) {
