@@ -203,6 +203,6 @@ fn a_reap_returns_when_what_others_are_deregistering_is_deregistered() {
         }
         held.open();
         assert_eq!(reap.join().unwrap(), (1, 0), "nothing is registered any more when it returns");
-        assert_eq!(others.join().unwrap().regions, 1);
+        others.join().unwrap();
     });
 }
