@@ -59,3 +59,13 @@ fn a_file_is_whole_or_not_there() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 6, "what is finished goes to standard output");
     assert_eq!(names(&folder), [""; 0]);
 }
+
+#[test]
+fn no_page_is_made_of_half_a_study() {
+    let folder = folder();
+    let page = path(&folder, "page.html");
+    let output = interrupted(&folder, &["--report", &page]);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("(infinite cache)"), "what is finished is printed");
+    assert_eq!(names(&folder), [""; 0]);
+}

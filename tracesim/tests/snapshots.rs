@@ -84,7 +84,9 @@ fn generate() {
 
 #[test]
 fn help() {
-    for command in ["replay", "compare", "merge", "info", "generate", "convert", "bound", "mrc"] {
+    for command in
+        ["replay", "compare", "merge", "info", "generate", "convert", "bound", "mrc", "calibrate", "reproduce"]
+    {
         assert_snapshot!(format!("help-{command}"), stdout(&[command, "-h"]));
     }
     assert_snapshot!("help", stdout(&["--help"]));

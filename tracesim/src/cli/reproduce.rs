@@ -88,14 +88,16 @@ impl Reproduce {
         }
         let mut claims = figures::claims(&httpd, &cello);
         claims.extend(machine::claims(&machine));
-        claims.extend(latency::claims());
+        let latencies = latency::run();
+        claims.extend(latency::claims(&latencies));
         let caution = if self.quick {
             "--quick: a sixteenth of everything, the claimed sizes too. It shows that the study works; what it finds, it finds whole."
         } else {
             ""
         };
         let printed = if self.json { json(&claims)? } else { text(&claims, &compared, caution) };
-        let shown = Shown { claims, found: [httpd, cello], machine, logs: compared, caution: caution.to_owned() };
+        let shown =
+            Shown { claims, found: [httpd, cello], machine, latencies, logs: compared, caution: caution.to_owned() };
         let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let html = page::page(&shown, Provenance::of_command(arguments, origins)).render();
         out.write(|out| out.write_all(html.as_bytes()))?;

@@ -220,7 +220,9 @@ fn figure_10(httpd: &Found, cello: &Found) -> Vec<Claim> {
         let hits = |policy| found.row(policy, reference).map_or(0.0, |row| row.hit_ratio);
         let [ours, others] = [PolicyKind::Mrrc, other].map(hits);
         let note = best.map_or(String::new(), |(pages, most)| {
-            format!("{} against {}; most at {}: {}", percent(ours), percent(others), bytes(pages), points(most))
+            let times = if others > 0.0 { format!(", {:.3} times", ours / others) } else { String::new() };
+            let most = points(most);
+            format!("{} against {}{times}; most at {}: {most}", percent(ours), percent(others), bytes(pages))
         });
         claims.push(Claim::measured("Fig. 10", claim, paper, rule, points(here), holds(here)).with_note(note));
     };

@@ -2,6 +2,7 @@
 
 use super::claim::{Claim, Verdict, summary};
 use super::figures::{Found, POLICIES, charged};
+use super::latency::{Latencies, find};
 use super::logs::Compared;
 use super::machine::{MESSAGES, Machine, TABLE_1};
 use crate::calibrate::Calibration;
@@ -9,6 +10,7 @@ use crate::report::chart::{Bars, Group, Lines, Look, Point, Scale, Series, Unit}
 use crate::report::provenance::Provenance;
 use crate::report::{Page, bytes, figure, grouped, key, percent, table, wide_figure};
 use crate::row::{DeregCost, Row};
+use frrwp::latency::{LATENCIES, PAGES, Warmth, claimed_share};
 use maud::{Markup, html};
 use mrrc::policy::PolicyKind;
 
@@ -21,6 +23,8 @@ pub struct Study {
     pub found: [Found; 2],
     /// Figure 1 and Table 1.
     pub machine: Machine,
+    /// Section 8.
+    pub latencies: Latencies,
     /// The real traces.
     pub logs: Vec<Compared>,
     /// What has to be said of the whole; empty if nothing.
@@ -52,6 +56,7 @@ pub fn page(study: &Study, provenance: Provenance) -> Page {
             }
             @for found in &study.found { (workload(found)) }
             (machine(&study.machine))
+            (handshake(&study.latencies))
             @if !study.logs.is_empty() { (logs(&study.logs)) }
             section class="study" id="calibration" {
                 h2 { "The generated workloads" }
@@ -59,7 +64,7 @@ pub fn page(study: &Study, provenance: Provenance) -> Page {
                 div class="tables" { @for found in &study.found { (checks(found)) } }
             }
         },
-        keys: FIRST_POLICY + POLICIES.len(),
+        keys: FIRST_POLICY + POLICIES.len().max(LATENCIES.len()),
         provenance,
     }
 }
@@ -334,6 +339,93 @@ fn table_1(calibration: &Calibration) -> Markup {
     };
     let note = "The paper's over fast registration of 4 KB in its kernel; here over registering 4 KB.";
     table("Table 1: registration by size", note, &header, &rows)
+}
+
+/// Section 8.
+fn handshake(latencies: &Latencies) -> Markup {
+    html! {
+        section class="study" id="handshake" {
+            h2 { "Two peers that register at once" }
+            @match latencies {
+                Err(why) => p { "Not run: " (why) },
+                Ok(rows) => {
+                    p {
+                        "Section 8 by running both processes between two peers on simulated clocks, under the paper's costs: \
+                         what the fast process saves of the time until the target has its bytes."
+                    }
+                    div class="plots" {
+                        (figure("latency-cold", "Saved where nothing is registered", "Of the traditional process.",
+                            &shares(rows, Warmth::Cold).draw()))
+                        (figure("latency-warm", "Saved where both sides are registered", "Only the way through the application.",
+                            &shares(rows, Warmth::Warm).draw()))
+                    }
+                    div class="tables" { (transfers(rows)) }
+                }
+            }
+        }
+    }
+}
+
+fn network(latency: u64) -> String {
+    if latency == 0 { "no latency".into() } else { format!("{} µs a way", latency / 1000) }
+}
+
+fn shares(rows: &[frrwp::latency::Row], warmth: Warmth) -> Lines {
+    let mut series: Vec<Series> = LATENCIES
+        .iter()
+        .enumerate()
+        .map(|(number, &latency)| {
+            let point = |&pages: &usize| {
+                let y = find(rows, pages, latency, warmth)?.share();
+                let title = format!("{pages} pages, {}: {}", network(latency), percent(y));
+                Some(Point { x: pages as f64, y, title })
+            };
+            let points = PAGES.iter().filter_map(point).collect();
+            Series { key: FIRST_POLICY + number, name: network(latency), look: look(number), points }
+        })
+        .collect();
+    if warmth == Warmth::Cold {
+        let claimed = |&pages: &usize| Point { x: pages as f64, y: claimed_share(pages), title: String::new() };
+        let points = PAGES.iter().map(claimed).collect();
+        series.push(Series { key: BOUND, name: "the paper".into(), look: Look::Bound, points });
+    }
+    let values = series.iter().flat_map(|s| s.points.iter().map(|p| p.y));
+    let y = Scale::from_zero("saved", values, Unit::Share);
+    let x = Scale::powers("pages", &PAGES.map(|pages| pages as f64));
+    Lines { title: "Latency saved against pages".into(), x, y, clipped: false, series }
+}
+
+fn transfers(rows: &[frrwp::latency::Row]) -> Markup {
+    let header = html! {
+        th { "registered before" } th class="word" { "network" }
+        @for pages in PAGES { th { (pages) " pages" } }
+    };
+    let us = |ns: u64| format!("{:.2}", ns as f64 / 1000.0);
+    let cases = [
+        (Warmth::Cold, "nothing"),
+        (Warmth::WriterWarm, "the writer's"),
+        (Warmth::TargetWarm, "the target's"),
+        (Warmth::Warm, "both"),
+    ];
+    let rows = html! {
+        @for (warmth, name) in cases {
+            @for (at, latency) in LATENCIES.into_iter().enumerate() {
+                tr {
+                    td { (if at == 0 { name } else { "" }) }
+                    td class="word" { (network(latency)) }
+                    @for pages in PAGES {
+                        td {
+                            @match find(rows, pages, latency, warmth) {
+                                Some(row) => { (us(row.traditional)) " → " (us(row.frrwp)) },
+                                None => "–",
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    table("Microseconds, traditional → fast", "", &header, &rows)
 }
 
 /// The comparison on real traces.

@@ -1,0 +1,61 @@
+//! The paper's study, small.
+
+mod common;
+
+use common::{complaint, folder, names, path, run};
+use insta::assert_snapshot;
+
+/// What depends on the machine, not on the code.
+const MEASURED: [&str; 3] = ["Fig. 1 ", "Table 1", "Section 4"];
+
+#[test]
+fn every_claim_is_judged_and_every_plot_drawn() {
+    let folder = folder();
+    let logs = path(&folder, "logs");
+    std::fs::create_dir(&logs).unwrap();
+    std::fs::write(path(&folder, "logs/some.csv"), "start_page,pages\n1,2\n9,1\n1,2\n20,4\n9,1\n").unwrap();
+    std::fs::write(path(&folder, "logs/README.md"), "No trace, but a text that says so.\n").unwrap();
+    let output = run(&["reproduce", "--quick", "--json", "--logs", &logs, "--out", &path(&folder, "")]);
+    let (printed, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("README.md is left out"), "{said}");
+    assert_eq!(names(&folder), ["logs", "reproduce.html"]);
+
+    let claims: Vec<serde_json::Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let line = |claim: &serde_json::Value| {
+        let field = |name: &str| claim[name].as_str().expect("a text").to_owned();
+        [field("place") + " ", field("claim"), field("paper"), field("rule"), field("here"), field("verdict")]
+            .join(" | ")
+    };
+    let lines: Vec<String> = claims.iter().map(line).collect();
+    let fixed: Vec<&str> = lines
+        .iter()
+        .map(String::as_str)
+        .filter(|line| !MEASURED.iter().any(|measured| line.starts_with(measured)))
+        .collect();
+    assert_snapshot!("reproduce-quick", fixed.join("\n"));
+    for place in MEASURED {
+        assert!(lines.iter().any(|line| line.starts_with(place)), "{place}: {printed}");
+    }
+
+    let page = std::fs::read_to_string(path(&folder, "reproduce.html")).unwrap();
+    for workload in ["httpd", "cello92"] {
+        for plot in ["fig9", "fig10", "fig11-batch", "fig11-region", "fig12-batch", "fig12-region"] {
+            assert!(page.contains(&format!("<figure id=\"{plot}-{workload}\"")), "{plot} of {workload}");
+        }
+    }
+    for plot in ["latency-cold", "latency-warm", "logs-cost"] {
+        assert!(page.contains(&format!("<figure id=\"{plot}\"")), "{plot}");
+    }
+    assert!(page.contains("tracesim reproduce --quick --json") && page.contains("some.csv"));
+    assert!(!page.contains("NaN") && !page.contains("<script"));
+}
+
+#[test]
+fn logs_that_are_not_there_are_named() {
+    let folder = folder();
+    let out = path(&folder, "page.html");
+    let said = complaint(&["reproduce", "--quick", "--out", &out, "--logs", &path(&folder, "nowhere")], 1);
+    assert!(said.contains("nowhere") && said.contains("directory of traces"), "{said}");
+    assert_eq!(names(&folder), [""; 0]);
+}
