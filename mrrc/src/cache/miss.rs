@@ -226,9 +226,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut nap = LOOK;
         let mut probed = false;
         loop {
-            if books.closed {
-                return Err(Unusable::Closed.into());
-            }
+            is_open(&books)?;
             if books.core.may_evict_for(&ask) {
                 books.sweep(desk);
                 if !probed {
@@ -237,6 +235,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     drop(books);
                     let refused = shared.registrar.probe(range, access);
                     books = shared.lock()?;
+                    // Nothing of this request was in the books meanwhile: the end of the cache did not wait for it.
+                    is_open(&books)?;
                     if let Err(source) = refused
                         && books.core.refuse_missing(&ask, members)
                     {
@@ -379,6 +379,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.waited_for_others += begun.elapsed();
         Ok(books)
     }
+}
+
+/// Whether the cache is there. Asked each time that the lock was taken before anything of a request is in the books: what
+/// is there keeps the state of the cache, and nothing else does.
+fn is_open<T>(books: &Books<T>) -> Result<(), Unusable> {
+    if books.closed { Err(Unusable::Closed) } else { Ok(()) }
 }
 
 /// Whether a wish can be granted at all. Before it is planned.
