@@ -216,7 +216,37 @@ fn a_policy_that_never_evicts_refuses_under_a_hard_limit() {
 }
 
 #[test]
-fn what_was_ready_stays_held_after_it_is_finished() {
+fn a_policy_that_never_evicts_does_not_for_what_is_not_cached_either() {
+    let device = device();
+    let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();
+    fill(&cache, 4, 4);
+    let slice = [0_u8; 1];
+    // Registered for the call alone, as nobody vouches for the memory.
+    let error = cache.with_slice(&slice, |_| ()).unwrap_err();
+    assert!(matches!(error, mrrc::AcquireError::AllInUse { .. }), "{error}");
+    assert!(all_hit(&cache, 4, 4));
+    assert_eq!(device.counts().deregs, 0);
+}
+
+#[test]
+fn a_policy_that_never_evicts_does_not_when_the_system_is_out_of_memory() {
+    let device = device();
+    let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();
+    let local = builder(&device, 16).policy("nccl".parse().unwrap()).build_local().unwrap();
+    // SAFETY: no transfer is made.
+    let ask_local = |page| unsafe { local.acquire(address(page), PAGE as usize, Access::LOCAL) }.map(drop);
+    fill(&cache, 2, 4);
+    ask_local(0).unwrap();
+    device.fail_register(Fault::always(libc::ENOMEM));
+    let error = ask(&cache, 100, 1, Access::LOCAL).unwrap_err();
+    assert!(matches!(error, mrrc::AcquireError::Register { attempts: 1, .. }), "{error}");
+    assert!(ask_local(100).is_err());
+    assert!(all_hit(&cache, 2, 4));
+    assert_eq!((device.counts().deregs, local.usage().regions), (0, 1));
+}
+
+#[test]
+fn what_was_ready_stays_held_after_a_failure() {
     let device = device();
     let cache = cache(&device, 16);
     drop(take(&cache, 0, 4));

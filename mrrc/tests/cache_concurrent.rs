@@ -5,8 +5,12 @@
 mod common;
 
 use common::*;
+use mrrc::cache::Unusable;
+use mrrc::invalidation::Explicit;
 use mrrc::registrar::model::{Event, Fault, Gate};
-use mrrc::{Access, AcquireError, Cache, PAGE};
+use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::{Access, AcquireError, Cache, PAGE, PageRange};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -24,7 +28,7 @@ fn held_at(page: u64) -> (Device, Gate) {
 }
 
 /// Until somebody waits for another's registration.
-fn await_wait<R: mrrc::registrar::Registrar>(cache: &Cache<R>, waits: u64) {
+fn await_wait<R: Registrar>(cache: &Cache<R>, waits: u64) {
     while cache.counters().waits < waits {
         thread::yield_now();
     }
@@ -346,4 +350,52 @@ fn caches_that_come_and_go_keep_apart() {
     while device.counts().regions > 0 {
         thread::yield_now();
     }
+}
+
+/// Waits in its probe, and has no state of its own.
+struct SlowProbe(Gate);
+
+// SAFETY: there is no device; what is registered has no key.
+unsafe impl Registrar for SlowProbe {
+    type Registration = ();
+
+    fn register(&self, _: PageRange, _: Access) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn probe(&self, _: PageRange, _: Access) -> io::Result<()> {
+        self.0.pass();
+        Ok(())
+    }
+
+    fn deregister(&self, batch: &mut Vec<Registered<()>>) -> io::Result<()> {
+        batch.clear();
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::NONE
+    }
+
+    fn name(&self) -> &'static str {
+        "slow to probe"
+    }
+}
+
+#[test]
+fn nothing_of_an_arena_is_leased_when_the_cache_goes_during_the_probe() {
+    let gate = Gate::closed();
+    let registrar = SlowProbe(gate.clone());
+    let cache = Cache::builder(registrar).capacity_pages(4).monitor(Explicit).ignore_environment().build().unwrap();
+    let arena = cache.arena(8 * PAGE as usize).unwrap();
+    drop(arena.acquire(0..PAGE as usize, Access::LOCAL).unwrap());
+    thread::scope(|threads| {
+        // Somebody has to leave for it, so it is probed first.
+        let asker = threads.spawn(|| arena.acquire(PAGE as usize..5 * PAGE as usize, Access::LOCAL).map(drop));
+        gate.await_waiting(1);
+        drop(cache);
+        gate.open();
+        let answer = asker.join().unwrap();
+        assert!(matches!(answer, Err(AcquireError::Unusable(Unusable::Closed))), "{answer:?}");
+    });
 }

@@ -164,6 +164,8 @@ pub(super) struct Books<T> {
     pub(super) going: u64,
     /// Threads that wait for progress.
     pub(super) waiting: u32,
+    /// The threads that have begun requests and do not register what is missing yet: one entry a request.
+    pub(super) beginners: Vec<u32>,
     /// All that is registered, is being registered or deregistered, or is parked.
     pub(super) registered: Amount,
     /// Ranges of regions that are to be unwatched.
@@ -229,6 +231,7 @@ impl<T> Books<T> {
             under_way: Vec::new(),
             going: 0,
             waiting: 0,
+            beginners: Vec::new(),
             registered: Amount::default(),
             to_unwatch: Vec::new(),
             changes: Vec::with_capacity(CHANGES),

@@ -101,6 +101,12 @@ pub enum AcquireError {
         /// How long the request waited.
         waited: Duration,
     },
+    /// A request that was begun was finished before: there is a lease of it, or was.
+    #[error("acquire {range}: it was finished before, and its lease was handed out: begin another")]
+    Finished {
+        /// What was asked for.
+        range: PageRange,
+    },
     /// The range of an arena ends outside of it.
     #[error("acquire: {0}")]
     Outside(#[from] OutsideArena),

@@ -2,7 +2,8 @@
 //!
 //! It lies alone in a page that the kernel wipes in a child (`MADV_WIPEONFORK`), so a child finds 0 there
 //! however it was made: fork hooks miss raw clones. Otherwise it is 1, and 2 more for each monitor
-//! that is dealing with a change. One load tells the usual case.
+//! that is dealing with a change. Its highest bit says, for good, that the books are broken: then no hit is served
+//! without the lock, which tells. One load tells the usual case.
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use wiped::Gate;
@@ -12,6 +13,7 @@ pub(crate) use plain::Gate;
 
 const OPEN: u64 = 1;
 const DRAINING: u64 = 2;
+const BROKEN: u64 = 1 << 63;
 
 /// The flag is not looked at. Wrong, and for one purpose: `tests/torture` must find stale hits then.
 const UNCHECKED: bool = cfg!(mrrc_torture_no_gate);
@@ -43,6 +45,20 @@ macro_rules! states {
             self.word().fetch_add(DRAINING, Ordering::SeqCst);
         }
 
+        /// The books are broken: raised for good. Before whoever found out lowers it, so no hit falls in between.
+        #[cold]
+        pub(crate) fn break_down(&self) {
+            // What is wiped stays wiped.
+            if !self.is_forked() {
+                self.word().fetch_or(BROKEN, Ordering::SeqCst);
+            }
+        }
+
+        /// Whether the books are broken.
+        pub(crate) fn is_broken(&self) -> bool {
+            self.word().load(Ordering::Relaxed) & BROKEN != 0
+        }
+
         /// It is dealt with. Release: see [`Gate::is_open`].
         pub(crate) fn lower(&self) {
             self.word().fetch_sub(DRAINING, Ordering::Release);
@@ -54,7 +70,7 @@ macro_rules! states {
 mod wiped {
     #![expect(unsafe_code, reason = "a page of its own, wiped on fork")]
 
-    use super::{DRAINING, OPEN, UNCHECKED};
+    use super::{BROKEN, DRAINING, OPEN, UNCHECKED};
     use std::io;
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,7 +141,7 @@ mod wiped {
             gate.raise();
             assert!(gate.is_draining() && !gate.is_open() && !gate.is_forked());
             gate.lower();
-            assert!(gate.is_open());
+            assert!(gate.is_open() && !gate.is_broken());
             for raw in [false, true] {
                 // SAFETY: the child only reads a word and leaves.
                 let status = unsafe {
@@ -146,12 +162,21 @@ mod wiped {
                 assert!(gate.is_open());
             }
         }
+
+        #[test]
+        fn what_is_broken_is_not_opened_by_those_who_lower_it() {
+            let gate = Gate::new().unwrap();
+            gate.raise();
+            gate.break_down();
+            gate.lower();
+            assert!(gate.is_broken() && gate.is_draining() && !gate.is_open() && !gate.is_forked());
+        }
     }
 }
 
 #[cfg(any(loom, shuttle))]
 mod plain {
-    use super::{DRAINING, OPEN, UNCHECKED};
+    use super::{BROKEN, DRAINING, OPEN, UNCHECKED};
     use crate::shim::sync::atomic::{AtomicU64, Ordering};
     use std::io;
 

@@ -181,6 +181,7 @@ impl<R: Registrar> Shared<R> {
             }
             let longest = if books.lent.is_empty() { retry.longest() } else { WATCHFUL };
             if !crate::shim::wait(&self.work, books, longest) {
+                self.broken();
                 return;
             }
         }

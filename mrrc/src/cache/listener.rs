@@ -28,8 +28,11 @@ impl<R: Registrar> Reports for Listener<R> {
         let mut books = match shared.books.try_lock() {
             Ok(books) => books,
             Err(TryLockError::WouldBlock) => return false,
-            // Nobody uses these books any more.
-            Err(TryLockError::Poisoned(_)) => return true,
+            // Nobody uses these books any more, and no hit may use what was found by them.
+            Err(TryLockError::Poisoned(_)) => {
+                shared.broken();
+                return true;
+            }
         };
         changes.iter().for_each(|&change| books.note_change(shared.desk(), change, until));
         drop(books);

@@ -10,7 +10,9 @@
 //!
 //! A request reserves all its gaps in one step or fails. It registers its own before it waits for others, and
 //! nobody waits for leases while a placeholder of his own stands, so two requests never wait for each other. Nor does a
-//! thread wait for itself: what it has begun it registers once more. What nobody will find (the monitor does not watch it,
+//! thread wait for itself: what it has begun it registers once more. And as long as it has begun what it does not register
+//! just now, it waits for nobody, and registers once more what others do: they may have begun that, and need what it has.
+//! What nobody will find (the monitor does not watch it,
 //! it is just being discarded) is struck out before it is registered, so nobody waits for that either.
 //! The usual miss is one gap that nothing overlaps, and there is room: it goes the same way in fewer steps
 //! (`miss/alone.rs`).
@@ -62,12 +64,26 @@ struct Awaited {
     own: bool,
 }
 
+/// How far a request has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is planned, and its caller does something else before it goes on.
+    Begun,
+    /// It is being finished; or that failed, and what there is of it is not to be relied on.
+    Unfinished,
+    /// There is a lease of it.
+    Done,
+}
+
 /// Memory that is being acquired: what is registered already can be used while the rest is.
 ///
 /// Dropped before it is finished, it takes back what it has not registered.
 pub struct Acquiring<'cache, R: Registrar> {
     shared: &'cache Shared<R>,
     wish: Wish,
+    stage: Stage,
+    /// The thread that the books have down for placeholders that nobody registers yet.
+    beginner: Option<u32>,
     /// Time spent waiting: for room, and for others. What the caller or the registrar takes is not waiting.
     waited_for_room: Duration,
     waited_for_others: Duration,
@@ -99,6 +115,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Self {
             shared,
             wish,
+            stage: Stage::Unfinished,
+            beginner: None,
             waited_for_room: Duration::ZERO,
             waited_for_others: Duration::ZERO,
             holds: SmallVec::new(),
@@ -121,6 +139,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.plan(wish.range, wish.counted, members, wish.sharing)
     }
 
+    /// As [`Acquiring::start`], for a caller who does something else before it is finished.
+    pub(super) fn begin(&mut self) -> Result<(), AcquireError> {
+        self.stage = Stage::Begun;
+        self.start(&[])
+    }
+
     /// As [`Acquiring::start`], of a wish that was checked, with the lock.
     pub(super) fn go_on(&mut self, books: Lock<'cache, R>) -> Result<(), AcquireError> {
         let Wish { range, counted, sharing, .. } = self.wish;
@@ -133,13 +157,33 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Segments::over(self.shared, holds, self.wish.address, self.wish.length)
     }
 
-    /// Registers what is missing. What was [ready](Acquiring::ready) stays held until this is dropped, also after an
-    /// error: drop it when the transfers that use it are done.
+    /// Registers what is missing. The lease has it all, with what was [ready](Acquiring::ready): drop it when the transfers
+    /// are done, those of what was ready too. After an error there is no lease, and what was ready stays held until this
+    /// is dropped. It can be finished once more then: the request is planned anew.
     ///
     /// # Errors
-    /// As [`Cache::acquire`](crate::Cache::acquire).
+    /// As [`Cache::acquire`](crate::Cache::acquire); [`AcquireError::Finished`] if there was a lease before.
     pub fn finish(&mut self) -> Result<Lease<R>, AcquireError> {
-        self.complete()
+        match std::mem::replace(&mut self.stage, Stage::Unfinished) {
+            Stage::Begun => {}
+            Stage::Unfinished => {
+                // Nothing is left of the plan, unless the registrar or the monitor panicked.
+                self.take_back();
+                (self.waited_for_room, self.waited_for_others) = (Duration::ZERO, Duration::ZERO);
+                self.plan_anew()?;
+            }
+            Stage::Done => {
+                self.stage = Stage::Done;
+                return Err(AcquireError::Finished { range: self.wish.range });
+            }
+        }
+        let answer = self.complete();
+        match answer {
+            Ok(_) => self.stage = Stage::Done,
+            // Others do not wait for it until this is dropped.
+            Err(_) => self.take_back(),
+        }
+        answer
     }
 
     pub(super) fn complete(&mut self) -> Result<Lease<R>, AcquireError> {
@@ -173,20 +217,23 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         loop {
             self.register_mine()?;
             if let Some(awaited) = self.awaited.pop() {
-                let sharing = if awaited.own { Sharing::Nothing } else { self.wish.sharing };
-                if !awaited.own {
-                    self.wait_for(&awaited)?;
-                }
+                let waited = !awaited.own && self.wait_for(&awaited)?;
+                let sharing = if waited { self.wish.sharing } else { Sharing::Nothing };
                 // Planned again whatever became of it: it may have failed, or gone already.
                 self.plan(awaited.range, true, &[], sharing)?;
             } else if self.holds.len() > self.shared.terms.max_segments {
-                // What took the place of one that was waited for is more than one. What was shown as ready stays held.
-                self.past.extend(self.holds.drain(..));
-                self.plan(self.wish.range, true, &[], self.wish.sharing)?;
+                // What took the place of one that was waited for is more than one.
+                self.plan_anew()?;
             } else {
                 return Ok(());
             }
         }
+    }
+
+    /// Plans all of it once more. What was shown as ready stays held.
+    fn plan_anew(&mut self) -> Result<(), AcquireError> {
+        self.past.extend(self.holds.drain(..));
+        self.plan(self.wish.range, true, &[], self.wish.sharing)
     }
 
     /// Lets go of what it holds.
@@ -226,9 +273,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut nap = LOOK;
         let mut probed = false;
         loop {
-            if books.closed {
-                return Err(Unusable::Closed.into());
-            }
+            is_open(&books)?;
             if books.core.may_evict_for(&ask) {
                 books.sweep(desk);
                 if !probed {
@@ -237,6 +282,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     drop(books);
                     let refused = shared.registrar.probe(range, access);
                     books = shared.lock()?;
+                    // Nothing of this request was in the books meanwhile: the end of the cache did not wait for it.
+                    is_open(&books)?;
                     if let Err(source) = refused
                         && books.core.refuse_missing(&ask, members)
                     {
@@ -305,6 +352,11 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 books.core.withdraw(placeholder.id);
             }
         }
+        if self.stage == Stage::Begun && !self.mine.is_empty() {
+            let me = who::am_i();
+            books.beginners.push(me);
+            self.beginner = Some(me);
+        }
         books.note_yielding(desk, &mut self.yielding);
         if shared.terms.background
             && shared.terms.capacity.pages.saturating_sub(books.registered.pages) < shared.terms.headroom
@@ -348,20 +400,59 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         Ok(())
     }
 
-    /// What was reserved and not used is free again.
+    /// What was reserved and not used is free again, and nobody is down for what is not registered yet.
     fn give_back(&mut self, books: &mut Books<R::Registration>) {
+        if let Some(beginner) = self.beginner.take()
+            && let Some(place) = books.beginners.iter().position(|&other| other == beginner)
+        {
+            books.beginners.swap_remove(place);
+        }
         books.registered.take(std::mem::take(&mut self.reserved));
         books.tally.attempts += std::mem::take(&mut self.attempts);
     }
 
-    /// Waits until another's placeholder is one no more.
-    fn wait_for(&mut self, awaited: &Awaited) -> Result<(), AcquireError> {
+    /// Waits until another's placeholder is one no more. False: this thread waits for nobody, because others may wait for
+    /// what it has begun, and have begun what this is.
+    fn wait_for(&mut self, awaited: &Awaited) -> Result<bool, AcquireError> {
         let mut books = self.shared.lock()?;
         while matches!(books.entry(awaited.id), Entry::Pending { ticket, .. } if ticket == awaited.ticket) {
+            if books.beginners.contains(&who::am_i()) {
+                return Ok(false);
+            }
             books.tally.waits += 1;
             books = self.wait(books)?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Takes back what is planned and not registered.
+    fn take_back(&mut self) {
+        self.awaited.clear();
+        self.unwatch();
+        let untouched = self.mine.is_empty() && self.yielding.is_empty() && self.attempts == 0;
+        if untouched && self.reserved == Amount::default() {
+            return;
+        }
+        if let Ok((mut books, sure)) = self.shared.lock_now() {
+            self.give_back(&mut books);
+            let mut made = self.made.drain(..);
+            for Placeholder { id, watched, .. } in self.mine.drain(..) {
+                books.set_entry(id, Entry::Vacant);
+                books.core.abandon(id);
+                // A registrar or a monitor panicked: what was registered goes.
+                if let Some(registered) = made.next() {
+                    if watched {
+                        books.to_unwatch.push(registered.range);
+                    }
+                    books.limbo.push(registered);
+                }
+            }
+            books.end_yielding(self.shared.desk(), self.yielding.drain(..), sure);
+            drop(books);
+            self.shared.progress.notify_all();
+        } else {
+            self.made.drain(..).for_each(std::mem::forget);
+        }
     }
 
     /// How much longer this request waits for others, or works for them.
@@ -379,6 +470,12 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         self.waited_for_others += begun.elapsed();
         Ok(books)
     }
+}
+
+/// Whether the cache is there. Asked each time that the lock was taken before anything of a request is in the books: what
+/// is there keeps the state of the cache, and nothing else does.
+fn is_open<T>(books: &Books<T>) -> Result<(), Unusable> {
+    if books.closed { Err(Unusable::Closed) } else { Ok(()) }
 }
 
 /// Whether a wish can be granted at all. Before it is planned.
@@ -438,31 +535,7 @@ impl<R: Registrar> Drop for Acquiring<'_, R> {
     /// books are never used again.
     fn drop(&mut self) {
         self.let_go();
-        self.unwatch();
-        let untouched = self.mine.is_empty() && self.yielding.is_empty() && self.attempts == 0;
-        if untouched && self.reserved == Amount::default() {
-            return;
-        }
-        if let Ok((mut books, sure)) = self.shared.lock_now() {
-            self.give_back(&mut books);
-            let mut made = self.made.drain(..);
-            for Placeholder { id, watched, .. } in self.mine.drain(..) {
-                books.set_entry(id, Entry::Vacant);
-                books.core.abandon(id);
-                // A registrar or a monitor panicked: what was registered goes.
-                if let Some(registered) = made.next() {
-                    if watched {
-                        books.to_unwatch.push(registered.range);
-                    }
-                    books.limbo.push(registered);
-                }
-            }
-            books.end_yielding(self.shared.desk(), self.yielding.drain(..), sure);
-            drop(books);
-            self.shared.progress.notify_all();
-        } else {
-            self.made.drain(..).for_each(std::mem::forget);
-        }
+        self.take_back();
     }
 }
 

@@ -166,8 +166,9 @@ impl<R: Registrar> Cache<R> {
 
     /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
     /// [`Acquiring::finish`] registers the rest. So a transfer of the first parts overlaps the registration of the
-    /// others. Other threads that need what is begun wait for it, so finish soon; this thread does not: what it acquires
-    /// meanwhile of the same memory is registered a second time, for that lease only.
+    /// others. Other threads that need what is begun wait for it, so finish soon. This thread waits for nobody meanwhile:
+    /// what it acquires of what it has begun, or of what another thread is registering, is registered a second time, for
+    /// that lease only.
     ///
     /// # Errors
     /// As [`Cache::acquire`].
@@ -183,7 +184,7 @@ impl<R: Registrar> Cache<R> {
     ) -> Result<Acquiring<'_, R>, AcquireError> {
         let wish = Wish::new(&self.shared.terms, address as usize, length, access.with_read())?;
         let mut acquiring = Acquiring::new(&self.shared, wish);
-        acquiring.start(&[])?;
+        acquiring.begin()?;
         Ok(acquiring)
     }
 

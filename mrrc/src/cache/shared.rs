@@ -118,12 +118,15 @@ impl<R: Registrar> Shared<R> {
                 return Err(Unusable::Forked);
             }
             if !self.gate.is_draining() {
-                let mut books = self.books.lock().map_err(|_| Unusable::Broken)?;
+                let mut books = self.books.lock().map_err(|_| self.broken())?;
                 // Again, now that nobody else can: an event that was read since is not in the books yet.
                 if !self.gate.is_draining() {
                     books.settle(self.desk());
                     return Ok(books);
                 }
+            }
+            if self.gate.is_broken() {
+                return Err(Unusable::Broken);
             }
             let waited = begun.get_or_insert_with(Instant::now).elapsed();
             if waited > self.terms.patience {
@@ -144,7 +147,7 @@ impl<R: Registrar> Shared<R> {
         if self.gate.is_forked() {
             return Err(Unusable::Forked);
         }
-        let mut books = self.books.lock().map_err(|_| Unusable::Broken)?;
+        let mut books = self.books.lock().map_err(|_| self.broken())?;
         let sure = !self.gate.is_draining();
         if sure {
             books.settle(self.desk());
@@ -157,7 +160,7 @@ impl<R: Registrar> Shared<R> {
         if self.gate.is_forked() {
             return Err(Unusable::Forked);
         }
-        let books = self.books.lock().map_err(|_| Unusable::Broken)?;
+        let books = self.books.lock().map_err(|_| self.broken())?;
         Ok((books, !self.gate.is_draining()))
     }
 
@@ -169,7 +172,15 @@ impl<R: Registrar> Shared<R> {
     ) -> Result<MutexGuard<'a, Books<R::Registration>>, Unusable> {
         // Whoever makes progress wakes all who wait, and sets this to 0.
         books.waiting += 1;
-        if crate::shim::wait(&self.progress, books, longest) { self.lock() } else { Err(Unusable::Broken) }
+        if crate::shim::wait(&self.progress, books, longest) { self.lock() } else { Err(self.broken()) }
+    }
+
+    /// The lock is poisoned: what was cached is found by no hit from now on, for changes of memory do not get into the
+    /// books any more.
+    #[cold]
+    pub(super) fn broken(&self) -> Unusable {
+        self.gate.break_down();
+        Unusable::Broken
     }
 
     /// The way of a hit, see `hit.rs`, where nothing is out of the ordinary: it ends early rather than call what is
@@ -301,6 +312,7 @@ impl<R: Registrar> Shared<R> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use crate::cache::{AcquireError, Unusable};
     use crate::invalidation::Explicit;
     use crate::registrar::model::Dummy;
     use crate::{Access, Cache, PAGE, PageRange};
@@ -319,5 +331,56 @@ mod tests {
         assert!(shared.hit_of_class(id, range, Access::LOCAL).is_none());
         assert_eq!((cache.counters().decisions.requests, cache.reap().unwrap().regions), (1, 0), "and is not counted");
         assert_eq!(cache.flush().unwrap().regions, 1, "nor held");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "memory is mapped and unmapped by hand")]
+    fn a_broken_cache_serves_no_hit_of_what_was_unmapped() {
+        let Ok(cache) = Cache::builder(Dummy::default()).ignore_environment().background(false).build() else {
+            println!("skipped: no userfaultfd here");
+            return;
+        };
+        let bytes = 64 * PAGE as usize;
+        let map = |at: usize| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a fresh anonymous mapping touches nothing that exists; the address is a hint.
+            unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>() }
+        };
+        let memory = map(0);
+        // SAFETY: the slice is used where the memory is mapped, and nobody writes there.
+        let slice = || unsafe { std::slice::from_raw_parts(memory, bytes) };
+        cache.with_slice(slice(), |_| ()).unwrap();
+        break_books(&cache);
+        // SAFETY: the mapping is this test's own, and no slice of it is in use.
+        unsafe { libc::munmap(memory.cast(), bytes) };
+        assert_eq!(map(memory as usize), memory);
+        let answer = cache.with_slice(slice(), |lease| lease.segments().count());
+        assert!(matches!(answer, Err(AcquireError::Unusable(Unusable::Broken))), "{answer:?}");
+    }
+
+    #[test]
+    fn a_broken_cache_serves_no_hit_after_a_change_could_not_be_told() {
+        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment().build().unwrap();
+        let address = (16 * PAGE) as *const u8;
+        let bytes = PAGE as usize;
+        #[expect(unsafe_code, reason = "no transfer is made")]
+        // SAFETY: no transfer is made.
+        let ask = || unsafe { cache.acquire(address, bytes, Access::LOCAL) }.map(drop);
+        ask().unwrap();
+        break_books(&cache);
+        assert!(cache.invalidate(address, bytes).is_err());
+        assert!(matches!(ask(), Err(AcquireError::Unusable(Unusable::Broken))));
+    }
+
+    fn break_books(cache: &Cache<Dummy>) {
+        let books = &cache.shared.books;
+        std::thread::scope(|threads| {
+            let panics = || {
+                let _books = books.lock().unwrap();
+                panic!("under the lock, on purpose");
+            };
+            assert!(threads.spawn(panics).join().is_err());
+        });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::plan::{Piece, Plan};
 use super::{AllInUse, Ask, Core, Found, Holders, Leavers, Segment};
-use crate::policy::{Granule, Need, Policy};
+use crate::policy::{Granule, Keeps, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
 
@@ -73,8 +73,8 @@ impl<P: Policy> Core<P> {
         }
     }
 
-    /// Makes room, for no request, until so much is free or all that is left is in use. What is returned
-    /// is to be deregistered.
+    /// Makes room, for no request, until so much is free or all that is left is in use; none under a policy that keeps
+    /// regions forever. What is returned is to be deregistered.
     pub fn evict(&mut self, need: Need, holders: &mut impl Holders) -> &Leavers {
         self.outcome.leaving_mut().clear();
         // What turns out to be held is known to be the next time, so that the rest can go.
@@ -96,7 +96,9 @@ impl<P: Policy> Core<P> {
         let mut proposals = std::mem::take(&mut self.proposals);
         proposals.regions.clear();
         proposals.ends.clear();
-        if !need.is_met() {
+        // Who keeps regions forever has none to propose, whatever they would be evicted for.
+        let evicts = self.scheme.keeps != Keeps::Forever;
+        if evicts && !need.is_met() {
             self.met.clear();
             holders.touched(&mut self.met);
             let touched = std::mem::take(&mut self.met);
@@ -105,7 +107,7 @@ impl<P: Policy> Core<P> {
         }
         let mut idle_runs = 0;
         let mut met_runs = 0;
-        while !need.is_met() && idle_runs < 2 {
+        while evicts && !need.is_met() && idle_runs < 2 {
             let begun = proposals.regions.len();
             // Where much is in use, each run proposes twice as much as the last: few questions are asked.
             let more = |much: u64| much.saturating_mul(1 << met_runs);
@@ -143,7 +145,7 @@ impl<P: Policy> Core<P> {
                 begun = end;
             }
         } else {
-            debug_assert!(met_runs > 0, "the policy finds every region that is not in use");
+            debug_assert!(met_runs > 0 || !evicts, "the policy finds every region that is not in use");
             // The last that left goes back first: so each finds its place.
             proposals.regions.iter().rev().for_each(|&id| self.policy.put_back(&mut self.regions, id));
             holders.stay(&proposals.regions);
