@@ -110,6 +110,11 @@ impl Terminate {
     /// No ready-to-receive that both sides know.
     pub const MPA_NO_READY: Self = Self::of(2, 0, 7);
 
+    /// Whether the mistake is one of who guesses tags or tries them out.
+    pub fn is_guess(self) -> bool {
+        matches!(self, Self { layer: 0 | 1, kind: 1, .. })
+    }
+
     /// What a segment that cannot be used is answered with.
     pub fn for_segment(error: SegmentError) -> Self {
         match error {
