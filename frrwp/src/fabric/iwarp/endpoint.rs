@@ -90,7 +90,10 @@ impl IwarpEndpoint {
     }
 }
 
-impl Endpoint for IwarpEndpoint {
+// SAFETY: a write is done when all of its bytes were handed to the system, a read when its last frame has come; `Flushed` is
+// queued under the lock under which everything is placed and sent, by whoever ends the open phase, and after it neither is
+// done any more: what last words leave of a write is copied before.
+unsafe impl Endpoint for IwarpEndpoint {
     type Domain = IwarpDomain;
 
     fn abilities(&self) -> Abilities {
