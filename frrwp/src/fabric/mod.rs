@@ -6,6 +6,7 @@
 //!
 //! Providers: [`sim`], in this process, with a clock of its own.
 
+pub mod iwarp;
 pub mod sim;
 
 use crate::wire::{MESSAGE, Segment};

@@ -1,0 +1,262 @@
+//! The application's end of a connection.
+#![expect(unsafe_code, reason = "posting lets the kernel at memory")]
+
+use super::connection::{Arrival, Connection};
+use super::ddp::ReadRequest;
+use super::inbound::Reading;
+use super::outbound::{GATHER, Piece, Post};
+use super::provider::Provider;
+use super::socket;
+use super::{IwarpDomain, IwarpEnd, IwarpKey, since_start};
+use crate::fabric::{Abilities, Completion, Endpoint, Local};
+use crate::wire::{MESSAGE, Segment};
+use smallvec::SmallVec;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Things that are posted and have not ended, or not left.
+const QUEUE: usize = 256;
+/// Polls that find nothing before they look at the socket themselves: who waits in between does not need it.
+const EMPTY: u32 = 3;
+
+/// One end of an iWARP connection.
+///
+/// Reads are not fenced: a write that is posted after a read may be placed before the bytes that are read are sent, as with
+/// any iWARP device. Who needs the order waits for the read.
+pub struct IwarpEndpoint {
+    pub(super) connection: Arc<Connection>,
+    pub(super) provider: Arc<Provider>,
+    pub(super) empty_polls: u32,
+}
+
+impl IwarpEndpoint {
+    /// Why the connection ended.
+    pub fn why(&self) -> Option<IwarpEnd> {
+        self.connection.lock().why
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        self.connection.socket.peer_addr()
+    }
+
+    /// A domain whose registrations this connection alone may use: for peers that are not to try the tags of others. The peer
+    /// may end each of them by sending with invalidate.
+    pub fn own_domain(&self) -> IwarpDomain {
+        IwarpDomain::of_connection(Arc::clone(&self.provider), self.connection.number)
+    }
+
+    /// Posts a message that ends a tag of the peer's that is this connection's own.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn send_invalidating(&mut self, message: &[u8], key: u32) -> io::Result<()> {
+        self.send_or_invalidate(message, Some(key))
+    }
+
+    fn send_or_invalidate(&mut self, message: &[u8], invalidate: Option<u32>) -> io::Result<()> {
+        if message.len() > MESSAGE {
+            let text = format!("a message of {} bytes is longer than {MESSAGE}: send it in parts", message.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        self.post(|core| {
+            if core.outbound.waiting() >= QUEUE {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let mut bytes = core.outbound.buffer();
+            bytes.clear();
+            bytes.extend_from_slice(message);
+            core.outbound.post(Post::Send { bytes, invalidate });
+            Ok(())
+        })
+    }
+
+    fn post(&self, post: impl FnOnce(&mut super::connection::Core) -> io::Result<()>) -> io::Result<()> {
+        let connection = &*self.connection;
+        let mut core = connection.lock();
+        if !core.is_open() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        core.claim.active = true;
+        post(&mut core)?;
+        core.flush(connection);
+        connection.shared.arm(connection, &mut core);
+        Ok(())
+    }
+}
+
+// SAFETY: a write is done when all of its bytes were handed to the system, a read when its last frame has come; `Flushed` is
+// queued under the lock under which everything is placed and sent, by whoever ends the open phase, and after it neither is
+// done any more: what last words leave of a write is copied before.
+unsafe impl Endpoint for IwarpEndpoint {
+    type Domain = IwarpDomain;
+
+    fn abilities(&self) -> Abilities {
+        Abilities { gather: GATHER, immediate: false }
+    }
+
+    fn now(&self) -> u64 {
+        since_start(Instant::now())
+    }
+
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.send_or_invalidate(message, None)
+    }
+
+    fn receive(&mut self, more: u16) -> io::Result<()> {
+        let mut core = self.connection.lock();
+        core.receives = core.receives.saturating_add(more.into());
+        Ok(())
+    }
+
+    unsafe fn write(
+        &mut self,
+        id: u64,
+        from: &[Local<'_, IwarpKey>],
+        to: Segment,
+        immediate: Option<u32>,
+    ) -> io::Result<()> {
+        if immediate.is_some() || from.len() > GATHER {
+            let text = format!("iwarp writes carry no immediate, and at most {GATHER} pieces");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        self.post(|core| {
+            if core.outbound.waiting() >= QUEUE || core.pending() >= QUEUE {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let mut left = usize::try_from(to.length).unwrap_or(usize::MAX);
+            let pieces = from.iter().map(|local| {
+                let length = local.length.min(left);
+                left -= length;
+                Piece { address: local.address, length }
+            });
+            let pieces = pieces.filter(|piece| piece.length > 0).collect();
+            let sequence = core.begin(id, 1);
+            core.outbound.post(Post::Write { sequence, pieces, tag: to.key, at: to.address });
+            Ok(())
+        })
+    }
+
+    unsafe fn read(&mut self, id: u64, into: &[Local<'_, IwarpKey>], from: Segment) -> io::Result<()> {
+        self.post(|core| {
+            let mut left = from.length;
+            let mut requests: SmallVec<[ReadRequest; GATHER]> = SmallVec::new();
+            for local in into {
+                let mut done = 0;
+                while done < local.length && left > 0 {
+                    // A request's length has 32 bits.
+                    let length = (local.length - done).min(1 << 30).min(usize::try_from(left).unwrap_or(usize::MAX));
+                    requests.push(ReadRequest {
+                        sink_tag: local.registration.tag,
+                        sink_offset: local.address as u64 + done as u64,
+                        length: length as u32,
+                        source_tag: from.key,
+                        source_offset: from.address.wrapping_add(from.length - left),
+                    });
+                    done += length;
+                    left -= length as u64;
+                }
+            }
+            if core.outbound.waiting() + requests.len() > QUEUE || core.pending() >= QUEUE {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let sequence = core.begin(id, requests.len() as u32);
+            for request in requests {
+                let ReadRequest { sink_tag, sink_offset, length, .. } = request;
+                core.expect(Reading { sequence, tag: sink_tag, at: sink_offset, left: length });
+                core.outbound.post(Post::Read(request));
+            }
+            Ok(())
+        })
+    }
+
+    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+        let connection = &*self.connection;
+        let mut core = connection.lock();
+        core.claim.active = true;
+        if core.inbox.is_empty() {
+            self.empty_polls += 1;
+            if !core.claim.held || self.empty_polls < EMPTY {
+                return None;
+            }
+            // Who only polls serves its connection too.
+            core.serve(connection);
+            connection.shared.arm(connection, &mut core);
+        }
+        let arrival = core.inbox.pop_front()?;
+        self.empty_polls = 0;
+        Some(match arrival {
+            Arrival::Message(bytes) => {
+                let length = bytes.len();
+                message[..length].copy_from_slice(&bytes);
+                core.outbound.give_back(bytes);
+                Completion::Message { length }
+            }
+            Arrival::Done { id, succeeded } => Completion::Done { id, succeeded },
+            Arrival::Lost => Completion::Lost,
+            Arrival::Flushed => Completion::Flushed,
+        })
+    }
+
+    fn wait(&mut self, until: Option<u64>) {
+        self.empty_polls = 0;
+        let connection = &self.connection;
+        let shared = &connection.shared;
+        let stall = shared.options.stall;
+        let until = until.map(Duration::from_nanos);
+        let mut core = connection.lock();
+        while core.inbox.is_empty() && core.is_open() {
+            let now = Instant::now();
+            if core.stalls_at(stall).is_some_and(|at| at <= now) {
+                core.expire(connection);
+                break;
+            }
+            let for_caller = until.map(|until| until.saturating_sub(Duration::from_nanos(since_start(now))));
+            if for_caller == Some(Duration::ZERO) {
+                break;
+            }
+            if !core.claim.held {
+                shared.claim(connection, &mut core);
+            }
+            let for_peer = core.stalls_at(stall).map(|at| at - now);
+            let time = for_caller.into_iter().chain(for_peer).min();
+            let mut watched = [socket::watched(&connection.socket, core.interest().1)];
+            core.claim.waiting = true;
+            drop(core);
+            let slept = socket::sleep(&mut watched, time);
+            core = connection.lock();
+            core.claim.waiting = false;
+            core.claim.active = true;
+            if slept.is_ok_and(|ready| ready > 0) {
+                core.serve(connection);
+            }
+        }
+        if core.claim.held && (core.claim.parked || !core.is_open()) {
+            shared.release(connection, &mut core);
+        }
+    }
+
+    fn disconnect(&mut self) {
+        let connection = &*self.connection;
+        let mut core = connection.lock();
+        if core.is_open() {
+            // What was posted leaves if it goes at once.
+            core.flush(connection);
+            core.lose(connection, IwarpEnd::Disconnected);
+        }
+        connection.shared.release(connection, &mut core);
+    }
+}
+
+impl Drop for IwarpEndpoint {
+    /// Ends the connection. The provider's thread forgets it.
+    fn drop(&mut self) {
+        self.disconnect();
+        self.connection.shared.forget(&self.connection);
+    }
+}

@@ -1,0 +1,352 @@
+//! What comes: from the bytes of a connection to placements, messages, read requests and last words.
+//!
+//! No input or output: [`Inbound::next`] is shown the bytes that are there, takes headers and ends of frames from them, and
+//! says where the bytes between belong. Whoever drives it puts them there, straight from the socket if it likes, and
+//! tells. A header is checked whole before the first byte of its payload is placed:
+//!
+//! * untagged segments follow each other: their message's number and offset are the next ones of their queue (RFC 5041,
+//!   section 5.3), a message needs a receive, and no message is longer than its buffer;
+//! * a write's tag opens every byte that it names (RFC 5041, section 8);
+//! * a read response is the next of the oldest read that is on its way (RFC 5040, section 5.5), and its length is what was
+//!   asked for.
+//!
+//! The CRC ends the frame, so bytes are placed before it is checked, as siw and cards do: what it protects is what the
+//! application is told, not where bytes go, which the tag does.
+
+use super::ddp::{Header, Operation, Place, READ_REQUEST, ReadRequest, TAGGED, UNTAGGED};
+use super::mpa::padding;
+use super::terminate::Terminate;
+use std::collections::VecDeque;
+
+/// The most bytes that [`Inbound::next`] asks for at a time: an end of a frame, and a header.
+pub(super) const LOOKAHEAD: usize = 2 + UNTAGGED + READ_REQUEST + 7;
+/// Bytes of last words that are kept: a Terminate with both headers.
+const CONTROL: usize = 4 + 2 + UNTAGGED + READ_REQUEST;
+
+/// Where bytes belong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Landing {
+    /// In the memory of a tag.
+    Tag {
+        /// The tag.
+        tag: u32,
+        /// The first byte.
+        at: u64,
+    },
+    /// In memory that this side reads into.
+    Read {
+        /// The first byte's address.
+        at: usize,
+    },
+    /// In the message that is coming.
+    Message {
+        /// From which byte on.
+        at: usize,
+    },
+    /// Nowhere.
+    Nowhere,
+}
+
+/// A frame that is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    /// Part of something, or a write of the peer's: nobody is told.
+    Placed,
+    /// A message is complete.
+    Message {
+        /// Bytes.
+        length: usize,
+        /// A tag that ends.
+        invalidate: Option<u32>,
+    },
+    /// The peer wants to read.
+    Request(ReadRequest),
+    /// A read of this side's is complete.
+    Read {
+        /// As it was named by [`Inbound::expect`].
+        sequence: u64,
+    },
+    /// The peer has said its last words.
+    Terminated(Option<Terminate>),
+}
+
+/// What comes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Not enough bytes are there.
+    More,
+    /// The next bytes belong there, so many of them.
+    Payload(Landing, usize),
+    /// A frame has ended.
+    Event(Event),
+}
+
+/// What a peer may not do, and where it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Breach {
+    pub(super) terminate: Terminate,
+    /// The header at fault, and the length of its segment.
+    pub(super) at_fault: Option<(Header, u16)>,
+}
+
+/// What is asked before anything is placed.
+pub(super) trait Gate {
+    /// Whether the peer may write there.
+    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Terminate>;
+    /// Takes a receive for a message.
+    fn take_receive(&mut self) -> bool;
+}
+
+/// A read whose response has not come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) sequence: u64,
+    pub(super) tag: u32,
+    /// The tag's offset of the next byte, which is its address too.
+    pub(super) at: u64,
+    pub(super) left: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Head,
+    Payload,
+    Tail,
+}
+
+/// The receiving half of a connection.
+pub(super) struct Inbound {
+    checksums: bool,
+    /// The most bytes of a message.
+    message: usize,
+    state: State,
+    header: Header,
+    /// Bytes that the segment carries for DDP.
+    carried: u16,
+    landing: Landing,
+    /// Payload that has not come.
+    left: usize,
+    crc: u32,
+    /// The numbers of the next message and the next read request.
+    sends: u32,
+    requests: u32,
+    /// Bytes of the message that came.
+    offset: u32,
+    reads: VecDeque<Reading>,
+    control: [u8; CONTROL],
+    held: usize,
+    /// The peer says with an empty message that it is ready.
+    ready_by_send: bool,
+}
+
+impl Inbound {
+    pub(super) fn new(checksums: bool, message: usize, ready_by_send: bool) -> Self {
+        let place = Place::Tagged { tag: 0, offset: 0 };
+        Self {
+            checksums,
+            message,
+            state: State::Head,
+            header: Header { operation: Operation::Write, last: false, place },
+            carried: 0,
+            landing: Landing::Nowhere,
+            left: 0,
+            crc: 0,
+            sends: 1,
+            requests: 1,
+            offset: 0,
+            reads: VecDeque::new(),
+            control: [0; CONTROL],
+            held: 0,
+            ready_by_send,
+        }
+    }
+
+    /// A read was posted: its response comes after those of the reads before.
+    pub(super) fn expect(&mut self, reading: Reading) {
+        self.reads.push_back(reading);
+    }
+
+    /// Goes on with the bytes that are there, and takes from their front what it used.
+    pub(super) fn next(&mut self, bytes: &mut &[u8], gate: &mut impl Gate) -> Result<Next, Breach> {
+        loop {
+            match self.state {
+                State::Head => {
+                    if !self.head(bytes, gate)? {
+                        return Ok(Next::More);
+                    }
+                }
+                State::Payload if self.left == 0 => self.state = State::Tail,
+                State::Payload if self.header.operation.queue() == 0 || self.landing != Landing::Nowhere => {
+                    return Ok(Next::Payload(self.landing, self.left));
+                }
+                State::Payload => {
+                    // Requests and last words stay here; what is too much of the latter is nobody's.
+                    let (now, rest) = bytes.split_at(self.left.min(bytes.len()));
+                    let room = &mut self.control[self.held..];
+                    let kept = now.len().min(room.len());
+                    room[..kept].copy_from_slice(&now[..kept]);
+                    self.held += kept;
+                    *bytes = rest;
+                    self.landed(now);
+                    if self.left > 0 {
+                        return Ok(Next::More);
+                    }
+                }
+                State::Tail => {
+                    let padding = padding(self.carried.into());
+                    let Some((tail, rest)) = bytes.split_at_checked(padding + 4) else { return Ok(Next::More) };
+                    let (padding, crc) = tail.split_at(padding);
+                    if self.checksums && crc32c::crc32c_append(self.crc, padding).to_le_bytes() != *crc {
+                        return Err(Breach { terminate: Terminate::MPA_CRC, at_fault: None });
+                    }
+                    *bytes = rest;
+                    self.state = State::Head;
+                    return Ok(Next::Event(self.ended()));
+                }
+            }
+        }
+    }
+
+    /// The next bytes of the payload are where they belong.
+    pub(super) fn landed(&mut self, bytes: &[u8]) {
+        if self.checksums {
+            self.crc = crc32c::crc32c_append(self.crc, bytes);
+        }
+        self.skipped(bytes.len());
+    }
+
+    /// The same, where nothing is summed up.
+    pub(super) fn skipped(&mut self, length: usize) {
+        self.left -= length;
+        match &mut self.landing {
+            Landing::Tag { at, .. } => *at += length as u64,
+            Landing::Read { at } | Landing::Message { at } => *at += length,
+            Landing::Nowhere => {}
+        }
+    }
+
+    /// Whether payload is summed up.
+    pub(super) fn checksums(&self) -> bool {
+        self.checksums
+    }
+
+    /// The segment that is coming, as last words name it.
+    pub(super) fn at_fault(&self) -> Option<(Header, u16)> {
+        Some((self.header, self.carried))
+    }
+
+    /// False if the header is not all there.
+    fn head(&mut self, bytes: &mut &[u8], gate: &mut impl Gate) -> Result<bool, Breach> {
+        let Some(&[high, low, ddp, _]) = bytes.first_chunk() else { return Ok(false) };
+        let carried = u16::from_be_bytes([high, low]);
+        let length = if ddp & 0x80 != 0 { TAGGED } else { UNTAGGED };
+        let shown = (usize::from(carried)).min(length);
+        let Some(head) = bytes.get(2..2 + shown) else { return Ok(false) };
+        let breach = |terminate| Breach { terminate, at_fault: None };
+        let (header, _) = Header::decode(head).map_err(|error| breach(Terminate::for_segment(error)))?;
+        if self.checksums {
+            self.crc = crc32c::crc32c(&bytes[..2 + length]);
+        }
+        self.header = header;
+        self.carried = carried;
+        self.left = usize::from(carried) - length;
+        self.held = 0;
+        self.landing = self.begin(gate).map_err(|terminate| Breach { terminate, at_fault: Some((header, carried)) })?;
+        self.state = State::Payload;
+        *bytes = &bytes[2 + length..];
+        Ok(true)
+    }
+
+    /// Whether the segment may come, and where its bytes belong.
+    fn begin(&mut self, gate: &mut impl Gate) -> Result<Landing, Terminate> {
+        let length = self.left;
+        match (self.header.operation, self.header.place) {
+            // An empty write is nobody's business: its tag is not looked at (RFC 5040, section 5.2).
+            (Operation::Write, Place::Tagged { .. }) if length == 0 => Ok(Landing::Nowhere),
+            (Operation::Write, Place::Tagged { tag, offset }) => {
+                gate.may_write(tag, offset, length as u64)?;
+                Ok(Landing::Tag { tag, at: offset })
+            }
+            (_, Place::Tagged { tag, offset }) => {
+                let reading = self.reads.front().filter(|reading| reading.tag == tag);
+                let reading = reading.ok_or(Terminate::DDP_INVALID_TAG)?;
+                let is_next = reading.at == offset && length <= reading.left as usize;
+                if !is_next || self.header.last != (length == reading.left as usize) {
+                    return Err(Terminate::DDP_BOUNDS);
+                }
+                Ok(Landing::Read { at: offset as usize })
+            }
+            (Operation::Terminate, Place::Untagged { .. }) => Ok(Landing::Nowhere),
+            (Operation::ReadRequest, Place::Untagged { number, offset, .. }) => {
+                if number != self.requests {
+                    return Err(Terminate::NUMBER_OUT_OF_RANGE);
+                }
+                match (offset, length.cmp(&READ_REQUEST)) {
+                    (0, std::cmp::Ordering::Equal) if self.header.last => Ok(Landing::Nowhere),
+                    (0, std::cmp::Ordering::Greater) => Err(Terminate::TOO_LONG),
+                    _ => Err(Terminate::INVALID_OFFSET),
+                }
+            }
+            (_, Place::Untagged { number, offset, .. }) => {
+                if number != self.sends {
+                    return Err(Terminate::NUMBER_OUT_OF_RANGE);
+                }
+                if offset != self.offset {
+                    return Err(Terminate::INVALID_OFFSET);
+                }
+                let is_ready = self.ready_by_send && number == 1 && length == 0 && self.header.last;
+                if offset == 0 && !is_ready && !gate.take_receive() {
+                    return Err(Terminate::NO_BUFFER);
+                }
+                if offset as usize + length > self.message {
+                    return Err(Terminate::TOO_LONG);
+                }
+                // An empty segment that is not the last leaves the offset where it is, and would take another receive.
+                if length == 0 && !self.header.last {
+                    return Err(Terminate::INVALID_OFFSET);
+                }
+                Ok(Landing::Message { at: offset as usize })
+            }
+        }
+    }
+
+    fn ended(&mut self) -> Event {
+        match (self.header.operation, self.header.place) {
+            (Operation::Write, _) => Event::Placed,
+            (Operation::ReadResponse, _) => {
+                let length = u32::from(self.carried) - TAGGED as u32;
+                let Some(reading) = self.reads.front_mut() else { return Event::Placed };
+                reading.at += u64::from(length);
+                reading.left -= length;
+                let sequence = reading.sequence;
+                if reading.left > 0 {
+                    return Event::Placed;
+                }
+                self.reads.pop_front();
+                Event::Read { sequence }
+            }
+            (Operation::ReadRequest, _) => {
+                self.requests = self.requests.wrapping_add(1);
+                ReadRequest::decode(&self.control[..self.held]).map_or(Event::Placed, Event::Request)
+            }
+            (Operation::Terminate, _) => Event::Terminated(Terminate::decode(&self.control[..self.held])),
+            (operation, place) => {
+                self.offset += u32::from(self.carried) - UNTAGGED as u32;
+                if !self.header.last {
+                    return Event::Placed;
+                }
+                let length = std::mem::take(&mut self.offset) as usize;
+                self.sends = self.sends.wrapping_add(1);
+                if std::mem::take(&mut self.ready_by_send) && length == 0 {
+                    return Event::Placed;
+                }
+                let invalidates = matches!(operation, Operation::SendInvalidate | Operation::SendSolicitedInvalidate);
+                let invalidate = match place {
+                    Place::Untagged { invalidate, .. } if invalidates => Some(invalidate),
+                    _ => None,
+                };
+                Event::Message { length, invalidate }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! iWARP in user space, over TCP: what Linux's siw and iWARP cards speak.
+//!
+//! [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where bytes belong and what is done with them (RFC 5041,
+//! RFC 5040), [`terminate`] how a side says what was wrong. All of it reads bytes where they lie, and none of it does input
+//! or output.
+//!
+//! ```no_run
+//! use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
+//!
+//! let domain = IwarpDomain::new(IwarpOptions::default())?;
+//! let mut listener = domain.listen("iwarp:0.0.0.0:7471")?;
+//! let served = listener.accept(64, None)?;
+//! // On the other machine:
+//! let connected = domain.connect("iwarp:server.example:7471", 64)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A domain has a thread that serves what peers do to its memory, so that no application is woken for it. What is posted goes
+//! to the socket from the posting thread, and the thread that waits reads the socket itself.
+//!
+//! # Whom a registration opens to
+//!
+//! A registration of a cache covers whole pages and, as a rule, more than one transfer. Over [`IwarpDomain::new`] its tag
+//! serves every connection of the domain: right where all peers are trusted alike. For others there is
+//!
+//! * [`IwarpEndpoint::own_domain`]: tags that one connection alone can use. A cache of its own for each such peer;
+//! * [`IwarpDomain::open`]: exact registration, to the byte, for as long as the caller says.
+//!
+//! Every placement is checked against its tag. What fails is answered with the Terminate that the RFC names and ends the
+//! connection; an address that tries tags out waits longer and longer before it is let in again. There is no encryption: who
+//! is on the path reads and forges, and needs to be kept off it (RFC 5042, section 5.4.3).
+//!
+//! Nothing is pinned: a registration is a range of addresses. Where memory is unmapped while it is registered, a peer's access
+//! ends its connection, as all of it goes through the kernel, which notices. But until the cache's monitor has ended the
+//! registration, memory that is mapped at the same place meanwhile can be reached in its stead. Who unmaps memory that
+//! untrusted peers hold tags of invalidates it in the cache first.
+//!
+//! # Checksums
+//!
+//! CRCs are on unless both sides do without ([`IwarpOptions::checksums`]). They find what TCP's checksum lets pass, and cost
+//! a pass over every byte at both ends, and a copy where peers write or read registered memory, because that may change while
+//! it is summed up. A frame's payload is placed before its CRC has come; a wrong one ends the connection before anything is
+//! told of it. Without CRCs, large payloads go between socket and registered memory without a copy of ours; payloads of up to
+//! 4 KiB that come together with their headers are copied from there.
+
+mod connection;
+pub mod ddp;
+mod endpoint;
+mod guesses;
+mod inbound;
+mod listener;
+mod memory;
+pub mod mpa;
+mod outbound;
+mod provider;
+mod registrar;
+mod setup;
+mod socket;
+mod tags;
+pub mod terminate;
+
+pub use endpoint::IwarpEndpoint;
+pub use listener::{Address, IwarpListener};
+pub use registrar::{Exact, IwarpDomain, IwarpKey};
+
+use mpa::MpaError;
+use std::io;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use terminate::Terminate;
+
+/// What a domain's connections are like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IwarpOptions {
+    /// Whether this side asks for CRCs. They are used where either side asks.
+    pub checksums: bool,
+    /// Reads of a peer's that are answered at a time (IRD), 1 to 16,382.
+    pub inbound: u16,
+    /// Reads of this side's that are on their way at a time (ORD), 1 to 16,382.
+    pub outbound: u16,
+    /// How long connecting may take, and a peer that connects.
+    pub set_up: Duration,
+    /// How long a peer may stand still while something is to come from it.
+    pub stall: Duration,
+}
+
+impl Default for IwarpOptions {
+    fn default() -> Self {
+        Self {
+            checksums: true,
+            inbound: 16,
+            outbound: 16,
+            set_up: Duration::from_secs(5),
+            stall: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IwarpEnd {
+    /// This side wanted it.
+    #[error("this side disconnected")]
+    Disconnected,
+    /// The peer closed the connection.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The system says that the connection is broken.
+    #[error("the connection broke: {0}")]
+    Broken(io::ErrorKind),
+    /// The peer found this side at fault.
+    #[error("the peer ended the connection: {}", .0.map_or("it did not say why".to_owned(), |why| why.to_string()))]
+    Terminated(Option<Terminate>),
+    /// The peer did what it may not, and was told so.
+    #[error("the peer broke the rules: {0}")]
+    Breach(Terminate),
+    /// The peer stood still.
+    #[error("nothing came from the peer for {} ms, though something had to", .after.as_millis())]
+    Stalled {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// A registration was taken back while the peer was reading it.
+    #[error("memory was deregistered while the peer was reading it")]
+    Withdrawn,
+}
+
+/// Why there is no listener, or no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IwarpError {
+    /// The address is none.
+    #[error("`{text}` is no iwarp address: write iwarp:HOST:PORT, such as iwarp:10.0.0.1:7471 or iwarp:[::1]:7471")]
+    Address {
+        /// What was given.
+        text: String,
+    },
+    /// The host has no address.
+    #[error("{address}: the host's name is not resolved: {error}; write its IP address")]
+    Resolve {
+        /// The address.
+        address: String,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The port is taken.
+    #[error("{address}: the port is in use; stop who listens there, or choose another port, or 0 for a free one")]
+    PortInUse {
+        /// The address.
+        address: String,
+    },
+    /// Nobody listens there.
+    #[error("{address}: refused; start the server, and see that it listens on this address and port")]
+    Refused {
+        /// The address.
+        address: String,
+    },
+    /// The peer did not answer in time.
+    #[error("{address}: no {what} within {} ms; see that the host is up and nothing between filters the port", .after.as_millis())]
+    TimedOut {
+        /// The address.
+        address: String,
+        /// What did not come.
+        what: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The peer speaks something else, or a dialect that is not spoken here.
+    #[error("{address}: {error}")]
+    Mpa {
+        /// The address.
+        address: String,
+        /// What is wrong.
+        error: MpaError,
+    },
+    /// The peer closed the connection before it was set up.
+    #[error("{address}: the peer closed the connection before it was set up; is it an iWARP server?")]
+    Hung {
+        /// The address.
+        address: String,
+    },
+    /// The peer does not want this connection.
+    #[error("{address}: the peer rejects the connection; its log says why")]
+    Rejected {
+        /// The address.
+        address: String,
+    },
+    /// The peer wants to have more reads at a time than this side answers.
+    #[error(
+        "{address}: the peer reads {wanted} at a time and this side answers {answered}: raise IwarpOptions::inbound"
+    )]
+    Depth {
+        /// The address.
+        address: String,
+        /// What the peer wants.
+        wanted: u16,
+        /// What this side does.
+        answered: u16,
+    },
+    /// Anything else.
+    #[error("{address}: {what}: {error}")]
+    System {
+        /// The address.
+        address: String,
+        /// What was done.
+        what: &'static str,
+        /// The system's error.
+        error: io::Error,
+    },
+}
+
+/// Nanoseconds on the clock that endpoints count by.
+fn since_start(at: Instant) -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(at.saturating_duration_since(*START.get_or_init(Instant::now)).as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,433 @@
+//! What goes: from posts and the peer's read requests to frames.
+//!
+//! No input or output: [`Outbound::fill`] cuts what waits into frames, [`Outbound::show`] says which bytes are to be sent
+//! next, in registered memory where they lie there, and [`Outbound::sent`] how many were. A message's segments follow each
+//! other and are not mixed with others' (RFC 5041, section 5.3); where both sides' messages wait, answers to reads and posts
+//! take turns.
+//!
+//! Without CRCs every payload is sent from where it lies. With them the payload of an answer is copied first, because its
+//! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection.
+
+#![expect(unsafe_code, reason = "reads registered memory by address")]
+
+use super::ddp::{Header, Operation, Place, ReadRequest};
+use super::memory;
+use super::mpa::padding;
+use super::tags::Pin;
+use super::terminate::Terminate;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// Pieces of local memory that a write takes.
+pub(super) const GATHER: usize = 8;
+/// The most payload of a frame.
+const SEGMENT: usize = 65_472;
+/// The most payload of an answer's frame that is copied.
+const COPIED: usize = 8_192;
+/// Frames that are cut at a time, and bytes of them.
+const FRAMES: usize = 8;
+const BYTES: usize = 256 * 1024;
+/// Buffers of messages that are kept for the next.
+const POOL: usize = 4;
+
+/// Memory of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) address: *const u8,
+    pub(super) length: usize,
+}
+
+// SAFETY: an address. Who posted it promised that the memory may be read until the post is done, by any thread.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    /// # Safety
+    /// The memory may be read.
+    unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }
+    }
+}
+
+type Pieces = SmallVec<[Piece; GATHER]>;
+
+/// Something that was posted.
+#[derive(Debug)]
+pub(super) enum Post {
+    /// A message.
+    Send { bytes: Vec<u8>, invalidate: Option<u32> },
+    /// A write: what is left of it.
+    Write { sequence: u64, pieces: Pieces, tag: u32, at: u64 },
+    /// A wish to read.
+    Read(ReadRequest),
+}
+
+/// An answer to a read: what is left of it.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    request: ReadRequest,
+    sent: u32,
+}
+
+enum Body {
+    Nothing,
+    Memory(Pieces),
+    Tag { tag: u32, at: u64 },
+    Bytes(Vec<u8>),
+}
+
+/// What is done when a frame was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ends {
+    /// Nothing.
+    Nothing,
+    /// A write.
+    Write {
+        /// Its name.
+        sequence: u64,
+    },
+    /// An answer.
+    Answer,
+    /// The connection: these were the last words.
+    Connection,
+}
+
+struct Frame {
+    head: SmallVec<[u8; 64]>,
+    body: Body,
+    length: usize,
+    tail: [u8; 7],
+    ends_at: usize,
+    ends: Ends,
+}
+
+impl Frame {
+    fn total(&self) -> usize {
+        self.head.len() + self.length + self.ends_at
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Posts,
+    Answers,
+}
+
+/// Lets at memory of tags.
+pub(super) trait Sources {
+    /// Keeps the memory there.
+    fn pin(&self, tag: u32, at: u64, length: u64) -> Result<Pin, Terminate>;
+}
+
+/// The sending half of a connection.
+pub(super) struct Outbound {
+    checksums: bool,
+    /// Whether this side may speak: the accepting one waits for the other's first frame (RFC 5044, section 7.1.1).
+    pub(super) may_speak: bool,
+    posts: VecDeque<Post>,
+    answers: VecDeque<Answer>,
+    frames: VecDeque<Frame>,
+    /// Bytes of the first frame that were sent.
+    begun: usize,
+    turn: Turn,
+    /// Whether the front of that turn's queue has left in part.
+    within: bool,
+    sends: u32,
+    requests: u32,
+    /// Reads that may still be sent, and answers that may still be asked for.
+    reads: u16,
+    room: u16,
+    last_words: Option<Vec<u8>>,
+    pool: Vec<Vec<u8>>,
+}
+
+impl Outbound {
+    /// With so many reads of this side's and of the peer's at a time.
+    pub(super) fn new(checksums: bool, may_speak: bool, reads: u16, answers: u16) -> Self {
+        Self {
+            checksums,
+            may_speak,
+            posts: VecDeque::new(),
+            answers: VecDeque::new(),
+            frames: VecDeque::new(),
+            begun: 0,
+            turn: Turn::Posts,
+            within: false,
+            sends: 1,
+            requests: 1,
+            reads,
+            room: answers,
+            last_words: None,
+            pool: Vec::new(),
+        }
+    }
+
+    /// Posts that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.posts.len()
+    }
+
+    pub(super) fn post(&mut self, post: Post) {
+        self.posts.push_back(post);
+    }
+
+    /// A buffer for a message.
+    pub(super) fn buffer(&mut self) -> Vec<u8> {
+        self.pool.pop().unwrap_or_default()
+    }
+
+    /// A buffer that is not needed any more.
+    pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
+        if self.pool.len() < POOL {
+            buffer.clear();
+            self.pool.push(buffer);
+        }
+    }
+
+    /// The peer wants to read. False if it has asked for more at a time than was agreed.
+    pub(super) fn answer(&mut self, request: ReadRequest) -> bool {
+        let Some(room) = self.room.checked_sub(1) else { return false };
+        self.room = room;
+        self.answers.push_back(Answer { request, sent: 0 });
+        true
+    }
+
+    /// A read of this side's has ended.
+    pub(super) fn read_ended(&mut self) {
+        self.reads += 1;
+    }
+
+    /// Nothing but these words is sent after what has begun.
+    pub(super) fn terminate(&mut self, words: Vec<u8>) {
+        self.posts.clear();
+        self.answers.clear();
+        // What was not begun is not sent.
+        self.frames.truncate(usize::from(self.begun > 0));
+        // What was begun is finished from a copy: its memory goes back to whoever posted it.
+        for frame in &mut self.frames {
+            if let Body::Memory(pieces) = &frame.body {
+                let mut bytes = Vec::with_capacity(frame.length);
+                for piece in pieces {
+                    // SAFETY: the write is not done yet, so that its memory may still be read, as its poster promised.
+                    bytes.extend_from_slice(unsafe { piece.bytes() });
+                }
+                frame.body = Body::Bytes(bytes);
+                frame.ends = Ends::Nothing;
+            }
+        }
+        self.may_speak = true;
+        self.within = false;
+        self.last_words = Some(words);
+    }
+
+    /// Forgets all that was to be sent.
+    pub(super) fn clear(&mut self) {
+        self.posts.clear();
+        self.answers.clear();
+        self.frames.clear();
+        self.last_words = None;
+        self.begun = 0;
+    }
+
+    fn next_turn(&self) -> Option<Turn> {
+        if self.within {
+            return Some(self.turn);
+        }
+        let posts = match self.posts.front() {
+            None => false,
+            Some(Post::Read(_)) => self.reads > 0,
+            Some(_) => true,
+        };
+        match (posts, !self.answers.is_empty()) {
+            (true, true) => Some(if self.turn == Turn::Posts { Turn::Answers } else { Turn::Posts }),
+            (true, false) => Some(Turn::Posts),
+            (false, true) => Some(Turn::Answers),
+            (false, false) => None,
+        }
+    }
+
+    /// Cuts what waits into frames. The error is a tag that this side took back while a peer was reading it.
+    pub(super) fn fill(&mut self, sources: &impl Sources) -> Result<(), Terminate> {
+        if !self.may_speak {
+            return Ok(());
+        }
+        let mut bytes: usize = self.frames.iter().map(Frame::total).sum();
+        while self.frames.len() < FRAMES && bytes < BYTES {
+            let frame = if let Some(words) = self.last_words.take() {
+                let place = Place::Untagged { invalidate: 0, queue: 2, number: 1, offset: 0 };
+                let header = Header { operation: Operation::Terminate, last: true, place };
+                self.frame(header, words.len(), Body::Bytes(words), Ends::Connection)
+            } else {
+                let Some(turn) = self.next_turn() else { break };
+                self.turn = turn;
+                let frame = if turn == Turn::Posts { self.cut_post() } else { self.cut_answer(sources)? };
+                let Some(frame) = frame else { break };
+                frame
+            };
+            bytes += frame.total();
+            self.frames.push_back(frame);
+        }
+        Ok(())
+    }
+
+    fn cut_post(&mut self) -> Option<Frame> {
+        self.within = false;
+        let untagged = |operation: Operation, invalidate, number| Header {
+            operation,
+            last: true,
+            place: Place::Untagged { invalidate, queue: operation.queue(), number, offset: 0 },
+        };
+        match self.posts.front_mut()? {
+            Post::Write { sequence, pieces, tag, at } => {
+                let mut body = Pieces::new();
+                let mut length = 0;
+                while let Some(piece) = pieces.first_mut() {
+                    let now = piece.length.min(SEGMENT - length);
+                    body.push(Piece { address: piece.address, length: now });
+                    length += now;
+                    if now == piece.length {
+                        pieces.remove(0);
+                    } else {
+                        piece.address = piece.address.wrapping_add(now);
+                        piece.length -= now;
+                        break;
+                    }
+                }
+                let last = pieces.is_empty();
+                let place = Place::Tagged { tag: *tag, offset: *at };
+                let ends = if last { Ends::Write { sequence: *sequence } } else { Ends::Nothing };
+                *at = at.wrapping_add(length as u64);
+                self.within = !last;
+                if last {
+                    self.posts.pop_front();
+                }
+                let header = Header { operation: Operation::Write, last, place };
+                Some(self.frame(header, length, Body::Memory(body), ends))
+            }
+            Post::Send { bytes, invalidate } => {
+                let (bytes, invalidate) = (std::mem::take(bytes), *invalidate);
+                self.posts.pop_front();
+                let operation = if invalidate.is_some() { Operation::SendInvalidate } else { Operation::Send };
+                let header = untagged(operation, invalidate.unwrap_or(0), self.sends);
+                self.sends = self.sends.wrapping_add(1);
+                Some(self.frame(header, bytes.len(), Body::Bytes(bytes), Ends::Nothing))
+            }
+            Post::Read(request) => {
+                let mut bytes = self.pool.pop().unwrap_or_default();
+                bytes.extend_from_slice(&request.encode());
+                self.posts.pop_front();
+                self.reads -= 1;
+                let header = untagged(Operation::ReadRequest, 0, self.requests);
+                self.requests = self.requests.wrapping_add(1);
+                Some(self.frame(header, bytes.len(), Body::Bytes(bytes), Ends::Nothing))
+            }
+        }
+    }
+
+    fn cut_answer(&mut self, sources: &impl Sources) -> Result<Option<Frame>, Terminate> {
+        self.within = false;
+        let Some(Answer { request, sent }) = self.answers.front_mut() else { return Ok(None) };
+        let request = *request;
+        let start = *sent;
+        let most = if self.checksums { COPIED } else { SEGMENT };
+        let length = (request.length - start).min(most as u32);
+        *sent += length;
+        let last = *sent == request.length;
+        if last {
+            self.answers.pop_front();
+        }
+        self.within = !last;
+        let (tag, at) = (request.source_tag, request.source_offset.wrapping_add(start.into()));
+        let place = Place::Tagged { tag: request.sink_tag, offset: request.sink_offset.wrapping_add(start.into()) };
+        let header = Header { operation: Operation::ReadResponse, last, place };
+        let ends = if last { Ends::Answer } else { Ends::Nothing };
+        let body = if length == 0 {
+            Body::Nothing
+        } else if self.checksums {
+            let pin = sources.pin(tag, at, length.into())?;
+            let mut bytes = self.pool.pop().unwrap_or_default();
+            // Torn where it is written meanwhile, which its readers find out by their own means.
+            memory::get(pin.address, length as usize, &mut bytes).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
+            Body::Bytes(bytes)
+        } else {
+            Body::Tag { tag, at }
+        };
+        Ok(Some(self.frame(header, length as usize, body, ends)))
+    }
+
+    fn frame(&self, header: Header, length: usize, body: Body, ends: Ends) -> Frame {
+        let (encoded, used) = header.encode();
+        let carried = used + length;
+        let mut head = SmallVec::new();
+        head.extend_from_slice(&(carried as u16).to_be_bytes());
+        head.extend_from_slice(&encoded[..used]);
+        let zeroes = padding(carried);
+        let mut tail = [0; 7];
+        if self.checksums {
+            let crc = crc32c::crc32c(&head);
+            let crc = match &body {
+                Body::Nothing | Body::Tag { .. } => crc,
+                Body::Bytes(bytes) => crc32c::crc32c_append(crc, bytes),
+                Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
+                    // SAFETY: who posted the write promised that its memory may be read until it is done.
+                    crc32c::crc32c_append(crc, unsafe { piece.bytes() })
+                }),
+            };
+            let crc = crc32c::crc32c_append(crc, &tail[..zeroes]);
+            tail[zeroes..zeroes + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        Frame { head, body, length, tail, ends_at: zeroes + 4, ends }
+    }
+
+    /// The bytes to be sent next, and what keeps them there.
+    pub(super) fn show(
+        &self,
+        sources: &impl Sources,
+        vector: &mut SmallVec<[Piece; 32]>,
+        pins: &mut SmallVec<[Pin; FRAMES]>,
+    ) -> Result<(), Terminate> {
+        let mut skip = self.begun;
+        let mut show = |address: *const u8, length: usize| {
+            let skipped = skip.min(length);
+            skip -= skipped;
+            if length > skipped {
+                vector.push(Piece { address: address.wrapping_add(skipped), length: length - skipped });
+            }
+        };
+        for frame in &self.frames {
+            show(frame.head.as_ptr(), frame.head.len());
+            match &frame.body {
+                Body::Nothing => {}
+                Body::Memory(pieces) => pieces.iter().for_each(|piece| show(piece.address, piece.length)),
+                Body::Bytes(bytes) => show(bytes.as_ptr(), bytes.len()),
+                Body::Tag { tag, at } => {
+                    let pin = sources.pin(*tag, *at, frame.length as u64)?;
+                    show(pin.address, frame.length);
+                    pins.push(pin);
+                }
+            }
+            show(frame.tail.as_ptr(), frame.ends_at);
+        }
+        Ok(())
+    }
+
+    /// So many bytes were sent; what ends by that is told.
+    pub(super) fn sent(&mut self, bytes: usize, mut ended: impl FnMut(Ends)) {
+        self.begun += bytes;
+        while let Some(total) = self.frames.front().map(Frame::total)
+            && self.begun >= total
+        {
+            self.begun -= total;
+            let Some(frame) = self.frames.pop_front() else { break };
+            if let Body::Bytes(bytes) = frame.body {
+                self.give_back(bytes);
+            }
+            if frame.ends == Ends::Answer {
+                self.room += 1;
+            }
+            if frame.ends != Ends::Nothing {
+                ended(frame.ends);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Registering: a registration is a tag.
+#![expect(unsafe_code, reason = "a registrar is one, and exact registration opens memory by address")]
+
+use super::provider::Provider;
+use super::tags::{MOST, Scope};
+use super::{IwarpError, IwarpOptions};
+use crate::fabric::Domain;
+use crate::wire::Segment;
+use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::{Access, PAGE, PageRange};
+use std::io;
+use std::sync::Arc;
+
+/// Registers memory for iWARP, and makes connections to it. Clones are the same domain.
+#[derive(Clone)]
+pub struct IwarpDomain {
+    pub(super) provider: Arc<Provider>,
+    scope: Scope,
+}
+
+/// A registration: its tag.
+#[derive(Debug)]
+pub struct IwarpKey {
+    pub(super) tag: u32,
+}
+
+/// A registration to the byte. It ends when it is dropped.
+pub struct Exact {
+    provider: Arc<Provider>,
+    segment: Segment,
+}
+
+impl IwarpDomain {
+    /// A domain, and the thread that serves its connections.
+    ///
+    /// # Errors
+    /// The system has no thread or no epoll for it.
+    pub fn new(options: IwarpOptions) -> Result<Self, IwarpError> {
+        let options = IwarpOptions {
+            inbound: options.inbound.clamp(1, 16_382),
+            outbound: options.outbound.clamp(1, 16_382),
+            ..options
+        };
+        let system = |error| IwarpError::System {
+            address: "iwarp:".to_owned(),
+            what: "the domain's thread cannot be started",
+            error,
+        };
+        Ok(Self { provider: Arc::new(Provider::new(options).map_err(system)?), scope: Scope::Domain })
+    }
+
+    pub(super) fn of_connection(provider: Arc<Provider>, number: u64) -> Self {
+        Self { provider, scope: Scope::Connection(number) }
+    }
+
+    /// Opens these bytes and no others.
+    ///
+    /// # Errors
+    /// `ENOMEM` where too many tags live.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the registration was dropped, and nobody relies on its bytes where peers may write
+    /// them.
+    pub unsafe fn open(&self, address: *mut u8, length: usize, access: Access) -> io::Result<Exact> {
+        let start = address as u64;
+        let end = start.checked_add(length as u64).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let tag = self.provider.shared.tags.open(start, end, access, self.scope);
+        let key = tag.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let segment = Segment { address: start, length: length as u64, key };
+        Ok(Exact { provider: Arc::clone(&self.provider), segment })
+    }
+
+    /// Registrations that live.
+    pub fn registrations(&self) -> usize {
+        self.provider.shared.tags.live()
+    }
+
+    /// Connections that are served.
+    pub fn connections(&self) -> usize {
+        self.provider.shared.connections()
+    }
+}
+
+impl Exact {
+    /// What lets the peer at it.
+    pub fn segment(&self) -> Segment {
+        self.segment
+    }
+}
+
+impl Drop for Exact {
+    /// The peer may have ended it before, by sending with invalidate.
+    fn drop(&mut self) {
+        self.provider.shared.tags.close(self.segment.key);
+    }
+}
+
+// SAFETY: a tag is unique while it lives, is looked up before every placement, and opens its bytes for its rights alone;
+// closing it waits for whoever is in the kernel on its account. What is behind is the address range and not its pages:
+// nothing is pinned. Between an unmapping and the end of the registration, which the cache's monitor brings about, a peer that
+// still uses the tag is told of a fault, or reaches what is mapped there by then: the module's documentation says so.
+unsafe impl Registrar for IwarpDomain {
+    type Registration = IwarpKey;
+
+    fn register(&self, range: PageRange, access: Access) -> io::Result<IwarpKey> {
+        mrrc::registrar::mapped(range)?;
+        let (start, end) = (range.start() * PAGE, range.end().saturating_mul(PAGE));
+        let tag = self.provider.shared.tags.open(start, end, access, self.scope);
+        tag.map(|tag| IwarpKey { tag }).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+
+    fn probe(&self, range: PageRange, _: Access) -> io::Result<()> {
+        mrrc::registrar::mapped(range)
+    }
+
+    fn deregister(&self, batch: &mut Vec<Registered<IwarpKey>>) -> io::Result<()> {
+        for registered in batch.drain(..) {
+            self.provider.shared.tags.close(registered.registration.tag);
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { regions: Some(MOST as u64), ..Limits::NONE }
+    }
+
+    fn rights(&self) -> Access {
+        Access::all() - Access::REMOTE_ATOMIC
+    }
+
+    fn name(&self) -> &'static str {
+        "iwarp"
+    }
+}
+
+// SAFETY: the segment names bytes of the registration, which the table checks.
+unsafe impl Domain for IwarpDomain {
+    fn remote(&self, registration: &IwarpKey, address: *const u8, length: usize) -> Segment {
+        Segment { address: address as u64, length: length as u64, key: registration.tag }
+    }
+}

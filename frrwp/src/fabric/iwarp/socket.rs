@@ -1,0 +1,69 @@
+//! The edge to the kernel: bytes between a socket and memory, without a copy of ours.
+#![expect(unsafe_code, reason = "system calls that take addresses of registered memory")]
+
+use super::outbound::Piece;
+use smallvec::SmallVec;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Memory to receive into.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub(super) address: *mut u8,
+    pub(super) length: usize,
+}
+
+fn result(returned: isize) -> io::Result<usize> {
+    usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives what is there into pieces of memory, one after the other. Never blocks.
+///
+/// # Safety
+/// The memory may be written until this returns.
+pub(super) unsafe fn receive(socket: BorrowedFd<'_>, rooms: &[Room]) -> io::Result<usize> {
+    let mut vector: SmallVec<[libc::iovec; 2]> =
+        rooms.iter().map(|room| libc::iovec { iov_base: room.address.cast(), iov_len: room.length }).collect();
+    // SAFETY: all zeroes is a header without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vector.as_mut_ptr();
+    message.msg_iovlen = vector.len() as _;
+    // SAFETY: the vector lives, and the memory may be written: the caller's promise.
+    result(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
+}
+
+/// Sends pieces of memory, one after the other, as much as goes. Never blocks.
+///
+/// # Safety
+/// The memory may be read until this returns.
+pub(super) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
+    let mut vector: SmallVec<[libc::iovec; 32]> = pieces
+        .iter()
+        .map(|piece| libc::iovec { iov_base: piece.address.cast_mut().cast(), iov_len: piece.length })
+        .collect();
+    // SAFETY: all zeroes is a header without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vector.as_mut_ptr();
+    message.msg_iovlen = vector.len() as _;
+    // SAFETY: the vector lives, and the memory may be read: the caller's promise.
+    result(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// Sleeps until one of the sockets can be read, or written where that is asked for, or the time is over.
+pub(super) fn sleep(sockets: &mut [libc::pollfd], time: Option<Duration>) -> io::Result<usize> {
+    let time = time.map(|time| libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array and the time live.
+    let ready = unsafe { libc::ppoll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, time, std::ptr::null()) };
+    result(ready as isize)
+}
+
+/// An entry for [`sleep`].
+pub(super) fn watched(socket: &impl AsRawFd, writing: bool) -> libc::pollfd {
+    let events = libc::POLLIN | if writing { libc::POLLOUT } else { 0 };
+    libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 }
+}

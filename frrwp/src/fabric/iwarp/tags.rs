@@ -1,0 +1,242 @@
+//! The tag table: which memory of this process peers may reach, by which 32 bits.
+//!
+//! A tag comes from a cryptographic generator, all 32 bits of it, and is unique among those that live (RFC 5042, section
+//! 6.1.1). It names a range of bytes, rights, and a scope: every connection of the domain, or one. Every placement looks its
+//! tag up again, and holds a [`Pin`] while the kernel copies: at most one system call that does not block. Deregistering
+//! takes the tag out first, and then waits for the pins: after it nothing is placed or read by that tag.
+//!
+//! The table is cut into shards, each with a lock of its own that guards the map alone; pins are counted outside of it.
+
+use super::terminate::Terminate;
+use mrrc::Access;
+use rand::Rng;
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const SHARDS: usize = 16;
+/// Registrations that live at a time: a guess hits one in a thousand at most.
+pub(super) const MOST: usize = 1 << 22;
+
+/// Who may use a tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    /// All connections of the domain.
+    Domain,
+    /// The connection of this number.
+    Connection(u64),
+}
+
+/// What a tag opens.
+#[derive(Debug)]
+pub(super) struct Opening {
+    start: u64,
+    end: u64,
+    access: Access,
+    scope: Scope,
+}
+
+/// Keeps the memory of a tag from being deregistered. Held for one system call.
+pub(super) struct Pin {
+    /// The first byte that was asked for.
+    pub(super) address: *mut u8,
+    _opening: Arc<Opening>,
+}
+
+/// What a peer wants of a tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    /// To have its bytes.
+    Read,
+    /// To put bytes there.
+    Write,
+}
+
+/// Tags and what they open.
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: [RwLock<FxHashMap<u32, Arc<Opening>>>; SHARDS],
+    live: AtomicUsize,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| RwLock::default()), live: AtomicUsize::new(0) }
+    }
+
+    fn shard(&self, tag: u32) -> &RwLock<FxHashMap<u32, Arc<Opening>>> {
+        &self.shards[tag as usize % SHARDS]
+    }
+
+    fn read(&self, tag: u32) -> RwLockReadGuard<'_, FxHashMap<u32, Arc<Opening>>> {
+        self.shard(tag).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, tag: u32) -> RwLockWriteGuard<'_, FxHashMap<u32, Arc<Opening>>> {
+        self.shard(tag).write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A tag for these bytes; `None` where the table is full.
+    pub(super) fn open(&self, start: u64, end: u64, access: Access, scope: Scope) -> Option<u32> {
+        if self.live.fetch_add(1, Ordering::Relaxed) >= MOST {
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let opening = Arc::new(Opening { start, end, access, scope });
+        // A generator of the thread's own, seeded by the system: ChaCha.
+        let mut random = rand::rng();
+        loop {
+            let tag = random.next_u32();
+            // Zero is what a tag that was never set looks like.
+            if tag == 0 {
+                continue;
+            }
+            if let std::collections::hash_map::Entry::Vacant(free) = self.write(tag).entry(tag) {
+                free.insert(opening);
+                return Some(tag);
+            }
+        }
+    }
+
+    /// Takes a tag back. When this returns, nothing is placed or read by it any more.
+    pub(super) fn close(&self, tag: u32) -> bool {
+        let Some(opening) = self.write(tag).remove(&tag) else { return false };
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        quiesce(opening);
+        true
+    }
+
+    /// What a peer asks for when it sends with invalidate: only a tag of its own connection ends so, because others use
+    /// those of the domain.
+    pub(super) fn invalidate(&self, tag: u32, connection: u64) -> Result<(), Terminate> {
+        let mut tags = self.write(tag);
+        match tags.get(&tag).map(|opening| opening.scope) {
+            None => Err(Terminate::INVALID_TAG),
+            Some(Scope::Connection(owner)) if owner == connection => {
+                let opening = tags.remove(&tag);
+                drop(tags);
+                self.live.fetch_sub(1, Ordering::Relaxed);
+                opening.into_iter().for_each(quiesce);
+                Ok(())
+            }
+            Some(Scope::Connection(_)) => Err(Terminate::TAG_NOT_ASSOCIATED),
+            Some(Scope::Domain) => Err(Terminate::CANNOT_INVALIDATE),
+        }
+    }
+
+    /// Lets a peer at bytes of a tag, or says what the RFC calls its mistake: a read's in RDMAP's words (RFC 5040,
+    /// section 4.8), a write's in DDP's (RFC 5041, section 8).
+    pub(super) fn pin(&self, tag: u32, at: u64, length: u64, wish: Wish, connection: u64) -> Result<Pin, Terminate> {
+        let opening = self.read(tag).get(&tag).cloned();
+        let by = |read, write| if wish == Wish::Read { read } else { write };
+        let opening = opening.ok_or(by(Terminate::INVALID_TAG, Terminate::DDP_INVALID_TAG))?;
+        if let Scope::Connection(owner) = opening.scope
+            && owner != connection
+        {
+            return Err(by(Terminate::TAG_NOT_ASSOCIATED, Terminate::DDP_NOT_ASSOCIATED));
+        }
+        let Some(end) = at.checked_add(length) else {
+            return Err(by(Terminate::OFFSET_WRAPS, Terminate::DDP_OFFSET_WRAPS));
+        };
+        if at < opening.start || end > opening.end {
+            return Err(by(Terminate::BASE_OR_BOUNDS, Terminate::DDP_BOUNDS));
+        }
+        let right = if wish == Wish::Read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+        if !opening.access.contains(right) {
+            return Err(Terminate::ACCESS);
+        }
+        Ok(Pin { address: at as *mut u8, _opening: opening })
+    }
+
+    /// Tags that live.
+    pub(super) fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+}
+
+/// Waits until nobody holds a pin: each lasts one system call that does not block.
+fn quiesce(mut opening: Arc<Opening>) {
+    let mut spins = 0_u32;
+    loop {
+        match Arc::try_unwrap(opening) {
+            Ok(_) => break,
+            Err(shared) => opening = shared,
+        }
+        spins += 1;
+        if spins < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_bits_of_tags_are_random() {
+        let table = Table::new();
+        let mut bytes = [[0_u32; 256]; 4];
+        let tags: Vec<u32> = (0..1 << 16).map(|_| table.open(0, 1, Access::all(), Scope::Domain).unwrap()).collect();
+        for tag in &tags {
+            for (counts, byte) in bytes.iter_mut().zip(tag.to_le_bytes()) {
+                counts[usize::from(byte)] += 1;
+            }
+        }
+        // Chi-square of each byte with 255 degrees of freedom: beyond 377 once in a million.
+        for counts in bytes {
+            let chi: f64 = counts.iter().map(|&count| (f64::from(count) - 256.0).powi(2) / 256.0).sum();
+            assert!((150.0..377.0).contains(&chi), "{chi}");
+        }
+        // And neighbours have nothing to do with each other.
+        let mut counts = [0_u32; 256];
+        for pair in tags.windows(2) {
+            counts[usize::from((pair[1].wrapping_sub(pair[0]) >> 24) as u8)] += 1;
+        }
+        let chi: f64 = counts.iter().map(|&count| (f64::from(count) - 256.0).powi(2) / 256.0).sum();
+        assert!((150.0..377.0).contains(&chi), "{chi}");
+        assert_eq!(table.live(), tags.len());
+    }
+
+    #[test]
+    fn a_tag_opens_its_bytes_for_its_rights_and_its_connection_alone() {
+        let table = Table::new();
+        let tag = table.open(1000, 2000, Access::REMOTE_WRITE, Scope::Connection(7)).unwrap();
+        let pin =
+            |at, length, wish, connection| table.pin(tag, at, length, wish, connection).map(|pin| pin.address as u64);
+        assert_eq!(pin(1000, 1000, Wish::Write, 7), Ok(1000));
+        assert_eq!(pin(999, 1, Wish::Write, 7), Err(Terminate::DDP_BOUNDS));
+        assert_eq!(pin(1999, 2, Wish::Write, 7), Err(Terminate::DDP_BOUNDS));
+        assert_eq!(pin(u64::MAX, 2, Wish::Write, 7), Err(Terminate::DDP_OFFSET_WRAPS));
+        assert_eq!(pin(1000, 1, Wish::Write, 8), Err(Terminate::DDP_NOT_ASSOCIATED));
+        assert_eq!(pin(1000, 1, Wish::Read, 7), Err(Terminate::ACCESS));
+        assert_eq!(pin(1000, 1, Wish::Read, 8), Err(Terminate::TAG_NOT_ASSOCIATED));
+        assert_eq!(table.invalidate(tag, 8), Err(Terminate::TAG_NOT_ASSOCIATED));
+        assert_eq!(table.invalidate(tag, 7), Ok(()));
+        assert_eq!(pin(1000, 1, Wish::Write, 7), Err(Terminate::DDP_INVALID_TAG));
+        assert_eq!(pin(1000, 1, Wish::Read, 7), Err(Terminate::INVALID_TAG));
+        let shared = table.open(0, 1, Access::all(), Scope::Domain).unwrap();
+        assert_eq!(table.invalidate(shared, 7), Err(Terminate::CANNOT_INVALIDATE));
+        assert!(table.close(shared) && !table.close(shared));
+        assert_eq!(table.live(), 0);
+    }
+
+    #[test]
+    fn closing_waits_for_those_who_are_at_it() {
+        let table = Table::new();
+        let tag = table.open(0, 10, Access::all(), Scope::Domain).unwrap();
+        let pin = table.pin(tag, 0, 10, Wish::Write, 1).unwrap();
+        let (closed, news) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                table.close(tag);
+                closed.send(()).unwrap();
+            });
+            // Gone at once, closed only when the pin is.
+            while table.pin(tag, 0, 1, Wish::Write, 1).is_ok() {
+                std::thread::yield_now();
+            }
+            assert!(news.recv_timeout(std::time::Duration::from_millis(20)).is_err());
+            drop(pin);
+            news.recv().unwrap();
+        });
+    }
+}

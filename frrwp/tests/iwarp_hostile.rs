@@ -1,0 +1,333 @@
+//! A peer of bytes: everything that it may not do is answered with the Terminate that the RFC names, and not one byte
+//! outside of what was offered is touched or told.
+#![allow(unsafe_code, reason = "memory is opened by address")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use frrwp::fabric::iwarp::ddp::{Header, Operation, Place, ReadRequest};
+use frrwp::fabric::iwarp::mpa::{self, Fpdu, Start};
+use frrwp::fabric::iwarp::terminate::Terminate;
+use frrwp::fabric::iwarp::{Exact, IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpListener, IwarpOptions};
+use frrwp::fabric::{Completion, Endpoint};
+use frrwp::wire::MESSAGE;
+use mrrc::Access;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(10);
+/// Of the memory, this is offered.
+const OFFERED: std::ops::Range<usize> = 1000..3000;
+
+/// A side that is to hold, and a peer that sends what it likes.
+struct Scene {
+    domain: IwarpDomain,
+    listener: IwarpListener,
+    endpoint: IwarpEndpoint,
+    peer: TcpStream,
+    memory: Box<[u8]>,
+    offer: Exact,
+    read_only: Exact,
+    own: Exact,
+    /// Of another connection.
+    foreign: Exact,
+    _other: (IwarpEndpoint, TcpStream),
+}
+
+/// Connects as a client would.
+fn greet(address: std::net::SocketAddr) -> TcpStream {
+    let enhanced =
+        mpa::Enhanced { peer_to_peer: true, inbound: 4, outbound: 2, ready_by_write: true, ..mpa::Enhanced::default() };
+    let start = Start {
+        role: mpa::Role::Request,
+        checksums: true,
+        rejected: false,
+        revision: 2,
+        enhanced: Some(enhanced),
+        private: &[],
+    };
+    let mut bytes = Vec::new();
+    start.encode(&mut bytes);
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.set_read_timeout(Some(SOON)).unwrap();
+    peer.write_all(&bytes).unwrap();
+    peer
+}
+
+fn accept(listener: &mut IwarpListener, receives: u16) -> (IwarpEndpoint, TcpStream) {
+    let mut peer = greet(listener.address().unwrap());
+    let endpoint = listener.accept(receives, Some(SOON)).unwrap();
+    let mut reply = [0; 24];
+    peer.read_exact(&mut reply).unwrap();
+    let (start, _) = Start::decode(&reply).unwrap().unwrap();
+    assert_eq!(start.enhanced.unwrap().inbound, 2);
+    (endpoint, peer)
+}
+
+fn scene(receives: u16) -> Scene {
+    let domain = IwarpDomain::new(IwarpOptions { inbound: 2, ..IwarpOptions::default() }).unwrap();
+    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let (endpoint, peer) = accept(&mut listener, receives);
+    let other = accept(&mut listener, 4);
+    let mut memory = vec![7_u8; 1 << 16].into_boxed_slice();
+    let start = memory[OFFERED].as_mut_ptr();
+    let open = |domain: &IwarpDomain, access| {
+        // SAFETY: the memory lives as long as the scene, and longer than what is open.
+        unsafe { domain.open(start, OFFERED.len(), access) }.unwrap()
+    };
+    let offer = open(&domain, Access::REMOTE_READ | Access::REMOTE_WRITE);
+    let read_only = open(&domain, Access::REMOTE_READ);
+    let own = open(&endpoint.own_domain(), Access::REMOTE_WRITE);
+    let foreign = open(&other.0.own_domain(), Access::REMOTE_READ | Access::REMOTE_WRITE);
+    Scene { domain, listener, endpoint, peer, memory, offer, read_only, own, foreign, _other: other }
+}
+
+fn fpdu(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let (head, used) = header.encode();
+    let (length, (tail, end)) = mpa::frame(&[&head[..used], payload], true);
+    [&length[..], &head[..used], payload, &tail[..end]].concat()
+}
+
+fn write(tag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
+    fpdu(&Header { operation: Operation::Write, last: true, place: Place::Tagged { tag, offset } }, payload)
+}
+
+fn untagged(operation: Operation, last: bool, number: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
+    let place = Place::Untagged { invalidate: 0, queue: operation.queue(), number, offset };
+    fpdu(&Header { operation, last, place }, payload)
+}
+
+fn read(number: u32, source_tag: u32, source_offset: u64, length: u32) -> Vec<u8> {
+    let request = ReadRequest { sink_tag: 1, sink_offset: 0, length, source_tag, source_offset };
+    untagged(Operation::ReadRequest, true, number, 0, &request.encode())
+}
+
+/// What the peer hears until the end: its last words, if it hears any.
+fn last_words(peer: &mut TcpStream) -> Option<Terminate> {
+    let mut heard = Vec::new();
+    // A reset after the last words is an end too.
+    let _ = peer.read_to_end(&mut heard);
+    let mut rest = &heard[..];
+    while let Some(fpdu) = Fpdu::split(rest) {
+        fpdu.check().unwrap();
+        let (header, payload) = Header::decode(fpdu.ulpdu).unwrap();
+        if header.operation == Operation::Terminate {
+            return Terminate::decode(payload);
+        }
+        rest = &rest[fpdu.length..];
+    }
+    None
+}
+
+fn end_of(endpoint: &mut IwarpEndpoint) -> (usize, Option<IwarpEnd>) {
+    let mut message = [0; MESSAGE];
+    let mut messages = 0;
+    let until = endpoint.now() + SOON.as_nanos() as u64;
+    loop {
+        match endpoint.poll(&mut message) {
+            Some(Completion::Flushed) => return (messages, endpoint.why()),
+            Some(Completion::Message { .. }) => messages += 1,
+            Some(_) => {}
+            None => {
+                assert!(endpoint.now() < until);
+                endpoint.wait(Some(until));
+            }
+        }
+    }
+}
+
+fn check(name: &str, expected: Terminate, misdeed: impl Fn(&Scene) -> Vec<u8>) {
+    let mut scene = scene(2);
+    let bytes = misdeed(&scene);
+    scene.peer.write_all(&bytes).unwrap();
+    assert_eq!(last_words(&mut scene.peer), Some(expected), "{name}");
+    assert_eq!(end_of(&mut scene.endpoint).1, Some(IwarpEnd::Breach(expected)), "{name}");
+    let outside = scene.memory[..OFFERED.start].iter().chain(&scene.memory[OFFERED.end..]);
+    assert!(outside.copied().all(|byte| byte == 7), "{name}");
+    assert!(scene.domain.connections() >= 1);
+}
+
+#[test]
+fn each_breach_is_named_as_the_rfc_names_it() {
+    let at = |scene: &Scene| scene.offer.segment().address;
+    let key = |exact: &Exact| exact.segment().key;
+    check("a tag that never was", Terminate::DDP_INVALID_TAG, |scene| write(0xdead_beef, at(scene), b"x"));
+    check("a dead tag", Terminate::DDP_INVALID_TAG, |scene| {
+        let mut byte = 7;
+        // SAFETY: it is closed at once.
+        let dead = key(&unsafe { scene.domain.open(&raw mut byte, 1, Access::all()) }.unwrap());
+        write(dead, at(scene), b"x")
+    });
+    check("a byte before", Terminate::DDP_BOUNDS, |scene| write(key(&scene.offer), at(scene) - 1, b"x"));
+    check("a byte after", Terminate::DDP_BOUNDS, |scene| {
+        write(key(&scene.offer), at(scene) + OFFERED.len() as u64 - 3, b"four")
+    });
+    check("past the end of memory", Terminate::DDP_OFFSET_WRAPS, |scene| write(key(&scene.offer), u64::MAX, b"xx"));
+    check("another's tag", Terminate::DDP_NOT_ASSOCIATED, |scene| write(key(&scene.foreign), at(scene), b"x"));
+    check("what may be read", Terminate::ACCESS, |scene| write(key(&scene.read_only), at(scene), b"x"));
+    check("reading a tag that never was", Terminate::INVALID_TAG, |scene| read(1, 0xdead_beef, at(scene), 1));
+    check("reading too far", Terminate::BASE_OR_BOUNDS, |scene| {
+        read(1, key(&scene.offer), at(scene), OFFERED.len() as u32 + 1)
+    });
+    check("reading past the end of memory", Terminate::OFFSET_WRAPS, |scene| read(1, key(&scene.offer), u64::MAX, 2));
+    check("reading what may be written", Terminate::ACCESS, |scene| read(1, key(&scene.own), at(scene), 1));
+    check("reading another's", Terminate::TAG_NOT_ASSOCIATED, |scene| read(1, key(&scene.foreign), at(scene), 1));
+    check("a read response that nobody asked for", Terminate::DDP_INVALID_TAG, |scene| {
+        let place = Place::Tagged { tag: key(&scene.offer), offset: at(scene) };
+        fpdu(&Header { operation: Operation::ReadResponse, last: true, place }, b"x")
+    });
+    let send = Operation::Send;
+    check("a message out of order", Terminate::NUMBER_OUT_OF_RANGE, |_| untagged(send, true, 2, 0, b"x"));
+    check("a part out of order", Terminate::INVALID_OFFSET, |_| {
+        [untagged(send, false, 1, 0, b"abc"), untagged(send, true, 1, 2, b"x")].concat()
+    });
+    check("parts without end", Terminate::INVALID_OFFSET, |_| untagged(send, false, 1, 0, b""));
+    check("a message that is too long", Terminate::TOO_LONG, |_| untagged(send, true, 1, 0, &[0; MESSAGE + 1]));
+    check("a message without a receive", Terminate::NO_BUFFER, |_| {
+        (1..4).flat_map(|number| untagged(send, true, number, 0, b"x")).collect()
+    });
+    check("a read request out of order", Terminate::NUMBER_OUT_OF_RANGE, |scene| {
+        read(2, key(&scene.offer), at(scene), 1)
+    });
+    check("a read request in parts", Terminate::INVALID_OFFSET, |_| {
+        untagged(Operation::ReadRequest, true, 1, 0, &[0; 27])
+    });
+    check("a read request that is too long", Terminate::TOO_LONG, |_| {
+        untagged(Operation::ReadRequest, true, 1, 0, &[0; 29])
+    });
+    check("a wrong CRC", Terminate::MPA_CRC, |scene| {
+        let mut bytes = write(key(&scene.offer), at(scene), b"xxxx");
+        *bytes.last_mut().unwrap() ^= 1;
+        bytes
+    });
+    check("ending a tag of all connections", Terminate::CANNOT_INVALIDATE, |scene| {
+        let place = Place::Untagged { invalidate: key(&scene.offer), queue: 0, number: 1, offset: 0 };
+        fpdu(&Header { operation: Operation::SendInvalidate, last: true, place }, b"")
+    });
+    let spoilt = |at: usize, value: u8| {
+        move |_: &Scene| {
+            let mut bytes = untagged(Operation::Send, true, 1, 0, b"x");
+            bytes[at] = value;
+            bytes
+        }
+    };
+    check("DDP's version", Terminate::DDP_UNTAGGED_VERSION, spoilt(2, 0x42));
+    check("RDMAP's version", Terminate::RDMAP_VERSION, spoilt(3, 0x83));
+    check("an operation that does not exist", Terminate::UNEXPECTED_OPCODE, spoilt(3, 0x4f));
+    check("a queue that does not exist", Terminate::INVALID_QUEUE, spoilt(11, 9));
+    check("too short for its header", Terminate::REMOTE_CATASTROPHE, |_| {
+        vec![0, 5, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0]
+    });
+}
+
+#[test]
+fn a_peer_that_overruns_its_read_depth_is_ended() {
+    let mut scene = scene(2);
+    // Large enough that the answers do not fit into the socket, and nobody reads them.
+    let mut memory = vec![0; 16 << 20];
+    // SAFETY: the memory lives longer.
+    let large = unsafe { scene.domain.open(memory.as_mut_ptr(), memory.len(), Access::REMOTE_READ) }.unwrap();
+    let segment = large.segment();
+    let requests: Vec<u8> =
+        (1..=3).flat_map(|number| read(number, segment.key, segment.address, segment.length as u32)).collect();
+    scene.peer.write_all(&requests).unwrap();
+    assert_eq!(end_of(&mut scene.endpoint).1, Some(IwarpEnd::Breach(Terminate::NO_BUFFER)));
+}
+
+#[test]
+fn what_is_allowed_is_done_up_to_the_last_byte() {
+    let mut scene = scene(2);
+    let segment = scene.offer.segment();
+    let payload: Vec<u8> = (0..OFFERED.len()).map(|at| at as u8).collect();
+    scene.peer.write_all(&write(segment.key, segment.address, &payload)).unwrap();
+    scene.peer.write_all(&write(0xdead_beef, 0, b"")).unwrap();
+    scene.peer.write_all(&read(1, segment.key, segment.address, segment.length as u32)).unwrap();
+    let mut response = vec![0; mpa::framed(14 + OFFERED.len())];
+    scene.peer.read_exact(&mut response).unwrap();
+    let fpdu = Fpdu::split(&response).unwrap();
+    fpdu.check().unwrap();
+    let (header, bytes) = Header::decode(fpdu.ulpdu).unwrap();
+    assert_eq!((header.operation, header.last), (Operation::ReadResponse, true));
+    assert!(bytes == payload && scene.memory[OFFERED] == payload);
+    drop(scene.peer);
+    assert_eq!(end_of(&mut scene.endpoint).1, Some(IwarpEnd::Closed));
+}
+
+#[test]
+fn guesses_cost_a_connection_each_and_more_and_more_time() {
+    let Scene { mut listener, domain, .. } = scene(2);
+    let start = Instant::now();
+    let address = listener.address().unwrap();
+    let mut guesses = 0;
+    let span = Duration::from_millis(1500);
+    while let Ok(mut endpoint) = {
+        let mut peer = greet(address);
+        // Sent ahead: no reply is waited for.
+        peer.write_all(&write(0xdead_0000 + guesses, 0, b"x")).unwrap();
+        let accepted = listener.accept(1, Some(span.saturating_sub(start.elapsed())));
+        drop(peer);
+        accepted
+    } {
+        assert!(matches!(end_of(&mut endpoint).1, Some(IwarpEnd::Breach(_) | IwarpEnd::Broken(_) | IwarpEnd::Closed)));
+        guesses += 1;
+    }
+    println!("{guesses} guesses in {} ms", start.elapsed().as_millis());
+    // After 0, 100, 300, 700 and 1500 ms.
+    assert!((1..=5).contains(&guesses), "{guesses} guesses");
+    assert!(domain.registrations() == 0 || domain.registrations() == 4);
+}
+
+/// Streams that were right before they were spoilt.
+fn streams(scene: &Scene) -> Vec<u8> {
+    let segment = scene.offer.segment();
+    let mut bytes = Vec::new();
+    for number in 1..4 {
+        bytes.extend(write(segment.key, segment.address, &[9; 200]));
+        bytes.extend(read(number, segment.key, segment.address + 5, 300));
+        bytes.extend(untagged(Operation::Send, false, number, 0, b"one "));
+        bytes.extend(untagged(Operation::Send, true, number, 4, b"message"));
+    }
+    bytes
+}
+
+#[test]
+fn spoilt_streams_end_and_touch_nothing_else() {
+    let seeds: u64 = std::env::var("ROUNDS").ok().map_or(60, |text| text.parse().unwrap());
+    let (mut breaches, mut closed) = (0, 0);
+    for seed in 0..seeds {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut scene = scene(8);
+        let mut bytes = streams(&scene);
+        for _ in 0..rng.random_range(0..4) {
+            let at = rng.random_range(0..bytes.len());
+            match rng.random_range(0..3) {
+                0 => bytes[at] = rng.random(),
+                1 => bytes.truncate(at + 1),
+                _ => drop(bytes.splice(at..at, (0..rng.random_range(1..40)).map(|_| 0))),
+            }
+        }
+        // In arbitrary pieces.
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rng.random_range(1..=rest.len()));
+            if scene.peer.write_all(now).is_err() {
+                break;
+            }
+            rest = later;
+        }
+        let _ = scene.peer.shutdown(std::net::Shutdown::Write);
+        let heard = last_words(&mut scene.peer);
+        match end_of(&mut scene.endpoint).1 {
+            Some(IwarpEnd::Breach(why)) => {
+                assert_eq!(heard, Some(why), "seed {seed}");
+                breaches += 1;
+            }
+            _ => closed += 1,
+        }
+        let outside = scene.memory[..OFFERED.start].iter().chain(&scene.memory[OFFERED.end..]);
+        assert!(outside.copied().all(|byte| byte == 7), "seed {seed}");
+    }
+    println!("{breaches} streams were ended, {closed} ended by themselves");
+    assert!(breaches > 0 && closed > 0);
+}

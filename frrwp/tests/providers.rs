@@ -1,0 +1,137 @@
+//! The engine over each provider: the same transfers, the same storms.
+#![allow(unsafe_code, reason = "buffers are lent to engines by address")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "common/engines.rs"]
+mod engines;
+
+use engines::{Fabric, one, storm};
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
+use frrwp::handshake::{Limits, Process, RECEIVES};
+
+struct Sim {
+    network: Network,
+    nodes: [Node; 2],
+}
+
+impl Sim {
+    fn new() -> Self {
+        let costs = Costs { latency: 1_000, byte: 0.1, jitter: 500, ..Costs::default() };
+        let network = Network::new(1, costs, Faults::default());
+        Self { nodes: [network.node(), network.node()], network }
+    }
+}
+
+impl Fabric for Sim {
+    type Endpoint = SimEndpoint;
+
+    fn name(&self) -> String {
+        "sim".to_owned()
+    }
+
+    fn domain(&self, side: usize) -> SimDomain {
+        self.nodes[side].domain()
+    }
+
+    fn connect(&self) -> [SimEndpoint; 2] {
+        self.network.connect(&self.nodes[0], &self.nodes[1], RECEIVES)
+    }
+
+    fn idle(&self) {
+        self.network.step(u64::MAX);
+    }
+
+    fn registrations(&self, side: usize) -> usize {
+        self.nodes[side].registrations()
+    }
+}
+
+struct Iwarp {
+    options: IwarpOptions,
+    domains: [IwarpDomain; 2],
+}
+
+impl Iwarp {
+    fn new(options: IwarpOptions) -> Self {
+        Self { options, domains: [0, 1].map(|_| IwarpDomain::new(options).unwrap()) }
+    }
+}
+
+impl Fabric for Iwarp {
+    type Endpoint = IwarpEndpoint;
+
+    fn name(&self) -> String {
+        format!("iwarp, checksums {}", self.options.checksums)
+    }
+
+    fn domain(&self, side: usize) -> IwarpDomain {
+        self.domains[side].clone()
+    }
+
+    fn connect(&self) -> [IwarpEndpoint; 2] {
+        let mut listener = self.domains[1].listen("iwarp:127.0.0.1:0").unwrap();
+        let address = format!("iwarp:{}", listener.address().unwrap());
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept(RECEIVES, None).unwrap());
+            let connected = self.domains[0].connect(&address, RECEIVES).unwrap();
+            [connected, accepting.join().unwrap()]
+        })
+    }
+
+    fn idle(&self) {
+        std::thread::yield_now();
+    }
+
+    fn registrations(&self, side: usize) -> usize {
+        self.domains[side].registrations()
+    }
+}
+
+fn iwarps() -> [Iwarp; 2] {
+    [true, false].map(|checksums| Iwarp::new(IwarpOptions { checksums, ..IwarpOptions::default() }))
+}
+
+fn bytes_arrive(fabric: &impl Fabric) {
+    for process in [Process::Frrwp, Process::Traditional] {
+        for read in [false, true] {
+            for length in [0, 1, 4096, 100_001, 1_000_000] {
+                let limits = Limits { process, ..Limits::default() };
+                let (source, sink) = one(fabric, read, limits, length);
+                assert!(source == sink, "{}, {process:?}, read {read}, {length} bytes", fabric.name());
+            }
+        }
+    }
+}
+
+fn storms(fabric: &impl Fabric) {
+    let (mut well, mut badly) = (0, 0);
+    for seed in 0..4 {
+        let process = if seed % 3 == 0 { Process::Traditional } else { Process::Frrwp };
+        let limits = Limits { process, open: 8, ..Limits::default() };
+        let (good, bad) = storm(fabric, seed, 60, limits);
+        (well, badly) = (well + good, badly + bad);
+    }
+    println!("{}: {well} transfers ended well, {badly} did not", fabric.name());
+    assert!(well > 100 && badly > 4, "{}: {well} and {badly}", fabric.name());
+}
+
+#[test]
+fn bytes_arrive_in_both_directions_by_both_processes_over_the_simulated_network() {
+    bytes_arrive(&Sim::new());
+}
+
+#[test]
+fn bytes_arrive_in_both_directions_by_both_processes_over_iwarp() {
+    iwarps().iter().for_each(bytes_arrive);
+}
+
+#[test]
+fn storms_end_well_or_badly_on_both_sides_over_the_simulated_network() {
+    storms(&Sim::new());
+}
+
+#[test]
+fn storms_end_well_or_badly_on_both_sides_over_iwarp() {
+    iwarps().iter().for_each(storms);
+}
