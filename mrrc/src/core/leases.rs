@@ -95,8 +95,9 @@ impl<P: Policy> Core<P> {
         let mut touched = std::mem::take(&mut self.plan.overlaps);
         touched.clear();
         self.for_each_overlap(range, |id| touched.push(id));
-        // A region that spans several blocks of the index was met in each.
-        touched.sort_unstable_by_key(|&id| self.regions.get(id).range());
+        // A region that spans several blocks of the index was met in each. One with rights for peers can have the very pages
+        // of one without: the name tells them apart, or neither would be dropped where it comes again.
+        touched.sort_unstable_by_key(|&id| (self.regions.get(id).range(), id));
         touched.dedup();
         self.hold_back(&touched, holders);
         for &id in &touched {
