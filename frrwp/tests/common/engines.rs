@@ -10,6 +10,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::collections::HashMap;
 
+/// How a side was told that a transfer ended: nothing for a failure, else the count and the bytes.
+type Told = Option<(u64, Vec<u8>)>;
+
 pub const PAGE: usize = 4096;
 
 /// What a provider is to a test.
@@ -119,7 +122,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
         let mut engines = engines(fabric, &caches, limits);
         let mut free: [Vec<usize>; 2] = [(0..ROOM).collect(), (0..ROOM).collect()];
         let mut lent: [HashMap<Tag, Lent>; 2] = Default::default();
-        let mut results: HashMap<Tag, [Option<Option<(u64, Vec<u8>)>>; 2]> = HashMap::new();
+        let mut results: HashMap<Tag, [Option<Told>; 2]> = HashMap::new();
         let mut closed = [false; 2];
         let last = opened + transfers / 3 + 1;
         while closed != [true; 2] {
