@@ -96,6 +96,7 @@ fn assert_drawn(found: &Value, least: usize) {
 }
 
 #[test]
+#[ignore = "starts a browser five times; `.ci/run browser` has it done"]
 fn every_plot_is_there_and_readable_in_light_and_dark_and_on_a_telephone() {
     let Some(browser) = browser() else {
         eprintln!("the page in a browser: not run: there is no Chromium here");

@@ -33,7 +33,7 @@ fn every_plot_and_every_policy_is_there_for_each_trace() {
 #[test]
 fn a_page_needs_nothing_but_itself() {
     let page = page(&[&golden("overlaps.csv")]);
-    for outside in ["<script", "<link", "src=", "href=", "@import", "url(", "http:", "https:"] {
+    for outside in ["<script", "<link", "src=", "href=", "@import", "url(", "clip-path", "http:", "https:"] {
         assert!(!page.contains(outside), "{outside}");
     }
     assert!(page.contains("prefers-color-scheme: dark") && page.contains("charset=\"utf-8\""));

@@ -39,8 +39,9 @@ Examples:
   tracesim calibrate --json | jq .register.page_us
   tracesim compare --cost $(tracesim calibrate --json | jq -r .cost) requests.csv
 
-Ranges of 1 to 1024 resident pages of 4 KiB are registered and deregistered one at a time. A line is fitted to the
-medians, least squares of the error in percent; the error shown is the root of their mean square.";
+Ranges of 1 to 1024 resident pages of 4 KiB are registered and deregistered one at a time. A line
+is fitted to the medians, least squares of the error in percent; the error shown is the root of
+their mean square.";
 
 impl Calibrate {
     pub(crate) fn run(&self) -> Result<(), Failure> {

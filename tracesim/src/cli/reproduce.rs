@@ -55,9 +55,9 @@ Examples:
   tracesim reproduce --quick --out /tmp   seconds, for a first look
   tracesim reproduce --logs traces/       with the comparison on traces of your own
 
-Both workloads of the paper (HTTPD, Cello92) are generated from what it publishes of them; the caches
-are mrrc's own code; costs are the paper's. What counts as holding stands beside each claim. A claim
-that does not hold is no failure of the command.";
+Both workloads of the paper (HTTPD, Cello92) are generated from what it publishes of them; the
+caches are mrrc's own code; costs are the paper's. What counts as holding stands beside each
+claim. A claim that does not hold is no failure of the command.";
 
 /// Where real traces lie beside this repository, where they do.
 const USUAL_LOGS: &str = "../shared/traces";

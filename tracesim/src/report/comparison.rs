@@ -53,7 +53,7 @@ const FIRST_POLICY: usize = 3;
 struct Cast<'a>(BTreeMap<&'a str, (usize, Look)>);
 
 impl<'a> Cast<'a> {
-    /// The paper's two, where they are, and the cheapest others; each of them has its hue.
+    /// The paper's two and ours, where they are, and the cheapest others; each of them has its hue.
     fn of(traces: &[OneTrace<'a>]) -> Self {
         let mut scores: BTreeMap<&'a str, f64> = BTreeMap::new();
         for one in traces {
@@ -74,8 +74,8 @@ impl<'a> Cast<'a> {
     }
 }
 
-/// The paper's policy and what it is compared with there.
-const PAPERS: &[&str] = &["mrrc", "pindown"];
+/// The paper's policy, what it is compared with there, and our own.
+const PAPERS: &[&str] = &["mrrc", "pindown", "probation"];
 
 fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
     let name = one.any.map_or("", |row| row.trace.as_str());

@@ -12,9 +12,15 @@ use traces::Trace;
 use traces::generate::{Check, Checks};
 
 /// Who is replayed: the paper's policy, what it is compared with (by regions, and by pages as the paper describes it), its nearest peer,
-/// and a general one that weighs size and cost.
-pub const POLICIES: [PolicyKind; 5] =
-    [PolicyKind::Mrrc, PolicyKind::PinDown, PolicyKind::PinDownPage, PolicyKind::Fmrd, PolicyKind::Gdsf];
+/// a general one that weighs size and cost, and our own.
+pub const POLICIES: [PolicyKind; 6] = [
+    PolicyKind::Mrrc,
+    PolicyKind::PinDown,
+    PolicyKind::PinDownPage,
+    PolicyKind::Fmrd,
+    PolicyKind::Gdsf,
+    PolicyKind::Probation,
+];
 
 /// A workload and everything found on it.
 #[derive(Clone, Debug)]

@@ -38,7 +38,7 @@ pub struct Lines {
     pub x: Scale,
     /// Up.
     pub y: Scale,
-    /// Whether lines can leave the plot at its top.
+    /// Whether muted lines can leave the plot at its top.
     pub clipped: bool,
     /// The lines, the last on top.
     pub series: Vec<Series>,
@@ -58,7 +58,6 @@ impl Lines {
     pub fn draw(&self) -> Markup {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         let names = self.names();
-        let clip = self.clipped.then(|| format!("M0 {}H{WIDTH}V{HEIGHT}H0Z", TOP - 6.0));
         html! {
             svg class="plot lines" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
                 @for (value, text, _) in &self.y.ticks {
@@ -81,13 +80,19 @@ impl Lines {
                 text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
                 text class="axis-label" x="2" y="13" { (self.y.label) }
                 @for (series, name_at) in self.series.iter().zip(names) {
-                    (self.line(series, name_at, clip.as_deref()))
+                    @if self.clipped && series.look == Look::Muted {
+                        // A nested viewport hides what lies outside of it.
+                        svg x="0" y=(TOP - 6.0) width=(WIDTH) height=(HEIGHT - TOP)
+                            viewBox={ "0 " (TOP - 6.0) " " (WIDTH) " " (HEIGHT - TOP) } { (self.line(series, name_at)) }
+                    } @else {
+                        (self.line(series, name_at))
+                    }
                 }
             }
         }
     }
 
-    fn line(&self, series: &Series, name_at: Option<f64>, clip: Option<&str>) -> Markup {
+    fn line(&self, series: &Series, name_at: Option<f64>) -> Markup {
         let (right, look) = (WIDTH - RIGHT, series.look);
         let places: Vec<(f64, f64)> = series.points.iter().map(|p| (self.along(p.x), self.up(p.y))).collect();
         let path = match places[..] {
@@ -98,8 +103,7 @@ impl Lines {
             }
         };
         html! {
-            g class={ "series k" (series.key) " " (look.class()) } data-series=(series.name)
-                style=[clip.map(|clip| format!("clip-path:path('{clip}')"))] {
+            g class={ "series k" (series.key) " " (look.class()) } data-series=(series.name) {
                 path class="line" d=(path) {}
                 // Wider than what is seen, so that it is easy to point at.
                 path class="reach" d=(path) { title { (series.name) } }
