@@ -59,17 +59,28 @@ pub struct Switches {
     pub waited: u64,
 }
 
+/// Seconds of user CPU that this thread has had.
+pub fn user_seconds() -> f64 {
+    let time = usage().ru_utime;
+    time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
+}
+
 /// See [`Switches`].
 pub fn switches() -> Switches {
+    let usage = usage();
+    Switches { pushed: usage.ru_nivcsw as u64, waited: usage.ru_nvcsw as u64 }
+}
+
+/// What this thread has used.
+fn usage() -> libc::rusage {
     #[expect(unsafe_code, reason = "system call")]
     // SAFETY: an all-zero record is a value of the type, which the call overwrites.
-    let usage = unsafe {
+    unsafe {
         let mut usage = mem::zeroed::<libc::rusage>();
         // It fails only for arguments that are wrong, and then the record stays zero.
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
         usage
-    };
-    Switches { pushed: usage.ru_nivcsw as u64, waited: usage.ru_nvcsw as u64 }
+    }
 }
 
 /// CPUs in the order in which threads are put on them, and how they share cores.

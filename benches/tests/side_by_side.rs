@@ -87,6 +87,39 @@ fn the_rows_that_are_listed_are_those_that_are_measured() {
     assert_eq!(listed, measured);
 }
 
+/// The simulator's part, without its peer.
+fn sim(arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_side-by-side"));
+    command.args(["sim", "--quick", "--folder"]).arg(folder.path()).args(arguments).env("PYTHON", "none");
+    command.output().expect("the program starts")
+}
+
+#[test]
+fn the_simulator_runs_without_its_peer_and_says_so() {
+    let output = sim(&["--json", "--policy", "pindown,mrrc"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("peer: none, as there is no libCacheSim: PYTHON says none"));
+    let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["sim/read", "sim/pindown/replay", "sim/pindown/misses", "sim/mrrc/replay", "sim/mrrc/misses"]);
+    for line in &lines {
+        assert!(line["peer"].is_null() && line["ratio"].is_null() && line["ours"].as_f64() > Some(0.0), "{line}");
+    }
+    // MRRC spares what is asked for often, by its size: fewer misses than LRU's where sizes vary.
+    assert!(named(&lines, "sim/mrrc/misses")["ours"].as_f64() < named(&lines, "sim/pindown/misses")["ours"].as_f64());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_side-by-side"));
+    let output = command.args(["sim", "--quick", "--folder"]).arg(file.path()).env("PYTHON", "none").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot be written"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains(&file.path().display().to_string()));
+}
+
 #[test]
 fn wrong_usage_is_status_2_and_says_what_is_right() {
     for (arguments, says) in [
@@ -96,6 +129,9 @@ fn wrong_usage_is_status_2_and_says_what_is_right() {
         (&["cache", "--seconds", "NaN"], "0 to 3600"),
         (&["cache", "--seconds", "-1"], "seconds"),
         (&["cache", "--quick", "--seconds", "1"], "--quick"),
+        (&["sim", "--policy", "lru"], "pindown"),
+        (&["sim", "--requests", "0"], "requests"),
+        (&["sim", "--capacity", "many"], "capacity"),
         (&["cash"], "cache"),
         (&[], "cache"),
     ] {

@@ -1,7 +1,9 @@
 //! The caches that ours is measured beside.
 //!
 //! The build links UCX when it is there and sets `cfg(peer_ucx)`. When it is not, [`Ucx`] is a type without
-//! values: the same code builds, and the peer's columns stay empty.
+//! values: the same code builds, and the peer's columns stay empty. [`libcachesim`] is looked for at run time.
+
+pub mod libcachesim;
 
 #[cfg(not(peer_ucx))]
 mod absent;

@@ -1,4 +1,4 @@
-//! Our cache beside its peers, in one run: what `side-by-side cache` measures.
+//! Our cache beside its peers, in one run: what `side-by-side cache` measures; and our simulator beside its peer: [`sim`].
 //!
 //! Ours and the peer take turns in short laps on the same pinned threads, with the same dummy registrar and the
 //! same requests ([`race`]). The best lap counts, and ratios are made of the best: what disturbs a
@@ -20,6 +20,7 @@ mod names;
 pub mod ours;
 pub mod race;
 pub mod report;
+pub mod sim;
 pub mod stall;
 pub mod subject;
 

@@ -13,6 +13,12 @@ pub enum Unit {
     /// Times: higher is better.
     #[serde(rename = "x")]
     Times,
+    /// Millions a second: higher is better.
+    #[serde(rename = "M/s")]
+    Millions,
+    /// A part of one: lower is better.
+    #[serde(rename = "share")]
+    Share,
     /// A count: lower is better.
     #[serde(rename = "count")]
     Count,
@@ -95,6 +101,8 @@ pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> 
         let unit = match row.unit {
             Unit::Nanos => "ns",
             Unit::Times => "x",
+            Unit::Millions => "M/s",
+            Unit::Share => "share",
             Unit::Count => "",
         };
         let value = |figure: Option<Figure>| figure.map_or("-".into(), |figure| number(figure.best, row.unit));
@@ -141,7 +149,8 @@ fn number(value: f64, unit: Unit) -> String {
         return "-".into();
     }
     match unit {
-        Unit::Times => format!("{value:.2}"),
+        Unit::Times | Unit::Millions => format!("{value:.2}"),
+        Unit::Share => format!("{value:.4}"),
         Unit::Nanos if value < 1000.0 => format!("{value:.1}"),
         Unit::Nanos | Unit::Count => {
             let digits = format!("{value:.0}");

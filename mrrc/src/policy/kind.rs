@@ -62,6 +62,7 @@ kinds! {
     Lazy, "lazy", "LRU by exact range with a bounded table (Rangarajan and Iftode 2004).", |config| super::lazy::policy(config);
     Firehose, "firehose", "Buckets of fixed size, first in first out among the unused (Bell and Bonachea 2003).", |config| super::firehose::policy(config);
     Ogr, "ogr", "Region LRU that registers the ranges of one request as a group (Wu et al. 2003b).", |config| super::ogr::policy();
+    Fifo, "fifo", "First in, first out.", |config| super::fifo::Fifo::new();
     Sieve, "sieve", "One FIFO queue and a hand that spares what was asked for (Zhang et al. 2024).", |config| super::sieve::Sieve::new();
     S3Fifo, "s3fifo", "A small and a main FIFO queue, and ghosts (Yang et al. 2023).", |config| super::s3fifo::S3Fifo::new(config);
     Gdsf, "gdsf", "GreedyDual-Size-Frequency: the least frequency times cost per page (Cherkasova 1998).", |config| super::gdsf::Gdsf::new(config);

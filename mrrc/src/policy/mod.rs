@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | [`mrrc`] | the paper: LRU above, size and recency below, evicted in batches |
 //! | [`none`], [`pindown`], [`pindown-page`](pindown_page), [`fmrd`], [`lazy`], [`firehose`], [`ogr`] | the paper's peers |
-//! | [`sieve`], [`s3fifo`], [`gdsf`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | the general ones |
+//! | [`fifo`], [`sieve`], [`s3fifo`], [`gdsf`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | the general ones |
 //! | [`ucx`], [`libfabric`], [`nccl`] | today's registration caches |
 //! | [`probation`] | ours: the paper's idea with frequency, costs and a learned trust in newcomers |
 //!
@@ -21,6 +21,7 @@ use crate::cost::Linear;
 use crate::regions::{RegionId, Regions};
 
 pub mod arc;
+pub mod fifo;
 pub mod firehose;
 pub mod fmrd;
 pub mod gdsf;

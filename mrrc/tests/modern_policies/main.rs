@@ -63,6 +63,11 @@ fn compare_as(base: &Config, model: fn(&Config) -> Box<dyn Model>) {
 }
 
 #[test]
+fn fifo() {
+    compare(PolicyKind::Fifo, |config| Box::new(queues::Fifo::new(config.capacity)));
+}
+
+#[test]
 fn sieve() {
     compare(PolicyKind::Sieve, |config| Box::new(queues::Sieve::new(config.capacity)));
 }

@@ -3,6 +3,34 @@
 use crate::model::{List, Model, pages, raise, remember, take};
 use mrrc::PageRange;
 
+pub(crate) struct Fifo {
+    capacity: u64,
+    queue: List,
+}
+
+impl Fifo {
+    pub(crate) fn new(capacity: u64) -> Self {
+        Self { capacity, queue: List::new() }
+    }
+}
+
+impl Model for Fifo {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn hit(&mut self, range: PageRange) -> bool {
+        self.queue.contains(&range)
+    }
+
+    fn miss(&mut self, range: PageRange) {
+        while pages(&self.queue) + range.pages() > self.capacity {
+            self.queue.remove(0);
+        }
+        self.queue.push(range);
+    }
+}
+
 pub(crate) struct Sieve {
     capacity: u64,
     /// Oldest first, with the mark.

@@ -4,7 +4,8 @@ use crate::random::Random;
 use mrrc::policy::{Matching, PolicyKind};
 use mrrc::{Config, Core, PageRange, RegionId, Segment};
 
-pub(crate) const GENERAL: [PolicyKind; 9] = [
+pub(crate) const GENERAL: [PolicyKind; 10] = [
+    PolicyKind::Fifo,
     PolicyKind::Sieve,
     PolicyKind::S3Fifo,
     PolicyKind::Gdsf,

@@ -1,7 +1,10 @@
 //! Ours beside the peers, from one interleaved run on pinned threads. See [`benches::side_by_side`].
 
+mod sim;
+
 use benches::pin::Places;
 use benches::side_by_side::report::{self, Row};
+use benches::side_by_side::sim::instructions;
 use benches::side_by_side::{self, Options, Subtest};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -19,6 +22,8 @@ struct Cli {
 enum Subject {
     /// The registration cache, beside UCX's
     Cache(Cache),
+    /// The simulator, beside libCacheSim
+    Sim(sim::Sim),
 }
 
 #[derive(Args)]
@@ -91,8 +96,18 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
-    let Cli { subject: Subject::Cache(cache) } = Cli::parse();
-    match run(&cache) {
+    // Its own process, started to have its instructions counted: nobody types this.
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some((first, rest)) = arguments.split_first()
+        && first == instructions::LAP
+    {
+        return instructions::lap(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+    }
+    let done = match &Cli::parse().subject {
+        Subject::Cache(cache) => run(cache),
+        Subject::Sim(sim) => sim::run(sim),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read has seen enough.
         Err(Stop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
