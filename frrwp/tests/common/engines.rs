@@ -42,10 +42,7 @@ pub fn engines<'cache, F: Fabric>(
     limits: Limits,
 ) -> [Engine<'cache, F::Endpoint>; 2] {
     let [one, other] = fabric.connect();
-    [
-        Engine::new(&caches[0], one, Side::Connecting, limits),
-        Engine::new(&caches[1], other, Side::Accepting, limits),
-    ]
+    [Engine::new(&caches[0], one, Side::Connecting, limits), Engine::new(&caches[1], other, Side::Accepting, limits)]
 }
 
 pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
