@@ -1,0 +1,312 @@
+//! The exchange of librdmacm's `rping`, client and server, over a fabric of this crate.
+//!
+//! ```text
+//! cargo run -p frrwp --example rping -- -s -a 127.0.0.1 -v -V -C 10
+//! cargo run -p frrwp --example rping -- -c -a 127.0.0.1 -v -V -C 10
+//! ```
+//!
+//! A ping, as librdmacm has it; every message is 16 bytes, an address, a key and a size, big-endian:
+//!
+//! ```text
+//! client                                        server
+//!   SEND  where its text is  ──────────────────►  READs the text
+//!   ◄──────────────────────────────────────────  SEND  go ahead
+//!   SEND  where the text is to go  ────────────►  WRITEs the text there
+//!   ◄──────────────────────────────────────────  SEND  go ahead
+//!   compares (-V)
+//! ```
+#![allow(unsafe_code, reason = "memory is registered and posted by address")]
+
+use clap::{Parser, ValueEnum};
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::{Completion, Domain, Endpoint, Local};
+use frrwp::wire::{MESSAGE, Segment};
+use mrrc::registrar::Registered;
+use mrrc::{Access, PAGE, PageRange};
+use std::error::Error;
+use std::process::ExitCode;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Bytes of a message.
+const INFO: usize = 16;
+/// Receives that are posted.
+const RECEIVES: u16 = 2;
+
+/// RDMA ping: a text goes to the server by read, and comes back by write.
+#[derive(Parser)]
+#[command(disable_version_flag = true)]
+struct Arguments {
+    /// Is the client.
+    #[arg(short = 'c', conflicts_with = "server", required_unless_present = "server")]
+    client: bool,
+    /// Is the server.
+    #[arg(short = 's')]
+    server: bool,
+    /// The server's address; the server listens on all unless it is given.
+    #[arg(short = 'a', default_value = "0.0.0.0")]
+    address: String,
+    /// The port.
+    #[arg(short = 'p', default_value_t = 7174)]
+    port: u16,
+    /// Pings; without it the client goes on until it is ended.
+    #[arg(short = 'C')]
+    count: Option<u64>,
+    /// Bytes of a ping's text.
+    #[arg(short = 'S', default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=64 << 20))]
+    size: u32,
+    /// Shows each ping's text.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Compares what comes back with what was sent.
+    #[arg(short = 'V')]
+    validate: bool,
+    /// The network.
+    #[arg(long, default_value = "iwarp")]
+    fabric: Fabric,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Fabric {
+    /// User space, over TCP.
+    Iwarp,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.fabric {
+        Fabric::Iwarp => iwarp(&arguments),
+    };
+    if let Err(error) = result {
+        eprintln!("rping: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn iwarp(arguments: &Arguments) -> Outcome<()> {
+    let domain = IwarpDomain::new(IwarpOptions::default())?;
+    let host =
+        if arguments.address.contains(':') { format!("[{}]", arguments.address) } else { arguments.address.clone() };
+    let address = format!("iwarp:{host}:{}", arguments.port);
+    let why = |endpoint: &IwarpEndpoint| endpoint.why().map(|why| why.to_string());
+    if arguments.server {
+        let mut listener = domain.listen(&address)?;
+        // Whoever chose port 0 needs to know.
+        println!("listening on {}", listener.address()?);
+        Side::new(&domain, listener.accept(RECEIVES, None)?, arguments, why)?.serve()
+    } else {
+        Side::new(&domain, domain.connect(&address, RECEIVES)?, arguments, why)?.ping()
+    }
+}
+
+/// Memory of whole pages, registered.
+struct Buffer<'a, D: Domain> {
+    domain: &'a D,
+    pages: Vec<u8>,
+    start: usize,
+    length: usize,
+    registered: Option<Registered<D::Registration>>,
+}
+
+impl<'a, D: Domain> Buffer<'a, D> {
+    fn new(domain: &'a D, length: usize, access: Access) -> Outcome<Self> {
+        let mut pages = vec![0; length + 2 * PAGE as usize];
+        let start = pages.as_ptr().align_offset(PAGE as usize);
+        let range = PageRange::of_bytes(pages[start..].as_mut_ptr() as u64, length as u64)?;
+        let registration = domain.register(range, access)?;
+        Ok(Self { domain, pages, start, length, registered: Some(Registered { range, access, registration }) })
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.pages[self.start..self.start + self.length]
+    }
+
+    fn local(&mut self, length: usize) -> Option<Local<'_, D::Registration>> {
+        let address = self.pages[self.start..].as_mut_ptr();
+        self.registered.as_ref().map(|registered| Local { address, length, registration: &registered.registration })
+    }
+
+    fn remote(&mut self) -> Option<Segment> {
+        let address = self.pages[self.start..].as_ptr();
+        self.registered.as_ref().map(|registered| self.domain.remote(&registered.registration, address, self.length))
+    }
+}
+
+impl<D: Domain> Drop for Buffer<'_, D> {
+    fn drop(&mut self) {
+        let mut batch: Vec<_> = self.registered.take().into_iter().collect();
+        if self.domain.deregister(&mut batch).is_err() || !batch.is_empty() {
+            // Still registered: peers may reach it.
+            std::mem::forget(std::mem::take(&mut self.pages));
+        }
+    }
+}
+
+struct Side<'a, E: Endpoint> {
+    // Dropped before the memory that it uses.
+    endpoint: E,
+    why: fn(&E) -> Option<String>,
+    domain: &'a E::Domain,
+    arguments: &'a Arguments,
+    text: Buffer<'a, E::Domain>,
+    message: Box<[u8; MESSAGE]>,
+}
+
+impl<'a, E: Endpoint> Side<'a, E> {
+    fn new(
+        domain: &'a E::Domain,
+        endpoint: E,
+        arguments: &'a Arguments,
+        why: fn(&E) -> Option<String>,
+    ) -> Outcome<Self> {
+        let access = if arguments.server { Access::LOCAL } else { Access::LOCAL | Access::REMOTE_READ };
+        let text = Buffer::new(domain, arguments.size as usize, access)?;
+        Ok(Self { endpoint, why, domain, arguments, text, message: Box::new([0; MESSAGE]) })
+    }
+
+    /// The next thing that happens; `None` at the end of the connection.
+    fn next(&mut self) -> Option<Completion> {
+        loop {
+            match self.endpoint.poll(&mut self.message) {
+                Some(Completion::Flushed) => return None,
+                // Of the connection's end: the flush follows.
+                Some(Completion::Lost | Completion::Done { succeeded: false, .. }) => {}
+                Some(completion) => return Some(completion),
+                None => self.endpoint.wait(None),
+            }
+        }
+    }
+
+    fn lost(&self) -> Box<dyn Error> {
+        (self.why)(&self.endpoint).unwrap_or_else(|| "the connection is gone".to_owned()).into()
+    }
+
+    fn tell(&mut self, segment: Segment) -> Outcome<()> {
+        let mut info = [0; INFO];
+        info[..8].copy_from_slice(&segment.address.to_be_bytes());
+        info[8..12].copy_from_slice(&segment.key.to_be_bytes());
+        info[12..].copy_from_slice(&(segment.length as u32).to_be_bytes());
+        self.endpoint.send(&info).map_err(|_| self.lost())
+    }
+
+    /// The peer's next message; `None` at the end of the connection.
+    fn told(&mut self) -> Outcome<Option<Segment>> {
+        match self.next() {
+            None => Ok(None),
+            Some(Completion::Message { length: INFO }) => {
+                self.endpoint.receive(1)?;
+                let word =
+                    |at: usize| self.message[at..at + 4].iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                Ok(Some(Segment { address: word(0) << 32 | word(4), length: word(12), key: word(8) as u32 }))
+            }
+            Some(other) => {
+                Err(format!("the peer does not speak rping: {other:?} where {INFO} bytes were to come").into())
+            }
+        }
+    }
+
+    fn ping(&mut self) -> Outcome<()> {
+        let size = self.arguments.size as usize;
+        let mut back = Buffer::new(self.domain, size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let result = self.pings(&mut back, size);
+        // Before the memory goes.
+        self.endpoint.disconnect();
+        while self.next().is_some() {}
+        result
+    }
+
+    fn pings(&mut self, back: &mut Buffer<'a, E::Domain>, size: usize) -> Outcome<()> {
+        for ping in 0..self.arguments.count.unwrap_or(u64::MAX) {
+            let text = text(ping, size);
+            self.text.bytes().copy_from_slice(&text);
+            let segment = self.text.remote().ok_or("not registered")?;
+            self.tell(segment)?;
+            self.told()?.ok_or_else(|| self.lost())?;
+            let segment = back.remote().ok_or("not registered")?;
+            self.tell(segment)?;
+            self.told()?.ok_or_else(|| self.lost())?;
+            if self.arguments.validate && back.bytes() != text {
+                return Err(format!("ping {ping}: data mismatch").into());
+            }
+            self.show("ping data", &back.bytes()[..]);
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self) -> Outcome<()> {
+        let size = self.arguments.size as usize;
+        let mut pings = 0;
+        let result = loop {
+            match self.serve_one(pings, size) {
+                Ok(true) => pings += 1,
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.endpoint.disconnect();
+        while self.next().is_some() {}
+        println!("served {pings} pings");
+        match self.arguments.count {
+            Some(count) if result.is_ok() && pings < count => Err(format!("{pings} pings instead of {count}").into()),
+            _ => result,
+        }
+    }
+
+    /// False where the client has gone between two pings.
+    fn serve_one(&mut self, ping: u64, size: usize) -> Outcome<bool> {
+        let Some(source) = self.told()? else { return Ok(false) };
+        if source.length as usize > size || source.length == 0 {
+            return Err(format!("the client pings with {} bytes: start the server with -S {0}", source.length).into());
+        }
+        let length = source.length as usize;
+        let local = self.text.local(length).ok_or("not registered")?;
+        // SAFETY: the text is this side's, and nobody uses it until the read is done or the connection is flushed, which is
+        // waited for before it goes.
+        unsafe { self.endpoint.read(ping, &[local], source) }?;
+        self.done()?;
+        let text = self.text.bytes()[..length].to_vec();
+        if self.arguments.validate && text != self::text(ping, length) {
+            return Err(format!("ping {ping}: the client's text is not what rping sends").into());
+        }
+        self.show("server ping data", &text);
+        self.tell(source)?;
+        let sink = self.told()?.ok_or_else(|| self.lost())?;
+        let sink = Segment { length: sink.length.min(source.length), ..sink };
+        let local = self.text.local(sink.length as usize).ok_or("not registered")?;
+        // SAFETY: as above.
+        unsafe { self.endpoint.write(ping, &[local], sink, None) }?;
+        self.done()?;
+        self.tell(sink)?;
+        Ok(true)
+    }
+
+    fn done(&mut self) -> Outcome<()> {
+        match self.next() {
+            Some(Completion::Done { .. }) => Ok(()),
+            Some(other) => Err(format!("the peer does not speak rping: {other:?}").into()),
+            None => Err(self.lost()),
+        }
+    }
+
+    fn show(&self, what: &str, text: &[u8]) {
+        if self.arguments.verbose {
+            let text = text.strip_suffix(&[0]).unwrap_or(text);
+            println!("{what}: {}", String::from_utf8_lossy(text));
+        }
+    }
+}
+
+/// What librdmacm's rping sends: a name, then characters that go round, and a zero.
+fn text(ping: u64, size: usize) -> Vec<u8> {
+    let mut text = format!("rdma-ping-{ping}: ").into_bytes();
+    let first = b'A' + (ping % 58) as u8;
+    let mut next = first;
+    while text.len() < size - 1 {
+        text.push(next);
+        next = if next == b'z' { b'A' } else { next + 1 };
+    }
+    text.truncate(size - 1);
+    text.push(0);
+    text
+}
