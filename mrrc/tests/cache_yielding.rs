@@ -199,3 +199,34 @@ fn a_hull_that_may_evict_is_tried_before_anybody_leaves() {
     assert_eq!((counted.attempts, counted.decisions.requests, counted.decisions.partial), (7, 7, 1), "it is counted");
     assert!(all_hit(&cache, 5, 8) && is_hit(&cache, 50, 16));
 }
+
+#[test]
+fn what_only_waits_to_come_back_is_room_for_others() {
+    for fails in [false, true] {
+        let device = device();
+        let cache = cache(&device, 16);
+        drop(ask(&cache, 0, 8, Access::LOCAL_READ).unwrap());
+        let gate = Gate::closed();
+        let held = gate.clone();
+        device.on_call(move |event| {
+            if matches!(event, Event::Registering { range: asked, .. } if *asked == range(0, 8)) {
+                held.pass();
+            }
+        });
+        if fails {
+            device.fail_register(Fault::within(range(0, 8), libc::EFAULT));
+        }
+        thread::scope(|threads| {
+            let upgrade = threads.spawn(|| ask(&cache, 0, 8, Access::LOCAL).map(drop));
+            gate.await_waiting(1);
+            // Eight pages are registered, eight are being registered in their place.
+            let other = ask(&cache, 100, 4, Access::LOCAL).map(drop);
+            gate.open();
+            assert_eq!(upgrade.join().unwrap().is_ok(), !fails);
+            other.unwrap();
+        });
+        assert_eq!(cache.flush().unwrap().pages, if fails { 4 } else { 12 });
+        assert_eq!((device.counts().pages, cache.usage().pages), (0, 0));
+        assert!(device.counts().peak_pages <= 16);
+    }
+}

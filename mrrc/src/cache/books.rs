@@ -185,7 +185,8 @@ pub(super) struct Books<T> {
     pub(super) closed: bool,
     next_ticket: u64,
     /// Regions that stand until something else has their place. Look-ups do not find them, and they may come back.
-    yielding: Vec<RegionId>,
+    yielding: Vec<Comeback>,
+    next_comeback: u64,
     /// The group whose marks are handed over next.
     next_group: usize,
     pub(super) tally: Tally,
@@ -193,6 +194,14 @@ pub(super) struct Books<T> {
     leaving: Vec<RegionId>,
     names: Vec<u32>,
     free: Vec<RegionId>,
+}
+
+/// A region that stands until something else has its place: for who asked to end it, and in the books.
+#[derive(Clone, Copy)]
+pub(super) struct Comeback {
+    /// Names of regions are used again, this is not: the room may have been needed, and the region given up.
+    number: u64,
+    yielding: Yielding,
 }
 
 /// Memory whose arena is gone.
@@ -243,6 +252,7 @@ impl<T> Books<T> {
             closed: false,
             next_ticket: 0,
             yielding: Vec::new(),
+            next_comeback: 0,
             next_group: 0,
             tally: Tally::default(),
             leaving: Vec::new(),
@@ -262,13 +272,15 @@ impl<T> Books<T> {
     }
 
     /// What the core's last answer replaces, for who asked to end it.
-    pub(super) fn note_yielding(&mut self, desk: Desk<'_, T>, noted: &mut impl Extend<Yielding>) {
+    pub(super) fn note_yielding(&mut self, desk: Desk<'_, T>, noted: &mut impl Extend<Comeback>) {
         for nth in 0..self.core.outcome().yielding().len() {
             let yielding = self.core.outcome().yielding()[nth];
             match self.entry(yielding.region) {
                 Entry::Standing { .. } => {
-                    self.yielding.push(yielding.region);
-                    noted.extend([yielding]);
+                    let comeback = Comeback { number: self.next_comeback, yielding };
+                    self.next_comeback += 1;
+                    self.yielding.push(comeback);
+                    noted.extend([comeback]);
                 }
                 // Another request's own until it is registered; that ends there.
                 _ => self.give_way(desk, [yielding.region]),
@@ -280,16 +292,20 @@ impl<T> Books<T> {
     pub(super) fn end_yielding(
         &mut self,
         desk: Desk<'_, T>,
-        yielding: impl ExactSizeIterator<Item = Yielding>,
+        yielding: impl ExactSizeIterator<Item = Comeback>,
         sure: bool,
     ) {
         if yielding.len() == 0 {
             return;
         }
         let mut gone = Vec::with_capacity(yielding.len());
-        for yielding in yielding {
+        for Comeback { number, yielding } in yielding {
+            let Some(place) = self.yielding.iter().position(|other| other.number == number) else {
+                // Given up for somebody else.
+                continue;
+            };
+            self.yielding.swap_remove(place);
             let id = yielding.region;
-            self.yielding.retain(|&other| other != id);
             let stands = matches!(self.entry(id), Entry::Standing { stale: false, .. });
             if sure && stands && self.core.come_back(yielding) {
                 desk.records[id].show();
@@ -298,6 +314,20 @@ impl<T> Books<T> {
             }
         }
         self.give_way(desk, gone);
+    }
+
+    /// Somebody has no room: what only waits to come back leaves, whosever it is. False if there is none. What leases have
+    /// stays, as it would make none.
+    pub(super) fn give_up_comebacks(&mut self, desk: Desk<'_, T>) -> bool {
+        // They were hidden when they stepped aside, and what was held then is lent.
+        let Self { yielding, lent, .. } = self;
+        let gone: Vec<_> = yielding
+            .extract_if(.., |comeback| !lent.contains(&comeback.yielding.region))
+            .map(|comeback| comeback.yielding.region)
+            .collect();
+        let any = !gone.is_empty();
+        self.give_way(desk, gone);
+        any
     }
 
     /// What took the place of these stands, or they leave without.
@@ -398,7 +428,8 @@ impl<T> Books<T> {
             }
         };
         self.core.for_each_overlap(range, &mut mark);
-        self.yielding.iter().copied().filter(|&id| desk.records[id].range().overlaps(range)).for_each(mark);
+        let yielding = self.yielding.iter().map(|comeback| comeback.yielding.region);
+        yielding.filter(|&id| desk.records[id].range().overlaps(range)).for_each(mark);
     }
 
     /// A monitor's change: hidden at once, dealt with by the next one who has the lock. Allocates nothing.
@@ -460,7 +491,8 @@ impl<T> Books<T> {
         let Self { orphans, to_unmap, lent, parked, yielding, .. } = self;
         let has = |orphan: &Orphan| {
             let pages = orphan.memory.pages();
-            lent.iter().chain(&*yielding).any(|&id| desk.records[id].range().overlaps(pages))
+            let standing = yielding.iter().map(|comeback| &comeback.yielding.region);
+            lent.iter().chain(standing).any(|&id| desk.records[id].range().overlaps(pages))
                 || parked.iter().any(|registered| registered.range.overlaps(pages))
         };
         to_unmap.extend(orphans.extract_if(.., |orphan| !has(orphan)));
@@ -581,6 +613,11 @@ impl<T> Holders for Leases<'_, T> {
                 self.desk.records[id].show();
             }
         }
+    }
+
+    /// A sign can be taken away before the mark is seen that it stands for; and not all marks are handed over at once.
+    fn touches(&mut self, region: RegionId) -> u32 {
+        self.desk.records[region].take_touched()
     }
 
     /// In the order of their names, at most so many that the lock is held for a moment only: the next time goes on

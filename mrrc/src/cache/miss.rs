@@ -20,13 +20,13 @@
 //! plan for themselves.
 
 use super::acquire::Wish;
-use super::books::{Amount, Books, Entry};
+use super::books::{Amount, Books, Comeback, Entry};
 use super::error::{AcquireError, Unusable};
 use super::lease::{Hold, Lease, Segments};
 use super::shared::Shared;
 use super::who;
 use crate::access::Access;
-use crate::core::{Ask, Segment, Sharing, Yielding};
+use crate::core::{Ask, Segment, Sharing};
 use crate::invalidation::Watch;
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -41,15 +41,25 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(100);
 const LOOK_LONGEST: Duration = Duration::from_millis(5);
 
+/// Why a gap is for its request alone, so that nobody finds it and nobody waits for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Apart {
+    /// Pages there are being discarded, or are about to change.
+    Changing,
+    /// Nobody says so when memory there changes.
+    Unwatched,
+    /// The request is served by nothing that others could find: it has a thread that waits for nobody, or rights of its own.
+    ByItself,
+    /// The policy keeps nothing.
+    NothingKept,
+}
+
 /// A gap that this request registers.
 struct Placeholder {
     id: RegionId,
     range: PageRange,
     access: Access,
-    /// Whether pages there were being discarded when this was planned.
-    barred: bool,
-    /// Whether it is for this request alone, so that nobody finds it and nobody waits for it.
-    lone: bool,
+    apart: Option<Apart>,
     /// What the monitor said, and whether it is to be told when the region goes.
     watch: Watch,
     watched: bool,
@@ -93,7 +103,7 @@ pub struct Acquiring<'cache, R: Registrar> {
     mine: SmallVec<[Placeholder; 2]>,
     awaited: SmallVec<[Awaited; 1]>,
     /// What the gaps take the place of, until they have.
-    yielding: SmallVec<[Yielding; 1]>,
+    yielding: SmallVec<[Comeback; 1]>,
     /// Room that was reserved with the registrar and not used yet.
     reserved: Amount,
     /// Attempts that are not in the books yet.
@@ -304,8 +314,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             ask.again = true;
             let lent = books.lent.len();
             books.sweep(desk);
-            if books.lent.len() < lent {
-                // Leases have ended since it was last looked.
+            if books.lent.len() < lent || books.give_up_comebacks(desk) {
+                // Leases have ended since it was last looked, or there is room that nobody uses.
                 books.core.is_asked_again();
                 continue;
             }
@@ -335,9 +345,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
                     // here on makes the placeholder stale.
                     let barred = books.is_changing(range) || !self.wish.answers_for(range) && books.is_barred(range);
-                    let lone = barred || !shared.terms.caches || !books.core.is_cached(id);
+                    let apart = if barred {
+                        Some(Apart::Changing)
+                    } else if !shared.terms.caches {
+                        Some(Apart::NothingKept)
+                    } else if books.core.is_cached(id) {
+                        None
+                    } else if self.wish.sharing == Sharing::Nothing && self.wish.owned.is_none() {
+                        // Borrowed memory, of whose changes nobody vouches to hear.
+                        Some(Apart::Unwatched)
+                    } else {
+                        Some(Apart::ByItself)
+                    };
                     let watch = Watch::Watched;
-                    self.mine.push(Placeholder { id, range, access, barred, lone, watch, watched: false });
+                    self.mine.push(Placeholder { id, range, access, apart, watch, watched: false });
                 }
                 Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
@@ -348,7 +369,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             books.core.hold(placeholder.id);
             let ticket = books.new_ticket();
             books.set_entry(placeholder.id, Entry::Pending { ticket, stale: false, owner: who::am_i() });
-            if placeholder.lone {
+            if placeholder.apart.is_some() {
                 books.core.withdraw(placeholder.id);
             }
         }
@@ -496,16 +517,17 @@ fn stand<R: Registrar>(
     registered: Registered<R::Registration>,
     sure: bool,
 ) -> Hold {
-    let &Placeholder { id, barred, lone, watched, .. } = placeholder;
+    let &Placeholder { id, apart, watched, .. } = placeholder;
+    let lone = apart.is_some();
     let Registered { range, access, registration } = registered;
     let Entry::Pending { stale, .. } = books.entry(id) else { unreachable!("{id:?} is this request's own") };
-    // Not cached any more: merged into another region meanwhile.
-    let stale = !lone && (stale || !sure || !books.core.is_cached(id));
-    let cached = !lone && !stale;
-    books.tally.overtaken += u64::from(stale);
-    books.tally.barred += u64::from(barred);
-    let aside = lone && shared.terms.caches && !barred;
-    books.tally.unwatched += u64::from(aside);
+    // Not cached any more: taken in by another region meanwhile, or struck out.
+    let merged = !lone && !books.core.is_cached(id);
+    let overtaken = !lone && (stale || !sure);
+    let cached = !lone && !merged && !overtaken;
+    books.tally.overtaken += u64::from(overtaken);
+    books.tally.barred += u64::from(apart == Some(Apart::Changing));
+    books.tally.unwatched += u64::from(apart == Some(Apart::Unwatched));
     books.set_entry(id, Entry::Standing { stale: !cached, watched });
     shared.records[id].fill(range, access, registration);
     let hold = Hold::new(id, shared.grip(id));

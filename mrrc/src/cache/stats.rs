@@ -20,15 +20,15 @@ pub struct CacheCounters {
     /// What was asked for and what was decided, as the simulator counts it. `deregs` counts regions that left;
     /// they may not be deregistered yet.
     pub decisions: Counters,
-    /// Calls of the registrar to register, those that failed included.
+    /// Calls of the registrar to register, those that failed included; and requests that its probe refused.
     pub attempts: u64,
     /// Registrations that were tried again because the system was out of something.
     pub retries: u64,
     /// Times that a request waited for another's registration or for room.
     pub waits: u64,
-    /// Regions registered for one lease only, because no monitor watches such memory.
+    /// Regions registered for one lease only, because no monitor watches such memory, or none vouches for what was borrowed.
     pub unwatched: u64,
-    /// Regions registered for one lease only, because pages there were just discarded.
+    /// Regions registered for one lease only, because pages there were just discarded, or a change of them was announced.
     pub barred: u64,
     /// Regions registered for one lease only, because memory changed while they were registered.
     pub overtaken: u64,

@@ -58,6 +58,13 @@ pub trait Holders {
     fn touched(&mut self, touched: &mut Vec<RegionId>) {
         let _ = touched;
     }
+
+    /// How often a region that was [held back](Holders::hold_back) was asked for since it was last told. It counts as told
+    /// from now on.
+    fn touches(&mut self, region: RegionId) -> u32 {
+        let _ = region;
+        0
+    }
 }
 
 /// Nobody else: whatever holds a region told the core.

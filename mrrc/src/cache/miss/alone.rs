@@ -100,7 +100,7 @@ impl<'a, R: Registrar> Alone<'a, R> {
 
     fn placeholder(&self) -> Placeholder {
         let &Self { wish: &Wish { range, access, .. }, id, watch, watched, .. } = self;
-        Placeholder { id, range, access, barred: false, lone: false, watch, watched }
+        Placeholder { id, range, access, apart: None, watch, watched }
     }
 
     /// The same as a request of any kind. `failed`: it was tried, and this came of it.

@@ -1,6 +1,6 @@
 //! The part of a miss that holds no lock: the monitor is asked, room is made with the registrar, gaps are registered.
 
-use super::{Acquiring, Placeholder};
+use super::{Acquiring, Apart, Placeholder};
 use crate::access::Access;
 use crate::cache::books::{Amount, Entry};
 use crate::cache::error::{AcquireError, Unusable};
@@ -49,9 +49,9 @@ impl<R: Registrar> Acquiring<'_, R> {
     /// Asks whether changes of the gaps will be heard of.
     fn watch(&mut self) {
         for placeholder in &mut self.mine {
-            let Placeholder { range, lone, ref mut watch, ref mut watched, .. } = *placeholder;
+            let Placeholder { range, apart, ref mut watch, ref mut watched, .. } = *placeholder;
             // What nobody will find needs no watching.
-            if lone || self.wish.answers_for(range) {
+            if apart.is_some() || self.wish.answers_for(range) {
                 continue;
             }
             *watch = self.shared.monitor.watch(range);
@@ -67,8 +67,8 @@ impl<R: Registrar> Acquiring<'_, R> {
             return Ok(());
         }
         let (mut books, _) = shared.lock_now()?;
-        for Placeholder { id, lone, .. } in self.mine.iter_mut().filter(|mine| mine.watch != Watch::Watched) {
-            *lone = true;
+        for Placeholder { id, apart, .. } in self.mine.iter_mut().filter(|mine| mine.watch != Watch::Watched) {
+            *apart = Some(Apart::Unwatched);
             books.core.withdraw(*id);
             // Those who wait for the old ticket find that it is gone.
             let Entry::Pending { stale, owner, .. } = books.entry(*id) else {
@@ -129,6 +129,8 @@ impl<R: Registrar> Acquiring<'_, R> {
                 books.unpark();
             } else if !self.yielding.is_empty() {
                 books.end_yielding(shared.desk(), self.yielding.drain(..), false);
+            } else if books.give_up_comebacks(shared.desk()) {
+                // What they took is in limbo now.
             } else {
                 // What could not be deregistered takes the room.
                 let Amount { pages, regions } = Amount::of(&books.parked);
@@ -177,7 +179,8 @@ impl<R: Registrar> Acquiring<'_, R> {
         attempt(self.shared, range, access)
     }
 
-    /// The system is out of something: evicts and deregisters a batch. False if nothing could be freed.
+    /// The system is out of something: evicts and deregisters a batch. False if nothing could be freed, or others did not
+    /// free anything in the time that the request waits for them.
     fn free_some(&mut self, range: PageRange, attempts: u32) -> Result<bool, Unusable> {
         let shared = self.shared;
         let desk = shared.desk();
@@ -190,16 +193,23 @@ impl<R: Registrar> Acquiring<'_, R> {
             // There is but what the gap is to take the place of.
             books.end_yielding(desk, self.yielding.drain(..), false);
         }
+        if books.limbo.is_empty() {
+            // Or others'.
+            books.give_up_comebacks(desk);
+        }
         if !books.limbo.is_empty() {
             books.tally.retries += 1;
             drop(shared.deregister_limbo(books)?);
             return Ok(true);
         }
         // Somebody else may be freeing what is missing.
-        let freeing = books.going > 0;
+        let left = shared.terms.patience.saturating_sub(self.waited_for_others);
+        let freeing = books.going > 0 && !left.is_zero();
         if freeing {
             books.tally.retries += 1;
-            drop(shared.wait(books, shared.terms.patience)?);
+            let begun = Instant::now();
+            drop(shared.wait(books, left)?);
+            self.waited_for_others += begun.elapsed();
         }
         Ok(freeing)
     }
