@@ -13,6 +13,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Nothing can be watched.
 struct Blind;
@@ -29,6 +30,15 @@ unsafe impl Monitor for Blind {
 
     fn watch(&self, _: PageRange) -> Watch {
         Watch::Unwatched(Unwatched::File)
+    }
+}
+
+/// Waits for something that another thread does; a minute is as good as never.
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: not in a minute");
+        thread::yield_now();
     }
 }
 
@@ -92,7 +102,7 @@ fn a_registrar_that_acquires_what_it_is_registering_does_not_wait_for_itself() {
 #[test]
 fn a_request_works_for_others_once() {
     let device = device();
-    let cache = Arc::new(builder(&device, 64).patience(std::time::Duration::ZERO).build().unwrap());
+    let cache = Arc::new(builder(&device, 64).patience(Duration::ZERO).build().unwrap());
     fill(&cache, 12, 4);
     let (theirs, next) = (cache.clone(), AtomicU64::new(1));
     // Whenever something is deregistered, something else leaves.
@@ -117,12 +127,8 @@ fn the_background_tries_again_what_could_not_be_deregistered() {
     device.fail_deregister(Fault::next(6, libc::EBUSY));
     cache.flush().unwrap();
     // No call of ours but this reading of the device's books.
-    while device.counts().regions > 0 {
-        thread::yield_now();
-    }
-    while cache.usage().parked > 0 {
-        thread::yield_now();
-    }
+    soon("all is deregistered", || device.counts().regions == 0);
+    soon("nothing is parked", || cache.usage().parked == 0);
     assert_eq!((cache.counters().failed_deregs, cache.counters().deregistered), (6, 4));
 }
 
@@ -158,9 +164,7 @@ fn the_background_survives_a_registrar_and_a_monitor_that_panic() {
     for round in 0..4 {
         fill(&cache, 4, 4);
         cache.invalidate(address(0), 16 * PAGE as usize).unwrap();
-        while device.counts().regions > 0 {
-            thread::yield_now();
-        }
+        soon("all is deregistered", || device.counts().regions == 0);
         assert!(cache.usage().capacity_pages == 64, "round {round}");
     }
 }
@@ -190,16 +194,17 @@ fn where_the_devices_pages_are_larger_hits_and_misses_are_counted_in_them() {
 
 #[test]
 fn many_marks_are_handed_over_a_part_at_a_time_and_none_is_lost() {
+    const HOT: u64 = 6000;
     let device = device();
-    let cache = builder(&device, 10_000).build().unwrap();
+    let cache = builder(&device, 10_000).policy("pindown".parse().unwrap()).build().unwrap();
     fill(&cache, 10_000, 1);
-    assert!(all_hit(&cache, 10_000, 1));
-    // Each of these makes room; what was hit lately is still proposed last once its mark was handed over.
-    for page in 20_000..20_010 {
-        drop(take(&cache, page, 1));
-    }
-    assert!((20_000..20_010).all(|page| is_hit(&cache, page, 1)));
-    assert_eq!(cache.usage().pages, cache.usage().regions);
+    // More than are handed over at a time; by the order in which they were registered they would be the first to go.
+    assert!(all_hit(&cache, HOT, 1));
+    let new = 20_000..30_000 - HOT;
+    new.clone().for_each(|page| drop(take(&cache, page, 1)));
+    assert!(all_hit(&cache, HOT, 1), "what was hit stays");
+    assert!(new.clone().all(|page| is_hit(&cache, page, 1)), "in the place of what was not");
+    assert_eq!((cache.usage().regions, cache.counters().decisions.deregs), (10_000, 10_000 - HOT));
 }
 
 #[test]
@@ -243,6 +248,30 @@ fn a_policy_that_never_evicts_does_not_when_the_system_is_out_of_memory() {
     assert!(ask_local(100).is_err());
     assert!(all_hit(&cache, 2, 4));
     assert_eq!((device.counts().deregs, local.usage().regions), (0, 1));
+}
+
+#[test]
+fn the_patience_of_a_request_bounds_all_its_waits_for_a_slow_deregistration() {
+    let device = device();
+    let cache = builder(&device, 64).patience(Duration::from_millis(20)).background(false).build().unwrap();
+    drop(take(&cache, 0, 8));
+    let gate = Gate::closed();
+    let held = gate.clone();
+    device.on_call(move |event| {
+        if matches!(event, Event::Deregistering { .. }) {
+            held.pass();
+        }
+    });
+    thread::scope(|threads| {
+        let flush = threads.spawn(|| cache.flush().map(drop));
+        gate.await_waiting(1);
+        device.fail_register(Fault::always(libc::ENOMEM));
+        let error = ask(&cache, 100, 4, Access::LOCAL).unwrap_err();
+        gate.open();
+        flush.join().unwrap().unwrap();
+        // It waited as long as it may, was told nothing, tried again, and waited no more.
+        assert!(matches!(error, mrrc::AcquireError::Register { attempts: 2, .. }), "{error}");
+    });
 }
 
 #[test]

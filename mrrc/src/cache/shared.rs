@@ -334,6 +334,26 @@ mod tests {
     }
 
     #[test]
+    fn a_hit_whose_mark_has_no_sign_still_keeps_its_region() {
+        use std::sync::atomic::Ordering;
+        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment();
+        let cache = cache.capacity_pages(2).policy("pindown".parse().unwrap()).build().unwrap();
+        #[expect(unsafe_code, reason = "no transfer is made")]
+        let ask = |page: u64| {
+            // SAFETY: no transfer is made.
+            drop(unsafe { cache.acquire((page * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap());
+        };
+        ask(16);
+        ask(20);
+        ask(16);
+        // As if the mark had not been seen yet by who took the sign away.
+        assert_eq!(cache.shared.signs[0].swap(0, Ordering::Relaxed), 1);
+        ask(24);
+        ask(16);
+        assert_eq!((cache.counters().attempts, cache.counters().decisions.hits()), (3, 2));
+    }
+
+    #[test]
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "memory is mapped and unmapped by hand")]
     fn a_broken_cache_serves_no_hit_of_what_was_unmapped() {

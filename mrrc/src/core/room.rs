@@ -8,6 +8,8 @@ use crate::regions::{RegionId, State};
 
 /// How often room is made anew for no request when victims turn out to be held.
 const EVICT_ROUNDS: u32 = 4;
+/// How many victims stay, at most, because it turns out that they were asked for since it was last told.
+const REPRIEVES: usize = 4096;
 
 /// What is proposed to leave, in batches; nothing has left yet.
 #[derive(Default)]
@@ -107,6 +109,7 @@ impl<P: Policy> Core<P> {
         }
         let mut idle_runs = 0;
         let mut met_runs = 0;
+        let mut reprieves = REPRIEVES;
         while evicts && !need.is_met() && idle_runs < 2 {
             let begun = proposals.regions.len();
             // Where much is in use, each run proposes twice as much as the last: few questions are asked.
@@ -116,20 +119,27 @@ impl<P: Policy> Core<P> {
             // A run can spend itself on setting regions in use aside; the next one does not meet them.
             idle_runs = if proposals.regions.len() == begun { idle_runs + 1 } else { 0 };
             self.hold_back(&proposals.regions[begun..], holders);
-            met_runs = (met_runs + u32::from(!self.met.is_empty())).min(16);
+            let reprieves_before = reprieves;
             // Those that are held return to their place with the last release.
             self.met.iter().for_each(|&id| self.regions.get(id).set_aside(true));
             holders.stay(&self.met);
             let mut kept = begun;
             for next in begun..proposals.regions.len() {
                 let id = proposals.regions[next];
-                if !self.regions.get(id).in_use() {
+                if self.regions.get(id).in_use() {
+                    continue;
+                }
+                if reprieves > 0 && self.is_reprieved(id, holders) {
+                    reprieves -= 1;
+                } else {
                     need = need.less(self.regions.pages(id));
                     proposals.regions[kept] = id;
                     kept += 1;
                 }
             }
             proposals.regions.truncate(kept);
+            let any_stays = !self.met.is_empty() || reprieves < reprieves_before;
+            met_runs = (met_runs + u32::from(any_stays)).min(16);
             proposals.ends.push(kept);
         }
         let enough = need.is_met();
@@ -153,6 +163,17 @@ impl<P: Policy> Core<P> {
         }
         self.proposals = proposals;
         enough
+    }
+
+    /// A victim that was asked for since it was last told moves up instead.
+    fn is_reprieved(&mut self, id: RegionId, holders: &mut impl Holders) -> bool {
+        let touches = holders.touches(id);
+        if touches > 0 {
+            self.policy.put_back(&mut self.regions, id);
+            (0..touches).for_each(|_| self.touch(id));
+            holders.stay(&[id]);
+        }
+        touches > 0
     }
 
     /// One run: the policy takes a batch of victims out of its order.
