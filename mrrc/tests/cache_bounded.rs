@@ -24,11 +24,11 @@ unsafe impl Monitor for Blind {
         "blind"
     }
 
-    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
         Ok(())
     }
 
-    fn watch(&self, _: PageRange) -> Watch {
+    unsafe fn watch(&self, _: PageRange) -> Watch {
         Watch::Unwatched(Unwatched::File)
     }
 }
@@ -141,15 +141,15 @@ fn the_background_survives_a_registrar_and_a_monitor_that_panic() {
             "touchy"
         }
 
-        fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+        unsafe fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
             Ok(())
         }
 
-        fn watch(&self, _: PageRange) -> Watch {
+        unsafe fn watch(&self, _: PageRange) -> Watch {
             Watch::Watched
         }
 
-        fn unwatch(&self, _: PageRange) {
+        unsafe fn unwatch(&self, _: PageRange) {
             assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "told to");
         }
     }

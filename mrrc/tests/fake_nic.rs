@@ -2,8 +2,12 @@
 //! counts and costs, and how the fake monitor reports.
 #![cfg(not(any(loom, shuttle)))]
 
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
+use by_hand::ByHand;
 use mrrc::cost::Linear;
-use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Unwatched, Watch};
+use mrrc::invalidation::{Change, ChangeKind, Reports, Unwatched, Watch};
 use mrrc::registrar::model::{
     AddressSpace, Dummy, Event, FakeMonitor, FakeNic, Fault, Gate, Landing, Model, Moment, Refused, SpaceError, Stage,
     Transfer,

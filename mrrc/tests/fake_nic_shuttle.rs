@@ -6,7 +6,11 @@
 //! ```
 #![cfg(shuttle)]
 
-use mrrc::invalidation::{Change, Monitor, Reports};
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
+use by_hand::ByHand;
+use mrrc::invalidation::{Change, Reports};
 use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Findings, Registration, Transfer};
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};

@@ -542,10 +542,10 @@ fn a_monitor_of_other_threads_is_refused() {
         fn name(&self) -> &'static str {
             "elsewhere"
         }
-        fn start(&self, _: std::sync::Arc<dyn mrrc::invalidation::Reports>) -> std::io::Result<()> {
+        unsafe fn start(&self, _: std::sync::Arc<dyn mrrc::invalidation::Reports>) -> std::io::Result<()> {
             Ok(())
         }
-        fn watch(&self, _: PageRange) -> mrrc::invalidation::Watch {
+        unsafe fn watch(&self, _: PageRange) -> mrrc::invalidation::Watch {
             mrrc::invalidation::Watch::Watched
         }
     }

@@ -62,11 +62,11 @@ unsafe impl Monitor for Told {
         "told"
     }
 
-    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
         Ok(())
     }
 
-    fn watch(&self, range: PageRange) -> Watch {
+    unsafe fn watch(&self, range: PageRange) -> Watch {
         let mut state = self.0.lock().unwrap();
         state.asked.push(range);
         if state.refuses { Watch::Unwatched(Unwatched::SharedMemory) } else { Watch::Watched }

@@ -4,7 +4,11 @@
 #![allow(unsafe_code, reason = "memory is mapped by address, and acquired for no transfer")]
 
 use mrrc::cache::{Builder, Finding};
-use mrrc::invalidation::{Monitor, Unwatched, Userfaultfd};
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
+use by_hand::ByHand;
+use mrrc::invalidation::{Unwatched, Userfaultfd};
 use mrrc::registrar::model::Dummy;
 use mrrc::{Access, Cache, PAGE};
 use std::io;

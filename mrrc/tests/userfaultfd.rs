@@ -4,7 +4,11 @@
 #![cfg(target_os = "linux")]
 #![expect(unsafe_code, reason = "mappings are made, changed and torn down by hand")]
 
-use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Unwatched, Userfaultfd, Watch};
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
+use by_hand::ByHand;
+use mrrc::invalidation::{Change, ChangeKind, Reports, Unwatched, Userfaultfd, Watch};
 use mrrc::{PAGE, PageRange};
 use std::io::Error;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};

@@ -6,7 +6,6 @@
 
 use super::barrier::Barrier;
 use super::books::Amount;
-use super::listener::Listener;
 use super::shared::Shared;
 use super::terms::Terms;
 use super::times::Times;
@@ -312,8 +311,7 @@ impl<R: Registrar> Builder<R> {
             })?;
         let shared = Arc::new(shared);
         shared
-            .monitor
-            .start(Arc::new(Listener(Arc::downgrade(&shared))))
+            .begin_to_listen()
             .map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
         let mut cache = Cache { shared, background: None };
         if background {

@@ -267,8 +267,8 @@ impl<R: Registrar> Cache<R> {
         }
         findings.extend(room);
         for part in gaps {
-            match shared.monitor.watch(part) {
-                Watch::Watched => shared.monitor.unwatch(part),
+            match shared.watch(part) {
+                Watch::Watched => shared.unwatch(part),
                 Watch::Unwatched(why) => findings.push(Finding::Unwatched { part, why }),
             }
         }

@@ -100,7 +100,7 @@ impl<R: Registrar> Shared<R> {
             Batch { shared: self, number, regions, orphans, amount, refusal: Some("it panicked".to_owned()) };
         drop(books);
 
-        unwatch.into_iter().for_each(|range| self.monitor.unwatch(range));
+        unwatch.into_iter().for_each(|range| self.unwatch(range));
         if batch.regions.is_empty() {
             batch.refusal = None;
             return;
@@ -290,7 +290,7 @@ pub(super) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
     if let Ok((mut books, _)) = shared.lock_now() {
         books.closed = true;
     }
-    shared.monitor.stop();
+    shared.end_listening();
     if shared.is_done() {
         return;
     }

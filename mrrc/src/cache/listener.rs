@@ -1,17 +1,21 @@
-//! What a monitor reports, put into the books.
+//! What a monitor reports, put into the books; and what it is asked.
+//!
+//! A cache is the only one that calls its monitor, and this is the only place where it does.
 
 use super::shared::Shared;
-use crate::invalidation::{Change, Reports};
+use crate::invalidation::{Change, Reports, Watch};
+use crate::range::PageRange;
 use crate::registrar::Registrar;
 use crate::shim::sync::TryLockError;
-use std::sync::Weak;
+use std::io;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// As good as for ever, and no more than a clock can hold.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// How a monitor knows the cache: without keeping it alive, for the cache owns its monitor.
-pub(super) struct Listener<R: Registrar>(pub(super) Weak<Shared<R>>);
+struct Listener<R: Registrar>(Weak<Shared<R>>);
 
 impl<R: Registrar> Reports for Listener<R> {
     fn raise(&self) {
@@ -45,5 +49,34 @@ impl<R: Registrar> Reports for Listener<R> {
         if let Some(shared) = self.0.upgrade() {
             shared.gate.lower();
         }
+    }
+}
+
+/// What a cache asks of its monitor. Never with a lock held.
+#[expect(unsafe_code, reason = "a monitor's calls rely on who makes them")]
+impl<R: Registrar> Shared<R> {
+    /// Once, when the cache is made.
+    pub(super) fn begin_to_listen(self: &Arc<Self>) -> io::Result<()> {
+        let listener = Arc::new(Listener(Arc::downgrade(self)));
+        // SAFETY: the monitor was given to this cache by value, and it reports to this cache.
+        unsafe { self.monitor.start(listener) }
+    }
+
+    pub(super) fn watch(&self, range: PageRange) -> Watch {
+        // SAFETY: the monitor was given to this cache by value.
+        unsafe { self.monitor.watch(range) }
+    }
+
+    /// Once for each time that [`Shared::watch`] said that the range is watched, when nothing there is to be found any more.
+    pub(super) fn unwatch(&self, range: PageRange) {
+        // SAFETY: as above; each of those answers is noted with its placeholder, then with its entry, and then in
+        // `to_unwatch`, and is taken from there to be given here.
+        unsafe { self.monitor.unwatch(range) }
+    }
+
+    /// When the cache is closed.
+    pub(super) fn end_listening(&self) {
+        // SAFETY: as above; nothing is cached from now on, and nothing is found but by who has the cache, which is going.
+        unsafe { self.monitor.stop() }
     }
 }

@@ -117,6 +117,13 @@ pub enum Unwatched {
 ///   answer for not doing that.
 ///
 /// A monitor that does not vouch promises nothing: what it misses, those answer for who acquire by unsafe functions.
+///
+/// # Who may call it
+///
+/// A cache calls the monitor that it was [given](crate::cache::Builder::monitor), and nobody else does: who takes back
+/// what another asked for makes it deaf, and those that share a source with it. So the calls are unsafe. Whoever makes
+/// them keeps a monitor to himself, for one cache: his own, or, where he puts a monitor before another, the cache whose
+/// calls he passes on. An implementation may have them as safe functions, if it does not rely on this.
 #[expect(unsafe_code, reason = "what it promises is what safe functions rest on")]
 pub unsafe trait Monitor: Send + Sync + 'static {
     /// Its name in messages.
@@ -126,10 +133,16 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     ///
     /// # Errors
     /// What the system refuses.
-    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()>;
+    ///
+    /// # Safety
+    /// The caller [uses it for one cache](Monitor#who-may-call-it), and what it reports to is that cache.
+    unsafe fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()>;
 
     /// Asked before a range is registered and never with a lock held: will changes be reported?
-    fn watch(&self, range: PageRange) -> Watch;
+    ///
+    /// # Safety
+    /// The caller [uses it for one cache](Monitor#who-may-call-it).
+    unsafe fn watch(&self, range: PageRange) -> Watch;
 
     /// Whether [`Watch::Watched`] means that changes are found out, and not that the program promised to tell of them.
     /// Where it is a promise, the cache's safe functions do not rely on it.
@@ -145,12 +158,19 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     }
 
     /// A region that was watched is deregistered. Never called with a lock held.
-    fn unwatch(&self, range: PageRange) {
+    ///
+    /// # Safety
+    /// The caller [uses it for one cache](Monitor#who-may-call-it); [`Monitor::watch`] answered [`Watch::Watched`] to him
+    /// for this very range once more often than he called this for it, and he relies on that answer no more.
+    unsafe fn unwatch(&self, range: PageRange) {
         let _ = range;
     }
 
     /// Reports no more: the cache is going. Returns when no report is under way any longer.
-    fn stop(&self) {}
+    ///
+    /// # Safety
+    /// The caller [uses it for one cache](Monitor#who-may-call-it), and relies on no answer of it any more.
+    unsafe fn stop(&self) {}
 }
 
 /// The program itself reports: it calls `Cache::invalidate` around whatever
@@ -165,11 +185,11 @@ unsafe impl Monitor for Explicit {
         "explicit"
     }
 
-    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
         Ok(())
     }
 
-    fn watch(&self, _: PageRange) -> Watch {
+    unsafe fn watch(&self, _: PageRange) -> Watch {
         Watch::Watched
     }
 

@@ -193,7 +193,7 @@ unsafe impl Monitor for Userfaultfd {
         "userfaultfd"
     }
 
-    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("start of userfaultfd: {why}")));
         if self.watcher.in_child() {
             return refuse("it belongs to the parent process; make one after the fork");
@@ -209,7 +209,7 @@ unsafe impl Monitor for Userfaultfd {
         Ok(())
     }
 
-    fn watch(&self, range: PageRange) -> Watch {
+    unsafe fn watch(&self, range: PageRange) -> Watch {
         // Without a seat nobody would be told.
         let answer =
             if self.is_seated() { self.watcher.try_watch(range) } else { Err(Unwatched::Refused(libc::ESRCH)) };
@@ -220,11 +220,11 @@ unsafe impl Monitor for Userfaultfd {
     }
 
     /// For each range that was answered with [`Watch::Watched`], once, as it was given then.
-    fn unwatch(&self, range: PageRange) {
+    unsafe fn unwatch(&self, range: PageRange) {
         self.watcher.unwatch(range);
     }
 
-    fn stop(&self) {
+    unsafe fn stop(&self) {
         if self.watcher.in_child() || !self.is_seated() {
             return;
         }
@@ -242,7 +242,11 @@ impl Drop for Userfaultfd {
         if self.watcher.in_child() {
             return;
         }
-        self.stop();
+        #[expect(unsafe_code, reason = "the monitor's last call")]
+        // SAFETY: nobody has it any more, so nobody relies on it.
+        unsafe {
+            self.stop();
+        }
         if self.seat.swap(GONE, Ordering::SeqCst) == NEW {
             self.watcher.part();
         }

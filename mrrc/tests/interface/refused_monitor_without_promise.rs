@@ -10,11 +10,11 @@ impl Monitor for Deaf {
         "deaf"
     }
 
-    fn start(&self, _: std::sync::Arc<dyn Reports>) -> std::io::Result<()> {
+    unsafe fn start(&self, _: std::sync::Arc<dyn Reports>) -> std::io::Result<()> {
         Ok(())
     }
 
-    fn watch(&self, _: PageRange) -> Watch {
+    unsafe fn watch(&self, _: PageRange) -> Watch {
         Watch::Watched
     }
 }

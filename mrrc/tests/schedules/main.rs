@@ -523,12 +523,12 @@ unsafe impl Monitor for ByHand {
         "by hand"
     }
 
-    fn start(&self, reports: Arc<dyn Reports>) -> std::io::Result<()> {
+    unsafe fn start(&self, reports: Arc<dyn Reports>) -> std::io::Result<()> {
         assert!(self.0.set(reports).is_ok(), "started once");
         Ok(())
     }
 
-    fn watch(&self, _: PageRange) -> Watch {
+    unsafe fn watch(&self, _: PageRange) -> Watch {
         Watch::Watched
     }
 }

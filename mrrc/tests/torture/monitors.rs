@@ -17,11 +17,11 @@ unsafe impl Monitor for Off {
         "off"
     }
 
-    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
         Ok(())
     }
 
-    fn watch(&self, _: PageRange) -> Watch {
+    unsafe fn watch(&self, _: PageRange) -> Watch {
         Watch::Watched
     }
 }
@@ -44,20 +44,24 @@ unsafe impl Monitor for Altered {
         "altered userfaultfd"
     }
 
-    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
-        self.0.start(Arc::new(Told { reports, between: self.1, count: AtomicU32::new(0) }))
+    unsafe fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
+        // SAFETY: a call of the cache that has this one, passed on.
+        unsafe { self.0.start(Arc::new(Told { reports, between: self.1, count: AtomicU32::new(0) })) }
     }
 
-    fn watch(&self, range: PageRange) -> Watch {
-        self.0.watch(range)
+    unsafe fn watch(&self, range: PageRange) -> Watch {
+        // SAFETY: a call of the cache that has this one, passed on.
+        unsafe { self.0.watch(range) }
     }
 
-    fn unwatch(&self, range: PageRange) {
-        self.0.unwatch(range);
+    unsafe fn unwatch(&self, range: PageRange) {
+        // SAFETY: a call of the cache that has this one, passed on.
+        unsafe { self.0.unwatch(range) }
     }
 
-    fn stop(&self) {
-        self.0.stop();
+    unsafe fn stop(&self) {
+        // SAFETY: a call of the cache that has this one, passed on.
+        unsafe { self.0.stop() }
     }
 }
 

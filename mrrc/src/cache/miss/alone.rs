@@ -70,7 +70,7 @@ impl<'a, R: Registrar> Alone<'a, R> {
         let Self { shared, wish, .. } = self;
         let (range, access) = (wish.range, wish.access);
         if !wish.answers_for(range) {
-            self.watch = shared.monitor.watch(range);
+            self.watch = shared.watch(range);
             self.watched = self.watch == Watch::Watched;
             if !self.watched {
                 return self.hand_over(None);

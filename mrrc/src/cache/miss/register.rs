@@ -54,7 +54,7 @@ impl<R: Registrar> Acquiring<'_, R> {
             if apart.is_some() || self.wish.answers_for(range) {
                 continue;
             }
-            *watch = self.shared.monitor.watch(range);
+            *watch = self.shared.watch(range);
             *watched = *watch == Watch::Watched;
         }
     }
@@ -89,7 +89,7 @@ impl<R: Registrar> Acquiring<'_, R> {
     pub(super) fn unwatch(&mut self) {
         for placeholder in self.mine.iter_mut().skip(self.made.len()) {
             if std::mem::take(&mut placeholder.watched) {
-                self.shared.monitor.unwatch(placeholder.range);
+                self.shared.unwatch(placeholder.range);
             }
         }
     }

@@ -251,7 +251,7 @@ unsafe impl Monitor for FakeMonitor {
         "fake userfaultfd"
     }
 
-    fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
         let shared = &self.shared;
         let mut queue = lock(&shared.queue);
         if queue.reports.is_some() || queue.stopping {
@@ -272,7 +272,7 @@ unsafe impl Monitor for FakeMonitor {
         Ok(())
     }
 
-    fn watch(&self, range: PageRange) -> Watch {
+    unsafe fn watch(&self, range: PageRange) -> Watch {
         let refused = lock(&self.shared.queue).refused.iter().find(|(bad, _)| bad.overlaps(range)).map(|(_, why)| *why);
         if let Some(why) = refused {
             return Watch::Unwatched(why);
@@ -290,12 +290,12 @@ unsafe impl Monitor for FakeMonitor {
         Duration::ZERO
     }
 
-    fn unwatch(&self, _: PageRange) {
+    unsafe fn unwatch(&self, _: PageRange) {
         lock(&self.shared.queue).unwatched += 1;
     }
 
     /// Events that nobody has read are dropped, and those who wait for them go on.
-    fn stop(&self) {
+    unsafe fn stop(&self) {
         let (thread, listener) = {
             let mut queue = lock(&self.shared.queue);
             queue.stopping = true;

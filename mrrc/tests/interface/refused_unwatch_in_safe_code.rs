@@ -1,0 +1,13 @@
+//! Who takes back what another asked a monitor for makes it deaf, so a call of a monitor is a promise.
+
+use mrrc::PageRange;
+use mrrc::invalidation::{Monitor, Userfaultfd};
+
+fn deafen(monitor: &Userfaultfd, range: PageRange) {
+    monitor.unwatch(range);
+}
+
+fn main() {
+    let range = PageRange::new(16, 4).unwrap();
+    deafen(&Userfaultfd::of_process().unwrap(), range);
+}
