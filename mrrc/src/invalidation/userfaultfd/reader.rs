@@ -12,7 +12,7 @@ use super::super::{Change, ChangeKind};
 use super::calls::{self, Bell, Descriptor, Event, Message};
 use super::changes::Changes;
 use super::lock;
-use super::seats::{Panicked, Seats};
+use super::seats::Seats;
 use crate::range::PageRange;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -136,12 +136,12 @@ impl Reader {
                 return Ok(());
             }
             // First this, for the change that is read next is over for whoever made it.
-            self.shared.seats.raise()?;
+            self.shared.seats.raise();
             let mut attempt = 0;
             loop {
                 self.read()?;
                 let fresh = std::mem::take(&mut self.fresh);
-                if self.batch.is_empty() || self.shared.seats.apply(self.batch.as_slice(), fresh)? {
+                if self.batch.is_empty() || self.shared.seats.apply(self.batch.as_slice(), fresh) {
                     break;
                 }
                 if self.out_of_time() {
@@ -151,7 +151,7 @@ impl Reader {
                 attempt += 1;
             }
             self.batch.clear();
-            self.shared.seats.lower()?;
+            self.shared.seats.lower();
         }
     }
 
@@ -218,7 +218,7 @@ impl Reader {
             && Instant::now() > *self.deadline.get_or_insert_with(|| Instant::now() + LAST_ATTEMPTS)
     }
 
-    /// Something in here or in a cache panicked, or the descriptor is no userfaultfd any longer. Nothing that is
+    /// Something in here panicked, or the descriptor is no userfaultfd any longer. Nothing that is
     /// cached can be trusted, and still nobody may wait for this thread: so messages are read as long as there
     /// are any. Closing the descriptor would not do, as a forked child may hold a copy that keeps it alive.
     fn fail(mut self, mut readable: bool) {
@@ -228,22 +228,19 @@ impl Reader {
             Ordering::SeqCst,
             Ordering::SeqCst,
         );
-        let _ = self.shared.seats.raise();
+        self.shared.seats.raise();
         let everything = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
         for attempt in 0.. {
             readable = readable && self.read().is_ok();
             self.batch.clear();
-            match self.shared.seats.apply(&everything, attempt == 0) {
-                Ok(true) => {
-                    let _ = self.shared.seats.lower();
-                    break;
-                }
-                // Whoever panicked is not asked again; its flag stays up: every look-up takes the lock and finds a
-                // cache that cannot be told.
-                Err(Panicked) => {}
-                Ok(false) if !self.out_of_time() => self.pause(attempt, readable),
-                Ok(false) => break,
+            if self.shared.seats.apply(&everything, attempt == 0) {
+                self.shared.seats.lower();
+                break;
             }
+            if self.out_of_time() {
+                break;
+            }
+            self.pause(attempt, readable);
         }
         while readable && !self.shared.is(State::Stopped) {
             calls::wait(&self.shared.descriptor, Some(&self.shared.bell), None);
@@ -257,18 +254,12 @@ impl Reader {
 enum Stop {
     /// The descriptor is no userfaultfd any longer.
     Unreadable,
-    /// A cache panicked.
+    /// Something in here panicked.
     Panicked,
 }
 
 impl From<io::Error> for Stop {
     fn from(_: io::Error) -> Self {
         Self::Unreadable
-    }
-}
-
-impl From<Panicked> for Stop {
-    fn from(_: Panicked) -> Self {
-        Self::Panicked
     }
 }

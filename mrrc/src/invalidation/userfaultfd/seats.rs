@@ -7,6 +7,9 @@
 //! The thread holds the lock of the list while it tells. So nobody who holds that lock allocates, frees or unmaps: what
 //! enters the list is made before, and what leaves it is dropped after. Who takes a seat while flags are up finds his
 //! own up too: otherwise a range that the table calls watched could change unnoticed before the next message.
+//!
+//! A cache that panics while it is told is struck out, and the others go on: it is not called again, and its flag, once
+//! raised, stays up.
 
 use super::super::{Change, Reports};
 use super::lock;
@@ -19,10 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Caches that share one userfaultfd, at most.
 pub(super) const SEATS: usize = 256;
-
-/// A cache panicked while it was told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Panicked;
 
 pub(super) struct Seats(Mutex<Seated>);
 
@@ -40,7 +39,7 @@ struct Seat {
     raised: bool,
     /// Whether it has been told of what was read.
     told: bool,
-    /// It panicked: its flag is left up, so that nothing is served without its lock.
+    /// It panicked, and is not called any more. Its flag is left up, so that nothing is served without its lock.
     broken: bool,
 }
 
@@ -62,7 +61,7 @@ impl Seats {
         seated.next += 1;
         let number = seat.number;
         if seated.raised {
-            _ = seat.call(|reports| reports.raise());
+            seat.call(|reports| reports.raise());
             seat.raised = true;
         }
         seated.list.push(seat);
@@ -88,66 +87,51 @@ impl Seats {
     }
 
     /// Flags go up, where they are not.
-    pub(super) fn raise(&self) -> Result<(), Panicked> {
+    pub(super) fn raise(&self) {
         let mut seated = lock(&self.0);
         seated.raised = true;
-        let mut result = Ok(());
         for seat in seated.list.iter_mut().filter(|seat| !seat.raised) {
-            let raised = seat.call(|reports| reports.raise());
-            seat.raised = raised.is_ok();
-            result = result.and(raised);
+            seat.call(|reports| reports.raise());
+            seat.raised = true;
         }
-        result
     }
 
     /// Tells everybody who was not told yet; everybody anew if there is something fresh. False if somebody's lock is taken.
-    pub(super) fn apply(&self, changes: &[Change], fresh: bool) -> Result<bool, Panicked> {
+    pub(super) fn apply(&self, changes: &[Change], fresh: bool) -> bool {
         let mut seated = lock(&self.0);
-        let mut result = Ok(true);
+        let mut all = true;
         for seat in &mut seated.list {
-            if fresh {
-                (seat.told, seat.broken) = (false, false);
+            if fresh || !seat.told {
+                seat.told = seat.call(|reports| reports.apply(changes)).unwrap_or(true);
             }
-            if seat.told {
-                continue;
-            }
-            match seat.call(|reports| reports.apply(changes)) {
-                Ok(told) => {
-                    seat.told = told;
-                    result = result.map(|all| all && told);
-                }
-                Err(panicked) => {
-                    // Not asked again, and never lowered.
-                    (seat.told, seat.broken) = (true, true);
-                    result = Err(panicked);
-                }
-            }
+            all &= seat.told;
         }
-        result
+        all
     }
 
     /// Flags go down.
-    pub(super) fn lower(&self) -> Result<(), Panicked> {
+    pub(super) fn lower(&self) {
         let mut seated = lock(&self.0);
         seated.raised = false;
-        let mut result = Ok(());
         for seat in seated.list.iter_mut().filter(|seat| seat.raised && !seat.broken) {
             // Also if that panics: it is not tried twice.
             seat.raised = false;
             seat.told = false;
-            result = result.and(seat.call(|reports| reports.lower()));
+            seat.call(|reports| reports.lower());
         }
-        result
     }
 }
 
 impl Seat {
-    fn call<T>(&self, call: impl FnOnce(&dyn Reports) -> T) -> Result<T, Panicked> {
+    /// Nothing of a cache that has panicked, now or before.
+    fn call<T>(&mut self, call: impl FnOnce(&dyn Reports) -> T) -> Option<T> {
+        if self.broken {
+            return None;
+        }
+        let answer = catch_unwind(AssertUnwindSafe(|| call(&*self.reports)));
+        self.broken = answer.is_err();
         // What the panic carries is not freed: the monitor's thread does not free.
-        catch_unwind(AssertUnwindSafe(|| call(&*self.reports))).map_err(|panic| {
-            std::mem::forget(panic);
-            Panicked
-        })
+        answer.map_err(std::mem::forget).ok()
     }
 }
 
@@ -208,25 +192,25 @@ mod tests {
     fn everybody_is_told_once_and_flags_stay_up_until_all_were() {
         let (seats, told, _) = two();
         told[1].busy.store(true, SeqCst);
-        seats.raise().unwrap();
-        assert_eq!(seats.apply(&CHANGE, true), Ok(false));
-        assert_eq!(seats.apply(&CHANGE, false), Ok(false));
+        seats.raise();
+        assert!(!seats.apply(&CHANGE, true));
+        assert!(!seats.apply(&CHANGE, false));
         assert_eq!([told[0].counts(), told[1].counts()], [(1, 1), (1, 0)]);
         told[1].busy.store(false, SeqCst);
-        assert_eq!(seats.apply(&CHANGE, false), Ok(true));
-        seats.lower().unwrap();
+        assert!(seats.apply(&CHANGE, false));
+        seats.lower();
         assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (0, 1)]);
     }
 
     #[test]
     fn who_comes_while_flags_are_up_has_his_own_up() {
         let (seats, ..) = two();
-        seats.raise().unwrap();
+        seats.raise();
         let late = Arc::<Told>::default();
         seats.take(late.clone()).unwrap();
         assert_eq!(late.counts(), (1, 0));
-        assert_eq!(seats.apply(&CHANGE, true), Ok(true));
-        seats.lower().unwrap();
+        assert!(seats.apply(&CHANGE, true));
+        seats.lower();
         assert_eq!(late.counts(), (0, 1));
     }
 
@@ -234,22 +218,25 @@ mod tests {
     fn what_is_fresh_is_told_to_those_who_knew_the_rest() {
         let (seats, told, _) = two();
         told[1].busy.store(true, SeqCst);
-        seats.raise().unwrap();
-        assert_eq!(seats.apply(&CHANGE, true), Ok(false));
+        seats.raise();
+        assert!(!seats.apply(&CHANGE, true));
         told[1].busy.store(false, SeqCst);
-        assert_eq!(seats.apply(&[CHANGE[0], CHANGE[0]], true), Ok(true));
+        assert!(seats.apply(&[CHANGE[0], CHANGE[0]], true));
         assert_eq!([told[0].counts().1, told[1].counts().1], [3, 2]);
     }
 
     #[test]
-    fn who_panics_keeps_his_flag_up_and_nobody_else_does() {
+    fn who_panics_keeps_his_flag_up_and_the_others_hear_of_this_change_and_the_next() {
         let (seats, told, numbers) = two();
         told[0].panics.store(true, SeqCst);
-        seats.raise().unwrap();
-        assert_eq!(seats.apply(&CHANGE, true), Err(Panicked));
-        assert_eq!(seats.apply(&CHANGE, false), Ok(true), "the other was told");
-        seats.lower().unwrap();
-        assert_eq!([told[0].counts(), told[1].counts()], [(1, 0), (0, 1)]);
+        for round in 1..3 {
+            seats.raise();
+            assert!(seats.apply(&CHANGE, true), "nobody waits for him");
+            seats.lower();
+            assert_eq!([told[0].counts(), told[1].counts()], [(1, 0), (0, round)]);
+            // He is not asked again.
+            told[0].panics.store(false, SeqCst);
+        }
         seats.leave(numbers[0], Duration::from_secs(60));
         assert_eq!(Arc::strong_count(&told[0]), 1);
     }
@@ -259,7 +246,7 @@ mod tests {
         let (seats, told, numbers) = two();
         seats.leave(numbers[0], Duration::ZERO);
         seats.leave(numbers[0], Duration::ZERO);
-        seats.raise().unwrap();
+        seats.raise();
         assert_eq!([told[0].counts().0, told[1].counts().0], [0, 1]);
         // A flag that stays up too long is no reason to stay.
         seats.leave(numbers[1], Duration::from_millis(1));
