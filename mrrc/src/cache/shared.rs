@@ -351,6 +351,11 @@ mod tests {
         ask(24);
         ask(16);
         assert_eq!((cache.counters().attempts, cache.counters().decisions.hits()), (3, 2));
+        // Where all were hit, one leaves all the same.
+        ask(24);
+        cache.shared.signs[0].swap(0, Ordering::Relaxed);
+        ask(28);
+        assert_eq!((cache.counters().attempts, cache.usage().regions), (4, 2));
     }
 
     #[test]

@@ -110,6 +110,8 @@ impl<P: Policy> Core<P> {
         let mut idle_runs = 0;
         let mut met_runs = 0;
         let mut reprieves = REPRIEVES;
+        let mut spared = Vec::new();
+        let mut any_met = false;
         while evicts && !need.is_met() && idle_runs < 2 {
             let begun = proposals.regions.len();
             // Where much is in use, each run proposes twice as much as the last: few questions are asked.
@@ -129,8 +131,12 @@ impl<P: Policy> Core<P> {
                 if self.regions.get(id).in_use() {
                     continue;
                 }
-                if reprieves > 0 && self.is_reprieved(id, holders) {
+                let touches = if reprieves > 0 { holders.touches(id) } else { 0 };
+                if touches > 0 {
+                    // Not proposed again as long as there are others.
                     reprieves -= 1;
+                    spared.push((id, touches));
+                    holders.stay(&[id]);
                 } else {
                     need = need.less(self.regions.pages(id));
                     proposals.regions[kept] = id;
@@ -138,9 +144,15 @@ impl<P: Policy> Core<P> {
                 }
             }
             proposals.regions.truncate(kept);
+            any_met |= !self.met.is_empty();
             let any_stays = !self.met.is_empty() || reprieves < reprieves_before;
             met_runs = (met_runs + u32::from(any_stays)).min(16);
             proposals.ends.push(kept);
+            if idle_runs == 2 && !spared.is_empty() {
+                // There are no others: now those least worth keeping leave.
+                self.spare(&mut spared);
+                (reprieves, idle_runs, met_runs) = (0, 0, 0);
+            }
         }
         let enough = need.is_met();
         if enough {
@@ -155,25 +167,23 @@ impl<P: Policy> Core<P> {
                 begun = end;
             }
         } else {
-            debug_assert!(met_runs > 0 || !evicts, "the policy finds every region that is not in use");
+            debug_assert!(any_met || !evicts, "the policy finds every region that is not in use");
             // The last that left goes back first: so each finds its place.
             proposals.regions.iter().rev().for_each(|&id| self.policy.put_back(&mut self.regions, id));
             holders.stay(&proposals.regions);
             plan.replaced.iter().for_each(|&id| self.step_back(id));
         }
+        self.spare(&mut spared);
         self.proposals = proposals;
         enough
     }
 
-    /// A victim that was asked for since it was last told moves up instead.
-    fn is_reprieved(&mut self, id: RegionId, holders: &mut impl Holders) -> bool {
-        let touches = holders.touches(id);
-        if touches > 0 {
+    /// Victims that were asked for since it was last told, and how often, move up instead.
+    fn spare(&mut self, spared: &mut Vec<(RegionId, u32)>) {
+        for (id, touches) in spared.drain(..) {
             self.policy.put_back(&mut self.regions, id);
             (0..touches).for_each(|_| self.touch(id));
-            holders.stay(&[id]);
         }
-        touches > 0
     }
 
     /// One run: the policy takes a batch of victims out of its order.
