@@ -399,3 +399,52 @@ fn nothing_of_an_arena_is_leased_when_the_cache_goes_during_the_probe() {
         assert!(matches!(answer, Err(AcquireError::Unusable(Unusable::Closed))), "{answer:?}");
     });
 }
+
+/// Whether anything is mapped there.
+#[cfg(target_os = "linux")]
+fn is_mapped(page: *mut u8) -> bool {
+    // SAFETY: asks about a page, and touches none.
+    unsafe { libc::msync(page.cast(), PAGE as usize, libc::MS_ASYNC) == 0 }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_of_an_arena_that_is_gone_is_unmapped_also_while_others_deregister_without_pause() {
+    let device = device();
+    // A look at what others deregister is a short one.
+    let patience = Duration::from_millis(10);
+    let cache = builder(&device, 64).patience(patience).background(false).build().unwrap();
+    fill(&cache, 2, 4);
+    let arena = cache.arena(8 * PAGE as usize).unwrap();
+    let memory = arena.as_ptr();
+    let lease = arena.acquire(.., Access::LOCAL).unwrap();
+    let gates = [Gate::closed(), Gate::closed()];
+    let (held, next) = (gates.clone(), AtomicUsize::new(0));
+    device.on_call(move |event| {
+        if matches!(event, Event::Deregistering { pages: 4, .. })
+            && let Some(gate) = held.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            gate.pass();
+        }
+    });
+    thread::scope(|threads| {
+        let leave = |region: u64| {
+            cache.invalidate(address(region * 4), PAGE as usize).unwrap();
+            cache.reap().unwrap();
+        };
+        let first = threads.spawn(move || leave(0));
+        gates[0].await_waiting(1);
+        drop(arena);
+        drop(lease);
+        cache.reap().unwrap();
+        assert!(is_mapped(memory), "the first batch may have some of it");
+        let second = threads.spawn(move || leave(1));
+        gates[1].await_waiting(1);
+        gates[0].open();
+        first.join().unwrap();
+        cache.reap().unwrap();
+        assert!(!is_mapped(memory), "the second has none of it");
+        gates[1].open();
+        second.join().unwrap();
+    });
+}

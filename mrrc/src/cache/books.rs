@@ -5,8 +5,8 @@
 //! ```text
 //! planned ──► Pending ──► Standing ──► limbo ──► (deregistered) ──► gone
 //!               │            │                        │
-//!               └─ failed    └─ lent: not found any   └─ parked: the registrar
-//!                            more, a lease has it        could not; tried by who lacks room, or `reap`
+//!               └─ failed    └─ lent: not found any   └─ parked: the registrar could not; tried
+//!                            more, a lease has it        again by who lacks room, the background, or `reap`
 //! ```
 
 use super::arena::Memory;
@@ -158,10 +158,12 @@ pub(super) struct Books<T> {
     pub(super) parked: Vec<Registered<T>>,
     /// What the registrar said when it last refused to deregister.
     pub(super) refusal: String,
-    /// Batches being deregistered: their numbers, and by which threads.
-    pub(super) under_way: Vec<(u64, u32)>,
     /// Regions being deregistered at this moment, by whichever thread.
     pub(super) going: u64,
+    /// The batches that they are in: their numbers, and by which threads.
+    pub(super) under_way: Vec<(u64, u32)>,
+    /// The number of the next batch.
+    pub(super) next_batch: u64,
     /// Threads that wait for progress.
     pub(super) waiting: u32,
     /// The threads that have begun requests and do not register what is missing yet: one entry a request.
@@ -209,6 +211,14 @@ pub(super) struct Orphan {
     pub(super) memory: Memory,
     /// The number of the change that its end is.
     pub(super) change: u64,
+    /// No batch from this number on has any of it, as far as was seen when last looked.
+    free_from: Option<u64>,
+}
+
+impl Orphan {
+    pub(super) fn new(memory: Memory, change: u64) -> Self {
+        Self { memory, change, free_from: None }
+    }
 }
 
 /// What the books' work needs of the outside.
@@ -237,8 +247,9 @@ impl<T> Books<T> {
             spare: Vec::new(),
             parked: Vec::new(),
             refusal: String::new(),
-            under_way: Vec::new(),
             going: 0,
+            under_way: Vec::new(),
+            next_batch: 0,
             waiting: 0,
             beginners: Vec::new(),
             registered: Amount::default(),
@@ -484,18 +495,38 @@ impl<T> Books<T> {
     /// Finds the orphans that no lease has any more. What a lease has of memory that is gone is among the lent: it was
     /// struck out when the memory went.
     fn part_with_orphans(&mut self, desk: Desk<'_, T>) {
-        // What another thread is deregistering may be theirs.
-        if self.going > 0 {
-            return;
-        }
-        let Self { orphans, to_unmap, lent, parked, yielding, .. } = self;
-        let has = |orphan: &Orphan| {
-            let pages = orphan.memory.pages();
+        let Self { orphans, to_unmap, lent, parked, yielding, under_way, next_batch, .. } = self;
+        let has = |pages: PageRange| {
             let standing = yielding.iter().map(|comeback| &comeback.yielding.region);
             lent.iter().chain(standing).any(|&id| desk.records[id].range().overlaps(pages))
                 || parked.iter().any(|registered| registered.range.overlaps(pages))
         };
-        to_unmap.extend(orphans.extract_if(.., |orphan| !has(orphan)));
+        let ready = |orphan: &mut Orphan| {
+            if has(orphan.memory.pages()) {
+                orphan.free_from = None;
+                return false;
+            }
+            // What others are deregistering may be theirs, and what is in limbo goes with the next batch: this memory goes
+            // with it, or after it. Batches that come later have none of it, and are not waited for.
+            let free_from = *orphan.free_from.get_or_insert(*next_batch + 1);
+            under_way.iter().all(|&(batch, _)| batch >= free_from)
+        };
+        to_unmap.extend(orphans.extract_if(.., ready));
+    }
+
+    /// A batch is handed over from now on. Returns its number.
+    pub(super) fn batch_begins(&mut self, regions: u64, thread: u32) -> u64 {
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        self.going += regions;
+        self.under_way.push((batch, thread));
+        batch
+    }
+
+    /// What is left of the batch is parked.
+    pub(super) fn batch_ends(&mut self, batch: u64, regions: u64) {
+        self.going -= regions;
+        self.under_way.retain(|&(other, _)| other != batch);
     }
 
     /// Whether a request is planned as usual: the cache is there, and nothing is changing or being discarded in the range.

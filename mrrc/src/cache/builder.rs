@@ -310,9 +310,7 @@ impl<R: Registrar> Builder<R> {
                 source,
             })?;
         let shared = Arc::new(shared);
-        shared
-            .begin_to_listen()
-            .map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
+        shared.begin_to_listen().map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
         let mut cache = Cache { shared, background: None };
         if background {
             let tended = cache.shared.clone();

@@ -93,9 +93,7 @@ impl<R: Registrar> Shared<R> {
         let unwatch = std::mem::take(&mut books.to_unwatch);
         let orphans = std::mem::take(&mut books.to_unmap);
         let amount = Amount::of(&regions);
-        books.going += amount.regions;
-        let number = books.new_ticket();
-        books.under_way.push((number, who::am_i()));
+        let number = books.batch_begins(amount.regions, who::am_i());
         let mut batch =
             Batch { shared: self, number, regions, orphans, amount, refusal: Some("it panicked".to_owned()) };
         drop(books);
@@ -131,7 +129,7 @@ impl<R: Registrar> Shared<R> {
     pub(super) fn await_others(&self) -> Result<(), Unusable> {
         let begun = Instant::now();
         let mut books = self.lock()?;
-        let now = books.new_ticket();
+        let now = books.next_batch;
         let me = who::am_i();
         while books.under_way.iter().any(|&(number, thread)| number < now && thread != me) {
             let Some(left) = self.terms.patience.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
@@ -208,7 +206,7 @@ impl<R: Registrar> Shared<R> {
             return;
         };
         let change = books.change(self.desk(), memory.pages());
-        books.orphans.push(Orphan { memory, change });
+        books.orphans.push(Orphan::new(memory, change));
         books.sweep(self.desk());
         self.deregister_batch(books);
         self.work.notify_one();
@@ -260,8 +258,7 @@ impl<R: Registrar> Drop for Batch<'_, R> {
         };
         books.orphans.extend(kept);
         unmapped.into_iter().for_each(|change| books.changed(change));
-        books.going -= amount.regions;
-        books.under_way.retain(|&(other, _)| other != number);
+        books.batch_ends(number, amount.regions);
         let Books { registered, tally, .. } = &mut *books;
         if amount != Amount::default() {
             tally.handed_over(registered, amount, Amount::of(&self.regions), refusal.is_some());
