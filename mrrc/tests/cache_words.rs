@@ -28,15 +28,15 @@ unsafe impl Monitor for Vouching {
         "vouching"
     }
 
-    fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
+    unsafe fn start(&self, _: Arc<dyn Reports>) -> io::Result<()> {
         Ok(())
     }
 
-    fn watch(&self, _: PageRange) -> Watch {
+    unsafe fn watch(&self, _: PageRange) -> Watch {
         Watch::Watched
     }
 
-    fn stop(&self) {
+    unsafe fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 }
