@@ -239,7 +239,7 @@ fn a_peer_that_is_killed_at_any_step_costs_its_transfers_and_no_more() {
 #[test]
 #[ignore = "a minute: each step is a time-out"]
 fn a_peer_that_is_stopped_at_any_step_costs_its_transfers_and_no_more() {
-    scenes(libc::SIGSTOP, 1);
+    scenes(libc::SIGSTOP, 9);
 }
 
 #[test]

@@ -9,10 +9,12 @@ use super::IwarpOptions;
 use super::connection::{Connection, Core};
 use super::guesses::Guesses;
 use super::tags::Table;
-use polling::{Event, Events, PollMode, Poller};
 use rustc_hash::FxHashMap;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::io;
-use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -23,12 +25,17 @@ const REST: Duration = Duration::from_millis(1);
 /// How often connections are looked through for peers that stand still.
 const ROUND: Duration = Duration::from_millis(250);
 
+/// The alarm's name among events; connections are counted from 1.
+const ALARM: u64 = 0;
+
 /// What the threads of a domain share.
 pub(super) struct Shared {
     pub(super) tags: Table,
     pub(super) options: IwarpOptions,
     pub(super) guesses: Guesses,
-    poller: Poller,
+    poller: OwnedFd,
+    /// Wakes the thread.
+    alarm: OwnedFd,
     connections: Mutex<FxHashMap<usize, Arc<Connection>>>,
     claims: Mutex<Vec<Arc<Connection>>>,
     numbers: AtomicU64,
@@ -47,11 +54,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Provider {
     pub(super) fn new(options: IwarpOptions) -> io::Result<Self> {
+        let poller = epoll::create(CreateFlags::CLOEXEC)?;
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&poller, &alarm, EventData::new_u64(ALARM), EventFlags::IN)?;
         let shared = Arc::new(Shared {
             tags: Table::new(),
             options,
             guesses: Guesses::default(),
-            poller: Poller::new()?,
+            poller,
+            alarm,
             connections: Mutex::default(),
             claims: Mutex::default(),
             numbers: AtomicU64::new(1),
@@ -66,7 +77,7 @@ impl Provider {
 impl Drop for Provider {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        let _ = self.shared.poller.notify();
+        self.shared.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -83,25 +94,29 @@ impl Shared {
         lock(&self.connections).len()
     }
 
+    fn wake(&self) {
+        // Full is as good as woken.
+        let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
+    }
+
     /// Begins to serve a connection.
-    #[expect(unsafe_code, reason = "epoll keeps a descriptor that has to be taken out before it is closed")]
     pub(super) fn add(&self, connection: &Arc<Connection>) -> io::Result<()> {
         let key = connection.number as usize;
         lock(&self.connections).insert(key, Arc::clone(connection));
         let mut core = connection.lock();
         core.armed = (true, false);
-        // SAFETY: it is taken out by `remove` before the last holder of the connection, this map, lets it go.
-        let added = unsafe { self.poller.add_with_mode(&connection.socket, Event::readable(key), PollMode::Level) };
+        let data = EventData::new_u64(connection.number);
+        let added = epoll::add(&self.poller, &connection.socket, data, EventFlags::IN);
         drop(core);
         if added.is_err() {
             lock(&self.connections).remove(&key);
         }
-        added
+        Ok(added?)
     }
 
     /// Ends serving a connection.
     fn remove(&self, connection: &Connection) {
-        let _ = self.poller.delete(&connection.socket);
+        let _ = epoll::delete(&self.poller, &connection.socket);
         lock(&self.connections).remove(&(connection.number as usize));
     }
 
@@ -118,8 +133,11 @@ impl Shared {
         let wanted = if core.claim.held { (false, false) } else { core.interest() };
         if wanted != core.armed {
             core.armed = wanted;
-            let event = Event::new(connection.number as usize, wanted.0, wanted.1);
-            let _ = self.poller.modify_with_mode(&connection.socket, event, PollMode::Level);
+            let mut flags = EventFlags::empty();
+            flags.set(EventFlags::IN, wanted.0);
+            flags.set(EventFlags::OUT, wanted.1);
+            let data = EventData::new_u64(connection.number);
+            let _ = epoll::modify(&self.poller, &connection.socket, data, flags);
         }
     }
 
@@ -132,7 +150,7 @@ impl Shared {
         let is_first = claims.is_empty();
         claims.push(Arc::clone(connection));
         if is_first {
-            let _ = self.poller.notify();
+            self.wake();
         }
     }
 
@@ -143,18 +161,25 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut events = Events::with_capacity(NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN));
+        let mut events = Vec::with_capacity(256);
         let mut looked = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
             events.clear();
             let resting = !lock(&self.claims).is_empty();
-            if self.poller.wait(&mut events, Some(if resting { REST } else { ROUND })).is_err() {
+            let time = if resting { REST } else { ROUND };
+            let time = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+            let waited = epoll::wait(&self.poller, spare_capacity(&mut events), Some(&time));
+            if waited.is_err_and(|error| error != rustix::io::Errno::INTR) {
                 // Nothing but a broken system makes epoll fail; without it nothing can be served.
                 std::thread::sleep(REST);
                 continue;
             }
-            for event in events.iter() {
-                let connection = lock(&self.connections).get(&event.key).cloned();
+            for event in &events {
+                if event.data.u64() == ALARM {
+                    let _ = rustix::io::read(&self.alarm, &mut [0; 8]);
+                    continue;
+                }
+                let connection = lock(&self.connections).get(&(event.data.u64() as usize)).cloned();
                 if let Some(connection) = connection {
                     self.serve(&connection);
                 }
