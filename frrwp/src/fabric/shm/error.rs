@@ -36,7 +36,9 @@ pub enum ShmError {
         address: String,
     },
     /// A process of another user.
-    #[error("{address}: the other side runs as user {uid}, and only this user's processes ({own}) share memory: run both as one user, or use iwarp: between users")]
+    #[error(
+        "{address}: the other side runs as user {uid}, and only this user's processes ({own}) share memory: run both as one user, or use iwarp: between users"
+    )]
     OtherUser {
         /// Where.
         address: String,
@@ -46,7 +48,9 @@ pub enum ShmError {
         own: u32,
     },
     /// The other side speaks something else.
-    #[error("{address}: the other side does not speak this protocol ({what}): see what program listens or connects there")]
+    #[error(
+        "{address}: the other side does not speak this protocol ({what}): see what program listens or connects there"
+    )]
     OtherProtocol {
         /// Where.
         address: String,
@@ -135,13 +139,17 @@ pub enum Foreign {
 #[non_exhaustive]
 pub enum NotOffered {
     /// Outside of every arena.
-    #[error("{range} is not all in one arena of this domain, and other memory cannot be shared with another process: take buffers for peers from ShmDomain::arena")]
+    #[error(
+        "{range} is not all in one arena of this domain, and other memory cannot be shared with another process: take buffers for peers from ShmDomain::arena"
+    )]
     NotShared {
         /// What was asked for.
         range: PageRange,
     },
     /// The arena is for reading.
-    #[error("{range} is in an arena that peers may only read: take buffers that peers write from an arena made with Sharing::Writable")]
+    #[error(
+        "{range} is in an arena that peers may only read: take buffers that peers write from an arena made with Sharing::Writable"
+    )]
     ReadOnly {
         /// What was asked for.
         range: PageRange,

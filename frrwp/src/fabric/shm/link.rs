@@ -48,13 +48,16 @@ pub(super) struct Link {
     pub(super) socket: OwnedFd,
     process: OwnedFd,
     dead: AtomicBool,
+    /// The peer was waited for, in vain.
+    stalled: AtomicBool,
     /// The number of the peer's sleep that was ended last.
     woken: AtomicU64,
 }
 
 impl Link {
     pub(super) fn new(own: Mapping, peer: Mapping, tags: PeerTable, socket: OwnedFd, process: OwnedFd) -> Self {
-        Self { own, peer, tags, socket, process, dead: AtomicBool::new(false), woken: AtomicU64::new(0) }
+        let [dead, stalled] = [const { AtomicBool::new(false) }; 2];
+        Self { own, peer, tags, socket, process, dead, stalled, woken: AtomicU64::new(0) }
     }
 
     /// Announces that this end is at memory of the peer's by this key. What is looked at afterwards is no older.
@@ -117,6 +120,15 @@ impl Link {
             self.dead.store(true, Release);
         }
         dead
+    }
+
+    /// Notes that the peer was waited for in vain: nobody waits for it again.
+    pub(super) fn set_stalled(&self) {
+        self.stalled.store(true, Relaxed);
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.load(Relaxed)
     }
 
     /// What becomes readable when the peer's process dies.

@@ -81,9 +81,7 @@ impl Packet {
         let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
         Some(match (word(0)?, word(8)?, word(16)?) {
             (MAGIC, table, outbox) => Self::Hello { table, outbox },
-            (ARENA, number, bytes) => {
-                Self::Arena { number, bytes: bytes & !WRITABLE, writable: bytes & WRITABLE != 0 }
-            }
+            (ARENA, number, bytes) => Self::Arena { number, bytes: bytes & !WRITABLE, writable: bytes & WRITABLE != 0 },
             (GONE, number, _) => Self::Gone { number },
             (WAKE, ..) => Self::Wake,
             _ => return None,
@@ -175,9 +173,8 @@ pub(super) fn process(socket: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Whether one of the descriptors has such an event now.
 pub(super) fn is_ready(files: &[BorrowedFd<'_>], events: rustix::event::PollFlags) -> bool {
-    let mut polled: Vec<_> =
-        files.iter().map(|&file| rustix::event::PollFd::from_borrowed_fd(file, events)).collect();
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled: Vec<_> = files.iter().map(|&file| rustix::event::PollFd::from_borrowed_fd(file, events)).collect();
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
         && polled.iter().any(|file| file.revents().intersects(events))
 }

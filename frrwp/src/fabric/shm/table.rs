@@ -51,6 +51,8 @@ pub(super) struct Held {
     pub(super) key: u32,
     pub(super) bytes: u64,
     pub(super) range: PageRange,
+    /// Nobody may begin anything with it any more, but somebody may not have ended.
+    pub(super) is_dead: bool,
 }
 
 impl Table {
@@ -98,16 +100,17 @@ impl Table {
         self.shared.word(at * SLOT + 16).store(bytes, Relaxed);
         self.shared.word(at * SLOT + 24).store(rights, Relaxed);
         self.shared.word(at * SLOT).store(LIVES | u64::from(key), Release);
-        self.slots[at] = Some(Held { key, bytes, range });
+        self.slots[at] = Some(Held { key, bytes, range, is_dead: false });
         self.live += 1;
         Some(key)
     }
 
     /// From now on nobody begins anything with the key. [`fence`] before it is asked who is at it.
     pub(super) fn kill(&mut self, key: u32) {
-        if self.get(key).is_some() {
+        if let Some(held) = self.get(key) {
             let at = key as usize & (self.slots.len() - 1);
             self.shared.word(at * SLOT).store(u64::from(key), SeqCst);
+            self.slots[at] = Some(Held { is_dead: true, ..held });
         }
     }
 
@@ -122,6 +125,11 @@ impl Table {
 
     pub(super) fn get(&self, key: u32) -> Option<Held> {
         self.slots[key as usize & (self.slots.len() - 1)].filter(|held| held.key == key)
+    }
+
+    /// What can still be used.
+    pub(super) fn living(&self) -> impl Iterator<Item = Held> {
+        self.slots.iter().flatten().copied().filter(|held| !held.is_dead)
     }
 
     #[cfg(test)]
@@ -167,8 +175,12 @@ impl PeerTable {
         let within = address.checked_sub(start)?;
         let fits = within.checked_add(length).is_some_and(|end| end <= bytes);
         let offset = address & ((1 << OFFSET) - 1);
-        (word == LIVES | u64::from(key) && rights & right != 0 && fits)
-            .then_some(Tag { at, word, offset, arena: address >> OFFSET })
+        (word == LIVES | u64::from(key) && rights & right != 0 && fits).then_some(Tag {
+            at,
+            word,
+            offset,
+            arena: address >> OFFSET,
+        })
     }
 
     /// Whether it still lives, after what was done by it.
