@@ -18,7 +18,7 @@ use mrrc::invalidation::Explicit;
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, Cache, PageRange};
 use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -74,9 +74,15 @@ fn pair(one: &ShmDomain, other: &ShmDomain) -> (ShmEndpoint, ShmEndpoint) {
     })
 }
 
+/// Bytes that follow from the seed; quickly made where nothing is optimised.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut buffer = vec![0; bytes];
-    StdRng::seed_from_u64(seed).fill_bytes(&mut buffer);
+    let mut state = seed;
+    let word = |_| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    };
+    let mut buffer: Vec<u8> = (0..bytes.div_ceil(8)).map(word).flat_map(u64::to_le_bytes).collect();
+    buffer.truncate(bytes);
     buffer
 }
 
@@ -230,6 +236,7 @@ impl Peer {
             .args([test, "--exact", "--nocapture", "--ignored"])
             .env(ADDRESS, address.to_string())
             .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
             .spawn();
         Self(child.expect("a child"))
     }

@@ -7,6 +7,7 @@ use super::arena::{Memory, Sharing, ShmArena};
 use super::error::{NotOffered, ShmError};
 use super::link::Link;
 use super::packets::{self, Packet};
+use super::steps::step;
 use super::table::{OFFSET, Table};
 use crate::fabric::Domain;
 use crate::wire::Segment;
@@ -144,6 +145,7 @@ impl ShmDomain {
         let listed =
             Listed { start: memory.base(), bytes: memory.mapping.len(), number, memory: Arc::downgrade(&memory) };
         books.arenas.push(listed);
+        step();
         for link in books.links.iter().filter(|link| !link.is_closed_here()) {
             // A peer that does not take what it is sent is given up.
             if pass(link, &memory).is_err() {
@@ -340,6 +342,7 @@ unsafe impl Registrar for ShmDomain {
         });
         // Not under the lock, should it be the last one.
         drop(books);
+        step();
         Ok(ShmKey { key: inserted?, start, bytes, access, address, _memory: Some(memory) })
     }
 
@@ -356,6 +359,7 @@ unsafe impl Registrar for ShmDomain {
         batch.iter().map(keys).filter(|&key| key != 0).for_each(|key| books.table.kill(key));
         let links = books.links.clone();
         drop(books);
+        step();
         // The tags are dead before it is asked who is at them.
         fence(SeqCst);
         let until = Instant::now() + self.0.settings.stall;
@@ -364,6 +368,7 @@ unsafe impl Registrar for ShmDomain {
             key == 0 || self.is_left(&links, key, until)
         };
         let gone: Vec<_> = batch.extract_if(.., is_left).collect();
+        step();
         let mut books = self.books();
         gone.iter().for_each(|registered| books.table.remove(registered.registration.key));
         drop(books);

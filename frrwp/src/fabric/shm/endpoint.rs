@@ -103,6 +103,11 @@ impl ShmEndpoint {
         self.broken
     }
 
+    #[cfg(test)]
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
     fn stands(&self) -> io::Result<()> {
         if self.state == State::Stands && !self.link.is_closed_here() {
             Ok(())
