@@ -12,6 +12,7 @@ use super::error::{ShmError, system};
 use super::link::{Link, OUTBOX};
 use super::memory::{Mapping, Writers};
 use super::packets::{self, NoPacket, Packet};
+use super::ring::Rings;
 use super::steps::step;
 use super::table::PeerTable;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -172,6 +173,7 @@ fn set_up(
     }
     let process = packets::process(&socket).map_err(&doing)?;
     let (file, outbox) = Mapping::create("frrwp-outbox", OUTBOX, Writers::Maker)?;
+    let rings = Rings::new(&outbox, receives);
     step();
     domain
         .with_table(|table, bytes| {
@@ -206,7 +208,7 @@ fn set_up(
     step();
     let tags = PeerTable::new(table).map_err(other)?;
     let link = Arc::new(Link::new(outbox, peer_outbox, tags, socket, process));
-    ShmEndpoint::new(domain.clone(), link, receives)
+    ShmEndpoint::new(domain.clone(), link, rings)
 }
 
 fn new_socket() -> Result<OwnedFd, ShmError> {

@@ -76,13 +76,13 @@ enum State {
 }
 
 impl ShmEndpoint {
-    pub(super) fn new(domain: ShmDomain, link: Arc<Link>, receives: u16) -> Result<Self, ShmError> {
-        let mut endpoint = Self {
+    pub(super) fn new(domain: ShmDomain, link: Arc<Link>, rings: Rings) -> Result<Self, ShmError> {
+        let endpoint = Self {
             domain,
             link,
             arenas: Vec::new(),
             last: 0,
-            rings: Rings::default(),
+            rings,
             done: VecDeque::new(),
             state: State::Stands,
             ended: false,
@@ -93,7 +93,6 @@ impl ShmEndpoint {
             broken: None,
             process: std::process::id(),
         };
-        endpoint.rings.post(&endpoint.link, receives);
         endpoint.domain.join(&endpoint.link)?;
         Ok(endpoint)
     }

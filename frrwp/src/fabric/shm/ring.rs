@@ -60,6 +60,12 @@ fn padded(bytes: usize) -> u64 {
 }
 
 impl Rings {
+    /// With so many receives posted, before the peer gets the outbox: the connection stands with them.
+    pub(super) fn new(outbox: &Mapping, receives: u16) -> Self {
+        outbox.word(RECEIVES).store(receives.into(), Release);
+        Self { receives: receives.into(), ..Self::default() }
+    }
+
     pub(super) fn post(&mut self, link: &Link, more: u16) {
         self.receives = self.receives.saturating_add(more.into()).min(self.received + MOST);
         link.own.word(RECEIVES).store(self.receives, Release);

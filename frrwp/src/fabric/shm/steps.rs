@@ -6,7 +6,7 @@
 pub(super) fn step() {}
 
 #[cfg(test)]
-pub(super) use counted::{arm, step, taken};
+pub(super) use counted::{arm, step};
 
 #[cfg(test)]
 mod counted {
@@ -20,10 +20,6 @@ mod counted {
     pub(in super::super) fn arm(step: u64, signal: i32) {
         SIGNAL.store(signal, SeqCst);
         FATAL.store(step, SeqCst);
-    }
-
-    pub(in super::super) fn taken() -> u64 {
-        TAKEN.load(SeqCst)
     }
 
     #[expect(unsafe_code, reason = "sends a signal to this process")]

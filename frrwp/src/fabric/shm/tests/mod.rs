@@ -10,7 +10,7 @@ use crate::wire::Segment;
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PageRange};
 use std::io;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -85,6 +85,19 @@ impl Peer {
         // The letter after the name in parentheses.
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
         text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
+    /// Its end; one that is stopped is killed.
+    fn end(&mut self) -> ExitStatus {
+        loop {
+            if let Some(status) = self.0.try_wait().expect("a status") {
+                return status;
+            }
+            if self.is_stopped() {
+                self.kill();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn kill(&mut self) {
