@@ -175,14 +175,15 @@ fn set_up(
     let (file, outbox) = Mapping::create("frrwp-outbox", OUTBOX, Writers::Maker)?;
     let rings = Rings::new(&outbox, receives);
     step();
+    let other = |what| ShmError::OtherProtocol { address: address.to_string(), what };
+    const CLOSED: &str = "it closed before it said hello";
     domain
         .with_table(|table, bytes| {
             let hello = Packet::Hello { table: bytes, outbox: OUTBOX as u64 };
-            packets::send(&socket, hello, &[table.as_fd(), file.as_fd()]).map_err(std::io::Error::from)
+            packets::send(&socket, hello, &[table.as_fd(), file.as_fd()])
         })
-        .map_err(&doing)?;
+        .map_err(|error| if error == Errno::PIPE { other(CLOSED) } else { doing(error.into()) })?;
     step();
-    let other = |what| ShmError::OtherProtocol { address: address.to_string(), what };
     let foreign = |foreign| ShmError::Foreign { address: address.to_string(), foreign };
     let (table, peer_outbox) = loop {
         match packets::receive(&socket) {
@@ -200,7 +201,7 @@ fn set_up(
                     return Err(timed_out("set a connection up", address, within));
                 }
             }
-            Err(NoPacket::End) => return Err(other("it closed before it said hello")),
+            Err(NoPacket::End) => return Err(other(CLOSED)),
             Err(NoPacket::Nonsense(what)) => return Err(other(what)),
             Err(NoPacket::Foreign(what)) => return Err(foreign(what)),
         }
@@ -274,4 +275,11 @@ fn remove_stale(address: &ShmAddress, path: &Path) -> Result<(), ShmError> {
         // Somebody took it, has a full backlog, or listens by another kind of socket.
         _ => Err(ShmError::InUse { address: address.to_string() }),
     }
+}
+
+/// A connected socket, for tests that speak by hand.
+#[cfg(test)]
+pub(super) fn raw_socket(address: &ShmAddress) -> OwnedFd {
+    let within = Duration::from_secs(5);
+    reach(address, Instant::now() + within, within).expect("connected")
 }

@@ -193,6 +193,14 @@ impl ShmDomain {
         self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes a word of the tag table, as only a cheat does.
+    #[cfg(test)]
+    pub(super) fn scribble(&self, at: usize, word: u64) {
+        let books = self.books();
+        let shared = books.table.shared();
+        shared.word(at * 8 % shared.len()).store(word, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// What a peer gets first.
     pub(super) fn with_table<T>(&self, see: impl FnOnce(&rustix::fd::OwnedFd, u64) -> T) -> T {
         let books = self.books();
