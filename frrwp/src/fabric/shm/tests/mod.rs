@@ -3,6 +3,7 @@
 
 mod faults;
 mod hostile;
+mod revoked;
 
 use super::{ShmAddress, ShmBuffer, ShmDomain, ShmKey, ShmSettings};
 use crate::fabric::Domain;
