@@ -339,6 +339,7 @@ fn whatever_stands_in_a_peer_s_outbox_is_taken_or_refused() {
     let mut outcomes = [0; 6];
     for _ in 0..2_000 {
         let mut rings = Rings::new(&link.own, u16::MAX);
+        link.own.word(TAKEN).store(0, Relaxed);
         (0..OUTBOX).step_by(8).take(64).for_each(|at| theirs.word(at).store(0, Relaxed));
         let mut written = 0_u64;
         for _ in 0..50 {
@@ -358,7 +359,10 @@ fn whatever_stands_in_a_peer_s_outbox_is_taken_or_refused() {
                 _ => written + bytes,
             };
             theirs.word(WRITTEN).store(said, Relaxed);
-            outcomes[match rings.take(link, &mut message) {
+            let there = said.wrapping_sub(link.own.word(TAKEN).load(Relaxed));
+            let taken = rings.take(link, &mut message);
+            assert!(taken.is_err() || (there.is_multiple_of(8) && there <= ROOM as u64), "{there} bytes of a ring");
+            outcomes[match taken {
                 Ok(None) => 0,
                 Ok(Some(Record::Message(length))) => {
                     assert!(length <= MESSAGE);
