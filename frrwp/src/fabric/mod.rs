@@ -4,9 +4,12 @@
 //! is one end of a reliable connection on which everything that is posted is carried out in order: messages, writes,
 //! reads. A write or read goes to memory of the peer's by a key and never wakes the peer's application.
 //!
-//! Providers: [`sim`], in this process, with a clock of its own.
+//! Providers: [`sim`], in this process, with a clock of its own; [`iwarp`], over TCP; `shm`, between processes of one machine,
+//! on Linux.
 
 pub mod iwarp;
+#[cfg(target_os = "linux")]
+pub mod shm;
 pub mod sim;
 
 use crate::wire::{MESSAGE, Segment};

@@ -1,0 +1,488 @@
+//! One end of a connection.
+//!
+//! What is posted is carried out at once, by this process's own CPU, and its completion waits to be polled. So nothing of
+//! this end's is under way when a call has returned.
+//!
+//! The path of a write or read, with what it costs beside the copy: announce the key (a store and the one full fence), look
+//! at both ends' `closed` and at the tag (a line of the peer's outbox, one of its table), copy, look at both again, and
+//! take the announcement back (a store).
+#![expect(unsafe_code, reason = "copies between the application's memory and the peer's")]
+
+use super::domain::{ShmDomain, ShmKey};
+use super::error::ShmError;
+use super::link::Link;
+use super::memory::{Mapping, copy};
+use super::packets::{self, NoPacket, Packet};
+use super::ring::{Broken, Outgoing, Record, Rings};
+use super::steps::step;
+use super::table::{self, Tag};
+use crate::fabric::{Abilities, Completion, Endpoint, Local};
+use crate::wire::{MESSAGE, Segment};
+use mrrc::Access;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::AsFd;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Completions that wait to be polled, at most.
+const QUEUE: usize = 256;
+/// Bytes between two looks at whether the tag still lives.
+const CHUNK: usize = 64 << 10;
+/// Arenas of a peer's, and bytes of them all, that are mapped at most.
+const ARENAS: usize = 1024;
+const MAPPED: u64 = 1 << 44;
+/// Polls without news between two looks at the socket.
+const PATIENCE: u32 = 64;
+/// The longest sleep while a peer is waited for that is at memory: its leaving wakes nobody.
+const NAP: u64 = 500_000;
+
+/// One end of a connection.
+pub struct ShmEndpoint {
+    domain: ShmDomain,
+    link: Arc<Link>,
+    arenas: Vec<PeerArena>,
+    /// The one that was used last.
+    last: usize,
+    rings: Rings,
+    done: VecDeque<Completion>,
+    state: State,
+    /// The socket says that nobody is at the other end.
+    ended: bool,
+    /// Something found no room, and is posted again when there is.
+    wants_room: bool,
+    sleeps: u64,
+    idle: u32,
+    start: Instant,
+    broken: Option<&'static str>,
+    process: u32,
+}
+
+struct PeerArena {
+    number: u64,
+    mapping: Mapping,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Stands,
+    /// Closed; the peer may be at memory, and counts as stalled from then on.
+    Closes {
+        until: Instant,
+    },
+    Flushed,
+}
+
+impl ShmEndpoint {
+    pub(super) fn new(domain: ShmDomain, link: Arc<Link>, rings: Rings) -> Result<Self, ShmError> {
+        let endpoint = Self {
+            domain,
+            link,
+            arenas: Vec::new(),
+            last: 0,
+            rings,
+            done: VecDeque::new(),
+            state: State::Stands,
+            ended: false,
+            wants_room: false,
+            sleeps: 0,
+            idle: 0,
+            start: Instant::now(),
+            broken: None,
+            process: std::process::id(),
+        };
+        endpoint.domain.join(&endpoint.link)?;
+        Ok(endpoint)
+    }
+
+    /// What the peer did that it must not, if that ended the connection.
+    pub fn fault(&self) -> Option<&'static str> {
+        self.broken
+    }
+
+    #[cfg(test)]
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn stands(&self) -> io::Result<()> {
+        if self.state == State::Stands && !self.link.is_closed_here() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+    }
+
+    fn blocked<T>(&mut self) -> io::Result<T> {
+        self.wants_room = true;
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn refuse<T>(&mut self, what: &'static str) -> io::Result<T> {
+        self.lose();
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    }
+
+    fn breaks(&mut self, what: &'static str) {
+        self.broken.get_or_insert(what);
+        self.lose();
+    }
+
+    fn has_room(&mut self, bytes: usize) -> io::Result<bool> {
+        match self.rings.has_room(&self.link, bytes) {
+            Ok(has) => Ok(has),
+            Err(Broken) => {
+                self.breaks("it counted receives or messages that cannot be");
+                Err(io::ErrorKind::NotConnected.into())
+            }
+        }
+    }
+
+    /// The connection ends here.
+    fn lose(&mut self) {
+        if self.state != State::Stands {
+            return;
+        }
+        step();
+        self.link.close();
+        step();
+        self.state = State::Closes { until: Instant::now() + self.domain.settings().stall };
+        self.done.push_back(Completion::Lost);
+    }
+
+    /// Whether the end of a closed connection has come.
+    fn flush(&mut self) -> bool {
+        let State::Closes { until } = self.state else { return false };
+        let is_quiet = self.link.peer_at().is_none() || self.link.is_dead();
+        if !is_quiet {
+            if Instant::now() < until && !self.link.is_stalled() {
+                return false;
+            }
+            self.link.set_stalled();
+        }
+        self.state = State::Flushed;
+        self.domain.reap();
+        true
+    }
+
+    /// Takes what came over the socket.
+    fn listen(&mut self) {
+        self.idle = 0;
+        while !self.ended {
+            match packets::receive(&self.link.socket) {
+                Ok((Packet::Wake, _)) => {}
+                Ok((Packet::Arena { number, bytes, writable }, files)) => {
+                    let mapped: u64 = self.arenas.iter().map(|arena| arena.mapping.len() as u64).sum();
+                    if self.arenas.len() >= ARENAS || mapped.saturating_add(bytes) > MAPPED {
+                        return self.breaks("it passed more memory than is mapped");
+                    }
+                    let admitted = files.first().map(|file| Mapping::admit(file, bytes, writable));
+                    let Some(Ok(mapping)) = admitted else {
+                        return self.breaks("it passed memory that cannot be shared safely");
+                    };
+                    self.arenas.push(PeerArena { number, mapping });
+                }
+                Ok((Packet::Gone { number }, _)) => {
+                    self.arenas.retain(|arena| arena.number != number);
+                    self.last = 0;
+                }
+                Ok((Packet::Hello { .. }, _)) => return self.breaks("it said hello again"),
+                Err(NoPacket::Nothing) => return,
+                Err(NoPacket::End) => self.ended = true,
+                Err(NoPacket::Nonsense(_)) => return self.breaks("it sent a packet without sense"),
+                Err(NoPacket::Foreign(_)) => return self.breaks("it passed descriptors that do not belong"),
+            }
+        }
+    }
+
+    /// The place in `arenas` of the peer's arena of that number. One that is new may wait at the socket.
+    #[inline(always)]
+    fn arena(&mut self, number: u64) -> Option<usize> {
+        if self.arenas.get(self.last).is_some_and(|arena| arena.number == number) {
+            return Some(self.last);
+        }
+        self.search(number)
+    }
+
+    #[cold]
+    fn search(&mut self, number: u64) -> Option<usize> {
+        let find = |arenas: &[PeerArena]| arenas.iter().position(|arena| arena.number == number);
+        let found = find(&self.arenas).or_else(|| {
+            self.listen();
+            find(&self.arenas)
+        });
+        self.last = found.unwrap_or(0);
+        found
+    }
+
+    /// Copies between local memory and the peer's.
+    ///
+    /// # Safety
+    /// As [`Endpoint::write`], or [`Endpoint::read`].
+    #[inline(always)]
+    unsafe fn place(&mut self, local: &[Local<'_, ShmKey>], remote: Segment, read: bool) -> bool {
+        let (right, near) = if read { (table::READ, Access::LOCAL_WRITE) } else { (table::WRITE, Access::LOCAL_READ) };
+        let mut bytes = 0_u64;
+        for local in local {
+            if !local.registration.covers(local.address as usize, local.length, near) {
+                return false;
+            }
+            bytes = bytes.saturating_add(local.length as u64);
+        }
+        if bytes != remote.length || remote.key == 0 {
+            return false;
+        }
+        // New arenas are mapped before, not while this end is at the peer's memory: that can take a while.
+        let Some(arena) = self.arena(remote.address >> table::OFFSET) else { return false };
+        step();
+        self.link.enter(remote.key);
+        step();
+        // SAFETY: the caller's promise; the announcement stands until it is taken back below.
+        let placed = unsafe { self.copy(arena, local, remote, right, read) };
+        step();
+        self.link.leave();
+        step();
+        placed
+    }
+
+    /// # Safety
+    /// As [`Endpoint::write`] or [`Endpoint::read`]; this end has announced that it is at the peer's memory.
+    #[inline(always)]
+    unsafe fn copy(&self, arena: usize, local: &[Local<'_, ShmKey>], remote: Segment, right: u64, read: bool) -> bool {
+        let Some(tag) = self.link.tags.find(remote.key, remote.address, remote.length, right) else { return false };
+        if self.link.is_closed() {
+            return false;
+        }
+        let Some(PeerArena { number, mapping }) = self.arenas.get(arena) else { return false };
+        let Some(mut far) = mapping.at(tag.offset, remote.length) else { return false };
+        if tag.arena != *number || !(read || mapping.is_writable()) {
+            return false;
+        }
+        for local in local {
+            let (mut near, mut left) = (local.address, local.length);
+            loop {
+                let length = left.min(CHUNK);
+                let (from, to) = if read { (far, near) } else { (near, far) };
+                if length > 1 {
+                    step();
+                }
+                // SAFETY: `near` is the caller's promise. The peer's bytes are in the mapping, for whose size a seal stands;
+                // whoever else is at them, no reference of this process is.
+                unsafe { copy(from.cast_const(), to, length) };
+                step();
+                (near, far, left) = (near.wrapping_add(length), far.wrapping_add(length), left - length);
+                if left == 0 {
+                    break;
+                }
+                // Whoever ends the tag does not wait for the rest.
+                if !self.holds(tag) {
+                    return false;
+                }
+            }
+        }
+        self.holds(tag)
+    }
+
+    #[inline(always)]
+    fn holds(&self, tag: Tag) -> bool {
+        self.link.tags.still(tag) && !self.link.is_closed()
+    }
+
+    fn news(&self) -> bool {
+        !self.done.is_empty()
+            || self.rings.has_news(&self.link)
+            || self.link.is_closed_there()
+            || self.link.is_closed_here()
+    }
+
+    /// Sleeps at most so many nanoseconds, or until something comes.
+    fn sleep(&mut self, most: Option<u64>) {
+        self.sleeps += 1;
+        // Zero would be awake, and the lowest bit says what is waited for.
+        self.link.sleeps(self.sleeps << 1 | u64::from(self.wants_room));
+        step();
+        let room_came = self.wants_room && self.rings.has_room(&self.link, MESSAGE).unwrap_or(true);
+        if !self.news() && !room_came {
+            let until = most.map(|most| Timespec {
+                tv_sec: (most / 1_000_000_000).try_into().unwrap_or(i64::MAX),
+                tv_nsec: (most % 1_000_000_000) as _,
+            });
+            let mut files = [
+                PollFd::from_borrowed_fd(self.link.socket.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.link.process().as_fd(), PollFlags::IN),
+            ];
+            // A signal is as good as news.
+            let _ = rustix::event::poll(&mut files, until.as_ref());
+            if !files[1].revents().is_empty() {
+                self.ended = true;
+            }
+        }
+        self.link.sleeps(0);
+        self.wants_room = false;
+        self.listen();
+    }
+}
+
+impl Endpoint for ShmEndpoint {
+    type Domain = ShmDomain;
+
+    fn abilities(&self) -> Abilities {
+        Abilities { gather: 16, immediate: true }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.stands()?;
+        if message.len() > MESSAGE {
+            return self.refuse("a message that is longer than a receive: split it");
+        }
+        if !self.has_room(message.len())? {
+            return self.blocked();
+        }
+        step();
+        self.rings.send(&self.link, Outgoing::Message(message));
+        step();
+        self.link.wake(false);
+        step();
+        Ok(())
+    }
+
+    fn receive(&mut self, more: u16) -> io::Result<()> {
+        self.stands()?;
+        self.rings.post(&self.link, more);
+        self.link.wake(true);
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn write(
+        &mut self,
+        id: u64,
+        from: &[Local<'_, ShmKey>],
+        to: Segment,
+        immediate: Option<u32>,
+    ) -> io::Result<()> {
+        self.stands()?;
+        if self.done.len() >= QUEUE || (immediate.is_some() && !self.has_room(0)?) {
+            return self.blocked();
+        }
+        // SAFETY: the caller's promise.
+        let succeeded = unsafe { self.place(from, to, false) };
+        self.done.push_back(Completion::Done { id, succeeded });
+        match immediate {
+            _ if !succeeded => self.lose(),
+            Some(immediate) => {
+                self.rings.send(&self.link, Outgoing::Immediate(immediate));
+                step();
+                self.link.wake(false);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn read(&mut self, id: u64, into: &[Local<'_, ShmKey>], from: Segment) -> io::Result<()> {
+        self.stands()?;
+        if self.done.len() >= QUEUE {
+            return self.blocked();
+        }
+        // SAFETY: the caller's promise.
+        let succeeded = unsafe { self.place(into, from, true) };
+        self.done.push_back(Completion::Done { id, succeeded });
+        if !succeeded {
+            self.lose();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+        if let Some(completion) = self.done.pop_front() {
+            return Some(completion);
+        }
+        match self.state {
+            State::Stands => {}
+            State::Closes { .. } => return self.flush().then_some(Completion::Flushed),
+            State::Flushed => return None,
+        }
+        // The domain may have given the peer up.
+        if self.link.is_closed_here() {
+            self.lose();
+            return self.done.pop_front();
+        }
+        self.idle += 1;
+        if self.idle >= PATIENCE {
+            self.listen();
+        }
+        // Asked before the ring is: what was sent before the end is heard.
+        let ends = self.ended || self.link.is_closed_there();
+        match self.rings.take(&self.link, message) {
+            Ok(Some(record)) => {
+                self.idle = 0;
+                self.link.wake(true);
+                step();
+                return Some(match record {
+                    Record::Message(length) => Completion::Message { length },
+                    Record::Immediate(immediate) => Completion::Immediate(immediate),
+                });
+            }
+            Ok(None) if ends => self.lose(),
+            Ok(None) => {}
+            Err(Broken) => self.breaks("it wrote a message that cannot be"),
+        }
+        self.done.pop_front()
+    }
+
+    fn wait(&mut self, until: Option<u64>) {
+        match self.state {
+            State::Flushed => return,
+            State::Closes { .. } => {
+                if self.done.is_empty() && self.link.peer_at().is_some() {
+                    let most = until.map_or(NAP, |until| until.saturating_sub(self.now()).min(NAP));
+                    std::thread::sleep(Duration::from_nanos(most));
+                }
+                return;
+            }
+            State::Stands => {}
+        }
+        let spin = self.domain.settings().spin;
+        let begun = Instant::now();
+        while begun.elapsed() < spin {
+            if self.news() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        match until.map(|until| until.saturating_sub(self.now())) {
+            Some(0) => {}
+            most => self.sleep(most),
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.lose();
+    }
+}
+
+impl Drop for ShmEndpoint {
+    /// The domain keeps the link for as long as the peer may be at memory.
+    fn drop(&mut self) {
+        // A child that was forked has a copy of this, and the parent's connection is none of its business.
+        if self.process == std::process::id() {
+            self.lose();
+            self.domain.reap();
+        }
+    }
+}
+
+impl fmt::Debug for ShmEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmEndpoint").field("state", &self.state).field("fault", &self.broken).finish_non_exhaustive()
+    }
+}

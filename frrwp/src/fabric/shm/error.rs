@@ -1,0 +1,184 @@
+//! What goes wrong, and what to do about it.
+
+use mrrc::PageRange;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why there is no listener, no connection, no arena.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    /// An address that does not parse.
+    #[error("address {text:?}: {what}")]
+    Address {
+        /// The address.
+        text: String,
+        /// What is wrong, and how it should look.
+        what: &'static str,
+    },
+    /// Somebody listens there already.
+    #[error("listen at {address}: somebody listens there already: end it, or choose another path")]
+    InUse {
+        /// Where.
+        address: String,
+    },
+    /// There is a file that is no socket.
+    #[error("listen at {}: there is a file that is no socket, and it is left alone: choose another path, or remove it", path.display())]
+    NotASocket {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Nobody listens there.
+    #[error("connect to {address}: nobody listens there: start the other side first, and compare the paths")]
+    NobodyListens {
+        /// Where.
+        address: String,
+    },
+    /// A process of another user.
+    #[error(
+        "{address}: the other side runs as user {uid}, and only this user's processes ({own}) share memory: run both as one user, or use iwarp: between users"
+    )]
+    OtherUser {
+        /// Where.
+        address: String,
+        /// The other's user.
+        uid: u32,
+        /// Ours.
+        own: u32,
+    },
+    /// The other side speaks something else.
+    #[error(
+        "{address}: the other side does not speak this protocol ({what}): see what program listens or connects there"
+    )]
+    OtherProtocol {
+        /// Where.
+        address: String,
+        /// What shows it.
+        what: &'static str,
+    },
+    /// The other side passed something that cannot be shared safely.
+    #[error("{address}: the other side passed {foreign}; the connection is refused")]
+    Foreign {
+        /// Where.
+        address: String,
+        /// What it was.
+        foreign: Foreign,
+    },
+    /// Time ran out.
+    #[error("{doing} at {address}: nothing came within {waited:?}: see whether the other side runs, or wait longer")]
+    TimedOut {
+        /// What was waited for.
+        doing: &'static str,
+        /// Where.
+        address: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// A bound of the domain's.
+    #[error("{doing}: the domain has {most} already: {remedy}")]
+    Full {
+        /// What was wanted.
+        doing: &'static str,
+        /// The bound.
+        most: usize,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A size that no arena has.
+    #[error("arena of {bytes} bytes: ask for one byte at least, and for 1 TiB at most")]
+    Size {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The system refused.
+    #[error("{doing}: {source}: {remedy}")]
+    System {
+        /// What.
+        doing: &'static str,
+        /// What to do.
+        remedy: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// A descriptor that is not mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// Not a memory file.
+    #[error("a descriptor that is no memory file")]
+    Kind,
+    /// Its size could change.
+    #[error("a memory file that is not sealed against shrinking and growing")]
+    Unsealed,
+    /// Of another size than was said.
+    #[error("a memory file of {has} bytes where {said} were announced")]
+    Size {
+        /// What was said.
+        said: u64,
+        /// What it has.
+        has: u64,
+    },
+    /// The system does not map it, or not with the rights that were announced.
+    #[error("a memory file that cannot be mapped with the rights that were announced")]
+    Unmappable,
+    /// Not as many descriptors as the packet should carry.
+    #[error("a packet with {has} descriptors where {wanted} belong")]
+    Count {
+        /// What came.
+        has: usize,
+        /// What should have.
+        wanted: usize,
+    },
+}
+
+/// Why memory is not registered with rights for peers. Inside of the [`io::Error`] that the registrar returns.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotOffered {
+    /// Outside of every arena.
+    #[error(
+        "{range} is not all in one arena of this domain, and other memory cannot be shared with another process: take buffers for peers from ShmDomain::arena"
+    )]
+    NotShared {
+        /// What was asked for.
+        range: PageRange,
+    },
+    /// The arena is for reading.
+    #[error(
+        "{range} is in an arena that peers may only read: take buffers that peers write from an arena made with Sharing::Writable"
+    )]
+    ReadOnly {
+        /// What was asked for.
+        range: PageRange,
+    },
+    /// Pages that were taken back from a peer that stalled.
+    #[error("{range} holds pages that ShmArena::take_back made private: use other pages of the arena, or a new arena")]
+    Private {
+        /// What was asked for.
+        range: PageRange,
+    },
+    /// Too much memory waits for the death of peers that stalled.
+    #[error("{bytes} bytes wait for the death of {peers} stalled peers, and {most} may: end those processes")]
+    Quarantine {
+        /// Bytes of registrations that such peers are at.
+        bytes: u64,
+        /// Peers.
+        peers: usize,
+        /// The bound.
+        most: u64,
+    },
+}
+
+impl From<NotOffered> for io::Error {
+    fn from(error: NotOffered) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Wraps an error of the system.
+pub(super) fn system<E: Into<io::Error>>(doing: &'static str, remedy: &'static str) -> impl Fn(E) -> ShmError {
+    move |source| ShmError::System { doing, remedy, source: source.into() }
+}

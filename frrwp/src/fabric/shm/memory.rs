@@ -1,0 +1,181 @@
+//! Shared memory: made, admitted from a peer, and accessed so that nobody who writes it meanwhile can harm.
+//!
+//! What a peer may write is never behind a reference to bytes. Control words are atomics; everything else is copied by
+//! one instruction that no compiler looks into ([`copy`]), or, where there is none, by atomic bytes.
+//!
+//! # Admission
+//!
+//! A descriptor that a peer passed is mapped only if
+//!
+//! 1. it is sealed against shrinking and growing, which only memory files can be: no truncation can ever make an access
+//!    fail with a signal;
+//! 2. it lies in tmpfs, not in hugetlbfs, where an access can fail for want of a page;
+//! 3. it is as large as was said. Asked after the seals, so that it stays true.
+#![expect(unsafe_code, reason = "maps memory, and copies bytes that others may write")]
+
+use super::error::{Foreign, ShmError, system};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// What no transfer is done without: the size stays.
+const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// `TMPFS_MAGIC` of `linux/magic.h`.
+const TMPFS: u64 = 0x0102_1994;
+
+/// Who else may write a memory file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Writers {
+    /// Nobody: whoever gets the descriptor can map it for reading only, whatever he tries.
+    Maker,
+    /// Whoever gets the descriptor.
+    Anybody,
+}
+
+/// A shared mapping, unmapped when it is dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping belongs to no thread, and is accessed by atomics and by raw copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// A new memory file of so many bytes, whole pages, with its mapping. It is zeroed.
+    pub(super) fn create(name: &str, bytes: usize, writers: Writers) -> Result<(OwnedFd, Self), ShmError> {
+        let doing = system("make shared memory", "raise the limits on open files and memory (ulimit -n, -v)");
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Kernels before 6.3 do not know the flag, and do not ask for it.
+        let file = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create(name, flags))
+            .map_err(&doing)?;
+        rustix::fs::ftruncate(&file, bytes as u64).map_err(&doing)?;
+        let mapping = Self::map(&file, bytes, true).map_err(&doing)?;
+        // After the mapping, which stays writable; none that is made later is. A descriptor that was opened for reading
+        // would not do: it can be opened anew through /proc.
+        let seals = if writers == Writers::Maker { SIZE | SealFlags::FUTURE_WRITE } else { SIZE };
+        rustix::fs::fcntl_add_seals(&file, seals | SealFlags::SEAL).map_err(&doing)?;
+        Ok((file, mapping))
+    }
+
+    /// Maps what a peer passed, if it is what he says.
+    pub(super) fn admit(file: &OwnedFd, bytes: u64, writable: bool) -> Result<Self, Foreign> {
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Foreign::Kind)?;
+        if !seals.contains(SIZE) {
+            return Err(Foreign::Unsealed);
+        }
+        if rustix::fs::fstatfs(file).map_err(|_| Foreign::Kind)?.f_type as u64 != TMPFS {
+            return Err(Foreign::Kind);
+        }
+        let has = rustix::fs::fstat(file).map_err(|_| Foreign::Kind)?.st_size as u64;
+        if has != bytes || bytes == 0 {
+            return Err(Foreign::Size { said: bytes, has });
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| Foreign::Size { said: bytes, has })?;
+        let mapping = Self::map(file, bytes, writable).map_err(|_| Foreign::Unmappable)?;
+        // SAFETY: advice about a mapping of our own: children do not get the peer's memory.
+        let _ = unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
+        Ok(mapping)
+    }
+
+    fn map(file: impl AsFd, bytes: usize, writable: bool) -> rustix::io::Result<Self> {
+        let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, rights, MapFlags::SHARED, file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { base, bytes, writable })
+    }
+
+    /// Puts fresh private memory with the same bytes in the place of these whole pages: others who have the memory file
+    /// keep the old ones.
+    pub(super) fn replace(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        assert!(self.writable && offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: fresh memory anywhere; the bytes are copied into it, and it then takes the place of pages of this mapping,
+        // which nobody has references to.
+        unsafe {
+            let fresh = rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, rights, MapFlags::PRIVATE)?;
+            copy(self.base.as_ptr().add(offset), fresh.cast(), bytes);
+            let place = self.base.as_ptr().add(offset).cast();
+            let flags = rustix::mm::MremapFlags::MAYMOVE;
+            if let Err(error) = rustix::mm::mremap_fixed(fresh, bytes, bytes, flags, place) {
+                let _ = rustix::mm::munmap(fresh, bytes);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The eight bytes at an offset. Store only where the mapping is writable; load relaxed, and fence, where it is not:
+    /// no stronger load is promised to be a mere load.
+    #[inline(always)]
+    pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset < self.bytes && self.bytes - offset >= 8);
+        // SAFETY: aligned, within the mapping, and every access to it in this process is atomic or a raw copy.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// The address of these bytes, if they are all there.
+    #[inline(always)]
+    pub(super) fn at(&self, offset: u64, length: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        // SAFETY: inside of the mapping, or one past it.
+        (end <= self.bytes as u64).then(|| unsafe { self.base.as_ptr().add(offset as usize) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Copies bytes that others may write or read meanwhile: each is the old or the new one.
+///
+/// # Safety
+/// So many bytes can be read at `from` and written at `to`, they do not overlap, and no reference of this process to them
+/// is used meanwhile.
+#[inline(always)]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: by the contract; it uses no stack and leaves the flags alone. The direction flag is clear in Rust code.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") length => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    for offset in 0..length {
+        use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+        // SAFETY: by the contract.
+        unsafe {
+            let byte = AtomicU8::from_ptr(from.cast_mut().add(offset)).load(Relaxed);
+            AtomicU8::from_ptr(to.add(offset)).store(byte, Relaxed);
+        }
+    }
+}
