@@ -77,7 +77,9 @@ pub enum Completion {
 /// # Safety
 /// Whoever posts frees memory by what this says: [`Completion::Done`] is told when neither a device nor the peer uses the
 /// local memory of that write or read any more, and [`Completion::Flushed`] when nothing that either side has posted on
-/// this connection will be carried out any more, nor a key be used. A connection that is lost, or is disconnected, comes to
+/// this connection will be carried out any more, nor a key be used: but for memory of the provider's own, which a peer that
+/// cannot be stopped may still be at, and which the provider neither frees nor deregisters before that has ended (the
+/// quarantine of `shm`). A connection that is lost, or is disconnected, comes to
 /// its `Flushed` by being polled and waited for.
 #[expect(unsafe_code, reason = "posting lets a device, or another process, at memory")]
 pub unsafe trait Endpoint {

@@ -325,8 +325,9 @@ impl ShmEndpoint {
     }
 }
 
-// SAFETY: `Done` is told once the copy that it stands for has ended, and `Flushed` once no copy of either side's is under way:
-// the in-flight counts are zero or the peer is dead.
+// SAFETY: what is posted has been carried out, by this thread, when the call returns. `Flushed` is told when both ends have
+// closed, and the peer has left memory or is dead; where it stalled, it is at memory of an arena, which its registration
+// keeps mapped, and which is not deregistered before the peer has left it or is dead.
 unsafe impl Endpoint for ShmEndpoint {
     type Domain = ShmDomain;
 
