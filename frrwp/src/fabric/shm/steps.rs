@@ -25,8 +25,13 @@ mod counted {
     #[expect(unsafe_code, reason = "sends a signal to this process")]
     pub(in super::super) fn step() {
         if TAKEN.fetch_add(1, SeqCst) == FATAL.load(SeqCst) {
-            // SAFETY: a signal to this very process. A stop is for good: nobody lets it go on but by killing it.
+            // SAFETY: a signal to this very process.
             unsafe { libc::kill(libc::getpid(), SIGNAL.load(SeqCst)) };
+            // Another thread may take it, and this one would go on for a while. A stop is for good: nobody lets it go on but
+            // by killing it.
+            loop {
+                std::thread::park();
+            }
         }
     }
 }

@@ -184,7 +184,7 @@ fn a_peer_killed_at_any_step_leaves_an_error_and_nothing_behind() {
 fn a_peer_stopped_at_any_step_leaves_an_error_and_what_it_is_at_in_quarantine_until_it_is_dead() {
     let (steps, held) = at_every_step(libc::SIGSTOP, operations);
     println!("stopped at each of {steps} steps, {held} in quarantine");
-    assert!(steps > 40 && held > 0, "{steps} and {held}");
+    assert!(steps > 40 && held >= 20, "{steps} and {held}");
 }
 
 // ---- Engines ----------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ fn an_engine_outlives_a_peer_killed_at_any_step() {
 fn an_engine_outlives_a_peer_stopped_at_any_step() {
     let (steps, held) = at_every_step(libc::SIGSTOP, engines);
     println!("stopped at each of {steps} steps, {held} in quarantine");
-    assert!(steps > 25 && held > 0, "{steps} and {held}");
+    assert!(steps > 25 && held >= 5, "{steps} and {held}");
 }
 
 // ---- Quarantine -------------------------------------------------------------------------------------
