@@ -23,7 +23,7 @@ const SHORTER: u64 = 20;
 /// Short already.
 const SHORT: u64 = 100_000;
 
-/// The argument by which the program is told to be a lap ([`super::once`]).
+/// The argument by which the program is told to be a lap (`sim::once`).
 pub const LAP: &str = "sim-lap";
 
 /// What counts instructions here.
