@@ -236,7 +236,7 @@ fn a_peer_that_is_killed_at_any_step_costs_its_transfers_and_no_more() {
 #[ignore = "a minute: each step is a time-out"]
 fn a_peer_that_is_stopped_at_any_step_costs_its_transfers_and_no_more() {
     // Who has opened nothing waits for nothing, and hears nothing of a peer that is stopped.
-    scenes(libc::SIGSTOP, 9, &[false]);
+    scenes(libc::SIGSTOP, 1, &[false]);
 }
 
 #[test]
