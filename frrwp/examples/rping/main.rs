@@ -151,6 +151,8 @@ struct Side<'a, E: Endpoint> {
     arguments: &'a Arguments,
     text: Buffer<'a, E::Domain>,
     message: Box<[u8; MESSAGE]>,
+    /// The connection has come to its end, and says nothing more.
+    flushed: bool,
 }
 
 impl<'a, E: Endpoint> Side<'a, E> {
@@ -162,20 +164,21 @@ impl<'a, E: Endpoint> Side<'a, E> {
     ) -> Outcome<Self> {
         let access = if arguments.server { Access::LOCAL } else { Access::LOCAL | Access::REMOTE_READ };
         let text = Buffer::new(domain, arguments.size as usize, access)?;
-        Ok(Self { endpoint, why, domain, arguments, text, message: Box::new([0; MESSAGE]) })
+        Ok(Self { endpoint, why, domain, arguments, text, message: Box::new([0; MESSAGE]), flushed: false })
     }
 
     /// The next thing that happens; `None` at the end of the connection.
     fn next(&mut self) -> Option<Completion> {
-        loop {
+        while !self.flushed {
             match self.endpoint.poll(&mut self.message) {
-                Some(Completion::Flushed) => return None,
+                Some(Completion::Flushed) => self.flushed = true,
                 // Of the connection's end: the flush follows.
                 Some(Completion::Lost | Completion::Done { succeeded: false, .. }) => {}
                 Some(completion) => return Some(completion),
                 None => self.endpoint.wait(None),
             }
         }
+        None
     }
 
     fn lost(&self) -> Box<dyn Error> {

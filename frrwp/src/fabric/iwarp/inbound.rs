@@ -350,3 +350,145 @@ impl Inbound {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::iwarp::mpa;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    const TAG: u32 = 0x1234_5678;
+    const MEMORY: u64 = 4096;
+    const MESSAGE: usize = 6000;
+
+    /// Lets the peer at one tag, and counts receives.
+    struct Open {
+        receives: u32,
+    }
+
+    impl Gate for Open {
+        fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Terminate> {
+            let inside = at.checked_add(length).is_some_and(|end| end <= MEMORY);
+            if tag != TAG {
+                Err(Terminate::DDP_INVALID_TAG)
+            } else if inside {
+                Ok(())
+            } else {
+                Err(Terminate::DDP_BOUNDS)
+            }
+        }
+
+        fn take_receive(&mut self) -> bool {
+            self.receives = self.receives.wrapping_sub(1);
+            self.receives < u32::MAX
+        }
+    }
+
+    fn fpdu(header: Header, payload: &[u8], into: &mut Vec<u8>) {
+        let (head, used) = header.encode();
+        let (length, (tail, end)) = mpa::frame(&[&head[..used], payload], true);
+        for part in [&length[..], &head[..used], payload, &tail[..end]] {
+            into.extend_from_slice(part);
+        }
+    }
+
+    fn stream(rng: &mut StdRng) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let (mut sends, mut requests) = (1, 1);
+        for _ in 0..rng.random_range(1..8) {
+            let length = rng.random_range(0..300);
+            let payload = vec![5; length];
+            let untagged = |operation: Operation, number| Header {
+                operation,
+                last: true,
+                place: Place::Untagged { invalidate: 0, queue: operation.queue(), number, offset: 0 },
+            };
+            match rng.random_range(0..4) {
+                0 => {
+                    let place = Place::Tagged { tag: TAG, offset: rng.random_range(0..MEMORY - 300) };
+                    fpdu(Header { operation: Operation::Write, last: rng.random(), place }, &payload, &mut bytes);
+                }
+                1 => {
+                    fpdu(untagged(Operation::Send, sends), &payload, &mut bytes);
+                    sends += 1;
+                }
+                2 => {
+                    fpdu(untagged(Operation::ReadRequest, requests), &[1; READ_REQUEST], &mut bytes);
+                    requests += 1;
+                }
+                _ => {
+                    let place = Place::Tagged { tag: 99, offset: 0 };
+                    fpdu(Header { operation: Operation::ReadResponse, last: true, place }, &[1; 40], &mut bytes);
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Feeds bytes in pieces, and checks every placement. How it ended.
+    fn feed(bytes: &[u8], rng: &mut StdRng) -> Result<usize, Breach> {
+        let mut inbound = Inbound::new(true, MESSAGE, false);
+        let reading = Reading { sequence: 0, tag: 99, at: 0, left: 40 };
+        inbound.expect(reading);
+        let mut gate = Open { receives: 5 };
+        let (mut start, mut end, mut events) = (0, 0, 0);
+        loop {
+            let mut there = &bytes[start..end];
+            let next = inbound.next(&mut there, &mut gate);
+            start = end - there.len();
+            match next? {
+                Next::More => {
+                    assert!(end - start <= LOOKAHEAD, "no more is held back than a header");
+                    if end == bytes.len() {
+                        return Ok(events);
+                    }
+                    end = (end + rng.random_range(1..200)).min(bytes.len());
+                }
+                Next::Payload(landing, left) => {
+                    let now = left.min(end - start);
+                    match landing {
+                        Landing::Tag { tag, at } => assert!(tag == TAG && at + left as u64 <= MEMORY),
+                        Landing::Read { at } => assert!(at + left <= 40),
+                        Landing::Message { at } => assert!(at + left <= MESSAGE),
+                        Landing::Nowhere => panic!("payload for nobody"),
+                    }
+                    if now == 0 {
+                        if end == bytes.len() {
+                            return Ok(events);
+                        }
+                        end = (end + rng.random_range(1..200)).min(bytes.len());
+                    } else {
+                        inbound.landed(&bytes[start..start + now]);
+                        start += now;
+                    }
+                }
+                Next::Event(_) => events += 1,
+            }
+        }
+    }
+
+    #[test]
+    fn spoilt_streams_place_nothing_where_it_is_not_allowed() {
+        let rounds: u64 = std::env::var("ROUNDS").ok().map_or(20_000, |text| text.parse().unwrap());
+        let mut rng = StdRng::seed_from_u64(5);
+        let (mut whole, mut breaches) = (0, std::collections::BTreeMap::<String, u64>::new());
+        for _ in 0..rounds {
+            let mut bytes = stream(&mut rng);
+            for _ in 0..rng.random_range(0..3) {
+                let at = rng.random_range(0..bytes.len().max(1)).min(bytes.len().saturating_sub(1));
+                match rng.random_range(0..3) {
+                    0 => bytes[at] = rng.random(),
+                    1 => bytes.truncate(at + 1),
+                    _ => bytes[at] ^= 1 << rng.random_range(0..8),
+                }
+            }
+            match feed(&bytes, &mut rng) {
+                Ok(_) => whole += 1,
+                Err(Breach { terminate, .. }) => *breaches.entry(terminate.to_string()).or_default() += 1,
+            }
+        }
+        println!("{rounds} streams, {whole} without a breach; {breaches:#?}");
+        assert!(whole > 0 && breaches.len() > 5);
+    }
+}

@@ -1,0 +1,69 @@
+//! `examples/rping`: its client against its server.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// The example, which `cargo test` builds too, but `cargo test --test rping` does not.
+fn rping() -> Option<PathBuf> {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.set_file_name("examples");
+    path.push("rping");
+    let built = path.exists();
+    if !built {
+        println!("skipped: build it with cargo build --example rping");
+    }
+    built.then_some(path)
+}
+
+/// What the server printed, and what the client did.
+fn run(server: &[&str], client: &[&str]) -> Option<(String, Output)> {
+    let rping = rping()?;
+    let serving =
+        Command::new(&rping).args(["-s", "-a", "127.0.0.1", "-p", "0"]).args(server).stdout(Stdio::piped()).spawn();
+    let mut serving = serving.unwrap();
+    let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
+    let port = lines.next().unwrap().unwrap().rsplit(':').next().unwrap().to_owned();
+    let pinged = Command::new(&rping).args(["-c", "-a", "127.0.0.1", "-p", &port]).args(client).output().unwrap();
+    let printed = lines.map(Result::unwrap).collect::<Vec<_>>().join("\n");
+    serving.wait().unwrap();
+    Some((printed, pinged))
+}
+
+#[test]
+fn the_client_s_text_goes_to_the_server_and_comes_back() {
+    let Some((server, client)) = run(&["-v", "-V", "-C", "3", "-S", "40"], &["-v", "-V", "-C", "3", "-S", "40"]) else {
+        return;
+    };
+    assert!(client.status.success(), "{client:?}");
+    let text = "rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    assert!(String::from_utf8_lossy(&client.stdout).starts_with(&format!("ping data: {text}\n")));
+    assert!(
+        server.starts_with(&format!("server ping data: {text}\n")) && server.ends_with("served 3 pings"),
+        "{server}"
+    );
+}
+
+#[test]
+fn large_pings_are_compared_too() {
+    let size = ["-V", "-C", "5", "-S", "3000000"];
+    let Some((server, client)) = run(&size, &size) else { return };
+    assert!(client.status.success(), "{client:?}");
+    assert!(server.ends_with("served 5 pings"));
+}
+
+#[test]
+fn a_client_that_sends_more_than_the_server_takes_is_told_why_it_ended() {
+    let Some((_, client)) = run(&["-S", "40"], &["-C", "1", "-S", "100"]) else { return };
+    assert!(!client.status.success());
+    assert!(String::from_utf8_lossy(&client.stderr).contains("the peer closed the connection"));
+}
+
+#[test]
+fn a_client_without_a_server_says_what_to_do() {
+    let Some(rping) = rping() else { return };
+    let client = Command::new(rping).args(["-c", "-a", "127.0.0.1", "-p", "1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&client.stderr).contains("start the server"));
+}
