@@ -54,7 +54,7 @@ pub enum AcquireError {
     /// What has left the cache takes the room: the registrar fails to deregister it. It was tried again for this request.
     #[error(
         "acquire {range}: no room, because {} of {} left the cache and could not be deregistered ({registrar}: {why}): this \
-         is tried again with each request that lacks room, and by `reap`; if that never helps, the registrar or its device \
+         is tried again with each request that lacks room, by `reap` and in the background; if that never helps, the registrar or its device \
          is at fault",
         Count(*regions, "regions"),
         Count(*pages, "pages")
