@@ -18,7 +18,8 @@ pub struct Config {
     pub policy: PolicyKind,
     /// The share of the capacity that the resorting section is filled up to: 0.5.
     pub resort: f64,
-    /// The share of the capacity that a batch of victims holds at least: 0.1.
+    /// The share of the capacity that a batch of victims holds at least: 0.1. Where only regions are missing, it is a share
+    /// of `max_regions`.
     pub evict: f64,
     /// The most regions that may be registered at once, where the registrar has such a limit: none.
     pub max_regions: Option<u64>,

@@ -209,6 +209,43 @@ fn many_marks_are_handed_over_a_part_at_a_time_and_none_is_lost() {
 }
 
 #[test]
+fn a_large_batch_takes_nothing_along_that_was_used() {
+    const REGIONS: u64 = 20_000;
+    const USED: u64 = 17_000;
+    let device = device();
+    let cache = builder(&device, REGIONS).build().unwrap();
+    fill(&cache, REGIONS, 1);
+    assert!(all_hit(&cache, USED, 1));
+    // A tenth leaves, and by the order in which they were registered what was used would be the first to go.
+    drop(take(&cache, 30_000, 1));
+    assert_eq!(cache.counters().decisions.deregs, REGIONS / 10);
+    assert!(all_hit(&cache, USED, 1), "what was hit stays");
+}
+
+#[test]
+fn one_that_has_to_leave_is_one_however_many_before_it_are_in_use() {
+    let device = device();
+    let cache = builder(&device, 1000).policy("pindown".parse().unwrap()).build().unwrap();
+    // In use since they were registered, so nothing moves them up.
+    let held: Vec<_> = (0..300).map(|page| take(&cache, page, 1)).collect();
+    (300..1000).for_each(|page| drop(take(&cache, page, 1)));
+    drop(take(&cache, 2000, 1));
+    assert_eq!(cache.counters().decisions.deregs, 1);
+    drop(held);
+    assert!(all_hit(&cache, 300, 1));
+}
+
+#[test]
+fn where_only_regions_are_missing_a_batch_is_a_share_of_the_regions() {
+    let device = device();
+    let cache = builder(&device, 1_000_000).max_regions(100).build().unwrap();
+    fill(&cache, 100, 1);
+    drop(take(&cache, 2000, 1));
+    // A tenth of the pages would be all of them.
+    assert_eq!((cache.counters().decisions.deregs, cache.usage().regions), (10, 91));
+}
+
+#[test]
 fn a_policy_that_never_evicts_refuses_under_a_hard_limit() {
     let device = device();
     let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();

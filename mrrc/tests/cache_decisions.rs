@@ -45,7 +45,7 @@ impl Holders for Marks {
 
     fn stay(&mut self, _: &[RegionId]) {}
 
-    fn touched(&mut self, touched: &mut Vec<RegionId>) {
+    fn touched(&mut self, _: usize, touched: &mut Vec<RegionId>) {
         for (id, uses) in std::mem::take(&mut self.of) {
             touched.extend((0..uses).map(|_| id));
         }

@@ -61,7 +61,7 @@ impl Holders for Marks {
 
     fn stay(&mut self, _: &[RegionId]) {}
 
-    fn touched(&mut self, touched: &mut Vec<RegionId>) {
+    fn touched(&mut self, _: usize, touched: &mut Vec<RegionId>) {
         self.take(touched);
     }
 }

@@ -138,6 +138,22 @@ impl Field {
         (0..DRAWN).map(one).collect()
     }
 
+    /// Requests for all of one of the first `hot` regions.
+    pub fn draw_whole(&self, hot: usize, seed: u64) -> Vec<Whole> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let one = |_| {
+            let region = self.regions[rng.random_range(0..hot)];
+            Whole { page: region.start() as u32, pages: region.pages() as u32 }
+        };
+        (0..DRAWN).map(one).collect()
+    }
+
+    /// What a request for a whole region asks for.
+    #[inline(always)]
+    pub fn asked_whole(&self, draw: Whole) -> (usize, usize) {
+        (self.space.start + draw.page as usize * PAGE as usize, draw.pages as usize * PAGE as usize)
+    }
+
     /// What a drawn request asks for: its address and its length in bytes.
     #[inline(always)]
     pub fn asked(&self, draw: Draw) -> (usize, usize) {
@@ -149,6 +165,13 @@ impl Field {
 /// A request in four bytes: the page that it begins at, and whether it takes a second one.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw(u32);
+
+/// A request for a whole region.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    page: u32,
+    pages: u32,
+}
 
 impl Draw {
     fn new(page: u64, pages: u64) -> Self {

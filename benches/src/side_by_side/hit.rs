@@ -8,10 +8,12 @@
 //!
 //! The cold regions are of the same kind as the hot ones, and the spare room is a quarter of the
 //! hot set, so that what is hot is asked for hundreds of times before its turn to leave would come, whether
-//! victims leave one by one or a tenth of the cache at a time. The note counts registrations in a
-//! thousand operations: about one, or a policy evicts what is hot.
+//! victims leave one by one or a tenth of the cache at a time. Each request is for all of its region, so that one that
+//! was evicted comes back as it was: where 512 pages were and two are asked for, a cache of regions
+//! comes to hold 256 in place of one, and what is measured is that. The note counts registrations in a thousand
+//! operations: about one, or a policy evicts what is hot.
 
-use super::field::{DRAWN, Draw, Field};
+use super::field::{DRAWN, Draw, Field, Whole};
 use super::race::{CHUNK, Contestant, Laps, Stint, race};
 use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
@@ -48,8 +50,10 @@ pub struct Ground {
     cold: usize,
     /// Cold regions that fit.
     spare: usize,
-    /// Requests of each thread.
+    /// Requests of each thread, in the field.
     draws: Vec<Vec<Draw>>,
+    /// In the twin.
+    whole: Vec<Vec<Whole>>,
 }
 
 impl Ground {
@@ -63,20 +67,21 @@ impl Ground {
         let field = Field::new(layout, hot + cold, 1)?;
         let twin = field.twin()?;
         let draws = (0..threads as u64).map(|thread| field.draw(hot, 2 + thread)).collect();
-        Ok(Self { field, twin, hot, cold, spare, draws })
+        let whole = (0..threads as u64).map(|thread| twin.draw_whole(hot, 2 + thread)).collect();
+        Ok(Self { field, twin, hot, cold, spare, draws, whole })
     }
 
     /// A chunk of requests for each number: they repeat.
     #[inline]
-    fn chunk(&self, thread: usize, number: usize) -> &[Draw] {
+    fn chunk<T>(draws: &[T], number: usize) -> &[T] {
         let start = number % (DRAWN / CHUNK) * CHUNK;
-        &self.draws[thread][start..start + CHUNK]
+        &draws[start..start + CHUNK]
     }
 
     /// The loop alone: what the harness adds to every figure.
     fn empty(&self, stint: Stint) -> usize {
         for number in stint.first..stint.first.wrapping_add(stint.chunks) {
-            for &draw in self.chunk(stint.thread, number) {
+            for &draw in Self::chunk(&self.draws[stint.thread], number) {
                 black_box(self.field.asked(draw));
             }
         }
@@ -87,7 +92,7 @@ impl Ground {
     pub fn hits<S: Subject>(&self, cache: &S, stint: Stint) -> usize {
         let mut failed = 0;
         for number in stint.first..stint.first.wrapping_add(stint.chunks) {
-            for &draw in self.chunk(stint.thread, number) {
+            for &draw in Self::chunk(&self.draws[stint.thread], number) {
                 let (address, length) = self.field.asked(draw);
                 failed += usize::from(!cache.touch(address, length));
             }
@@ -99,8 +104,8 @@ impl Ground {
     pub fn evicting<S: Subject>(&self, cache: &S, stint: Stint) -> usize {
         let mut failed = 0;
         for number in stint.first..stint.first.wrapping_add(stint.chunks) {
-            for &draw in &self.chunk(stint.thread, number)[1..] {
-                let (address, length) = self.twin.asked(draw);
+            for &draw in &Self::chunk(&self.whole[stint.thread], number)[1..] {
+                let (address, length) = self.twin.asked_whole(draw);
                 failed += usize::from(!cache.touch(address, length));
             }
             let (address, length) = self.twin.place(self.hot + number % self.cold);

@@ -26,8 +26,6 @@ use std::time::Instant;
 const CHANGES: usize = 64;
 /// Ranges that are barred at a time; more become their hull.
 const BARRED: usize = 64;
-/// Marks that are handed to the core at a time: the lock is held meanwhile.
-const MARKS: usize = 4096;
 /// Regions whose marks share a sign that there are some.
 pub(super) const GROUP: usize = 64;
 
@@ -651,16 +649,15 @@ impl<T> Holders for Leases<'_, T> {
         self.desk.records[region].take_touched()
     }
 
-    /// In the order of their names, at most so many that the lock is held for a moment only: the next time goes on
-    /// where this one ended, and begins anew when it has come to the end.
-    fn touched(&mut self, touched: &mut Vec<RegionId>) {
+    /// In the order of their names: the next time goes on where this one ended, and begins anew when it has come to the end.
+    fn touched(&mut self, most: usize, touched: &mut Vec<RegionId>) {
         let groups = self.entries.len().div_ceil(GROUP);
         let first = std::mem::take(self.next_group);
         for (group, sign) in self.desk.signs.iter().enumerate().take(groups).skip(first) {
             if sign.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            if touched.len() >= MARKS {
+            if touched.len() >= most {
                 *self.next_group = group;
                 return;
             }

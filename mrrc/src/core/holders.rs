@@ -54,9 +54,10 @@ pub trait Holders {
     fn stay(&mut self, regions: &[RegionId]);
 
     /// Appends the regions that were asked for without the core's knowledge since it was last told, each as
-    /// often as that happened, in a stated order; or some of them now and the rest the next time. They move up before victims are chosen.
-    fn touched(&mut self, touched: &mut Vec<RegionId>) {
-        let _ = touched;
+    /// often as that happened, in a stated order; or about `most` of them now and the rest the next time. They move up
+    /// before victims are chosen.
+    fn touched(&mut self, most: usize, touched: &mut Vec<RegionId>) {
+        let _ = (most, touched);
     }
 
     /// How often a region that was [held back](Holders::hold_back) was asked for since it was last told. It counts as told

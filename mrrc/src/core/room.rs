@@ -8,8 +8,12 @@ use crate::regions::{RegionId, State};
 
 /// How often room is made anew for no request when victims turn out to be held.
 const EVICT_ROUNDS: u32 = 4;
-/// How many victims stay, at most, because it turns out that they were asked for since it was last told.
-const REPRIEVES: usize = 4096;
+/// How many marks are told before victims are chosen, and how many victims stay for theirs, at most: the lock is held
+/// meanwhile.
+const MARKS: u64 = 4096;
+/// Where many leave at once, so many for each: as much work as it is to register again what is used. A fixed number would
+/// leave most marks of a large cache untold, and a large batch would take what is used along.
+const MARKS_A_VICTIM: u64 = 64;
 
 /// What is proposed to leave, in batches; nothing has left yet.
 #[derive(Default)]
@@ -100,16 +104,17 @@ impl<P: Policy> Core<P> {
         proposals.ends.clear();
         // Who keeps regions forever has none to propose, whatever they would be evicted for.
         let evicts = self.scheme.keeps != Keeps::Forever;
+        let mut reprieves = 0;
         if evicts && !need.is_met() {
+            reprieves = self.patience(need);
             self.met.clear();
-            holders.touched(&mut self.met);
+            holders.touched(reprieves, &mut self.met);
             let touched = std::mem::take(&mut self.met);
             self.fold(touched.iter().copied());
             self.met = touched;
         }
         let mut idle_runs = 0;
         let mut met_runs = 0;
-        let mut reprieves = REPRIEVES;
         let mut spared = Vec::new();
         let mut any_met = false;
         while evicts && !need.is_met() && idle_runs < 2 {
@@ -125,8 +130,14 @@ impl<P: Policy> Core<P> {
             // Those that are held return to their place with the last release.
             self.met.iter().for_each(|&id| self.regions.get(id).set_aside(true));
             holders.stay(&self.met);
+            // But what leaves is one batch, however much was proposed.
+            let mut goal = self.goal(need);
             let mut kept = begun;
             for next in begun..proposals.regions.len() {
+                if goal.is_met() {
+                    self.take_back(&proposals.regions[next..], holders);
+                    break;
+                }
                 let id = proposals.regions[next];
                 if self.regions.get(id).in_use() {
                     continue;
@@ -138,7 +149,8 @@ impl<P: Policy> Core<P> {
                     spared.push((id, touches));
                     holders.stay(&[id]);
                 } else {
-                    need = need.less(self.regions.pages(id));
+                    let pages = self.regions.pages(id);
+                    (goal, need) = (goal.less(pages), need.less(pages));
                     proposals.regions[kept] = id;
                     kept += 1;
                 }
@@ -168,14 +180,43 @@ impl<P: Policy> Core<P> {
             }
         } else {
             debug_assert!(any_met || !evicts, "the policy finds every region that is not in use");
-            // The last that left goes back first: so each finds its place.
-            proposals.regions.iter().rev().for_each(|&id| self.policy.put_back(&mut self.regions, id));
-            holders.stay(&proposals.regions);
+            self.take_back(&proposals.regions, holders);
             plan.replaced.iter().for_each(|&id| self.step_back(id));
         }
         self.spare(&mut spared);
         self.proposals = proposals;
         enough
+    }
+
+    /// How much one run takes. Where pages are there and only regions are missing, a batch is the same share of the regions
+    /// that it is of the pages otherwise: a tenth of the pages can be more than all that a full table of small
+    /// regions holds.
+    fn goal(&self, need: Need) -> Need {
+        let goal = self.policy.goal(need);
+        if need.pages > 0 {
+            return goal;
+        }
+        let share = u128::from(goal.pages) * u128::from(self.max_regions) / u128::from(self.capacity.max(1));
+        Need { pages: 0, regions: goal.regions.max(u64::try_from(share).unwrap_or(u64::MAX)) }
+    }
+
+    /// How many marks and reprieves making so much room may cost.
+    fn patience(&self, need: Need) -> usize {
+        let goal = self.goal(need);
+        let pages_a_region = (self.used.pages / self.used.regions.max(1)).max(1);
+        let victims = goal.pages.div_ceil(pages_a_region).max(goal.regions);
+        usize::try_from(victims.saturating_mul(MARKS_A_VICTIM).max(MARKS)).unwrap_or(usize::MAX)
+    }
+
+    /// What was proposed and need not leave. What is in use stands aside and stays there.
+    fn take_back(&mut self, proposed: &[RegionId], holders: &mut impl Holders) {
+        // The last that left goes back first: so each finds its place.
+        for &id in proposed.iter().rev() {
+            if !self.regions.get(id).in_use() {
+                self.policy.put_back(&mut self.regions, id);
+            }
+        }
+        holders.stay(proposed);
     }
 
     /// Victims that were asked for since it was last told, and how often, move up instead.
@@ -189,7 +230,7 @@ impl<P: Policy> Core<P> {
     /// One run: the policy takes a batch of victims out of its order.
     fn propose(&mut self, need: Need, proposed: &mut Vec<RegionId>) {
         self.policy.prepare(&mut self.regions);
-        let mut goal = self.policy.goal(need);
+        let mut goal = self.goal(need);
         while !goal.is_met() {
             let Some(id) = self.policy.victim(&mut self.regions) else { break };
             let victim = self.regions.get(id);

@@ -243,11 +243,15 @@ impl Naive {
         let rank = |region: &Region| region.mark.unwrap_or((f64::INFINITY, 0));
         self.stack.sort_by(|a, b| rank(a).partial_cmp(&rank(b)).expect("factors are numbers"));
 
-        // 3. The eviction segment leaves from the bottom.
-        let goal = need_pages.max(self.share(self.limits.evict));
+        // 3. The eviction segment leaves from the bottom. Where only regions are missing, it is a share of these.
+        let share = self.share(self.limits.evict);
+        let (goal_pages, goal_regions) = match self.limits.max_regions {
+            Some(most) if need_pages == 0 => (0, need_regions.max(share * most / self.limits.capacity)),
+            _ => (need_pages.max(share), need_regions),
+        };
         let mut batch = Vec::new();
         while self.stack.first().is_some_and(|bottom| bottom.mark.is_some())
-            && (batch.iter().copied().map(size).sum::<u64>() < goal || (batch.len() as u64) < need_regions)
+            && (batch.iter().copied().map(size).sum::<u64>() < goal_pages || (batch.len() as u64) < goal_regions)
         {
             batch.push(self.stack.remove(0).pages);
         }
