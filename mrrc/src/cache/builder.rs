@@ -5,8 +5,8 @@
 //! them.
 
 use super::barrier::Barrier;
-use super::books::Amount;
 use super::shared::Shared;
+use super::tally::Amount;
 use super::terms::Terms;
 use super::times::Times;
 use super::{Cache, environment, leave};

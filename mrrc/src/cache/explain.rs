@@ -6,8 +6,9 @@
 //! date at the next.
 
 use super::Cache;
-use super::books::{Amount, Books, Desk, Entry};
+use super::books::{Books, Desk, Entry};
 use super::error::{self, Unusable};
+use super::tally::Amount;
 use crate::access::Access;
 use crate::count::{Amounts, Count};
 use crate::coverage;

@@ -9,9 +9,10 @@
 //! [`Cache::reap`]: crate::Cache::reap
 
 use super::arena::Memory;
-use super::books::{Amount, Books, Orphan};
+use super::books::{Books, Orphan};
 use super::error::Unusable;
 use super::shared::Shared;
+use super::tally::Amount;
 use super::who;
 use crate::policy::Need;
 use crate::range::PageRange;

@@ -20,10 +20,11 @@
 //! plan for themselves.
 
 use super::acquire::Wish;
-use super::books::{Amount, Books, Comeback, Entry};
+use super::books::{Books, Comeback, Entry};
 use super::error::{AcquireError, Unusable};
 use super::lease::{Hold, Lease, Segments};
 use super::shared::Shared;
+use super::tally::Amount;
 use super::who;
 use crate::access::Access;
 use crate::core::{Ask, Segment, Sharing};

@@ -67,6 +67,7 @@ mod scope;
 mod shared;
 mod slots;
 mod stats;
+mod tally;
 mod terms;
 mod times;
 mod who;
@@ -82,9 +83,9 @@ pub use miss::Acquiring;
 pub use stats::{CacheCounters, Usage};
 pub use times::Latencies;
 
-pub(crate) use books::{Amount, Tally};
 pub(crate) use gate::Gate;
 pub(crate) use records::Records;
+pub(crate) use tally::{Amount, Tally};
 pub(crate) use terms::Terms;
 
 use acquire::Wish;

@@ -1,7 +1,8 @@
 //! What a cache has counted: always on, and exact once the threads that acquire have stopped.
 
-use super::books::{Books, Tally};
+use super::books::Books;
 use super::shared::Shared;
+use super::tally::Tally;
 use crate::core::Counters;
 use crate::count::Count;
 use crate::registrar::Registrar;

@@ -1,7 +1,7 @@
 //! What a cache was built with, and what it refuses at once.
 
-use super::books::Amount;
 use super::error::AcquireError;
+use super::tally::Amount;
 use crate::access::Access;
 use crate::cost::Linear;
 use crate::range::PageRange;

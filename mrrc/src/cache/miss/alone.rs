@@ -7,10 +7,11 @@
 use super::register::attempt;
 use super::{Acquiring, Lock, Placeholder, check, stand};
 use crate::cache::acquire::Wish;
-use crate::cache::books::{Amount, Entry};
+use crate::cache::books::Entry;
 use crate::cache::error::AcquireError;
 use crate::cache::lease::Lease;
 use crate::cache::shared::Shared;
+use crate::cache::tally::Amount;
 use crate::cache::who;
 use crate::core::Ask;
 use crate::invalidation::Watch;

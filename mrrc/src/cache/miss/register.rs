@@ -2,9 +2,10 @@
 
 use super::{Acquiring, Apart, Placeholder};
 use crate::access::Access;
-use crate::cache::books::{Amount, Entry};
+use crate::cache::books::Entry;
 use crate::cache::error::{AcquireError, Unusable};
 use crate::cache::shared::Shared;
+use crate::cache::tally::Amount;
 use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
