@@ -242,6 +242,32 @@ mod arena {
     }
 
     #[test]
+    fn memory_whose_registration_could_not_be_ended_stays_mapped_until_it_is() {
+        let _alone = alone();
+        let (model, cache) = explicit();
+        let arena = cache.arena(LARGE).unwrap();
+        let address = arena.as_ptr();
+        let kept = PageRange::of_bytes(address.addr() as u64, PAGE_BYTES as u64).unwrap();
+        drop(arena.acquire(..PAGE_BYTES, Access::LOCAL).unwrap());
+        model.fail_deregister(Fault::always(libc::EBUSY));
+        drop(arena);
+        cache.reap().unwrap();
+        assert!(is_mapped(address), "the device could still write there");
+        // Another batch, in which it is not tried again.
+        let other = cache.arena(LARGE).unwrap();
+        (0..LARGE).step_by(LARGE / 2).for_each(|at| drop(other.acquire(at..at + LARGE / 2, Access::LOCAL).unwrap()));
+        model.heal();
+        model.fail_deregister(Fault::within(kept, libc::EBUSY));
+        drop(other);
+        assert!(is_mapped(address), "whatever else leaves");
+        assert_eq!((registered(&model), cache.usage().parked), (1, 1));
+        model.heal();
+        cache.reap().unwrap();
+        assert!(!is_mapped(address));
+        assert_eq!((registered(&model), cache.usage().parked), (0, 0));
+    }
+
+    #[test]
     fn what_others_left_at_the_address_is_not_found_in_a_new_arena() {
         let _alone = alone();
         let (model, cache) = explicit();

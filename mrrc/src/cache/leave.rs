@@ -115,8 +115,9 @@ impl<R: Registrar> Shared<R> {
     pub(super) fn reap(&self) -> Result<Amount, Unusable> {
         let mut books = self.lock()?;
         let before = books.tally.deregistered;
-        books.sweep(self.desk());
+        // Before the sweep: memory of an arena goes with what is registered of it, in one batch.
         books.unpark();
+        books.sweep(self.desk());
         if books.has_leavers() {
             books = self.deregister_limbo(books)?;
         }

@@ -112,3 +112,36 @@ impl<T> Books<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use std::time::Duration;
+
+    fn pages(start: u64) -> PageRange {
+        PageRange::between(start, start + 1)
+    }
+
+    #[test]
+    fn bars_that_are_too_many_to_remember_become_one_over_them_all() {
+        let mut books = Books::<()>::new(Config::new(64).build().unwrap());
+        let soon = Instant::now() + Duration::from_secs(3600);
+        (0..BARRED as u64).for_each(|nth| books.bar(pages(10 * nth), soon));
+        assert!(books.is_barred(pages(10)) && !books.is_barred(pages(11)));
+        books.bar(pages(10_000), soon);
+        assert_eq!(books.barred.len(), 1);
+        assert!(books.is_barred(pages(0)) && books.is_barred(pages(11)) && books.is_barred(pages(10_000)));
+        assert!(!books.is_barred(pages(10_001)));
+    }
+
+    #[test]
+    fn a_bar_ends_by_itself_and_its_place_is_used_again() {
+        let mut books = Books::<()>::new(Config::new(64).build().unwrap());
+        (0..BARRED as u64).for_each(|nth| books.bar(pages(nth), Instant::now()));
+        assert!(!books.is_barred(pages(1)));
+        books.bar(pages(1), Instant::now() + Duration::from_secs(3600));
+        assert!(books.is_barred(pages(1)) && !books.is_barred(pages(0)));
+        assert_eq!(books.barred.len(), 1);
+    }
+}
