@@ -10,7 +10,8 @@
 //!  8  u64  tag       the transfer; 0 in a CREDIT, and in a NAK of what had no tag
 //! ```
 //!
-//! What follows depends on the kind. Bytes said to be zero are sent as zero and not looked at.
+//! What follows depends on the kind. Bytes said to be zero, and flags that have no meaning here, are sent as zero and not
+//! looked at.
 //!
 //! ```text
 //! SYNC    16  u64  length      of the buffer; the most that is accepted, if the target opens
@@ -171,14 +172,18 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Registration => f.write_str("its memory could not be registered"),
-            Self::TooLong { needed } => write!(f, "the buffer is too small, {needed} bytes are needed"),
-            Self::Busy => f.write_str("too many transfers are open, try again later"),
+            Self::Registration => f.write_str("its memory could not be registered: see the error there"),
+            Self::TooLong { needed } => write!(f, "the buffer is too small, {needed} bytes are needed: lend as many"),
+            Self::Busy => {
+                f.write_str("a bound of the connection was reached: try again when other transfers have ended")
+            }
             Self::Cancelled => f.write_str("cancelled"),
-            Self::TimedOut => f.write_str("time ran out"),
-            Self::UnknownTag => f.write_str("no such transfer was opened"),
-            Self::Malformed => f.write_str("a message made no sense"),
-            Self::Version { spoken } => write!(f, "versions differ, version {spoken} is spoken"),
+            Self::TimedOut => f.write_str("time ran out on that side"),
+            Self::UnknownTag => f.write_str("no such transfer is open"),
+            Self::Malformed => f.write_str("a message made no sense: do both sides run the same release?"),
+            Self::Version { spoken } => {
+                write!(f, "versions differ, version {spoken} is spoken there: run the same release on both sides")
+            }
             Self::Refused => f.write_str("refused by the application"),
             Self::Other(code) => write!(f, "reason {code}, which this version does not know"),
         }
