@@ -8,13 +8,14 @@
 //! ```text
 //!      opener                               peer
 //!        │ ───────────── SYNC ─────────────► │
-//!   registers                           registers         neither waits for the other
-//!        │                                   │
-//!      the writer posts a CRW: "write this buffer when the keys of tag T are known", and is free
-//!        │ ◄──────────── STCRW ───────────── │            the target's keys
-//!        │ ═══════════ RDMA write ═════════► │            by the engine, when CRW and STCRW have met
+//!   registers                           registers      neither waits for the other
+//!     the writer posts a CRW, "write this buffer when the keys of tag T are known", and is free
+//!        │ ◄──────────── STCRW ───────────── │         the target's keys
+//!        │ ═══════════ RDMA write ═════════► │         once CRW and STCRW have met
 //!        │ ───────────── DONE ─────────────► │
 //! ```
+//!
+//! A first program is in [`engine`].
 //!
 //! * [`handshake`]: the rules as a state machine: no socket, no clock, no thread. Its drivers obey four rules, listed there.
 //! * [`wire`]: the messages, byte by byte.
@@ -67,13 +68,15 @@
 //!
 //! ```text
 //!   7, traditional                                 8, conditional write
-//!   application    engine          fabric          application    engine          fabric
-//!       │            │ ◄─(1) STCRW ─ │                 │ ─(1) CRW ─► │              │     write, supply
-//!       │ ◄(2,3)──── │ KeysCame      │               is free          │              │
-//!   (4) looks        │               │                 │              │ ◄(2) STCRW ─ │
-//!       │ ─(5)─────► │ submit        │                 │           (3) finds the CRW │
-//!       │            │ ─(6) write ─► │                 │              │ ─(4) write ─►│
+//!   application    engine       fabric             application    engine       fabric
+//!       │            │ ◄(1) STCRW ─ │                  │ ─(1) CRW ─► │              │
+//!       │ ◄─(2,3)─── │ KeysCame     │               is free          │              │
+//!   (4) looks        │              │                  │             │ ◄(2) STCRW ─ │
+//!       │ ─(5)─────► │ submit       │                  │           (3) finds the CRW│
+//!       │            │ ─(6) write ► │                  │             │ ─(4) write ► │
 //! ```
+//!
+//! A CRW has no call of its own: [`Engine::write`](engine::Engine::write) and [`Engine::supply`](engine::Engine::supply) post it.
 //!
 //! **Giving up.** A target that has sent no key says NAK and is free. One that has says CANCEL, and holds its buffer:
 //!

@@ -7,6 +7,7 @@ use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What things take. Times are in nanoseconds.
@@ -192,7 +193,7 @@ impl Network {
             lost: false,
         });
         let link = world.links.len() - 1;
-        [0, 1].map(|end| SimEndpoint { network: self.clone(), link, end })
+        [0, 1].map(|end| SimEndpoint { network: self.clone(), link, end, stays: PhantomData })
     }
 
     /// Lets the next thing happen, no later than this. False if there is none.
