@@ -492,7 +492,7 @@ fn two_transfers_with_faults() {
 }
 
 #[test]
-#[ignore = "an hour, and memory"]
+#[ignore = "ten minutes, and some memory"]
 fn two_transfers_with_every_fault() {
     for (name, second) in [("two writes", (0, WRITE)), ("a write and a read", (1, READ))] {
         explore(name, Exploration::new(&[(0, WRITE), second], faults(1, 1, 1, 1)));

@@ -19,12 +19,13 @@
 //!
 //! let network = Network::new(1, Costs::default(), Faults::default());
 //! let nodes = [network.node(), network.node()];
-//! let cache = |node: usize| Cache::builder(nodes[node].domain()).monitor(Explicit).capacity_pages(1000).build();
+//! let cache = |node: usize| Cache::builder(nodes[node].domain()).monitor(Explicit).build();
 //! let caches = [cache(0)?, cache(1)?];
 //! let [one, other] = network.connect(&nodes[0], &nodes[1], RECEIVES);
 //! // The buffers are not given back to the system while the caches live.
-//! let client = unsafe { Transfers::new(Engine::new(&caches[0], one, Side::Connecting, Limits::default())) };
-//! let server = unsafe { Transfers::new(Engine::new(&caches[1], other, Side::Accepting, Limits::default())) };
+//! let client = Engine::new(&caches[0], one, Side::Connecting, Limits::default());
+//! let server = Engine::new(&caches[1], other, Side::Accepting, Limits::default());
+//! let (client, server) = unsafe { (Transfers::new(client), Transfers::new(server)) };
 //!
 //! // Here one thread plays both sides: the client's write is on its way from the call on.
 //! let written = client.write(vec![7; 1000], b"a key")?;

@@ -6,9 +6,9 @@
 //! [`Engine::next_event`] tells what became of it.
 //!
 //! ```text
-//! application ─► write, read, accept, supply ─► lease (what is ready, then the gaps) ─► handshake
-//!                                                                                      │ actions, then messages
-//!                next_event ◄─────────── handshake ◄── completions, messages ◄── fabric ◄┘
+//! application ─► write, read, accept, supply ─► lease: what is ready, then the gaps ─► handshake
+//!                                                                     actions, then messages │
+//!             next_event ◄────────── handshake ◄── completions, messages ◄── fabric ◄───────────┘
 //! ```
 //!
 //! # What overlaps what
@@ -40,7 +40,7 @@
 //! let network = Network::new(1, Costs::default(), Faults::default());
 //! let nodes = [network.node(), network.node()];
 //! // Nothing is unmapped here behind the caches' back: no monitor has to look out for that.
-//! let cache = |node: usize| Cache::builder(nodes[node].domain()).monitor(Explicit).capacity_pages(1000).build();
+//! let cache = |node: usize| Cache::builder(nodes[node].domain()).monitor(Explicit).build();
 //! let caches = [cache(0)?, cache(1)?];
 //! let (source, mut sink) = (vec![7_u8; 100_000], vec![0_u8; 100_000]);
 //!
@@ -51,7 +51,7 @@
 //! let tag = unsafe { client.write(source.as_ptr(), source.len(), b"a key") }?;
 //!
 //! // Blocking: the server waits for a question, and answers it.
-//! let Some(Event::Asked { tag: asked, read: false, .. }) = server.run() else { panic!("a write was opened") };
+//! let Some(Event::Asked { tag: asked, .. }) = server.run() else { panic!("a write was opened") };
 //! assert_eq!((asked, server.header(asked)), (tag, Some(&b"a key"[..])));
 //! unsafe { server.accept(asked, sink.as_mut_ptr(), sink.len()) }?;
 //! assert_eq!(client.finish(tag)?, 100_000);
@@ -85,6 +85,7 @@
 #![expect(unsafe_code, reason = "buffers of the application are registered and posted by address")]
 
 mod buffers;
+mod events;
 pub mod future;
 mod posts;
 
@@ -92,66 +93,12 @@ use crate::fabric::{Completion, Domain, Endpoint};
 use crate::handshake::{Action, Disconnect, Failure, Handshake, Limits, Process, Refusal, Side, Tag};
 use crate::wire::{MESSAGE, Reason};
 use buffers::Buffer;
+pub use events::{Event, OpenError, TransferError};
 use mrrc::cache::AcquireError;
 use mrrc::{Access, Cache};
 use posts::Posts;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-
-/// What became of things.
-#[derive(Debug)]
-pub enum Event {
-    /// The peer opens a transfer. [`Engine::header`] has what its application said. Answer with [`Engine::accept`],
-    /// [`Engine::supply`] or [`Engine::refuse`]. A transfer that has ended before this was told is not told of at all.
-    Asked {
-        /// The transfer.
-        tag: Tag,
-        /// Whether the peer wants bytes.
-        read: bool,
-        /// What it writes, or the most that it accepts.
-        length: u64,
-    },
-    /// In the traditional process: the peer's keys are there; go on with [`Engine::submit`].
-    KeysCame {
-        /// The transfer.
-        tag: Tag,
-    },
-    /// A transfer has ended, and its buffer belongs to the application again. After a failure, what a target's buffer holds is
-    /// undefined.
-    Ended {
-        /// The transfer.
-        tag: Tag,
-        /// Bytes moved.
-        result: Result<u64, TransferError>,
-    },
-    /// The connection has come to its end. Every transfer's end was told before.
-    Closed {
-        /// Why, where it was this side that ended it.
-        why: Option<Disconnect>,
-    },
-}
-
-/// Why a transfer failed.
-#[derive(Debug, thiserror::Error)]
-pub enum TransferError {
-    /// Its memory could not be registered.
-    #[error("transfer {}: {error}", tag.0)]
-    Registration {
-        /// The transfer.
-        tag: Tag,
-        /// What the cache says.
-        #[source]
-        error: AcquireError,
-    },
-    /// Anything else.
-    #[error("transfer {}: {failure}", tag.0)]
-    Failed {
-        /// The transfer.
-        tag: Tag,
-        /// Why.
-        failure: Failure,
-    },
-}
 
 /// One end of a connection on which transfers run.
 pub struct Engine<'cache, E: Endpoint> {
@@ -516,17 +463,6 @@ const AT_ONCE: u32 = 256;
 
 /// The rights of a target's buffer.
 const TARGET: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
-
-/// Why no transfer was opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The handshake refuses.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The traditional process registers first, and could not.
-    #[error("a transfer could not be opened: {0}")]
-    Registration(#[source] AcquireError),
-}
 
 fn key_of<D: Domain>(domain: &D, registration: &D::Registration, at: *const u8, bytes: usize) -> crate::wire::Segment {
     domain.remote(registration, at, bytes)

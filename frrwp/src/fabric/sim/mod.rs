@@ -26,8 +26,10 @@
 
 mod domain;
 mod endpoint;
+mod terms;
 mod world;
 
 pub use domain::{SimDomain, SimKey};
 pub use endpoint::SimEndpoint;
-pub use world::{Costs, Faults, Network, Node, Violation};
+pub use terms::{Costs, Faults, Violation};
+pub use world::{Network, Node};
