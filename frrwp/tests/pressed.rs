@@ -6,11 +6,13 @@ use frrwp::engine::{Engine, Event};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint, SimKey};
 use frrwp::fabric::{Abilities, Completion, Endpoint, Local};
 use frrwp::handshake::{Limits, RECEIVES, Side, Tag};
-use frrwp::wire::{Body, MESSAGE, Message, Reason, Segment};
+use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
 use mrrc::Cache;
 use mrrc::invalidation::Explicit;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -184,6 +186,103 @@ fn what_was_told_is_told_to_its_end() {
     engine.progress();
     assert!(matches!(engine.next_event(), Some(Event::Ended { tag: Tag(1), result: Err(_) })));
     assert!(engine.next_event().is_none());
+}
+
+/// Random messages that are nearly right, from a peer that takes part in nothing else, against an engine that answers what it is
+/// asked and opens transfers of its own. How many of them ended, and how many connections.
+fn fuzz(seed: u64, messages: u32) -> (u32, u32) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let place = Place::new();
+    let mut memory = vec![7_u8; 40 * 100];
+    let base = memory.as_mut_ptr();
+    let (mut ended, mut connections, mut said) = (0, 0, 0);
+    while said < messages {
+        let (mut engine, mut peer) = place.engine(None);
+        connections += 1;
+        let mut bytes = Box::new([0; MESSAGE]);
+        // Each transfer has its own of 40 places; what the engine opens is even, and the peer's odd.
+        let mut free: Vec<usize> = (0..40).collect();
+        let mut lent = HashMap::new();
+        'connection: loop {
+            let segment = Segment { address: 0x1000, length: rng.random_range(1..60), key: rng.random_range(0..3) };
+            let placed = [Placed { offset: 0, segment }; 3];
+            let segments = Segments::Plain(&placed[..rng.random_range(0..=3)]);
+            let offset = if rng.random() { 0 } else { rng.random_range(0..60) };
+            let body = match rng.random_range(0..9) {
+                0..3 => Body::Sync { length: rng.random_range(0..100), read: rng.random(), header: b"", offer: None },
+                3..5 => Body::Stcrw(Offer { offset, segments, more: rng.random() }),
+                5 => Body::Done { bytes: rng.random_range(0..100) },
+                6 => Body::Nak(Reason::Cancelled),
+                7 => Body::Cancel,
+                _ => Body::Credit,
+            };
+            let tag = rng.random_range(0..60);
+            let length = Message { credits: 2, tag, body }.encode(&mut bytes);
+            if rng.random_ratio(1, 40) {
+                bytes[rng.random_range(0..length)] = rng.random();
+            }
+            said += u32::from(peer.send(&bytes[..length]).is_ok());
+            while place.network.step(u64::MAX) {}
+            // What the engine says takes a receive, and is not looked at.
+            while peer.poll(&mut bytes).is_some() {
+                peer.receive(1).unwrap();
+            }
+            engine.progress();
+            while let Some(event) = engine.next_event() {
+                match event {
+                    Event::Asked { tag, read, length } => {
+                        let Some(at) = free.pop() else { break };
+                        let length = usize::try_from(length).unwrap().min(100);
+                        lent.insert(tag, at);
+                        // SAFETY: the place is this transfer's until it has ended, and the memory outlives the engine.
+                        let answered = unsafe {
+                            let memory = base.add(at * 100);
+                            if read { engine.supply(tag, memory, length) } else { engine.accept(tag, memory, length) }
+                        };
+                        if answered.is_err() {
+                            free.extend(lent.remove(&tag));
+                        }
+                    }
+                    Event::KeysCame { .. } => {}
+                    Event::Ended { tag, .. } => {
+                        ended += 1;
+                        free.extend(lent.remove(&tag));
+                    }
+                    Event::Closed { .. } => break 'connection,
+                }
+            }
+            if rng.random_ratio(1, 4)
+                && let Some(at) = free.pop()
+            {
+                // SAFETY: as above.
+                let tag = unsafe {
+                    let memory = base.add(at * 100);
+                    if rng.random() { engine.write(memory, 50, b"") } else { engine.read(memory, 50, b"") }
+                };
+                match tag {
+                    Ok(tag) => drop(lent.insert(tag, at)),
+                    Err(_) => free.push(at),
+                }
+            }
+        }
+        assert!(lent.is_empty() && engine.open_transfers() == 0, "seed {seed}: every transfer ends");
+    }
+    // Only the simulated card of the peer, which has registered nothing, was ever asked for what it has not.
+    assert!(place.network.violations().iter().all(|violation| violation.node == 1), "seed {seed}");
+    place.cache.flush().unwrap();
+    assert_eq!((place.cache.usage().regions, place.nodes[0].registrations()), (0, 0), "seed {seed}: nothing is held");
+    (ended, connections)
+}
+
+#[test]
+fn messages_that_are_nearly_right_do_an_engine_no_harm() {
+    let (mut ended, mut connections) = (0, 0);
+    for seed in 0..20 {
+        let (transfers, times) = fuzz(seed, 2_000);
+        (ended, connections) = (ended + transfers, connections + times);
+    }
+    println!("{ended} transfers ended, over {connections} connections");
+    assert!(ended > 2_000 && connections > 200, "{ended} transfers, {connections} connections");
 }
 
 /// Refuses all that was opened. What is said lies before the other end.
