@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! cargo test --release -p frrwp --test explored                                     # under a minute
-//! cargo test --release -p frrwp --test explored -- --ignored --nocapture            # the large spaces
+//! cargo test --release -p frrwp --test explored -- --ignored --nocapture            # the large spaces: name one
 //! ```
 
 use frrwp::handshake::{Action, Handshake, Limits, Process, Side, Tag};
@@ -465,14 +465,37 @@ fn two_transfers_do_not_disturb_each_other() {
     explore("a write and a read", Exploration::new(&[(0, WRITE), (1, READ)], faults(0, 0, 0, 0)));
 }
 
+/// Every two kinds of faults together.
+const PAIRS_OF_FAULTS: [[u8; 4]; 6] =
+    [[1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1], [0, 0, 1, 1]];
+
+fn explore_with_faults(first: (usize, bool), second: (usize, bool), limits: Limits) {
+    let what = |(side, read)| format!("a {} by {side}", if read { "read" } else { "write" });
+    for [registrations, cancels, timeouts, tears] in PAIRS_OF_FAULTS {
+        let faults = faults(registrations, cancels, timeouts, tears);
+        let with = if limits.immediate { ", with immediates" } else { "" };
+        let name = format!("{}, {}{with}, {faults:?}", what(first), what(second));
+        explore(&name, Exploration { limits, ..Exploration::new(&[first, second], faults) });
+    }
+}
+
 #[test]
-#[ignore = "minutes"]
+#[ignore = "ten minutes"]
 fn two_transfers_with_faults() {
-    for second in [(0, WRITE), (1, WRITE), (0, READ), (1, READ)] {
-        for faults in [faults(1, 1, 0, 0), faults(0, 0, 1, 1), faults(1, 0, 0, 1), faults(0, 1, 1, 0)] {
-            let name = format!("a write, and {second:?}, {faults:?}");
-            explore(&name, Exploration::new(&[(0, WRITE), second], faults));
+    // The others are these with the sides exchanged.
+    for (first, second) in [(WRITE, WRITE), (WRITE, READ), (READ, READ)] {
+        for side in [0, 1] {
+            explore_with_faults((0, first), (side, second), Limits::default());
         }
+    }
+    explore_with_faults((0, WRITE), (1, WRITE), Limits { immediate: true, ..Limits::default() });
+}
+
+#[test]
+#[ignore = "ten minutes, and some memory"]
+fn two_transfers_with_every_fault() {
+    for (name, second) in [("two writes", (0, WRITE)), ("a write and a read", (1, READ))] {
+        explore(name, Exploration::new(&[(0, WRITE), second], faults(1, 1, 1, 1)));
     }
 }
 

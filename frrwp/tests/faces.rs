@@ -133,6 +133,13 @@ fn what_is_ready_is_written_before_the_rest_is_registered() {
 }
 
 #[test]
+fn a_writer_that_opens_uses_the_keys_when_it_has_registered() {
+    // They come while it registers, and registering is all that its one thread does. The target was ready long before.
+    let (placed, registered) = placed_and_registered(0, 0, false);
+    assert_eq!(placed, registered + 5_000, "at once, and one way");
+}
+
+#[test]
 fn a_call_that_blocks_returns_the_end_of_its_transfer_and_keeps_what_else_happened() {
     let place = Place::new();
     let mut memory = [vec![1_u8; 100], vec![0_u8; 100], vec![2_u8; 100], vec![0_u8; 100]];
@@ -159,6 +166,34 @@ fn a_call_that_blocks_returns_the_end_of_its_transfer_and_keeps_what_else_happen
     assert_eq!(memory[1], memory[0]);
     assert_eq!(memory[3], memory[2]);
     place.nothing_is_held();
+}
+
+#[test]
+fn an_answer_that_does_not_fit_ends_the_transfer_and_registers_nothing() {
+    for read in [false, true] {
+        let place = Place::new();
+        let [source, mut sink] = [vec![1_u8; 100], vec![0_u8; 100]];
+        let [mut one, mut other] = place.engines();
+        // SAFETY: the buffers live longer than the engines.
+        unsafe {
+            let tag = if read { one.read(sink.as_mut_ptr(), 50, b"") } else { one.write(source.as_ptr(), 100, b"") };
+            let tag = tag.unwrap();
+            assert_eq!(asked(&mut other), tag);
+            match read {
+                true => other.supply(tag, source.as_ptr(), 100),
+                false => other.accept(tag, sink.as_mut_ptr(), 50),
+            }
+            .unwrap();
+            for (engine, failure) in [
+                (&mut other, Failure::Here as fn(Reason) -> Failure),
+                (&mut one, Failure::Peer as fn(Reason) -> Failure),
+            ] {
+                let Err(TransferError::Failed { failure: told, .. }) = engine.finish(tag) else { panic!() };
+                assert_eq!(told, failure(Reason::TooLong { needed: 100 }));
+            }
+        }
+        assert_eq!(place.nodes[1].registrations(), 0);
+    }
 }
 
 #[test]

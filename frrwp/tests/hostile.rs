@@ -31,6 +31,33 @@ fn a_nak_is_never_answered() {
 }
 
 #[test]
+fn a_nak_that_cannot_be_read_ends_its_transfer_and_is_not_answered_either() {
+    // Of a later version, or cut short: what it is and of which transfer stands at its start.
+    for version in [1, 9] {
+        let failure = Failure::Peer(if version == 1 { Reason::Malformed } else { Reason::Version { spoken: version } });
+        let mut message = [0; MESSAGE];
+        let mut unreadable = |tag| {
+            let length = Message { credits: 2, tag, body: Body::Nak(Reason::Busy) }.encode(&mut message);
+            message[4] = version;
+            message[..length - 1].to_vec()
+        };
+        // A writer, and a target with keys out: it holds its buffer for a writer that has said that it writes no more.
+        let mut side = Side::new(Limits::default());
+        let write = side.0.write(0, 10, b"").unwrap();
+        let read = side.0.read(0, 10, b"").unwrap();
+        side.0.offer(0, read, 0, &[bytes(10).segment], false).unwrap();
+        assert_eq!(side.hears().len(), 2);
+        for tag in [write, read] {
+            side.0.received(0, &unreadable(tag.0));
+            assert_eq!(side.hears(), [], "version {version}");
+            let ended = Action::Ended { tag, result: Err(failure) };
+            assert_eq!(side.actions(), [ended, Action::Release { tag }], "version {version}");
+        }
+        assert_eq!(side.0.counters().strangers, 2);
+    }
+}
+
+#[test]
 fn garbage_and_the_future_get_the_right_nak() {
     let mut side = Side::new(Limits::default());
     side.0.received(0, b"GET / HTTP/1.1\r\n\r\n");

@@ -587,3 +587,39 @@ fn segments_that_wait_to_be_sent_are_not_after_a_cancel() {
     let about_it: Vec<_> = side.hears().into_iter().filter(|&(tag, _)| tag == 1).collect();
     assert_eq!(about_it, [(1, "CANCEL".into())]);
 }
+
+#[test]
+fn transfers_that_are_taken_back_before_they_are_said_leave_nothing_behind() {
+    // The peer gives no credit, and a NAK waits before them: nothing is looked at until there is one.
+    let mut side = Side::new(Limits::default());
+    for _ in 0..15 {
+        side.0.write(0, 10, b"").unwrap();
+    }
+    assert_eq!(side.hears().len(), 15);
+    for tag in [1, 3] {
+        side.say_at(0, 0, tag, sync(10, false));
+        side.0.fail(0, Tag(tag), Reason::Refused).unwrap();
+    }
+    assert_eq!(side.hears().len(), 1, "that was the last credit");
+    for _ in 0..50_000 {
+        let tag = side.0.write(0, 10, b"").unwrap();
+        side.0.cancel(0, tag).unwrap();
+        side.actions();
+    }
+    assert!(side.0.memory() < 64 << 10, "{} bytes", side.0.memory());
+    side.say_at(0, 4, 0, Body::Credit);
+    assert_eq!(side.hears(), [(3, nak(Reason::Refused))]);
+}
+
+#[test]
+fn nobody_speaks_of_a_transfer_that_was_not_said_yet() {
+    // Its tag is easily guessed. What is said of it before its SYNC was sent is said of nothing.
+    let mut side = Side::new(Limits::default());
+    let tag = side.0.write(0, 10, b"").unwrap();
+    side.0.ready(0, tag, 0, 10).unwrap();
+    side.say(tag.0, offer(&[bytes(10)], false));
+    side.say(tag.0, Body::Nak(Reason::Refused));
+    assert_eq!(side.actions(), [], "no write, and no end");
+    assert_eq!(side.hears(), [(tag.0, "SYNC".into()), (tag.0, nak(Reason::UnknownTag))]);
+    assert_eq!(side.0.counters().strangers, 2);
+}

@@ -4,6 +4,7 @@
 //! ```text
 //! cargo test --release -p frrwp --test transfers
 //! TRANSFERS=1000000 cargo test --release -p frrwp --test transfers -- --ignored --nocapture   # at length
+//! SEED=7 TRANSFERS=1000 cargo test --release -p frrwp --test transfers -- --ignored --nocapture   # that seed again
 //! ```
 #![allow(unsafe_code, reason = "buffers are lent to engines by address")]
 
@@ -383,9 +384,10 @@ fn without_faults_nothing_but_refusals_and_cancels_fails() {
 #[test]
 #[ignore = "minutes: a million transfers, or TRANSFERS of them"]
 fn storms_at_length() {
-    let transfers: usize = std::env::var("TRANSFERS").ok().map_or(1_000_000, |text| text.parse().expect("a number"));
+    let number = |name, or| std::env::var(name).ok().map_or(or, |text| text.parse::<u64>().expect("a number"));
+    let (transfers, first) = (number("TRANSFERS", 1_000_000), number("SEED", 0));
     let (mut good, mut bad) = (0, 0);
-    for seed in 0..(transfers as u64).div_ceil(1_000) {
+    for seed in first..first + transfers.div_ceil(1_000) {
         println!("seed {seed}");
         let (well, badly) = storm(seed, 1_000, FAULTS);
         (good, bad) = (good + well, bad + badly);

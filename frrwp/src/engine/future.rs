@@ -5,8 +5,42 @@
 //! that safe code does to a future frees memory under a peer.
 //!
 //! There is no runtime and no thread: whoever polls one future moves all of them on, and the others are woken as their ends
-//! come. Something has to poll when the network has news: [`Transfers::block_on`] sleeps in the endpoint; under a runtime
-//! call [`Transfers::progress`] when the provider's descriptor is readable and at [`Transfers::next_deadline`].
+//! come. Something has to poll when the network has news: [`Transfers::block_on`] sleeps in the endpoint. No provider shows a
+//! descriptor to wait for yet: under a runtime give the connection a thread of its own that blocks, or call
+//! [`Transfers::progress`] as often as news may wait, and at [`Transfers::next_deadline`].
+//!
+//! ```
+//! use frrwp::engine::Engine;
+//! use frrwp::engine::future::Transfers;
+//! use frrwp::fabric::sim::{Costs, Faults, Network};
+//! use frrwp::handshake::{Limits, RECEIVES, Side};
+//! use mrrc::Cache;
+//! use mrrc::invalidation::Explicit;
+//!
+//! let network = Network::new(1, Costs::default(), Faults::default());
+//! let nodes = [network.node(), network.node()];
+//! let cache = |node: usize| Cache::builder(nodes[node].domain()).monitor(Explicit).build();
+//! let caches = [cache(0)?, cache(1)?];
+//! let [one, other] = network.connect(&nodes[0], &nodes[1], RECEIVES);
+//! // The buffers are not given back to the system while the caches live.
+//! let client = Engine::new(&caches[0], one, Side::Connecting, Limits::default());
+//! let server = Engine::new(&caches[1], other, Side::Accepting, Limits::default());
+//! let (client, server) = unsafe { (Transfers::new(client), Transfers::new(server)) };
+//!
+//! // Here one thread plays both sides: the client's write is on its way from the call on.
+//! let written = client.write(vec![7; 1000], b"a key")?;
+//! let (stored, written) = client.block_on(async {
+//!     let asked = server.asked().await.expect("the connection stands");
+//!     assert_eq!((asked.length, &asked.header[..]), (1000, &b"a key"[..]));
+//!     let stored = server.accept(asked.tag, vec![0; 1000]).expect("it is open");
+//!     // The client first: it is polled while the server's future is not.
+//!     let written = written.await;
+//!     (stored.await, written)
+//! });
+//! assert_eq!(written.result?, 1000);
+//! assert_eq!((stored.result?, stored.buffer), (1000, written.buffer));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![expect(unsafe_code, reason = "hands buffers that it owns to the engine, by address")]
 
 use super::{Engine, Event, OpenError, TransferError};
@@ -17,9 +51,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// The transfers of one connection, as futures.
+///
+/// A waker is dropped, and woken, while nothing is borrowed: the task that goes with it may hold transfers itself.
 pub struct Transfers<'cache, E: Endpoint>(RefCell<Inner<'cache, E>>);
 
 struct Inner<'cache, E: Endpoint> {
@@ -27,7 +65,9 @@ struct Inner<'cache, E: Endpoint> {
     engine: Engine<'cache, E>,
     open: FxHashMap<Tag, Open>,
     asked: VecDeque<Asked>,
-    asking: Vec<Waker>,
+    /// Futures that wait to be asked, by name.
+    asking: FxHashMap<u64, Waker>,
+    next_asking: u64,
     closed: bool,
 }
 
@@ -79,8 +119,8 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// the system, or it gives none back: the second half of the contract of [`mrrc::Cache::acquire`]. The first half is
     /// kept here.
     pub unsafe fn new(engine: Engine<'cache, E>) -> Self {
-        let (open, asked, asking) = (FxHashMap::default(), VecDeque::new(), Vec::new());
-        Self(RefCell::new(Inner { engine, open, asked, asking, closed: false }))
+        let (open, asked, asking) = (FxHashMap::default(), VecDeque::new(), FxHashMap::default());
+        Self(RefCell::new(Inner { engine, open, asked, asking, next_asking: 0, closed: false }))
     }
 
     /// Writes the buffer to the peer.
@@ -144,20 +184,9 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
 
     /// The next transfer that the peer opens; `None` once the connection has come to its end.
     pub fn asked(&self) -> impl Future<Output = Option<Asked>> {
-        std::future::poll_fn(|context| {
-            self.progress();
-            let mut inner = self.0.borrow_mut();
-            if let Some(asked) = inner.asked.pop_front() {
-                return Poll::Ready(Some(asked));
-            }
-            if inner.closed {
-                return Poll::Ready(None);
-            }
-            if !inner.asking.iter().any(|waker| waker.will_wake(context.waker())) {
-                inner.asking.push(context.waker().clone());
-            }
-            Poll::Pending
-        })
+        let name = &mut self.0.borrow_mut().next_asking;
+        *name += 1;
+        Asking { transfers: self, name: *name }
     }
 
     /// Does what can be done now, and wakes whom that concerns.
@@ -192,14 +221,61 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// Runs a future, sleeping in the endpoint where it waits. What it waits for has to come by this connection.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let mut context = Context::from_waker(Waker::noop());
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            self.0.borrow_mut().engine.wait();
-            self.progress();
+            // One part of it may have been ended by another part's poll: nothing more need come for it.
+            if !woken.0.swap(false, Ordering::AcqRel) {
+                self.0.borrow_mut().engine.wait();
+                self.progress();
+            }
         }
+    }
+}
+
+/// Whether what is run by [`Transfers::block_on`] is to be polled again at once.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Waits to be asked.
+struct Asking<'a, 'cache, E: Endpoint> {
+    transfers: &'a Transfers<'cache, E>,
+    name: u64,
+}
+
+impl<E: Endpoint> Future for Asking<'_, '_, E> {
+    type Output = Option<Asked>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Asked>> {
+        self.transfers.progress();
+        let waker = context.waker().clone();
+        let mut inner = self.transfers.0.borrow_mut();
+        if let Some(asked) = inner.asked.pop_front() {
+            return Poll::Ready(Some(asked));
+        }
+        if inner.closed {
+            return Poll::Ready(None);
+        }
+        let before = inner.asking.insert(self.name, waker);
+        drop(inner);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl<E: Endpoint> Drop for Asking<'_, '_, E> {
+    fn drop(&mut self) {
+        let waker = self.transfers.0.borrow_mut().asking.remove(&self.name);
+        drop(waker);
     }
 }
 
@@ -210,7 +286,7 @@ impl<E: Endpoint> Inner<'_, E> {
                 // One that has ended meanwhile is not asked any more.
                 if let Some(header) = self.engine.header(tag) {
                     self.asked.push_back(Asked { tag, read, length, header: header.to_vec() });
-                    woken.append(&mut self.asking);
+                    woken.extend(self.asking.drain().map(|(_, waker)| waker));
                 }
             }
             // The application of the traditional process; where it has ended meanwhile, its end comes.
@@ -227,7 +303,7 @@ impl<E: Endpoint> Inner<'_, E> {
             }
             Event::Closed { .. } => {
                 self.closed = true;
-                woken.append(&mut self.asking);
+                woken.extend(self.asking.drain().map(|(_, waker)| waker));
             }
         }
     }
@@ -254,10 +330,13 @@ impl<E: Endpoint> Future for Transfer<'_, '_, E> {
     /// If it is polled after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
         self.transfers.progress();
+        let waker = context.waker().clone();
         let mut inner = self.transfers.0.borrow_mut();
         let open = inner.open.get_mut(&self.tag).expect("a future is not polled after it was ready");
         let Some(result) = open.result.take() else {
-            open.waker = Some(context.waker().clone());
+            let before = open.waker.replace(waker);
+            drop(inner);
+            drop(before);
             return Poll::Pending;
         };
         let buffer = std::mem::take(&mut open.buffer);
@@ -270,12 +349,15 @@ impl<E: Endpoint> Drop for Transfer<'_, '_, E> {
     fn drop(&mut self) {
         let mut inner = self.transfers.0.borrow_mut();
         let Some(open) = inner.open.get_mut(&self.tag) else { return };
+        let waker = open.waker.take();
         if open.result.is_some() {
             inner.open.remove(&self.tag);
-            return;
+        } else {
+            open.abandoned = true;
+            // Refused where it has ended already: its end is told next.
+            let _ = inner.engine.cancel(self.tag);
         }
-        open.abandoned = true;
-        // Refused where it has ended already: its end is told next.
-        let _ = inner.engine.cancel(self.tag);
+        drop(inner);
+        drop(waker);
     }
 }

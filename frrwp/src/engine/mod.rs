@@ -6,20 +6,69 @@
 //! [`Engine::next_event`] tells what became of it.
 //!
 //! ```text
-//! application ─► write, read, accept, supply ─► lease (what is ready, then the gaps) ─► handshake
-//!                                                                                      │ actions, then messages
-//!                next_event ◄─────────── handshake ◄── completions, messages ◄── fabric ◄┘
+//! application ─► write, read, accept, supply ─► lease: what is ready, then the gaps ─► handshake
+//!                                                                     actions, then messages │
+//!             next_event ◄────────── handshake ◄── completions, messages ◄── fabric ◄───────────┘
 //! ```
 //!
-//! Registering blocks. Each side does so in its own process, after it has said what it can, so the two registrations and
-//! the first writes overlap all the same. What is ready is written, or offered, before the rest is registered; keys that
-//! come while this side registers are used when it has.
+//! # What overlaps what
+//!
+//! Registering blocks, and whoever calls does it: there is no thread here. Each side does so in its own process, after it has
+//! said what it can, so the two registrations and the first writes overlap all the same. What is ready is written, or offered,
+//! before the rest is registered; keys that come while this side registers are used when it has. So a writer that opens with
+//! part of its buffer registered does not write that part while it registers the rest, though its peer has sent the keys:
+//! its transfer ends later by what the first part takes on the network, at most. (One that supplies does, where the keys came
+//! with the question.) Nor does anything else move on this connection meanwhile; connections that must not wait for each
+//! other's registrations are driven by different threads.
 //!
 //! # Three faces
 //!
 //! * *Blocking*: [`Engine::run`] waits until something happened, [`Engine::finish`] until a given transfer ended.
 //! * *Completion queue*: [`Engine::progress`], then [`Engine::next_event`] until there is none.
 //! * *Futures*: [`future::Transfers`] owns the buffers and needs no runtime.
+//!
+//! A first program, over the simulated network, where one thread plays both sides. Only the lines that connect are different
+//! elsewhere, and that there each side is a process of its own.
+//!
+//! ```
+//! use frrwp::engine::{Engine, Event};
+//! use frrwp::fabric::sim::{Costs, Faults, Network};
+//! use frrwp::handshake::{Limits, RECEIVES, Side};
+//! use mrrc::Cache;
+//! use mrrc::invalidation::Explicit;
+//!
+//! let network = Network::new(1, Costs::default(), Faults::default());
+//! let nodes = [network.node(), network.node()];
+//! // Nothing is unmapped here behind the caches' back: no monitor has to look out for that.
+//! let cache = |node: usize| Cache::builder(nodes[node].domain()).monitor(Explicit).build();
+//! let caches = [cache(0)?, cache(1)?];
+//! let (source, mut sink) = (vec![7_u8; 100_000], vec![0_u8; 100_000]);
+//!
+//! let [one, other] = network.connect(&nodes[0], &nodes[1], RECEIVES);
+//! let mut client = Engine::new(&caches[0], one, Side::Connecting, Limits::default());
+//! let mut server = Engine::new(&caches[1], other, Side::Accepting, Limits::default());
+//! // Both buffers live until the transfer has ended, and nobody else uses them meanwhile.
+//! let tag = unsafe { client.write(source.as_ptr(), source.len(), b"a key") }?;
+//!
+//! // Blocking: the server waits for a question, and answers it.
+//! let Some(Event::Asked { tag: asked, .. }) = server.run() else { panic!("a write was opened") };
+//! assert_eq!((asked, server.header(asked)), (tag, Some(&b"a key"[..])));
+//! unsafe { server.accept(asked, sink.as_mut_ptr(), sink.len()) }?;
+//! assert_eq!(client.finish(tag)?, 100_000);
+//!
+//! // Completion queue: what can be done is done, and then there are events or none.
+//! loop {
+//!     server.progress();
+//!     match server.next_event() {
+//!         Some(Event::Ended { result, .. }) => break assert_eq!(result?, 100_000),
+//!         Some(other) => panic!("{other:?}"),
+//!         None => assert!(network.step(u64::MAX), "more is on its way"),
+//!     }
+//! }
+//! drop((client, server));
+//! assert_eq!(source, sink);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # The contract about memory
 //!
@@ -36,6 +85,7 @@
 #![expect(unsafe_code, reason = "buffers of the application are registered and posted by address")]
 
 mod buffers;
+mod events;
 pub mod future;
 mod posts;
 
@@ -43,66 +93,12 @@ use crate::fabric::{Completion, Domain, Endpoint};
 use crate::handshake::{Action, Disconnect, Failure, Handshake, Limits, Process, Refusal, Side, Tag};
 use crate::wire::{MESSAGE, Reason};
 use buffers::Buffer;
+pub use events::{Event, OpenError, TransferError};
 use mrrc::cache::AcquireError;
 use mrrc::{Access, Cache};
 use posts::Posts;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-
-/// What became of things.
-#[derive(Debug)]
-pub enum Event {
-    /// The peer opens a transfer. [`Engine::header`] has what its application said. Answer with [`Engine::accept`],
-    /// [`Engine::supply`] or [`Engine::refuse`].
-    Asked {
-        /// The transfer.
-        tag: Tag,
-        /// Whether the peer wants bytes.
-        read: bool,
-        /// What it writes, or the most that it accepts.
-        length: u64,
-    },
-    /// In the traditional process: the peer's keys are there; go on with [`Engine::submit`].
-    KeysCame {
-        /// The transfer.
-        tag: Tag,
-    },
-    /// A transfer has ended, and its buffer belongs to the application again. After a failure, what a target's buffer holds is
-    /// undefined.
-    Ended {
-        /// The transfer.
-        tag: Tag,
-        /// Bytes moved.
-        result: Result<u64, TransferError>,
-    },
-    /// The connection has come to its end. Every transfer's end was told before.
-    Closed {
-        /// Why, where it was this side that ended it.
-        why: Option<Disconnect>,
-    },
-}
-
-/// Why a transfer failed.
-#[derive(Debug, thiserror::Error)]
-pub enum TransferError {
-    /// Its memory could not be registered.
-    #[error("transfer {}: {error}", tag.0)]
-    Registration {
-        /// The transfer.
-        tag: Tag,
-        /// What the cache says.
-        #[source]
-        error: AcquireError,
-    },
-    /// Anything else.
-    #[error("transfer {}: {failure}", tag.0)]
-    Failed {
-        /// The transfer.
-        tag: Tag,
-        /// Why.
-        failure: Failure,
-    },
-}
 
 /// One end of a connection on which transfers run.
 pub struct Engine<'cache, E: Endpoint> {
@@ -123,7 +119,9 @@ pub struct Engine<'cache, E: Endpoint> {
 }
 
 impl<'cache, E: Endpoint> Engine<'cache, E> {
-    /// An engine on a connection at which as many receives as the limits say are posted.
+    /// An engine on a connection at which as many receives as the [limits](Limits::receives) say are posted: the number that the
+    /// endpoint was connected with. Immediates are used where the limits [ask](Limits::immediate) for them and the fabric has
+    /// them.
     pub fn new(cache: &'cache Cache<E::Domain>, endpoint: E, side: Side, limits: Limits) -> Self {
         let limits = Limits { immediate: limits.immediate && endpoint.abilities().immediate, ..limits };
         Self {
@@ -203,9 +201,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         self.handshake.accept(now, tag, length as u64)?;
         // No more than was announced is registered.
         let length = length.min(usize::try_from(announced).unwrap_or(usize::MAX));
-        self.buffers.insert(tag, Buffer::new(memory, length, TARGET));
-        self.register(tag);
-        self.drive();
+        self.answer(tag, Buffer::new(memory, length, TARGET));
         Ok(())
     }
 
@@ -219,10 +215,17 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     pub unsafe fn supply(&mut self, tag: Tag, memory: *const u8, length: usize) -> Result<(), Refusal> {
         let now = self.endpoint.now();
         self.handshake.crw(now, tag, length as u64)?;
-        self.buffers.insert(tag, Buffer::new(memory.cast_mut(), length, Access::LOCAL_READ));
-        self.register(tag);
-        self.drive();
+        self.answer(tag, Buffer::new(memory.cast_mut(), length, Access::LOCAL_READ));
         Ok(())
+    }
+
+    /// Lends the buffer to a transfer of the peer's, unless it does not fit and has ended the transfer.
+    fn answer(&mut self, tag: Tag, buffer: Buffer<'cache, E::Domain>) {
+        if self.handshake.length(tag).is_some() {
+            self.buffers.insert(tag, buffer);
+            self.register(tag);
+        }
+        self.drive();
     }
 
     /// Does not want what the peer asks for.
@@ -267,9 +270,16 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
 
     /// Does what can be done now.
     pub fn progress(&mut self) {
+        let mut came = 0;
         while let Some(completion) = self.endpoint.poll(&mut self.message) {
             self.completed(completion);
-            self.drive();
+            came += 1;
+            // A peer that answers each answer would keep the caller here: it runs out of receives when it hears of no more.
+            if came < AT_ONCE {
+                self.drive();
+            } else {
+                self.carry_out();
+            }
         }
         self.handshake.expire(self.endpoint.now());
         self.drive();
@@ -282,7 +292,8 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         }
     }
 
-    /// Waits for the end of a transfer. What else happens meanwhile is kept for [`Engine::next_event`].
+    /// Waits for the end of a transfer. What else happens meanwhile is kept for [`Engine::next_event`]: what the peer opens is
+    /// not answered before the caller does so.
     ///
     /// # Errors
     /// As the transfer ended; a transfer whose end was told before, or that never was, is [unknown](Reason::UnknownTag).
@@ -372,12 +383,17 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         let _ = self.endpoint.receive(1);
     }
 
-    /// Carries out what the handshake wants: actions, then messages, in the one order of the connection.
-    fn drive(&mut self) {
+    /// Carries out the actions that the handshake wants. False if some still wait for the fabric.
+    fn carry_out(&mut self) -> bool {
         while let Some(action) = self.handshake.next_action() {
             self.act(action);
         }
-        if !self.post() {
+        self.post()
+    }
+
+    /// Carries out what the handshake wants: actions, then messages, in the one order of the connection.
+    fn drive(&mut self) {
+        if !self.carry_out() {
             return;
         }
         let now = self.endpoint.now();
@@ -396,7 +412,11 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             Action::Write { tag, remote, offset, immediate } => self.posts.queue(tag, remote, offset, immediate),
             Action::Ended { tag, result } => drop(self.ends.insert(tag, result)),
             Action::Release { tag } => {
-                self.buffers.remove(&tag);
+                let answered = self.buffers.remove(&tag).is_some();
+                if !answered && self.take_question_back(tag) {
+                    self.ends.remove(&tag);
+                    return;
+                }
                 let error = self.errors.remove(&tag);
                 let result = match (self.ends.remove(&tag), error) {
                     (Some(Ok(bytes)), _) => Ok(bytes),
@@ -414,6 +434,16 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     }
 }
 
+impl<E: Endpoint> Engine<'_, E> {
+    /// What the application has not been asked yet, it need not know of: else a peer that opens and takes back piles up
+    /// events before an application that looks at none. False if there is no such question.
+    fn take_question_back(&mut self, tag: Tag) -> bool {
+        let is_question = |event: &Event| matches!(event, Event::Asked { tag: asked, .. } if *asked == tag);
+        let at = self.events.iter().position(is_question);
+        at.and_then(|at| self.events.remove(at)).is_some()
+    }
+}
+
 impl<E: Endpoint> Drop for Engine<'_, E> {
     /// Leases outlive nothing that may still be written: an engine that is dropped takes its connection down first.
     fn drop(&mut self) {
@@ -428,19 +458,11 @@ impl<E: Endpoint> Drop for Engine<'_, E> {
     }
 }
 
+/// So many completions are handled in one [`Engine::progress`] before it goes silent, and soon comes to its end.
+const AT_ONCE: u32 = 256;
+
 /// The rights of a target's buffer.
 const TARGET: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
-
-/// Why no transfer was opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The handshake refuses.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The traditional process registers first, and could not.
-    #[error("a transfer could not be opened: {0}")]
-    Registration(#[source] AcquireError),
-}
 
 fn key_of<D: Domain>(domain: &D, registration: &D::Registration, at: *const u8, bytes: usize) -> crate::wire::Segment {
     domain.remote(registration, at, bytes)

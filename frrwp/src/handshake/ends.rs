@@ -46,14 +46,29 @@ impl fmt::Display for Failure {
             Self::Here(reason) => write!(f, "the transfer failed on this side: {reason}"),
             Self::Peer(reason) => write!(f, "the peer ended the transfer: {reason}"),
             Self::TimedOut { phase, waited } => {
-                write!(f, "the transfer waited {:.1} s for {phase}", *waited as f64 / 1e9)
+                let (seconds, remedy) = (*waited as f64 / 1e9, phase.remedy());
+                write!(f, "the transfer waited {seconds:.1} s for {phase}: {remedy}")
             }
-            Self::Lost => f.write_str("the connection was lost during the transfer"),
+            Self::Lost => f.write_str("the connection was lost during the transfer: connect again"),
         }
     }
 }
 
 impl std::error::Error for Failure {}
+
+impl Phase {
+    /// Who has to be quicker, or which bound allows more.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Answer => "see that the peer's engine is driven and its application answers, or raise `sync_time`",
+            Self::Application => "answer what is asked, or refuse it, or raise `sync_time`",
+            Self::Pieces => "see what takes registering so long, here or at the peer, or raise `write_time`",
+            Self::Writes => "see whether the network moves bytes at the `lowest_rate` that was promised, or lower it",
+            Self::Done => "see that the peer's engine is driven, or raise `write_time` or lower `lowest_rate`",
+            Self::Cancelling => "see that the peer's engine is driven, or raise `sync_time`",
+        }
+    }
+}
 
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,22 +88,24 @@ impl fmt::Display for Phase {
 #[non_exhaustive]
 pub enum Disconnect {
     /// A target that cannot take back its keys in any other way.
-    #[error("the peer did not answer a CANCEL: its right to write is taken back by closing the connection")]
+    #[error(
+        "the peer did not answer a CANCEL: its right to write is taken back by closing the connection; connect again"
+    )]
     Revocation,
     /// A write was not carried out, or not in time.
-    #[error("a write failed or never completed")]
+    #[error("a write failed or never completed: look for what the fabric says of it, and connect again")]
     WriteFailed,
     /// The peer said too much that makes no sense.
-    #[error("the peer sent {count} messages that make no sense")]
+    #[error("the peer sent {count} messages that make no sense: is it of the same protocol and version?")]
     Strangers {
         /// Messages.
         count: u32,
     },
     /// The peer sent more than there were receives for.
-    #[error("the peer sent a message for which it had no credit")]
+    #[error("the peer sent a message for which it had no credit: it counts receives wrongly; do not trust it")]
     NoCredit,
     /// The peer claims more than it can have written.
-    #[error("the peer claims to have written what it was not offered")]
+    #[error("the peer claims to have written what it was not offered: do not trust it")]
     FalseDone,
 }
 
@@ -120,5 +137,40 @@ pub struct Counters {
 impl Hash for Counters {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.strangers.hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_says_what_to_do() {
+        let phases = [
+            (Phase::Answer, "sync_time"),
+            (Phase::Application, "sync_time"),
+            (Phase::Pieces, "write_time"),
+            (Phase::Writes, "lowest_rate"),
+            (Phase::Done, "write_time"),
+            (Phase::Cancelling, "sync_time"),
+        ];
+        for (phase, bound) in phases {
+            let text = Failure::TimedOut { phase, waited: 5_000_000_000 }.to_string();
+            assert!(
+                text.starts_with(&format!("the transfer waited 5.0 s for {phase}: ")) && text.contains(bound),
+                "{text}"
+            );
+        }
+        assert!(Failure::Lost.to_string().ends_with("connect again"));
+        let reasons = [
+            (Reason::Busy, "try again"),
+            (Reason::TooLong { needed: 7 }, "7 bytes"),
+            (Reason::Version { spoken: 2 }, "same release"),
+            (Reason::Malformed, "same release"),
+        ];
+        for (reason, remedy) in reasons {
+            let text = Failure::Peer(reason).to_string();
+            assert!(text.contains(remedy), "{text}");
+        }
     }
 }

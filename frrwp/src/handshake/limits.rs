@@ -31,7 +31,7 @@ pub struct Limits {
     pub lowest_rate: u64,
     /// Messages that make no sense, after which the connection is closed: 16.
     pub strangers: u32,
-    /// Whether the fabric's writes can carry an immediate.
+    /// Whether the fabric's writes can carry an immediate, and are to: it saves the DONE of a write. Not by default.
     pub immediate: bool,
     /// What the application does itself.
     pub process: Process,

@@ -73,6 +73,11 @@ impl Link {
         }
     }
 
+    /// Does not say it after all. What stands before it may wait for long, and more would pile up behind that.
+    pub(super) fn take_back(&mut self, said: Out) {
+        self.out.retain(|out| *out != said);
+    }
+
     pub(super) fn disconnect(&mut self, why: Disconnect) {
         if self.stands() {
             self.state = Connection::Ends;

@@ -12,6 +12,7 @@ enum About {
     Open(At),
     /// It has ended.
     Late,
+    /// It was not opened, or the peer cannot know of it yet.
     Never,
 }
 
@@ -23,17 +24,19 @@ impl Handshake {
         }
         // The start is the same in all versions, and its credits count whatever follows it.
         let Some(start) = Start::decode(bytes) else {
-            return self.nonsense(now, Tag(0), Reason::Malformed, false);
+            return self.nonsense(now, Tag(0), Reason::Malformed);
         };
         self.link.credits.granted(start.credits);
         let tag = Tag(start.tag);
         match Message::decode(bytes) {
             Ok(message) => self.understood(now, tag, message.body),
-            Err(DecodeError::Version { .. }) => {
-                self.nonsense(now, tag, Reason::Version { spoken: VERSION }, start.is_nak());
+            Err(DecodeError::Version { version, .. }) if start.is_nak() => {
+                self.unreadable_nak(tag, Reason::Version { spoken: version });
             }
+            Err(_) if start.is_nak() => self.unreadable_nak(tag, Reason::Malformed),
+            Err(DecodeError::Version { .. }) => self.nonsense(now, tag, Reason::Version { spoken: VERSION }),
             Err(DecodeError::Foreign { .. } | DecodeError::Malformed { .. }) => {
-                self.nonsense(now, tag, Reason::Malformed, start.is_nak());
+                self.nonsense(now, tag, Reason::Malformed);
             }
         }
     }
@@ -59,7 +62,7 @@ impl Handshake {
         if !self.is_own(low) && low.0 > 0 && low.0 <= self.highest {
             self.link.counters.late += 1;
         } else {
-            self.nonsense(now, low, Reason::UnknownTag, false);
+            self.nonsense(now, low, Reason::UnknownTag);
         }
     }
 
@@ -89,10 +92,8 @@ impl Handshake {
                 self.link.counters.late += 1;
                 return;
             }
-            About::Never => {
-                let is_nak = matches!(body, Body::Nak(_));
-                return self.nonsense(now, tag, Reason::UnknownTag, is_nak);
-            }
+            About::Never if matches!(body, Body::Nak(_)) => return self.link.count_stranger(),
+            About::Never => return self.nonsense(now, tag, Reason::UnknownTag),
         };
         self.at(at, |transfer, link| {
             let trip = &mut transfer.trip;
@@ -101,8 +102,7 @@ impl Handshake {
                 (Body::Cancel, Role::Writer(writer)) => {
                     writer.give_up(trip, link, Some(Reason::Cancelled), Failure::Peer(Reason::Cancelled));
                 }
-                (Body::Nak(reason), Role::Writer(writer)) => writer.give_up(trip, link, None, Failure::Peer(reason)),
-                (Body::Nak(reason), Role::Target(target)) => target.nak_came(trip, link, reason),
+                (Body::Nak(reason), _) => transfer.nak_came(link, reason),
                 (Body::Done { bytes }, Role::Target(target)) => target.done_came(trip, link, bytes),
                 _ => transfer.malformed(link, now),
             }
@@ -110,8 +110,12 @@ impl Handshake {
     }
 
     fn about(&self, tag: Tag) -> About {
-        if let Some(at) = self.slots.find(tag).filter(|&at| !self.slots.at(at).trip.ended) {
-            return About::Open(at);
+        if let Some(at) = self.slots.find(tag) {
+            match &self.slots.at(at).trip {
+                trip if !trip.said => return About::Never,
+                trip if !trip.ended => return About::Open(at),
+                _ => {}
+            }
         }
         let opened = if self.is_own(tag) { tag.0 < self.next } else { tag.0 <= self.highest };
         if opened && tag.0 > 0 { About::Late } else { About::Never }
@@ -123,7 +127,7 @@ impl Handshake {
 
     fn sync_came(&mut self, now: u64, tag: Tag, length: u64, read: bool, header: &[u8], offer: Option<Offer<'_>>) {
         if self.is_own(tag) || tag.0 == 0 {
-            return self.nonsense(now, tag, Reason::Malformed, false);
+            return self.nonsense(now, tag, Reason::Malformed);
         }
         if tag.0 <= self.highest {
             // Said before: a transfer is opened once.
@@ -153,15 +157,23 @@ impl Handshake {
         }
     }
 
-    /// A message that makes no sense is counted. It ends the transfer that it speaks of, and is answered where there is none;
-    /// a NAK is never answered, of whatever version it is.
-    fn nonsense(&mut self, now: u64, tag: Tag, reason: Reason, is_nak: bool) {
+    /// A message that makes no sense is counted. It ends the transfer that it speaks of, and is answered where there is none.
+    fn nonsense(&mut self, now: u64, tag: Tag, reason: Reason) {
         match self.about(tag) {
             About::Open(at) => {
                 self.at(at, |transfer, link| transfer.give_up(link, now, reason, Failure::Here(reason)));
             }
-            About::Never if !is_nak => self.link.say(Out::Nak { tag, reason }),
-            About::Never | About::Late => {}
+            About::Never => self.link.say(Out::Nak { tag, reason }),
+            About::Late => {}
+        }
+        self.link.count_stranger();
+    }
+
+    /// A NAK of which only the start makes sense. That says enough: it ends its transfer, and is not answered either, of
+    /// whatever version it is.
+    fn unreadable_nak(&mut self, tag: Tag, reason: Reason) {
+        if let About::Open(at) = self.about(tag) {
+            self.at(at, |transfer, link| transfer.nak_came(link, reason));
         }
         self.link.count_stranger();
     }

@@ -157,6 +157,9 @@ impl Trip {
     pub(super) fn release(&mut self, link: &mut Link) {
         if !std::mem::replace(&mut self.released, true) {
             link.early_bytes -= std::mem::take(&mut self.early_bytes);
+            if !self.said {
+                link.take_back(Out::Sync(self.tag));
+            }
             link.actions.push_back(Action::Release { tag: self.tag });
         }
     }
@@ -173,6 +176,14 @@ impl Transfer {
         match &mut self.role {
             Role::Writer(writer) => writer.give_up(&mut self.trip, link, Some(reason), failure),
             Role::Target(target) => target.give_up(&mut self.trip, link, now, reason, failure),
+        }
+    }
+
+    /// The peer says that it cannot go on. That is never answered.
+    pub(super) fn nak_came(&mut self, link: &mut Link, reason: Reason) {
+        match &mut self.role {
+            Role::Writer(writer) => writer.give_up(&mut self.trip, link, None, Failure::Peer(reason)),
+            Role::Target(target) => target.nak_came(&mut self.trip, link, reason),
         }
     }
 

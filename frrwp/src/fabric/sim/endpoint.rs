@@ -6,12 +6,14 @@ use super::{Network, SimDomain, SimKey};
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use std::io;
+use std::marker::PhantomData;
 
-/// One end of a simulated connection.
+/// One end of a simulated connection. It stays in the thread that connected it: see [`sim`](super).
 pub struct SimEndpoint {
     pub(super) network: Network,
     pub(super) link: usize,
     pub(super) end: usize,
+    pub(super) stays: PhantomData<*const ()>,
 }
 
 impl SimEndpoint {

@@ -6,12 +6,30 @@
 //! network places them, and every use of a key is checked against the tags that live then: a key that is dead, foreign, or
 //! too short is noted as a [`Violation`] and ends the connection, as a card would.
 //!
+//! # One thread plays all sides
+//!
+//! Time goes on when an end [waits](crate::fabric::Endpoint::wait): the next thing on its way happens, at whichever end, or the
+//! clock leaps to the time-out. So an end that waits while another thread is about to speak for its peer would find that its
+//! time is out. Endpoints, and engines on them, do therefore not leave the thread that connected them; drive them in turn, as
+//! the first program in [`engine`](crate::engine) does, or [`Network::step`] by hand. Who waits without a time-out while
+//! nothing is on its way waits for nothing, and [`Engine::run`](crate::engine::Engine::run) turns for ever: let the other side
+//! act first.
+//!
+//! ```compile_fail,E0277
+//! # use frrwp::fabric::sim::{Costs, Faults, Network};
+//! # let network = Network::new(1, Costs::default(), Faults::default());
+//! let [one, other] = network.connect(&network.node(), &network.node(), 16);
+//! std::thread::spawn(move || drop(other));
+//! ```
+//!
 //! One lock guards all of it: nothing here is for speed.
 
 mod domain;
 mod endpoint;
+mod terms;
 mod world;
 
 pub use domain::{SimDomain, SimKey};
 pub use endpoint::SimEndpoint;
-pub use world::{Costs, Faults, Network, Node, Violation};
+pub use terms::{Costs, Faults, Violation};
+pub use world::{Network, Node};

@@ -1,0 +1,70 @@
+//! What an engine tells its application: what happened, and why something did not.
+
+use crate::handshake::{Disconnect, Failure, Refusal, Tag};
+use mrrc::cache::AcquireError;
+
+/// What became of things.
+#[derive(Debug)]
+pub enum Event {
+    /// The peer opens a transfer. [`Engine::header`](super::Engine::header) has what its application said. Answer with [`Engine::accept`](super::Engine::accept),
+    /// [`Engine::supply`](super::Engine::supply) or [`Engine::refuse`](super::Engine::refuse). A transfer that has ended before this was told is not told of at all.
+    Asked {
+        /// The transfer.
+        tag: Tag,
+        /// Whether the peer wants bytes.
+        read: bool,
+        /// What it writes, or the most that it accepts.
+        length: u64,
+    },
+    /// In the traditional process: the peer's keys are there; go on with [`Engine::submit`](super::Engine::submit).
+    KeysCame {
+        /// The transfer.
+        tag: Tag,
+    },
+    /// A transfer has ended, and its buffer belongs to the application again. After a failure, what a target's buffer holds is
+    /// undefined.
+    Ended {
+        /// The transfer.
+        tag: Tag,
+        /// Bytes moved.
+        result: Result<u64, TransferError>,
+    },
+    /// The connection has come to its end. Every transfer's end was told before.
+    Closed {
+        /// Why, where it was this side that ended it.
+        why: Option<Disconnect>,
+    },
+}
+
+/// Why a transfer failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// Its memory could not be registered.
+    #[error("transfer {}: {error}", tag.0)]
+    Registration {
+        /// The transfer.
+        tag: Tag,
+        /// What the cache says.
+        #[source]
+        error: AcquireError,
+    },
+    /// Anything else.
+    #[error("transfer {}: {failure}", tag.0)]
+    Failed {
+        /// The transfer.
+        tag: Tag,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// Why no transfer was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The handshake refuses.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The traditional process registers first, and could not.
+    #[error("a transfer could not be opened: {0}")]
+    Registration(#[source] AcquireError),
+}

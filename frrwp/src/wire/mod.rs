@@ -1,0 +1,235 @@
+//! What the two sides of a connection say to each other, byte by byte.
+//!
+//! Numbers are little-endian. Every message starts with the same 16 bytes, in this version and in all to come:
+//!
+//! ```text
+//!  0  u32  magic     "FRWP": 46 52 57 50
+//!  4  u8   version   1
+//!  5  u8   kind      1 SYNC  2 STCRW  3 DONE  4 NAK  5 CANCEL  6 CREDIT
+//!  6  u16  credits   receives that the sender has added since its last message
+//!  8  u64  tag       the transfer; 0 in a CREDIT, and in a NAK of what had no tag
+//! ```
+//!
+//! What follows depends on the kind. Bytes said to be zero, and flags that have no meaning here, are sent as zero and not
+//! looked at.
+//!
+//! ```text
+//! SYNC    16  u64  length      of the buffer; the most that is accepted, if the target opens
+//!         24  u8   flags       1: the target opens (a read)   2: segments follow   4: and more will
+//!         25  u8   zero
+//!         26  u16  header      bytes of the application's header, at most 4096
+//!         28  u16  segments    at most 256, and as many as fit the message
+//!         30  u16  zero
+//!         32       the header, then the segments, which begin at offset 0 of the buffer
+//!
+//! STCRW   16  u16  segments    at most 256
+//!         18  u8   flags       1: more will follow
+//!         19       zero (5)
+//!         24  u64  offset      in the buffer, of the first segment; each following one begins where the one before ends
+//!         32       the segments
+//!
+//! segment  0  u64  address     as the fabric counts addresses
+//!          8  u64  length      bytes, at least one
+//!         16  u32  key
+//!         20  u32  zero
+//!
+//! DONE    16  u64  bytes       that were written
+//!
+//! NAK     16  u16  reason      see [`Reason`]
+//!         18       zero (6)
+//!         24  u64  needed      the length that would do (too long), or the version that is spoken (version); else 0
+//!
+//! CANCEL  nothing more
+//! CREDIT  nothing more
+//! ```
+//!
+//! A message is at most [`MESSAGE`] bytes, which is what a receive has to hold. Decoding copies nothing: header and
+//! segments are read where they lie.
+
+mod codec;
+mod reason;
+
+use codec::Fields;
+pub use reason::Reason;
+
+/// The most bytes of a message: an STCRW of 256 segments.
+pub const MESSAGE: usize = 32 + SEGMENTS * SEGMENT;
+/// The most bytes of an application's header.
+pub const HEADER: usize = 4096;
+/// The most segments of a message.
+pub const SEGMENTS: usize = 256;
+/// The version spoken here.
+pub const VERSION: u8 = 1;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FRWP");
+const SEGMENT: usize = 24;
+const NAK: u8 = 4;
+
+/// The 16 bytes that messages of all versions start with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// Of the message.
+    pub version: u8,
+    /// What kind of message it is.
+    pub kind: u8,
+    /// Receives that the sender has added.
+    pub credits: u16,
+    /// The transfer.
+    pub tag: u64,
+}
+
+impl Start {
+    /// The start, where there is one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Fields(bytes).start()
+    }
+
+    /// Whether this is a NAK, which is never answered, whatever follows.
+    pub fn is_nak(self) -> bool {
+        self.kind == NAK
+    }
+}
+
+/// A piece of memory that the peer may write: where, how much, by which key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Segment {
+    /// As the fabric counts addresses.
+    pub address: u64,
+    /// Bytes, at least one.
+    pub length: u64,
+    /// What grants the right.
+    pub key: u32,
+}
+
+/// A segment and the place of its bytes in the buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Placed {
+    /// Of its first byte.
+    pub offset: u64,
+    /// Where that is.
+    pub segment: Segment,
+}
+
+/// A message, decoded in place or about to be encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message<'a> {
+    /// Receives that the sender has added.
+    pub credits: u16,
+    /// The transfer.
+    pub tag: u64,
+    /// What is said about it.
+    pub body: Body<'a>,
+}
+
+/// What a message says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body<'a> {
+    /// A transfer opens.
+    Sync {
+        /// Of the buffer, or the most that is accepted.
+        length: u64,
+        /// Whether the target opens.
+        read: bool,
+        /// The application's.
+        header: &'a [u8],
+        /// The start of the target's buffer, where it is registered already: an STCRW in the same message.
+        offer: Option<Offer<'a>>,
+    },
+    /// Where to write.
+    Stcrw(Offer<'a>),
+    /// All is written.
+    Done {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The transfer cannot go on.
+    Nak(Reason),
+    /// The target gives up after its STCRW.
+    Cancel,
+    /// Only the credits.
+    Credit,
+}
+
+/// Part of a target's buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer<'a> {
+    /// Where in the buffer the first segment begins.
+    pub offset: u64,
+    /// One after another.
+    pub segments: Segments<'a>,
+    /// Whether this is not all.
+    pub more: bool,
+}
+
+/// Segments, where they lie in a message or in memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Segments<'a> {
+    /// In a message.
+    Encoded(&'a [u8]),
+    /// To be encoded.
+    Plain(&'a [Placed]),
+}
+
+impl<'a> Segments<'a> {
+    /// How many.
+    pub fn len(self) -> usize {
+        match self {
+            Self::Encoded(bytes) => bytes.len() / SEGMENT,
+            Self::Plain(placed) => placed.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// One after another.
+    pub fn iter(self) -> impl Iterator<Item = Segment> + 'a {
+        let (bytes, plain): (&[u8], &[Placed]) = match self {
+            Self::Encoded(bytes) => (bytes, &[]),
+            Self::Plain(placed) => (&[], placed),
+        };
+        let decode = |chunk: &[u8]| {
+            let mut fields = Fields(chunk);
+            let (address, length, key) = (fields.u64()?, fields.u64()?, fields.u32()?);
+            Some(Segment { address, length, key })
+        };
+        bytes.chunks_exact(SEGMENT).filter_map(decode).chain(plain.iter().map(|placed| placed.segment))
+    }
+}
+
+impl PartialEq for Segments<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Segments<'_> {}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Too short for a start, or the start is not the magic.
+    #[error("{length} bytes that do not start as a message of this protocol")]
+    Foreign {
+        /// Bytes received.
+        length: usize,
+    },
+    /// Another version: the tag can be read, the rest cannot.
+    #[error("a message of version {version} about transfer {tag}; version 1 is spoken")]
+    Version {
+        /// Its version.
+        version: u8,
+        /// Its tag.
+        tag: u64,
+    },
+    /// A start, and then something that the format does not allow.
+    #[error("a message about transfer {tag} with {what}")]
+    Malformed {
+        /// Its tag.
+        tag: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}

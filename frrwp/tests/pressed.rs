@@ -1,0 +1,375 @@
+//! Engines under pressure: peers that flood them with messages, and futures that end while others are polled.
+#![allow(unsafe_code, reason = "an endpoint between the engine and the simulated one; buffers are lent by address")]
+
+use frrwp::engine::future::Transfers;
+use frrwp::engine::{Engine, Event};
+use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint, SimKey};
+use frrwp::fabric::{Abilities, Completion, Endpoint, Local};
+use frrwp::handshake::{Limits, RECEIVES, Side, Tag};
+use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
+use mrrc::Cache;
+use mrrc::invalidation::Explicit;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+/// A simulated endpoint that counts how often it was slept in, and whose peer may be a flood.
+struct Between {
+    inner: SimEndpoint,
+    sleeps: Rc<Cell<u32>>,
+    flood: Option<Flood>,
+}
+
+/// Opens transfers and takes them back, as fast as the engine adds receives.
+struct Flood {
+    credits: u32,
+    tag: u64,
+    rounds_left: u32,
+    came: VecDeque<Vec<u8>>,
+}
+
+impl Flood {
+    fn new(rounds_left: u32) -> Self {
+        Self { credits: RECEIVES.into(), tag: 1, rounds_left, came: VecDeque::new() }
+    }
+
+    fn goes_on(&mut self) {
+        while self.credits >= 2 && self.rounds_left > 0 {
+            let sync = Body::Sync { length: 10, read: true, header: b"", offer: None };
+            for body in [sync, Body::Nak(Reason::Cancelled)] {
+                let mut bytes = [0; MESSAGE];
+                let length = Message { credits: 1, tag: self.tag, body }.encode(&mut bytes);
+                self.came.push_back(bytes[..length].to_vec());
+            }
+            self.credits -= 2;
+            self.rounds_left -= 1;
+            self.tag += 2;
+        }
+    }
+}
+
+// SAFETY: the simulated endpoint keeps the promises; a flood adds messages.
+unsafe impl Endpoint for Between {
+    type Domain = SimDomain;
+
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+
+    fn now(&self) -> u64 {
+        self.inner.now()
+    }
+
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match &mut self.flood {
+            Some(flood) => flood.credits += u32::from(Message::decode(message).unwrap().credits),
+            None => self.inner.send(message)?,
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, more: u16) -> io::Result<()> {
+        self.inner.receive(more)
+    }
+
+    unsafe fn write(
+        &mut self,
+        id: u64,
+        from: &[Local<'_, SimKey>],
+        to: Segment,
+        immediate: Option<u32>,
+    ) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.write(id, from, to, immediate) }
+    }
+
+    unsafe fn read(&mut self, id: u64, into: &[Local<'_, SimKey>], from: Segment) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.read(id, into, from) }
+    }
+
+    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+        if let Some(flood) = &mut self.flood {
+            flood.goes_on();
+            if let Some(bytes) = flood.came.pop_front() {
+                message[..bytes.len()].copy_from_slice(&bytes);
+                return Some(Completion::Message { length: bytes.len() });
+            }
+        }
+        self.inner.poll(message)
+    }
+
+    fn wait(&mut self, until: Option<u64>) {
+        self.sleeps.set(self.sleeps.get() + 1);
+        self.inner.wait(until);
+    }
+
+    fn disconnect(&mut self) {
+        self.inner.disconnect();
+    }
+}
+
+struct Place {
+    network: Network,
+    nodes: [Node; 2],
+    cache: Cache<SimDomain>,
+    sleeps: Rc<Cell<u32>>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let network = Network::new(1, Costs::default(), Faults::default());
+        let nodes = [network.node(), network.node()];
+        let builder = Cache::builder(nodes[0].domain()).ignore_environment().monitor(Explicit).background(false);
+        Self { cache: builder.capacity_pages(100).build().unwrap(), network, nodes, sleeps: Rc::default() }
+    }
+
+    /// An engine that accepted, and the end of its peer.
+    fn engine(&self, flood: Option<Flood>) -> (Engine<'_, Between>, SimEndpoint) {
+        let [peer, inner] = self.network.connect(&self.nodes[1], &self.nodes[0], RECEIVES);
+        let between = Between { inner, sleeps: self.sleeps.clone(), flood };
+        (Engine::new(&self.cache, between, Side::Accepting, Limits::default()), peer)
+    }
+}
+
+#[test]
+fn a_peer_that_never_stops_talking_does_not_keep_the_engine_to_itself() {
+    let place = Place::new();
+    const ROUNDS: u32 = 100_000;
+    let (mut engine, _peer) = place.engine(Some(Flood::new(ROUNDS)));
+    engine.progress();
+    let received = engine.counters().received;
+    assert!(received < 10_000, "{received} messages before the caller had its turn");
+    // Nothing is lost: it goes on with the next call.
+    while engine.endpoint().flood.as_ref().unwrap().rounds_left > 0 {
+        engine.progress();
+        assert!(engine.counters().received > received);
+    }
+    engine.progress();
+    assert_eq!(engine.counters().received, u64::from(2 * ROUNDS));
+}
+
+#[test]
+fn what_the_peer_opens_and_takes_back_before_it_is_told_is_never_told() {
+    // An application that waits for one transfer looks at no other event, and the peer goes on and on.
+    let place = Place::new();
+    let (mut engine, _peer) = place.engine(Some(Flood::new(10_000)));
+    while engine.endpoint().flood.as_ref().unwrap().rounds_left > 0 {
+        engine.progress();
+    }
+    engine.progress();
+    assert_eq!((engine.open_transfers(), engine.counters().failed), (0, 10_000));
+    assert!(engine.next_event().is_none(), "neither that it was asked, nor that it ended");
+}
+
+#[test]
+fn what_was_told_is_told_to_its_end() {
+    let place = Place::new();
+    let (mut engine, mut peer) = place.engine(None);
+    let say = |peer: &mut SimEndpoint, body| {
+        let mut bytes = [0; MESSAGE];
+        let length = Message { credits: 1, tag: 1, body }.encode(&mut bytes);
+        peer.send(&bytes[..length]).unwrap();
+        while place.network.step(u64::MAX) {}
+    };
+    say(&mut peer, Body::Sync { length: 10, read: true, header: b"", offer: None });
+    engine.progress();
+    assert!(matches!(engine.next_event(), Some(Event::Asked { tag: Tag(1), .. })));
+    say(&mut peer, Body::Nak(Reason::Cancelled));
+    engine.progress();
+    assert!(matches!(engine.next_event(), Some(Event::Ended { tag: Tag(1), result: Err(_) })));
+    assert!(engine.next_event().is_none());
+}
+
+/// Random messages that are nearly right, from a peer that takes part in nothing else, against an engine that answers what it is
+/// asked and opens transfers of its own. How many of them ended, and how many connections.
+fn fuzz(seed: u64, messages: u32) -> (u32, u32) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let place = Place::new();
+    let mut memory = vec![7_u8; 40 * 100];
+    let base = memory.as_mut_ptr();
+    let (mut ended, mut connections, mut said) = (0, 0, 0);
+    while said < messages {
+        let (mut engine, mut peer) = place.engine(None);
+        connections += 1;
+        let mut bytes = Box::new([0; MESSAGE]);
+        // Each transfer has its own of 40 places; what the engine opens is even, and the peer's odd.
+        let mut free: Vec<usize> = (0..40).collect();
+        let mut lent = HashMap::new();
+        'connection: loop {
+            let segment = Segment { address: 0x1000, length: rng.random_range(1..60), key: rng.random_range(0..3) };
+            let placed = [Placed { offset: 0, segment }; 3];
+            let segments = Segments::Plain(&placed[..rng.random_range(0..=3)]);
+            let offset = if rng.random() { 0 } else { rng.random_range(0..60) };
+            let body = match rng.random_range(0..9) {
+                0..3 => Body::Sync { length: rng.random_range(0..100), read: rng.random(), header: b"", offer: None },
+                3..5 => Body::Stcrw(Offer { offset, segments, more: rng.random() }),
+                5 => Body::Done { bytes: rng.random_range(0..100) },
+                6 => Body::Nak(Reason::Cancelled),
+                7 => Body::Cancel,
+                _ => Body::Credit,
+            };
+            let tag = rng.random_range(0..60);
+            let length = Message { credits: 2, tag, body }.encode(&mut bytes);
+            if rng.random_ratio(1, 40) {
+                bytes[rng.random_range(0..length)] = rng.random();
+            }
+            said += u32::from(peer.send(&bytes[..length]).is_ok());
+            while place.network.step(u64::MAX) {}
+            // What the engine says takes a receive, and is not looked at.
+            while peer.poll(&mut bytes).is_some() {
+                peer.receive(1).unwrap();
+            }
+            engine.progress();
+            while let Some(event) = engine.next_event() {
+                match event {
+                    Event::Asked { tag, read, length } => {
+                        let Some(at) = free.pop() else { break };
+                        let length = usize::try_from(length).unwrap().min(100);
+                        lent.insert(tag, at);
+                        // SAFETY: the place is this transfer's until it has ended, and the memory outlives the engine.
+                        let answered = unsafe {
+                            let memory = base.add(at * 100);
+                            if read { engine.supply(tag, memory, length) } else { engine.accept(tag, memory, length) }
+                        };
+                        if answered.is_err() {
+                            free.extend(lent.remove(&tag));
+                        }
+                    }
+                    Event::KeysCame { .. } => {}
+                    Event::Ended { tag, .. } => {
+                        ended += 1;
+                        free.extend(lent.remove(&tag));
+                    }
+                    Event::Closed { .. } => break 'connection,
+                }
+            }
+            if rng.random_ratio(1, 4)
+                && let Some(at) = free.pop()
+            {
+                // SAFETY: as above.
+                let tag = unsafe {
+                    let memory = base.add(at * 100);
+                    if rng.random() { engine.write(memory, 50, b"") } else { engine.read(memory, 50, b"") }
+                };
+                match tag {
+                    Ok(tag) => drop(lent.insert(tag, at)),
+                    Err(_) => free.push(at),
+                }
+            }
+        }
+        assert!(lent.is_empty() && engine.open_transfers() == 0, "seed {seed}: every transfer ends");
+    }
+    // Only the simulated card of the peer, which has registered nothing, was ever asked for what it has not.
+    assert!(place.network.violations().iter().all(|violation| violation.node == 1), "seed {seed}");
+    place.cache.flush().unwrap();
+    assert_eq!((place.cache.usage().regions, place.nodes[0].registrations()), (0, 0), "seed {seed}: nothing is held");
+    (ended, connections)
+}
+
+#[test]
+fn messages_that_are_nearly_right_do_an_engine_no_harm() {
+    let (mut ended, mut connections) = (0, 0);
+    for seed in 0..20 {
+        let (transfers, times) = fuzz(seed, 2_000);
+        (ended, connections) = (ended + transfers, connections + times);
+    }
+    println!("{ended} transfers ended, over {connections} connections");
+    assert!(ended > 2_000 && connections > 200, "{ended} transfers, {connections} connections");
+}
+
+/// Refuses all that was opened. What is said lies before the other end.
+fn refuse_all(place: &Place, peer: &mut SimEndpoint) {
+    let mut bytes = Box::new([0; MESSAGE]);
+    while place.network.step(u64::MAX) {}
+    while let Some(Completion::Message { length }) = peer.poll(&mut bytes) {
+        let tag = Message::decode(&bytes[..length]).unwrap().tag;
+        let mut answer = [0; MESSAGE];
+        let length = Message { credits: 1, tag, body: Body::Nak(Reason::Refused) }.encode(&mut answer);
+        peer.send(&answer[..length]).unwrap();
+    }
+    while place.network.step(u64::MAX) {}
+}
+
+#[test]
+fn a_future_that_another_one_s_poll_has_ended_is_polled_again_without_sleep() {
+    let place = Place::new();
+    let (engine, mut peer) = place.engine(None);
+    // SAFETY: the cache goes with the place, and its memory is not used by others before.
+    let transfers = unsafe { Transfers::new(engine) };
+    let [first, second] = [0, 1].map(|_| transfers.write(vec![1; 10], b"").unwrap());
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let mut ended = [false; 2];
+    transfers.block_on(poll_fn(|context| {
+        ended[0] |= first.as_mut().poll(context).is_ready();
+        if !ended[0] {
+            // News comes just now: the second finds them, for both.
+            refuse_all(&place, &mut peer);
+        }
+        ended[1] = ended[1] || second.as_mut().poll(context).is_ready();
+        if ended == [true; 2] { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    assert_eq!(place.sleeps.get(), 0, "nothing more would ever have come");
+}
+
+thread_local! {
+    /// What a task held.
+    static HELD: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// A task that is gone takes the futures with it that it held: they are dropped where its last waker is.
+struct Task;
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        HELD.take().into_iter().for_each(|held| held());
+    }
+}
+
+#[test]
+fn a_waker_whose_end_drops_another_transfer_does_no_harm() {
+    for drops in [false, true] {
+        let place: &'static Place = Box::leak(Box::new(Place::new()));
+        let (engine, _peer) = place.engine(None);
+        // SAFETY: the place is leaked, and so are the transfers' buffers.
+        let transfers: &'static Transfers<'_, _> = Box::leak(Box::new(unsafe { Transfers::new(engine) }));
+        let [held, polled] = [0, 1].map(|_| transfers.write(vec![1; 10], b"").unwrap());
+        let mut polled = Box::pin(polled);
+        let task = Waker::from(Arc::new(Task));
+        assert!(polled.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
+        drop(task);
+        HELD.set(Some(Box::new(move || drop(held))));
+        if !drops {
+            assert!(polled.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        drop(polled);
+        assert!(HELD.take().is_none(), "its waker is gone");
+        transfers.progress();
+        assert_eq!(transfers.held(), 0, "neither was heard of: both were taken back at once");
+    }
+}
+
+#[test]
+fn who_does_not_wait_any_more_to_be_asked_leaves_no_waker() {
+    let place = Place::new();
+    let (engine, _peer) = place.engine(None);
+    // SAFETY: as above.
+    let transfers = unsafe { Transfers::new(engine) };
+    let task = Arc::new(Task);
+    let mut asked = Box::pin(transfers.asked());
+    assert!(asked.as_mut().poll(&mut Context::from_waker(&Waker::from(task.clone()))).is_pending());
+    assert_eq!(Arc::strong_count(&task), 2);
+    drop(asked);
+    assert_eq!(Arc::strong_count(&task), 1);
+}
