@@ -40,6 +40,9 @@ struct Arguments {
     /// Large writes of a round.
     #[arg(long, default_value_t = 64)]
     writes: usize,
+    /// Only with CRCs, or only without.
+    #[arg(long)]
+    checksums: Option<bool>,
     /// Does not pin to one core.
     #[arg(long)]
     free: bool,
@@ -50,7 +53,7 @@ fn main() -> Outcome<()> {
     if !arguments.free {
         pin();
     }
-    for checksums in [false, true] {
+    for checksums in [false, true].into_iter().filter(|which| arguments.checksums.is_none_or(|only| only == *which)) {
         let iwarp = Iwarp::new(checksums)?;
         let mut plain = Plain::new()?;
         let mut iwarp = iwarp;

@@ -1,9 +1,10 @@
 //! The application's end of a connection.
 #![expect(unsafe_code, reason = "posting lets the kernel at memory")]
 
-use super::connection::{Arrival, Connection};
+use super::connection::{self, Arrival, Connection, Core};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
+use super::memory::Buffer;
 use super::outbound::{GATHER, Piece, Post};
 use super::provider::Provider;
 use super::socket;
@@ -13,13 +14,16 @@ use crate::wire::{MESSAGE, Segment};
 use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Things that are posted and have not ended, or not left.
 const QUEUE: usize = 256;
 /// Polls that find nothing before they look at the socket themselves: who waits in between does not need it.
 const EMPTY: u32 = 3;
+/// How long a thread sleeps in the receiving call at a time: one call where watching the socket first would be two. Who may
+/// sleep less than that watches.
+pub(super) const NAP: Duration = Duration::from_millis(250);
 
 /// One end of an iWARP connection.
 ///
@@ -76,7 +80,7 @@ impl IwarpEndpoint {
         })
     }
 
-    fn post(&self, post: impl FnOnce(&mut super::connection::Core) -> io::Result<()>) -> io::Result<()> {
+    fn post(&self, post: impl FnOnce(&mut Core) -> io::Result<()>) -> io::Result<()> {
         let connection = &*self.connection;
         let mut core = connection.lock();
         if !core.is_open() {
@@ -225,16 +229,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             }
             let for_peer = core.stalls_at(stall).map(|at| at - now);
             let time = for_caller.into_iter().chain(for_peer).min();
-            let mut watched = [socket::watched(&connection.socket, core.interest().1)];
-            core.claim.waiting = true;
-            drop(core);
-            let slept = socket::sleep(&mut watched, time);
-            core = connection.lock();
-            core.claim.waiting = false;
-            core.claim.active = true;
-            if slept.is_ok_and(|ready| ready > 0) {
-                core.serve(connection);
-            }
+            core = sleep_on(connection, core, time);
         }
         if core.claim.held && (core.claim.parked || !core.is_open()) {
             shared.release(connection, &mut core);
@@ -251,6 +246,44 @@ unsafe impl Endpoint for IwarpEndpoint {
         }
         connection.shared.release(connection, &mut core);
     }
+}
+
+/// Sleeps until something comes or the time is over, and does what it says.
+fn sleep_on<'a>(
+    connection: &'a Connection,
+    mut core: MutexGuard<'a, Core>,
+    time: Option<Duration>,
+) -> MutexGuard<'a, Core> {
+    core.claim.waiting = true;
+    let awake = || {
+        let mut core = connection.lock();
+        core.claim.waiting = false;
+        core.claim.active = true;
+        core
+    };
+    if core.may_sleep() && time.is_none_or(|time| time > NAP) {
+        drop(core);
+        let slept = Buffer::with(|buffer| {
+            let slept = connection::sleep(&connection.socket, buffer);
+            let mut core = awake();
+            let received = core.receive(connection, buffer, Some(slept));
+            (core, received)
+        });
+        let (mut core, received) = match slept {
+            Ok((core, received)) => (core, Ok(received)),
+            Err(error) => (awake(), Err(error)),
+        };
+        core.received(connection, received);
+        return core;
+    }
+    let mut watched = [socket::watched(&connection.socket, core.interest().1)];
+    drop(core);
+    let slept = socket::sleep(&mut watched, time);
+    let mut core = awake();
+    if slept.is_ok_and(|ready| ready > 0) {
+        core.serve(connection);
+    }
+    core
 }
 
 impl Drop for IwarpEndpoint {

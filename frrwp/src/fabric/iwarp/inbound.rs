@@ -18,8 +18,6 @@ use super::mpa::padding;
 use super::terminate::Terminate;
 use std::collections::VecDeque;
 
-/// The most bytes that [`Inbound::next`] asks for at a time: an end of a frame, and a header.
-pub(super) const LOOKAHEAD: usize = 2 + UNTAGGED + READ_REQUEST + 7;
 /// Bytes of last words that are kept: a Terminate with both headers.
 const CONTROL: usize = 4 + 2 + UNTAGGED + READ_REQUEST;
 
@@ -225,6 +223,21 @@ impl Inbound {
         }
     }
 
+    /// Whether a header or the end of a frame is to come next, and no payload.
+    pub(super) fn is_between(&self) -> bool {
+        self.state != State::Payload
+    }
+
+    /// Bytes that the frame carries for DDP.
+    pub(super) fn carried(&self) -> usize {
+        self.carried.into()
+    }
+
+    /// Bytes of the frame's end.
+    pub(super) fn tail(&self) -> usize {
+        padding(self.carried.into()) + 4
+    }
+
     /// Whether payload is summed up.
     pub(super) fn checksums(&self) -> bool {
         self.checksums
@@ -361,6 +374,8 @@ mod tests {
     const TAG: u32 = 0x1234_5678;
     const MEMORY: u64 = 4096;
     const MESSAGE: usize = 6000;
+    /// The most bytes that may be left: less than a header, or than the end of a frame.
+    const HELD: usize = 2 + UNTAGGED;
 
     /// Lets the peer at one tag, and counts receives.
     struct Open {
@@ -439,7 +454,7 @@ mod tests {
             start = end - there.len();
             match next? {
                 Next::More => {
-                    assert!(end - start <= LOOKAHEAD, "no more is held back than a header");
+                    assert!(end - start < HELD, "no more is held back than a header");
                     if end == bytes.len() {
                         return Ok(events);
                     }

@@ -11,7 +11,7 @@
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
 use super::ddp::{Header, Operation, Place, ReadRequest};
-use super::memory;
+use super::memory::Buffer;
 use super::mpa::padding;
 use super::tags::Pin;
 use super::terminate::Terminate;
@@ -347,7 +347,10 @@ impl Outbound {
             let pin = sources.pin(tag, at, length.into())?;
             let mut bytes = self.pool.pop().unwrap_or_default();
             // Torn where it is written meanwhile, which its readers find out by their own means.
-            memory::get(pin.address, length as usize, &mut bytes).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
+            let copied = Buffer::with(|buffer| {
+                buffer.get(pin.address, length as usize).map(|copy| bytes.extend_from_slice(copy))
+            });
+            copied.and_then(|copied| copied).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
             Body::Bytes(bytes)
         } else {
             Body::Tag { tag, at }

@@ -220,12 +220,12 @@ impl Shared {
             if !core.claim.held {
                 return false;
             }
+            if std::mem::take(&mut core.claim.active) {
+                return true;
+            }
             if core.claim.waiting {
                 core.claim.parked = true;
                 return false;
-            }
-            if std::mem::take(&mut core.claim.active) {
-                return true;
             }
             self.release(connection, &mut core);
             false
