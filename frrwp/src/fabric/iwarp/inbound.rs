@@ -13,6 +13,7 @@
 //! The CRC ends the frame, so bytes are placed before it is checked, as siw and cards do: what it protects is what the
 //! application is told, not where bytes go, which the tag does.
 
+use super::crc;
 use super::ddp::{Header, Operation, Place, READ_REQUEST, ReadRequest, TAGGED, UNTAGGED};
 use super::mpa::padding;
 use super::terminate::Terminate;
@@ -194,7 +195,7 @@ impl Inbound {
                     let padding = padding(self.carried.into());
                     let Some((tail, rest)) = bytes.split_at_checked(padding + 4) else { return Ok(Next::More) };
                     let (padding, crc) = tail.split_at(padding);
-                    if self.checksums && crc32c::crc32c_append(self.crc, padding).to_le_bytes() != *crc {
+                    if self.checksums && crc::append(self.crc, padding).to_le_bytes() != *crc {
                         return Err(Breach { terminate: Terminate::MPA_CRC, at_fault: None });
                     }
                     *bytes = rest;
@@ -208,7 +209,7 @@ impl Inbound {
     /// The next bytes of the payload are where they belong.
     pub(super) fn landed(&mut self, bytes: &[u8]) {
         if self.checksums {
-            self.crc = crc32c::crc32c_append(self.crc, bytes);
+            self.crc = crc::append(self.crc, bytes);
         }
         self.skipped(bytes.len());
     }
@@ -258,7 +259,7 @@ impl Inbound {
         let breach = |terminate| Breach { terminate, at_fault: None };
         let (header, _) = Header::decode(head).map_err(|error| breach(Terminate::for_segment(error)))?;
         if self.checksums {
-            self.crc = crc32c::crc32c(&bytes[..2 + length]);
+            self.crc = crc::of(&bytes[..2 + length]);
         }
         self.header = header;
         self.carried = carried;

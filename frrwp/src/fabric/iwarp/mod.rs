@@ -44,6 +44,7 @@
 //! 4 KiB that come together with their headers are copied from there.
 
 mod connection;
+mod crc;
 pub mod ddp;
 mod endpoint;
 mod guesses;

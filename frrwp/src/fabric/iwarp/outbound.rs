@@ -10,6 +10,7 @@
 
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
+use super::crc;
 use super::ddp::{Header, Operation, Place, ReadRequest};
 use super::memory::Buffer;
 use super::mpa::padding;
@@ -367,16 +368,16 @@ impl Outbound {
         let zeroes = padding(carried);
         let mut tail = [0; 7];
         if self.checksums {
-            let crc = crc32c::crc32c(&head);
+            let crc = crc::of(&head);
             let crc = match &body {
                 Body::Nothing | Body::Tag { .. } => crc,
-                Body::Bytes(bytes) => crc32c::crc32c_append(crc, bytes),
+                Body::Bytes(bytes) => crc::append(crc, bytes),
                 Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
                     // SAFETY: who posted the write promised that its memory may be read until it is done.
-                    crc32c::crc32c_append(crc, unsafe { piece.bytes() })
+                    crc::append(crc, unsafe { piece.bytes() })
                 }),
             };
-            let crc = crc32c::crc32c_append(crc, &tail[..zeroes]);
+            let crc = crc::append(crc, &tail[..zeroes]);
             tail[zeroes..zeroes + 4].copy_from_slice(&crc.to_le_bytes());
         }
         Frame { head, body, length, tail, ends_at: zeroes + 4, ends }
