@@ -20,15 +20,18 @@ use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 mod receiving;
 
-pub(super) use receiving::{Stop, sleep};
+use receiving::Stop;
 
 /// Times that bytes are thrown away before others have their turn.
 const WORDS: usize = 32;
+/// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. Who may
+/// sleep less than that watches.
+pub(super) const NAP: Duration = Duration::from_millis(250);
 /// How long the peer may take to hear last words.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,8 @@ pub(super) struct Connection {
     pub(super) socket: TcpStream,
     pub(super) shared: Arc<Shared>,
     core: Mutex<Core>,
+    /// Told when the provider's thread does not stay at the connection any more.
+    pub(super) left: Condvar,
 }
 
 /// Something posted whose end is told in the order of posting.
@@ -101,6 +106,8 @@ pub(super) struct Claim {
     pub(super) parked: bool,
     /// It was here since the provider looked.
     pub(super) active: bool,
+    /// The provider's thread sleeps in the receiving call, and the application's is to wait until it has left.
+    pub(super) stayed: bool,
 }
 
 struct Guard<'a> {
@@ -164,7 +171,7 @@ impl Connection {
             armed: (false, false),
             progress: Instant::now(),
         };
-        Self { number, socket, shared, core: Mutex::new(core) }
+        Self { number, socket, shared, core: Mutex::new(core), left: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -247,7 +254,7 @@ impl Core {
     }
 
     /// Does what follows from what was received.
-    pub(super) fn received(&mut self, connection: &Connection, received: std::io::Result<Result<(), Stop>>) {
+    fn received(&mut self, connection: &Connection, received: std::io::Result<Result<(), Stop>>) {
         match received {
             Ok(Ok(())) => {}
             Ok(Err(Stop::Breach(breach))) => self.breach(connection, breach),

@@ -1,10 +1,9 @@
 //! The application's end of a connection.
 #![expect(unsafe_code, reason = "posting lets the kernel at memory")]
 
-use super::connection::{self, Arrival, Connection, Core};
+use super::connection::{Arrival, Connection, Core, NAP};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
-use super::memory::Buffer;
 use super::outbound::{GATHER, Piece, Post};
 use super::provider::Provider;
 use super::socket;
@@ -14,16 +13,13 @@ use crate::wire::{MESSAGE, Segment};
 use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Things that are posted and have not ended, or not left.
 const QUEUE: usize = 256;
 /// Polls that find nothing before they look at the socket themselves: who waits in between does not need it.
 const EMPTY: u32 = 3;
-/// How long a thread sleeps in the receiving call at a time: one call where watching the socket first would be two. Who may
-/// sleep less than that watches.
-pub(super) const NAP: Duration = Duration::from_millis(250);
 
 /// One end of an iWARP connection.
 ///
@@ -224,12 +220,17 @@ unsafe impl Endpoint for IwarpEndpoint {
             if for_caller == Some(Duration::ZERO) {
                 break;
             }
+            let for_peer = core.stalls_at(stall).map(|at| at - now);
+            let time = for_caller.into_iter().chain(for_peer).min();
+            core.claim.active = true;
+            if core.claim.stayed {
+                core = wait_for_provider(connection, core, time);
+                continue;
+            }
             if !core.claim.held {
                 shared.claim(connection, &mut core);
             }
-            let for_peer = core.stalls_at(stall).map(|at| at - now);
-            let time = for_caller.into_iter().chain(for_peer).min();
-            core = sleep_on(connection, core, time);
+            core = sleep(connection, core, time);
         }
         if core.claim.held && (core.claim.parked || !core.is_open()) {
             shared.release(connection, &mut core);
@@ -249,41 +250,41 @@ unsafe impl Endpoint for IwarpEndpoint {
 }
 
 /// Sleeps until something comes or the time is over, and does what it says.
-fn sleep_on<'a>(
+fn sleep<'a>(
     connection: &'a Connection,
     mut core: MutexGuard<'a, Core>,
     time: Option<Duration>,
 ) -> MutexGuard<'a, Core> {
     core.claim.waiting = true;
-    let awake = || {
+    let mut core = if core.may_sleep() && time.is_none_or(|time| time > NAP) {
+        drop(core);
+        connection.sleep().0
+    } else {
+        let mut watched = [socket::watched(&connection.socket, core.interest().1)];
+        drop(core);
+        let slept = socket::sleep(&mut watched, time);
         let mut core = connection.lock();
-        core.claim.waiting = false;
-        core.claim.active = true;
+        if slept.is_ok_and(|ready| ready > 0) {
+            core.serve(connection);
+        }
         core
     };
-    if core.may_sleep() && time.is_none_or(|time| time > NAP) {
-        drop(core);
-        let slept = Buffer::with(|buffer| {
-            let slept = connection::sleep(&connection.socket, buffer);
-            let mut core = awake();
-            let received = core.receive(connection, buffer, Some(slept));
-            (core, received)
-        });
-        let (mut core, received) = match slept {
-            Ok((core, received)) => (core, Ok(received)),
-            Err(error) => (awake(), Err(error)),
-        };
-        core.received(connection, received);
-        return core;
-    }
-    let mut watched = [socket::watched(&connection.socket, core.interest().1)];
-    drop(core);
-    let slept = socket::sleep(&mut watched, time);
-    let mut core = awake();
-    if slept.is_ok_and(|ready| ready > 0) {
-        core.serve(connection);
-    }
+    core.claim.waiting = false;
+    core.claim.active = true;
     core
+}
+
+/// Waits until the provider's thread has left the connection, or the time is over.
+fn wait_for_provider<'a>(
+    connection: &'a Connection,
+    core: MutexGuard<'a, Core>,
+    time: Option<Duration>,
+) -> MutexGuard<'a, Core> {
+    let left = &connection.left;
+    match time {
+        Some(time) => left.wait_timeout(core, time).unwrap_or_else(PoisonError::into_inner).0,
+        None => left.wait(core).unwrap_or_else(PoisonError::into_inner),
+    }
 }
 
 impl Drop for IwarpEndpoint {

@@ -1,8 +1,7 @@
 //! Listening and connecting: from an address to an endpoint.
 
-use super::connection::{Agreed, Connection};
+use super::connection::{Agreed, Connection, NAP};
 use super::ddp::ReadRequest;
-use super::endpoint::NAP;
 use super::inbound::Reading;
 use super::mpa::{MpaError, Start};
 use super::outbound::Post;

@@ -21,7 +21,7 @@ const AHEAD: usize = 4096;
 const ROUNDS: usize = 32;
 
 /// Why receiving ends for good.
-pub(in super::super) enum Stop {
+pub(super) enum Stop {
     /// The peer broke a rule.
     Breach(Breach),
     /// The connection is no more.
@@ -37,19 +37,36 @@ impl From<Breach> for Stop {
 /// Payload that is to come.
 type Wanted = Option<(Landing, usize)>;
 
-/// Sleeps until something comes, and receives it, or until the time that the socket was given is over.
-pub(in super::super) fn sleep(socket: &TcpStream, buffer: &mut Buffer) -> io::Result<usize> {
-    (&*socket).read(&mut buffer[FRONT..FRONT + AHEAD])
+impl Connection {
+    /// Sleeps without the lock until something comes, receives it and does what it says, or until the socket's time is over.
+    /// The core, and whether anything came.
+    ///
+    /// For one thread at a time, and where [`Core::may_sleep`] says so.
+    pub(in super::super) fn sleep(&self) -> (MutexGuard<'_, Core>, bool) {
+        let slept = Buffer::with(|buffer| {
+            let slept = (&self.socket).read(&mut buffer[FRONT..FRONT + AHEAD]);
+            let came = slept.is_ok();
+            let mut core = self.lock();
+            let received = core.receive(self, buffer, Some(slept));
+            (core, came, received)
+        });
+        let (mut core, came, received) = match slept {
+            Ok((core, came, received)) => (core, came, Ok(received)),
+            Err(error) => (self.lock(), false, Err(error)),
+        };
+        core.received(self, received);
+        (core, came)
+    }
 }
 
 impl Core {
-    /// Whether what comes next belongs in the thread's buffer, so that [`sleep`] may receive it.
+    /// Whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
     pub(in super::super) fn may_sleep(&self) -> bool {
         self.phase == Phase::Open && !self.blocked && self.inbound.is_between()
     }
 
     /// Looks at what came in sleep, or reads what is there, and does what it says.
-    pub(in super::super) fn receive(
+    pub(super) fn receive(
         &mut self,
         connection: &Connection,
         buffer: &mut Buffer,
