@@ -400,6 +400,7 @@ fn a_thousand_connections_are_held_in_less_than_64_megabytes() {
 /// What the provider's thread does while its application is elsewhere must not be in the way when it comes back.
 #[test]
 fn an_application_that_comes_back_finds_its_messages_and_what_it_posts_goes_out() {
+    const MESSAGES: u16 = 40;
     for options in variants() {
         let [(one, mut near), (other, mut far)] = both(options);
         let [mut mine, mut theirs] = [1, 2].map(|seed| Memory::new(4096, seed));
@@ -415,27 +416,30 @@ fn an_application_that_comes_back_finds_its_messages_and_what_it_posts_goes_out(
                 unsafe { near.read(0, &[into], segment).unwrap() };
                 assert_eq!(next(&mut near, &mut message), Completion::Done { id: 0, succeeded: true });
             }
-            let there = round % 3;
-            if there == 0 {
+            far.receive(MESSAGES.into()).unwrap();
+            if round % 3 == 0 {
                 near.send(&[round]).unwrap();
                 assert_eq!(next(&mut far, &mut message), Completion::Message { length: 1 });
-            } else {
-                // It comes back before there is anything for it, and waits.
-                std::thread::scope(|scope| {
-                    let waiting = scope.spawn(|| {
-                        let mut message = [0; MESSAGE];
-                        if there == 1 {
-                            far.send(&[round]).unwrap();
-                        }
-                        next(&mut far, &mut message)
-                    });
-                    if there == 1 {
-                        assert_eq!(next(&mut near, &mut message), Completion::Message { length: 1 });
-                    }
-                    near.send(&[round]).unwrap();
-                    assert_eq!(waiting.join().unwrap(), Completion::Message { length: 1 });
-                });
+                continue;
             }
+            // It comes back before there is anything for it, and waits.
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| {
+                    let mut message = [0; MESSAGE];
+                    if round % 3 == 1 {
+                        far.send(&[round]).unwrap();
+                    }
+                    for number in 0..MESSAGES {
+                        assert_eq!(next(&mut far, &mut message), Completion::Message { length: 1000 });
+                        assert_eq!(message[..1000], [number as u8; 1000]);
+                    }
+                });
+                if round % 3 == 1 {
+                    assert_eq!(next(&mut near, &mut message), Completion::Message { length: 1 });
+                }
+                (0..MESSAGES).for_each(|number| near.send(&[number as u8; 1000]).unwrap());
+                waiting.join().unwrap();
+            });
         }
         drop(near);
         assert_eq!(rest(&mut far), [Completion::Lost, Completion::Flushed]);
