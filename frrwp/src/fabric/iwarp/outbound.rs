@@ -25,9 +25,11 @@ pub(super) const GATHER: usize = 8;
 const SEGMENT: usize = 65_472;
 /// The most payload of an answer's frame that is copied.
 const COPIED: usize = 8_192;
-/// Frames that are cut at a time, and bytes of them.
-const FRAMES: usize = 8;
-const BYTES: usize = 256 * 1024;
+/// Frames that are cut at a time, and bytes of them: a write of 1 MiB goes in one call.
+const FRAMES: usize = 17;
+const BYTES: usize = 1024 * 1024;
+/// Pieces of them, as a rule: two of each, and the payload.
+pub(super) const SHOWN: usize = 64;
 /// Buffers of messages that are kept for the next.
 const POOL: usize = 4;
 
@@ -387,7 +389,7 @@ impl Outbound {
     pub(super) fn show(
         &self,
         sources: &impl Sources,
-        vector: &mut SmallVec<[Piece; 32]>,
+        vector: &mut SmallVec<[Piece; SHOWN]>,
         pins: &mut SmallVec<[Pin; FRAMES]>,
     ) -> Result<(), Terminate> {
         let mut skip = self.begun;
