@@ -122,6 +122,8 @@ pub(super) struct Inbound {
     header: Header,
     /// Bytes that the segment carries for DDP.
     carried: u16,
+    /// The same of the segment before.
+    before: u16,
     landing: Landing,
     /// Payload that has not come.
     left: usize,
@@ -147,6 +149,7 @@ impl Inbound {
             state: State::Head,
             header: Header { operation: Operation::Write, last: false, place },
             carried: 0,
+            before: 0,
             landing: Landing::Nowhere,
             left: 0,
             crc: 0,
@@ -229,9 +232,9 @@ impl Inbound {
         self.state != State::Payload
     }
 
-    /// Bytes that the frame carries for DDP.
-    pub(super) fn carried(&self) -> usize {
-        self.carried.into()
+    /// Bytes that the frame carries for DDP, or the one before it if they are more: large messages end with small frames.
+    pub(super) fn large(&self) -> usize {
+        self.carried.max(self.before).into()
     }
 
     /// Bytes of the frame's end.
@@ -262,7 +265,7 @@ impl Inbound {
             self.crc = crc::of(&bytes[..2 + length]);
         }
         self.header = header;
-        self.carried = carried;
+        self.before = std::mem::replace(&mut self.carried, carried);
         self.left = usize::from(carried) - length;
         self.held = 0;
         self.landing = self.begin(gate).map_err(|terminate| Breach { terminate, at_fault: Some((header, carried)) })?;

@@ -120,7 +120,7 @@ impl Core {
         let ahead = match wanted {
             Some(_) if left == 0 => memory::SIZE - FRONT,
             // The end of the frame and the next one's header, and nothing that would have to be copied.
-            Some(_) if self.inbound.carried() >= AHEAD => self.inbound.tail() + 2 + TAGGED,
+            Some(_) if self.inbound.large() >= AHEAD => self.inbound.tail() + 2 + TAGGED,
             _ => AHEAD,
         };
         let mut rooms: SmallVec<[Room; 2]> = SmallVec::new();
