@@ -416,7 +416,7 @@ fn an_application_that_comes_back_finds_its_messages_and_what_it_posts_goes_out(
                 unsafe { near.read(0, &[into], segment).unwrap() };
                 assert_eq!(next(&mut near, &mut message), Completion::Done { id: 0, succeeded: true });
             }
-            far.receive(MESSAGES.into()).unwrap();
+            far.receive(MESSAGES).unwrap();
             if round % 3 == 0 {
                 near.send(&[round]).unwrap();
                 assert_eq!(next(&mut far, &mut message), Completion::Message { length: 1 });
