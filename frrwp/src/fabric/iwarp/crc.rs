@@ -34,7 +34,7 @@ mod tests {
     /// One bit after another, as the polynomial says.
     #[test]
     fn sums_of_all_lengths_are_those_of_the_polynomial() {
-        let bytes: Vec<u8> = (0..3000_u32).map(|at| (at * at >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3000_u32).map(|at| ((at * at) >> 3) as u8).collect();
         let mut slow = !0_u32;
         for (at, byte) in bytes.iter().enumerate() {
             assert_eq!(of(&bytes[..at]), !slow, "{at} bytes");
