@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Both ends are threads of this process, pinned to one core unless `--free`; the two sides of a comparison take turns, and
-//! medians of their rounds are printed, with the CPU time of both ends.
+//! medians of their rounds are printed, with the CPU time of both ends. Throughputs depend on TCP's congestion control: one that
+//! paces what it sends (bbr) lets them differ from run to run, on both sides of the comparison; reno does not.
 #![allow(unsafe_code, reason = "memory is posted by address, and the process is pinned and asked for its times")]
 
 use clap::Parser;

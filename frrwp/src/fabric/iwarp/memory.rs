@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "system calls that take addresses, and a mapping")]
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::cell::Cell;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -15,15 +15,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Bytes of a buffer: as much as stays in a processor's cache between its socket and its target.
 pub(super) const SIZE: usize = 256 * 1024;
+const PAGE: usize = mrrc::PAGE as usize;
 
 thread_local! {
     static BUFFER: Cell<Option<Buffer>> = const { Cell::new(None) };
 }
 
 /// A thread's bytes, on their way between a socket and memory that peers reach.
+///
+/// A child has none: it would share the bytes with its parent. Its first use makes one of its own.
 pub(super) struct Buffer {
     file: OwnedFd,
     base: *mut u8,
+    /// A page that the kernel wipes in a child: 1 in the process that made the buffer.
+    mark: *mut u8,
 }
 
 impl Buffer {
@@ -31,13 +36,26 @@ impl Buffer {
         let file = memfd_create("iwarp", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, SIZE as u64)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let mark = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, rights, MapFlags::PRIVATE) }?;
+        let mut buffer = Self { file, base: std::ptr::null_mut(), mark: mark.cast() };
+        // SAFETY: the page is this buffer's, and is not written again.
+        unsafe {
+            madvise(mark, PAGE, Advice::LinuxWipeOnFork)?;
+            buffer.mark.write_volatile(1);
+        }
         // SAFETY: a new mapping where the kernel likes, of a file as long as it.
-        let base = unsafe { mmap(std::ptr::null_mut(), SIZE, rights, MapFlags::SHARED, &file, 0) }?;
-        let buffer = Self { file, base: base.cast() };
-        // A child would write to the same bytes.
+        let base = unsafe { mmap(std::ptr::null_mut(), SIZE, rights, MapFlags::SHARED, &buffer.file, 0) }?;
+        buffer.base = base.cast();
         // SAFETY: the mapping is this buffer's.
         unsafe { madvise(base, SIZE, Advice::LinuxDontFork) }?;
         Ok(buffer)
+    }
+
+    /// Whether this process, and not its parent, made the buffer.
+    fn is_here(&self) -> bool {
+        // SAFETY: the page is mapped as long as the buffer lives.
+        unsafe { self.mark.read_volatile() == 1 }
     }
 
     /// Lends the thread's buffer, which is made when it is first asked for.
@@ -45,7 +63,7 @@ impl Buffer {
     /// # Errors
     /// The system has no memory, or no descriptor, for it.
     pub(super) fn with<T>(work: impl FnOnce(&mut Self) -> T) -> io::Result<T> {
-        let mut buffer = BUFFER.take().map_or_else(Self::new, Ok)?;
+        let mut buffer = BUFFER.take().filter(Self::is_here).map_or_else(Self::new, Ok)?;
         let outcome = work(&mut buffer);
         BUFFER.set(Some(buffer));
         Ok(outcome)
@@ -81,8 +99,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this buffer's, and ends with it.
-        let _ = unsafe { munmap(self.base.cast(), SIZE) };
+        // SAFETY: the mappings are this buffer's, and end with it; a child has the mark alone.
+        unsafe {
+            if self.is_here() && !self.base.is_null() {
+                let _ = munmap(self.base.cast(), SIZE);
+            }
+            let _ = munmap(self.mark.cast(), PAGE);
+        }
     }
 }
 
@@ -137,5 +160,23 @@ mod tests {
         let here = base();
         assert_eq!(base(), here);
         assert_ne!(std::thread::spawn(base).join().unwrap(), here);
+    }
+
+    #[test]
+    fn a_child_makes_a_buffer_of_its_own() {
+        let work = |byte: u8| Buffer::with(|buffer| std::mem::replace(&mut buffer[0], byte)).unwrap();
+        work(1);
+        // SAFETY: the child maps memory, and ends at once.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let found = std::panic::catch_unwind(|| work(2)).unwrap_or(9);
+                libc::_exit(found.into());
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert_eq!(status, 0, "it found nothing in it");
+        }
+        assert_eq!(work(3), 1, "the parent's is as it was");
     }
 }
