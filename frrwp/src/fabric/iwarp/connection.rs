@@ -1,12 +1,13 @@
 //! One connection: both halves of the protocol, a socket, and what its application is told.
 //!
 //! One lock guards all of it; whoever holds it may read and write the socket, and no system call made under it blocks. The
-//! provider's thread, and the application's when it posts, polls or waits, take turns.
+//! provider's thread, and the application's when it posts, polls or waits, take turns. A thread that waits may sleep in the
+//! receiving call, but without the lock, and in a buffer of its own.
 #![expect(unsafe_code, reason = "places bytes in registered memory")]
 
 use super::IwarpEnd;
-use super::inbound::{Breach, Event, Gate, Inbound, LOOKAHEAD, Landing, Next, Reading};
-use super::memory;
+use super::inbound::{Breach, Event, Gate, Inbound, Landing, Next, Reading};
+use super::memory::Buffer;
 use super::outbound::{Ends, Outbound, Sources};
 use super::provider::Shared;
 use super::socket::{self, Room};
@@ -14,18 +15,23 @@ use super::tags::{Pin, Wish};
 use super::terminate::Terminate;
 use crate::wire::MESSAGE;
 use smallvec::SmallVec;
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that are received ahead of what is known to come.
-const BUFFER: usize = 4096;
-/// Times that a socket is read before others have their turn.
-const ROUNDS: usize = 32;
+mod receiving;
+
+use receiving::Stop;
+
+/// Times that bytes are thrown away before others have their turn.
+const WORDS: usize = 32;
+/// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. Who may
+/// sleep less than that watches.
+pub(super) const NAP: Duration = Duration::from_millis(250);
 /// How long the peer may take to hear last words.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -48,17 +54,14 @@ enum Phase {
     Closed,
 }
 
-thread_local! {
-    /// Room for payload that is summed up before it is placed.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// A connection.
 pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) socket: TcpStream,
     pub(super) shared: Arc<Shared>,
     core: Mutex<Core>,
+    /// Told when the provider's thread does not stay at the connection any more.
+    pub(super) left: Condvar,
 }
 
 /// Something posted whose end is told in the order of posting.
@@ -72,10 +75,8 @@ struct Pending {
 pub(super) struct Core {
     inbound: Inbound,
     pub(super) outbound: Outbound,
-    /// Bytes that came and were not looked at lie from `start` to `end`.
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
+    /// What came of the next header, or of the end of a frame.
+    held: SmallVec<[u8; 64]>,
     message: Vec<u8>,
     pub(super) inbox: VecDeque<Arrival>,
     pub(super) receives: u32,
@@ -105,6 +106,8 @@ pub(super) struct Claim {
     pub(super) parked: bool,
     /// It was here since the provider looked.
     pub(super) active: bool,
+    /// The provider's thread sleeps in the receiving call, and the application's is to wait until it has left.
+    pub(super) stayed: bool,
 }
 
 struct Guard<'a> {
@@ -152,14 +155,10 @@ impl Connection {
         receives: u32,
         came: &[u8],
     ) -> Self {
-        let mut buffer = vec![0; BUFFER.max(came.len())].into_boxed_slice();
-        buffer[..came.len()].copy_from_slice(came);
         let core = Core {
             inbound: Inbound::new(agreed.checksums, MESSAGE, agreed.ready_by_send),
             outbound: Outbound::new(agreed.checksums, agreed.may_speak, agreed.outbound, agreed.inbound),
-            buffer,
-            start: 0,
-            end: came.len(),
+            held: came.into(),
             message: Vec::new(),
             inbox: VecDeque::new(),
             receives,
@@ -172,7 +171,7 @@ impl Connection {
             armed: (false, false),
             progress: Instant::now(),
         };
-        Self { number, socket, shared, core: Mutex::new(core) }
+        Self { number, socket, shared, core: Mutex::new(core), left: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -248,239 +247,25 @@ impl Core {
         }
     }
 
-    /// Reads what is there and does what it says, then sends what is to be sent. True if the socket was not emptied.
-    pub(super) fn serve(&mut self, connection: &Connection) -> bool {
-        let mut more = false;
-        if self.phase == Phase::Open {
-            more = self.receive(connection);
+    /// Reads what is there and does what it says, then sends what is to be sent.
+    pub(super) fn serve(&mut self, connection: &Connection) {
+        let received = Buffer::with(|buffer| self.receive(connection, buffer, None));
+        self.received(connection, received);
+    }
+
+    /// Does what follows from what was received.
+    fn received(&mut self, connection: &Connection, received: std::io::Result<Result<(), Stop>>) {
+        match received {
+            Ok(Ok(())) => {}
+            Ok(Err(Stop::Breach(breach))) => self.breach(connection, breach),
+            Ok(Err(Stop::Lost(why))) => self.lose(connection, why),
+            // Without a buffer nothing can be received.
+            Err(error) => self.lose(connection, IwarpEnd::Broken(error.kind())),
         }
         if let Phase::Parting { .. } = self.phase {
             self.discard(connection);
         }
         self.flush(connection);
-        more
-    }
-
-    fn receive(&mut self, connection: &Connection) -> bool {
-        for _ in 0..ROUNDS {
-            let wanted = match self.digest(connection) {
-                Ok(wanted) => wanted,
-                Err(breach) => {
-                    self.breach(connection, breach);
-                    return false;
-                }
-            };
-            if self.phase != Phase::Open {
-                return false;
-            }
-            match self.read(connection, wanted) {
-                Ok(Some(true)) => {}
-                Ok(Some(false)) => {
-                    // Emptied. What came is looked at, and the socket's next readiness brings the rest.
-                    match self.digest(connection) {
-                        Ok(_) => {}
-                        Err(breach) => self.breach(connection, breach),
-                    }
-                    return false;
-                }
-                Ok(None) => return false,
-                Err(breach) => {
-                    self.breach(connection, breach);
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Reads once: payload straight to where it belongs, what follows it into the buffer. True if more may be there; `None`
-    /// if nothing came.
-    fn read(&mut self, connection: &Connection, wanted: Option<(Landing, usize)>) -> Result<Option<bool>, Breach> {
-        if let Some((landing @ Landing::Tag { .. }, left)) = wanted
-            && self.inbound.checksums()
-        {
-            return SCRATCH.with_borrow_mut(|scratch| self.read_by_copy(connection, landing, left, scratch));
-        }
-        let mut rooms: SmallVec<[Room; 2]> = SmallVec::new();
-        let mut pin = None;
-        let (mut target, mut left) = (std::ptr::null_mut(), 0);
-        if let Some((landing, length)) = wanted {
-            left = length;
-            target = match landing {
-                Landing::Tag { tag, at } => {
-                    let pinned = connection.pin(tag, at, length as u64, Wish::Write);
-                    let pinned = pinned.map_err(|terminate| Breach { terminate, at_fault: self.inbound.at_fault() })?;
-                    pin.insert(pinned).address
-                }
-                Landing::Read { at } => at as *mut u8,
-                Landing::Message { at } => {
-                    self.message.resize(at + length, 0);
-                    self.message[at..].as_mut_ptr()
-                }
-                // Such payload is never waited for: it is kept or thrown away as it comes.
-                Landing::Nowhere => return Ok(None),
-            };
-            rooms.push(Room { address: target, length: left });
-        }
-        let free = self.buffer.len() - self.end;
-        let ahead = if left >= BUFFER { free.min(LOOKAHEAD) } else { free };
-        rooms.push(Room { address: self.buffer[self.end..].as_mut_ptr(), length: ahead });
-        // SAFETY: the payload's memory is held by the pin, or is a read's, which its poster promised to leave to it until it
-        // has ended; the message and the buffer are this connection's.
-        let received = unsafe { socket::receive(connection.socket.as_fd(), &rooms) };
-        if pin.is_some() && received.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EFAULT)) {
-            // What is not mapped any more is as good as not registered.
-            return Err(Breach { terminate: Terminate::DDP_INVALID_TAG, at_fault: self.inbound.at_fault() });
-        }
-        let Some(came) = self.came(connection, received) else { return Ok(None) };
-        let placed = came.min(left);
-        if placed > 0 {
-            if matches!(wanted, Some((Landing::Tag { .. }, _))) {
-                // Without CRCs, or it would have been copied.
-                self.inbound.skipped(placed);
-            } else {
-                // SAFETY: as above, and these bytes were just written.
-                self.inbound.landed(unsafe { std::slice::from_raw_parts(target, placed) });
-            }
-        }
-        self.end += came - placed;
-        Ok(Some(came == left + ahead))
-    }
-
-    /// Reads payload that is summed up before it goes to memory which others may change.
-    fn read_by_copy(
-        &mut self,
-        connection: &Connection,
-        landing: Landing,
-        left: usize,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Option<bool>, Breach> {
-        let asked = left + LOOKAHEAD;
-        if scratch.len() < asked {
-            scratch.resize(asked, 0);
-        }
-        let room = Room { address: scratch.as_mut_ptr(), length: asked };
-        // SAFETY: the room is this thread's.
-        let Some(came) = self.came(connection, unsafe { socket::receive(connection.socket.as_fd(), &[room]) }) else {
-            return Ok(None);
-        };
-        let (payload, ahead) = scratch[..came].split_at(came.min(left));
-        self.put(connection, landing, payload)?;
-        self.inbound.landed(payload);
-        self.buffer[self.end..self.end + ahead.len()].copy_from_slice(ahead);
-        self.end += ahead.len();
-        Ok(Some(came == asked))
-    }
-
-    /// How much came, if anything did; the connection's end otherwise.
-    fn came(&mut self, connection: &Connection, received: std::io::Result<usize>) -> Option<usize> {
-        match received {
-            Ok(0) => self.lose(connection, IwarpEnd::Closed),
-            Ok(came) => {
-                self.progress = Instant::now();
-                return Some(came);
-            }
-            // What was interrupted is told of again.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => self.lose(connection, IwarpEnd::Broken(error.kind())),
-        }
-        None
-    }
-
-    /// Looks at the bytes in the buffer. Gives the payload that is to come, if one has begun.
-    fn digest(&mut self, connection: &Connection) -> Result<Option<(Landing, usize)>, Breach> {
-        let buffer = std::mem::take(&mut self.buffer);
-        let mut bytes = &buffer[self.start..self.end];
-        let outcome = self.digest_bytes(connection, &mut bytes);
-        let left = bytes.len();
-        self.start = self.end - left;
-        self.buffer = buffer;
-        // What is left is less than a header: it goes to the front.
-        self.buffer.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, left);
-        outcome
-    }
-
-    fn digest_bytes(&mut self, connection: &Connection, bytes: &mut &[u8]) -> Result<Option<(Landing, usize)>, Breach> {
-        loop {
-            let mut guard = Guard { connection, receives: &mut self.receives };
-            match self.inbound.next(bytes, &mut guard)? {
-                Next::More => return Ok(None),
-                Next::Payload(landing, left) if bytes.is_empty() => return Ok(Some((landing, left))),
-                Next::Payload(landing, left) => {
-                    let (now, rest) = bytes.split_at(left.min(bytes.len()));
-                    self.put(connection, landing, now)?;
-                    self.inbound.landed(now);
-                    *bytes = rest;
-                }
-                Next::Event(event) => {
-                    self.outbound.may_speak = true;
-                    self.happened(connection, event)?;
-                    if self.phase != Phase::Open {
-                        return Ok(None);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Puts bytes that came with a header where they belong.
-    fn put(&mut self, connection: &Connection, landing: Landing, bytes: &[u8]) -> Result<(), Breach> {
-        match landing {
-            Landing::Tag { tag, at } => {
-                let breach = |terminate| Breach { terminate, at_fault: self.inbound.at_fault() };
-                let pin = connection.pin(tag, at, bytes.len() as u64, Wish::Write).map_err(breach)?;
-                // SAFETY: the pin says that its owner lets peers write there.
-                // What is not mapped any more is as good as not registered.
-                unsafe { memory::put(bytes, pin.address) }.map_err(|_| breach(Terminate::DDP_INVALID_TAG))
-            }
-            Landing::Read { at } => {
-                // SAFETY: the memory is a read's, which its poster promised to leave to it until it has ended.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
-                Ok(())
-            }
-            Landing::Message { at } => {
-                self.message.truncate(at);
-                self.message.extend_from_slice(bytes);
-                Ok(())
-            }
-            Landing::Nowhere => Ok(()),
-        }
-    }
-
-    fn happened(&mut self, connection: &Connection, event: Event) -> Result<(), Breach> {
-        let breach = |inbound: &Inbound, terminate| Breach { terminate, at_fault: inbound.at_fault() };
-        match event {
-            Event::Placed => {}
-            Event::Message { length, invalidate } => {
-                if let Some(tag) = invalidate {
-                    let ended = connection.shared.tags.invalidate(tag, connection.number);
-                    ended.map_err(|terminate| breach(&self.inbound, terminate))?;
-                }
-                let buffer = self.outbound.buffer();
-                let mut message = std::mem::replace(&mut self.message, buffer);
-                message.truncate(length);
-                self.inbox.push_back(Arrival::Message(message));
-            }
-            Event::Request(request) => {
-                // An empty read looks at no tag (RFC 5040, section 5.2).
-                if request.length > 0 {
-                    let pin =
-                        connection.pin(request.source_tag, request.source_offset, request.length.into(), Wish::Read);
-                    pin.map_err(|terminate| breach(&self.inbound, terminate))?;
-                }
-                // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
-                if !self.outbound.answer(request) {
-                    return Err(breach(&self.inbound, Terminate::NO_BUFFER));
-                }
-            }
-            Event::Read { sequence } => {
-                self.outbound.read_ended();
-                self.part_done(sequence);
-            }
-            Event::Terminated(why) => self.lose(connection, IwarpEnd::Terminated(why)),
-        }
-        Ok(())
     }
 
     /// Sends what is to be sent, as much as goes.
@@ -548,9 +333,10 @@ impl Core {
 
     /// Throws away what still comes, until the peer has closed too.
     fn discard(&mut self, connection: &Connection) {
-        for _ in 0..ROUNDS {
-            let room = Room { address: self.buffer.as_mut_ptr(), length: self.buffer.len() };
-            // SAFETY: the buffer is this connection's.
+        let mut bytes = [0; 4096];
+        for _ in 0..WORDS {
+            let room = Room { address: bytes.as_mut_ptr(), length: bytes.len() };
+            // SAFETY: the bytes are this function's.
             match unsafe { socket::receive(connection.socket.as_fd(), &[room]) } {
                 Ok(0) => return self.close(connection),
                 Ok(_) => {}

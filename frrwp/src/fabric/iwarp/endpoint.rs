@@ -1,7 +1,7 @@
 //! The application's end of a connection.
 #![expect(unsafe_code, reason = "posting lets the kernel at memory")]
 
-use super::connection::{Arrival, Connection};
+use super::connection::{Arrival, Connection, Core, NAP};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
 use super::outbound::{GATHER, Piece, Post};
@@ -13,7 +13,7 @@ use crate::wire::{MESSAGE, Segment};
 use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Things that are posted and have not ended, or not left.
@@ -76,7 +76,7 @@ impl IwarpEndpoint {
         })
     }
 
-    fn post(&self, post: impl FnOnce(&mut super::connection::Core) -> io::Result<()>) -> io::Result<()> {
+    fn post(&self, post: impl FnOnce(&mut Core) -> io::Result<()>) -> io::Result<()> {
         let connection = &*self.connection;
         let mut core = connection.lock();
         if !core.is_open() {
@@ -220,21 +220,17 @@ unsafe impl Endpoint for IwarpEndpoint {
             if for_caller == Some(Duration::ZERO) {
                 break;
             }
+            let for_peer = core.stalls_at(stall).map(|at| at - now);
+            let time = for_caller.into_iter().chain(for_peer).min();
+            core.claim.active = true;
+            if core.claim.stayed {
+                core = wait_for_provider(connection, core, time);
+                continue;
+            }
             if !core.claim.held {
                 shared.claim(connection, &mut core);
             }
-            let for_peer = core.stalls_at(stall).map(|at| at - now);
-            let time = for_caller.into_iter().chain(for_peer).min();
-            let mut watched = [socket::watched(&connection.socket, core.interest().1)];
-            core.claim.waiting = true;
-            drop(core);
-            let slept = socket::sleep(&mut watched, time);
-            core = connection.lock();
-            core.claim.waiting = false;
-            core.claim.active = true;
-            if slept.is_ok_and(|ready| ready > 0) {
-                core.serve(connection);
-            }
+            core = sleep(connection, core, time);
         }
         if core.claim.held && (core.claim.parked || !core.is_open()) {
             shared.release(connection, &mut core);
@@ -250,6 +246,44 @@ unsafe impl Endpoint for IwarpEndpoint {
             core.lose(connection, IwarpEnd::Disconnected);
         }
         connection.shared.release(connection, &mut core);
+    }
+}
+
+/// Sleeps until something comes or the time is over, and does what it says.
+fn sleep<'a>(
+    connection: &'a Connection,
+    mut core: MutexGuard<'a, Core>,
+    time: Option<Duration>,
+) -> MutexGuard<'a, Core> {
+    core.claim.waiting = true;
+    let mut core = if core.may_sleep() && time.is_none_or(|time| time > NAP) {
+        drop(core);
+        connection.sleep().0
+    } else {
+        let mut watched = [socket::watched(&connection.socket, core.interest().1)];
+        drop(core);
+        let slept = socket::sleep(&mut watched, time);
+        let mut core = connection.lock();
+        if slept.is_ok_and(|ready| ready > 0) {
+            core.serve(connection);
+        }
+        core
+    };
+    core.claim.waiting = false;
+    core.claim.active = true;
+    core
+}
+
+/// Waits until the provider's thread has left the connection, or the time is over.
+fn wait_for_provider<'a>(
+    connection: &'a Connection,
+    core: MutexGuard<'a, Core>,
+    time: Option<Duration>,
+) -> MutexGuard<'a, Core> {
+    let left = &connection.left;
+    match time {
+        Some(time) => left.wait_timeout(core, time).unwrap_or_else(PoisonError::into_inner).0,
+        None => left.wait(core).unwrap_or_else(PoisonError::into_inner),
     }
 }
 

@@ -13,13 +13,12 @@
 //! The CRC ends the frame, so bytes are placed before it is checked, as siw and cards do: what it protects is what the
 //! application is told, not where bytes go, which the tag does.
 
+use super::crc;
 use super::ddp::{Header, Operation, Place, READ_REQUEST, ReadRequest, TAGGED, UNTAGGED};
 use super::mpa::padding;
 use super::terminate::Terminate;
 use std::collections::VecDeque;
 
-/// The most bytes that [`Inbound::next`] asks for at a time: an end of a frame, and a header.
-pub(super) const LOOKAHEAD: usize = 2 + UNTAGGED + READ_REQUEST + 7;
 /// Bytes of last words that are kept: a Terminate with both headers.
 const CONTROL: usize = 4 + 2 + UNTAGGED + READ_REQUEST;
 
@@ -123,6 +122,8 @@ pub(super) struct Inbound {
     header: Header,
     /// Bytes that the segment carries for DDP.
     carried: u16,
+    /// The same of the segment before.
+    before: u16,
     landing: Landing,
     /// Payload that has not come.
     left: usize,
@@ -148,6 +149,7 @@ impl Inbound {
             state: State::Head,
             header: Header { operation: Operation::Write, last: false, place },
             carried: 0,
+            before: 0,
             landing: Landing::Nowhere,
             left: 0,
             crc: 0,
@@ -196,7 +198,7 @@ impl Inbound {
                     let padding = padding(self.carried.into());
                     let Some((tail, rest)) = bytes.split_at_checked(padding + 4) else { return Ok(Next::More) };
                     let (padding, crc) = tail.split_at(padding);
-                    if self.checksums && crc32c::crc32c_append(self.crc, padding).to_le_bytes() != *crc {
+                    if self.checksums && crc::append(self.crc, padding).to_le_bytes() != *crc {
                         return Err(Breach { terminate: Terminate::MPA_CRC, at_fault: None });
                     }
                     *bytes = rest;
@@ -210,7 +212,7 @@ impl Inbound {
     /// The next bytes of the payload are where they belong.
     pub(super) fn landed(&mut self, bytes: &[u8]) {
         if self.checksums {
-            self.crc = crc32c::crc32c_append(self.crc, bytes);
+            self.crc = crc::append(self.crc, bytes);
         }
         self.skipped(bytes.len());
     }
@@ -223,6 +225,21 @@ impl Inbound {
             Landing::Read { at } | Landing::Message { at } => *at += length,
             Landing::Nowhere => {}
         }
+    }
+
+    /// Whether a header or the end of a frame is to come next, and no payload.
+    pub(super) fn is_between(&self) -> bool {
+        self.state != State::Payload
+    }
+
+    /// Bytes that the frame carries for DDP, or the one before it if they are more: large messages end with small frames.
+    pub(super) fn large(&self) -> usize {
+        self.carried.max(self.before).into()
+    }
+
+    /// Bytes of the frame's end.
+    pub(super) fn tail(&self) -> usize {
+        padding(self.carried.into()) + 4
     }
 
     /// Whether payload is summed up.
@@ -245,10 +262,10 @@ impl Inbound {
         let breach = |terminate| Breach { terminate, at_fault: None };
         let (header, _) = Header::decode(head).map_err(|error| breach(Terminate::for_segment(error)))?;
         if self.checksums {
-            self.crc = crc32c::crc32c(&bytes[..2 + length]);
+            self.crc = crc::of(&bytes[..2 + length]);
         }
         self.header = header;
-        self.carried = carried;
+        self.before = std::mem::replace(&mut self.carried, carried);
         self.left = usize::from(carried) - length;
         self.held = 0;
         self.landing = self.begin(gate).map_err(|terminate| Breach { terminate, at_fault: Some((header, carried)) })?;
@@ -361,6 +378,8 @@ mod tests {
     const TAG: u32 = 0x1234_5678;
     const MEMORY: u64 = 4096;
     const MESSAGE: usize = 6000;
+    /// The most bytes that may be left: less than a header, or than the end of a frame.
+    const HELD: usize = 2 + UNTAGGED;
 
     /// Lets the peer at one tag, and counts receives.
     struct Open {
@@ -439,7 +458,7 @@ mod tests {
             start = end - there.len();
             match next? {
                 Next::More => {
-                    assert!(end - start <= LOOKAHEAD, "no more is held back than a header");
+                    assert!(end - start < HELD, "no more is held back than a header");
                     if end == bytes.len() {
                         return Ok(events);
                     }

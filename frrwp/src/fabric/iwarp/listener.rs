@@ -1,6 +1,6 @@
 //! Listening and connecting: from an address to an endpoint.
 
-use super::connection::{Agreed, Connection};
+use super::connection::{Agreed, Connection, NAP};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
 use super::mpa::{MpaError, Start};
@@ -182,6 +182,9 @@ impl IwarpDomain {
         came: &[u8],
     ) -> io::Result<IwarpEndpoint> {
         let shared = &self.provider.shared;
+        // Who means not to block says so with each call.
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(NAP))?;
         let connection = Connection::new(shared.number(), socket, Arc::clone(shared), agreed, receives.into(), came);
         let connection = Arc::new(connection);
         {

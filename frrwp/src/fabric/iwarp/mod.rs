@@ -39,11 +39,19 @@
 //!
 //! CRCs are on unless both sides do without ([`IwarpOptions::checksums`]). They find what TCP's checksum lets pass, and cost
 //! a pass over every byte at both ends, and a copy where peers write or read registered memory, because that may change while
-//! it is summed up. A frame's payload is placed before its CRC has come; a wrong one ends the connection before anything is
-//! told of it. Without CRCs, large payloads go between socket and registered memory without a copy of ours; payloads of up to
-//! 4 KiB that come together with their headers are copied from there.
+//! it is summed up, or be unmapped. A frame's payload is placed before its CRC has come; a wrong one ends the connection
+//! before anything is told of it. Without CRCs, large payloads go between socket and registered memory without a copy of
+//! ours; payloads of up to 4 KiB that come together with their headers are copied from there.
+//!
+//! # System calls
+//!
+//! A read takes four: each side sends once, and receives once, in which it sleeps. So does the domain's thread where it serves
+//! one busy connection; with several it asks first which of them is ready, once for all that are. CRCs add one where the
+//! bytes are, for the copy. A large write takes one call for each MiB where it comes from, and one for each frame (64 KiB)
+//! where it goes to; with CRCs a frame is one copy, and what is received at a time is more.
 
 mod connection;
+mod crc;
 pub mod ddp;
 mod endpoint;
 mod guesses;

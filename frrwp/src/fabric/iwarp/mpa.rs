@@ -14,6 +14,7 @@
 //!
 //! Markers are not spoken, as no implementation in use does.
 
+use super::crc;
 use std::fmt;
 
 /// The most private data of a start frame.
@@ -241,7 +242,7 @@ impl<'a> Fpdu<'a> {
 
     /// The CRC that it should have.
     pub fn checksum(&self) -> u32 {
-        crc32c::crc32c(self.covered)
+        crc::of(self.covered)
     }
 
     /// Checks the CRC.
@@ -264,8 +265,8 @@ pub fn frame(pieces: &[&[u8]], checksums: bool) -> ([u8; 2], ([u8; 7], usize)) {
     let zeroes = padding(carried);
     let mut end = [0; 7];
     if checksums {
-        let crc = pieces.iter().fold(crc32c::crc32c(&start), |crc, piece| crc32c::crc32c_append(crc, piece));
-        let crc = crc32c::crc32c_append(crc, &end[..zeroes]);
+        let crc = pieces.iter().fold(crc::of(&start), |crc, piece| crc::append(crc, piece));
+        let crc = crc::append(crc, &end[..zeroes]);
         end[zeroes..zeroes + 4].copy_from_slice(&crc.to_le_bytes());
     }
     (start, (end, zeroes + 4))

@@ -10,8 +10,9 @@
 
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
+use super::crc;
 use super::ddp::{Header, Operation, Place, ReadRequest};
-use super::memory;
+use super::memory::Buffer;
 use super::mpa::padding;
 use super::tags::Pin;
 use super::terminate::Terminate;
@@ -24,9 +25,11 @@ pub(super) const GATHER: usize = 8;
 const SEGMENT: usize = 65_472;
 /// The most payload of an answer's frame that is copied.
 const COPIED: usize = 8_192;
-/// Frames that are cut at a time, and bytes of them.
-const FRAMES: usize = 8;
-const BYTES: usize = 256 * 1024;
+/// Frames that are cut at a time, and bytes of them: a write of 1 MiB goes in one call.
+const FRAMES: usize = 17;
+const BYTES: usize = 1024 * 1024;
+/// Pieces of them, as a rule: two of each, and the payload.
+pub(super) const SHOWN: usize = 64;
 /// Buffers of messages that are kept for the next.
 const POOL: usize = 4;
 
@@ -347,7 +350,10 @@ impl Outbound {
             let pin = sources.pin(tag, at, length.into())?;
             let mut bytes = self.pool.pop().unwrap_or_default();
             // Torn where it is written meanwhile, which its readers find out by their own means.
-            memory::get(pin.address, length as usize, &mut bytes).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
+            let copied = Buffer::with(|buffer| {
+                buffer.get(pin.address, length as usize).map(|copy| bytes.extend_from_slice(copy))
+            });
+            copied.and_then(|copied| copied).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
             Body::Bytes(bytes)
         } else {
             Body::Tag { tag, at }
@@ -364,16 +370,16 @@ impl Outbound {
         let zeroes = padding(carried);
         let mut tail = [0; 7];
         if self.checksums {
-            let crc = crc32c::crc32c(&head);
+            let crc = crc::of(&head);
             let crc = match &body {
                 Body::Nothing | Body::Tag { .. } => crc,
-                Body::Bytes(bytes) => crc32c::crc32c_append(crc, bytes),
+                Body::Bytes(bytes) => crc::append(crc, bytes),
                 Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
                     // SAFETY: who posted the write promised that its memory may be read until it is done.
-                    crc32c::crc32c_append(crc, unsafe { piece.bytes() })
+                    crc::append(crc, unsafe { piece.bytes() })
                 }),
             };
-            let crc = crc32c::crc32c_append(crc, &tail[..zeroes]);
+            let crc = crc::append(crc, &tail[..zeroes]);
             tail[zeroes..zeroes + 4].copy_from_slice(&crc.to_le_bytes());
         }
         Frame { head, body, length, tail, ends_at: zeroes + 4, ends }
@@ -383,7 +389,7 @@ impl Outbound {
     pub(super) fn show(
         &self,
         sources: &impl Sources,
-        vector: &mut SmallVec<[Piece; 32]>,
+        vector: &mut SmallVec<[Piece; SHOWN]>,
         pins: &mut SmallVec<[Pin; FRAMES]>,
     ) -> Result<(), Terminate> {
         let mut skip = self.begun;

@@ -4,9 +4,14 @@
 //! reads the socket itself, so that an answer costs one wake-up and not two, and the provider's thread keeps away. The claim
 //! is kept from one wait to the next, because to give it back and take it again would cost two system calls an operation; the
 //! provider looks every millisecond whether the application has come back, and takes claims back that rest.
+//!
+//! Where a domain has one connection, and its peer asks again and again while the application is elsewhere, the thread
+//! *stays* at it: it sleeps in the receiving call itself, which saves every second wake-up call. Nothing interrupts that call but
+//! bytes and its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider,
+//! which then leaves; and a second connection ends the staying, at the latest when the time is over.
 
 use super::IwarpOptions;
-use super::connection::{Connection, Core};
+use super::connection::{Connection, Core, NAP};
 use super::guesses::Guesses;
 use super::tags::Table;
 use rustc_hash::FxHashMap;
@@ -24,6 +29,11 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_millis(1);
 /// How often connections are looked through for peers that stand still.
 const ROUND: Duration = Duration::from_millis(250);
+
+/// Events of one connection in a row after which the thread stays at it.
+const ROW: u32 = 16;
+/// How long it sleeps there.
+const STAY: Duration = Duration::from_millis(4);
 
 /// The alarm's name among events; connections are counted from 1.
 const ALARM: u64 = 0;
@@ -163,6 +173,7 @@ impl Shared {
     fn run(&self) {
         let mut events = Vec::with_capacity(256);
         let mut looked = Instant::now();
+        let mut row = 0;
         while !self.stop.load(Ordering::Acquire) {
             events.clear();
             let resting = !lock(&self.claims).is_empty();
@@ -174,14 +185,20 @@ impl Shared {
                 std::thread::sleep(REST);
                 continue;
             }
+            row = if events.len() == 1 { row + 1 } else { 0 };
             for event in &events {
                 if event.data.u64() == ALARM {
+                    row = 0;
                     let _ = rustix::io::read(&self.alarm, &mut [0; 8]);
                     continue;
                 }
                 let connection = lock(&self.connections).get(&(event.data.u64() as usize)).cloned();
                 if let Some(connection) = connection {
                     self.serve(&connection);
+                    if row >= ROW {
+                        row = 0;
+                        self.stay(&connection, looked + ROUND);
+                    }
                 }
             }
             if resting {
@@ -204,11 +221,39 @@ impl Shared {
             return;
         }
         core.serve(connection);
+        self.served(connection, core);
+    }
+
+    fn served(&self, connection: &Connection, mut core: MutexGuard<'_, Core>) {
         self.arm(connection, &mut core);
         let closed = core.is_closed();
         drop(core);
         if closed {
             self.remove(connection);
+        }
+    }
+
+    /// Sleeps in the receiving call of a connection that is the only one, until nothing comes, the application is back, or the
+    /// connections are to be looked through.
+    fn stay(&self, connection: &Connection, until: Instant) {
+        let may_stay = |core: &mut Core| {
+            let is_elsewhere = !std::mem::take(&mut core.claim.active);
+            is_elsewhere && !core.claim.held && core.may_sleep() && self.connections() == 1
+        };
+        let mut core = connection.lock();
+        if !may_stay(&mut core) || connection.socket.set_read_timeout(Some(STAY)).is_err() {
+            return;
+        }
+        core.claim.stayed = true;
+        drop(core);
+        loop {
+            let (mut core, came) = connection.sleep();
+            if !came || !may_stay(&mut core) || Instant::now() >= until {
+                core.claim.stayed = false;
+                let _ = connection.socket.set_read_timeout(Some(NAP));
+                connection.left.notify_all();
+                return self.served(connection, core);
+            }
         }
     }
 
@@ -220,12 +265,12 @@ impl Shared {
             if !core.claim.held {
                 return false;
             }
+            if std::mem::take(&mut core.claim.active) {
+                return true;
+            }
             if core.claim.waiting {
                 core.claim.parked = true;
                 return false;
-            }
-            if std::mem::take(&mut core.claim.active) {
-                return true;
             }
             self.release(connection, &mut core);
             false

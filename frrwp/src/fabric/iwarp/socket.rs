@@ -1,7 +1,7 @@
 //! The edge to the kernel: bytes between a socket and memory, without a copy of ours.
 #![expect(unsafe_code, reason = "system calls that take addresses of registered memory")]
 
-use super::outbound::Piece;
+use super::outbound::{Piece, SHOWN};
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -38,7 +38,7 @@ pub(super) unsafe fn receive(socket: BorrowedFd<'_>, rooms: &[Room]) -> io::Resu
 /// # Safety
 /// The memory may be read until this returns.
 pub(super) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
-    let mut vector: SmallVec<[libc::iovec; 32]> = pieces
+    let mut vector: SmallVec<[libc::iovec; SHOWN]> = pieces
         .iter()
         .map(|piece| libc::iovec { iov_base: piece.address.cast_mut().cast(), iov_len: piece.length })
         .collect();

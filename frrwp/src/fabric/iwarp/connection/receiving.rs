@@ -1,0 +1,259 @@
+//! The receiving half at work: from the socket to where bytes belong.
+//!
+//! What comes first goes to the thread's buffer, and small payloads from there to their place. A large payload goes from the
+//! socket straight to its place, together with the end of its frame and the header after it: one call a frame. Only where it
+//! is summed up and its memory may change meanwhile (a peer's write, with CRCs) is it received in the buffer, many frames at
+//! a time, summed up there while the processor's cache has it, and then placed.
+//!
+//! The buffer is the thread's and not the connection's, so that a thousand connections need no thousand buffers, and a
+//! thread may sleep in the receiving call itself without holding a connection's lock.
+
+use super::super::ddp::TAGGED;
+use super::super::memory;
+use super::*;
+use std::io;
+
+/// Where received bytes begin in a thread's buffer; before it lie those that a connection holds over.
+const FRONT: usize = 1024;
+/// Bytes that are received ahead of what is known to come.
+const AHEAD: usize = 4096;
+/// Times that a socket is read before others have their turn.
+const ROUNDS: usize = 32;
+
+/// Why receiving ends for good.
+pub(super) enum Stop {
+    /// The peer broke a rule.
+    Breach(Breach),
+    /// The connection is no more.
+    Lost(IwarpEnd),
+}
+
+impl From<Breach> for Stop {
+    fn from(breach: Breach) -> Self {
+        Self::Breach(breach)
+    }
+}
+
+/// Payload that is to come.
+type Wanted = Option<(Landing, usize)>;
+
+impl Connection {
+    /// Sleeps without the lock until something comes, receives it and does what it says, or until the socket's time is over.
+    /// The core, and whether anything came.
+    ///
+    /// For one thread at a time, and where [`Core::may_sleep`] says so.
+    pub(in super::super) fn sleep(&self) -> (MutexGuard<'_, Core>, bool) {
+        let slept = Buffer::with(|buffer| {
+            let slept = (&self.socket).read(&mut buffer[FRONT..FRONT + AHEAD]);
+            let came = slept.is_ok();
+            let mut core = self.lock();
+            let received = core.receive(self, buffer, Some(slept));
+            (core, came, received)
+        });
+        let (mut core, came, received) = match slept {
+            Ok((core, came, received)) => (core, came, Ok(received)),
+            Err(error) => (self.lock(), false, Err(error)),
+        };
+        core.received(self, received);
+        (core, came)
+    }
+}
+
+impl Core {
+    /// Whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
+    pub(in super::super) fn may_sleep(&self) -> bool {
+        self.phase == Phase::Open && !self.blocked && self.inbound.is_between()
+    }
+
+    /// Looks at what came in sleep, or reads what is there, and does what it says.
+    pub(super) fn receive(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut Buffer,
+        slept: Option<io::Result<usize>>,
+    ) -> Result<(), Stop> {
+        if self.phase != Phase::Open {
+            return Ok(());
+        }
+        let came = match slept {
+            Some(slept) => self.came(slept)?,
+            None => Some(0),
+        };
+        let Some(came) = came else { return Ok(()) };
+        let mut wanted = self.digest(connection, buffer, came)?;
+        if came > 0 && came < AHEAD {
+            return Ok(());
+        }
+        for _ in 0..ROUNDS {
+            let Some((came, more)) = self.read(connection, buffer, wanted)? else { break };
+            wanted = self.digest(connection, buffer, came)?;
+            // Emptied: the socket's next readiness brings the rest.
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads once: payload straight to where it belongs if it may go there, what follows it into the buffer. The bytes in
+    /// the buffer, and whether more may be there; `None` if nothing came.
+    fn read(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut Buffer,
+        wanted: Wanted,
+    ) -> Result<Option<(usize, bool)>, Stop> {
+        let mut pin = None;
+        let (target, left) = match wanted {
+            Some((Landing::Tag { tag, at }, left)) if !self.inbound.checksums() => {
+                let pinned = connection.pin(tag, at, left as u64, Wish::Write);
+                let pinned = pinned.map_err(|terminate| Breach { terminate, at_fault: self.inbound.at_fault() })?;
+                (pin.insert(pinned).address, left)
+            }
+            Some((Landing::Read { at }, left)) => (at as *mut u8, left),
+            Some((Landing::Message { at }, left)) => {
+                self.message.resize(at + left, 0);
+                (self.message[at..].as_mut_ptr(), left)
+            }
+            _ => (std::ptr::null_mut(), 0),
+        };
+        let ahead = match wanted {
+            Some(_) if left == 0 => memory::SIZE - FRONT,
+            // The end of the frame and the next one's header, and nothing that would have to be copied.
+            Some(_) if self.inbound.large() >= AHEAD => self.inbound.tail() + 2 + TAGGED,
+            _ => AHEAD,
+        };
+        let mut rooms: SmallVec<[Room; 2]> = SmallVec::new();
+        if left > 0 {
+            rooms.push(Room { address: target, length: left });
+        }
+        rooms.push(Room { address: buffer[FRONT..].as_mut_ptr(), length: ahead });
+        // SAFETY: the payload's memory is held by the pin, or is a read's, which its poster promised to leave to it until it
+        // has ended; the message is this connection's, and the buffer, which is longer, this thread's.
+        let received = unsafe { socket::receive(connection.socket.as_fd(), &rooms) };
+        if pin.is_some() && received.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EFAULT)) {
+            // What is not mapped any more is as good as not registered.
+            return Err(Breach { terminate: Terminate::DDP_INVALID_TAG, at_fault: self.inbound.at_fault() }.into());
+        }
+        let Some(came) = self.came(received)? else { return Ok(None) };
+        let placed = came.min(left);
+        if pin.is_some() {
+            // Without CRCs.
+            self.inbound.skipped(placed);
+        } else if placed > 0 {
+            // SAFETY: as above, and these bytes were just written.
+            self.inbound.landed(unsafe { std::slice::from_raw_parts(target, placed) });
+        }
+        Ok(Some((came - placed, came == left + ahead)))
+    }
+
+    /// How much came, if anything did.
+    fn came(&mut self, received: io::Result<usize>) -> Result<Option<usize>, Stop> {
+        match received {
+            Ok(0) => Err(Stop::Lost(IwarpEnd::Closed)),
+            Ok(came) => {
+                self.progress = Instant::now();
+                Ok(Some(came))
+            }
+            // What was interrupted is told of again.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+            Err(error) => Err(Stop::Lost(IwarpEnd::Broken(error.kind()))),
+        }
+    }
+
+    /// Looks at what was held over and at so many bytes in the buffer. Gives the payload that is to come, if one has begun.
+    fn digest(&mut self, connection: &Connection, buffer: &mut Buffer, came: usize) -> Result<Wanted, Stop> {
+        let mut at = FRONT - self.held.len();
+        let end = FRONT + came;
+        buffer[at..FRONT].copy_from_slice(&self.held);
+        self.held.clear();
+        let wanted = loop {
+            let mut bytes = &buffer[at..end];
+            let mut guard = Guard { connection, receives: &mut self.receives };
+            let next = self.inbound.next(&mut bytes, &mut guard)?;
+            at = end - bytes.len();
+            match next {
+                Next::More => break None,
+                Next::Payload(landing, left) if at == end => break Some((landing, left)),
+                Next::Payload(landing, left) => {
+                    let now = at..end.min(at + left);
+                    at = now.end;
+                    self.put(connection, buffer, landing, now.clone())?;
+                    self.inbound.landed(&buffer[now]);
+                }
+                Next::Event(event) => {
+                    self.outbound.may_speak = true;
+                    self.happened(connection, event)?;
+                }
+            }
+        };
+        // Less than a header, or than a frame's end.
+        self.held.extend_from_slice(&buffer[at..end]);
+        Ok(wanted)
+    }
+
+    /// Puts bytes of the buffer where they belong.
+    fn put(
+        &mut self,
+        connection: &Connection,
+        buffer: &Buffer,
+        landing: Landing,
+        bytes: Range<usize>,
+    ) -> Result<(), Stop> {
+        match landing {
+            Landing::Tag { tag, at } => {
+                let breach = |terminate| Breach { terminate, at_fault: self.inbound.at_fault() };
+                let pin = connection.pin(tag, at, bytes.len() as u64, Wish::Write).map_err(breach)?;
+                // SAFETY: the pin says that its owner lets peers write there.
+                // What is not mapped any more is as good as not registered.
+                unsafe { buffer.put(bytes, pin.address) }.map_err(|_| breach(Terminate::DDP_INVALID_TAG))?;
+            }
+            Landing::Read { at } => {
+                let bytes = &buffer[bytes];
+                // SAFETY: the memory is a read's, which its poster promised to leave to it until it has ended.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+            }
+            Landing::Message { at } => {
+                self.message.truncate(at);
+                self.message.extend_from_slice(&buffer[bytes]);
+            }
+            Landing::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, connection: &Connection, event: Event) -> Result<(), Stop> {
+        let breach = |inbound: &Inbound, terminate| Breach { terminate, at_fault: inbound.at_fault() };
+        match event {
+            Event::Placed => {}
+            Event::Message { length, invalidate } => {
+                if let Some(tag) = invalidate {
+                    let ended = connection.shared.tags.invalidate(tag, connection.number);
+                    ended.map_err(|terminate| breach(&self.inbound, terminate))?;
+                }
+                let buffer = self.outbound.buffer();
+                let mut message = std::mem::replace(&mut self.message, buffer);
+                message.truncate(length);
+                self.inbox.push_back(Arrival::Message(message));
+            }
+            Event::Request(request) => {
+                // An empty read looks at no tag (RFC 5040, section 5.2).
+                if request.length > 0 {
+                    let pin =
+                        connection.pin(request.source_tag, request.source_offset, request.length.into(), Wish::Read);
+                    pin.map_err(|terminate| breach(&self.inbound, terminate))?;
+                }
+                // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
+                if !self.outbound.answer(request) {
+                    return Err(breach(&self.inbound, Terminate::NO_BUFFER).into());
+                }
+            }
+            Event::Read { sequence } => {
+                self.outbound.read_ended();
+                self.part_done(sequence);
+            }
+            Event::Terminated(why) => return Err(Stop::Lost(IwarpEnd::Terminated(why))),
+        }
+        Ok(())
+    }
+}
