@@ -47,8 +47,8 @@
 //!
 //! A read takes four: each side sends once, and receives once, in which it sleeps. So does the domain's thread where it serves
 //! one busy connection; with several it asks first which of them is ready, once for all that are. CRCs add one where the
-//! bytes are, for the copy. A large write takes one call for each MiB where it comes from, and one for each frame (64 KiB)
-//! where it goes to; with CRCs a frame is one copy, and what is received at a time is more.
+//! bytes are, for the copy. A large write takes two calls or so for each MiB where it comes from, and one for each frame (64
+//! KiB) where it goes to; with CRCs a frame is one copy, and what is received at a time is more.
 
 mod connection;
 mod crc;
