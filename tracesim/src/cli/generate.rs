@@ -28,7 +28,7 @@ pub(crate) struct Generate {
 const EXAMPLES: &str = "\
 Examples:
   tracesim generate httpd httpd.csv                    the paper's web server
-  tracesim generate cello92:client_cache=0 cello.csv   its disks, without a first-level cache
+  tracesim generate cello92:client-cache=0 cello.csv   its disks, without a first-level cache
   tracesim generate zipf:exponent=1.2,seed=7 - | head
   tracesim generate --to csv httpd httpd.csv.zst       with times and clients
 

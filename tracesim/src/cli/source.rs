@@ -107,6 +107,27 @@ pub(super) fn workload(path: &Path) -> Option<Result<Workload, TraceError>> {
     (Workload::all().iter().any(named) && !path.exists()).then(|| text.parse())
 }
 
+/// Whether all of these traces are there, as far as can be told before long work.
+pub(super) fn present<'a>(traces: impl Iterator<Item = &'a Path>) -> Result<(), Failure> {
+    let mut standard_input = false;
+    for path in traces {
+        if path.as_os_str() == "-" {
+            if std::mem::replace(&mut standard_input, true) {
+                return Err(Failure::usage("standard input (-) can be read once: name it once, and files beside it"));
+            }
+            continue;
+        }
+        match workload(path) {
+            Some(workload) => _ = workload.map_err(failed)?,
+            None => {
+                let opened = path.metadata().map(|_| ());
+                opened.map_err(|error| failed(TraceError::Io { file: path.into(), doing: "open", error }))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What the trace is called in tables.
 pub(crate) fn name(path: &Path) -> String {
     if workload(path).is_some() {
