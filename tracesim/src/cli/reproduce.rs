@@ -7,7 +7,7 @@ use super::output::Output;
 use super::progress::Progress;
 use super::report::origin_of;
 use super::run::run;
-use super::source::failed;
+use super::source::{self, failed};
 use super::table::{Side, table};
 use mrrc::Config;
 use mrrc::cost::Linear;
@@ -18,7 +18,7 @@ use tracesim::calibrate::copying::copy_us;
 use tracesim::report::provenance::{Origin, Provenance, Source};
 use tracesim::reproduce::claim::{Claim, Verdict, summary};
 use tracesim::reproduce::figures::{self, Found, Sizes};
-use tracesim::reproduce::latency;
+use tracesim::reproduce::latency::{self, Latencies};
 use tracesim::reproduce::logs::{self, Compared};
 use tracesim::reproduce::machine::{self, MESSAGES, Machine};
 use tracesim::reproduce::page::{self, Study as Shown};
@@ -81,32 +81,53 @@ impl Reproduce {
         let [httpd, cello] = subjects(scale).map_err(failed)?;
         let httpd = study(httpd, &mut origins)?;
         let cello = study(cello, &mut origins)?;
-        let machine = measure(if self.quick { QUICK_ROUNDS } else { ROUNDS })?;
-        let mut compared = Vec::new();
-        for log in &logs {
-            compared.extend(compare(log, &mut origins)?);
-        }
-        let mut claims = figures::claims(&httpd, &cello);
-        claims.extend(machine::claims(&machine));
-        let latencies = latency::run();
-        claims.extend(latency::claims(&latencies));
         let caution = if self.quick {
             "--quick: a sixteenth of everything, the claimed sizes too. It shows that the study works; what it finds, it finds whole."
         } else {
             ""
         };
-        let printed = if self.json { json(&claims)? } else { text(&claims, &compared, caution) };
+        let mut claims = figures::claims(&httpd, &cello);
+        let mut compared = Vec::new();
+        let measured = self.measure(&logs, &mut claims, &mut compared, &mut origins);
+        // The claims do not go with a page that cannot be written, nor with what was interrupted.
+        let printed = match &measured {
+            Ok(_) | Err(Failure::Interrupted) => self.print(&claims, &compared, caution),
+            Err(_) => Ok(()),
+        };
+        let (machine, latencies) = measured?;
         let shown =
             Shown { claims, found: [httpd, cello], machine, latencies, logs: compared, caution: caution.to_owned() };
         let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let html = page::page(&shown, Provenance::of_command(arguments, origins)).render();
         out.write(|out| out.write_all(html.as_bytes()))?;
         out.finish()?;
+        note(&format!("plots and figures in {}", file.display()));
+        printed
+    }
+
+    /// What does not come from the workloads: this machine, both ends of a transfer, and the real traces.
+    fn measure(
+        &self,
+        logs: &[PathBuf],
+        claims: &mut Vec<Claim>,
+        compared: &mut Vec<Compared>,
+        origins: &mut Vec<Origin>,
+    ) -> Result<(Machine, Latencies), Failure> {
+        let machine = measure(if self.quick { QUICK_ROUNDS } else { ROUNDS })?;
+        claims.extend(machine::claims(&machine));
+        let latencies = latency::run();
+        claims.extend(latency::claims(&latencies));
+        for log in logs {
+            compared.extend(compare(log, origins)?);
+        }
+        Ok((machine, latencies))
+    }
+
+    fn print(&self, claims: &[Claim], compared: &[Compared], caution: &str) -> Result<(), Failure> {
+        let printed = if self.json { json(claims)? } else { text(claims, compared, caution) };
         let mut standard = Output::open(None)?;
         standard.write(|out| out.write_all(printed.as_bytes()))?;
-        standard.finish()?;
-        note(&format!("plots and figures in {}", file.display()));
-        Ok(())
+        standard.finish()
     }
 
     /// The real traces, by name.
@@ -199,10 +220,12 @@ fn measure(rounds: u32) -> Result<Machine, Failure> {
 
 /// The comparison on a real trace; nothing, with a line, if it is none.
 fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Failure> {
-    let name = super::source::name(path);
+    let name = source::name(path);
     let opened = traces::open(path, &ReadOptions::default());
-    let trace = match opened.and_then(|reader| Trace::load(name.clone(), reader, false)) {
+    let watched = opened.map(|reader| source::Watched::new(reader, &format!("reading {name}")));
+    let trace = match watched.map_err(TraceError::from).and_then(|reader| Trace::load(name.clone(), reader, false)) {
         Ok(trace) => trace,
+        Err(_) if interrupt::came() => return Err(Failure::Interrupted),
         Err(error) => {
             let text = error.to_string();
             note(&format!("{name} is left out: {}", text.lines().next().unwrap_or_default()));
