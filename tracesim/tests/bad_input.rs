@@ -51,6 +51,8 @@ fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
     }
     assert_says(&complaint(&["replay", "--policy=firehose", "--overlap=merge", trace], 2), &["firehose", "buckets"]);
     assert_says(&complaint(&["replay", "--json", "--csv", trace], 2), &["--json", "--csv"]);
+    let columns = ["--columns=addr=1", "--format=msr"];
+    assert_says(&complaint(&["replay", columns[0], columns[1], trace], 2), &["columns", "msr", "csv"]);
     for shard in ["0/3", "4/3", "1", "a/b", "1/0"] {
         assert_says(&complaint(&["compare", "--shard", shard, trace], 2), &[shard, "K/N"]);
     }

@@ -47,7 +47,7 @@ impl Generate {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut events = self.workload.generate().map_err(failed)?;
         let mut writer = create(&self.file, self.to).map_err(failed)?;
-        let progress = Progress::unknown(&format!("generating {}", self.workload.name()));
+        let progress = Progress::of(&format!("generating {}", self.workload.name()), self.workload.requests());
         for (at, event) in events.by_ref().enumerate() {
             writer.write(&event.map_err(failed)?).map_err(failed)?;
             if at % REPORT == REPORT - 1 {

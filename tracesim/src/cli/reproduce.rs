@@ -8,7 +8,7 @@ use super::progress::Progress;
 use super::report::origin_of;
 use super::run::run;
 use super::source::{self, failed};
-use super::table::{Side, table};
+use super::table::{Side, percent, table};
 use mrrc::Config;
 use mrrc::cost::Linear;
 use std::path::{Path, PathBuf};
@@ -152,9 +152,13 @@ impl Reproduce {
     }
 }
 
+/// Events between two reports of how far it is.
+const REPORT: u64 = 1 << 14;
+
 /// A generator that ends when the command is interrupted, and stays with its owner.
 struct Watched<'a> {
     events: &'a mut dyn Generator,
+    progress: &'a Progress,
     seen: u64,
 }
 
@@ -163,9 +167,12 @@ impl Iterator for Watched<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.seen += 1;
-        if self.seen.is_multiple_of(1 << 14) && interrupt::came() {
-            let error = std::io::ErrorKind::Interrupted.into();
-            return Some(Err(TraceError::Io { file: "workload".into(), doing: "generate", error }));
+        if self.seen.is_multiple_of(REPORT) {
+            self.progress.step(REPORT);
+            if interrupt::came() {
+                let error = std::io::ErrorKind::Interrupted.into();
+                return Some(Err(TraceError::Io { file: "workload".into(), doing: "generate", error }));
+            }
         }
         self.events.next()
     }
@@ -179,9 +186,10 @@ impl Reader for Watched<'_> {
 
 /// Generates a workload and replays it.
 fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> {
-    let progress = Progress::unknown(&format!("generating {}", subject.name));
+    let progress = Progress::of(&format!("generating {}", subject.name), subject.workload.requests());
     let mut events = subject.workload.generate().map_err(failed)?;
-    let trace = Trace::load(subject.name, Watched { events: &mut *events, seen: 0 }, false).map_err(failed)?;
+    let trace = Trace::load(subject.name, Watched { events: &mut *events, progress: &progress, seen: 0 }, false)
+        .map_err(failed)?;
     let checks: Checks = events.checks();
     drop(progress);
     let survey = Survey::of(&trace);
@@ -222,8 +230,8 @@ fn measure(rounds: u32) -> Result<Machine, Failure> {
 fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Failure> {
     let name = source::name(path);
     let opened = traces::open(path, &ReadOptions::default());
-    let watched = opened.map(|reader| source::Watched::new(reader, &format!("reading {name}")));
-    let trace = match watched.map_err(TraceError::from).and_then(|reader| Trace::load(name.clone(), reader, false)) {
+    let watched = opened.map(|reader| source::Watched::reading(reader, &name));
+    let trace = match watched.and_then(|reader| Trace::load(name.clone(), reader, false)) {
         Ok(trace) => trace,
         Err(_) if interrupt::came() => return Err(Failure::Interrupted),
         Err(error) => {
@@ -275,7 +283,6 @@ fn text(claims: &[Claim], logs: &[Compared], caution: &str) -> String {
         text += &format!("  {}, {}: {}\n", claim.place, claim.claim, claim.note);
     }
     if !logs.is_empty() {
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
         let header =
             ["real traces", "capacity", "hits MRRC", "pin-down", "points", "cheaper: batch", "region", "than no cache"];
         let row = |log: &Compared| {

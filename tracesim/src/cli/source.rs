@@ -82,12 +82,23 @@ impl Reading {
             (_, Some(pages)) => Box::new(Cut::new(reader, pages, Larger::Cut)),
             _ => reader,
         };
-        Ok(Watched::new(reader, &format!("reading {}", name(path))))
+        Ok(match workload(path) {
+            Some(Ok(workload)) => Watched::generating(reader, &workload),
+            _ => Watched::reading(reader, &name(path)),
+        })
     }
 
     fn reader(&self, path: &Path) -> Result<Box<dyn Reader>, TraceError> {
         if let Some(workload) = workload(path) {
             return Ok(Box::new(workload?.generate()?));
+        }
+        if let (Some(format), Some(_)) = (self.format.filter(|format| *format != Format::Csv), &self.columns) {
+            let what = format!("{format} has its columns where it has them");
+            return Err(TraceError::Option {
+                option: "columns",
+                what,
+                remedy: "give --format csv, or leave it out".into(),
+            });
         }
         let options = ReadOptions {
             format: self.format,
@@ -168,8 +179,14 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(reader: Box<dyn Reader>, what: &str) -> Self {
-        Self { reader, progress: Progress::unknown(what), unreported: 0 }
+    /// A trace of that name, of which nobody knows how long it is.
+    pub(crate) fn reading(reader: Box<dyn Reader>, name: &str) -> Self {
+        Self { reader, progress: Progress::unknown(&format!("reading {name}")), unreported: 0 }
+    }
+
+    fn generating(reader: Box<dyn Reader>, workload: &Workload) -> Self {
+        let progress = Progress::of(&format!("generating {}", workload.name()), workload.requests());
+        Self { reader, progress, unreported: 0 }
     }
 }
 
