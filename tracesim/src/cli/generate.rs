@@ -17,7 +17,7 @@ use traces::write::{Form, create};
 pub(crate) struct Generate {
     /// httpd, cello92 or zipf; options after a colon: zipf:objects=1000,requests=5000
     workload: Workload,
-    /// The file to write, compressed if it ends with .gz or .zst; it appears when it is whole
+    /// The file to write, compressed if it ends with .gz, .xz or .zst; it appears when it is whole
     #[arg(default_value = "-")]
     file: PathBuf,
     /// The format to write: pages, csv, registrations or registrations-binary
