@@ -125,7 +125,14 @@ fn every_plot_is_there_and_readable_in_light_and_dark_and_on_a_telephone() {
     assert_drawn(&narrow, 15);
     assert!(narrow["wide"].as_f64().unwrap() <= 0.0, "the page does not scroll sideways, only its plots do");
 
-    stdout(&["reproduce", "--quick", "--out", &path(&folder, "study.html")]);
+    // As many real traces as there are of ours, and names as long.
+    let logs = path(&folder, "logs");
+    std::fs::create_dir(&logs).unwrap();
+    for number in 0..10 {
+        let log = path(&folder, &format!("logs/some_recording_of_{number}.oracleGeneral.csv"));
+        std::fs::write(log, "start_page,pages\n1,2\n9,1\n1,2\n20,4\n9,1\n").unwrap();
+    }
+    stdout(&["reproduce", "--quick", "--logs", &logs, "--out", &path(&folder, "study.html")]);
     assert_drawn(&look(browser, &folder, "study.html", 1, 1280), 14);
 
     let shot = path(&folder, "page.png");
