@@ -2,6 +2,7 @@
 
 use crate::{Action, Event, Reader, Span, Spans, Summary, TraceError};
 use smallvec::smallvec;
+use std::fmt;
 use std::num::NonZeroU64;
 
 /// What becomes of a range that is too large.
@@ -11,6 +12,16 @@ pub enum Larger {
     Cut,
     /// It is asked for in several requests, one after the other, all but the last as large as may be.
     Split,
+}
+
+/// `split` or `cut`.
+impl fmt::Display for Larger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Cut => "cut",
+            Self::Split => "split",
+        })
+    }
 }
 
 /// A reader whose requests have ranges of at most so many pages.

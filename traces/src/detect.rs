@@ -6,7 +6,7 @@
 
 use crate::format::Format;
 use crate::formats::{oraclegeneral, pages, srt};
-use crate::frames::is_text;
+use crate::frames::{BYTE_ORDER_MARK, is_text};
 use crate::parser::{self, Outcome};
 use crate::registrations;
 use crate::{Columns, ReadOptions, TraceError};
@@ -47,7 +47,7 @@ impl Format {
         if let Some(reason) = binary(head) {
             return reason.map(|(format, reason)| Guess { format, reason }).map_err(doubtful);
         }
-        let lines = sample(head);
+        let lines = sample(head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head));
         // A table may begin with comments.
         let is_comment = |line: &&&[u8]| line.starts_with(b"#");
         let first = lines.iter().find(|line| !is_comment(line)).copied().unwrap_or_default().trim_ascii();

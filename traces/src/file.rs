@@ -3,8 +3,9 @@
 use crate::archive::Members;
 use crate::frames::{Frame, Frames};
 use crate::parser::{self, Outcome, Parser};
+use crate::reader::Steps;
 use crate::source::Source;
-use crate::{Event, Format, ReadOptions, Reader, Summary, TraceError};
+use crate::{Event, Format, ReadOptions, Summary, TraceError};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,6 @@ pub(crate) struct FileReader {
     next_process: u32,
     queue: VecDeque<Event>,
     summary: Summary,
-    is_done: bool,
 }
 
 /// The member that is being read.
@@ -60,7 +60,7 @@ impl FileReader {
         let mut laid_out = VecDeque::new();
         if format.is_read_twice() {
             let mut first = Self::stand_before(&mut source, format, String::new(), options.clone(), VecDeque::new())?;
-            while first.step()?.is_some() {}
+            while first.read_on()?.is_some() {}
             laid_out = first.noted;
             laid_out.iter_mut().for_each(|parser| parser.lay_out());
         }
@@ -91,7 +91,6 @@ impl FileReader {
             next_process: 0,
             queue,
             summary,
-            is_done: false,
         })
     }
 
@@ -186,7 +185,7 @@ impl FileReader {
     }
 
     /// Reads on up to the next event.
-    fn step(&mut self) -> Result<Option<Event>, TraceError> {
+    fn read_on(&mut self) -> Result<Option<Event>, TraceError> {
         loop {
             if let Some(event) = self.queue.pop_front() {
                 self.count(&event);
@@ -275,20 +274,11 @@ impl Current {
     }
 }
 
-impl Iterator for FileReader {
-    type Item = Result<Event, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.is_done {
-            return None;
-        }
-        let step = self.step().transpose();
-        self.is_done = !matches!(step, Some(Ok(_)));
-        step
+impl Steps for FileReader {
+    fn step(&mut self) -> Result<Option<Event>, TraceError> {
+        self.read_on()
     }
-}
 
-impl Reader for FileReader {
     fn summary(&self) -> &Summary {
         &self.summary
     }

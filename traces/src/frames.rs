@@ -9,6 +9,9 @@ use std::ops::Range;
 /// The longest line that is read. A Mooncake request of a million tokens takes 20 KB.
 pub(crate) const LONGEST_LINE: usize = 4 << 20;
 
+/// What spreadsheets begin a text with that is in UTF-8.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 const FIRST_BUFFER: usize = 256 << 10;
 
 /// How bytes fall into pieces.
@@ -159,6 +162,7 @@ impl Frames {
                 if too_long {
                     return Ok(Frame::TooLong);
                 }
+                let range = self.without_mark(range);
                 let end = range.end - 1;
                 let carriage = end > range.start && self.buffer[end - 1] == b'\r';
                 return Ok(Frame::Of(range.start..end - usize::from(carriage)));
@@ -176,9 +180,15 @@ impl Frames {
                 }
                 self.count += 1;
                 let range = self.take(seen);
-                return Ok(if too_long { Frame::TooLong } else { Frame::Of(range) });
+                return Ok(if too_long { Frame::TooLong } else { Frame::Of(self.without_mark(range)) });
             }
         }
+    }
+
+    /// A line without the mark that some programs put before the first one.
+    fn without_mark(&self, line: Range<usize>) -> Range<usize> {
+        let is_marked = self.count == 1 && self.buffer[line.clone()].starts_with(BYTE_ORDER_MARK);
+        line.start + if is_marked { BYTE_ORDER_MARK.len() } else { 0 }..line.end
     }
 
     /// Whether so many bytes are there.

@@ -3,6 +3,7 @@
 use crate::archive::Members;
 use crate::detect::Guess;
 use crate::file::{FileReader, unreadable};
+use crate::reader::Stepped;
 use crate::recordings;
 use crate::source::{HEAD, Source};
 use crate::{Format, ReadOptions, Reader, TraceError};
@@ -63,7 +64,7 @@ fn begin(source: Source, options: &ReadOptions) -> Result<Box<dyn Reader + Send>
     if guess.format == Format::Registrations {
         return recordings::open(source, options);
     }
-    Ok(Box::new(FileReader::new(source, guess.format, guess.reason, options.clone())?))
+    Ok(Box::new(Stepped::new(FileReader::new(source, guess.format, guess.reason, options.clone())?)))
 }
 
 /// Name and first bytes of the trace itself, out of archive and compression.

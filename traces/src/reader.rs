@@ -16,3 +16,43 @@ impl<R: Reader + ?Sized> Reader for Box<R> {
         (**self).summary()
     }
 }
+
+/// What reads step by step; [`Stepped`] makes a [`Reader`] of it.
+pub(crate) trait Steps {
+    /// Reads on up to the next event; none at the end. Not called again after that, nor after an error.
+    fn step(&mut self) -> Result<Option<Event>, TraceError>;
+
+    /// What was understood so far.
+    fn summary(&self) -> &Summary;
+}
+
+/// A reader that yields nothing after its end or an error.
+pub(crate) struct Stepped<S> {
+    steps: S,
+    is_over: bool,
+}
+
+impl<S: Steps> Stepped<S> {
+    pub(crate) const fn new(steps: S) -> Self {
+        Self { steps, is_over: false }
+    }
+}
+
+impl<S: Steps> Iterator for Stepped<S> {
+    type Item = Result<Event, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let step = self.steps.step().transpose();
+        self.is_over = !matches!(step, Some(Ok(_)));
+        step
+    }
+}
+
+impl<S: Steps> Reader for Stepped<S> {
+    fn summary(&self) -> &Summary {
+        self.steps.summary()
+    }
+}

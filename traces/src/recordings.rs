@@ -2,6 +2,7 @@
 
 use crate::archive::Members;
 use crate::file::{MOST_MEMBERS, is_documentation, unreadable};
+use crate::reader::{Stepped, Steps};
 use crate::registrations::{self, Cut};
 use crate::source::Source;
 use crate::{Event, ReadOptions, Reader, Summary, TraceError};
@@ -16,7 +17,7 @@ pub(crate) fn open(mut source: Source, options: &ReadOptions) -> Result<Box<dyn 
     let cut = if options.accept_cut { Cut::Accepted } else { Cut::Refused };
     if members.is_archive() {
         let summary = Summary::new("registrations: a recording for each member of the archive");
-        return Ok(Box::new(Recordings { file, members, cut, member: None, processes: 0, summary, is_done: false }));
+        return Ok(Box::new(Stepped::new(Recordings { file, members, cut, member: None, processes: 0, summary })));
     }
     let member = members.next().map_err(|error| unreadable(&file, "its beginning".into(), error))?;
     let bytes =
@@ -33,10 +34,9 @@ struct Recordings {
     /// Members begun.
     processes: u32,
     summary: Summary,
-    is_done: bool,
 }
 
-impl Recordings {
+impl Steps for Recordings {
     fn step(&mut self) -> Result<Option<Event>, TraceError> {
         loop {
             let Some(member) = &mut self.member else {
@@ -73,22 +73,7 @@ impl Recordings {
             }
         }
     }
-}
 
-impl Iterator for Recordings {
-    type Item = Result<Event, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.is_done {
-            return None;
-        }
-        let step = self.step().transpose();
-        self.is_done = !matches!(step, Some(Ok(_)));
-        step
-    }
-}
-
-impl Reader for Recordings {
     fn summary(&self) -> &Summary {
         &self.summary
     }

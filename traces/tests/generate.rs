@@ -183,9 +183,18 @@ fn a_workload_reads_as_it_is_shown() {
 }
 
 #[test]
+fn a_workload_makes_as_many_requests_as_it_says() {
+    for workload in ["zipf:objects=50,requests=500", "cello92:requests=700"] {
+        let workload: Workload = workload.parse().unwrap();
+        assert_eq!(workload.generate().unwrap().count() as u64, workload.requests());
+    }
+}
+
+#[test]
 fn what_cannot_be_is_told_with_a_remedy() {
     for (workload, expected) in [
         ("cello", "workload: `cello` is no workload; give one of httpd, cello92, zipf"),
+        ("zipf:seed=1,seed=2", "workload: `seed` is given twice; give it once"),
         ("zipf:objcts=1", "workload: `objcts` is no option of it; it has objects, pages, exponent, requests, seed"),
         ("zipf:objects", "workload: `objects` has no value; write objects=…"),
         ("zipf:objects=0", "workload: objects=0 is out of its range; give 1 to 268435456"),

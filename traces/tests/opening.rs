@@ -65,6 +65,20 @@ fn compression_is_known_by_content_whatever_the_name() {
 }
 
 #[test]
+fn the_mark_that_a_spreadsheet_puts_before_a_text_is_passed_over() {
+    let plain = read("some.csv", TEXT, &default()).unwrap();
+    let marked: Vec<u8> = [b"\xef\xbb\xbf", TEXT].concat();
+    assert_eq!(read("some.csv", &marked, &default()).unwrap(), plain);
+    assert_eq!(read("some.csv.gz", &gz(&marked), &default()).unwrap(), plain);
+    let one = read("one.csv", b"\xef\xbb\xbfaddr,len\r\n0x1000,4096", &default()).unwrap();
+    assert_eq!(one.len(), 1);
+    assert_eq!(
+        read("a.lirs", b"\xef\xbb\xbf7", &ReadOptions { format: Some(Format::Lirs), ..default() }).unwrap().len(),
+        1
+    );
+}
+
+#[test]
 fn members_of_an_archive_are_processes_in_its_order() {
     let long = format!("{}/b.csv", "directory/".repeat(20));
     let archive = tar(&[

@@ -33,8 +33,8 @@ fn names(directory: &Path) -> Vec<String> {
 fn every_form_is_compressed_as_its_name_says() {
     let directory = tempfile::tempdir().unwrap();
     for form in Form::ALL {
-        let [plain, gzip, zstd] = ["a", "a.gz", "a.zst"].map(|name| directory.path().join(name));
-        for file in [&plain, &gzip, &zstd] {
+        let [plain, gzip, zstd, xz] = ["a", "a.gz", "a.zst", "a.xz"].map(|name| directory.path().join(name));
+        for file in [&plain, &gzip, &zstd, &xz] {
             write_all(file, form).unwrap();
         }
         let plain = fs::read(plain).unwrap();
@@ -42,8 +42,11 @@ fn every_form_is_compressed_as_its_name_says() {
         flate2::read::GzDecoder::new(&fs::read(gzip).unwrap()[..]).read_to_end(&mut unzipped).unwrap();
         assert_eq!(unzipped, plain, "{form}");
         assert_eq!(zstd::decode_all(&fs::read(zstd).unwrap()[..]).unwrap(), plain, "{form}");
+        let mut expanded = Vec::new();
+        liblzma::read::XzDecoder::new(&fs::read(xz).unwrap()[..]).read_to_end(&mut expanded).unwrap();
+        assert_eq!(expanded, plain, "{form}");
     }
-    assert_eq!(names(directory.path()).len(), 3, "nothing else is left");
+    assert_eq!(names(directory.path()).len(), 4, "nothing else is left");
 }
 
 #[test]

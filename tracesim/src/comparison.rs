@@ -62,9 +62,115 @@ impl<'a> OneTrace<'a> {
 
 /// The geometric mean of the costs; what has none stands last.
 pub fn mean(rows: &[Option<&Row>]) -> f64 {
-    let costs: Option<Vec<f64>> = rows.iter().map(|row| row.map(|row| row.total_us.max(1e-3).ln())).collect();
-    match costs {
-        Some(logarithms) if !logarithms.is_empty() => (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp(),
-        _ => f64::INFINITY,
+    let costs: Option<Vec<f64>> = rows.iter().map(|row| row.map(cost)).collect();
+    costs.and_then(|costs| geometric(&costs)).unwrap_or(f64::INFINITY)
+}
+
+/// What a result is compared by: its cost, but not nothing, which no ratio has a place for.
+fn cost(row: &Row) -> f64 {
+    row.total_us.max(1e-3)
+}
+
+fn geometric(values: &[f64]) -> Option<f64> {
+    let logarithms: f64 = values.iter().map(|value| value.ln()).sum();
+    (!values.is_empty()).then(|| (logarithms / values.len() as f64).exp())
+}
+
+/// More over the cheapest than this is more than a policy for all purposes may cost anywhere.
+pub const CLOSE: f64 = 1.03;
+
+/// A policy over all traces and capacities, which count alike.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Overall<'a> {
+    /// Its name.
+    pub policy: &'a str,
+    /// Traces times capacities.
+    pub cells: usize,
+    /// The geometric mean of its costs, as a multiple of the lowest one of a policy.
+    pub mean: f64,
+    /// Its costs as multiples of the lower bound: the geometric mean and the most. None where the bound does not hold.
+    pub over_bound: Option<(f64, f64)>,
+    /// Its cost where it is worst, as a multiple of the cheapest policy's there.
+    pub over_cheapest: f64,
+    /// The cells in which it costs no more than [`CLOSE`] times the cheapest.
+    pub close: usize,
+}
+
+impl<'a> Overall<'a> {
+    /// The policies that have a result in every cell, the cheapest first.
+    pub fn all(traces: &[OneTrace<'a>]) -> Vec<Self> {
+        let Some(first) = traces.first() else { return Vec::new() };
+        let capacities = first.study.capacities.len();
+        let cells = traces.len() * capacities;
+        let cheapest: Vec<f64> = traces
+            .iter()
+            .flat_map(|one| (0..capacities).map(|at| one.at(at).map(cost).fold(f64::INFINITY, f64::min)))
+            .collect();
+        let of = |policy: &'a str| {
+            let rows = traces.iter().filter_map(|one| one.policies.iter().find(|(name, _)| *name == policy));
+            let rows: Vec<&Row> = rows.flat_map(|(_, rows)| rows.iter().copied().flatten()).collect();
+            let costs: Vec<f64> = rows.iter().copied().map(cost).collect();
+            let mean = geometric(&costs).filter(|_| rows.len() == cells)?;
+            let bounds = rows.iter().map(|row| row.lower_bound_us.filter(|bound| *bound > 0.0).map(|b| cost(row) / b));
+            let bounds: Option<Vec<f64>> = bounds.collect();
+            let over_bound =
+                bounds.and_then(|over| geometric(&over).map(|mean| (mean, over.iter().copied().fold(0.0, f64::max))));
+            let over: Vec<f64> = costs.iter().zip(&cheapest).map(|(cost, least)| cost / least).collect();
+            Some(Self {
+                policy,
+                cells,
+                mean,
+                over_bound,
+                over_cheapest: over.iter().copied().fold(1.0, f64::max),
+                close: over.iter().filter(|over| **over <= CLOSE).count(),
+            })
+        };
+        let mut all: Vec<Self> = first.policies.iter().filter_map(|(name, _)| of(name)).collect();
+        all.sort_by(|a, b| a.mean.total_cmp(&b.mean));
+        let lowest = all.first().map_or(1.0, |one| one.mean);
+        all.iter_mut().for_each(|one| one.mean /= lowest);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::{DeregCost, Label};
+
+    fn study() -> Described {
+        let [traces, policies, capacities] =
+            [["t", "u"], ["a", "b"], ["1%", "2%"]].map(|names| names.map(Into::into).into());
+        let dereg = DeregCost::Batch;
+        Described { traces, policies, capacities, cells_each: 4, cost: [1.0; 4], dereg, choices: String::new() }
+    }
+
+    fn row(policy: &str, total_us: f64, lower_bound_us: Option<f64>) -> Row {
+        let label = Label { trace: "t", policy, capacity_pages: 1, resort: 0.5, evict: 0.1 };
+        let cost = mrrc::cost::Linear::PAPER;
+        let row = Row::new(&label, &mrrc::Counters::default(), &cost, DeregCost::Batch);
+        Row { total_us, lower_bound_us, ..row }
+    }
+
+    #[test]
+    fn over_all_traces_policies_stand_by_their_means_and_by_where_they_are_worst() {
+        // Of each trace: a and b at the first capacity, then at the second.
+        let costs = [[100.0, 200.0, 102.0, 100.0], [400.0, 100.0, 100.0, 100.0]];
+        let cell = |at: usize| {
+            let (policy, bound) = if at.is_multiple_of(2) { ("a", Some(50.0)) } else { ("b", None) };
+            (at, row(policy, costs[at / 4][at % 4], bound))
+        };
+        let (study, rows): (_, Vec<_>) = (study(), (0..8).map(cell).collect());
+        let all = Overall::all(&OneTrace::all(&study, &rows));
+        assert_eq!(all.iter().map(|one| one.policy).collect::<Vec<_>>(), ["b", "a"]);
+        let [b, a] = all[..] else { panic!("{all:?}") };
+        let mean = (1.0f64 * 1.02 * 4.0 * 1.0).powf(0.25);
+        assert_eq!((b.mean, b.cells, b.over_bound, b.over_cheapest, b.close), (1.0, 4, None, 2.0, 3));
+        assert_eq!((a.cells, a.over_cheapest, a.close), (4, 4.0, 3));
+        assert!((a.mean - mean / 2f64.powf(0.25)).abs() < 1e-9, "{a:?}");
+        let (over, most) = a.over_bound.expect("it has a bound everywhere");
+        assert!((over - 2.0 * mean).abs() < 1e-9 && most == 8.0, "{a:?}");
+        let some = Overall::all(&OneTrace::all(&study, &rows[..7]));
+        assert_eq!(some.iter().map(|one| one.policy).collect::<Vec<_>>(), ["a"], "b is not finished");
     }
 }

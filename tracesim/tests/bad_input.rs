@@ -34,7 +34,10 @@ fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
         ("--cost", "1,2,3,-4", &["1,2,3,-4", "paper"]),
         ("--resort", "1.5", &["resort", "1.5", "between 0 and 1"]),
         ("--evict", "nan", &["evict", "between 0 and 1"]),
-        ("--max-regions", "0", &["max_regions"]),
+        ("--max-regions", "0", &["--max-regions", "1.."]),
+        ("--bucket-pages", "0", &["--bucket-pages", "1.."]),
+        ("--lru-k", "0", &["--lru-k", "1.."]),
+        ("--cost", "1e308,1e308,1,1", &["1e308", "a,b,a',b'"]),
         ("--overlap", "join", &["join", "split", "merge", "whole"]),
         ("--match", "near", &["near", "contain", "exact"]),
         ("--format", "tape", &["tape", "pages", "httpd"]),
@@ -48,6 +51,8 @@ fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
     }
     assert_says(&complaint(&["replay", "--policy=firehose", "--overlap=merge", trace], 2), &["firehose", "buckets"]);
     assert_says(&complaint(&["replay", "--json", "--csv", trace], 2), &["--json", "--csv"]);
+    let columns = ["--columns=addr=1", "--format=msr"];
+    assert_says(&complaint(&["replay", columns[0], columns[1], trace], 2), &["columns", "msr", "csv"]);
     for shard in ["0/3", "4/3", "1", "a/b", "1/0"] {
         assert_says(&complaint(&["compare", "--shard", shard, trace], 2), &[shard, "K/N"]);
     }
@@ -114,16 +119,22 @@ fn what_cannot_be_written_is_named_and_leaves_nothing() {
     let folder = folder();
     let trace = &golden("overlaps.csv");
     let nowhere = &path(&folder, "no/such/folder/results");
+    let temporary = |said: &str| assert!(!said.contains(".part"), "the temporary name would only confuse: {said}");
     let itself = &path(&folder, "");
     let commands = [&["replay"][..], &["compare", "-pmrrc", "-c5%"], &["info"], &["compare", "-pmrrc", "--shard=1/2"]];
     for command in commands {
-        for (to, words) in [(nowhere, ["no/such/folder", "No such file"]), (itself, ["write", "directory"])] {
+        for (to, words) in [(nowhere, ["no/such/folder: make it", "write"]), (itself, ["write", "directory"])] {
             let arguments: Vec<&str> = command.iter().copied().chain(["-o", to, trace]).collect();
-            assert_says(&complaint(&arguments, 1), &words);
+            let said = complaint(&arguments, 1);
+            assert_says(&said, &words);
+            temporary(&said);
         }
     }
-    assert_says(&complaint(&["convert", trace, nowhere], 1), &["no/such/folder"]);
-    assert_says(&complaint(&["generate", "zipf:requests=10", nowhere], 1), &["no/such/folder"]);
+    for arguments in [["convert", trace, nowhere], ["generate", "zipf:requests=10", nowhere]] {
+        let said = complaint(&arguments, 1);
+        assert_says(&said, &["no/such/folder"]);
+        temporary(&said);
+    }
     assert_eq!(names(&folder), [""; 0]);
 }
 
@@ -138,6 +149,60 @@ fn a_full_disk_is_failed_work() {
         assert_says(&complaint(arguments, 1), &["/dev/full", "No space left"]);
     }
     assert!(std::path::Path::new("/dev/full").exists(), "a device is written, not replaced");
+}
+
+#[test]
+fn a_trace_that_is_missing_is_said_before_the_others_are_read() {
+    let trace = &golden("overlaps.csv");
+    // Standard input is empty, which would be said if it were read.
+    assert_says(&complaint(&["compare", "-", trace, "nowhere.csv"], 1), &["nowhere.csv: open", "No such file"]);
+    assert_says(&complaint(&["compare", "-", "zipf:size=3"], 2), &["size", "objects"]);
+    assert_says(&complaint(&["compare", "-", trace, "-"], 2), &["standard input", "once"]);
+}
+
+#[test]
+fn what_was_finished_before_a_trace_failed_is_printed() {
+    let folder = folder();
+    let (bad, results, page) = (path(&folder, "bad.csv"), path(&folder, "results.json"), path(&folder, "page.html"));
+    std::fs::write(&bad, "alpha,beta\n1,2\n3,4\n").unwrap();
+    let arguments = ["compare", "-pmrrc", "-c5%", "--json", "-o", &results, "--report", &page];
+    let output = command(&arguments).args([&golden("overlaps.csv"), &bad]).output().unwrap();
+    let (said, printed) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_says(&said, &["bad.csv"]);
+    assert_eq!(printed.lines().count(), 3, "two lines and a policy of the first trace: {printed}");
+    assert_eq!(names(&folder), ["bad.csv"], "no file of half a study");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_takes_no_table_along() {
+    if !std::path::Path::new("/dev/full").exists() {
+        eprintln!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    let output =
+        command(&["compare", "-pmrrc", "-c5%", "--report", "/dev/full", &golden("overlaps.csv")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_says(&String::from_utf8_lossy(&output.stderr), &["/dev/full", "No space left"]);
+    assert_says(&String::from_utf8_lossy(&output.stdout), &["mrrc", "(no cache)"]);
+}
+
+#[test]
+fn no_more_threads_are_started_than_there_are_replays() {
+    // So many would take minutes to start and memory for their stacks.
+    common::stdout(&["compare", "-pmrrc", "-c5%", "--threads", "65535", &golden("overlaps.csv")]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_a_link_points_at_is_replaced_and_the_link_stays() {
+    let folder = folder();
+    let (results, link) = (path(&folder, "results.csv"), path(&folder, "link.csv"));
+    std::fs::write(&results, "older").unwrap();
+    std::os::unix::fs::symlink(&results, &link).unwrap();
+    common::stdout(&["replay", "--csv", "-o", &link, &golden("overlaps.csv")]);
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(std::fs::read_to_string(&results).unwrap().starts_with("trace,policy"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{complaint, folder, names, path, run};
+use common::{command, complaint, folder, names, path, run};
 use insta::assert_snapshot;
 
 /// What depends on the machine, not on the code.
@@ -49,6 +49,36 @@ fn every_claim_is_judged_and_every_plot_drawn() {
     }
     assert!(page.contains("tracesim reproduce --quick --json") && page.contains("some.csv"));
     assert!(!page.contains("NaN") && !page.contains("<script"));
+}
+
+/// The claims are printed when Ctrl-C comes with the real traces; the page is not made of half a study.
+#[cfg(unix)]
+#[test]
+fn what_is_finished_is_printed_when_it_is_interrupted() {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::process::{Command, Stdio};
+    let folder = folder();
+    let logs = path(&folder, "logs");
+    std::fs::create_dir(&logs).unwrap();
+    std::fs::write(path(&folder, "logs/a.md"), "No trace, but a text that says so.\n").unwrap();
+    let requests: String = (0..400_000).map(|n| format!("{},1\n", n * 7 % 100_003)).collect();
+    std::fs::write(path(&folder, "logs/b.csv"), format!("start_page,pages\n{requests}")).unwrap();
+    let mut child = command(&["reproduce", "--quick", "--json", "--logs", &logs, "--out", &path(&folder, "")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    // The first of the traces is no trace, which is said before the next one is read.
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("a.md is left out"), "{said}");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(printed.lines().count(), 31, "{printed}");
+    assert!(printed.contains("\"Section 8\""), "{printed}");
+    assert_eq!(names(&folder), ["logs"]);
 }
 
 #[test]

@@ -29,15 +29,13 @@
 //! Memory: the first-level cache's table.
 
 use super::first_level::FirstLevel;
-use super::options::{bytes, pairs, unknown, value, within, wrong};
+use super::options::{bytes, spelled, value, within, wrong};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Reader, Span, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
-use std::fmt;
-use std::str::FromStr;
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -82,40 +80,18 @@ impl Default for Options {
     }
 }
 
-const KEYS: [&str; 10] =
-    ["requests", "a-day", "disks", "client-cache", "one-page", "writes", "metadata", "sequential", "skew", "seed"];
-
-impl FromStr for Options {
-    type Err = TraceError;
-
-    fn from_str(text: &str) -> Result<Self, TraceError> {
-        let mut options = Self::default();
-        for pair in pairs(text) {
-            let (key, text) = pair?;
-            match key {
-                "requests" => options.requests = value(key, text)?,
-                "a-day" => options.a_day = value(key, text)?,
-                "disks" => options.disks = bytes(key, text)?,
-                "client-cache" => options.client_cache = bytes(key, text)?,
-                "one-page" => options.one_page = value(key, text)?,
-                "writes" => options.writes = value(key, text)?,
-                "metadata" => options.metadata = value(key, text)?,
-                "sequential" => options.sequential = value(key, text)?,
-                "skew" => options.skew = value(key, text)?,
-                "seed" => options.seed = value(key, text)?,
-                _ => return Err(unknown(key, &KEYS)),
-            }
-        }
-        Ok(options)
-    }
-}
-
-impl fmt::Display for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, a_day, disks, client_cache, one_page, writes, metadata, sequential, skew, seed } = self;
-        write!(f, "requests={requests},a-day={a_day},disks={disks},client-cache={client_cache},one-page={one_page},")?;
-        write!(f, "writes={writes},metadata={metadata},sequential={sequential},skew={skew},seed={seed}")
-    }
+spelled! {
+    Options:
+    "requests" requests value,
+    "a-day" a_day value,
+    "disks" disks bytes,
+    "client-cache" client_cache bytes,
+    "one-page" one_page value,
+    "writes" writes value,
+    "metadata" metadata value,
+    "sequential" sequential value,
+    "skew" skew value,
+    "seed" seed value,
 }
 
 const BLOCK: u64 = 2 * PAGE;

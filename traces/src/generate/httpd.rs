@@ -40,15 +40,13 @@
 
 mod plan;
 
-use super::options::{bytes, pairs, unknown, value, within, wrong};
+use super::options::{bytes, spelled, value, within, wrong};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Larger, Reader, Span, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use plan::{BUCKETS, ONCE, Plan, TENTH_SHARE, TOP, TOP_SHARE};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::fmt;
-use std::str::FromStr;
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -84,39 +82,20 @@ impl Default for Options {
     }
 }
 
-impl FromStr for Options {
-    type Err = TraceError;
-
-    fn from_str(text: &str) -> Result<Self, TraceError> {
-        let mut options = Self::default();
-        for pair in pairs(text) {
-            let (key, text) = pair?;
-            match key {
-                "files" => options.files = value(key, text)?,
-                "bytes" => options.bytes = bytes(key, text)?,
-                "requests" => options.requests = value(key, text)?,
-                "clients" => options.clients = value(key, text)?,
-                "pages" => options.pages = value(key, text)?,
-                "larger" if text == "split" => options.larger = Larger::Split,
-                "larger" if text == "cut" => options.larger = Larger::Cut,
-                "larger" => return Err(wrong(format!("larger: `{text}` is neither"), "give split or cut")),
-                "seed" => options.seed = value(key, text)?,
-                _ => return Err(unknown(key, &["files", "bytes", "requests", "clients", "pages", "larger", "seed"])),
-            }
-        }
-        Ok(options)
-    }
+spelled! {
+    Options:
+    "files" files value,
+    "bytes" bytes bytes,
+    "requests" requests value,
+    "clients" clients value,
+    "pages" pages value,
+    "larger" larger larger,
+    "seed" seed value,
 }
 
-impl fmt::Display for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { files, bytes, requests, clients, pages, larger, seed } = self;
-        let larger = if *larger == Larger::Split { "split" } else { "cut" };
-        write!(
-            f,
-            "files={files},bytes={bytes},requests={requests},clients={clients},pages={pages},larger={larger},seed={seed}"
-        )
-    }
+fn larger(key: &str, text: &str) -> Result<Larger, TraceError> {
+    let known = [Larger::Split, Larger::Cut].into_iter().find(|larger| larger.to_string() == text);
+    known.ok_or_else(|| wrong(format!("{key}: `{text}` is neither"), "give split or cut"))
 }
 
 /// The generator.

@@ -69,6 +69,15 @@ impl Workload {
         }
     }
 
+    /// Requests that it makes: how far it is can be told by them.
+    pub const fn requests(&self) -> u64 {
+        match self {
+            Self::Httpd(options) => options.requests,
+            Self::Cello92(options) => options.requests,
+            Self::Zipf(options) => options.requests,
+        }
+    }
+
     /// Sets it going.
     ///
     /// # Errors

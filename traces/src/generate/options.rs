@@ -3,6 +3,39 @@
 use crate::TraceError;
 use std::str::FromStr;
 
+/// Reads and shows options by one list: key, field and how its value is read. So what is shown can be read again.
+macro_rules! spelled {
+    ($options:ty: $($key:literal $field:ident $read:path),+ $(,)?) => {
+        impl std::str::FromStr for $options {
+            type Err = $crate::TraceError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let mut options = Self::default();
+                let mut seen: Vec<&str> = Vec::new();
+                for pair in $crate::generate::options::pairs(text) {
+                    let (key, text) = pair?;
+                    match key {
+                        $($key => options.$field = $read(key, text)?,)+
+                        _ => return Err($crate::generate::options::unknown(key, &[$($key),+])),
+                    }
+                    if seen.contains(&key) {
+                        return Err($crate::generate::options::wrong(format!("`{key}` is given twice"), "give it once"));
+                    }
+                    seen.push(key);
+                }
+                Ok(options)
+            }
+        }
+
+        impl std::fmt::Display for $options {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&[$(format!("{}={}", $key, self.$field)),+].join(","))
+            }
+        }
+    };
+}
+pub(super) use spelled;
+
 pub(super) fn wrong(what: impl Into<String>, remedy: impl Into<String>) -> TraceError {
     TraceError::Option { option: "workload", what: what.into(), remedy: remedy.into() }
 }

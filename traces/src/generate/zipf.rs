@@ -6,15 +6,13 @@
 //!
 //! Memory: 12 bytes an object.
 
-use super::options::{pairs, unknown, value, within};
+use super::options::{spelled, value, within};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Reader, Span, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::Distribution;
 use rand_pcg::Pcg64Mcg;
-use std::fmt;
-use std::str::FromStr;
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,31 +36,13 @@ impl Default for Options {
     }
 }
 
-impl FromStr for Options {
-    type Err = TraceError;
-
-    fn from_str(text: &str) -> Result<Self, TraceError> {
-        let mut options = Self::default();
-        for pair in pairs(text) {
-            let (key, text) = pair?;
-            match key {
-                "objects" => options.objects = value(key, text)?,
-                "pages" => options.pages = value(key, text)?,
-                "exponent" => options.exponent = value(key, text)?,
-                "requests" => options.requests = value(key, text)?,
-                "seed" => options.seed = value(key, text)?,
-                _ => return Err(unknown(key, &["objects", "pages", "exponent", "requests", "seed"])),
-            }
-        }
-        Ok(options)
-    }
-}
-
-impl fmt::Display for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { objects, pages, exponent, requests, seed } = self;
-        write!(f, "objects={objects},pages={pages},exponent={exponent},requests={requests},seed={seed}")
-    }
+spelled! {
+    Options:
+    "objects" objects value,
+    "pages" pages value,
+    "exponent" exponent value,
+    "requests" requests value,
+    "seed" seed value,
 }
 
 /// The generator.

@@ -35,7 +35,8 @@
 //! nothing but memory for one frame and `write`; threads may each fill a frame of their own.
 
 use super::{Cut, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
-use crate::{Event, Reader, Span, Spans, Summary, TraceError};
+use crate::reader::Steps;
+use crate::{Event, Span, Spans, Summary, TraceError};
 use mrrc::{Access, PAGE};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -276,7 +277,6 @@ pub struct Binary<R> {
     is_cut: bool,
     /// Where `content` begins in the file.
     offset: u64,
-    over: bool,
 }
 
 impl<R: Read> Binary<R> {
@@ -287,8 +287,7 @@ impl<R: Read> Binary<R> {
     pub fn new(file: &Path, input: R, cut: Cut) -> Result<Self, TraceError> {
         let summary = Summary::new("registrations: this project's recording, binary, version 1");
         let (file, content) = (file.to_owned(), Vec::new());
-        let mut reader =
-            Self { file, input, cut, summary, content, at: 0, last: START, is_cut: false, offset: 0, over: false };
+        let mut reader = Self { file, input, cut, summary, content, at: 0, last: START, is_cut: false, offset: 0 };
         let mut header = [0; 16];
         let read = reader.fill(&mut header)?;
         let foreign = |what| Err(wrong(&reader.file, "byte 0".to_owned(), what, "name the format that it has"));
@@ -366,12 +365,10 @@ impl<R: Read> Binary<R> {
         if self.fill(&mut [0])? > 0 {
             return Err(self.wrong_at(self.offset - 1, "something follows the last frame", DAMAGED));
         }
-        self.over = true;
         Ok(false)
     }
 
     fn end_early(&mut self) -> Result<bool, TraceError> {
-        self.over = true;
         if self.cut == Cut::Refused {
             return Err(self.wrong_at(self.offset, "cut short", WHOLE_COPY));
         }
@@ -408,20 +405,11 @@ impl<R: Read> Binary<R> {
 
 const DAMAGED: &str = "the file is damaged from here on: copy or record it again";
 
-impl<R: Read> Iterator for Binary<R> {
-    type Item = Result<Event, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.over {
-            return None;
-        }
-        let next = self.next_event();
-        self.over |= next.is_err();
-        next.transpose()
+impl<R: Read> Steps for Binary<R> {
+    fn step(&mut self) -> Result<Option<Event>, TraceError> {
+        self.next_event()
     }
-}
 
-impl<R: Read> Reader for Binary<R> {
     fn summary(&self) -> &Summary {
         &self.summary
     }

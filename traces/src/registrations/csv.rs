@@ -22,7 +22,8 @@
 //! Empty lines and lines that begin with `#` are passed over.
 
 use super::{Cut, LETTERS, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
-use crate::{Event, Reader, Span, Spans, Summary, TraceError};
+use crate::reader::Steps;
+use crate::{Event, Span, Spans, Summary, TraceError};
 use mrrc::Access;
 use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
@@ -77,7 +78,6 @@ pub struct Csv<R> {
     number: u64,
     /// The event whose ranges are being read, and whether one of them was bad.
     open: Option<Group>,
-    over: bool,
 }
 
 struct Group {
@@ -120,7 +120,7 @@ impl<R: BufRead> Csv<R> {
     pub fn new(file: &Path, input: R, cut: Cut) -> Result<Self, TraceError> {
         let summary = Summary::new("registrations: this project's recording, as CSV, version 1");
         let (line, open) = (Vec::with_capacity(128), None);
-        let mut reader = Self { file: file.to_owned(), input, cut, summary, line, number: 0, open, over: false };
+        let mut reader = Self { file: file.to_owned(), input, cut, summary, line, number: 0, open };
         for expected in [HEADER, COLUMNS] {
             let whole = matches!(reader.next_line()?, Line::Whole);
             let found = String::from_utf8_lossy(&reader.line);
@@ -224,7 +224,6 @@ impl<R: BufRead> Csv<R> {
     }
 
     fn end(&mut self, cut: Option<&'static str>) -> Result<Option<Event>, TraceError> {
-        self.over = true;
         let at = format!("line {}", self.number);
         match cut {
             Some(what) if self.cut == Cut::Refused => return Err(wrong(&self.file, at, what, WHOLE_COPY)),
@@ -239,20 +238,11 @@ impl<R: BufRead> Csv<R> {
     }
 }
 
-impl<R: BufRead> Iterator for Csv<R> {
-    type Item = Result<Event, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.over {
-            return None;
-        }
-        let next = self.next_event();
-        self.over |= next.is_err();
-        next.transpose()
+impl<R: BufRead> Steps for Csv<R> {
+    fn step(&mut self) -> Result<Option<Event>, TraceError> {
+        self.next_event()
     }
-}
 
-impl<R: BufRead> Reader for Csv<R> {
     fn summary(&self) -> &Summary {
         &self.summary
     }

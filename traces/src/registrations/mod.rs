@@ -11,6 +11,7 @@
 pub mod binary;
 pub mod csv;
 
+use crate::reader::Stepped;
 use crate::{Action, Event, Reader, Span, TraceError};
 use mrrc::Access;
 use std::io::BufRead;
@@ -39,9 +40,9 @@ where
 {
     let first = input.fill_buf().map_err(|error| failed(file, error))?;
     if first.first() == Some(&binary::MAGIC[0]) {
-        return Ok(Box::new(binary::Binary::new(file, input, cut)?));
+        return Ok(Box::new(Stepped::new(binary::Binary::new(file, input, cut)?)));
     }
-    Ok(Box::new(csv::Csv::new(file, input, cut)?))
+    Ok(Box::new(Stepped::new(csv::Csv::new(file, input, cut)?)))
 }
 
 fn failed(file: &Path, error: std::io::Error) -> TraceError {

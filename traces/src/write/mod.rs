@@ -94,7 +94,7 @@ impl FromStr for Form {
     }
 }
 
-/// A writer for this file: compressed if it ends with `.gz` or `.zst`, to standard output if it is `-`.
+/// A writer for this file: compressed if it ends with `.gz`, `.xz` or `.zst`, to standard output if it is `-`.
 ///
 /// # Errors
 /// [`TraceError::Io`] if the file cannot be made.

@@ -3,6 +3,7 @@
 use crate::TraceError;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use liblzma::write::XzEncoder;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ enum Coder {
     Plain(Sink),
     Gzip(GzEncoder<Sink>),
     Zstd(zstd::Encoder<'static, Sink>),
+    Xz(XzEncoder<Sink>),
 }
 
 type Sink = BufWriter<Target>;
@@ -31,8 +33,9 @@ enum Target {
     Stdout(Stdout),
 }
 
-/// Level 6 of gzip and 12 of zstd: traces are written once and read often.
+/// Level 6 of gzip and xz and 12 of zstd: traces are written once and read often.
 const ZSTD_LEVEL: i32 = 12;
+const XZ_LEVEL: u32 = 6;
 
 impl Output {
     /// Opens what the name says.
@@ -49,6 +52,7 @@ impl Output {
                 coder.include_checksum(true).map_err(failed)?;
                 Coder::Zstd(coder)
             }
+            Some("xz") => Coder::Xz(XzEncoder::new(sink, XZ_LEVEL)),
             _ => Coder::Plain(sink),
         };
         Ok(Self { file: file.to_owned(), coder })
@@ -74,6 +78,7 @@ impl Output {
             Coder::Plain(sink) => Ok(sink),
             Coder::Gzip(coder) => coder.finish(),
             Coder::Zstd(coder) => coder.finish(),
+            Coder::Xz(coder) => coder.finish(),
         };
         let target = sink.and_then(|sink| sink.into_inner().map_err(io::IntoInnerError::into_error));
         target.and_then(Target::finish).map_err(|error| TraceError::Io { file, doing: "write", error })
@@ -148,6 +153,7 @@ impl Write for Output {
             Coder::Plain(sink) => sink.write(bytes),
             Coder::Gzip(coder) => coder.write(bytes),
             Coder::Zstd(coder) => coder.write(bytes),
+            Coder::Xz(coder) => coder.write(bytes),
         }
     }
 
@@ -156,6 +162,7 @@ impl Write for Output {
             Coder::Plain(sink) => sink.flush(),
             Coder::Gzip(coder) => coder.flush(),
             Coder::Zstd(coder) => coder.flush(),
+            Coder::Xz(coder) => coder.flush(),
         }
     }
 }

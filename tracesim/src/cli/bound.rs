@@ -25,7 +25,7 @@ pub(crate) struct Bound {
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
     capacity: Vec<Capacity>,
     /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds
-    #[arg(long, value_name = "MODEL", default_value = "paper")]
+    #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = super::choices::cost)]
     cost: Linear,
     /// Leave out the upper side, which takes a few replays for each capacity
     #[arg(long)]

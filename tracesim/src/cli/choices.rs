@@ -28,7 +28,7 @@ pub(crate) struct Choices {
     matching: Option<MatchRule>,
     /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds (a page, a registration, a page's
     /// deregistration, a batch)
-    #[arg(long, value_name = "MODEL", default_value = "paper")]
+    #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = cost)]
     cost: Linear,
     /// What is charged b' when regions are deregistered; region is the paper's formula (1)
     #[arg(long, value_name = "BY", default_value = "batch")]
@@ -40,26 +40,40 @@ pub(crate) struct Choices {
     #[arg(long)]
     no_bound: bool,
     /// Regions that may be registered at once [default: no limit]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_regions: Option<u64>,
     /// Pages of a region; what is longer is cut [default: no limit]
-    #[arg(long, value_name = "PAGES")]
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..))]
     max_region_pages: Option<u64>,
     /// Pages of firehose's buckets
-    #[arg(long, value_name = "PAGES", default_value_t = 16)]
+    #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     bucket_pages: u64,
     /// Entries of lazy's table
-    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     table_entries: u64,
     /// Entries that libfabric caches
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     cache_entries: u64,
     /// Share of a group's pages that nobody asked for, at most (ogr)
     #[arg(long, value_name = "0..1", default_value_t = 0.25)]
     group_extra: f64,
     /// References back that lru-k looks
-    #[arg(long, value_name = "K", default_value_t = 2)]
+    #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     lru_k: u32,
+}
+
+/// More microseconds than this, over eleven days, is a slip; sums of what is far more would not be numbers.
+const MOST_US: f64 = 1e12;
+
+/// What registrations cost, in microseconds that can be added up.
+pub(super) fn cost(text: &str) -> Result<Linear, String> {
+    let cost: Linear = text.parse().map_err(|error: mrrc::cost::CostError| error.to_string())?;
+    let Linear { reg_page, reg_call, dereg_page, dereg_call } = cost;
+    if [reg_page, reg_call, dereg_page, dereg_call].iter().all(|us| *us <= MOST_US) {
+        Ok(cost)
+    } else {
+        Err(format!("cost model `{text}`: more than {MOST_US:e} microseconds: give a,b,a',b' in microseconds"))
+    }
 }
 
 /// What becomes of regions that a request overlaps.

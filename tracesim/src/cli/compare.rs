@@ -9,7 +9,7 @@ use super::interrupt;
 use super::output::Output;
 use super::report::{ReportFile, origin};
 use super::run::run;
-use super::source::{Source, name};
+use super::source::{Source, name, present};
 use std::path::PathBuf;
 use tracesim::report::comparison;
 use tracesim::row::Row;
@@ -88,67 +88,102 @@ impl Compare {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let study = self.choices.study(&self.policy, &self.capacity, true)?;
         if let Some(threads) = self.threads {
+            // More than there are replays would only wait.
+            let threads = usize::from(threads).min(study.cells().len());
             // It was not made before, so this can only fail for lack of threads.
-            rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global().map_err(Failure::work)?;
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(Failure::work)?;
         }
         let mut out = self.form.open()?;
         let mut page =
             self.report.as_deref().map(|file| ReportFile::open(file, self.form.output.as_deref())).transpose()?;
         let described = self.describe(&study);
-        let finished = self.replay(&study, page.as_mut())?;
-        if interrupt::came() {
+        let (finished, failure) = self.replay(&study, page.as_mut())?;
+        let unfinished = interrupt::came() || failure.is_some();
+        if unfinished {
             out = out.given_up();
-        } else if let Some(page) = page {
-            let rows: Vec<(usize, Row)> = finished.iter().map(|line| (line.cell, line.row.clone())).collect();
+        }
+        let rows: Vec<(usize, Row)> = finished.iter().map(|line| (line.cell, line.row.clone())).collect();
+        // A page that cannot be written takes no table along, nor a table the page.
+        let printed = self.print(&mut out, &described, finished).and_then(|()| out.finish());
+        if let Some(page) = page.filter(|_| !unfinished) {
             let file = page.file.clone();
             page.write(|infos, provenance| comparison::page(&described, &rows, infos, provenance))?;
             note(&format!("report in {}", file.display()));
         }
-        self.print(&mut out, described, finished)?;
-        out.finish()?;
-        if interrupt::came() { Err(Failure::Interrupted) } else { Ok(()) }
+        printed?;
+        match failure {
+            Some(failure) => Err(failure),
+            None if interrupt::came() => Err(Failure::Interrupted),
+            None => Ok(()),
+        }
     }
 
-    /// The results of this share, or of all.
-    fn replay(&self, study: &Study, mut page: Option<&mut ReportFile>) -> Result<Vec<Line>, Failure> {
-        let cells = study.cells();
+    /// The results of this share, or of all, up to an interruption or to a trace that failed after others were finished.
+    fn replay(
+        &self,
+        study: &Study,
+        mut page: Option<&mut ReportFile>,
+    ) -> Result<(Vec<Line>, Option<Failure>), Failure> {
+        let mine = self.share(study);
+        present(mine.iter().map(|(at, _)| self.traces[*at].as_path()))?;
         let mut all = Vec::new();
-        for (at, path) in self.traces.iter().enumerate() {
-            let takes = |cell: usize| self.shard.is_none_or(|shard| shard.takes(cell));
-            let numbered = cells.iter().enumerate().map(|(cell, &what)| (at * cells.len() + cell, what));
-            let (numbers, mine): (Vec<usize>, Vec<Cell>) = numbered.filter(|(cell, _)| takes(*cell)).unzip();
-            if mine.is_empty() {
-                continue;
-            }
-            let (trace, survey) = match self.source.load(path) {
+        for (at, cells) in mine {
+            let result = self.replay_one(study, at, &cells, page.as_deref_mut(), &mut all);
+            match result {
                 Err(Failure::Interrupted) => break,
-                loaded => loaded?,
-            };
-            let checksum = if self.shard.is_some() { shard::checksum(&trace) } else { String::new() };
-            let finished = run(study, &trace, &survey, &mine)?;
-            let line = |(cell, finished): (usize, Option<tracesim::study::Finished>)| {
-                finished.map(|finished| Line { cell, checksum: checksum.clone(), row: finished.row })
-            };
-            all.extend(numbers.into_iter().zip(finished).filter_map(line));
-            if let Some(page) = page.as_deref_mut().filter(|_| !interrupt::came()) {
-                page.add(at, look_at(&trace, &survey)?, |steps| origin(path, steps))?;
-            }
-            if interrupt::came() {
-                break;
+                Err(failure) if all.is_empty() => return Err(failure),
+                Err(failure) => return Ok((all, Some(failure))),
+                Ok(()) if interrupt::came() => break,
+                Ok(()) => {}
             }
         }
-        Ok(all)
+        Ok((all, None))
     }
 
-    fn print(&self, out: &mut Output, study: Described, lines: Vec<Line>) -> Result<(), Failure> {
+    /// The cells that are to be done of each trace, by its place, with their numbers.
+    fn share(&self, study: &Study) -> Vec<(usize, Vec<(usize, Cell)>)> {
+        let cells = study.cells();
+        let takes = |cell: usize| self.shard.is_none_or(|shard| shard.takes(cell));
+        let of = |at: usize| {
+            let numbered = cells.iter().enumerate().map(|(cell, &what)| (at * cells.len() + cell, what));
+            (at, numbered.filter(|(cell, _)| takes(*cell)).collect::<Vec<_>>())
+        };
+        (0..self.traces.len()).map(of).filter(|(_, cells)| !cells.is_empty()).collect()
+    }
+
+    /// Reads a trace and adds the results of its cells.
+    fn replay_one(
+        &self,
+        study: &Study,
+        at: usize,
+        cells: &[(usize, Cell)],
+        page: Option<&mut ReportFile>,
+        all: &mut Vec<Line>,
+    ) -> Result<(), Failure> {
+        let path = &self.traces[at];
+        let (trace, survey) = self.source.load(path)?;
+        let checksum = if self.shard.is_some() { shard::checksum(&trace) } else { String::new() };
+        let (numbers, mine): (Vec<usize>, Vec<Cell>) = cells.iter().copied().unzip();
+        let finished = run(study, &trace, &survey, &mine)?;
+        let line = |(cell, finished): (usize, Option<tracesim::study::Finished>)| {
+            finished.map(|finished| Line { cell, checksum: checksum.clone(), row: finished.row })
+        };
+        all.extend(numbers.into_iter().zip(finished).filter_map(line));
+        if let Some(page) = page.filter(|_| !interrupt::came()) {
+            page.add(at, look_at(&trace, &survey)?, |steps| origin(path, steps))?;
+        }
+        Ok(())
+    }
+
+    fn print(&self, out: &mut Output, study: &Described, lines: Vec<Line>) -> Result<(), Failure> {
         if let Some(shard) = self.shard {
-            let head = Head { tracesim_shard: shard::VERSION, shard, study };
+            let head = Head { tracesim_shard: shard::VERSION, shard, study: study.clone() };
             return out.write(|mut out| shard::write(&mut out, &head, &lines));
         }
         let (numbers, rows): (Vec<usize>, Vec<Row>) = lines.into_iter().map(|line| (line.cell, line.row)).unzip();
         self.form.write(out, &rows, || {
             let numbered: Vec<(usize, Row)> = numbers.into_iter().zip(rows.iter().cloned()).collect();
-            report(&study, &numbered)
+            report(study, &numbered)
         })
     }
 

@@ -3,7 +3,7 @@
 use super::table::{Side, ms, or_dash, pages, percent, table};
 use mrrc::cost::Linear;
 use std::fmt::Write as _;
-use tracesim::comparison::OneTrace;
+use tracesim::comparison::{CLOSE, OneTrace, Overall};
 use tracesim::row::{DeregCost, Row};
 use tracesim::shard::Described;
 
@@ -13,18 +13,46 @@ pub(super) fn report(study: &Described, rows: &[(usize, Row)]) -> String {
     let [reg_page, reg_call, dereg_page, dereg_call] = study.cost;
     let cost = Linear { reg_page, reg_call, dereg_page, dereg_call };
     let by = if study.dereg == DeregCost::Region { ", each region by itself" } else { "" };
-    for one in OneTrace::all(study, rows) {
+    let traces = OneTrace::all(study, rows);
+    for one in &traces {
         if !text.is_empty() {
             text.push('\n');
         }
-        text += &heading(&one);
+        text += &heading(one);
         // Writing into a string does not fail.
         let _ = writeln!(text, "{cost}{by}\n");
-        text += &matrix(&one, "total ms", |row| ms(row.total_us), true);
+        text += &matrix(one, "total ms", |row| ms(row.total_us), true);
         text.push('\n');
-        text += &matrix(&one, "hits", |row| percent(row.hit_ratio), false);
+        text += &matrix(one, "hits", |row| percent(row.hit_ratio), false);
+    }
+    if traces.len() > 1 {
+        text += &together(&Overall::all(&traces));
     }
     text
+}
+
+/// Every policy over all traces.
+fn together(policies: &[Overall<'_>]) -> String {
+    let Some(first) = policies.first() else { return String::new() };
+    let within = format!("within {:.0}%", 100.0 * (CLOSE - 1.0));
+    let header = ["all traces", "mean cost", "times bound", "at worst", "over the cheapest", &within];
+    let line = |one: &Overall<'_>| {
+        let bound = |which: fn((f64, f64)) -> f64| or_dash(one.over_bound.map(|both| format!("{:.3}", which(both))));
+        vec![
+            one.policy.to_owned(),
+            format!("{:.3}", one.mean),
+            bound(|both| both.0),
+            bound(|both| both.1),
+            format!("{:+.1}%", 100.0 * (one.over_cheapest - 1.0)),
+            format!("{} of {}", one.close, one.cells),
+        ]
+    };
+    format!(
+        "\nEach of {} cells, a trace at a capacity, counts alike: geometric means; then the worst of a policy over the\n\
+         cheapest of all in that cell, and in how many it is close to that.\n\n{}",
+        first.cells,
+        table(&[Side::Left, Side::Right], &header, policies.iter().map(line))
+    )
 }
 
 fn heading(one: &OneTrace<'_>) -> String {

@@ -12,7 +12,7 @@ use traces::{Format, Reader};
 pub(crate) struct Convert {
     /// The trace
     trace: PathBuf,
-    /// The file to write, compressed if it ends with .gz or .zst; it appears when it is whole
+    /// The file to write, compressed if it ends with .gz, .xz or .zst; it appears when it is whole
     #[arg(default_value = "-")]
     file: PathBuf,
     /// The format to write: pages, csv, registrations or registrations-binary

@@ -17,7 +17,7 @@ use traces::write::{Form, create};
 pub(crate) struct Generate {
     /// httpd, cello92 or zipf; options after a colon: zipf:objects=1000,requests=5000
     workload: Workload,
-    /// The file to write, compressed if it ends with .gz or .zst; it appears when it is whole
+    /// The file to write, compressed if it ends with .gz, .xz or .zst; it appears when it is whole
     #[arg(default_value = "-")]
     file: PathBuf,
     /// The format to write: pages, csv, registrations or registrations-binary
@@ -28,7 +28,7 @@ pub(crate) struct Generate {
 const EXAMPLES: &str = "\
 Examples:
   tracesim generate httpd httpd.csv                    the paper's web server
-  tracesim generate cello92:client_cache=0 cello.csv   its disks, without a first-level cache
+  tracesim generate cello92:client-cache=0 cello.csv   its disks, without a first-level cache
   tracesim generate zipf:exponent=1.2,seed=7 - | head
   tracesim generate --to csv httpd httpd.csv.zst       with times and clients
 
@@ -47,7 +47,7 @@ impl Generate {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut events = self.workload.generate().map_err(failed)?;
         let mut writer = create(&self.file, self.to).map_err(failed)?;
-        let progress = Progress::unknown(&format!("generating {}", self.workload.name()));
+        let progress = Progress::of(&format!("generating {}", self.workload.name()), self.workload.requests());
         for (at, event) in events.by_ref().enumerate() {
             writer.write(&event.map_err(failed)?).map_err(failed)?;
             if at % REPORT == REPORT - 1 {

@@ -39,8 +39,10 @@ impl Output {
             Ok(_) => _ = File::options().write(true).open(path).map_err(fail)?,
             Err(_) => {}
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        // A link stays, and what it points at is replaced.
+        let to = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = to.file_name().unwrap_or(to.as_os_str()).to_string_lossy();
         let mut builder = tempfile::Builder::new();
         let prefix = format!(".{name}.");
         builder.prefix(&prefix).suffix(".part");
@@ -50,11 +52,21 @@ impl Output {
             // As any new file; what the process masks is masked.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        // The name of the temporary file would only confuse.
-        let plain = |error: io::Error| fail(error.raw_os_error().map_or(error, io::Error::from_raw_os_error));
+        let plain = |error: io::Error| match error.kind() {
+            // The name of the temporary file, which these have, would only confuse.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                let folder = folder.display();
+                Failure::work(format_args!("{}: write: there is no directory {folder}: make it", path.display()))
+            }
+            io::ErrorKind::PermissionDenied => {
+                let folder = folder.display();
+                Failure::work(format_args!("{}: write: no file may be made in {folder}: name another", path.display()))
+            }
+            _ => fail(error),
+        };
         let file = builder.tempfile_in(folder).map_err(plain)?;
         interrupt::begun(file.path());
-        Ok(Self::Replace(path.to_owned(), BufWriter::new(file)))
+        Ok(Self::Replace(to, BufWriter::new(file)))
     }
 
     /// Everything was written; a file takes its place. After an interruption what is finished is on standard output.

@@ -7,8 +7,8 @@ use super::output::Output;
 use super::progress::Progress;
 use super::report::origin_of;
 use super::run::run;
-use super::source::failed;
-use super::table::{Side, table};
+use super::source::{self, failed};
+use super::table::{Side, percent, table};
 use mrrc::Config;
 use mrrc::cost::Linear;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tracesim::calibrate::copying::copy_us;
 use tracesim::report::provenance::{Origin, Provenance, Source};
 use tracesim::reproduce::claim::{Claim, Verdict, summary};
 use tracesim::reproduce::figures::{self, Found, Sizes};
-use tracesim::reproduce::latency;
+use tracesim::reproduce::latency::{self, Latencies};
 use tracesim::reproduce::logs::{self, Compared};
 use tracesim::reproduce::machine::{self, MESSAGES, Machine};
 use tracesim::reproduce::page::{self, Study as Shown};
@@ -81,32 +81,53 @@ impl Reproduce {
         let [httpd, cello] = subjects(scale).map_err(failed)?;
         let httpd = study(httpd, &mut origins)?;
         let cello = study(cello, &mut origins)?;
-        let machine = measure(if self.quick { QUICK_ROUNDS } else { ROUNDS })?;
-        let mut compared = Vec::new();
-        for log in &logs {
-            compared.extend(compare(log, &mut origins)?);
-        }
-        let mut claims = figures::claims(&httpd, &cello);
-        claims.extend(machine::claims(&machine));
-        let latencies = latency::run();
-        claims.extend(latency::claims(&latencies));
         let caution = if self.quick {
             "--quick: a sixteenth of everything, the claimed sizes too. It shows that the study works; what it finds, it finds whole."
         } else {
             ""
         };
-        let printed = if self.json { json(&claims)? } else { text(&claims, &compared, caution) };
+        let mut claims = figures::claims(&httpd, &cello);
+        let mut compared = Vec::new();
+        let measured = self.measure(&logs, &mut claims, &mut compared, &mut origins);
+        // The claims do not go with a page that cannot be written, nor with what was interrupted.
+        let printed = match &measured {
+            Ok(_) | Err(Failure::Interrupted) => self.print(&claims, &compared, caution),
+            Err(_) => Ok(()),
+        };
+        let (machine, latencies) = measured?;
         let shown =
             Shown { claims, found: [httpd, cello], machine, latencies, logs: compared, caution: caution.to_owned() };
         let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let html = page::page(&shown, Provenance::of_command(arguments, origins)).render();
         out.write(|out| out.write_all(html.as_bytes()))?;
         out.finish()?;
+        note(&format!("plots and figures in {}", file.display()));
+        printed
+    }
+
+    /// What does not come from the workloads: this machine, both ends of a transfer, and the real traces.
+    fn measure(
+        &self,
+        logs: &[PathBuf],
+        claims: &mut Vec<Claim>,
+        compared: &mut Vec<Compared>,
+        origins: &mut Vec<Origin>,
+    ) -> Result<(Machine, Latencies), Failure> {
+        let machine = measure(if self.quick { QUICK_ROUNDS } else { ROUNDS })?;
+        claims.extend(machine::claims(&machine));
+        let latencies = latency::run();
+        claims.extend(latency::claims(&latencies));
+        for log in logs {
+            compared.extend(compare(log, origins)?);
+        }
+        Ok((machine, latencies))
+    }
+
+    fn print(&self, claims: &[Claim], compared: &[Compared], caution: &str) -> Result<(), Failure> {
+        let printed = if self.json { json(claims)? } else { text(claims, compared, caution) };
         let mut standard = Output::open(None)?;
         standard.write(|out| out.write_all(printed.as_bytes()))?;
-        standard.finish()?;
-        note(&format!("plots and figures in {}", file.display()));
-        Ok(())
+        standard.finish()
     }
 
     /// The real traces, by name.
@@ -131,9 +152,13 @@ impl Reproduce {
     }
 }
 
+/// Events between two reports of how far it is.
+const REPORT: u64 = 1 << 14;
+
 /// A generator that ends when the command is interrupted, and stays with its owner.
 struct Watched<'a> {
     events: &'a mut dyn Generator,
+    progress: &'a Progress,
     seen: u64,
 }
 
@@ -142,9 +167,12 @@ impl Iterator for Watched<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.seen += 1;
-        if self.seen.is_multiple_of(1 << 14) && interrupt::came() {
-            let error = std::io::ErrorKind::Interrupted.into();
-            return Some(Err(TraceError::Io { file: "workload".into(), doing: "generate", error }));
+        if self.seen.is_multiple_of(REPORT) {
+            self.progress.step(REPORT);
+            if interrupt::came() {
+                let error = std::io::ErrorKind::Interrupted.into();
+                return Some(Err(TraceError::Io { file: "workload".into(), doing: "generate", error }));
+            }
         }
         self.events.next()
     }
@@ -158,9 +186,10 @@ impl Reader for Watched<'_> {
 
 /// Generates a workload and replays it.
 fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> {
-    let progress = Progress::unknown(&format!("generating {}", subject.name));
+    let progress = Progress::of(&format!("generating {}", subject.name), subject.workload.requests());
     let mut events = subject.workload.generate().map_err(failed)?;
-    let trace = Trace::load(subject.name, Watched { events: &mut *events, seen: 0 }, false).map_err(failed)?;
+    let trace = Trace::load(subject.name, Watched { events: &mut *events, progress: &progress, seen: 0 }, false)
+        .map_err(failed)?;
     let checks: Checks = events.checks();
     drop(progress);
     let survey = Survey::of(&trace);
@@ -199,10 +228,12 @@ fn measure(rounds: u32) -> Result<Machine, Failure> {
 
 /// The comparison on a real trace; nothing, with a line, if it is none.
 fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Failure> {
-    let name = super::source::name(path);
+    let name = source::name(path);
     let opened = traces::open(path, &ReadOptions::default());
-    let trace = match opened.and_then(|reader| Trace::load(name.clone(), reader, false)) {
+    let watched = opened.map(|reader| source::Watched::reading(reader, &name));
+    let trace = match watched.and_then(|reader| Trace::load(name.clone(), reader, false)) {
         Ok(trace) => trace,
+        Err(_) if interrupt::came() => return Err(Failure::Interrupted),
         Err(error) => {
             let text = error.to_string();
             note(&format!("{name} is left out: {}", text.lines().next().unwrap_or_default()));
@@ -252,7 +283,6 @@ fn text(claims: &[Claim], logs: &[Compared], caution: &str) -> String {
         text += &format!("  {}, {}: {}\n", claim.place, claim.claim, claim.note);
     }
     if !logs.is_empty() {
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
         let header =
             ["real traces", "capacity", "hits MRRC", "pin-down", "points", "cheaper: batch", "region", "than no cache"];
         let row = |log: &Compared| {

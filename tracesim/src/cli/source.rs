@@ -82,12 +82,23 @@ impl Reading {
             (_, Some(pages)) => Box::new(Cut::new(reader, pages, Larger::Cut)),
             _ => reader,
         };
-        Ok(Watched::new(reader, &format!("reading {}", name(path))))
+        Ok(match workload(path) {
+            Some(Ok(workload)) => Watched::generating(reader, &workload),
+            _ => Watched::reading(reader, &name(path)),
+        })
     }
 
     fn reader(&self, path: &Path) -> Result<Box<dyn Reader>, TraceError> {
         if let Some(workload) = workload(path) {
             return Ok(Box::new(workload?.generate()?));
+        }
+        if let (Some(format), Some(_)) = (self.format.filter(|format| *format != Format::Csv), &self.columns) {
+            let what = format!("{format} has its columns where it has them");
+            return Err(TraceError::Option {
+                option: "columns",
+                what,
+                remedy: "give --format csv, or leave it out".into(),
+            });
         }
         let options = ReadOptions {
             format: self.format,
@@ -105,6 +116,27 @@ pub(super) fn workload(path: &Path) -> Option<Result<Workload, TraceError>> {
     let text = path.to_str()?;
     let named = |workload: &Workload| text.split_once(':').is_some_and(|(name, _)| name == workload.name());
     (Workload::all().iter().any(named) && !path.exists()).then(|| text.parse())
+}
+
+/// Whether all of these traces are there, as far as can be told before long work.
+pub(super) fn present<'a>(traces: impl Iterator<Item = &'a Path>) -> Result<(), Failure> {
+    let mut standard_input = false;
+    for path in traces {
+        if path.as_os_str() == "-" {
+            if std::mem::replace(&mut standard_input, true) {
+                return Err(Failure::usage("standard input (-) can be read once: name it once, and files beside it"));
+            }
+            continue;
+        }
+        match workload(path) {
+            Some(workload) => _ = workload.map_err(failed)?,
+            None => {
+                let opened = path.metadata().map(|_| ());
+                opened.map_err(|error| failed(TraceError::Io { file: path.into(), doing: "open", error }))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What the trace is called in tables.
@@ -147,8 +179,14 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(reader: Box<dyn Reader>, what: &str) -> Self {
-        Self { reader, progress: Progress::unknown(what), unreported: 0 }
+    /// A trace of that name, of which nobody knows how long it is.
+    pub(crate) fn reading(reader: Box<dyn Reader>, name: &str) -> Self {
+        Self { reader, progress: Progress::unknown(&format!("reading {name}")), unreported: 0 }
+    }
+
+    fn generating(reader: Box<dyn Reader>, workload: &Workload) -> Self {
+        let progress = Progress::of(&format!("generating {}", workload.name()), workload.requests());
+        Self { reader, progress, unreported: 0 }
     }
 }
 

@@ -31,7 +31,9 @@ pub(crate) fn table(sides: &[Side], header: &[&str], rows: impl IntoIterator<Ite
 
 /// `12.3%`
 pub(crate) fn percent(share: f64) -> String {
-    format!("{:.1}%", 100.0 * share)
+    let text = format!("{:.1}%", 100.0 * share);
+    // Nothing has no sign.
+    if text == "-0.0%" { "0.0%".into() } else { text }
 }
 
 /// Milliseconds, of microseconds.

@@ -3,7 +3,7 @@
 use super::chart::{Bars, Group, Lines, Look, Point, Scale, Series, Unit};
 use super::page::{figure, key, table, wide_figure};
 use super::{Page, bytes, grouped, milliseconds, percent, provenance::Provenance};
-use crate::comparison::{OneTrace, mean};
+use crate::comparison::{CLOSE, OneTrace, Overall, mean};
 use crate::info::{Distance, Info, Size};
 use crate::row::{DeregCost, Row};
 use crate::shard::Described;
@@ -35,6 +35,7 @@ pub fn page(study: &Described, rows: &[(usize, Row)], infos: &BTreeMap<usize, In
             p class="note" { "Point at a name or a line and it stands out in all plots of its trace." }
         },
         body: html! {
+            @if traces.len() > 1 { (together(&Overall::all(&traces))) }
             @for one in &traces { (section(one, &cast, infos.get(&one.trace))) }
         },
         keys: FIRST_POLICY + study.policies.len(),
@@ -92,7 +93,7 @@ fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
             (legend(one, cast))
             div class="plots" {
                 (figure(&id("hits"), "Hit ratio", "Requests of which every page was registered.", &hits.draw()))
-                (figure(&id("cost"), "Cost", "Registering and deregistering, all requests together.", &cost.draw()))
+                (figure(&id("cost"), "Cost", "Of all requests together. Pale lines may leave the plot.", &cost.draw()))
                 @if bounded {
                     (figure(&id("gap"), "Above the bound", "Cost over what no cache of that capacity goes below. Pale lines may leave the plot.", &gap.draw()))
                 }
@@ -108,6 +109,39 @@ fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
                 (matrix(one, "Total cost, ms", &|row| row.total_us, &milliseconds, true))
                 (matrix(one, "Hit ratio", &|row| row.hit_ratio, &percent, false))
             }
+        }
+    }
+}
+
+/// Every policy over all traces.
+fn together(policies: &[Overall<'_>]) -> Markup {
+    let Some(first) = policies.first() else { return html! {} };
+    let note = format!(
+        "Each of {} cells, a trace at a capacity, counts alike. The mean is geometric, as a multiple of the lowest; at worst is \
+         the cell in which a policy is farthest above.",
+        first.cells
+    );
+    let header = html! {
+        th { "policy" } th { "mean cost" } th { "times the bound" } th { "at worst" } th { "over the cheapest, at worst" }
+        th { "cells within " (percent(CLOSE - 1.0)) }
+    };
+    let times = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.3}"));
+    let rows = html! {
+        @for one in policies {
+            tr {
+                td { (one.policy) }
+                td { (times(Some(one.mean))) }
+                td { (times(one.over_bound.map(|(mean, _)| mean))) }
+                td { (times(one.over_bound.map(|(_, most)| most))) }
+                td { "+" (percent(one.over_cheapest - 1.0)) }
+                td { (one.close) }
+            }
+        }
+    };
+    html! {
+        section class="study" id="all-traces" {
+            h2 { "All traces" }
+            div class="tables" { (table("Every policy over all traces", &note, &header, &rows)) }
         }
     }
 }
@@ -197,12 +231,13 @@ fn lines(
     // The ones that stand out are drawn over the others, the first over all.
     policies.sort_by_key(|series| std::cmp::Reverse(series.key));
     series.extend(policies);
-    // Above the bound, what stands far off would leave no room for the differences.
-    let counts = |series: &&Series| label != GAP || series.look != Look::Muted;
+    // What stands far off would leave no room for the differences. Hits are all between 0 and 1.
+    let clipped = label != HITS;
+    let counts = |series: &&Series| !clipped || series.look != Look::Muted;
     let values = series.iter().filter(counts).flat_map(|series| series.points.iter().map(|point| point.y));
     let unit = if label == HITS { Unit::Share } else { Unit::Number };
     let y = if label == GAP { Scale::around(label, values, unit) } else { Scale::from_zero(label, values, unit) };
-    Lines { title: format!("{label} against capacity"), x, y, clipped: label == GAP, series }
+    Lines { title: format!("{label} against capacity"), x, y, clipped, series }
 }
 
 /// The label of the plot of shares.

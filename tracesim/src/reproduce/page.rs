@@ -398,7 +398,7 @@ fn shares(rows: &[frrwp::latency::Row], warmth: Warmth) -> Lines {
 fn transfers(rows: &[frrwp::latency::Row]) -> Markup {
     let header = html! {
         th { "registered before" } th class="word" { "network" }
-        @for pages in PAGES { th { (pages) " pages" } }
+        @for pages in PAGES { th { (pages) (if pages == 1 { " page" } else { " pages" }) } }
     };
     let us = |ns: u64| format!("{:.2}", ns as f64 / 1000.0);
     let cases = [
@@ -437,7 +437,7 @@ fn logs(logs: &[Compared]) -> Markup {
     let y = Scale::from_zero("cost below the pin-down cache's", batch.iter().chain(&region).copied(), Unit::Share);
     let bars = Bars {
         title: "Cost of MRRC under the pin-down cache's on real traces".into(),
-        label: String::new(),
+        label: "trace".into(),
         categories: names,
         y,
         groups: vec![

@@ -5,6 +5,22 @@ use super::scale::Scale;
 use super::{HEIGHT, WIDTH, at};
 use maud::{Markup, html};
 
+/// A name in lines of so many letters, two at most, broken after a sign if there is one; what is too long for them has its
+/// end left out.
+fn folded(name: &str, most: usize) -> Vec<String> {
+    let letters: Vec<char> = name.chars().collect();
+    let most = most.max(2);
+    if letters.len() <= most {
+        return vec![name.to_owned()];
+    }
+    let sign = letters[..most].iter().rposition(|letter| !letter.is_alphanumeric());
+    let (first, rest) = letters.split_at(sign.map_or(most, |sign| sign + 1));
+    let first = first.iter().collect();
+    let rest =
+        if rest.len() <= most { rest.iter().collect() } else { rest[..most - 1].iter().chain(&['…']).collect() };
+    vec![first, rest]
+}
+
 /// Bars of one kind, one for each category.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Group {
@@ -40,6 +56,8 @@ const RIGHT: f64 = 10.0;
 const TOP: f64 = 44.0;
 /// The width of two plots and what is between them.
 const WIDE: f64 = 1270.0;
+/// Units that a letter of a name takes, at most.
+const LETTER: f64 = 8.2;
 /// Categories from which their names stand aslant.
 const CROWDED: usize = 9;
 
@@ -47,10 +65,17 @@ impl Bars {
     /// The SVG.
     pub fn draw(&self) -> Markup {
         let aslant = self.categories.len() > if self.wide { 2 * CROWDED } else { CROWDED };
-        let bottom = HEIGHT - if aslant { 84.0 } else { 52.0 };
         let width = if self.wide { WIDE } else { WIDTH };
         let right = width - RIGHT;
         let slot = (right - LEFT) / self.categories.len().max(1) as f64;
+        let letters = ((slot / LETTER) as usize).saturating_sub(1);
+        let names: Vec<Vec<String>> = self.categories.iter().map(|name| folded(name, letters)).collect();
+        let bottom = HEIGHT
+            - match names.iter().map(Vec::len).max() {
+                _ if aslant => 84.0,
+                Some(2) => 68.0,
+                _ => 52.0,
+            };
         let up = |value: f64| bottom - self.y.place(value) * (bottom - TOP);
         let wide = (slot * 0.84 / self.groups.len().max(1) as f64).min(60.0);
         let left_of = |category: usize, group: usize| {
@@ -66,13 +91,18 @@ impl Bars {
                     path class="grid" d={ "M" (LEFT) " " (y) "H" (right) } {}
                     text class="tick" x=(LEFT - 8.0) y=(y) dy="0.32em" text-anchor="end" { (text) }
                 }
-                @for (number, name) in self.categories.iter().enumerate() {
+                @for (number, (name, lines)) in self.categories.iter().zip(&names).enumerate() {
                     @let x = LEFT + slot * (number as f64 + 0.5);
                     @if aslant {
                         text class="tick" text-anchor="end"
                             transform={ "translate(" (at(x + 4.0)) " " (bottom + 15.0) ") rotate(-40)" } { (name) }
                     } @else {
-                        text class="tick" x=(at(x)) y=(bottom + 19.0) text-anchor="middle" { (name) }
+                        @for (line, text) in lines.iter().enumerate() {
+                            text class="tick" x=(at(x)) y=(bottom + 19.0 + 15.0 * line as f64) text-anchor="middle" {
+                                title { (name) }
+                                (text)
+                            }
+                        }
                     }
                 }
                 @for (number, group) in self.groups.iter().enumerate() {
@@ -102,5 +132,21 @@ impl Bars {
                 text class="axis-label" x="2" y="13" { (self.y.label) }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_folded_where_they_can_be() {
+        assert_eq!(folded("arc_P3.lis", 14), ["arc_P3.lis"]);
+        assert_eq!(folded("cloudPhysicsIO.oracleGeneral", 15), ["cloudPhysicsIO.", "oracleGeneral"]);
+        assert_eq!(folded("mooncake_synthetic_trace", 15), ["mooncake_", "synthetic_trace"]);
+        assert_eq!(folded("nothing to break in here at all", 8), ["nothing ", "to brea…"]);
+        assert_eq!(folded("unbrokenandlong", 6), ["unbrok", "enand…"]);
+        assert_eq!(folded("ab", 0), ["ab"]);
+        assert_eq!(folded("äöüß", 2), ["äö", "üß"]);
     }
 }

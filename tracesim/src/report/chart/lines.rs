@@ -44,6 +44,7 @@ pub struct Lines {
     pub series: Vec<Series>,
 }
 
+/// Room for the ticks of the axis up; longer ones get more.
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 116.0;
 const TOP: f64 = 34.0;
@@ -52,18 +53,22 @@ const BOTTOM: f64 = 60.0;
 const NAME_GAP: f64 = 15.0;
 /// Units that a letter of a tick takes, about.
 const LETTER: f64 = 7.2;
+/// And a digit, at most.
+const DIGIT: f64 = 8.2;
+/// Between two ticks along, at least.
+const TICK_GAP: f64 = 10.0;
 
 impl Lines {
     /// The SVG.
     pub fn draw(&self) -> Markup {
-        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        let (left, right, bottom) = (self.left(), WIDTH - RIGHT, HEIGHT - BOTTOM);
         let names = self.names();
         html! {
             svg class="plot lines" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
                 @for (value, text, _) in &self.y.ticks {
                     @let y = at(self.up(*value));
-                    path class="grid" d={ "M" (LEFT) " " (y) "H" (right) } {}
-                    text class="tick" x=(LEFT - 8.0) y=(y) dy="0.32em" text-anchor="end" { (text) }
+                    path class="grid" d={ "M" (left) " " (y) "H" (right) } {}
+                    text class="tick" x=(left - 8.0) y=(y) dy="0.32em" text-anchor="end" { (text) }
                 }
                 @for (value, text, below) in self.readable_ticks() {
                     @let x = at(self.along(value));
@@ -74,10 +79,10 @@ impl Lines {
                     }
                 }
                 @if self.y.crosses_zero() {
-                    path class="zero" d={ "M" (LEFT) " " (at(self.up(0.0))) "H" (right) } {}
+                    path class="zero" d={ "M" (left) " " (at(self.up(0.0))) "H" (right) } {}
                 }
-                path class="axis" d={ "M" (LEFT) " " (bottom) "H" (right) } {}
-                text class="axis-label" x=((LEFT + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
+                path class="axis" d={ "M" (left) " " (bottom) "H" (right) } {}
+                text class="axis-label" x=((left + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
                 text class="axis-label" x="2" y="13" { (self.y.label) }
                 @for (series, name_at) in self.series.iter().zip(names) {
                     @if self.clipped && series.look == Look::Muted {
@@ -96,7 +101,7 @@ impl Lines {
         let (right, look) = (WIDTH - RIGHT, series.look);
         let places: Vec<(f64, f64)> = series.points.iter().map(|p| (self.along(p.x), self.up(p.y))).collect();
         let path = match places[..] {
-            [(_, y)] if look.is_reference() => format!("M{LEFT} {}H{right}", at(y)),
+            [(_, y)] if look.is_reference() => format!("M{} {}H{right}", self.left(), at(y)),
             _ => {
                 let corners: Vec<String> = places.iter().map(|&(x, y)| format!("{} {}", at(x), at(y))).collect();
                 if corners.is_empty() { String::new() } else { format!("M{}", corners.join("L")) }
@@ -122,7 +127,13 @@ impl Lines {
     }
 
     fn along(&self, x: f64) -> f64 {
-        LEFT + self.x.place(x) * (WIDTH - RIGHT - LEFT)
+        self.left() + self.x.place(x) * (WIDTH - RIGHT - self.left())
+    }
+
+    /// Where the axis begins: right of the longest tick beside it.
+    fn left(&self) -> f64 {
+        let letters = self.y.ticks.iter().map(|(_, text, _)| text.chars().count()).max().unwrap_or(0);
+        (letters as f64 * DIGIT + 10.0).max(LEFT)
     }
 
     fn up(&self, y: f64) -> f64 {
@@ -136,7 +147,7 @@ impl Lines {
         let half = |text: &str, below: &str| text.chars().count().max(below.chars().count()) as f64 * LETTER / 2.0;
         for (value, text, below) in self.x.ticks.iter().rev() {
             let free = kept.last().is_none_or(|(before, above, under)| {
-                self.along(*before) - self.along(*value) >= half(above, under) + half(text, below) + 4.0
+                self.along(*before) - self.along(*value) >= half(above, under) + half(text, below) + TICK_GAP
             });
             if free {
                 kept.push((*value, text, below));
@@ -226,5 +237,23 @@ mod tests {
         let ticks = lines.readable_ticks();
         assert!((4..12).contains(&ticks.len()), "{ticks:?}");
         assert_eq!(ticks.last().map(|tick| tick.1), Some("64 MiB"));
+        for pair in ticks.windows(2) {
+            let [end, start] = [(pair[0], 1.0), (pair[1], -1.0)]
+                .map(|(tick, side)| lines.along(tick.0) + side * tick.1.chars().count() as f64 * LETTER / 2.0);
+            assert!(start - end >= 8.0, "{pair:?} look like one");
+        }
+    }
+
+    #[test]
+    fn long_ticks_beside_the_axis_have_room() {
+        for (most, beside) in [(87.0, "100"), (230_000.0, "250,000"), (8.2e9, "10,000,000,000")] {
+            let (x, y) =
+                (Scale::capacities(&[1, 2], None), Scale::from_zero("ms", [most], crate::report::chart::Unit::Number));
+            let lines = Lines { title: String::new(), x, y, clipped: false, series: Vec::new() };
+            let longest = lines.y.ticks.last().map(|tick| tick.1.clone()).unwrap();
+            assert_eq!(longest, beside);
+            let room = lines.along(1.0) - 8.0;
+            assert!(room >= DIGIT * longest.chars().count() as f64, "{longest} is cut off");
+        }
     }
 }
