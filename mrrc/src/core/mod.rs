@@ -272,17 +272,23 @@ impl<P: Policy> Core<P> {
     }
 
     fn ask_missed(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        if self.ask_anew(ask).is_some() {
-            return Ok(&self.outcome);
+        if let Some(answer) = self.ask_anew(ask, holders) {
+            self.debug_check_limits();
+            return answer.map(|_| &self.outcome);
         }
         let mut plan = std::mem::take(&mut self.plan);
         let result = self.plan_and_execute(ask, &mut plan, holders);
         self.plan = plan;
+        self.debug_check_limits();
+        result.map(|()| &self.outcome)
+    }
+
+    #[inline]
+    fn debug_check_limits(&self) {
         debug_assert!(
             self.used.pages <= self.capacity && self.used.regions <= self.max_regions,
             "the limits hold after every request"
         );
-        result.map(|()| &self.outcome)
     }
 
     fn plan_and_execute(&mut self, ask: &Ask, plan: &mut Plan, holders: &mut impl Holders) -> Result<(), AllInUse> {

@@ -7,7 +7,7 @@
 //! however many hits there were.
 
 use crate::regions::{ListId, RegionId, Regions};
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
@@ -23,8 +23,8 @@ pub(crate) struct Ordered {
     heap: BinaryHeap<Reverse<Entry>>,
 }
 
-/// Sorts by value, then by reference. Positive floats sort as their bits do.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Sorts by value, then by reference, of which no two regions have the same. Positive floats sort as their bits do.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     value: u64,
     reference: u64,
@@ -35,6 +35,23 @@ impl Entry {
     fn of(regions: &Regions, id: RegionId) -> Self {
         let region = regions.get(id);
         Self { value: region.weight.get().to_bits(), reference: region.order.get(), id }
+    }
+
+    /// Both in one word: it compares without a branch to guess wrong.
+    fn key(&self) -> u128 {
+        u128::from(self.value) << 64 | u128::from(self.reference)
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
     }
 }
 
