@@ -91,6 +91,7 @@ mod tests {
     use super::*;
     use crate::access::Access;
     use crate::config::Config;
+    use crate::policy::PolicyKind;
     use crate::range::PageRange;
 
     fn core(capacity: u64) -> Core {
@@ -105,17 +106,36 @@ mod tests {
 
     #[test]
     fn the_answer_and_the_counts_are_those_of_any_miss() {
-        let (mut quick, mut slow) = (core(64), core(64));
-        for (start, again) in [(0, false), (40, false), (20, true)] {
-            let ask = Ask { again, ..ask(start, 7, Access::LOCAL) };
-            let id = quick.ask_anew(&ask, &mut NobodyElse).unwrap().unwrap();
-            let mut plan = std::mem::take(&mut slow.plan);
-            slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
-            slow.plan = plan;
-            assert_eq!(quick.outcome().segments(), slow.outcome().segments());
-            assert_eq!(quick.outcome().segments()[0].region(), Some(id));
-            assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
+        use PolicyKind::{Gdsf, Mrrc, PinDown, Probation, Sieve};
+        for policy in [PinDown, Sieve, Gdsf, Mrrc, Probation] {
+            let core = || Config { policy, max_regions: Some(12), ..Config::new(64) }.build().unwrap();
+            let (mut quick, mut slow) = (core(), core());
+            for nth in 0..200 {
+                // While there is room, and then in the place of one, of several, or of a batch.
+                let ask = Ask { again: nth % 5 == 2, ..ask(20 * nth, 1 + 7 * nth % 15, Access::LOCAL) };
+                let id = quick.ask_anew(&ask, &mut NobodyElse).unwrap().unwrap();
+                let mut plan = std::mem::take(&mut slow.plan);
+                slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
+                slow.plan = plan;
+                assert_eq!(quick.outcome().segments(), slow.outcome().segments(), "{policy}: {nth}");
+                assert_eq!(quick.outcome().segments()[0].region(), Some(id));
+                assert!(quick.outcome().batches().eq(slow.outcome().batches()), "{policy}: {nth}");
+                assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
+            }
+            assert!(quick.counters().deregs > 100 && quick.used_regions() <= 12);
         }
+    }
+
+    #[test]
+    fn who_finds_everything_in_use_is_refused_and_nobody_leaves() {
+        let mut core = core(16);
+        for start in [0, 20] {
+            let id = core.ask_anew(&ask(start, 8, Access::LOCAL), &mut NobodyElse).unwrap().unwrap();
+            core.hold(id);
+        }
+        let refused = core.ask_anew(&ask(40, 9, Access::LOCAL), &mut NobodyElse).unwrap().unwrap_err();
+        assert_eq!((refused.missing_pages, refused.in_use_pages, refused.in_use_regions), (9, 16, 2));
+        assert_eq!((core.counters().all_in_use, core.counters().miss, core.used_pages()), (1, 3, 16));
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! 3. `make_room` (in `room.rs`) runs *full* until the gaps fit: the policy proposes victims in batches.
 //! 4. `admit` makes a region of each gap.
 //!
+//! A request that overlaps nothing needs no plan: `ask_anew` (in `anew.rs`) makes room and registers it.
+//!
 //! Regions that are held, invalidated or replaced go through `leases.rs`.
 
 use crate::config::{Config, ConfigError};
