@@ -847,6 +847,14 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_between_two_empty_children_is_found() {
+        let (index, regions, ids) = filled((128..137).map(|page| PageRange::new(page, 1).unwrap()));
+        let mut found = Vec::new();
+        index.overlaps(PageRange::between(112, 160), &regions, &mut found);
+        assert_eq!(found, ids);
+    }
+
+    #[test]
     fn leaves_that_share_a_region_are_joined_into_one() {
         let at = |place: u64| PageRange::new(place * 8, 4).unwrap();
         // Number 9 lies in both halves of the block.
