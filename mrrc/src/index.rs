@@ -211,9 +211,10 @@ impl Index {
         self.giants.range(..=page).next_back().map(|(_, &id)| id)
     }
 
-    /// The leaf that alone says what touches a range, if one does: most that comes and goes is settled there.
+    /// The entry that alone says what touches a range, if one does, and what the range covers of its block: most that
+    /// comes and goes is settled there. It is no fork.
     #[inline(always)]
-    fn only_leaf(&self, range: PageRange) -> Option<(&Leaf, Part)> {
+    fn only_entry(&self, range: PageRange) -> Option<(Entry, Part)> {
         let block = range.start() >> BLOCK_BITS;
         if (range.end() - 1) >> BLOCK_BITS != block || block >= BLOCKS_END {
             return None;
@@ -222,14 +223,16 @@ impl Index {
         let mut entry = self.now.blocks.get(block);
         let mut bits = TOP.bits;
         while let Some(fork) = self.now.forks.get(entry.fork_number()) {
-            entry = fork.entry(part.first >> bits);
-            if entry != fork.entry(part.last >> bits) {
+            let (first, last) = (part.first >> bits, part.last >> bits);
+            entry = fork.entry(first);
+            // Nothing at both ends says nothing of what is between; a leaf or a region does.
+            if entry != fork.entry(last) || entry == Entry::NOTHING && first != last {
                 return None;
             }
             // Below the second level there is no fork.
             bits = bits.saturating_sub(FORK_BITS);
         }
-        self.now.leaves.get(entry.leaf_number()).map(|leaf| (leaf, part))
+        Some((entry, part))
     }
 
     /// Appends the regions that overlap the range, in address order.
@@ -263,15 +266,16 @@ impl Index {
     /// Shows the regions that overlap the range, in no order and some of them several times. Allocates nothing.
     #[inline]
     pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, found: impl FnMut(RegionId)) {
-        if let Some((leaf, part)) = self.only_leaf(range)
-            && self.giants.is_empty()
-        {
-            return leaf.for_each_overlap(part, found);
+        match self.only_entry(range) {
+            Some((entry, part)) if self.giants.is_empty() => match self.now.leaves.get(entry.leaf_number()) {
+                Some(leaf) => leaf.for_each_overlap(part, found),
+                None => entry.name().filter(|&id| regions.overlaps(id, range)).into_iter().for_each(found),
+            },
+            _ => self.for_each_overlap_apart(range, regions, found),
         }
-        self.for_each_overlap_apart(range, regions, found);
     }
 
-    /// The same where the range touches several groups, or none that has a leaf.
+    /// The same where the range touches several groups.
     fn for_each_overlap_apart(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
         let numbers = block_numbers(range);
         let (first, last) = (*numbers.start(), (*numbers.end()).min(BLOCKS_END - 1));
@@ -330,33 +334,31 @@ impl Index {
     }
 
     /// Adds a region; it must overlap none that is in the index.
+    #[inline]
     pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
-        if let Some((leaf, part)) = self.only_leaf(range)
-            && leaf.insert(part, id)
-        {
-            return;
-        }
-        self.insert_apart(id, range, regions);
-    }
-
-    /// The same where entries change.
-    #[inline(never)]
-    fn insert_apart(&mut self, id: RegionId, range: PageRange, regions: &Regions) {
         let numbers = block_numbers(range);
         if is_giant(&numbers) {
             self.giants.insert(range.start(), id);
             return;
         }
-        for block in numbers {
-            let touch = Touch { id, part: Part::of(range, block), block, regions };
-            let (place, was) = self.now.blocks.find(block);
-            let is = self.add(was, TOP, &touch).unwrap_or_else(|| self.deepen(was, TOP, &touch));
-            if is != was {
-                self.now.blocks.set(place, block, is);
-                if was == Entry::NOTHING {
-                    self.count_block();
-                }
+        let (mut block, last) = numbers.into_inner();
+        loop {
+            self.insert_in(&Touch { id, part: Part::of(range, block), block, regions });
+            if block == last {
+                return;
+            }
+            block += 1;
+        }
+    }
+
+    fn insert_in(&mut self, touch: &Touch) {
+        let (place, was) = self.now.blocks.find(touch.block);
+        let is = self.add(was, TOP, touch).unwrap_or_else(|| self.deepen(was, TOP, touch));
+        if is != was {
+            self.now.blocks.set(place, touch.block, is);
+            if was == Entry::NOTHING {
+                self.count_block();
             }
         }
     }
@@ -378,9 +380,7 @@ impl Index {
     /// A leaf with another region and this one.
     fn pair(&mut self, other_part: Part, other: RegionId, touch: &Touch) -> Entry {
         let number = self.new_leaf();
-        let leaf = self.leaf(number);
-        leaf.insert(other_part, other);
-        leaf.insert(touch.part, touch.id);
+        self.leaf(number).begin_with((other_part, other), (touch.part, touch.id));
         Entry::leaf(number)
     }
 
@@ -447,35 +447,33 @@ impl Index {
     }
 
     /// Removes a region that is in the index.
+    #[inline]
     pub(crate) fn remove(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
-        if let Some((leaf, part)) = self.only_leaf(range)
-            && !leaf.has_at_most(THIN_REGIONS + 1)
-        {
-            return leaf.remove(part, id);
-        }
-        self.remove_apart(id, range, regions);
-    }
-
-    /// The same where entries may change.
-    #[inline(never)]
-    fn remove_apart(&mut self, id: RegionId, range: PageRange, regions: &Regions) {
         let numbers = block_numbers(range);
         if is_giant(&numbers) {
             self.giants.remove(&range.start());
             return;
         }
-        for block in numbers {
-            let touch = Touch { id, part: Part::of(range, block), block, regions };
-            let (place, was) = self.now.blocks.find(block);
-            let is = self.take(was, TOP, &touch);
-            if is == was {
-            } else if is == Entry::NOTHING {
-                self.now.blocks.vacate(place);
-                self.count_out_block();
-            } else {
-                self.now.blocks.set(place, block, is);
+        let (mut block, last) = numbers.into_inner();
+        loop {
+            self.remove_from(&Touch { id, part: Part::of(range, block), block, regions });
+            if block == last {
+                return;
             }
+            block += 1;
+        }
+    }
+
+    fn remove_from(&mut self, touch: &Touch) {
+        let (place, was) = self.now.blocks.find(touch.block);
+        let is = self.take(was, TOP, touch);
+        if is == was {
+        } else if is == Entry::NOTHING {
+            self.now.blocks.vacate(place);
+            self.count_out_block();
+        } else {
+            self.now.blocks.set(place, touch.block, is);
         }
     }
 
@@ -552,8 +550,7 @@ impl Index {
             // The leaf takes the place of the fork.
             (Kind::Region(one), Kind::Region(other)) => {
                 let number = if last_two { self.leaves.take(&self.now.leaves) } else { None }?;
-                self.leaf(number).insert(touch.part_of(one), one);
-                self.leaf(number).insert(touch.part_of(other), other);
+                self.leaf(number).begin_with((touch.part_of(one), one), (touch.part_of(other), other));
                 Some(Entry::leaf(number))
             }
             (Kind::Leaf(leaf), Kind::Nothing) => self.leaf(leaf).has_at_most(JOINED_REGIONS).then_some(a),
@@ -718,6 +715,8 @@ mod tests {
                     }
                 }
                 check(&index, &regions, &model, range);
+                let around = PageRange::between(range.start().saturating_sub(24), range.end() + 24);
+                check(&index, &regions, &model, around);
                 check(&index, &regions, &model, PageRange::new(range.start(), 1).unwrap());
                 check(&index, &regions, &model, PageRange::new(range.end() - 1, 1).unwrap());
             }
@@ -845,6 +844,14 @@ mod tests {
             regions.remove(ids[place]);
         }
         assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    }
+
+    #[test]
+    fn what_lies_between_two_empty_children_is_found() {
+        let (index, regions, ids) = filled((128..137).map(|page| PageRange::new(page, 1).unwrap()));
+        let mut found = Vec::new();
+        index.overlaps(PageRange::between(112, 160), &regions, &mut found);
+        assert_eq!(found, ids);
     }
 
     #[test]

@@ -86,6 +86,11 @@ impl Span {
     }
 
     #[inline]
+    fn range(&self) -> PageRange {
+        PageRange::between(self.start.get(), self.start.get() + self.pages())
+    }
+
+    #[inline]
     fn covers(&self, range: PageRange) -> bool {
         // A range that starts before the region wraps to a huge distance: one comparison for both ends.
         let ahead = range.start().wrapping_sub(self.start.get());
@@ -111,7 +116,7 @@ impl Region<'_> {
     /// The pages that are registered.
     #[inline]
     pub fn range(&self) -> PageRange {
-        PageRange::between(self.span.start.get(), self.span.start.get() + self.pages())
+        self.span.range()
     }
 
     /// The number of pages registered.
@@ -228,6 +233,12 @@ impl Regions {
     #[inline]
     pub fn covers(&self, id: RegionId, range: PageRange) -> bool {
         self.spans[id.index()].covers(range)
+    }
+
+    /// Whether the range shares a page with the region.
+    #[inline]
+    pub(crate) fn overlaps(&self, id: RegionId, range: PageRange) -> bool {
+        self.spans[id.index()].range().overlaps(range)
     }
 
     /// See [`Region::aside`]. Reads nothing but what look-ups read.

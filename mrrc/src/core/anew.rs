@@ -1,54 +1,87 @@
-//! The usual miss: a range that nothing overlaps becomes a region, and nobody has to leave.
+//! The usual miss: a range that nothing overlaps becomes a region, and others leave for it if they have to.
 
-use super::{Ask, Core, Found, Lookup, Piece, Segment, Sharing};
-use crate::policy::{Granule, Keeps, Policy};
+use super::{AllInUse, Ask, Core, Found, Holders, Lookup, Piece, Segment, Sharing};
+use crate::policy::{Granule, Keeps, Need, Policy};
 use crate::regions::RegionId;
 
 impl<P: Policy> Core<P> {
-    /// Answers a request as [`Core::ask`] does, if nothing is there that it could use or overlap, one region serves
-    /// it, and there is room. `None`, and nothing is done or counted, for any other.
+    /// Answers a request as [`Core::ask`] does, if nothing is there that it could use or overlap, and one region
+    /// serves it. `None`, and nothing is done or counted, for any other.
     #[inline]
-    pub(super) fn ask_anew(&mut self, ask: &Ask) -> Option<RegionId> {
-        let id = self.add_anew(ask)?;
-        let &Ask { range, access, .. } = ask;
+    pub(super) fn ask_anew(&mut self, ask: &Ask, holders: &mut impl Holders) -> Option<Result<RegionId, AllInUse>> {
+        let &Ask { range, access, again, .. } = ask;
+        let need = self.need_anew(ask);
+        if !self.is_anew(ask, need) {
+            return None;
+        }
+        if !again {
+            self.counters.missed(Found::Miss, 0, range.pages());
+        }
         self.outcome.start(Found::Miss);
+        if let Err(error) = self.make_room_anew(range, need, holders) {
+            return Some(Err(error));
+        }
+        let id = self.register_anew(ask);
         self.outcome.push(Segment::Gap { region: Some(id), range, access });
-        Some(id)
+        Some(Ok(id))
     }
 
-    /// The same with no other outcome than the region, which is [held](Core::hold).
+    /// The same where nobody has to leave, with no other outcome than the region, which is [held](Core::hold).
     pub(crate) fn hold_anew(&mut self, ask: &Ask) -> Option<RegionId> {
-        let id = self.add_anew(ask)?;
+        let need = self.need_anew(ask);
+        if !need.is_met() || !self.is_anew(ask, need) {
+            return None;
+        }
+        if !ask.again {
+            self.counters.missed(Found::Miss, 0, ask.range.pages());
+        }
+        let id = self.register_anew(ask);
         self.regions.get(id).set_holds(1);
         self.held.add(ask.range.pages());
         Some(id)
     }
 
+    /// What has to leave before there is room for one more region.
     #[inline]
-    fn add_anew(&mut self, ask: &Ask) -> Option<RegionId> {
-        let &Ask { range, access, again, sharing, .. } = ask;
+    fn need_anew(&self, ask: &Ask) -> Need {
+        Need {
+            pages: (self.used.pages + ask.range.pages()).saturating_sub(self.capacity),
+            regions: (self.used.regions + 1).saturating_sub(self.max_regions),
+        }
+    }
+
+    /// Whether the request overlaps nothing and becomes one region, once this much has left.
+    #[inline]
+    fn is_anew(&self, ask: &Ask, need: Need) -> bool {
+        let &Ask { range, access, sharing, .. } = ask;
         let pages = range.pages();
-        let fits = self.used.pages + pages <= self.capacity && self.used.regions < self.max_regions;
+        let stays = match self.scheme.keeps {
+            Keeps::Nothing => false,
+            Keeps::UntilEvicted => pages <= self.capacity && self.max_regions > 0,
+            Keeps::Forever => need.is_met(),
+        };
         let is_one = pages <= self.max_region_pages && self.scheme.granule == Granule::Region;
-        if !fits || !is_one || self.scheme.keeps == Keeps::Nothing || sharing == Sharing::Nothing {
-            return None;
+        if !stays || !is_one || sharing == Sharing::Nothing {
+            return false;
         }
         // Of the other class, what contains it may serve it.
         if access.class() == 0 && sharing == Sharing::All && self.find_in(1, range).is_some() {
-            return None;
+            return false;
         }
-        let Lookup::Contain(index) = &self.lookups[access.class()] else { return None };
-        if index.has_overlap(range, &self.regions) {
-            return None;
+        match &self.lookups[access.class()] {
+            Lookup::Contain(index) => !index.has_overlap(range, &self.regions),
+            Lookup::Exact(_) => false,
         }
-        if !again {
-            self.counters.missed(Found::Miss, 0, pages);
-        }
+    }
+
+    #[inline]
+    fn register_anew(&mut self, ask: &Ask) -> RegionId {
+        let &Ask { range, access, .. } = ask;
         self.counters.regs += 1;
-        self.counters.reg_pages = self.counters.reg_pages.saturating_add(pages);
+        self.counters.reg_pages = self.counters.reg_pages.saturating_add(range.pages());
         let id = self.add_region(Piece { range, access });
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages);
-        Some(id)
+        id
     }
 }
 
@@ -58,6 +91,7 @@ mod tests {
     use super::*;
     use crate::access::Access;
     use crate::config::Config;
+    use crate::policy::PolicyKind;
     use crate::range::PageRange;
 
     fn core(capacity: u64) -> Core {
@@ -72,17 +106,36 @@ mod tests {
 
     #[test]
     fn the_answer_and_the_counts_are_those_of_any_miss() {
-        let (mut quick, mut slow) = (core(64), core(64));
-        for (start, again) in [(0, false), (40, false), (20, true)] {
-            let ask = Ask { again, ..ask(start, 7, Access::LOCAL) };
-            let id = quick.ask_anew(&ask).unwrap();
-            let mut plan = std::mem::take(&mut slow.plan);
-            slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
-            slow.plan = plan;
-            assert_eq!(quick.outcome().segments(), slow.outcome().segments());
-            assert_eq!(quick.outcome().segments()[0].region(), Some(id));
-            assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
+        use PolicyKind::{Gdsf, Mrrc, PinDown, Probation, Sieve};
+        for policy in [PinDown, Sieve, Gdsf, Mrrc, Probation] {
+            let core = || Config { policy, max_regions: Some(12), ..Config::new(64) }.build().unwrap();
+            let (mut quick, mut slow) = (core(), core());
+            for nth in 0..200 {
+                // While there is room, and then in the place of one, of several, or of a batch.
+                let ask = Ask { again: nth % 5 == 2, ..ask(20 * nth, 1 + 7 * nth % 15, Access::LOCAL) };
+                let id = quick.ask_anew(&ask, &mut NobodyElse).unwrap().unwrap();
+                let mut plan = std::mem::take(&mut slow.plan);
+                slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
+                slow.plan = plan;
+                assert_eq!(quick.outcome().segments(), slow.outcome().segments(), "{policy}: {nth}");
+                assert_eq!(quick.outcome().segments()[0].region(), Some(id));
+                assert!(quick.outcome().batches().eq(slow.outcome().batches()), "{policy}: {nth}");
+                assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
+            }
+            assert!(quick.counters().deregs > 100 && quick.used_regions() <= 12);
         }
+    }
+
+    #[test]
+    fn who_finds_everything_in_use_is_refused_and_nobody_leaves() {
+        let mut core = core(16);
+        for start in [0, 20] {
+            let id = core.ask_anew(&ask(start, 8, Access::LOCAL), &mut NobodyElse).unwrap().unwrap();
+            core.hold(id);
+        }
+        let refused = core.ask_anew(&ask(40, 9, Access::LOCAL), &mut NobodyElse).unwrap().unwrap_err();
+        assert_eq!((refused.missing_pages, refused.in_use_pages, refused.in_use_regions), (9, 16, 2));
+        assert_eq!((core.counters().all_in_use, core.counters().miss, core.used_pages()), (1, 3, 16));
     }
 
     #[test]

@@ -66,6 +66,11 @@ pub trait Holders {
         let _ = region;
         0
     }
+
+    /// Whether there are none: all holds and all uses are known, so nobody is asked before regions leave.
+    fn are_none(&self) -> bool {
+        false
+    }
 }
 
 /// Nobody else: whatever holds a region told the core.
@@ -77,4 +82,9 @@ impl Holders for NobodyElse {
 
     #[inline]
     fn stay(&mut self, _: &[RegionId]) {}
+
+    #[inline]
+    fn are_none(&self) -> bool {
+        true
+    }
 }

@@ -12,6 +12,8 @@
 //! 3. `make_room` (in `room.rs`) runs *full* until the gaps fit: the policy proposes victims in batches.
 //! 4. `admit` makes a region of each gap.
 //!
+//! A request that overlaps nothing needs no plan: `ask_anew` (in `anew.rs`) makes room and registers it.
+//!
 //! Regions that are held, invalidated or replaced go through `leases.rs`.
 
 use crate::config::{Config, ConfigError};
@@ -272,17 +274,23 @@ impl<P: Policy> Core<P> {
     }
 
     fn ask_missed(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        if self.ask_anew(ask).is_some() {
-            return Ok(&self.outcome);
+        if let Some(answer) = self.ask_anew(ask, holders) {
+            self.debug_check_limits();
+            return answer.map(|_| &self.outcome);
         }
         let mut plan = std::mem::take(&mut self.plan);
         let result = self.plan_and_execute(ask, &mut plan, holders);
         self.plan = plan;
+        self.debug_check_limits();
+        result.map(|()| &self.outcome)
+    }
+
+    #[inline]
+    fn debug_check_limits(&self) {
         debug_assert!(
             self.used.pages <= self.capacity && self.used.regions <= self.max_regions,
             "the limits hold after every request"
         );
-        result.map(|()| &self.outcome)
     }
 
     fn plan_and_execute(&mut self, ask: &Ask, plan: &mut Plan, holders: &mut impl Holders) -> Result<(), AllInUse> {

@@ -197,11 +197,13 @@ impl Leavers {
         self.ends.clear();
     }
 
+    #[inline]
     pub(super) fn push(&mut self, leaving: Leaving) {
         self.regions.push(leaving);
     }
 
     /// Closes the open batch; false if it is empty.
+    #[inline]
     pub(super) fn close(&mut self) -> bool {
         let open = self.regions.len() > self.ends.last().copied().unwrap_or(0);
         if open {

@@ -96,6 +96,50 @@ impl<P: Policy> Core<P> {
         self.outcome.leaving_mut()
     }
 
+    /// Makes room for a request that overlaps nothing.
+    #[inline]
+    pub(super) fn make_room_anew(
+        &mut self,
+        asked: PageRange,
+        need: Need,
+        holders: &mut impl Holders,
+    ) -> Result<(), AllInUse> {
+        if need.is_met() {
+            return Ok(());
+        }
+        let can_leave =
+            Need { pages: self.used.pages - self.held.pages, regions: self.used.regions - self.held.regions };
+        let enough = need.pages <= can_leave.pages
+            && need.regions <= can_leave.regions
+            && if holders.are_none() {
+                self.full_alone(need)
+            } else {
+                self.full(need, &Plan::default(), true, holders)
+            };
+        if enough { Ok(()) } else { Err(self.refuse(asked, need)) }
+    }
+
+    /// Runs of *full* where nobody else can hold what leaves, and so much can leave: whatever is proposed goes at once.
+    fn full_alone(&mut self, mut need: Need) -> bool {
+        let mut idle_runs = 0;
+        while !need.is_met() && idle_runs < 2 {
+            idle_runs += 1;
+            self.policy.prepare(&mut self.regions);
+            let mut goal = self.goal(need);
+            while !goal.is_met() {
+                let Some(id) = self.next_victim() else { break };
+                let pages = self.regions.pages(id);
+                (goal, need) = (goal.less(pages), need.less(pages));
+                self.forget(id);
+                self.let_go(id);
+                idle_runs = 0;
+            }
+            self.close_batch();
+        }
+        debug_assert!(need.is_met(), "the policy finds every region that is not in use");
+        need.is_met()
+    }
+
     /// Runs of *full*: batches of victims leave until the need is met, and before them what the plan replaces, if it has
     /// no room beside that; or nothing does and all stays.
     fn full(&mut self, mut need: Need, plan: &Plan, fits_beside: bool, holders: &mut impl Holders) -> bool {
@@ -232,16 +276,22 @@ impl<P: Policy> Core<P> {
         self.policy.prepare(&mut self.regions);
         let mut goal = self.goal(need);
         while !goal.is_met() {
-            let Some(id) = self.policy.victim(&mut self.regions) else { break };
-            let victim = self.regions.get(id);
-            // Policies can come from outside, and what is held must stay whatever they say.
-            assert!(
-                victim.state() == State::Cached && !victim.in_use(),
-                "the policy proposes {id:?}, which is in use or gone"
-            );
-            goal = goal.less(victim.pages());
+            let Some(id) = self.next_victim() else { break };
+            goal = goal.less(self.regions.pages(id));
             proposed.push(id);
         }
+    }
+
+    #[inline]
+    fn next_victim(&mut self) -> Option<RegionId> {
+        let id = self.policy.victim(&mut self.regions)?;
+        let victim = self.regions.get(id);
+        // Policies can come from outside, and what is held must stay whatever they say.
+        assert!(
+            victim.state() == State::Cached && !victim.in_use(),
+            "the policy proposes {id:?}, which is in use or gone"
+        );
+        Some(id)
     }
 
     /// Makes a region of each piece.

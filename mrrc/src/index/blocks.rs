@@ -95,15 +95,17 @@ impl Blocks {
         // SAFETY: `home` is a number below 2^32 times the number of places, divided by 2^32: below that number. It does
         // not overflow: there are at most 2^32 places.
         let place = Place(unsafe { self.places.get_unchecked(home) }.load(Relaxed));
-        if place.block() == block as u32 { place.entry() } else { self.look_further(block, home, place) }
+        // A vacant place has the entry of nothing.
+        if place.block() == block as u32 || place == Place::VACANT {
+            place.entry()
+        } else {
+            self.look_further(block, home)
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn look_further(&self, block: u64, home: usize, first: Place) -> Entry {
-        if first == Place::VACANT {
-            return Entry::NOTHING;
-        }
+    fn look_further(&self, block: u64, home: usize) -> Entry {
         let (before, from) = self.places.split_at(home);
         // A table is never full; that this ends is for readers, who may see it change under their eyes.
         for place in from[1..].iter().chain(before) {
@@ -125,6 +127,7 @@ impl Blocks {
 
     /// The place of the block, or the vacant place where it belongs, and the entry there. The block is numbered
     /// below [`BLOCKS_END`].
+    #[inline]
     pub(super) fn find(&self, block: u64) -> (usize, Entry) {
         debug_assert!(block < BLOCKS_END);
         let mut at = self.home(block);

@@ -138,6 +138,17 @@ impl Leaf {
         }
     }
 
+    /// Puts two regions into an empty leaf.
+    #[inline]
+    pub(super) fn begin_with(&self, one: (Part, RegionId), other: (Part, RegionId)) {
+        let [(a, a_id), (b, b_id)] = if one.0.first < other.0.first { [one, other] } else { [other, one] };
+        for (n, id) in [(1, a_id), (2, b_id)] {
+            self.names[n].store(id.raw(), Relaxed);
+        }
+        self.firsts[0].store(lane_of(a.first) | lane_of(b.first) << 16, Relaxed);
+        self.lasts[0].store(lane_of(LAST_PAGE - a.last) | lane_of(LAST_PAGE - b.last) << 16, Relaxed);
+    }
+
     /// Puts a region in; false if there is no room.
     #[inline]
     pub(super) fn insert(&self, part: Part, id: RegionId) -> bool {
