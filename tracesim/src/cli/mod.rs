@@ -11,6 +11,7 @@ mod form;
 mod generate;
 mod info;
 mod interrupt;
+mod large_blocks;
 mod merge;
 mod mrc;
 mod output;
@@ -61,6 +62,7 @@ enum What {
 
 /// The whole program.
 pub(crate) fn main() -> ExitCode {
+    large_blocks::go_back_when_freed();
     let command = Command::parse();
     interrupt::listen();
     let result = match command.what {
