@@ -4,6 +4,7 @@
 //! cargo run -p frrwp --example latencies
 //! ```
 
+use std::error::Error;
 use std::io::{self, Write};
 
 use frrwp::latency::{LATENCIES, PAGES, Row, Warmth, claimed_share, study};
@@ -37,7 +38,17 @@ fn print(out: &mut impl Write, row: &Row) -> io::Result<()> {
     )
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    match run() {
+        // Who reads this has seen enough.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();
     for (read, opener) in [(false, "a write: the opener has the bytes"), (true, "a read: the opener wants the bytes")] {
         writeln!(out, "{opener}; times in µs")?;
