@@ -16,7 +16,13 @@ pub enum Unit {
     /// Millions a second: higher is better.
     #[serde(rename = "M/s")]
     Millions,
-    /// A part of one: lower is better.
+    /// Thousand million bytes a second: higher is better.
+    #[serde(rename = "GB/s")]
+    Gigabytes,
+    /// Memory in units of 2²⁰ bytes: lower is better.
+    #[serde(rename = "MiB")]
+    Mebibytes,
+    /// A part of one: lower is better, but for what is hidden.
     #[serde(rename = "share")]
     Share,
     /// A count: lower is better.
@@ -68,7 +74,7 @@ struct Line<'a> {
     ratio: Option<f64>,
 }
 
-/// Writes rows as JSON lines.
+/// Writes rows as JSON lines. What is no number is null.
 ///
 /// # Errors
 /// Those of the writer.
@@ -102,6 +108,8 @@ pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> 
             Unit::Nanos => "ns",
             Unit::Times => "x",
             Unit::Millions => "M/s",
+            Unit::Gigabytes => "GB/s",
+            Unit::Mebibytes => "MiB",
             Unit::Share => "share",
             Unit::Count => "",
         };
@@ -149,7 +157,7 @@ fn number(value: f64, unit: Unit) -> String {
         return "-".into();
     }
     match unit {
-        Unit::Times | Unit::Millions => format!("{value:.2}"),
+        Unit::Times | Unit::Millions | Unit::Gigabytes | Unit::Mebibytes => format!("{value:.2}"),
         Unit::Share => format!("{value:.4}"),
         Unit::Nanos if value < 1000.0 => format!("{value:.1}"),
         Unit::Nanos | Unit::Count => {
