@@ -22,7 +22,10 @@ pub enum Unit {
     /// Memory in units of 2²⁰ bytes: lower is better.
     #[serde(rename = "MiB")]
     Mebibytes,
-    /// A part of one: lower is better, but for what is hidden.
+    /// A part of one: higher is better, and a ratio of two says nothing.
+    #[serde(rename = "part")]
+    Part,
+    /// A part of one: lower is better.
     #[serde(rename = "share")]
     Share,
     /// A count: lower is better.
@@ -60,7 +63,10 @@ impl Row {
 
     /// Ours / peer, of the best rounds.
     fn ratio(&self) -> Option<f64> {
-        self.peer.map(|peer| self.ours.best / peer.best).filter(|ratio| ratio.is_finite())
+        self.peer
+            .filter(|_| self.unit != Unit::Part)
+            .map(|peer| self.ours.best / peer.best)
+            .filter(|ratio| ratio.is_finite())
     }
 }
 
@@ -110,6 +116,7 @@ pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> 
             Unit::Millions => "M/s",
             Unit::Gigabytes => "GB/s",
             Unit::Mebibytes => "MiB",
+            Unit::Part => "part",
             Unit::Share => "share",
             Unit::Count => "",
         };
@@ -158,6 +165,7 @@ fn number(value: f64, unit: Unit) -> String {
     }
     match unit {
         Unit::Times | Unit::Millions | Unit::Gigabytes | Unit::Mebibytes => format!("{value:.2}"),
+        Unit::Part => format!("{value:.2}"),
         Unit::Share => format!("{value:.4}"),
         Unit::Nanos if value < 1000.0 => format!("{value:.1}"),
         Unit::Nanos | Unit::Count => {

@@ -69,8 +69,8 @@ pub(crate) struct Handshake {
     #[command(flatten)]
     common: Common,
 
-    /// Seconds for each state of each size, at least
-    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds, allow_negative_numbers = true)]
+    /// Seconds for each size, at least
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds, allow_negative_numbers = true)]
     seconds: f64,
 
     /// The opener writes; otherwise it reads
@@ -85,11 +85,11 @@ Rows are FABRIC/COST/SIZE/STATE/p50, p99 and hidden:
          end's buffer; warm: all
   hidden the share of registering that did not make the transfer longer than a warm one
 
-Units: `ns` is better the lower it is, `share` here the higher. Ratios are ours / peer. What cannot be
-told from noise is null (`-` in tables).
+Units: `ns` is better the lower it is, `part` the higher. Ratios are ours / peer, of the times. What cannot
+be told from noise is null (`-` in tables).
 
 Examples:
-  side-by-side handshake                         a minute and a half
+  side-by-side handshake                         a minute
   side-by-side handshake --only nic/64KiB
   side-by-side handshake --write --only cold --json > figures.jsonl
 

@@ -1,7 +1,8 @@
 //! The other end: answers transfers as their headers say.
 //!
 //! A write of nothing with the header `STATE BYTES writer`, or `target`, brings its cache into that state, and ends when that is done. A read
-//! with the header `figures` takes the nanoseconds that it has spent registering for transfers. Any other transfer
+//! with the header `figures` takes the nanoseconds that it has spent registering for transfers, by
+//! state. Any other transfer
 //! is of as many bytes as were said last.
 #![expect(unsafe_code, reason = "buffers are lent to engines by address")]
 
@@ -26,6 +27,26 @@ pub(in crate::side_by_side) fn run(arguments: &[&str]) -> Outcome<()> {
     listening(fabric, process, cost.parse()?, Answer { process })
 }
 
+/// Nanoseconds in each state, in the order of [`State::ALL`], as this machine writes them.
+pub(super) type Figures = [u64; State::ALL.len()];
+
+/// What was spent registering for transfers.
+struct Counted<D> {
+    domain: Priced<D>,
+    /// What all registrations had taken when the transfer began.
+    mark: Duration,
+    nanos: Figures,
+}
+
+impl<D: Domain> Counted<D> {
+    /// What came since the mark belongs to this state.
+    fn add(&mut self, state: State) {
+        let now = self.domain.registering();
+        self.nanos[state.index()] += now.saturating_sub(self.mark).as_nanos() as u64;
+        self.mark = now;
+    }
+}
+
 struct Answer {
     process: Process,
 }
@@ -41,35 +62,33 @@ impl Use for Answer {
     ) -> Outcome<()> {
         let cache = cache(domain.clone())?;
         let mut engine = engine(&cache, connect()?, Side::Accepting, self.process);
-        let mut bytes = 0;
-        let (mut counted, mut mark) = (Duration::ZERO, Duration::ZERO);
+        let (mut bytes, mut state) = (0, State::Warm);
+        let mut counted = Counted { domain: domain.clone(), mark: Duration::ZERO, nanos: Figures::default() };
         while let Some(event) = engine.run() {
             match event {
                 Event::Asked { tag, read, length: 0 } => {
                     let header = engine.header(tag).unwrap_or_default().to_vec();
                     let words: Vec<_> = std::str::from_utf8(&header)?.split(' ').collect();
-                    let [state, size, part] = words[..] else { return Err("a header of three words".into()) };
-                    let state = State::of(state).ok_or("no such state")?;
+                    let [name, size, part] = words[..] else { return Err("a header of three words".into()) };
+                    counted.add(state);
+                    state = State::of(name).ok_or("no such state")?;
                     bytes = size.parse()?;
                     if bytes > FIGURES || read {
                         return Err("more than there is memory for".into());
                     }
-                    counted += domain.registering().saturating_sub(mark);
                     prepare(&cache, memory, bytes, state.ready(false, bytes), part == WRITER)?;
-                    mark = domain.registering();
+                    counted.mark = domain.registering();
                     // SAFETY: the memory is used by this engine alone, and lives longer than it.
                     unsafe { engine.accept(tag, memory, 0) }?;
                 }
                 Event::Asked { tag, read: true, .. } if engine.header(tag) == Some(b"figures") => {
-                    counted += domain.registering().saturating_sub(mark);
-                    let nanos = (counted.as_nanos() as u64).to_le_bytes();
-                    // SAFETY: as above; and there is room for a page behind the largest buffer.
-                    let at = unsafe { memory.add(FIGURES) };
+                    counted.add(state);
+                    let at = memory.wrapping_add(FIGURES);
+                    // SAFETY: as above; there is room for a page behind the largest buffer.
+                    unsafe { std::ptr::copy_nonoverlapping(counted.nanos.as_ptr().cast(), at, size_of::<Figures>()) };
                     // SAFETY: as above.
-                    unsafe { std::ptr::copy_nonoverlapping(nanos.as_ptr(), at, nanos.len()) };
-                    mark = domain.registering();
-                    // SAFETY: as above.
-                    unsafe { engine.supply(tag, at, nanos.len()) }?;
+                    unsafe { engine.supply(tag, at, size_of::<Figures>()) }?;
+                    counted.mark = domain.registering();
                 }
                 // SAFETY: as above.
                 Event::Asked { tag, read: true, .. } => unsafe { engine.supply(tag, memory, bytes) }?,

@@ -6,11 +6,13 @@
 //! The opener reads: its transfer has ended when the last byte is in its memory and it knows it, so one clock has it all.
 //! `--write` has it write instead; then the end is told to the writer when the writes are done.
 //!
-//! Before each transfer the caches of both sides are brought into the same [state](State); that is not timed.
+//! Before each transfer the caches of both sides are brought into a [state](State); that is not timed. All states of a size
+//! take turns too.
 //!
 //! * `…/p50`, `…/p99`: from the opener's call to its end.
 //! * `…/hidden`: which share of what both sides spent registering did *not* make the transfer longer than one that has all
-//!   registered (`…/warm`), by medians. Where registrations take less than a twentieth of the transfer it is not told.
+//!   registered (`…/warm`), by medians. Where registrations take less than a twentieth of the transfer it is not told. It
+//!   is less than nothing where the time that one side registers lets the other fall asleep, which has to be woken.
 
 pub mod far;
 mod link;
@@ -22,7 +24,7 @@ use mrrc::cost::Linear;
 
 /// Above the tables.
 pub const TITLE: &str =
-    "A transfer by FRRWP (ours) and by the traditional process (peer); hidden: the higher the better";
+    "A transfer by FRRWP (ours) and by the traditional process (peer); hidden: of the time spent registering";
 
 /// What is registered before a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +50,10 @@ impl State {
             Self::OneSide => "one-side",
             Self::Warm => "warm",
         }
+    }
+
+    fn index(self) -> usize {
+        Self::ALL.into_iter().position(|state| state == self).unwrap_or(0)
     }
 
     fn of(name: &str) -> Option<Self> {

@@ -1,7 +1,7 @@
 //! This end: opens the transfers and takes the time.
 #![expect(unsafe_code, reason = "buffers are lent to engines by address")]
 
-use super::far::{WRITER, prepare};
+use super::far::{Figures, WRITER, prepare};
 use super::link::{FIGURES, Use, cache, connecting, engine};
 use super::{State, process_name, states};
 use crate::pin;
@@ -14,7 +14,7 @@ use frrwp::fabric::priced::Priced;
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Process, Side, Tag};
 use mrrc::cost::Linear;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The two, ours first.
 const PROCESSES: [Process; 2] = [Process::Frrwp, Process::Traditional];
@@ -73,7 +73,7 @@ fn rows(ask: &Ask<'_>, cells: &[Cell]) -> Vec<Row> {
             if registering < TOLD * took { f64::NAN } else { 1.0 - longer / registering }
         };
         let micros = cell.registering[0] / 1e3;
-        rows.push(row("hidden", &hidden, Unit::Share).note(format!("of {micros:.1} us of registering at both ends")));
+        rows.push(row("hidden", &hidden, Unit::Part).note(format!("of {micros:.1} us of registering at both ends")));
     }
     rows
 }
@@ -104,38 +104,39 @@ impl Use for Run<'_> {
             ends.push(End { engine: engine(&cache, connect()?, Side::Connecting, process), memory });
         }
         let part = if write { "target" } else { WRITER };
-        let mut cells = Vec::new();
-        for state in states(bytes) {
-            let mut cell = Cell { state, times: Default::default(), registering: [0.0; 2] };
-            let mut near = [Duration::ZERO; 2];
-            let mut before = [0; 2];
-            for (end, before) in ends.iter_mut().zip(&mut before) {
-                *before = end.figures()?;
-            }
-            let begun = Instant::now();
-            let mut transfers = 0;
-            while transfers < self.setting.rounds || begun.elapsed() < self.setting.whole {
+        let states =
+            states(bytes).map(|state| (state, Cell { state, times: Default::default(), registering: [0.0; 2] }));
+        let (states, mut cells): (Vec<_>, Vec<_>) = states.unzip();
+        let before: Vec<_> = ends.iter_mut().map(End::figures).collect::<Outcome<_>>()?;
+        let begun = Instant::now();
+        let mut rounds = 0;
+        while rounds < self.setting.rounds || begun.elapsed() < self.setting.whole {
+            for (cell, state) in cells.iter_mut().zip(&states) {
                 for turn in 0..2 {
-                    let nth = if transfers % 2 == 0 { turn } else { 1 - turn };
+                    // There and back: neither always runs behind the other.
+                    let nth = if rounds % 2 == 0 { turn } else { 1 - turn };
                     let end = &mut ends[nth];
                     prepare(&cache, memory, bytes, state.ready(true, bytes), write)?;
                     end.write(0, format!("{} {bytes} {part}", state.name()).as_bytes())?;
                     let (registered, start) = (domain.registering(), Instant::now());
                     let moved = if write { end.write(bytes, b"")? } else { end.read(0, bytes, b"")? };
                     cell.times[nth].push(start.elapsed().as_nanos() as f64);
-                    near[nth] += domain.registering().saturating_sub(registered);
+                    cell.registering[nth] += domain.registering().saturating_sub(registered).as_nanos() as f64;
                     if moved != bytes as u64 {
                         return Err(format!("{moved} of {bytes} bytes came").into());
                     }
                 }
-                transfers += 1;
             }
-            for (nth, end) in ends.iter_mut().enumerate() {
-                let far = end.figures()?.saturating_sub(before[nth]);
-                cell.registering[nth] = (near[nth].as_nanos() as u64 + far) as f64 / transfers as f64;
+            rounds += 1;
+        }
+        for (nth, end) in ends.iter_mut().enumerate() {
+            let far = end.figures()?;
+            for cell in &mut cells {
+                let index = cell.state.index();
+                let far = far[index].saturating_sub(before[nth][index]);
+                cell.registering[nth] = (cell.registering[nth] + far as f64) / rounds as f64;
                 cell.times[nth].sort_unstable_by(f64::total_cmp);
             }
-            cells.push(cell);
         }
         Ok(cells)
     }
@@ -173,13 +174,13 @@ impl<E: Endpoint> End<'_, E> {
         }
     }
 
-    /// What the other end has spent registering for transfers, in nanoseconds.
-    fn figures(&mut self) -> Outcome<u64> {
-        let mut nanos = [0; 8];
-        self.read(FIGURES, nanos.len(), b"figures")?;
+    /// What the other end has spent registering for transfers.
+    fn figures(&mut self) -> Outcome<Figures> {
+        let mut nanos = Figures::default();
+        self.read(FIGURES, size_of::<Figures>(), b"figures")?;
         let at = self.memory.wrapping_add(FIGURES);
         // SAFETY: the transfer has ended, so nobody writes there.
-        unsafe { std::ptr::copy_nonoverlapping(at, nanos.as_mut_ptr(), nanos.len()) };
-        Ok(u64::from_le_bytes(nanos))
+        unsafe { std::ptr::copy_nonoverlapping(at, nanos.as_mut_ptr().cast(), size_of::<Figures>()) };
+        Ok(nanos)
     }
 }
