@@ -125,6 +125,10 @@ unsafe impl<D: Domain> Domain for Priced<D> {
     fn remote(&self, registration: &D::Registration, address: *const u8, length: usize) -> Segment {
         self.0.domain.remote(registration, address, length)
     }
+
+    fn is_held(&self, registration: &D::Registration) -> bool {
+        self.0.domain.is_held(registration)
+    }
 }
 
 /// An endpoint of a [`Priced`] domain.
