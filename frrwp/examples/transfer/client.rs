@@ -102,7 +102,7 @@ impl Sending<'_> {
         println!("FRRWP takes {} time there and {} back. Every byte came back as it was.", differ(0), differ(1));
         let share = 100.0 * registering.as_secs_f64() / whole.as_secs_f64().max(f64::MIN_POSITIVE);
         println!("This side registered for {share:.1} % of the time.");
-        if share < 5.0 && !keep {
+        if common.cost.register(1) == 0.0 {
             println!(
                 "That is all there is to hide: --cost paper, at both sides, has registrations cost what a card's do."
             );
