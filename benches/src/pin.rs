@@ -65,6 +65,36 @@ pub fn user_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
 }
 
+/// Nanoseconds of CPU that this process has had, all its threads.
+pub fn process_nanos() -> u64 {
+    #[expect(unsafe_code, reason = "system call")]
+    // SAFETY: the record is plain numbers, which the call overwrites.
+    let time = unsafe {
+        let mut time = mem::zeroed::<libc::timespec>();
+        // It fails only for clocks that are not there, and then the record stays zero.
+        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Lets this process have as many open files as it may.
+///
+/// # Errors
+/// Those of the system.
+pub fn many_files() -> io::Result<()> {
+    #[expect(unsafe_code, reason = "system calls")]
+    // SAFETY: the record is plain numbers, which the first call overwrites and the second reads.
+    let done = unsafe {
+        let mut limit = mem::zeroed::<libc::rlimit>();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
+        }
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// See [`Switches`].
 pub fn switches() -> Switches {
     let usage = usage();

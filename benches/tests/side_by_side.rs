@@ -120,6 +120,45 @@ fn a_folder_that_cannot_be_written_to_is_named() {
     assert!(text(&output.stderr).contains(&file.path().display().to_string()));
 }
 
+/// The rows that are listed, and those that are measured.
+fn listed_and_measured(arguments: &[&str]) -> (Vec<String>, Vec<String>) {
+    let list = run(&[arguments, &["--list"]].concat());
+    let mut listed: Vec<_> = text(&list.stdout).lines().map(str::to_owned).collect();
+    let lines = lines(&[arguments, &["--quick", "--json"]].concat());
+    let mut measured: Vec<_> = lines.iter().map(|line| line["name"].as_str().expect("a name").to_owned()).collect();
+    listed.sort_unstable();
+    measured.sort_unstable();
+    (listed, measured)
+}
+
+#[test]
+fn the_fabrics_are_measured_row_by_row_as_listed() {
+    let (listed, measured) = listed_and_measured(&["fabric"]);
+    assert_eq!(listed, measured);
+    for row in ["shm/read/10KiB/p50", "iwarp/crc/read/1KiB/cpu/far", "iwarp/no-crc/write/1MiB", "shm/connections/far"] {
+        assert!(listed.iter().any(|name| name == row), "{row} in {listed:?}");
+    }
+}
+
+#[test]
+fn the_handshake_is_measured_on_both_fabrics_from_every_state() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return println!("skipped: both ends register at once, which takes two CPUs");
+    }
+    for write in [&[][..], &["--write"]] {
+        let (listed, measured) = listed_and_measured(&[&["handshake", "--only", "nic/16KiB"], write].concat());
+        assert_eq!(listed, measured);
+        assert_eq!(listed.len(), 2 * (4 * 2 + 3), "{listed:?}");
+    }
+}
+
+#[test]
+fn the_table_of_the_fabrics_says_whether_goals_are_met() {
+    let output = run(&["fabric", "--quick", "--only", "shm/read"]);
+    assert!(output.status.success());
+    assert_eq!(text(&output.stdout).matches("goal ").count(), 2, "{}", text(&output.stdout));
+}
+
 #[test]
 fn wrong_usage_is_status_2_and_says_what_is_right() {
     for (arguments, says) in [
@@ -132,6 +171,10 @@ fn wrong_usage_is_status_2_and_says_what_is_right() {
         (&["sim", "--policy", "lru"], "pindown"),
         (&["sim", "--requests", "0"], "requests"),
         (&["sim", "--capacity", "many"], "capacity"),
+        (&["fabric", "--only", "verbs"], "iwarp/crc"),
+        (&["fabric", "--quick", "--seconds", "1"], "--quick"),
+        (&["handshake", "--only", ""], "shm/nic/4KiB"),
+        (&["handshake", "--seconds", "-1"], "seconds"),
         (&["cash"], "cache"),
         (&[], "cache"),
     ] {

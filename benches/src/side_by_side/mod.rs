@@ -1,4 +1,5 @@
-//! Our cache beside its peers, in one run: what `side-by-side cache` measures; and our simulator beside its peer: [`sim`].
+//! Our cache beside its peers, in one run: what `side-by-side cache` measures; and our simulator beside its peer: [`sim`]; the fabrics
+//! beside what they stand on: [`fabric`]; the handshake beside the traditional process: [`handshake`].
 //!
 //! Ours and the peer take turns in short laps on the same pinned threads, with the same dummy registrar and the
 //! same requests ([`race`]). The best lap counts, and ratios are made of the best: what disturbs a
@@ -13,11 +14,15 @@
 
 pub mod bad_address;
 pub mod churn;
+pub mod fabric;
+pub mod far;
 pub mod field;
+pub mod handshake;
 pub mod hit;
 pub mod machine;
 mod names;
 pub mod ours;
+pub mod part;
 pub mod race;
 pub mod report;
 pub mod sim;

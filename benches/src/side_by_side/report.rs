@@ -16,6 +16,15 @@ pub enum Unit {
     /// Millions a second: higher is better.
     #[serde(rename = "M/s")]
     Millions,
+    /// Thousand million bytes a second: higher is better.
+    #[serde(rename = "GB/s")]
+    Gigabytes,
+    /// Memory in units of 2²⁰ bytes: lower is better.
+    #[serde(rename = "MiB")]
+    Mebibytes,
+    /// A part of one: higher is better, and a ratio of two says nothing.
+    #[serde(rename = "part")]
+    Part,
     /// A part of one: lower is better.
     #[serde(rename = "share")]
     Share,
@@ -54,7 +63,10 @@ impl Row {
 
     /// Ours / peer, of the best rounds.
     fn ratio(&self) -> Option<f64> {
-        self.peer.map(|peer| self.ours.best / peer.best).filter(|ratio| ratio.is_finite())
+        self.peer
+            .filter(|_| self.unit != Unit::Part)
+            .map(|peer| self.ours.best / peer.best)
+            .filter(|ratio| ratio.is_finite())
     }
 }
 
@@ -68,7 +80,7 @@ struct Line<'a> {
     ratio: Option<f64>,
 }
 
-/// Writes rows as JSON lines.
+/// Writes rows as JSON lines. What is no number is null.
 ///
 /// # Errors
 /// Those of the writer.
@@ -102,6 +114,9 @@ pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> 
             Unit::Nanos => "ns",
             Unit::Times => "x",
             Unit::Millions => "M/s",
+            Unit::Gigabytes => "GB/s",
+            Unit::Mebibytes => "MiB",
+            Unit::Part => "part",
             Unit::Share => "share",
             Unit::Count => "",
         };
@@ -149,7 +164,8 @@ fn number(value: f64, unit: Unit) -> String {
         return "-".into();
     }
     match unit {
-        Unit::Times | Unit::Millions => format!("{value:.2}"),
+        Unit::Times | Unit::Millions | Unit::Gigabytes | Unit::Mebibytes => format!("{value:.2}"),
+        Unit::Part => format!("{value:.2}"),
         Unit::Share => format!("{value:.4}"),
         Unit::Nanos if value < 1000.0 => format!("{value:.1}"),
         Unit::Nanos | Unit::Count => {

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 /// Shows the iWARP frames of a packet capture.
 #[derive(Parser)]
+#[command(after_help = EXAMPLES)]
 struct Arguments {
     /// A capture in the pcap format, with Ethernet headers.
     file: PathBuf,
@@ -27,6 +28,15 @@ struct Arguments {
     #[arg(long)]
     summary: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  iwarp-dump frrwp/tests/data/siw.pcap
+  iwarp-dump --summary frrwp/tests/data/siw.pcap
+  tcpdump -i eth0 -w FILE port 7174                makes a capture
+  editcap -F pcap FILE.pcapng FILE.pcap            turns another format into this one
+
+Exit status: 0 all of it is iWARP and no CRC is wrong, 1 something is left over or wrong, 2 no capture to read.";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -47,7 +57,17 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
 
 /// True if nothing was left over.
 fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
-    let flows = flows(BufReader::new(File::open(&arguments.file)?))?;
+    let file = File::open(&arguments.file).map_err(|error| format!("{error}: name a capture that can be read"))?;
+    let flows = flows(BufReader::new(file)).map_err(|error| {
+        format!(
+            "no capture in the pcap format ({error}): make one with `tcpdump -w`, or of a pcapng with `editcap -F pcap`"
+        )
+    })?;
+    if flows.is_empty() {
+        return Err(
+            "no TCP over IPv4 in Ethernet frames: capture one interface, not `any`, and the port of iWARP".into()
+        );
+    }
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut lines = Vec::new();
     let mut counts: BTreeMap<Operation, u64> = BTreeMap::new();

@@ -35,10 +35,11 @@ const RECEIVES: u16 = 2;
 
 /// RDMA ping: a text goes to the server by read, and comes back by write.
 #[derive(Parser)]
-#[command(disable_version_flag = true)]
+#[command(disable_version_flag = true, after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("side").args(["client", "server"]).required(true))]
 struct Arguments {
     /// Is the client.
-    #[arg(short = 'c', conflicts_with = "server", required_unless_present = "server")]
+    #[arg(short = 'c')]
     client: bool,
     /// Is the server.
     #[arg(short = 's')]
@@ -65,6 +66,13 @@ struct Arguments {
     #[arg(long, default_value = "iwarp")]
     fabric: Fabric,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  rping -s -v                                  serves one client, on all addresses
+  rping -c -a 10.0.0.1 -v -V -C 10             ten pings, compared
+
+Exit status: 0 done, 1 failed, 2 wrong usage.";
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Fabric {

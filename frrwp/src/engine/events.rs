@@ -21,8 +21,8 @@ pub enum Event {
         /// The transfer.
         tag: Tag,
     },
-    /// A transfer has ended, and its buffer belongs to the application again. After a failure, what a target's buffer holds is
-    /// undefined.
+    /// A transfer has ended, and its buffer belongs to the application again, unless it is
+    /// [quarantined](TransferError::Quarantined). After a failure, what a target's buffer holds is undefined.
     Ended {
         /// The transfer.
         tag: Tag,
@@ -55,6 +55,16 @@ pub enum TransferError {
         tag: Tag,
         /// Why.
         failure: Failure,
+    },
+    /// As it says, and the peer, which has stopped in mid-copy, may still write the buffer: it is *not* the application's
+    /// again before that process is dead. Only over fabrics whose peers copy by themselves: `shm`.
+    #[error("{why}; the peer has stopped while it was at the buffer, which is not free before that process is dead")]
+    Quarantined {
+        /// The transfer.
+        tag: Tag,
+        /// How it ended.
+        #[source]
+        why: Box<TransferError>,
     },
 }
 

@@ -106,7 +106,8 @@ pub struct Unopened<T> {
 /// How a transfer ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// The caller's again. Of a read or an accepted write that failed, its bytes are undefined, though they are bytes.
+    /// The caller's again. Of a read or an accepted write that failed, its bytes are undefined, though they are bytes. Empty
+    /// after [`TransferError::Quarantined`].
     pub buffer: Vec<u8>,
     /// Bytes moved.
     pub result: Result<u64, TransferError>,
@@ -294,6 +295,10 @@ impl<E: Endpoint> Inner<'_, E> {
             Event::Ended { tag, result } => {
                 self.asked.retain(|asked| asked.tag != tag);
                 let Some(open) = self.open.get_mut(&tag) else { return };
+                if matches!(result, Err(TransferError::Quarantined { .. })) {
+                    // Nobody gets it back, nor does the allocator: the peer may write it.
+                    std::mem::forget(std::mem::take(&mut open.buffer));
+                }
                 if open.abandoned {
                     self.open.remove(&tag);
                 } else {

@@ -78,7 +78,11 @@
 //! * it stays allocated, and is used by nobody else meanwhile: a writer's is not written, a target's not even read;
 //! * it holds what [`Cache::acquire`] asks for, also about what happens to the memory later.
 //!
-//! An engine that is dropped takes its connection down and waits until that is flushed, so after the drop all memory is back.
+//! A transfer that ended as [quarantined](TransferError::Quarantined) is the exception: its memory stays lent until the peer's
+//! process is dead.
+//!
+//! An engine that is dropped takes its connection down and waits until that is flushed, so after the drop all memory is back,
+//! but what the provider says that it holds (`ShmBuffer::is_quarantined`).
 //! One that is forgotten never gives it back. The leases are the engine's: no safe call ends one early. A peer that was
 //! given a key of a cached region can use it as long as the region is registered and the connection stands, also for bytes
 //! that were not offered: see [the crate](crate) on peers that are not trusted.
@@ -88,6 +92,7 @@ mod buffers;
 mod events;
 pub mod future;
 mod posts;
+mod quarantine;
 
 use crate::fabric::{Completion, Domain, Endpoint};
 use crate::handshake::{Action, Disconnect, Failure, Handshake, Limits, Process, Refusal, Side, Tag};
@@ -412,7 +417,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             Action::Write { tag, remote, offset, immediate } => self.posts.queue(tag, remote, offset, immediate),
             Action::Ended { tag, result } => drop(self.ends.insert(tag, result)),
             Action::Release { tag } => {
-                let answered = self.buffers.remove(&tag).is_some();
+                let answered = self.buffers.contains_key(&tag);
                 if !answered && self.take_question_back(tag) {
                     self.ends.remove(&tag);
                     return;
@@ -424,6 +429,8 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
                     (Some(Err(failure)), None) => Err(TransferError::Failed { tag, failure }),
                     (None, None) => Err(TransferError::Failed { tag, failure: Failure::Lost }),
                 };
+                let result = result.map_err(|error| self.held_or_free(tag, error));
+                self.buffers.remove(&tag);
                 self.events.push_back(Event::Ended { tag, result });
             }
             Action::Disconnect { why } => {

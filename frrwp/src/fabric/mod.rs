@@ -5,10 +5,12 @@
 //! reads. A write or read goes to memory of the peer's by a key and never wakes the peer's application.
 //!
 //! Providers: [`sim`], in this process, with a clock of its own; [`iwarp`], over TCP; `shm`, between processes of one machine,
-//! on Linux. How a connection comes about is each provider's own business, with its own addresses and listener: an [`Endpoint`]
+//! on Linux. [`priced`] is around one of them and has registrations cost what a card's do. How a connection comes about is each
+//! provider's own business, with its own addresses and listener: an [`Endpoint`]
 //! is what they have in common, and a program chooses its provider by type.
 
 pub mod iwarp;
+pub mod priced;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod sim;
@@ -25,6 +27,13 @@ use std::io;
 pub unsafe trait Domain: Registrar {
     /// What lets a peer at memory of this registration: its address as the fabric counts addresses, and a key.
     fn remote(&self, registration: &Self::Registration, address: *const u8, length: usize) -> Segment;
+
+    /// Whether a peer whose connection is flushed may be at this memory all the same (the quarantine of `shm`). Over most
+    /// fabrics none is.
+    fn is_held(&self, registration: &Self::Registration) -> bool {
+        let _ = registration;
+        false
+    }
 }
 
 /// Registered memory of this side.

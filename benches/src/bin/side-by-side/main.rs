@@ -1,8 +1,10 @@
 //! Ours beside the peers, from one interleaved run on pinned threads. See [`benches::side_by_side`].
 
+mod parts;
 mod sim;
 
 use benches::pin::Places;
+use benches::side_by_side::far;
 use benches::side_by_side::report::{self, Row};
 use benches::side_by_side::sim::instructions;
 use benches::side_by_side::{self, Options, Subtest};
@@ -24,6 +26,10 @@ enum Subject {
     Cache(Cache),
     /// The simulator, beside libCacheSim
     Sim(sim::Sim),
+    /// The fabrics: shared memory beside memcpy, iWARP beside plain TCP
+    Fabric(parts::Fabric),
+    /// FRRWP beside the traditional process, over both fabrics
+    Handshake(parts::Handshake),
 }
 
 #[derive(Args)]
@@ -103,9 +109,17 @@ fn main() -> ExitCode {
     {
         return instructions::lap(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
     }
+    // The other end of a connection: nobody types this either.
+    if let Some((first, rest)) = arguments.split_first()
+        && first == far::FAR
+    {
+        return far::run(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+    }
     let done = match &Cli::parse().subject {
         Subject::Cache(cache) => run(cache),
         Subject::Sim(sim) => sim::run(sim),
+        Subject::Fabric(fabric) => parts::fabric(fabric),
+        Subject::Handshake(handshake) => parts::handshake(handshake),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -165,7 +165,7 @@ pub enum IwarpError {
         address: String,
     },
     /// The peer did not answer in time.
-    #[error("{address}: no {what} within {} ms; see that the host is up and nothing between filters the port", .after.as_millis())]
+    #[error("{address}: no {what} within {} ms; see that the host is up, that nothing between filters the port, and that what listens there is an iWARP server", .after.as_millis())]
     TimedOut {
         /// The address.
         address: String,

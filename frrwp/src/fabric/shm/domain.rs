@@ -409,6 +409,13 @@ unsafe impl Domain for ShmDomain {
         let within = (address as usize).wrapping_sub(registration.start) as u64;
         Segment { address: registration.address.wrapping_add(within), length: length as u64, key: registration.key }
     }
+
+    fn is_held(&self, registration: &ShmKey) -> bool {
+        let mut books = self.books();
+        books.reap();
+        registration.key != 0
+            && books.links.iter().any(|link| link.is_closed_here() && link.peer_is_at(registration.key))
+    }
 }
 
 impl fmt::Debug for ShmDomain {

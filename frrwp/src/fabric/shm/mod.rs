@@ -69,7 +69,8 @@
 //! is dropped; and [`Quarantine`] counts it. At the [bound](ShmSettings::quarantine) nothing more is registered for peers.
 //! Memory that the application must have back is replaced by [`ShmArena::take_back`].
 //!
-//! After such an end do not use the bytes again as if nobody wrote them: that is what [`ShmBuffer::is_quarantined`] tells.
+//! After such an end do not use the bytes again as if nobody wrote them: that is what [`ShmBuffer::is_quarantined`] tells, and
+//! what an engine's [`TransferError::Quarantined`](crate::engine::TransferError::Quarantined) says.
 //!
 //! A peer that lies about where it is cannot be held to it: it has the arenas, until it is dead. It can read and, where they are
 //! writable, write them at any time, and nothing else of this process. What it writes elsewhere is its own outbox and table,

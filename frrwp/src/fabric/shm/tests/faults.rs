@@ -3,7 +3,7 @@
 use super::super::steps;
 use super::super::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmError, ShmListener, connect};
 use super::{Peer, Registration, STALL, WITHIN, decode, domain, encode, fresh};
-use crate::engine::{Engine, Event};
+use crate::engine::{Engine, Event, TransferError};
 use crate::fabric::{Completion, Endpoint, Local};
 use crate::handshake::{Limits, RECEIVES, Side};
 use crate::wire::{MESSAGE, Segment};
@@ -198,9 +198,15 @@ fn cache(domain: &ShmDomain) -> Cache<ShmDomain> {
     builder.capacity_pages(1_000).build().expect("a cache")
 }
 
-/// Answers until everything has ended.
-fn serve(engine: &mut Engine<'_, ShmEndpoint>, arena: &ShmArena, mut ends: u32, mut see: impl FnMut() -> bool) -> bool {
+/// Answers until everything has ended: how many transfers ended as quarantined.
+fn serve(
+    engine: &mut Engine<'_, ShmEndpoint>,
+    arena: &ShmArena,
+    mut ends: u32,
+    mut see: impl FnMut() -> bool,
+) -> usize {
     let mut buffers = Vec::new();
+    let mut quarantined = Vec::new();
     let until = Instant::now() + WITHIN;
     loop {
         assert!(Instant::now() < until, "no end within the time");
@@ -216,15 +222,22 @@ fn serve(engine: &mut Engine<'_, ShmEndpoint>, arena: &ShmArena, mut ends: u32, 
                         engine.accept(tag, buffer.as_ptr(), buffer.len())
                     }
                 };
-                buffers.push(buffer);
+                buffers.push((tag, buffer));
             }
-            Some(Event::Ended { .. }) => {
+            Some(Event::Ended { tag, result }) => {
+                if let Err(TransferError::Quarantined { tag, .. }) = result {
+                    quarantined.push(tag);
+                }
+                let told = quarantined.contains(&tag);
+                for (_, buffer) in buffers.iter().filter(|(of, _)| *of == tag) {
+                    assert_eq!(buffer.is_quarantined(), told, "an end says whether the buffer is free");
+                }
                 ends = ends.saturating_sub(1);
                 if ends == 0 {
                     engine.disconnect();
                 }
             }
-            Some(Event::Closed { .. }) => return true,
+            Some(Event::Closed { .. }) => return quarantined.len(),
             Some(Event::KeysCame { .. }) => {}
             None => {
                 // Not for longer: whether the child has stopped is asked too.
@@ -261,14 +274,14 @@ fn engines(step: u64, signal: i32) -> Option<bool> {
     let cache = cache(&domain);
     let listener = ShmListener::bind(&domain, &fresh()).expect("a listener");
     let mut peer = peer("child_of_engines", &listener, step, signal);
-    let mut faulted = true;
+    let (mut faulted, mut told) = (true, 0);
     if let Some(endpoint) = accept(&listener, &mut peer) {
         let mut engine = Engine::new(&cache, endpoint, Side::Accepting, limits());
         let mut stopped = false;
-        assert!(serve(&mut engine, &arena, u32::MAX, || {
+        told = serve(&mut engine, &arena, u32::MAX, || {
             stopped |= peer.is_stopped();
             stopped
-        }));
+        });
         assert_eq!(engine.open_transfers(), 0, "step {step}");
         faulted = stopped;
     }
@@ -276,6 +289,7 @@ fn engines(step: u64, signal: i32) -> Option<bool> {
     let quarantine = domain.quarantine();
     let held = quarantine.peers == 1;
     assert!(!held || signal == libc::SIGSTOP);
+    assert_eq!(told, usize::from(held), "step {step}: the transfer whose buffer is held is told so, and no other");
     assert!(domain.tags() <= usize::from(held), "step {step}: nothing but what is in quarantine");
     if faulted {
         peer.kill();

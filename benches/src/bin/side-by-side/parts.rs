@@ -1,0 +1,189 @@
+//! `side-by-side fabric` and `side-by-side handshake`.
+
+use crate::{Stop, seconds};
+use benches::pin::Places;
+use benches::side_by_side::part::{Part, Setting};
+use benches::side_by_side::report::{self, Row};
+use benches::side_by_side::{fabric, handshake};
+use clap::Args;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// What both take.
+#[derive(Args)]
+struct Common {
+    /// Print JSON lines: name, ours, peer, unit, ratio
+    #[arg(long)]
+    json: bool,
+
+    /// As short as can be: whether it runs, not what it takes
+    #[arg(long, conflicts_with = "seconds")]
+    quick: bool,
+
+    /// Only rows whose name has this in it (`iwarp/crc`, `p50`). Can be given more than once
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+
+    /// List the names of the rows and measure nothing
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = FABRIC)]
+pub(crate) struct Fabric {
+    #[command(flatten)]
+    common: Common,
+
+    /// Seconds for each comparison, at least
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds, allow_negative_numbers = true)]
+    seconds: f64,
+
+    /// Puts the other process on another CPU. Otherwise both are on one: then the time has all work of both in it, and
+    /// no waking of a CPU that sleeps
+    #[arg(long)]
+    apart: bool,
+}
+
+const FABRIC: &str = "\
+The other end is another process. Rows:
+  shm/read/SIZE/p50, p99        a read of its memory; peer: a memcpy here
+  iwarp/CRC/read/1KiB           a read; peer: a ping-pong of the same bytes over plain TCP
+  iwarp/CRC/write/1MiB          writes; peer: a plain copy through a socket
+  …/cpu/near, …/cpu/far         CPU of an operation, of each process
+  FABRIC/connections/near, far  what a thousand connections hold
+
+Units: `ns` and `MiB` are better the lower they are, `GB/s` the higher. Ratios are ours / peer,
+of the best turns; whether a goal is met is said of the medians.
+
+Examples:
+  side-by-side fabric                            half a minute
+  side-by-side fabric --apart --only iwarp/crc
+  side-by-side fabric --json > figures.jsonl
+
+Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
+
+#[derive(Args)]
+#[command(after_help = HANDSHAKE)]
+pub(crate) struct Handshake {
+    #[command(flatten)]
+    common: Common,
+
+    /// Seconds for each size, at least
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds, allow_negative_numbers = true)]
+    seconds: f64,
+
+    /// The opener writes; otherwise it reads
+    #[arg(long)]
+    write: bool,
+}
+
+const HANDSHAKE: &str = "\
+Rows are FABRIC/COST/SIZE/STATE/p50, p99 and hidden:
+  COST   nic: the paper's card; io-uring: fixed buffers. The side that registers computes that long
+  STATE  cold: nothing is registered; half-warm: half of the buffer at both ends; one-side: the far
+         end's buffer; warm: all
+  hidden the share of registering that did not make the transfer longer than a warm one
+
+Units: `ns` is better the lower it is, `part` the higher. Ratios are ours / peer, of the times. What cannot
+be told from noise is null (`-` in tables).
+
+Examples:
+  side-by-side handshake                         a minute
+  side-by-side handshake --only nic/64KiB
+  side-by-side handshake --write --only cold --json > figures.jsonl
+
+Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
+
+pub(crate) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
+    let (near, far) = places(fabric.apart)?;
+    let whole = Duration::from_secs_f64(if fabric.common.quick { 0.0 } else { fabric.seconds });
+    let rounds = if fabric.common.quick { 1 } else { 11 };
+    let place = match (near == far, fabric.apart) {
+        (true, true) => "Both processes on one CPU: there is no other.".to_owned(),
+        (true, false) => format!("Both processes on CPU {near}."),
+        (false, _) => format!("This process on CPU {near}, the other on CPU {far}."),
+    };
+    let setting = Setting { near, far, rounds, whole, quick: fabric.common.quick };
+    run(&fabric.common, &setting, fabric::parts(), &[place])
+}
+
+pub(crate) fn handshake(handshake: &Handshake) -> Result<(), Stop> {
+    let (near, far) = places(true)?;
+    let whole = Duration::from_secs_f64(if handshake.common.quick { 0.0 } else { handshake.seconds });
+    let rounds = if handshake.common.quick { 2 } else { 100 };
+    let mut head = vec![format!(
+        "The opener {}, on CPU {near}; the other process is on CPU {far}.",
+        match handshake.write {
+            true => "writes",
+            false => "reads",
+        }
+    )];
+    head.extend(handshake::about());
+    let setting = Setting { near, far, rounds, whole, quick: handshake.common.quick };
+    run(&handshake.common, &setting, handshake::parts(handshake.write), &head)
+}
+
+/// A CPU for this process, and one for the other.
+fn places(apart: bool) -> Result<(usize, usize), Stop> {
+    let places = Places::look().map_err(|error| Stop::Measuring(format!("sched_getaffinity: {error}")))?;
+    let near = *places.cpus.first().ok_or_else(|| Stop::Measuring("this process may use no CPU".into()))?;
+    Ok((near, places.cpus.get(1).copied().filter(|_| apart).unwrap_or(near)))
+}
+
+fn run(common: &Common, setting: &Setting, mut parts: Vec<Part>, head: &[String]) -> Result<(), Stop> {
+    choose(&mut parts, &common.only)?;
+    let mut out = io::stdout().lock();
+    if common.list {
+        return Ok(parts.iter().flat_map(|part| &part.rows).try_for_each(|row| writeln!(out, "{row}"))?);
+    }
+    let quick = common.quick.then_some("A quick run: it shows that everything runs, its figures mean little.");
+    for line in head.iter().map(String::as_str).chain(quick) {
+        if common.json {
+            eprintln!("{line}");
+        } else {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if !common.json {
+        writeln!(out)?;
+        out.flush()?;
+    }
+    let mut table: Vec<Row> = Vec::new();
+    for (nth, part) in parts.iter().enumerate() {
+        eprintln!("[{}/{}] {}", nth + 1, parts.len(), part.name);
+        let mut rows = part.measure(setting).map_err(Stop::Measuring)?;
+        rows.retain(|row| part.rows.contains(&row.name));
+        if common.json {
+            report::json(&mut out, &rows)?;
+        } else {
+            table.extend(rows);
+            if parts.get(nth + 1).is_none_or(|next| next.title != part.title) {
+                report::table(&mut out, part.title, &table)?;
+                table.clear();
+            }
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Leaves the rows that one of `only` names, and the parts that have such rows.
+fn choose(parts: &mut Vec<Part>, only: &[String]) -> Result<(), Stop> {
+    for name in only {
+        if name.is_empty() || !parts.iter().any(|part| part.rows.iter().any(|row| row.contains(name))) {
+            let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
+            return Err(Stop::Usage(format!(
+                "--only {name}: no row has that in its name; `--list` lists them; they begin with {}",
+                names.join(", ")
+            )));
+        }
+    }
+    if !only.is_empty() {
+        for part in parts.iter_mut() {
+            part.rows.retain(|row| only.iter().any(|name| row.contains(name)));
+        }
+        parts.retain(|part| !part.rows.is_empty());
+    }
+    Ok(())
+}

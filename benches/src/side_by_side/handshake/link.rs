@@ -1,0 +1,116 @@
+//! One end of a connection: a domain whose registrations cost something, a cache on it, memory, and an engine.
+
+use super::process_name;
+use crate::side_by_side::far::Outcome;
+use frrwp::engine::Engine;
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::priced::{Priced, PricedEndpoint};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+use frrwp::fabric::{Domain, Endpoint};
+use frrwp::handshake::{Limits, Process, RECEIVES, Side};
+use mrrc::cost::Linear;
+use mrrc::invalidation::Explicit;
+use mrrc::{Cache, PAGE};
+use std::time::Duration;
+
+/// Room for the largest buffer, and a page for the figures that go back.
+pub(super) const ROOM: usize = (4 << 20) + PAGE as usize;
+
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Where the figures lie.
+pub(super) const FIGURES: usize = 4 << 20;
+
+/// A cache that does nothing by itself.
+pub(super) fn cache<D: Domain>(domain: Priced<D>) -> Outcome<Cache<Priced<D>>> {
+    let builder = Cache::builder(domain).ignore_environment().monitor(Explicit).background(false);
+    Ok(builder.capacity_pages(1 << 16).build()?)
+}
+
+/// An engine of this process of the handshake.
+pub(super) fn engine<E: Endpoint>(
+    cache: &Cache<E::Domain>,
+    endpoint: E,
+    side: Side,
+    process: Process,
+) -> Engine<'_, E> {
+    Engine::new(cache, endpoint, side, Limits { process, ..Limits::default() })
+}
+
+/// What is done with an end, whatever its fabric.
+pub(super) trait Use {
+    type Output;
+
+    /// `memory` has [`ROOM`] bytes, aligned to pages.
+    fn with<E: Endpoint<Domain = Priced<D>>, D: Domain>(
+        self,
+        domain: Priced<D>,
+        memory: *mut u8,
+        connect: impl FnMut() -> Outcome<E>,
+    ) -> Outcome<Self::Output>;
+}
+
+fn shm(cost: Linear) -> Outcome<(Priced<ShmDomain>, ShmArena)> {
+    let domain = ShmDomain::new(ShmSettings::default())?;
+    let arena = domain.arena(ROOM, Sharing::Writable)?;
+    (0..ROOM).step_by(PAGE as usize).try_for_each(|at| arena.write_at(at, &[1]))?;
+    Ok((Priced::new(domain, cost), arena))
+}
+
+/// Memory of whole pages.
+struct Pages {
+    memory: Vec<u8>,
+    ahead: usize,
+}
+
+fn iwarp(cost: Linear) -> Outcome<(Priced<IwarpDomain>, Pages)> {
+    let memory = vec![1_u8; ROOM + PAGE as usize];
+    let ahead = memory.as_ptr().align_offset(PAGE as usize);
+    Ok((Priced::new(IwarpDomain::new(IwarpOptions::default())?, cost), Pages { memory, ahead }))
+}
+
+impl Pages {
+    fn start(&mut self) -> *mut u8 {
+        self.memory[self.ahead..].as_mut_ptr()
+    }
+}
+
+/// As who connects: `address` is that of each connection in turn.
+pub(super) fn connecting<U: Use>(
+    fabric: &str,
+    cost: Linear,
+    mut address: impl FnMut() -> Outcome<String>,
+    work: U,
+) -> Outcome<U::Output> {
+    if fabric == "shm" {
+        let (domain, arena) = shm(cost)?;
+        work.with::<PricedEndpoint<ShmEndpoint>, _>(domain.clone(), arena.as_ptr(), || {
+            Ok(domain.endpoint(connect(domain.inner(), &address()?.parse()?, RECEIVES, WITHIN)?))
+        })
+    } else {
+        let (domain, mut pages) = iwarp(cost)?;
+        work.with::<PricedEndpoint<IwarpEndpoint>, _>(domain.clone(), pages.start(), || {
+            Ok(domain.endpoint(domain.inner().connect(&address()?, RECEIVES)?))
+        })
+    }
+}
+
+/// As who listens, and says where in a line.
+pub(super) fn listening<U: Use>(fabric: &str, process: Process, cost: Linear, work: U) -> Outcome<U::Output> {
+    if fabric == "shm" {
+        let (domain, arena) = shm(cost)?;
+        let address = format!("shm:@side-by-side-{}-{}", process_name(process), std::process::id());
+        let listener = ShmListener::bind(domain.inner(), &address.parse()?)?;
+        println!("{address}");
+        work.with::<PricedEndpoint<ShmEndpoint>, _>(domain.clone(), arena.as_ptr(), || {
+            Ok(domain.endpoint(listener.accept(RECEIVES, WITHIN)?))
+        })
+    } else {
+        let (domain, mut pages) = iwarp(cost)?;
+        let mut listener = domain.inner().listen("iwarp:127.0.0.1:0")?;
+        println!("iwarp:{}", listener.address()?);
+        work.with::<PricedEndpoint<IwarpEndpoint>, _>(domain.clone(), pages.start(), || {
+            Ok(domain.endpoint(listener.accept(RECEIVES, Some(WITHIN))?))
+        })
+    }
+}

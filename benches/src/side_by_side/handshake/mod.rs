@@ -1,0 +1,126 @@
+//! FRRWP beside the traditional process on real fabrics: what `side-by-side handshake` measures.
+//!
+//! Two processes, each with a cache of its own on a CPU of its own, transfer a buffer again and again; the two processes of
+//! the handshake take turns, transfer by transfer. Registrations take as long as a [cost model](mrrc::cost::Linear) says
+//! ([`Priced`](frrwp::fabric::priced)): the side that registers computes that long, on its CPU, as it would pin pages.
+//! The opener reads: its transfer has ended when the last byte is in its memory and it knows it, so one clock has it all.
+//! `--write` has it write instead; then the end is told to the writer when the writes are done.
+//!
+//! Before each transfer the caches of both sides are brought into a [state](State); that is not timed. All states of a size
+//! take turns too.
+//!
+//! * `…/p50`, `…/p99`: from the opener's call to its end.
+//! * `…/hidden`: which share of what both sides spent registering did *not* make the transfer longer than one that has all
+//!   registered (`…/warm`), by medians. Where registrations take less than a twentieth of the transfer it is not told. It
+//!   is less than nothing where the time that one side registers lets the other fall asleep, which has to be woken.
+
+pub mod far;
+mod link;
+mod near;
+
+use super::part::Part;
+use frrwp::handshake::Process;
+use mrrc::cost::Linear;
+
+/// Above the tables.
+pub const TITLE: &str =
+    "A transfer by FRRWP (ours) and by the traditional process (peer); hidden: of the time spent registering";
+
+/// What is registered before a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing, at both ends.
+    Cold,
+    /// The first half of the buffer, at both ends. From two pages on.
+    HalfWarm,
+    /// All of it at the far end, nothing at the near one.
+    OneSide,
+    /// All of it, at both ends.
+    Warm,
+}
+
+impl State {
+    /// In the order of their rows; the warm one first, as the others are held against it.
+    const ALL: [Self; 4] = [Self::Warm, Self::OneSide, Self::HalfWarm, Self::Cold];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::HalfWarm => "half-warm",
+            Self::OneSide => "one-side",
+            Self::Warm => "warm",
+        }
+    }
+
+    fn index(self) -> usize {
+        Self::ALL.into_iter().position(|state| state == self).unwrap_or(0)
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+
+    /// How many bytes of so many are registered.
+    fn ready(self, near: bool, bytes: usize) -> usize {
+        match self {
+            Self::Cold => 0,
+            Self::HalfWarm => bytes / 2,
+            Self::OneSide if near => 0,
+            Self::OneSide | Self::Warm => bytes,
+        }
+    }
+}
+
+/// Bytes of a transfer.
+const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// What registering costs.
+const COSTS: [(&str, Linear); 2] = [("nic", Linear::PAPER), ("io-uring", Linear::IO_URING)];
+
+const FABRICS: [&str; 2] = ["shm", "iwarp"];
+
+fn process_name(process: Process) -> &'static str {
+    match process {
+        Process::Frrwp => "frrwp",
+        Process::Traditional => "traditional",
+    }
+}
+
+fn size_name(bytes: usize) -> String {
+    if bytes < 1 << 20 { format!("{}KiB", bytes >> 10) } else { format!("{}MiB", bytes >> 20) }
+}
+
+/// The states that a size is measured in.
+fn states(bytes: usize) -> impl Iterator<Item = State> {
+    State::ALL.into_iter().filter(move |&state| state != State::HalfWarm || bytes > 4 << 10)
+}
+
+/// Everything there is to measure, in order: a part for each fabric, cost and size.
+pub fn parts(write: bool) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for fabric in FABRICS {
+        for (cost_name, cost) in COSTS {
+            for bytes in SIZES {
+                let name = format!("{fabric}/{cost_name}/{}", size_name(bytes));
+                let rows: Vec<_> = states(bytes)
+                    .flat_map(|state| {
+                        let hidden = (state != State::Warm).then_some("hidden");
+                        ["p50", "p99"].into_iter().chain(hidden).map(move |what| format!("{}/{what}", state.name()))
+                    })
+                    .collect();
+                let rows: Vec<_> = rows.iter().map(String::as_str).collect();
+                let prefix = name.clone();
+                parts.push(Part::new(name, TITLE, &rows, move |setting| {
+                    let ask = near::Ask { fabric, cost, bytes, write, name: &prefix };
+                    near::measure(setting, &ask).map_err(|error| error.to_string())
+                }));
+            }
+        }
+    }
+    parts
+}
+
+/// What the registrations of the two models cost, a line each.
+pub fn about() -> Vec<String> {
+    COSTS.iter().map(|(name, cost)| format!("{name}: {cost}, spent computing, at the side that registers")).collect()
+}

@@ -1,0 +1,186 @@
+//! This end: opens the transfers and takes the time.
+#![expect(unsafe_code, reason = "buffers are lent to engines by address")]
+
+use super::far::{Figures, WRITER, prepare};
+use super::link::{FIGURES, Use, cache, connecting, engine};
+use super::{State, process_name, states};
+use crate::pin;
+use crate::side_by_side::far::{Far, Outcome};
+use crate::side_by_side::part::Setting;
+use crate::side_by_side::race::Figure;
+use crate::side_by_side::report::{Row, Unit};
+use frrwp::engine::{Engine, Event};
+use frrwp::fabric::priced::Priced;
+use frrwp::fabric::{Domain, Endpoint};
+use frrwp::handshake::{Process, Side, Tag};
+use mrrc::cost::Linear;
+use std::time::Instant;
+
+/// The two, ours first.
+const PROCESSES: [Process; 2] = [Process::Frrwp, Process::Traditional];
+
+/// Below this share of a transfer, registrations are not told from noise.
+const TOLD: f64 = 0.05;
+
+/// What is measured.
+pub(super) struct Ask<'a> {
+    pub(super) fabric: &'static str,
+    pub(super) cost: Linear,
+    pub(super) bytes: usize,
+    pub(super) write: bool,
+    pub(super) name: &'a str,
+}
+
+/// Measures both processes in every state.
+pub(super) fn measure(setting: &Setting, ask: &Ask<'_>) -> Outcome<Vec<Row>> {
+    pin::pin(setting.near)?;
+    if setting.near == setting.far {
+        return Err("both ends register at once, which takes a CPU for each: this process may use one only".into());
+    }
+    let Linear { reg_page, reg_call, dereg_page, dereg_call } = ask.cost;
+    let cost = format!("{reg_page},{reg_call},{dereg_page},{dereg_call}");
+    let start = |process| Far::start(setting.far, &["handshake", ask.fabric, process_name(process), &cost]);
+    let fars = [start(PROCESSES[0])?, start(PROCESSES[1])?];
+    let mut addresses = fars.iter().map(|far| far.address.clone());
+    let address = || addresses.next().ok_or_else(|| "more connections than ends".into());
+    let cells = connecting(ask.fabric, ask.cost, address, Run { setting, ask })?;
+    // They end with their connections, or are ended.
+    drop(fars);
+    Ok(rows(ask, &cells))
+}
+
+/// What came out of one state: of each process, the times, and what both ends spent registering for one transfer.
+struct Cell {
+    state: State,
+    times: [Vec<f64>; 2],
+    registering: [f64; 2],
+}
+
+fn rows(ask: &Ask<'_>, cells: &[Cell]) -> Vec<Row> {
+    let warm = cells.iter().find(|cell| cell.state == State::Warm);
+    let mut rows = Vec::new();
+    for cell in cells {
+        let row = |what: &str, value: &dyn Fn(usize) -> f64, unit| {
+            let name = format!("{}/{}/{what}", ask.name, cell.state.name());
+            Row::new(name, Figure::once(value(0)), Some(Figure::once(value(1))), unit)
+        };
+        rows.push(row("p50", &|process| quantile(&cell.times[process], 50), Unit::Nanos));
+        rows.push(row("p99", &|process| quantile(&cell.times[process], 99), Unit::Nanos));
+        let Some(warm) = warm.filter(|_| cell.state != State::Warm) else { continue };
+        let hidden = |process: usize| {
+            let (took, registering) = (quantile(&cell.times[process], 50), cell.registering[process]);
+            let longer = took - quantile(&warm.times[process], 50);
+            if registering < TOLD * took { f64::NAN } else { 1.0 - longer / registering }
+        };
+        let micros = cell.registering[0] / 1e3;
+        rows.push(row("hidden", &hidden, Unit::Part).note(format!("of {micros:.1} us of registering at both ends")));
+    }
+    rows
+}
+
+/// Of times in ascending order.
+fn quantile(times: &[f64], share: usize) -> f64 {
+    times.get(times.len() * share / 100).copied().unwrap_or(f64::NAN)
+}
+
+struct Run<'a> {
+    setting: &'a Setting,
+    ask: &'a Ask<'a>,
+}
+
+impl Use for Run<'_> {
+    type Output = Vec<Cell>;
+
+    fn with<E: Endpoint<Domain = Priced<D>>, D: Domain>(
+        self,
+        domain: Priced<D>,
+        memory: *mut u8,
+        mut connect: impl FnMut() -> Outcome<E>,
+    ) -> Outcome<Vec<Cell>> {
+        let Ask { bytes, write, .. } = *self.ask;
+        let cache = cache(domain.clone())?;
+        let mut ends = Vec::new();
+        for process in PROCESSES {
+            ends.push(End { engine: engine(&cache, connect()?, Side::Connecting, process), memory });
+        }
+        let part = if write { "target" } else { WRITER };
+        let states =
+            states(bytes).map(|state| (state, Cell { state, times: Default::default(), registering: [0.0; 2] }));
+        let (states, mut cells): (Vec<_>, Vec<_>) = states.unzip();
+        let before: Vec<_> = ends.iter_mut().map(End::figures).collect::<Outcome<_>>()?;
+        let begun = Instant::now();
+        let mut rounds = 0;
+        while rounds < self.setting.rounds || begun.elapsed() < self.setting.whole {
+            for (cell, state) in cells.iter_mut().zip(&states) {
+                for turn in 0..2 {
+                    // There and back: neither always runs behind the other.
+                    let nth = if rounds % 2 == 0 { turn } else { 1 - turn };
+                    let end = &mut ends[nth];
+                    prepare(&cache, memory, bytes, state.ready(true, bytes), write)?;
+                    end.write(0, format!("{} {bytes} {part}", state.name()).as_bytes())?;
+                    let (registered, start) = (domain.registering(), Instant::now());
+                    let moved = if write { end.write(bytes, b"")? } else { end.read(0, bytes, b"")? };
+                    cell.times[nth].push(start.elapsed().as_nanos() as f64);
+                    cell.registering[nth] += domain.registering().saturating_sub(registered).as_nanos() as f64;
+                    if moved != bytes as u64 {
+                        return Err(format!("{moved} of {bytes} bytes came").into());
+                    }
+                }
+            }
+            rounds += 1;
+        }
+        for (nth, end) in ends.iter_mut().enumerate() {
+            let far = end.figures()?;
+            for cell in &mut cells {
+                let index = cell.state.index();
+                let far = far[index].saturating_sub(before[nth][index]);
+                cell.registering[nth] = (cell.registering[nth] + far as f64) / rounds as f64;
+                cell.times[nth].sort_unstable_by(f64::total_cmp);
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// An engine, and the memory that it may use.
+struct End<'cache, E: Endpoint> {
+    engine: Engine<'cache, E>,
+    memory: *mut u8,
+}
+
+impl<E: Endpoint> End<'_, E> {
+    fn write(&mut self, bytes: usize, header: &[u8]) -> Outcome<u64> {
+        // SAFETY: the memory is used by these engines alone, one at a time, and lives longer than they do.
+        let tag = unsafe { self.engine.write(self.memory, bytes, header) }?;
+        self.end(tag)
+    }
+
+    fn read(&mut self, at: usize, bytes: usize, header: &[u8]) -> Outcome<u64> {
+        // SAFETY: as above.
+        let tag = unsafe { self.engine.read(self.memory.wrapping_add(at), bytes, header) }?;
+        self.end(tag)
+    }
+
+    /// Is the application: in the traditional process it wants the write once it was told of the keys.
+    fn end(&mut self, tag: Tag) -> Outcome<u64> {
+        loop {
+            match self.engine.run() {
+                Some(Event::KeysCame { tag }) => self.engine.submit(tag)?,
+                Some(Event::Ended { tag: ended, result }) if ended == tag => return Ok(result?),
+                Some(Event::Closed { why }) => return Err(format!("the connection ended: {why:?}").into()),
+                Some(_) => {}
+                None => return Err("the connection is gone".into()),
+            }
+        }
+    }
+
+    /// What the other end has spent registering for transfers.
+    fn figures(&mut self) -> Outcome<Figures> {
+        let mut nanos = Figures::default();
+        self.read(FIGURES, size_of::<Figures>(), b"figures")?;
+        let at = self.memory.wrapping_add(FIGURES);
+        // SAFETY: the transfer has ended, so nobody writes there.
+        unsafe { std::ptr::copy_nonoverlapping(at, nanos.as_mut_ptr().cast(), size_of::<Figures>()) };
+        Ok(nanos)
+    }
+}

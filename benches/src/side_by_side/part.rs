@@ -1,0 +1,56 @@
+//! A measurement that knows its rows before it is made: those of [`fabric`](super::fabric) and
+//! [`handshake`](super::handshake).
+
+use super::report::Row;
+use std::time::Duration;
+
+/// How a run is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The CPU of this process.
+    pub near: usize,
+    /// The CPU of the process at the other end.
+    pub far: usize,
+    /// Turns of each contestant, at least.
+    pub rounds: usize,
+    /// The whole of a race, at least.
+    pub whole: Duration,
+    /// As short as can be.
+    pub quick: bool,
+}
+
+/// Measures one thing.
+type Measure = Box<dyn Fn(&Setting) -> Result<Vec<Row>, String>>;
+
+/// One measurement.
+pub struct Part {
+    /// What progress says.
+    pub name: String,
+    /// Above its table, which it shares with its neighbours of the same title.
+    pub title: &'static str,
+    /// The names of its rows.
+    pub rows: Vec<String>,
+    measure: Measure,
+}
+
+impl Part {
+    /// A measurement whose rows are called its name and these.
+    pub fn new(
+        name: impl Into<String>,
+        title: &'static str,
+        rows: &[&str],
+        measure: impl Fn(&Setting) -> Result<Vec<Row>, String> + 'static,
+    ) -> Self {
+        let name = name.into();
+        let rows = rows.iter().map(|row| format!("{name}/{row}")).collect();
+        Self { name, title, rows, measure: Box::new(measure) }
+    }
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// What kept it from being measured.
+    pub fn measure(&self, setting: &Setting) -> Result<Vec<Row>, String> {
+        (self.measure)(setting).map_err(|error| format!("{}: {error}", self.name))
+    }
+}

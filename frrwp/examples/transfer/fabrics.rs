@@ -1,0 +1,200 @@
+//! From an address to a connection and memory for it: all that depends on the fabric.
+
+use crate::Outcome;
+use frrwp::fabric::iwarp::{Address, IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::priced::{Priced, PricedEndpoint};
+use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+use frrwp::fabric::{Domain, Endpoint};
+use frrwp::handshake::RECEIVES;
+use mrrc::PAGE;
+use mrrc::cost::Linear;
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long setting a connection up may take.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// An address.
+#[derive(Clone, Debug)]
+pub(crate) enum Fabric {
+    Shm(ShmAddress),
+    Iwarp(Address),
+}
+
+impl FromStr for Fabric {
+    type Err = Box<dyn Error + Send + Sync>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("shm", _)) => Ok(Self::Shm(text.parse()?)),
+            Some(("iwarp", _)) => Ok(Self::Iwarp(text.parse()?)),
+            _ => Err("no fabric of that name: write shm:PATH, shm:@NAME or iwarp:HOST:PORT".into()),
+        }
+    }
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shm(address) => address.fmt(f),
+            Self::Iwarp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// A domain that can make memory which a peer may be let at.
+pub(crate) trait Provider: Domain + Clone {
+    type Memory: Memory;
+
+    /// So many bytes, beginning at a page.
+    fn memory(&self, bytes: usize) -> Outcome<Self::Memory>;
+}
+
+/// Memory for transfers. Nobody has references to its bytes, as a peer may write them.
+pub(crate) trait Memory {
+    fn start(&self) -> *mut u8;
+}
+
+impl Provider for ShmDomain {
+    type Memory = ShmArena;
+
+    fn memory(&self, bytes: usize) -> Outcome<ShmArena> {
+        Ok(self.arena(bytes, Sharing::Writable)?)
+    }
+}
+
+impl Memory for ShmArena {
+    fn start(&self) -> *mut u8 {
+        self.as_ptr()
+    }
+}
+
+/// Memory of this process, of whole pages.
+pub(crate) struct Pages {
+    _memory: Vec<u8>,
+    start: *mut u8,
+}
+
+impl Provider for IwarpDomain {
+    type Memory = Pages;
+
+    fn memory(&self, bytes: usize) -> Outcome<Pages> {
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(bytes + 2 * PAGE as usize)?;
+        memory.resize(bytes + 2 * PAGE as usize, 0);
+        let ahead = memory.as_ptr().align_offset(PAGE as usize);
+        let start = memory[ahead..].as_mut_ptr();
+        Ok(Pages { _memory: memory, start })
+    }
+}
+
+impl Memory for Pages {
+    fn start(&self) -> *mut u8 {
+        self.start
+    }
+}
+
+/// A connection, and why it ended if that is known.
+pub(crate) struct Connection<E> {
+    pub(crate) endpoint: E,
+    pub(crate) why: fn(&E) -> Option<String>,
+}
+
+/// What a side does, whatever its fabric.
+pub(crate) trait Work {
+    /// As who connects.
+    fn connecting<E: Endpoint<Domain = Priced<D>>, D: Provider>(
+        &self,
+        domain: &Priced<D>,
+        connect: impl FnMut() -> Outcome<Connection<E>>,
+    ) -> Outcome<()>;
+}
+
+/// What a server does, whatever its fabric.
+pub(crate) trait Serve: Sync {
+    /// With each connection, in a thread of its own.
+    fn serve<E: Endpoint<Domain = Priced<D>>, D: Provider>(
+        &self,
+        domain: &Priced<D>,
+        connection: Connection<E>,
+    ) -> Outcome<()>;
+
+    /// Runs the loop that accepts, given what waits for the next connection: nothing if it has to be asked again.
+    fn accept<E: Endpoint<Domain = Priced<D>> + Send, D: Provider>(
+        &self,
+        at: &str,
+        domain: &Priced<D>,
+        accept: impl FnMut() -> Result<Connection<E>, NotNow>,
+    ) -> Outcome<()>;
+}
+
+/// Why there is no connection now.
+pub(crate) enum NotNow {
+    /// Nobody came.
+    Nobody,
+    /// Somebody came and was not let in.
+    Refused(String),
+}
+
+fn shm_why(endpoint: &PricedEndpoint<ShmEndpoint>) -> Option<String> {
+    endpoint.inner().fault().map(|fault| format!("the peer broke the rules: {fault}"))
+}
+
+fn iwarp_why(endpoint: &PricedEndpoint<IwarpEndpoint>) -> Option<String> {
+    endpoint.inner().why().map(|why| why.to_string())
+}
+
+pub(crate) fn connecting(fabric: &Fabric, cost: Linear, work: &impl Work) -> Outcome<()> {
+    match fabric {
+        Fabric::Shm(address) => {
+            let domain = Priced::new(ShmDomain::new(ShmSettings::default())?, cost);
+            work.connecting(&domain, || {
+                let endpoint = connect(domain.inner(), address, RECEIVES, WITHIN)?;
+                Ok(Connection { endpoint: domain.endpoint(endpoint), why: shm_why })
+            })
+        }
+        Fabric::Iwarp(address) => {
+            let domain = Priced::new(IwarpDomain::new(IwarpOptions::default())?, cost);
+            work.connecting(&domain, || {
+                let endpoint = domain.inner().connect(&address.to_string(), RECEIVES)?;
+                Ok(Connection { endpoint: domain.endpoint(endpoint), why: iwarp_why })
+            })
+        }
+    }
+}
+
+/// How long to wait for a connection before looking at other things.
+const TURN: Duration = Duration::from_millis(200);
+
+pub(crate) fn listening(fabric: &Fabric, cost: Linear, server: &impl Serve) -> Outcome<()> {
+    use frrwp::fabric::iwarp::IwarpError;
+    use frrwp::fabric::shm::ShmError;
+    match fabric {
+        Fabric::Shm(address) => {
+            let domain = Priced::new(ShmDomain::new(ShmSettings::default())?, cost);
+            let listener = ShmListener::bind(domain.inner(), address)?;
+            server.accept(&address.to_string(), &domain, || match listener.accept(RECEIVES, TURN) {
+                Ok(endpoint) => Ok(Connection { endpoint: domain.endpoint(endpoint), why: shm_why }),
+                Err(ShmError::TimedOut { doing: "accept a connection", .. }) => Err(NotNow::Nobody),
+                Err(error) => Err(NotNow::Refused(error.to_string())),
+            })
+        }
+        Fabric::Iwarp(address) => {
+            let domain = Priced::new(IwarpDomain::new(IwarpOptions::default())?, cost);
+            let mut listener = domain.inner().listen(&address.to_string())?;
+            let at = format!("iwarp:{}", listener.address()?);
+            let mut refused = 0;
+            server.accept(&at, &domain, || match listener.accept(RECEIVES, Some(TURN)) {
+                Ok(endpoint) => Ok(Connection { endpoint: domain.endpoint(endpoint), why: iwarp_why }),
+                Err(IwarpError::TimedOut { .. }) if listener.refused() == refused => Err(NotNow::Nobody),
+                Err(IwarpError::TimedOut { .. }) => {
+                    refused = listener.refused();
+                    Err(NotNow::Refused(listener.last_refused().map(ToString::to_string).unwrap_or_default()))
+                }
+                Err(error) => Err(NotNow::Refused(error.to_string())),
+            })
+        }
+    }
+}
