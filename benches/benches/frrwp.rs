@@ -1,14 +1,18 @@
 //! The handshake alone: what a transfer costs on both sides together, without a network and without memory.
 //!
 //! `cargo bench -p benches --bench frrwp`. One thread plays both sides: every message is encoded, handed over and decoded,
-//! every action taken, every write reported as done at once. So the figure is what the rules add to a transfer.
+//! every action taken, every write reported as done at once. So the figure is what the rules add to a transfer. Beside the
+//! times stand two counts that no load can bend: allocations a transfer in steady state, and bytes of state while one is open.
 
+use allocation_counter::measure;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use frrwp::handshake::{Action, Handshake, Limits, Side, Tag};
 use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Segment, Segments};
 use std::hint::black_box;
 
 const LENGTH: u64 = 64 << 10;
+/// Rounds in which allocations are counted.
+const ROUNDS: u64 = 100;
 const ALL: Segment = Segment { address: 0x10_0000, length: LENGTH, key: 7 };
 
 struct Pair {
@@ -89,6 +93,14 @@ fn transfers(c: &mut Criterion) {
                     pair.settle();
                 });
             });
+            // It has seen as many at a time by now.
+            let allocated = measure(|| {
+                for _ in 0..ROUNDS {
+                    (0..open).for_each(|_| _ = pair.open(read));
+                    pair.settle();
+                }
+            });
+            println!("  allocations a transfer: {}", allocated.count_total as f64 / (ROUNDS * open) as f64);
             assert!(pair.sides.iter().all(|side| side.open_transfers() == 0 && side.counters().failed == 0));
         }
     }

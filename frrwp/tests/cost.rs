@@ -1,44 +1,9 @@
 //! What the machine itself costs: nothing is allocated once it has seen as many transfers as are open together, and a transfer's
 //! state is small.
-#![allow(unsafe_code, reason = "an allocator that counts")]
 
+use allocation_counter::measure;
 use frrwp::handshake::{Action, Handshake, Limits, Side};
 use frrwp::wire::{MESSAGE, Segment};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: the system's allocator does it all.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
 
 const LENGTH: u64 = 64 << 10;
 
@@ -102,11 +67,8 @@ fn a_transfer_allocates_nothing_in_steady_state() {
         for _ in 0..4 {
             round(&mut sides, &mut message);
         }
-        let before = allocations();
-        for _ in 0..1_000 {
-            round(&mut sides, &mut message);
-        }
-        assert_eq!(allocations() - before, 0, "immediate {immediate}");
+        let allocated = measure(|| (0..1_000).for_each(|_| round(&mut sides, &mut message)));
+        assert_eq!(allocated.count_total, 0, "immediate {immediate}");
         for side in &sides {
             assert_eq!((side.open_transfers(), side.counters().completed), (0, 8 * 1_004));
         }
