@@ -7,7 +7,7 @@ mod capture;
 use capture::{Flow, Frame, flows, frames};
 use frrwp::fabric::iwarp::ddp::{Header, Operation, ReadRequest};
 use frrwp::fabric::iwarp::mpa::{Fpdu, Start, frame};
-use frrwp::fabric::iwarp::terminate::Terminate;
+use frrwp::fabric::iwarp::terminate::{AtFault, Terminate};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ fn last_words_of_ours_are_those_of_the_rfc() {
         last: true,
         place: frrwp::fabric::iwarp::ddp::Place::Tagged { tag: 7, offset: 9 },
     };
-    let bytes = Terminate::DDP_BOUNDS.encode(Some((&header, 30)));
+    let bytes = Terminate::DDP_BOUNDS.encode(Some(&AtFault { header, length: 30, request: None }));
     assert_eq!(bytes[..6], [0x11, 0x01, 0xc0, 0, 0, 30]);
     assert_eq!(bytes[6..], header.encode().0[..14]);
     assert_eq!(Terminate::decode(&bytes), Some(Terminate::DDP_BOUNDS));

@@ -154,6 +154,27 @@ fn writes_and_reads_move_every_length_from_and_to_pieces() {
 }
 
 #[test]
+fn reads_and_writes_of_nothing_end_in_their_turn() {
+    for options in variants() {
+        let [(one, mut connecting), (_other, _accepting)] = both(options);
+        let mut memory = Memory::new(100, 1);
+        let local = memory.registered(&one, Access::all() - Access::REMOTE_ATOMIC);
+        let piece = Local { address: memory.at(), length: 100, registration: &local.registration };
+        let nothing = Segment { address: 0, length: 0, key: 0 };
+        let mut message = [0; MESSAGE];
+        // SAFETY: nothing is read or written.
+        unsafe {
+            connecting.read(1, &[], nothing).unwrap();
+            connecting.write(2, &[], nothing, None).unwrap();
+            connecting.read(3, &[piece], nothing).unwrap();
+        }
+        for id in 1..=3 {
+            assert_eq!(next(&mut connecting, &mut message), Completion::Done { id, succeeded: true });
+        }
+    }
+}
+
+#[test]
 fn what_follows_a_write_comes_after_its_bytes() {
     for options in variants() {
         let [(one, mut near), (other, mut far)] = both(options);

@@ -3,11 +3,13 @@
 #![allow(unsafe_code, reason = "memory is opened by address")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use frrwp::fabric::iwarp::ddp::{Header, Operation, Place, ReadRequest};
+mod frames;
+
+use frames::{SOON, end_of, fpdu, greet, last_words, read, untagged, write};
+use frrwp::fabric::iwarp::ddp::{Header, Operation, Place};
 use frrwp::fabric::iwarp::mpa::{self, Fpdu, Start};
 use frrwp::fabric::iwarp::terminate::Terminate;
 use frrwp::fabric::iwarp::{Exact, IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpListener, IwarpOptions};
-use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::MESSAGE;
 use mrrc::Access;
 use rand::rngs::StdRng;
@@ -16,7 +18,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(10);
 /// Of the memory, this is offered.
 const OFFERED: std::ops::Range<usize> = 1000..3000;
 
@@ -33,26 +34,6 @@ struct Scene {
     /// Of another connection.
     foreign: Exact,
     _other: (IwarpEndpoint, TcpStream),
-}
-
-/// Connects as a client would.
-fn greet(address: std::net::SocketAddr) -> TcpStream {
-    let enhanced =
-        mpa::Enhanced { peer_to_peer: true, inbound: 4, outbound: 2, ready_by_write: true, ..mpa::Enhanced::default() };
-    let start = Start {
-        role: mpa::Role::Request,
-        checksums: true,
-        rejected: false,
-        revision: 2,
-        enhanced: Some(enhanced),
-        private: &[],
-    };
-    let mut bytes = Vec::new();
-    start.encode(&mut bytes);
-    let mut peer = TcpStream::connect(address).unwrap();
-    peer.set_read_timeout(Some(SOON)).unwrap();
-    peer.write_all(&bytes).unwrap();
-    peer
 }
 
 fn accept(listener: &mut IwarpListener, receives: u16) -> (IwarpEndpoint, TcpStream) {
@@ -81,60 +62,6 @@ fn scene(receives: u16) -> Scene {
     let own = open(&endpoint.own_domain(), Access::REMOTE_WRITE);
     let foreign = open(&other.0.own_domain(), Access::REMOTE_READ | Access::REMOTE_WRITE);
     Scene { domain, listener, endpoint, peer, memory, offer, read_only, own, foreign, _other: other }
-}
-
-fn fpdu(header: &Header, payload: &[u8]) -> Vec<u8> {
-    let (head, used) = header.encode();
-    let (length, (tail, end)) = mpa::frame(&[&head[..used], payload], true);
-    [&length[..], &head[..used], payload, &tail[..end]].concat()
-}
-
-fn write(tag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
-    fpdu(&Header { operation: Operation::Write, last: true, place: Place::Tagged { tag, offset } }, payload)
-}
-
-fn untagged(operation: Operation, last: bool, number: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
-    let place = Place::Untagged { invalidate: 0, queue: operation.queue(), number, offset };
-    fpdu(&Header { operation, last, place }, payload)
-}
-
-fn read(number: u32, source_tag: u32, source_offset: u64, length: u32) -> Vec<u8> {
-    let request = ReadRequest { sink_tag: 1, sink_offset: 0, length, source_tag, source_offset };
-    untagged(Operation::ReadRequest, true, number, 0, &request.encode())
-}
-
-/// What the peer hears until the end: its last words, if it hears any.
-fn last_words(peer: &mut TcpStream) -> Option<Terminate> {
-    let mut heard = Vec::new();
-    // A reset after the last words is an end too.
-    let _ = peer.read_to_end(&mut heard);
-    let mut rest = &heard[..];
-    while let Some(fpdu) = Fpdu::split(rest) {
-        fpdu.check().unwrap();
-        let (header, payload) = Header::decode(fpdu.ulpdu).unwrap();
-        if header.operation == Operation::Terminate {
-            return Terminate::decode(payload);
-        }
-        rest = &rest[fpdu.length..];
-    }
-    None
-}
-
-fn end_of(endpoint: &mut IwarpEndpoint) -> (usize, Option<IwarpEnd>) {
-    let mut message = [0; MESSAGE];
-    let mut messages = 0;
-    let until = endpoint.now() + SOON.as_nanos() as u64;
-    loop {
-        match endpoint.poll(&mut message) {
-            Some(Completion::Flushed) => return (messages, endpoint.why()),
-            Some(Completion::Message { .. }) => messages += 1,
-            Some(_) => {}
-            None => {
-                assert!(endpoint.now() < until);
-                endpoint.wait(Some(until));
-            }
-        }
-    }
 }
 
 fn check(name: &str, expected: Terminate, misdeed: impl Fn(&Scene) -> Vec<u8>) {

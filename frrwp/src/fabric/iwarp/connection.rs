@@ -17,7 +17,7 @@ use crate::wire::MESSAGE;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -58,6 +58,8 @@ enum Phase {
 pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) socket: TcpStream,
+    /// Known from the start: a socket that was reset does not tell any more.
+    pub(super) peer: SocketAddr,
     pub(super) shared: Arc<Shared>,
     core: Mutex<Core>,
     /// Told when the provider's thread does not stay at the connection any more.
@@ -149,7 +151,7 @@ impl Connection {
     /// A connection whose start frames were exchanged, with bytes that came after them.
     pub(super) fn new(
         number: u64,
-        socket: TcpStream,
+        (socket, peer): (TcpStream, SocketAddr),
         shared: Arc<Shared>,
         agreed: Agreed,
         receives: u32,
@@ -171,7 +173,7 @@ impl Connection {
             armed: (false, false),
             progress: Instant::now(),
         };
-        Self { number, socket, shared, core: Mutex::new(core), left: Condvar::new() }
+        Self { number, socket, peer, shared, core: Mutex::new(core), left: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -318,13 +320,10 @@ impl Core {
         if self.phase != Phase::Open {
             return;
         }
-        if breach.terminate.is_guess()
-            && let Ok(peer) = connection.socket.peer_addr()
-        {
-            connection.shared.guesses.note(peer.ip());
+        if breach.terminate.is_guess() {
+            connection.shared.guesses.note(connection.peer.ip());
         }
-        let header = breach.at_fault;
-        self.outbound.terminate(breach.terminate.encode(header.as_ref().map(|(header, length)| (header, *length))));
+        self.outbound.terminate(breach.terminate.encode(breach.at_fault.as_ref()));
         self.phase = Phase::Parting { until: Instant::now() + LINGER };
         self.told(IwarpEnd::Breach(breach.terminate));
         self.claim.held = false;

@@ -1,9 +1,10 @@
 //! Addresses that guess tags wait before they are let in again.
 //!
 //! A wrong guess ends the connection. The next one from the same address is held back for a tenth of a second, and for twice
-//! as long after each further guess, up to ten seconds: ten guesses in the first second, and one in ten seconds in the long
-//! run. Against n live tags a guess hits with a probability of n / 2^32. An address is forgotten when it has been quiet for
-//! ten minutes.
+//! as long after each further guess, up to ten seconds. Who comes with many connections at once gains nothing: they are let
+//! in one by one, as far apart. So from connections that are made for it, an address has four guesses in the first second,
+//! and one in ten seconds in the long run; and one more for each connection that it has already. Against n live tags a guess
+//! hits with a probability of n / 2^32. An address is forgotten when it has not guessed for ten minutes.
 
 use rustc_hash::FxHashMap;
 use std::net::IpAddr;
@@ -18,7 +19,15 @@ const ADDRESSES: usize = 4096;
 
 #[derive(Default, Debug)]
 pub(super) struct Guesses {
-    by_address: Mutex<FxHashMap<IpAddr, (u32, Instant)>>,
+    by_address: Mutex<FxHashMap<IpAddr, Guesser>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Guesser {
+    guesses: u32,
+    last: Instant,
+    /// From when on it is let in.
+    from: Instant,
 }
 
 /// How long who has guessed so often waits.
@@ -31,27 +40,39 @@ impl Guesses {
     pub(super) fn note(&self, address: IpAddr) {
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if by_address.len() >= ADDRESSES {
-            by_address.retain(|_, (_, last)| last.elapsed() < FORGOTTEN);
+            by_address.retain(|_, guesser| guesser.last.elapsed() < FORGOTTEN);
         }
         if by_address.len() >= ADDRESSES && !by_address.contains_key(&address) {
             // The quietest makes room.
-            if let Some(quietest) = by_address.iter().min_by_key(|(_, (_, last))| *last).map(|(address, _)| *address) {
+            let quietest = by_address.iter().min_by_key(|(_, guesser)| guesser.last).map(|(address, _)| *address);
+            if let Some(quietest) = quietest {
                 by_address.remove(&quietest);
             }
         }
-        let entry = by_address.entry(address).or_insert((0, Instant::now()));
-        *entry = (entry.0.saturating_add(1), Instant::now());
+        let now = Instant::now();
+        let guesser = by_address.entry(address).or_insert(Guesser { guesses: 0, last: now, from: now });
+        guesser.guesses = guesser.guesses.saturating_add(1);
+        guesser.last = now;
+        guesser.from = now + delay(guesser.guesses);
+    }
+
+    /// A connection of an address is let in: if it has guessed, the next waits as long again.
+    pub(super) fn let_in(&self, address: IpAddr) {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(guesser) = by_address.get_mut(&address) {
+            guesser.from = Instant::now() + delay(guesser.guesses);
+        }
     }
 
     /// From when on an address is let in.
     pub(super) fn until(&self, address: IpAddr) -> Option<Instant> {
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let (guesses, last) = by_address.get(&address).copied()?;
-        if last.elapsed() >= FORGOTTEN {
+        let guesser = by_address.get(&address).copied()?;
+        if guesser.last.elapsed() >= FORGOTTEN {
             by_address.remove(&address);
             return None;
         }
-        Some(last + delay(guesses))
+        Some(guesser.from)
     }
 }
 

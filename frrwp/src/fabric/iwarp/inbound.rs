@@ -16,7 +16,7 @@
 use super::crc;
 use super::ddp::{Header, Operation, Place, READ_REQUEST, ReadRequest, TAGGED, UNTAGGED};
 use super::mpa::padding;
-use super::terminate::Terminate;
+use super::terminate::{AtFault, Terminate};
 use std::collections::VecDeque;
 
 /// Bytes of last words that are kept: a Terminate with both headers.
@@ -84,8 +84,7 @@ pub(super) enum Next {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Breach {
     pub(super) terminate: Terminate,
-    /// The header at fault, and the length of its segment.
-    pub(super) at_fault: Option<(Header, u16)>,
+    pub(super) at_fault: Option<AtFault>,
 }
 
 /// What is asked before anything is placed.
@@ -248,8 +247,8 @@ impl Inbound {
     }
 
     /// The segment that is coming, as last words name it.
-    pub(super) fn at_fault(&self) -> Option<(Header, u16)> {
-        Some((self.header, self.carried))
+    pub(super) fn at_fault(&self) -> Option<AtFault> {
+        Some(AtFault { header: self.header, length: self.carried, request: None })
     }
 
     /// False if the header is not all there.
@@ -268,7 +267,7 @@ impl Inbound {
         self.before = std::mem::replace(&mut self.carried, carried);
         self.left = usize::from(carried) - length;
         self.held = 0;
-        self.landing = self.begin(gate).map_err(|terminate| Breach { terminate, at_fault: Some((header, carried)) })?;
+        self.landing = self.begin(gate).map_err(|terminate| Breach { terminate, at_fault: self.at_fault() })?;
         self.state = State::Payload;
         *bytes = &bytes[2 + length..];
         Ok(true)

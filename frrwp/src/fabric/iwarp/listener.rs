@@ -5,6 +5,7 @@ use super::ddp::ReadRequest;
 use super::inbound::Reading;
 use super::mpa::{MpaError, Start};
 use super::outbound::Post;
+use super::provider::Shared;
 use super::setup::{Ready, Unfit, agree, reply, request};
 use super::socket;
 use super::{IwarpDomain, IwarpEndpoint, IwarpError};
@@ -142,6 +143,7 @@ impl IwarpDomain {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => IwarpError::Hung { address: address.to_string() },
             _ => address.system("setting up", error),
         };
+        let peer = socket.peer_addr().map_err(system)?;
         socket.set_nodelay(true).map_err(system)?;
         socket.write_all(&request(options)).map_err(system)?;
         let mut came = Vec::new();
@@ -157,7 +159,7 @@ impl IwarpDomain {
                     }
                 })?;
                 let came = came.split_off(length);
-                return self.endpoint(socket, agreed, ready, receives, &came).map_err(system);
+                return self.endpoint((socket, peer), agreed, ready, receives, &came).map_err(system);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -175,7 +177,7 @@ impl IwarpDomain {
 
     fn endpoint(
         &self,
-        socket: TcpStream,
+        (socket, peer): (TcpStream, SocketAddr),
         agreed: Agreed,
         ready: Option<Ready>,
         receives: u16,
@@ -185,6 +187,7 @@ impl IwarpDomain {
         // Who means not to block says so with each call.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(NAP))?;
+        let socket = (socket, peer);
         let connection = Connection::new(shared.number(), socket, Arc::clone(shared), agreed, receives.into(), came);
         let connection = Arc::new(connection);
         {
@@ -253,7 +256,7 @@ impl IwarpListener {
                 if !is_held {
                     watched.push(socket::watched(&embryo.socket, false));
                 }
-                let at = if is_held { embryo.from } else { embryo.until };
+                let at = if is_held { embryo.from.min(embryo.until) } else { embryo.until };
                 wake = Some(wake.map_or(at, |wake| wake.min(at)));
             }
             let _ = socket::sleep(&mut watched, wake.map(|wake| wake.saturating_duration_since(now)));
@@ -304,15 +307,15 @@ impl IwarpListener {
         let now = Instant::now();
         let mut at = 0;
         while let Some(embryo) = self.embryos.get_mut(at) {
-            let looked = if embryo.from > now { Ok(None) } else { embryo.look(&self.domain, now) };
-            match looked {
+            match embryo.look(&self.domain, now) {
                 Ok(None) => at += 1,
                 Ok(Some((agreed, length))) => {
-                    let embryo = self.embryos.remove(at)?;
-                    match self.domain.endpoint(embryo.socket, agreed, None, receives, &embryo.came[length..]) {
+                    let Embryo { socket, peer, came, .. } = self.embryos.remove(at)?;
+                    self.domain.provider.shared.guesses.let_in(peer.ip());
+                    match self.domain.endpoint((socket, peer), agreed, None, receives, &came[length..]) {
                         Ok(endpoint) => return Some(endpoint),
                         Err(error) => {
-                            let address = format!("iwarp:{}", embryo.peer);
+                            let address = format!("iwarp:{peer}");
                             self.refuse(IwarpError::System { address, what: "setting up", error });
                         }
                     }
@@ -330,19 +333,27 @@ impl IwarpListener {
 impl Embryo {
     /// What was agreed, and the length of the start frame.
     fn look(&mut self, domain: &IwarpDomain, now: Instant) -> Result<Option<(Agreed, usize)>, IwarpError> {
-        let options = &domain.provider.shared.options;
+        let Shared { options, guesses, .. } = &*domain.provider.shared;
         let address = || format!("iwarp:{}", self.peer);
+        let timed_out = || IwarpError::TimedOut { address: address(), what: "MPA request", after: options.set_up };
+        // Another of the same address may have guessed, or been let in, since this one came.
+        self.from = guesses.until(self.peer.ip()).map_or(self.from, |from| from.max(self.from));
+        if self.from > now {
+            return if self.until <= now { Err(timed_out()) } else { Ok(None) };
+        }
         let mut buffer = [0; START];
         let hung = loop {
-            match (&self.socket).read(&mut buffer) {
+            // No more than a start frame: a connection has room for so much of what follows one.
+            let room = START.saturating_sub(self.came.len());
+            if room == 0 {
+                break false;
+            }
+            match (&self.socket).read(&mut buffer[..room]) {
                 Ok(0) => break true,
                 Ok(read) => self.came.extend_from_slice(&buffer[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break true,
-            }
-            if self.came.len() >= START {
-                break false;
             }
         };
         let mpa = |error: MpaError| IwarpError::Mpa { address: address(), error };
@@ -359,7 +370,7 @@ impl Embryo {
             return Err(IwarpError::Hung { address: address() });
         }
         if self.until <= now {
-            return Err(IwarpError::TimedOut { address: address(), what: "MPA request", after: options.set_up });
+            return Err(timed_out());
         }
         Ok(None)
     }

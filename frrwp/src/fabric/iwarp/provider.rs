@@ -117,6 +117,8 @@ impl Shared {
         core.armed = (true, false);
         let data = EventData::new_u64(connection.number);
         let added = epoll::add(&self.poller, &connection.socket, data, EventFlags::IN);
+        // What came with the start frame may have been answered by more than there was room for.
+        self.arm(connection, &mut core);
         drop(core);
         if added.is_err() {
             lock(&self.connections).remove(&key);

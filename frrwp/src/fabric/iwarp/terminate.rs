@@ -11,8 +11,19 @@
 //! Linux's siw has layer and kind the other way round, and the flags in the low bits, as its compiler lays bits out; what can
 //! be told apart is read either way.
 
-use super::ddp::{Header, SegmentError};
+use super::ddp::{Header, ReadRequest, SegmentError};
 use std::fmt;
+
+/// The segment at fault.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AtFault {
+    /// Its header.
+    pub header: Header,
+    /// Bytes that it carries for DDP.
+    pub length: u16,
+    /// What it asks for, if it is a read request that has come whole.
+    pub request: Option<ReadRequest>,
+}
 
 /// What was wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -127,14 +138,19 @@ impl Terminate {
         }
     }
 
-    /// Writes it, with the header of the segment at fault if there is one.
-    pub fn encode(self, at_fault: Option<(&Header, u16)>) -> Vec<u8> {
+    /// Writes it, with what is at fault if that is known.
+    pub fn encode(self, at_fault: Option<&AtFault>) -> Vec<u8> {
         let mut bytes = vec![self.layer << 4 | self.kind, self.code, 0, 0];
-        if let Some((header, length)) = at_fault {
+        if let Some(AtFault { header, length, request }) = at_fault {
             bytes[2] = 0x80 | 0x40;
             bytes.extend_from_slice(&length.to_be_bytes());
             let (encoded, used) = header.encode();
             bytes.extend_from_slice(&encoded[..used]);
+            // Of a read request, where RDMAP finds the error: DDP does not look into it.
+            if let (Some(request), 0) = (request, self.layer) {
+                bytes[2] |= 0x20;
+                bytes.extend_from_slice(&request.encode());
+            }
         }
         bytes
     }

@@ -9,12 +9,15 @@
 //! thread may sleep in the receiving call itself without holding a connection's lock.
 
 use super::super::ddp::TAGGED;
-use super::super::memory;
+use super::super::terminate::AtFault;
+use super::super::{memory, mpa};
 use super::*;
 use std::io;
 
 /// Where received bytes begin in a thread's buffer; before it lie those that a connection holds over.
 const FRONT: usize = 1024;
+/// What came with a start frame is held over too.
+const _: () = assert!(mpa::START + mpa::PRIVATE <= FRONT);
 /// Bytes that are received ahead of what is known to come.
 const AHEAD: usize = 4096;
 /// Times that a socket is read before others have their turn.
@@ -241,7 +244,8 @@ impl Core {
                 if request.length > 0 {
                     let pin =
                         connection.pin(request.source_tag, request.source_offset, request.length.into(), Wish::Read);
-                    pin.map_err(|terminate| breach(&self.inbound, terminate))?;
+                    let at_fault = || self.inbound.at_fault().map(|fault| AtFault { request: Some(request), ..fault });
+                    pin.map_err(|terminate| Breach { terminate, at_fault: at_fault() })?;
                 }
                 // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
                 if !self.outbound.answer(request) {
