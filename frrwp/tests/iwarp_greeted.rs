@@ -116,6 +116,40 @@ fn last_words_about_a_read_hold_its_request() {
     assert_eq!(words.len(), 4 + 2 + 18 + READ_REQUEST);
 }
 
+#[test]
+fn a_peer_that_ends_after_any_byte_is_heard_of_and_nothing_is_held() {
+    let (domain, mut listener, address) = listening(IwarpOptions::default());
+    let mut memory = vec![5; 100];
+    // SAFETY: the memory lives longer.
+    let exact = unsafe { domain.open(memory.as_mut_ptr(), 100, Access::all()) }.unwrap();
+    let segment = exact.segment();
+    let asked = [write(segment.key, segment.address, &[6; 50]), read(1, segment.key, segment.address, 100)].concat();
+    let bytes = [hello(), asked, untagged(Operation::Send, true, 1, 0, b"a message")].concat();
+    for cut in 0..=bytes.len() {
+        let refused = listener.refused();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&bytes[..cut]).unwrap();
+        drop(peer);
+        if cut < hello().len() {
+            while listener.refused() == refused {
+                assert!(listener.accept(1, Some(Duration::from_millis(1))).is_err(), "{cut} bytes");
+            }
+        } else if let Ok(mut endpoint) = listener.accept(1, Some(Duration::from_millis(500))) {
+            let (_, why) = end_of(&mut endpoint);
+            assert!(matches!(why, Some(IwarpEnd::Closed | IwarpEnd::Broken(_))), "{cut} bytes: {why:?}");
+        } else {
+            assert_eq!(listener.refused(), refused + 1, "{cut} bytes");
+        }
+    }
+    drop(exact);
+    let until = std::time::Instant::now() + SOON;
+    while domain.connections() > 0 {
+        assert!(std::time::Instant::now() < until, "{} connections are held", domain.connections());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(domain.registrations(), 0);
+}
+
 /// Connects, guesses a tag, and resets the connection before it can be asked who was there. Whether the guess was heard.
 fn guess_and_run(listener: &mut IwarpListener, address: SocketAddr) -> bool {
     let mut peer = greet(address);
