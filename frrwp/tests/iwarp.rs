@@ -316,6 +316,28 @@ fn a_message_with_invalidate_ends_a_tag_of_its_connection() {
 }
 
 #[test]
+fn a_child_that_drops_what_it_inherited_leaves_its_parent_s_connections_alone() {
+    let ends = both(IwarpOptions::default());
+    // SAFETY: the child drops what it has a copy of, and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a child that hangs is ended by the signal.
+        unsafe { libc::alarm(5) };
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(ends)));
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(i32::from(dropped.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is written.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child ended by itself");
+    let [(_one, mut connecting), (_other, mut accepting)] = ends;
+    let mut message = [0; MESSAGE];
+    connecting.send(b"still here").unwrap();
+    assert_eq!(next(&mut accepting, &mut message), Completion::Message { length: 10 });
+}
+
+#[test]
 fn bad_addresses_and_peers_are_errors_that_say_what_to_do() {
     let options = IwarpOptions { set_up: Duration::from_millis(300), ..IwarpOptions::default() };
     let domain = IwarpDomain::new(options).unwrap();

@@ -609,6 +609,24 @@ fn the_socket_file_is_for_its_owner_only() {
 }
 
 #[test]
+fn a_child_that_drops_a_listener_leaves_its_parent_s_socket_file_there() {
+    let directory = Directory::new();
+    let listener = ShmListener::bind(&domain(), &directory.socket()).expect("a listener");
+    // SAFETY: the child drops what it has a copy of, and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(listener);
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: nothing is written.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    assert!(listener.address().path().expect("a path").exists());
+    drop(listener);
+    assert!(!directory.0.join("s").exists(), "it goes with its maker's");
+}
+
+#[test]
 fn nobody_comes_and_the_listener_says_so() {
     let listener = ShmListener::bind(&domain(), &fresh()).expect("a listener");
     let error = listener.accept(RECEIVES, Duration::from_millis(20)).expect_err("nobody");

@@ -295,7 +295,9 @@ fn wait_for_provider<'a>(
 impl Drop for IwarpEndpoint {
     /// Ends the connection. The provider's thread forgets it.
     fn drop(&mut self) {
-        self.disconnect();
-        self.connection.shared.forget(&self.connection);
+        if self.provider.is_here() {
+            self.disconnect();
+            self.connection.shared.forget(&self.connection);
+        }
     }
 }

@@ -56,6 +56,15 @@ pub(super) struct Shared {
 pub(super) struct Provider {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+impl Provider {
+    /// Whether this process, and not its parent, made the domain: a child that was forked has neither the thread nor any
+    /// business with the connections.
+    pub(super) fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,12 +89,16 @@ impl Provider {
         });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("iwarp".to_owned()).spawn(move || theirs.run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), process: std::process::id() })
     }
 }
 
 impl Drop for Provider {
     fn drop(&mut self) {
+        if !self.is_here() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
         if let Some(thread) = self.thread.take() {

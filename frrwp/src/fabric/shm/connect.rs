@@ -37,6 +37,7 @@ pub struct ShmListener {
     socket: OwnedFd,
     /// The socket file, as it was made.
     file: Option<rustix::fs::Stat>,
+    process: u32,
 }
 
 impl ShmListener {
@@ -54,7 +55,8 @@ impl ShmListener {
                 Err(Errno::ADDRINUSE) => Err(ShmError::InUse { address: address.to_string() }),
                 bound => {
                     bound.and_then(|()| rustix::net::listen(&socket, BACKLOG)).map_err(&doing)?;
-                    Ok(Self { domain: domain.clone(), address: address.clone(), socket, file: None })
+                    let process = std::process::id();
+                    Ok(Self { domain: domain.clone(), address: address.clone(), socket, file: None, process })
                 }
             };
         };
@@ -70,7 +72,7 @@ impl ShmListener {
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(&doing)?;
         rustix::net::listen(&socket, BACKLOG).map_err(&doing)?;
         let file = Some(rustix::fs::lstat(path).map_err(&doing)?);
-        Ok(Self { domain: domain.clone(), address: address.clone(), socket, file })
+        Ok(Self { domain: domain.clone(), address: address.clone(), socket, file, process: std::process::id() })
     }
 
     /// The next connection, with so many receives posted at this end. Its set-up counts in the time.
@@ -102,8 +104,9 @@ impl ShmListener {
 impl Drop for ShmListener {
     fn drop(&mut self) {
         let Some(path) = self.address.path() else { return };
-        // Somebody may have put his own in its place.
-        if let Ok(file) = rustix::fs::lstat(path)
+        // Somebody may have put his own in its place; and a child that was forked has a copy of this, while its parent listens.
+        if self.process == std::process::id()
+            && let Ok(file) = rustix::fs::lstat(path)
             && self.file.is_some_and(|own| (own.st_dev, own.st_ino) == (file.st_dev, file.st_ino))
         {
             let _ = rustix::fs::unlink(path);
