@@ -386,6 +386,30 @@ fn a_dead_tag_is_of_no_use() {
 }
 
 #[test]
+fn a_child_that_deregisters_what_it_inherited_ends_no_tag_of_its_parent_s() {
+    let (one, other) = (domain(), domain());
+    let (mut initiator, _owner) = pair(&one, &other);
+    let (arena, far) = (one.arena(4096, Sharing::Writable), other.arena(4096, Sharing::Writable));
+    let (arena, far) = (arena.expect("an arena"), far.expect("an arena"));
+    let (near, target) = (arena.buffer(4096).expect("room"), far.buffer(4096).expect("room"));
+    let local = Registration::new(&one, &near, Access::LOCAL);
+    let remote = Registration::new(&other, &target, TARGET);
+    // SAFETY: the child drops what it has a copy of, and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(remote);
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: nothing is written.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    let piece = Local { address: near.as_ptr(), length: 4096, registration: local.key() };
+    // SAFETY: the buffers live.
+    unsafe { initiator.write(1, &[piece], remote.offer(&target), None) }.expect("posted");
+    assert!(done(&mut initiator));
+}
+
+#[test]
 fn memory_outside_of_arenas_is_not_offered_and_the_error_says_so() {
     let domain = domain();
     let heap = noise(1, 1 << 16);

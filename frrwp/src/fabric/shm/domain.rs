@@ -69,6 +69,7 @@ pub struct ShmDomain(Arc<Inner>);
 
 struct Inner {
     settings: ShmSettings,
+    process: u32,
     books: Mutex<Books>,
 }
 
@@ -124,7 +125,7 @@ impl ShmDomain {
     pub fn new(settings: ShmSettings) -> Result<Self, ShmError> {
         let table = Table::new(settings.tags)?;
         let books = Mutex::new(Books { table, arenas: Vec::new(), next_arena: 0, links: Vec::new() });
-        Ok(Self(Arc::new(Inner { settings, books })))
+        Ok(Self(Arc::new(Inner { settings, process: std::process::id(), books })))
     }
 
     /// Memory that peers can be let at; see [`ShmArena`] for what that means.
@@ -362,6 +363,11 @@ unsafe impl Registrar for ShmDomain {
     }
 
     fn deregister(&self, batch: &mut Vec<Registered<ShmKey>>) -> io::Result<()> {
+        if self.0.process != std::process::id() {
+            // A child that was forked has copies of registrations, and shares the table: the tags are its parent's.
+            batch.clear();
+            return Ok(());
+        }
         let mut books = self.books();
         let keys = |registered: &Registered<ShmKey>| registered.registration.key;
         batch.iter().map(keys).filter(|&key| key != 0).for_each(|key| books.table.kill(key));
