@@ -5,10 +5,13 @@
 #[path = "common/engines.rs"]
 mod engines;
 
-use engines::{Fabric, one, storm};
+use engines::{Fabric, Memory, one, storm};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 struct Sim {
     network: Network,
@@ -44,6 +47,74 @@ impl Fabric for Sim {
 
     fn registrations(&self, side: usize) -> usize {
         self.nodes[side].registrations()
+    }
+}
+
+struct Shm {
+    domains: [ShmDomain; 2],
+}
+
+impl Shm {
+    fn new() -> Self {
+        Self { domains: [0, 1].map(|_| ShmDomain::new(ShmSettings::default()).unwrap()) }
+    }
+}
+
+/// Peers map what is shared with them: the arena stays as long as the buffer.
+struct Shared {
+    buffer: ShmBuffer,
+    _arena: ShmArena,
+}
+
+impl Memory for Shared {
+    fn start(&self) -> *mut u8 {
+        self.buffer.as_ptr()
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.buffer.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+impl Fabric for Shm {
+    type Endpoint = ShmEndpoint;
+
+    fn name(&self) -> String {
+        "shm".to_owned()
+    }
+
+    fn memory(&self, side: usize, bytes: Vec<u8>) -> Box<dyn Memory> {
+        let room = bytes.len().max(1);
+        let arena = self.domains[side].arena(room, Sharing::Writable).unwrap();
+        let buffer = arena.buffer(room).unwrap();
+        buffer.write_at(0, &bytes).unwrap();
+        Box::new(Shared { buffer, _arena: arena })
+    }
+
+    fn domain(&self, side: usize) -> ShmDomain {
+        self.domains[side].clone()
+    }
+
+    fn connect(&self) -> [ShmEndpoint; 2] {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let within = Duration::from_secs(20);
+        let name = format!("shm:@frrwp-providers-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let listener = ShmListener::bind(&self.domains[1], &name.parse().unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept(RECEIVES, within).unwrap());
+            let connected = connect(&self.domains[0], listener.address(), RECEIVES, within).unwrap();
+            [connected, accepting.join().unwrap()]
+        })
+    }
+
+    fn idle(&self) {
+        std::thread::yield_now();
+    }
+
+    fn registrations(&self, side: usize) -> usize {
+        self.domains[side].tags()
     }
 }
 
@@ -124,6 +195,16 @@ fn bytes_arrive_in_both_directions_by_both_processes_over_the_simulated_network(
 #[test]
 fn bytes_arrive_in_both_directions_by_both_processes_over_iwarp() {
     iwarps().iter().for_each(bytes_arrive);
+}
+
+#[test]
+fn bytes_arrive_in_both_directions_by_both_processes_over_shared_memory() {
+    bytes_arrive(&Shm::new());
+}
+
+#[test]
+fn storms_end_well_or_badly_on_both_sides_over_shared_memory() {
+    storms(&Shm::new());
 }
 
 #[test]

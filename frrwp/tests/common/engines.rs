@@ -15,11 +15,42 @@ type Told = Option<(u64, Vec<u8>)>;
 
 pub const PAGE: usize = 4096;
 
+/// Memory that transfers may use, for as long as it is there.
+pub trait Memory {
+    fn start(&self) -> *mut u8;
+    fn bytes(&self, at: usize, length: usize) -> Vec<u8>;
+}
+
+struct Heap(*mut [u8]);
+
+impl Memory for Heap {
+    fn start(&self) -> *mut u8 {
+        self.0.cast()
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        assert!(at + length <= self.0.len());
+        // SAFETY: inside, and no transfer uses it now, by this thread or another.
+        unsafe { std::slice::from_raw_parts(self.start().add(at), length) }.to_vec()
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and nobody else has it.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
 /// What a provider is to a test.
 pub trait Fabric {
     type Endpoint: Endpoint;
     /// Its name in messages.
     fn name(&self) -> String;
+    /// Memory of that side that can be registered, with these bytes in it. Any can, where a provider does not say otherwise.
+    fn memory(&self, _side: usize, bytes: Vec<u8>) -> Box<dyn Memory> {
+        Box::new(Heap(Box::into_raw(bytes.into_boxed_slice())))
+    }
     /// What registers memory for that side.
     fn domain(&self, side: usize) -> <Self::Endpoint as Endpoint>::Domain;
     /// A new connection, the connecting side first.
@@ -57,15 +88,15 @@ pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 /// One transfer, opened by the connecting side: what was to arrive, and what did.
 pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> (Vec<u8>, Vec<u8>) {
     let caches = caches(fabric, 10_000);
-    let source = noise(7, length);
-    let mut sink = vec![0_u8; length];
+    let (opens, answers) = (fabric.memory(0, noise(7, length)), fabric.memory(1, noise(8, length)));
+    let (source, sink) = if read { (&answers, &opens) } else { (&opens, &answers) };
     let mut engines = engines(fabric, &caches, limits);
     // SAFETY: both buffers live to the end of this function, and nobody but the transfer uses them.
     let tag = unsafe {
         if read {
-            engines[0].read(sink.as_mut_ptr(), length, b"give")
+            engines[0].read(sink.start(), length, b"give")
         } else {
-            engines[0].write(source.as_ptr(), length, b"take")
+            engines[0].write(source.start(), length, b"take")
         }
     };
     let tag = tag.unwrap();
@@ -79,12 +110,12 @@ pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> 
                     Event::Asked { tag, read: false, .. } => {
                         assert_eq!(engines[side].header(tag), Some(&b"take"[..]));
                         // SAFETY: as above.
-                        unsafe { engines[side].accept(tag, sink.as_mut_ptr(), length) }.unwrap();
+                        unsafe { engines[side].accept(tag, sink.start(), length) }.unwrap();
                     }
                     Event::Asked { tag, read: true, .. } => {
                         assert_eq!(engines[side].header(tag), Some(&b"give"[..]));
                         // SAFETY: as above.
-                        unsafe { engines[side].supply(tag, source.as_ptr(), length) }.unwrap();
+                        unsafe { engines[side].supply(tag, source.start(), length) }.unwrap();
                     }
                     Event::KeysCame { tag } => engines[side].submit(tag).unwrap(),
                     Event::Ended { tag: ended_tag, result } => {
@@ -96,7 +127,7 @@ pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> 
             }
         }
     }
-    (source, sink)
+    (source.bytes(0, length), sink.bytes(0, length))
 }
 
 /// What one side lends to a transfer.
@@ -115,8 +146,8 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
     let mut rng = StdRng::seed_from_u64(seed);
     // Room for some of the memory only: regions come and go.
     let caches = caches(fabric, 150);
-    let mut memory = [noise(seed, ROOM * SLOT), noise(seed + 1, ROOM * SLOT)];
-    let bases = [0, 1].map(|side: usize| memory[side].as_mut_ptr());
+    let memory = [0, 1].map(|side| fabric.memory(side, noise(seed + side as u64, ROOM * SLOT)));
+    let bases = [0, 1].map(|side: usize| memory[side].start());
     let (mut well, mut badly, mut opened) = (0, 0, 0);
     while opened < transfers {
         let mut engines = engines(fabric, &caches, limits);
@@ -189,7 +220,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                                 let length = usize::try_from(bytes).unwrap();
                                 let held = mine.map(|mine| {
                                     assert!(length <= mine.length || mine.writes);
-                                    memory[side][mine.slot * SLOT..][..length].to_vec()
+                                    memory[side].bytes(mine.slot * SLOT, length)
                                 });
                                 (bytes, held.unwrap_or_default())
                             });
