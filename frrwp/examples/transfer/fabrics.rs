@@ -82,8 +82,10 @@ impl Provider for IwarpDomain {
 
     fn memory(&self, bytes: usize) -> Outcome<Pages> {
         let mut memory = Vec::new();
-        memory.try_reserve_exact(bytes + 2 * PAGE as usize)?;
-        memory.resize(bytes + 2 * PAGE as usize, 0);
+        // More than there can be is refused by the allocator.
+        let room = bytes.saturating_add(2 * PAGE as usize);
+        memory.try_reserve_exact(room)?;
+        memory.resize(room, 0);
         let ahead = memory.as_ptr().align_offset(PAGE as usize);
         let start = memory[ahead..].as_mut_ptr();
         Ok(Pages { _memory: memory, start })
