@@ -82,6 +82,9 @@ use terminate::Terminate;
 pub struct IwarpOptions {
     /// Whether this side asks for CRCs. They are used where either side asks.
     pub checksums: bool,
+    /// Whether this side, when it connects, offers to say that it is ready to receive, so that the peer may speak first (RFC
+    /// 6581). Without, the peer speaks once this side has.
+    pub ready_to_receive: bool,
     /// Reads of a peer's that are answered at a time (IRD), 1 to 16,382.
     pub inbound: u16,
     /// Reads of this side's that are on their way at a time (ORD), 1 to 16,382.
@@ -96,6 +99,7 @@ impl Default for IwarpOptions {
     fn default() -> Self {
         Self {
             checksums: true,
+            ready_to_receive: true,
             inbound: 16,
             outbound: 16,
             set_up: Duration::from_secs(5),
