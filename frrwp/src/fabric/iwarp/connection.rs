@@ -8,7 +8,7 @@
 use super::IwarpEnd;
 use super::inbound::{Breach, Event, Gate, Inbound, Landing, Next, Reading};
 use super::memory::Buffer;
-use super::outbound::{Ends, Outbound, Sources};
+use super::outbound::{Ends, Outbound, Post, Sources};
 use super::provider::Shared;
 use super::socket::{self, Room};
 use super::tags::{Pin, Wish};
@@ -32,6 +32,9 @@ const WORDS: usize = 32;
 /// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. Who may
 /// sleep less than that watches.
 pub(super) const NAP: Duration = Duration::from_millis(250);
+/// How long nothing comes of a peer before it is nudged first, and how often it is: over one third of a second.
+const FIRST_NUDGE: Duration = Duration::from_millis(4);
+const NUDGES: u32 = 4;
 /// How long the peer may take to hear last words.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -95,6 +98,22 @@ pub(super) struct Core {
     pub(super) armed: (bool, bool),
     /// When bytes last came or went, or the first of what is pending was posted.
     progress: Instant,
+    /// What is done as long as nothing comes of the peer. The accepting side hears of it before it may speak.
+    nudge: Option<Nudge>,
+    /// How often that was.
+    pub(super) nudges: u32,
+}
+
+/// A peer that accepts may overlook what comes before it looks: Linux's siw replies first and listens for frames thereafter, and
+/// hears of those that came in between when others follow. So an empty write follows, which does nothing else.
+#[derive(Clone, Copy, Debug)]
+struct Nudge {
+    /// After how long without a byte in either direction; longer each time.
+    after: Duration,
+    /// So many times more.
+    left: u32,
+    /// Something was sent that can be overlooked.
+    spoken: bool,
 }
 
 /// Who serves a connection.
@@ -172,6 +191,8 @@ impl Connection {
             claim: Claim::default(),
             armed: (false, false),
             progress: Instant::now(),
+            nudge: Some(Nudge { after: FIRST_NUDGE, left: NUDGES, spoken: false }),
+            nudges: 0,
         };
         Self { number, socket, peer, shared, core: Mutex::new(core), left: Condvar::new() }
     }
@@ -238,6 +259,30 @@ impl Core {
         }
     }
 
+    /// When the peer is to be nudged, if it is.
+    pub(super) fn nudges_at(&self) -> Option<Instant> {
+        let nudge = self.nudge.filter(|nudge| nudge.spoken && self.phase == Phase::Open && !self.blocked)?;
+        Some(self.progress + nudge.after)
+    }
+
+    /// Nudges the peer if it is time.
+    pub(super) fn nudge(&mut self, connection: &Connection) {
+        if self.nudges_at().is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        self.nudge = self.nudge.and_then(|nudge| {
+            Some(Nudge {
+                after: nudge.after * 4,
+                left: nudge.left.checked_sub(1).filter(|&left| left > 0)?,
+                spoken: true,
+            })
+        });
+        self.nudges += 1;
+        // Nobody waits for it: its name is of nothing that is pending.
+        self.outbound.post(Post::Write { sequence: u64::MAX, pieces: SmallVec::new(), tag: 0, at: 0 });
+        self.flush(connection);
+    }
+
     /// Ends a connection whose peer stands still.
     pub(super) fn expire(&mut self, connection: &Connection) {
         let stall = connection.shared.options.stall;
@@ -295,6 +340,9 @@ impl Core {
                 Ok(sent) => {
                     drop(pins);
                     self.progress = Instant::now();
+                    if let Some(nudge) = &mut self.nudge {
+                        nudge.spoken = true;
+                    }
                     let mut ended: SmallVec<[Ends; 8]> = SmallVec::new();
                     self.outbound.sent(sent, |ends| ended.push(ends));
                     for ends in ended {

@@ -37,6 +37,12 @@ impl IwarpEndpoint {
         self.connection.lock().why
     }
 
+    /// How often the peer that was connected to was nudged, with an empty write, because nothing came of it at first. Some peers
+    /// overlook what comes while they are still accepting: Linux's siw does.
+    pub fn nudges(&self) -> u32 {
+        self.connection.lock().nudges
+    }
+
     /// The peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.connection.peer
@@ -224,7 +230,9 @@ unsafe impl Endpoint for IwarpEndpoint {
             if for_caller == Some(Duration::ZERO) {
                 break;
             }
-            let for_peer = core.stalls_at(stall).map(|at| at - now);
+            core.nudge(connection);
+            let for_peer = [core.stalls_at(stall), core.nudges_at()].into_iter().flatten();
+            let for_peer = for_peer.map(|at| at.saturating_duration_since(now));
             let time = for_caller.into_iter().chain(for_peer).min();
             core.claim.active = true;
             if core.claim.stayed {

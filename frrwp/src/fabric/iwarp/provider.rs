@@ -301,6 +301,7 @@ impl Shared {
             let mut core = connection.lock();
             if !core.claim.held {
                 core.expire(&connection);
+                core.nudge(&connection);
             }
             if core.is_closed() {
                 drop(core);

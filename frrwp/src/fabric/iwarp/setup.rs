@@ -35,11 +35,11 @@ pub(super) enum Unfit {
 /// The first frame of the connecting side.
 pub(super) fn request(options: &IwarpOptions) -> Vec<u8> {
     let enhanced = Enhanced {
-        peer_to_peer: true,
+        peer_to_peer: options.ready_to_receive,
         inbound: options.inbound,
         outbound: options.outbound,
-        ready_by_write: true,
-        ready_by_read: true,
+        ready_by_write: options.ready_to_receive,
+        ready_by_read: options.ready_to_receive,
         ready_by_send: false,
     };
     let start = Start {
@@ -148,6 +148,15 @@ mod tests {
         assert_eq!((ours.outbound, theirs.inbound), (8, 8));
         assert_eq!((theirs.outbound, ours.inbound), (2, 4));
         assert!(ours.checksums && theirs.checksums && ours.may_speak && !theirs.may_speak);
+    }
+
+    #[test]
+    fn who_offers_no_ready_to_receive_says_none_and_is_answered_without() {
+        let one = IwarpOptions { ready_to_receive: false, ..IwarpOptions::default() };
+        let (answer, theirs) = reply(&IwarpOptions::default(), &start(&request(&one))).unwrap();
+        let (ours, ready) = agree(&one, &start(&answer)).unwrap();
+        assert_eq!(ready, None);
+        assert!(ours.may_speak && !theirs.unwrap().may_speak);
     }
 
     #[test]

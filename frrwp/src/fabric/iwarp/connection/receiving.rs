@@ -156,6 +156,7 @@ impl Core {
             Ok(0) => Err(Stop::Lost(IwarpEnd::Closed)),
             Ok(came) => {
                 self.progress = Instant::now();
+                self.nudge = None;
                 Ok(Some(came))
             }
             // What was interrupted is told of again.
