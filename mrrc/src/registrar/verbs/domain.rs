@@ -1,0 +1,472 @@
+//! A protection domain: a device that is open, and the scope in which its keys are good.
+//!
+//! Queue pairs and registrations work together only within one domain, so a program has one for both: opened here, or
+//! lent by the program that has one already. All clones of a [`Domain`] are the same; the last that goes closes it.
+#![expect(unsafe_code, reason = "the calls of libibverbs")]
+
+use super::binding as ib;
+use super::error::VerbsError;
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A protection domain of a device.
+///
+/// ```no_run
+/// use mrrc::registrar::verbs::{Domain, Verbs};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let domain = Domain::first()?; // or Domain::open("mlx5_0")?
+/// let cache = mrrc::Cache::builder(Verbs::new(&domain)?).build()?;
+/// // … queue pairs in domain.protection_domain() …
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It must outlive queue pairs and whatever else the program makes in it by pointer.
+#[derive(Clone)]
+pub struct Domain(Arc<Inner>);
+
+struct Inner {
+    context: NonNull<ib::ibv_context>,
+    domain: NonNull<ib::ibv_pd>,
+    device: String,
+    attributes: Attributes,
+    /// Whether the context and the domain are to be closed here.
+    owned: bool,
+    /// The process that opened it: only there is it closed.
+    process: u32,
+    id: u64,
+}
+
+/// Tells domains apart, so that a registration is never taken back from a domain that is not its own.
+static DOMAINS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: calls on contexts and domains may be made from any thread (libibverbs' own rule), and what is here besides is
+// never changed.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// What a device can, as it said when it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Registrations of all its users together.
+    pub most_regions: u64,
+    /// Bytes of one registration.
+    pub largest_region: u64,
+    /// The smallest page that it can be told of.
+    pub page_size: u64,
+    /// Parts that one transfer can gather or scatter.
+    pub most_segments: u32,
+    /// Reads of one peer that may be under way at once.
+    pub most_reads: u32,
+    /// Memory windows. 0 on devices that have none.
+    pub most_windows: u64,
+    /// Whether peers can run atomic operations.
+    pub atomics: bool,
+    /// Whether pages can be registered without being pinned ([`Verbs::on_demand`](super::Verbs::on_demand)).
+    pub on_demand: bool,
+    /// Its ports, counted from 1.
+    pub ports: u8,
+    /// What it speaks.
+    pub transport: Transport,
+}
+
+/// What a device speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Transport {
+    /// InfiniBand, or InfiniBand over Ethernet (RoCE).
+    InfiniBand,
+    /// RDMA over TCP. The memory that a *read* brings its bytes to must have been registered with
+    /// [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE) on most such cards, because the peer's answer is a write.
+    Iwarp,
+    /// Something else.
+    Other,
+}
+
+/// What becomes of pinned pages when the process forks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Forks {
+    /// The child gets copies of pinned pages at once, and the parent keeps the pinned ones: Linux since 5.12.
+    Copied,
+    /// The child does not get pinned pages at all: older kernels, after `ibv_fork_init`.
+    Withheld,
+    /// Whoever of the two writes first gets a copy: after a fork, a parent may no longer see what its device writes.
+    Unsafe,
+}
+
+/// What to open. From [`Domain::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder opens a domain when `open` is called"]
+pub struct DomainBuilder {
+    device: Option<String>,
+    may_be_down: bool,
+}
+
+impl DomainBuilder {
+    /// The device of this name, as `rdma link show` lists them. Default: the first that has a port that is up.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// Whether it is opened though no port is up. Default: no.
+    pub fn port_may_be_down(mut self, may: bool) -> Self {
+        self.may_be_down = may;
+        self
+    }
+
+    /// Opens the device and allocates a protection domain.
+    ///
+    /// Calls `ibv_fork_init`, which old kernels need before the first registration of the process; where the kernel copies
+    /// pinned pages for a child (Linux 5.12) it does nothing.
+    ///
+    /// # Errors
+    /// See [`VerbsError`].
+    pub fn open(self) -> Result<Domain, VerbsError> {
+        let list = List::get()?;
+        let names = list.names();
+        let Some(asked) = &self.device else {
+            let mut first = None;
+            for &(ref name, device) in &names {
+                match self.open_one(name, device) {
+                    Ok(domain) => return Ok(domain),
+                    Err(error) => _ = first.get_or_insert(error),
+                }
+            }
+            return Err(first.unwrap_or_else(none_listed));
+        };
+        match names.iter().find(|(name, _)| name == asked) {
+            Some(&(ref name, device)) => self.open_one(name, device),
+            None if in_kernel(asked) => Err(VerbsError::NoDriver { device: asked.clone() }),
+            None if names.is_empty() => Err(none_listed()),
+            None => {
+                let found = names.into_iter().map(|(name, _)| name).collect();
+                Err(VerbsError::Unknown { asked: asked.clone(), found })
+            }
+        }
+    }
+
+    fn open_one(&self, name: &str, device: NonNull<ib::ibv_device>) -> Result<Domain, VerbsError> {
+        // SAFETY: no memory is passed.
+        let failed = unsafe { ib::ibv_fork_init() };
+        if failed != 0 {
+            let source = io::Error::from_raw_os_error(failed);
+            return Err(VerbsError::Fork { device: name.to_owned(), source });
+        }
+        // SAFETY: a device of a list that is alive.
+        let context = NonNull::new(unsafe { ib::ibv_open_device(device.as_ptr()) }).ok_or_else(|| {
+            let source = last_error();
+            let device = name.to_owned();
+            match source.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => VerbsError::Permission { device, source },
+                _ => VerbsError::Refused { operation: "open the context", device, source },
+            }
+        })?;
+        let opened = Opened(context);
+        let attributes = attributes(context, name)?;
+        if !self.may_be_down {
+            some_port_is_up(context, name, attributes.ports)?;
+        }
+        // SAFETY: the context is open.
+        let domain =
+            NonNull::new(unsafe { ib::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(|| VerbsError::Refused {
+                operation: "allocate a protection domain",
+                device: name.to_owned(),
+                source: last_error(),
+            })?;
+        std::mem::forget(opened);
+        Ok(Domain::of(context, domain, name.to_owned(), attributes, true))
+    }
+}
+
+impl Domain {
+    /// For more than [`Domain::first`] and [`Domain::open`] can say.
+    pub fn builder() -> DomainBuilder {
+        DomainBuilder::default()
+    }
+
+    /// A domain of the first device that has a port that is up.
+    ///
+    /// # Errors
+    /// See [`VerbsError`].
+    pub fn first() -> Result<Self, VerbsError> {
+        Self::builder().open()
+    }
+
+    /// A domain of the device of this name.
+    ///
+    /// # Errors
+    /// See [`VerbsError`].
+    pub fn open(device: &str) -> Result<Self, VerbsError> {
+        Self::builder().device(device).open()
+    }
+
+    /// The domain of a program that has one already: a `struct ibv_pd *`, by whatever binding it came. It is not closed
+    /// here, its port is not looked at, and `ibv_fork_init` is the program's to call ([`Domain::forks`] says whether it did).
+    ///
+    /// # Errors
+    /// See [`VerbsError`]: the device is asked for its limits.
+    ///
+    /// # Safety
+    /// It points to a domain that libibverbs allocated in this process, and that stays open until all clones of this are
+    /// dropped, and all registrars over it.
+    pub unsafe fn borrow(domain: NonNull<c_void>) -> Result<Self, VerbsError> {
+        let domain = domain.cast::<ib::ibv_pd>();
+        // SAFETY: by the contract; a domain knows its context, and that its device, for as long as it is open.
+        let (context, name) = unsafe {
+            let context = (*domain.as_ptr()).context;
+            let name = CStr::from_ptr(ib::ibv_get_device_name((*context).device));
+            (context, name.to_string_lossy().into_owned())
+        };
+        let Some(context) = NonNull::new(context) else {
+            let source = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(VerbsError::Refused { operation: "borrow a protection domain", device: name, source });
+        };
+        let attributes = attributes(context, &name)?;
+        Ok(Self::of(context, domain, name, attributes, false))
+    }
+
+    fn of(
+        context: NonNull<ib::ibv_context>,
+        domain: NonNull<ib::ibv_pd>,
+        device: String,
+        attributes: Attributes,
+        owned: bool,
+    ) -> Self {
+        let (process, id) = (std::process::id(), DOMAINS.fetch_add(1, Ordering::Relaxed));
+        Self(Arc::new(Inner { context, domain, device, attributes, owned, process, id }))
+    }
+
+    /// The `struct ibv_pd *`, for queue pairs and memory windows. Alive as long as this or a clone of it.
+    pub fn protection_domain(&self) -> NonNull<c_void> {
+        self.0.domain.cast()
+    }
+
+    /// The `struct ibv_context *`, for completion queues. Alive as long as this or a clone of it.
+    pub fn context(&self) -> NonNull<c_void> {
+        self.0.context.cast()
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        &self.0.device
+    }
+
+    /// What the device can.
+    pub fn attributes(&self) -> Attributes {
+        self.0.attributes
+    }
+
+    /// What becomes of pinned pages when this process forks.
+    pub fn forks(&self) -> Forks {
+        // SAFETY: no memory is passed.
+        match unsafe { ib::ibv_is_fork_initialized() } {
+            ib::IBV_FORK_UNNEEDED => Forks::Copied,
+            ib::IBV_FORK_ENABLED => Forks::Withheld,
+            _ => Forks::Unsafe,
+        }
+    }
+
+    /// Whether the device went away. Asks the kernel, so it is for when a call has failed.
+    pub fn is_gone(&self) -> bool {
+        !in_kernel(&self.0.device)
+    }
+
+    /// Whether this process opened or borrowed it, and not one that it was forked from.
+    pub(super) fn is_ours(&self) -> bool {
+        self.0.process == std::process::id()
+    }
+
+    pub(super) fn raw(&self) -> *mut ib::ibv_pd {
+        self.0.domain.as_ptr()
+    }
+
+    /// No other has had it.
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Domain({}{})", self.0.device, if self.0.owned { "" } else { ", borrowed" })
+    }
+}
+
+/// Closes what was opened. What is still in the domain, queue pairs or registrations of others, keeps libibverbs from
+/// freeing it, but not the kernel from taking all of it back with the context. In a child of the process that opened it:
+/// does nothing, because the device's file is the parent's as well.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.owned || self.process != std::process::id() {
+            return;
+        }
+        // SAFETY: both are open, and were opened here; no clone is left, so nobody uses them.
+        unsafe {
+            ib::ibv_dealloc_pd(self.domain.as_ptr());
+            ib::ibv_close_device(self.context.as_ptr());
+        }
+    }
+}
+
+/// A context that is closed unless it is forgotten.
+struct Opened(NonNull<ib::ibv_context>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: it was opened, and nothing was made in it.
+        unsafe { ib::ibv_close_device(self.0.as_ptr()) };
+    }
+}
+
+/// libibverbs' list of devices.
+struct List {
+    first: NonNull<*mut ib::ibv_device>,
+    count: usize,
+}
+
+impl List {
+    fn get() -> Result<Self, VerbsError> {
+        let mut count = 0;
+        // SAFETY: an integer to write to.
+        let first = NonNull::new(unsafe { ib::ibv_get_device_list(&mut count) });
+        if let Some(first) = first {
+            return Ok(Self { first, count: count.max(0) as usize });
+        }
+        let source = last_error();
+        Err(match source.raw_os_error() {
+            Some(libc::EOPNOTSUPP) if ib::OPENS_AT_RUN_TIME => VerbsError::NoLibrary,
+            Some(libc::ENOSYS | libc::ENOENT) => none_listed(),
+            _ => VerbsError::Refused { operation: "list the devices, to open one", device: "any".into(), source },
+        })
+    }
+
+    /// The devices, valid as long as the list.
+    fn names(&self) -> Vec<(String, NonNull<ib::ibv_device>)> {
+        // SAFETY: libibverbs returned so many pointers, and they are freed with the list.
+        let devices = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) };
+        let devices = devices.iter().filter_map(|&device| NonNull::new(device));
+        // SAFETY: devices of a list that is alive have names that end.
+        let name = |device: NonNull<_>| unsafe { CStr::from_ptr(ib::ibv_get_device_name(device.as_ptr())) };
+        devices.map(|device| (name(device).to_string_lossy().into_owned(), device)).collect()
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it came from libibverbs, and is freed once.
+        unsafe { ib::ibv_free_device_list(self.first.as_ptr()) };
+    }
+}
+
+/// The error where libibverbs lists nothing.
+fn none_listed() -> VerbsError {
+    let in_kernel = std::fs::read_dir(CLASS).ok().and_then(|mut entries| entries.next()?.ok());
+    match in_kernel {
+        Some(device) => VerbsError::NoDriver { device: device.file_name().to_string_lossy().into_owned() },
+        None => VerbsError::NoDevice,
+    }
+}
+
+const CLASS: &str = "/sys/class/infiniband";
+
+/// Whether the kernel has a device of this name.
+fn in_kernel(name: &str) -> bool {
+    Path::new(CLASS).join(name).exists()
+}
+
+fn attributes(context: NonNull<ib::ibv_context>, name: &str) -> Result<Attributes, VerbsError> {
+    let mut said = MaybeUninit::<ib::ibv_device_attr>::zeroed();
+    // SAFETY: the context is open, and the structure is the one that the call fills.
+    let failed = unsafe { ib::ibv_query_device(context.as_ptr(), said.as_mut_ptr()) };
+    if failed != 0 {
+        let source = io::Error::from_raw_os_error(failed);
+        return Err(VerbsError::Refused { operation: "ask for the limits", device: name.to_owned(), source });
+    }
+    // SAFETY: numbers and characters, which may be anything, and were zero before.
+    let said = unsafe { said.assume_init() };
+    // SAFETY: a context that is open has a device.
+    let transport = unsafe { (*(*context.as_ptr()).device).transport_type };
+    Ok(Attributes {
+        most_regions: said.max_mr.max(0) as u64,
+        largest_region: said.max_mr_size,
+        page_size: smallest_page(said.page_size_cap),
+        most_segments: said.max_sge.max(1) as u32,
+        most_reads: said.max_qp_rd_atom.max(0) as u32,
+        most_windows: said.max_mw.max(0) as u64,
+        atomics: said.atomic_cap != ib::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        on_demand: has_on_demand_paging(context),
+        ports: said.phys_port_cnt,
+        transport: match transport {
+            ib::ibv_transport_type::IBV_TRANSPORT_IB => Transport::InfiniBand,
+            ib::ibv_transport_type::IBV_TRANSPORT_IWARP => Transport::Iwarp,
+            _ => Transport::Other,
+        },
+    })
+}
+
+/// The smallest of a set of page sizes, one bit each.
+fn smallest_page(sizes: u64) -> u64 {
+    if sizes == 0 { crate::PAGE } else { 1 << sizes.trailing_zeros() }
+}
+
+fn has_on_demand_paging(context: NonNull<ib::ibv_context>) -> bool {
+    let mut said = MaybeUninit::<ib::ibv_device_attr_ex>::zeroed();
+    // SAFETY: the context is open, the structure is the one that the call fills, and no input is allowed.
+    let failed = unsafe { ib::ibv_query_device_ex(context.as_ptr(), std::ptr::null(), said.as_mut_ptr()) };
+    // SAFETY: numbers and characters, which may be anything, and were zero before.
+    failed == 0
+        && unsafe { said.assume_init() }.odp_caps.general_caps & ib::ibv_odp_general_caps::IBV_ODP_SUPPORT.0 as u64 != 0
+}
+
+fn some_port_is_up(context: NonNull<ib::ibv_context>, name: &str, ports: u8) -> Result<(), VerbsError> {
+    let mut states = Vec::new();
+    for port in 1..=ports {
+        let mut said = MaybeUninit::<ib::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open, and the structure is the one that the call fills.
+        let failed = unsafe { ib::query_port(context.as_ptr(), port, said.as_mut_ptr()) };
+        // SAFETY: numbers, which may be anything, and were zero before.
+        let state = unsafe { said.assume_init() }.state;
+        states.push(match state {
+            _ if failed != 0 => format!("port {port}: {}", io::Error::from_raw_os_error(failed)),
+            ib::ibv_port_state::IBV_PORT_ACTIVE => return Ok(()),
+            ib::ibv_port_state::IBV_PORT_DOWN => format!("port {port} is down"),
+            ib::ibv_port_state::IBV_PORT_INIT | ib::ibv_port_state::IBV_PORT_ARMED => {
+                format!("port {port} is not yet up: does a subnet manager run?")
+            }
+            other => format!("port {port} is in state {other}"),
+        });
+    }
+    Err(VerbsError::PortDown { device: name.to_owned(), states })
+}
+
+/// What libibverbs left in `errno`. Where it left nothing, that the kernel has nothing of the kind.
+pub(super) fn last_error() -> io::Error {
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(0) { io::Error::from_raw_os_error(libc::ENODEV) } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_sizes_are_a_set_of_bits() {
+        assert_eq!([0, 0xffff_f000, u64::MAX << 16, 1 << 63].map(smallest_page), [4096, 4096, 65536, 1 << 63]);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_known_by_an_error_that_names_the_remedy() {
+        let error = Domain::open("no such device").unwrap_err();
+        let text = error.to_string();
+        assert!(["rdma link add", "libibverbs1"].iter().any(|remedy| text.contains(remedy)), "{text}");
+    }
+}
