@@ -36,6 +36,8 @@
 //! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides:
 //!   verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read* fills
 //!   needs [`Access::REMOTE_WRITE`] ([`Transport::Iwarp`]).
+//! * siw, the kernel's iWARP in software, looks at no right when a peer *reads* (seen with Linux 6.1): there a peer that
+//!   guesses a key reads what was registered for this side alone. It is for trying things out.
 //! * **The domain lives as long as any clone of it**, the registrar's included; so queue pairs may outlive the cache.
 //!
 //! # What the system refuses
@@ -52,7 +54,7 @@
 //! # After a fork
 //!
 //! Linux copies pinned pages for a child since 5.12, so the parent keeps those that its card knows ([`Forks::Copied`]);
-//! before, opening a domain calls `ibv_fork_init`. A child has the device's file in common with its parent, so nothing is
+//! on older kernels, and only there, opening a domain calls `ibv_fork_init`. A child has the device's file in common with its parent, so nothing is
 //! registered, deregistered or closed there.
 //!
 //! # Memory of other devices
@@ -152,6 +154,15 @@ impl Verbs {
         of_rights.chain(on_demand).fold(0, |all, flag| all | flag as libc::c_int)
     }
 
+    /// What a refusal of a range means. On kernels that need `ibv_fork_init`, libibverbs says of memory that is not mapped
+    /// that there is too little of it, and the cache would make room in vain.
+    fn refused(&self, error: io::Error, range: PageRange) -> io::Error {
+        match mapped::mapped(range) {
+            Err(bad) if error.raw_os_error() == Some(libc::ENOMEM) => bad,
+            _ => self.told(error),
+        }
+    }
+
     /// What an error means: if the device went, that.
     fn told(&self, error: io::Error) -> io::Error {
         let may_be_gone = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EBADF));
@@ -212,7 +223,8 @@ unsafe impl Registrar for Verbs {
             ib::ibv_reg_mr(self.domain.raw(), address as *mut libc::c_void, bytes as usize, self.flags(access) as _)
         };
         // SAFETY: either null, or of this domain and new.
-        unsafe { MemoryRegion::new(region, range, self.domain.id()) }.ok_or_else(|| self.told(domain::last_error()))
+        unsafe { MemoryRegion::new(region, range, self.domain.id()) }
+            .ok_or_else(|| self.refused(domain::last_error(), range))
     }
 
     /// One call of libibverbs for each, which is all that verbs have.

@@ -94,7 +94,8 @@ pub enum Transport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Forks {
-    /// The child gets copies of pinned pages at once, and the parent keeps the pinned ones: Linux since 5.12.
+    /// The child gets copies of pinned pages at once, and the parent keeps the pinned ones: Linux since 5.12. Unless
+    /// something called `ibv_fork_init` all the same (RDMAV_FORK_SAFE in the environment does).
     Copied,
     /// The child does not get pinned pages at all: older kernels, after `ibv_fork_init`.
     Withheld,
@@ -125,8 +126,8 @@ impl DomainBuilder {
 
     /// Opens the device and allocates a protection domain.
     ///
-    /// Calls `ibv_fork_init`, which old kernels need before the first registration of the process; where the kernel copies
-    /// pinned pages for a child (Linux 5.12) it does nothing.
+    /// Calls `ibv_fork_init` where the kernel does not copy pinned pages for a child (before Linux 5.12), and only there:
+    /// libibverbs does as it is asked on others as well, and takes all memory that is registered from every child.
     ///
     /// # Errors
     /// See [`VerbsError`].
@@ -155,12 +156,7 @@ impl DomainBuilder {
     }
 
     fn open_one(&self, name: &str, device: NonNull<ib::ibv_device>) -> Result<Domain, VerbsError> {
-        // SAFETY: no memory is passed.
-        let failed = unsafe { ib::ibv_fork_init() };
-        if failed != 0 {
-            let source = io::Error::from_raw_os_error(failed);
-            return Err(VerbsError::Fork { device: name.to_owned(), source });
-        }
+        prepare_for_forks(name)?;
         // SAFETY: a device of a list that is alive.
         let context = NonNull::new(unsafe { ib::ibv_open_device(device.as_ptr()) }).ok_or_else(|| {
             let source = last_error();
@@ -267,12 +263,7 @@ impl Domain {
 
     /// What becomes of pinned pages when this process forks.
     pub fn forks(&self) -> Forks {
-        // SAFETY: no memory is passed.
-        match unsafe { ib::ibv_is_fork_initialized() } {
-            ib::IBV_FORK_UNNEEDED => Forks::Copied,
-            ib::IBV_FORK_ENABLED => Forks::Withheld,
-            _ => Forks::Unsafe,
-        }
+        forks()
     }
 
     /// Whether the device went away. Asks the kernel, so it is for when a call has failed.
@@ -313,6 +304,29 @@ impl Drop for Inner {
         unsafe {
             ib::ibv_dealloc_pd(self.domain.as_ptr());
             ib::ibv_close_device(self.context.as_ptr());
+        }
+    }
+}
+
+fn forks() -> Forks {
+    // SAFETY: no memory is passed.
+    match unsafe { ib::ibv_is_fork_initialized() } {
+        ib::IBV_FORK_UNNEEDED => Forks::Copied,
+        ib::IBV_FORK_ENABLED => Forks::Withheld,
+        _ => Forks::Unsafe,
+    }
+}
+
+fn prepare_for_forks(device: &str) -> Result<(), VerbsError> {
+    if forks() != Forks::Unsafe {
+        return Ok(());
+    }
+    // SAFETY: no memory is passed.
+    match unsafe { ib::ibv_fork_init() } {
+        0 => Ok(()),
+        code => {
+            let source = io::Error::from_raw_os_error(code);
+            Err(VerbsError::Fork { device: device.to_owned(), source })
         }
     }
 }
