@@ -117,7 +117,7 @@ pub(crate) struct Loopback {
     ids: Vec<*mut ib::rdma_cm_id>,
     one: Mutex<()>,
     /// Gone last.
-    _domain: Domain,
+    domain: Domain,
 }
 
 // SAFETY: calls on queue pairs may be made from any thread, and the mutex makes them one at a time.
@@ -140,7 +140,7 @@ impl Loopback {
             });
             connect(context, pairs[0], (*pairs[1]).qp_num);
             connect(context, pairs[1], (*pairs[0]).qp_num);
-            Self { completions, pairs, ids: Vec::new(), one: Mutex::new(()), _domain: domain.clone() }
+            Self { completions, pairs, ids: Vec::new(), one: Mutex::new(()), domain: domain.clone() }
         }
     }
 
@@ -186,7 +186,7 @@ impl Loopback {
             assert_eq!((*us).pd, (*peer).pd, "librdmacm has one domain for a device");
             let domain = Domain::borrow(NonNull::new((*us).pd).unwrap().cast()).unwrap();
             let (pairs, ids) = ([(*us).qp, (*peer).qp], vec![peer, us, listener]);
-            let pair = Self { completions, pairs, ids, one: Mutex::new(()), _domain: domain.clone() };
+            let pair = Self { completions, pairs, ids, one: Mutex::new(()), domain: domain.clone() };
             // iWARP: who was called speaks only after he was spoken to.
             let (mut ours, theirs) = (Memory::new(1), Memory::new(1));
             let table = Verbs::new(&domain).unwrap();
@@ -259,10 +259,13 @@ impl Loopback {
     ) -> Result<(), ib::ibv_wc_status::Type> {
         let (local, remote) = ((local.address as u64, lkey.lkey()), (remote.address as u64, rkey.rkey()));
         // SAFETY: both regions are borrowed, and so is the memory.
-        match unsafe { self.run(&[Transfer { by, reads, local, remote, length }]) }[0] {
-            0 => Ok(()),
-            status => Err(status),
+        let said = unsafe { self.run(&[Transfer { by, reads, local, remote, length }]) }[0];
+        if !reads && self.domain.attributes().transport == Transport::Iwarp {
+            // A write is done when it is sent; an empty read behind it, when it has arrived.
+            // SAFETY: no byte is moved.
+            unsafe { self.run(&[Transfer { by, reads: true, local, remote, length: 0 }]) };
         }
+        if said == 0 { Ok(()) } else { Err(said) }
     }
 }
 
