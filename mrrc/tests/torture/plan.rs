@@ -104,10 +104,17 @@ impl Plan {
     }
 
     /// For so long, and it must come to what it has to.
+    #[allow(dead_code, reason = "where there is no device to wait for")]
     #[track_caller]
     pub(crate) fn holds_for(self, milliseconds: u64) {
+        self.holds(Goal { operations: u64::MAX, time: Duration::from_millis(milliseconds) });
+    }
+
+    /// Until then, and it must come to what it has to.
+    #[track_caller]
+    pub(crate) fn holds(self, goal: Goal) {
         let _alone = alone();
-        let Some(row) = self.run(Goal { operations: u64::MAX, time: Duration::from_millis(milliseconds) }) else {
+        let Some(row) = self.run(goal) else {
             return;
         };
         let fault = row.fault();
