@@ -15,7 +15,7 @@ use loopback::{
     By, Loopback, Memory, RIGHTS, Transfer, alone, domain, guards_reads, is_refusal, not_run, pair, register, setting,
 };
 use mrrc::invalidation::{Explicit, Monitor, Reports, Userfaultfd, Watch};
-use mrrc::registrar::verbs::binding::ibv_wc_status as status;
+use mrrc::registrar::verbs::binding::{self, ibv_wc_status as status};
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Verbs, VerbsError};
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
@@ -23,6 +23,7 @@ use pins::{comes_to, pinned};
 use std::io;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Set for the copy of this program that gives up its privileges, to what it may lock.
 const CHILD: &str = "MRRCTEST_VERBS_UNPRIVILEGED";
@@ -331,7 +332,8 @@ fn opening_fails_as_expected() {
     }
 }
 
-/// `MRRC_VERBS_DELETE` is the command that takes the device away.
+/// `MRRC_VERBS_DELETE` is the command that takes the device away. rxe and siw wait there until nobody uses the device (Linux
+/// 6.1), so this process's files of it are closed behind libibverbs' back, as it is with drivers that do not wait.
 #[test]
 #[ignore = "for the lab: the device goes away"]
 fn a_device_that_goes_away_is_said_so_and_leaves_nothing_pinned() {
@@ -342,30 +344,40 @@ fn a_device_that_goes_away_is_said_so_and_leaves_nothing_pinned() {
     let held = acquire(&cache, &memory, 0, 8).unwrap();
     drop(acquire(&cache, &memory, 8, 8).unwrap());
     let mut going = Command::new("sh").args(["-c", &command]).spawn().unwrap();
-    while !domain.is_gone() {
-        assert!(going.try_wait().unwrap().is_none_or(|status| status.success()), "{command}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    std::thread::sleep(Duration::from_secs(1));
+    if !domain.is_gone() {
+        drop(acquire(&cache, &memory, 16, 8).expect("a device that is still there serves"));
+        println!("the driver waits for those who use the device");
+        let context = domain.context().cast::<binding::ibv_context>().as_ptr();
+        // SAFETY: files of a context that is open. No other is opened in this process before it ends but for a moment, so
+        // nobody's is closed when libibverbs closes them again.
+        unsafe { (libc::close((*context).cmd_fd), libc::close((*context).async_fd)) };
     }
-    println!("the command has ended: {:?}", going.try_wait().unwrap());
+    let end = Instant::now() + Duration::from_secs(20);
+    while !domain.is_gone() {
+        assert!(Instant::now() < end, "the device does not go");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let counted = cache.counters();
     match acquire(&cache, &memory, 32, 8) {
         Err(AcquireError::Register { source, attempts, .. }) => {
             let gone = source.get_ref().and_then(|inner| inner.downcast_ref::<VerbsError>());
             assert!(matches!(gone, Some(VerbsError::Gone { .. })) && attempts == 1, "{source:?}, {attempts}");
             println!("said: {source}");
         }
-        // Drivers that cannot go while they are used wait until they are not.
-        Ok(lease) => println!("still served: {lease:?}"),
-        Err(other) => panic!("{other}"),
+        other => panic!("{other:?}"),
     }
+    assert_eq!(cache.counters().deregistered, counted.deregistered, "nobody was evicted for it");
     assert!(matches!(Verbs::new(&domain), Err(VerbsError::Gone { .. })));
     drop(held);
     cache.flush().unwrap();
     assert_eq!(cache.counters().failed_deregs, 0);
+    assert_eq!(cache.usage().pages, 0);
     drop((cache, domain));
     comes_to(before);
     assert!(going.wait().unwrap().success());
     let error = Domain::first().map(drop).unwrap_err();
-    assert!(matches!(error, VerbsError::NoDevice | VerbsError::Unknown { .. }), "{error}");
+    assert!(matches!(error, VerbsError::NoDevice), "{error}");
 }
 
 #[test]

@@ -8,9 +8,10 @@ use super::binding as ib;
 use super::error::VerbsError;
 use std::ffi::{CStr, c_void};
 use std::fmt;
+use std::fs::{DirEntry, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -160,11 +161,7 @@ impl DomainBuilder {
         // SAFETY: a device of a list that is alive.
         let context = NonNull::new(unsafe { ib::ibv_open_device(device.as_ptr()) }).ok_or_else(|| {
             let source = last_error();
-            let device = name.to_owned();
-            match source.raw_os_error() {
-                Some(libc::EACCES | libc::EPERM) => VerbsError::Permission { device, source },
-                _ => VerbsError::Refused { operation: "open the context", device, source },
-            }
+            cannot_open(name, source)
         })?;
         let opened = Opened(context);
         let attributes = attributes(context, name)?;
@@ -395,6 +392,28 @@ const CLASS: &str = "/sys/class/infiniband";
 /// Whether the kernel has a device of this name.
 fn in_kernel(name: &str) -> bool {
     Path::new(CLASS).join(name).exists()
+}
+
+/// Why a context does not open. libibverbs looks for other names of a file that it may not open, and says that there are none.
+fn cannot_open(name: &str, source: io::Error) -> VerbsError {
+    let device = name.to_owned();
+    let Some(file) = device_file(name) else {
+        return VerbsError::Refused { operation: "open the context", device, source };
+    };
+    match OpenOptions::new().read(true).write(true).open(&file) {
+        Err(source) if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => {
+            VerbsError::Permission { device, file, source }
+        }
+        _ => VerbsError::Refused { operation: "open the context", device, source },
+    }
+}
+
+/// The file by which programs reach a device.
+fn device_file(name: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir("/sys/class/infiniband_verbs").ok()?.filter_map(Result::ok);
+    let named =
+        |entry: &DirEntry| std::fs::read_to_string(entry.path().join("ibdev")).is_ok_and(|text| text.trim() == name);
+    Some(Path::new("/dev/infiniband").join(entries.into_iter().find(named)?.file_name()))
 }
 
 fn attributes(context: NonNull<ib::ibv_context>, name: &str) -> Result<Attributes, VerbsError> {

@@ -1,6 +1,7 @@
 //! What can be wrong before the first registration, and what to do about it.
 
 use std::io;
+use std::path::PathBuf;
 
 /// Why there is no protection domain to register in, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +42,14 @@ pub enum VerbsError {
     },
     /// The device's file may not be opened by this process.
     #[error(
-        "open the device {device:?}: {source}: this process needs to read and write /dev/infiniband/uverbs*, which udev's \
-         rules give to everybody (Debian: rdma-core), and a container has to be given (`--device /dev/infiniband`)"
+        "open the device {device:?}: {}: {source}: this process needs to read and write it. udev's rules give it to \
+         everybody (Debian: rdma-core), and a container has to be given it (`--device /dev/infiniband`)", .file.display()
     )]
     Permission {
         /// Its name.
         device: String,
+        /// The file.
+        file: PathBuf,
         /// What the system said.
         source: io::Error,
     },
@@ -117,7 +120,10 @@ mod tests {
             (VerbsError::NoDevice, "rdma link add"),
             (VerbsError::Unknown { asked: device(), found: vec!["siw0".into(), "mlx5_0".into()] }, "siw0, mlx5_0"),
             (VerbsError::NoDriver { device: device() }, "ibverbs-providers"),
-            (VerbsError::Permission { device: device(), source: refused() }, "/dev/infiniband/uverbs"),
+            (
+                VerbsError::Permission { device: device(), file: "/dev/infiniband/uverbs3".into(), source: refused() },
+                "uverbs3",
+            ),
             (VerbsError::PortDown { device: device(), states: vec!["port 1 is down".into()] }, "ip link set"),
             (VerbsError::Gone { device: device() }, "make a new cache"),
             (VerbsError::Fork { device: device(), source: refused() }, "RDMAV_FORK_SAFE"),
