@@ -6,6 +6,9 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+#[path = "pins.rs"]
+mod pins;
+
 use mrrc::registrar::verbs::binding as ib;
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Transport, Verbs, VerbsError};
 use mrrc::registrar::{Registered, Registrar};
@@ -158,7 +161,7 @@ impl Loopback {
     /// Queue pairs that rdma_cm connects, from an address of this machine to itself, and librdmacm's domain.
     /// None if nothing arrives.
     pub(crate) fn by_rdma_cm(address: Ipv4Addr) -> Option<(Domain, Self)> {
-        let tcp = ib::rdma_port_space::RDMA_PS_TCP;
+        let (tcp, before) = (ib::rdma_port_space::RDMA_PS_TCP, pins::pinned());
         let done = |what: &str, result: i32| assert_eq!(result, 0, "{what}: {}", io::Error::last_os_error());
         // SAFETY: ids live until they are destroyed in `drop`, and structures are those that the calls read.
         unsafe {
@@ -208,6 +211,11 @@ impl Loopback {
             let heard = pair.one(By::Peer, true, (&theirs, &b), (&ours, &a), 8);
             let stands = theirs.copy()[0] != b'!' || [spoke, heard].contains(&Err(STALLED));
             deregister(&table, vec![a, b]);
+            // siw unpins a little later.
+            let end = Instant::now() + Duration::from_secs(5);
+            while pins::pinned() > before && !stands && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert!(stands || [spoke, heard] == [Ok(()); 2], "{spoke:?}, {heard:?}");
             (!stands).then_some((domain, pair))
         }
