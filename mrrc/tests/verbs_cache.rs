@@ -8,9 +8,8 @@
 
 #[path = "common/loopback.rs"]
 mod loopback;
-#[path = "common/pins.rs"]
-mod pins;
 
+use loopback::pins::{comes_to, pinned};
 use loopback::{
     By, Loopback, Memory, RIGHTS, Transfer, alone, domain, guards_reads, is_refusal, not_run, pair, register, setting,
 };
@@ -19,7 +18,6 @@ use mrrc::registrar::verbs::binding::{self, ibv_wc_status as status};
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Verbs, VerbsError};
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
-use pins::{comes_to, pinned};
 use std::io;
 use std::process::Command;
 use std::sync::Arc;

@@ -7,9 +7,8 @@
 
 #[path = "common/loopback.rs"]
 mod loopback;
-#[path = "common/pins.rs"]
-mod pins;
 
+use loopback::pins::{comes_to, pinned};
 use loopback::{
     By, Loopback, Memory, RIGHTS, alone, deregister, domain, guards_reads, is_refusal, pair, register, registered,
 };
@@ -17,7 +16,6 @@ use mrrc::registrar::Registrar;
 use mrrc::registrar::verbs::binding as ib;
 use mrrc::registrar::verbs::{Domain, Forks, Transport, Verbs};
 use mrrc::{Access, PAGE, PageRange};
-use pins::{comes_to, pinned};
 
 #[test]
 fn the_device_says_what_it_can() {

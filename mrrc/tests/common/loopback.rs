@@ -7,7 +7,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 #[path = "pins.rs"]
-mod pins;
+pub(crate) mod pins;
 
 use mrrc::registrar::verbs::binding as ib;
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Transport, Verbs, VerbsError};
