@@ -65,11 +65,13 @@
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 pub mod binding;
+mod device;
 mod domain;
 mod error;
 mod region;
 
-pub use domain::{Attributes, Domain, DomainBuilder, Forks, Transport};
+pub use device::{Attributes, Transport};
+pub use domain::{Domain, DomainBuilder, Forks};
 pub use error::VerbsError;
 pub use region::MemoryRegion;
 
