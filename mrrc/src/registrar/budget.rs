@@ -45,6 +45,14 @@ pub(crate) fn memory() -> Option<u64> {
     smallest([machine, group])
 }
 
+/// The system's page: what a pin is rounded out to.
+pub(crate) fn page_size() -> u64 {
+    #[expect(unsafe_code, reason = "a system call")]
+    // SAFETY: no memory is passed.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(crate::PAGE).max(crate::PAGE)
+}
+
 /// Whether `RLIMIT_MEMLOCK` is not felt by this thread.
 #[cfg(target_os = "linux")]
 fn exempt() -> bool {

@@ -234,7 +234,7 @@ impl IoUringBuffers {
             regions: Some(slots.into()),
             pages: budget::pages(ring_bytes(ring.params(), size_of::<S>(), size_of::<C>())),
             region_pages: Some(MOST_PAGES),
-            page_size: page_size(),
+            page_size: budget::page_size(),
         };
         Ok(Self {
             ring: file,
@@ -432,16 +432,8 @@ fn ring_bytes(params: &Parameters, sqe: usize, cqe: usize) -> u64 {
     // `struct io_rings`, and more than its padding.
     const HEAD: usize = 512;
     let (sq, cq) = (params.sq_entries() as usize, params.cq_entries() as usize);
-    let whole = |bytes: usize| (bytes as u64).next_multiple_of(page_size());
+    let whole = |bytes: usize| (bytes as u64).next_multiple_of(budget::page_size());
     whole(HEAD + cq * cqe + sq * size_of::<u32>()) + whole(sq * sqe)
-}
-
-/// The system's page: what a pin is rounded out to.
-fn page_size() -> u64 {
-    #[expect(unsafe_code, reason = "a system call")]
-    // SAFETY: no memory is passed.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(crate::PAGE).max(crate::PAGE)
 }
 
 #[cfg(test)]

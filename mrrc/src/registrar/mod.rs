@@ -4,7 +4,7 @@
 //! cache calls it from any thread, and never holds a lock while it does.
 
 #[cfg_attr(
-    not(all(feature = "io-uring", target_os = "linux")),
+    not(all(any(feature = "io-uring", feature = "verbs", feature = "verbs-linked"), target_os = "linux")),
     allow(dead_code, reason = "asked by registrars that pin")
 )]
 pub(crate) mod budget;
@@ -12,6 +12,8 @@ pub(crate) mod budget;
 pub mod io_uring;
 pub(crate) mod mapped;
 pub mod model;
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+pub mod verbs;
 
 pub use mapped::mapped;
 

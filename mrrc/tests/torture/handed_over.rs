@@ -10,7 +10,6 @@ use crate::random::Random;
 use crate::report::{EndsWith, Score};
 use crate::rig::{Calls, Rig, Source, Worker};
 use crate::windows::{Change, WIDEST, Window, Windows};
-use mrrc::Access;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -119,7 +118,7 @@ fn intrude(rig: &Rig, windows: &Windows, score: &Score, number: u64) {
             // There may be fewer pages, or none: an error then, and nobody else's.
             let pages = 1 + random.below(WIDEST);
             // SAFETY: no transfer is made.
-            let _ = unsafe { rig.cache.warm(address as *const u8, pages * 4096, Access::LOCAL) };
+            let _ = unsafe { rig.cache.warm(address as *const u8, pages * 4096, crate::ring::ACCESS) };
         }
         if random.chance(64) {
             rig.cache.reap().unwrap();

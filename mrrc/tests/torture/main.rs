@@ -26,25 +26,20 @@
 
 mod handed_over;
 mod monitors;
+mod plan;
 mod racing;
 mod random;
 mod registrar;
 mod report;
 mod rig;
 mod ring;
+mod stamps;
 mod windows;
 
-use report::{Expects, Goal, Row, Score};
-use rig::{Calls, Kind, Rig, Source};
+use plan::*;
+use report::{Expects, Goal, Row};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// `VmPin` is of the whole process, and so are processors.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::time::Duration;
 
 /// Why a process has no io_uring, or a failure if that is no reason.
 fn ring_error(error: io::Error) -> String {
@@ -53,112 +48,8 @@ fn ring_error(error: io::Error) -> String {
     format!("no io_uring with sparse tables of buffers for this process ({error}; Linux 5.19)")
 }
 
-/// Pages that the kernel counts as pinned by this process.
-fn pinned() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("a line of pinned memory");
-    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() / 4
-}
-
-/// Older kernels unpin a little after a slot was cleared.
-#[track_caller]
-fn comes_to(pages: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while pinned() != pages && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(pinned(), pages, "pages pinned at the end");
-}
-
-/// A run: who tells the cache, how memory changes hands, and what must come of it.
-#[derive(Clone, Copy)]
-struct Plan {
-    name: &'static str,
-    form: Form,
-    source: Source,
-    /// Whether registrations take long now and then.
-    tardy: bool,
-    fence: bool,
-    expects: Expects,
-    /// Its share of the time.
-    share: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    HandedOver,
-    Racing,
-}
-
-const fn plan(name: &'static str, form: Form, monitor: Kind, calls: Calls, expects: Expects, share: u32) -> Plan {
-    Plan { name, form, source: Source { monitor, calls }, tardy: false, fence: false, expects, share }
-}
-
 /// Whether the crate was built without its look at the flag.
 const UNGATED: bool = cfg!(mrrc_torture_no_gate);
-
-// Arenas that the cache owns will be one more source of each form: exact, like explicit calls.
-const EXPLICIT: Plan = plan("handed over, explicit", Form::HandedOver, Kind::Explicit, Calls::Before, Expects::None, 3);
-const TWICE: Plan = Plan {
-    tardy: true,
-    ..plan("handed over, explicit, intruders", Form::HandedOver, Kind::Explicit, Calls::Both, Expects::None, 3)
-};
-const HEARD: Plan =
-    plan("handed over, userfaultfd", Form::HandedOver, Kind::Userfaultfd, Calls::None, Expects::None, 5);
-const SLOW: Plan = plan("handed over, slow userfaultfd", Form::HandedOver, Kind::Slow, Calls::None, Expects::None, 4);
-const ALL: Plan = Plan {
-    tardy: true,
-    fence: true,
-    ..plan("handed over, all sources", Form::HandedOver, Kind::Userfaultfd, Calls::Some, Expects::None, 5)
-};
-const RACING_EXPLICIT: Plan =
-    plan("racing reuse, explicit", Form::Racing, Kind::Explicit, Calls::Before, Expects::None, 3);
-const RACING_ALL: Plan =
-    plan("racing reuse, all sources", Form::Racing, Kind::Userfaultfd, Calls::Before, Expects::None, 3);
-const RACING_HEARD: Plan =
-    plan("racing reuse, userfaultfd", Form::Racing, Kind::Userfaultfd, Calls::None, Expects::Number, 3);
-const OFF: Plan = plan("control: nobody tells", Form::HandedOver, Kind::Off, Calls::None, Expects::Some, 1);
-const UNFLAGGED: Plan =
-    plan("control: no flag raised", Form::HandedOver, Kind::Unflagged, Calls::None, Expects::Some, 2);
-
-impl Plan {
-    /// Runs it, or says why not.
-    fn run(self, goal: Goal) -> Option<Row> {
-        let before = pinned();
-        let rig = match Rig::new(self.source.monitor, self.tardy, self.fence) {
-            Ok(rig) => rig,
-            Err(why) => {
-                println!("{}: not run: {why}", self.name);
-                return None;
-            }
-        };
-        let (score, begun) = (Score::default(), Instant::now());
-        let watch = || score.watch(self.name, goal);
-        match self.form {
-            Form::HandedOver => handed_over::run(&rig, self.source, &score, watch),
-            Form::Racing => racing::run(&rig, self.source, &score, watch),
-        }
-        let (time, counters) = (begun.elapsed(), rig.cache.counters());
-        assert!(counters.failed_deregs == 0, "{}: {counters:?}", self.name);
-        drop(rig);
-        comes_to(before);
-        Some(Row::new(self.name, self.expects, score, counters, time))
-    }
-
-    /// For so long, and it must come to what it has to.
-    #[track_caller]
-    fn holds_for(self, milliseconds: u64) {
-        let _alone = alone();
-        let Some(row) = self.run(Goal { operations: u64::MAX, time: Duration::from_millis(milliseconds) }) else {
-            return;
-        };
-        let fault = row.fault();
-        report::print(&[row]);
-        if let Some(fault) = fault {
-            panic!("{fault}");
-        }
-    }
-}
 
 #[test]
 fn an_address_handed_over_after_an_explicit_call_leads_to_no_old_page() {
@@ -215,12 +106,6 @@ fn a_monitor_that_raises_no_flag_is_caught() {
 fn a_cache_that_does_not_look_at_the_flag_is_caught() {
     Plan { expects: Expects::Some, ..SLOW }.holds_for(2000);
     Plan { expects: Expects::Some, ..HEARD }.holds_for(10_000);
-}
-
-/// A number from the environment.
-fn setting(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value:?}: a number")))
 }
 
 #[test]

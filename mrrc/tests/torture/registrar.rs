@@ -1,7 +1,7 @@
-//! The registrar over io_uring, in which a registration takes long now and then: there is time for memory to change
+//! The registrar, in which a registration takes long now and then: there is time for memory to change
 //! between the pinning of its pages and the publication of the region.
 
-use mrrc::registrar::io_uring::{FixedBuffer, IoUringBuffers};
+use crate::ring::{Key, Table};
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PageRange};
 use std::io;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 /// See the [module](self).
 pub(crate) struct Tardy {
-    table: IoUringBuffers,
+    table: Table,
     delay: Duration,
     count: AtomicU32,
 }
 
 impl Tardy {
-    pub(crate) fn new(table: IoUringBuffers, delay: Duration) -> Self {
+    pub(crate) fn new(table: Table, delay: Duration) -> Self {
         Self { table, delay, count: AtomicU32::new(0) }
     }
 }
@@ -31,9 +31,9 @@ pub(crate) fn linger(time: Duration) {
 
 // SAFETY: it passes on what the table answers, later.
 unsafe impl Registrar for Tardy {
-    type Registration = FixedBuffer;
+    type Registration = Key;
 
-    fn register(&self, range: PageRange, access: Access) -> io::Result<FixedBuffer> {
+    fn register(&self, range: PageRange, access: Access) -> io::Result<Key> {
         let turn = self.count.fetch_add(1, Ordering::Relaxed) % 8;
         if turn == 3 {
             linger(self.delay);
@@ -45,7 +45,7 @@ unsafe impl Registrar for Tardy {
         registered
     }
 
-    fn deregister(&self, batch: &mut Vec<Registered<FixedBuffer>>) -> io::Result<()> {
+    fn deregister(&self, batch: &mut Vec<Registered<Key>>) -> io::Result<()> {
         self.table.deregister(batch)
     }
 

@@ -1,21 +1,19 @@
-//! A cache over a ring, under one source of invalidation, and one batch of operations on it.
+//! A cache over a ring (or what `ring` stands for), under one source of invalidation, and one batch of operations on it.
 
 use crate::monitors::{Altered, Between, Off};
 use crate::random::Random;
 use crate::registrar::Tardy;
 use crate::report::Score;
-use crate::ring::{self, LANE, LANES, Page, Ring, Stamp};
-use crate::ring_error;
+use crate::ring::{self, Key, Page, Ring};
+use crate::stamps::{self, LANE, LANES, Stamp};
 use mrrc::invalidation::{Explicit, Userfaultfd};
 use mrrc::registrar::Registrar;
-use mrrc::registrar::io_uring::{FixedBuffer, IoUringBuffers, IoUringError};
-use mrrc::{Access, AcquireError, Cache, Lease};
+use mrrc::{AcquireError, Cache, Lease};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Few enough that an ordinary user may pin them, and fewer than the windows have: regions are evicted too.
 const CAPACITY: u64 = 384;
-const SLOTS: u32 = 256;
 /// What is slow on purpose takes so long: some changes of other windows.
 const DELAY: Duration = Duration::from_micros(40);
 
@@ -63,6 +61,7 @@ impl Source {
 
 pub(crate) struct Rig {
     pub(crate) cache: Cache<Tardy>,
+    /// What makes the transfers. Gone after the cache.
     pub(crate) ring: Ring,
 }
 
@@ -70,10 +69,7 @@ impl Rig {
     /// Or why there is none on this system.
     pub(crate) fn new(kind: Kind, tardy: bool, fence: bool) -> Result<Self, String> {
         let ring = Ring::new()?;
-        let table = ring.with(|ring| IoUringBuffers::new(ring, SLOTS)).map_err(|error| match error {
-            IoUringError::Refused { source, .. } => ring_error(source),
-            error => panic!("{error}"),
-        })?;
+        let table = ring.table()?;
         if let Some(pages) = table.limits().pages.filter(|&pages| pages < 2 * CAPACITY) {
             return Err(format!("the process may lock {pages} pages, and {} are needed (ulimit -l)", 2 * CAPACITY));
         }
@@ -136,19 +132,19 @@ pub(crate) const BATCH: usize = LANES - 1;
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(rig: &'a Rig, score: &'a Score, thread: usize) -> Self {
-        Self { rig, score, thread, random: Random::new(thread as u64 + 1), page: Page::new(), stamps: 0 }
+        Self { rig, score, thread, random: Random::new(thread as u64 + 1), page: Page::new(&rig.ring), stamps: 0 }
     }
 
     fn stamp(&mut self) -> Stamp {
         self.stamps += 1;
-        ring::stamp(self.thread, self.stamps)
+        stamps::stamp(self.thread, self.stamps)
     }
 
     /// Memory of a window that is owned; `None` if there is no room.
     fn acquire(&self, address: usize, bytes: usize) -> Option<Lease<Tardy>> {
         // SAFETY: the window is owned until all transfers on this lease have ended, and no references are made to
         // what is in it.
-        match unsafe { self.rig.cache.acquire(address as *const u8, bytes, Access::LOCAL) } {
+        match unsafe { self.rig.cache.acquire(address as *const u8, bytes, ring::ACCESS) } {
             Ok(lease) => Some(lease),
             Err(AcquireError::AllInUse { .. }) => {
                 self.score.refused.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +166,7 @@ impl<'a> Worker<'a> {
             let address = address + (first + self.random.below(length)) * 4096 + lane * LANE;
             let (stamp, receives) = (self.stamp(), self.random.chance(2));
             // SAFETY: a lane of an owned window, or of this thread's page; nothing is under way there.
-            unsafe { ring::put(if receives { self.page.lane(lane) } else { address }, &stamp) };
+            unsafe { stamps::put(if receives { self.page.lane(lane) } else { address }, &stamp) };
             operations.push(Operation { lease, address, lane, stamp, receives });
         }
         let transfers = operations.iter().map(|operation| {
@@ -178,15 +174,15 @@ impl<'a> Worker<'a> {
             let buffer = buffer(lease, address);
             if receives { self.page.receive(lane, address, buffer) } else { self.page.send(lane, address, buffer) }
         });
-        // SAFETY: the leases live in `operations`, the file in `self`.
+        // SAFETY: the leases live in `operations`, the page in `self`.
         let results = unsafe { self.rig.ring.run(transfers) };
         let mut stale = 0;
         for (operation, result) in operations.iter().zip(results) {
             let &Operation { ref lease, address, lane, ref stamp, receives } = operation;
             assert_eq!(result, LANE as i32, "a transfer of {LANE} bytes at {address:#x} ({lease:?}), {}", of());
             // SAFETY: as above; the transfer has ended.
-            let found = unsafe { ring::get(if receives { address } else { self.page.lane(lane) }) };
-            let different = ring::difference(&found, stamp);
+            let found = unsafe { stamps::get(if receives { address } else { self.page.lane(lane) }) };
+            let different = stamps::difference(&found, stamp);
             if different > 0 {
                 stale += 1;
                 let wrong = if receives { &self.score.lost } else { &self.score.misplaced };
@@ -209,7 +205,7 @@ impl<'a> Worker<'a> {
         let lease = self.acquire(address, 4096)?;
         let (address, stamp) = (address + KEPT * LANE, self.stamp());
         // SAFETY: the window is owned, and nobody transfers in this lane.
-        unsafe { ring::put(address, &stamp) };
+        unsafe { stamps::put(address, &stamp) };
         Some(Kept { lease, address, stamp })
     }
 
@@ -217,12 +213,12 @@ impl<'a> Worker<'a> {
     /// it was taken.
     pub(crate) fn check(&mut self, kept: &Kept, of: impl Fn() -> String) {
         let transfer = self.page.send(KEPT, kept.address, buffer(&kept.lease, kept.address));
-        // SAFETY: the lease is borrowed, and the file is in `self`.
+        // SAFETY: the lease is borrowed, and the page is in `self`.
         let results = unsafe { self.rig.ring.run(std::iter::once(transfer)) };
         assert_eq!(results[0], LANE as i32, "a transfer through {:?}", kept.lease);
         // SAFETY: this thread's page.
-        let sent = unsafe { ring::get(self.page.lane(KEPT)) };
-        let different = ring::difference(&sent, &kept.stamp);
+        let sent = unsafe { stamps::get(self.page.lane(KEPT)) };
+        let different = stamps::difference(&sent, &kept.stamp);
         if different > 0 {
             self.score.misplaced.fetch_add(different, Ordering::Relaxed);
             self.score.stale.fetch_add(1, Ordering::Relaxed);
@@ -233,7 +229,7 @@ impl<'a> Worker<'a> {
 }
 
 /// The buffer of a lease that has this lane.
-fn buffer(lease: &Lease<Tardy>, address: usize) -> &FixedBuffer {
+fn buffer(lease: &Lease<Tardy>, address: usize) -> &Key {
     let part = lease.segments().find(|part| {
         let start = part.address() as usize;
         start <= address && address + LANE <= start + part.len()

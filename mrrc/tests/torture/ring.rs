@@ -1,48 +1,22 @@
 //! Fixed-buffer transfers, and a page of a file as the other end, whose bytes are seen without the cache.
 
 use crate::ring_error;
+use crate::stamps::{LANE, LANES};
 use io_uring::{IoUring, opcode, squeue, types};
-use mrrc::registrar::io_uring::FixedBuffer;
+use mrrc::Access;
+use mrrc::registrar::io_uring::{FixedBuffer, IoUringBuffers, IoUringError};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of one transfer. A page has room for [`LANES`], so transfers of one batch never meet in a page.
-pub(crate) const LANE: usize = 256;
-/// Lanes of a page.
-pub(crate) const LANES: usize = 4096 / LANE;
-
-/// What a transfer moves: no two are the same, in a run.
-pub(crate) type Stamp = [u64; LANE / 8];
-
-/// The stamp of this number, by this thread.
-pub(crate) fn stamp(thread: usize, number: u64) -> Stamp {
-    std::array::from_fn(|word| (thread as u64 + 1) << 56 | number << 8 | word as u64)
-}
-
-/// Bytes in which two stamps differ.
-pub(crate) fn difference(a: &Stamp, b: &Stamp) -> u64 {
-    let bytes = a.iter().zip(b).map(|(a, b)| (a ^ b).to_ne_bytes().iter().filter(|&&byte| byte != 0).count() as u64);
-    bytes.sum()
-}
-
-/// Puts a stamp at an address, by the processor.
-///
-/// # Safety
-/// [`LANE`] bytes are mapped there for writing, aligned to 8, and no other thread uses them.
-pub(crate) unsafe fn put(address: usize, stamp: &Stamp) {
-    // SAFETY: by the contract.
-    unsafe { (address as *mut Stamp).write_volatile(*stamp) }
-}
-
-/// What stands at an address, by the processor.
-///
-/// # Safety
-/// As [`put`], for reading.
-pub(crate) unsafe fn get(address: usize) -> Stamp {
-    // SAFETY: by the contract.
-    unsafe { (address as *const Stamp).read_volatile() }
-}
+/// What transfers name memory by.
+pub(crate) type Key = FixedBuffer;
+/// What registers it.
+pub(crate) type Table = IoUringBuffers;
+/// The rights that transfers need.
+pub(crate) const ACCESS: Access = Access::LOCAL;
+/// More than are cached at once.
+const SLOTS: u32 = 256;
 
 /// The ring, for one batch at a time: who submits on it also takes the answers.
 pub(crate) struct Ring(Mutex<IoUring>);
@@ -56,9 +30,13 @@ impl Ring {
         Ok(Self(Mutex::new(IoUring::new(2 * Self::BATCH as u32).map_err(ring_error)?)))
     }
 
-    /// For the table of buffers.
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&IoUring) -> T) -> T {
-        f(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Its table of buffers, or why there is none.
+    pub(crate) fn table(&self) -> Result<Table, String> {
+        let ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        IoUringBuffers::new(&ring, SLOTS).map_err(|error| match error {
+            IoUringError::Refused { source, .. } => ring_error(source),
+            error => panic!("{error}"),
+        })
     }
 
     /// Runs the transfers to their ends, and answers what the kernel said of each.
@@ -97,7 +75,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(_: &Ring) -> Self {
         // SAFETY: the name is a C string; the descriptor is new, and owned here.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"torture".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(4096).expect("a page of memory");

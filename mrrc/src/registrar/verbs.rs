@@ -1,0 +1,285 @@
+//! Pins memory for a network card: memory regions of a protection domain, by libibverbs.
+//!
+//! [`Verbs`] registers with `ibv_reg_mr` in a [`Domain`], which is opened by the name of its device or lent by the
+//! program. The keys of a registration are those of the card: [`MemoryRegion::lkey`] for the program's own work requests,
+//! [`MemoryRegion::rkey`] for peers.
+//!
+//! ```no_run
+//! use mrrc::registrar::verbs::{Domain, Verbs};
+//! use mrrc::{Access, Cache};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let buffer = vec![0_u8; 8192];
+//! let domain = Domain::open("rxe0")?;
+//! let cache = Cache::builder(Verbs::new(&domain)?).build()?;
+//! // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+//! let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL | Access::REMOTE_READ) }?;
+//! for part in lease.segments() {
+//!     let (_at, _bytes) = (part.address(), part.len());
+//!     let (_for_us, _for_peers) = (part.registration().lkey(), part.registration().rkey());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # To build it
+//!
+//! Feature `verbs` opens libibverbs at run time: one binary for every machine. Its build needs cmake and libclang, and no
+//! rdma-core. Feature `verbs-linked` links with libibverbs. [`binding`] is the one module that tells them apart; where
+//! both are on, `verbs` wins.
+//!
+//! # What users rely on
+//!
+//! * **The lease outlives the transfer**: keep it until the completion of the work request was seen. What a *peer* may
+//!   still do with a key that it was told ends when the region is deregistered, which is later than the end of the
+//!   lease: at its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right must end with
+//!   the transfer, bind a memory window to the region and tell the peer the window's key ([`MemoryRegion::raw`]).
+//! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides:
+//!   verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read* fills
+//!   needs [`Access::REMOTE_WRITE`] ([`Transport::Iwarp`]).
+//! * siw, the kernel's iWARP in software, looks at no right when a peer *reads* (seen with Linux 6.1): there a peer that
+//!   guesses a key reads what was registered for this side alone. It is for trying things out.
+//! * **The domain lives as long as any clone of it**, the registrar's included; so queue pairs may outlive the cache.
+//!
+//! # What the system refuses
+//!
+//! * `EFAULT`: something in the range is not mapped, or not writable and to be written.
+//! * `ENOMEM`: `RLIMIT_MEMLOCK` of this *process* (`ulimit -l`), unless it has `CAP_IPC_LOCK`; siw holds every process to
+//!   it. Or the device's table is full. The cache makes room and tries again, in either case.
+//! * [`VerbsError::Gone`], in the error's [`get_ref`](io::Error::get_ref): the device went. Registrations went with it, and
+//!   deregistering them is done with at once.
+//!
+//! The default capacity is what the process may pin, and no more than half of its memory. Limits of regions are the
+//! device's (`max_mr`), which all its users share.
+//!
+//! # After a fork
+//!
+//! Linux copies pinned pages for a child since 5.12, so the parent keeps those that its card knows ([`Forks::Copied`]);
+//! on older kernels, and only there, opening a domain calls `ibv_fork_init`. A child has the device's file in common with its parent, so nothing is
+//! registered, deregistered or closed there.
+//!
+//! # Memory of other devices
+//!
+//! A dma-buf (the memory of a graphics card, say) has a file descriptor and an offset in the place of an address, and
+//! `ibv_reg_dmabuf_mr` in that of `ibv_reg_mr`. A [`Registrar`] whose ranges are pages of such a buffer's offsets, and
+//! that calls it, is all that a cache for it takes: [`Domain::protection_domain`] and [`binding`] have what it needs.
+#![expect(unsafe_code, reason = "the calls of libibverbs")]
+
+pub mod binding;
+mod device;
+mod domain;
+mod error;
+mod region;
+
+pub use device::{Attributes, Transport};
+pub use domain::{Domain, DomainBuilder, Forks};
+pub use error::VerbsError;
+pub use region::MemoryRegion;
+
+use super::{Limits, Registered, Registrar, budget, mapped};
+use crate::access::Access;
+use crate::count::Count;
+use crate::range::{PAGE, PageRange};
+use binding as ib;
+use std::io;
+
+/// Rights of which the card asks for [`Access::LOCAL_WRITE`] besides.
+const WRITES_OF_PEERS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
+/// The memory regions of a protection domain: a [`Registrar`].
+///
+/// Holds no lock; libibverbs and the kernel have theirs.
+#[derive(Debug)]
+pub struct Verbs {
+    domain: Domain,
+    limits: Limits,
+    rights: Access,
+    on_demand: bool,
+}
+
+impl Verbs {
+    /// Registers in this domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`] if the device went since the domain was opened.
+    pub fn new(domain: &Domain) -> Result<Self, VerbsError> {
+        if domain.is_gone() {
+            return Err(VerbsError::Gone { device: domain.device().to_owned() });
+        }
+        let device = domain.attributes();
+        let limits = Limits {
+            regions: Some(device.most_regions.max(1)),
+            pages: budget::pages(0),
+            region_pages: Some((device.largest_region / PAGE).max(1)),
+            page_size: device.page_size.max(budget::page_size()),
+        };
+        let rights = if device.atomics { Access::all() } else { Access::all() - Access::REMOTE_ATOMIC };
+        Ok(Self { domain: domain.clone(), limits, rights, on_demand: false })
+    }
+
+    /// Registers without pinning, if the device has on-demand paging; if not, changes nothing ([`Verbs::is_on_demand`]).
+    /// The device then asks for pages as it needs them, at the price of a fault at the first use, and no limit of pinned
+    /// memory applies: set a capacity.
+    ///
+    /// # Safety
+    /// A registration then means *whatever is mapped* at its addresses, and not the pages of its time, which is less than
+    /// [`Registrar`] promises: until it is deregistered, peers with its key reach memory that is mapped there later. So
+    /// no memory that was ever acquired for peers is unmapped, and mapped for something that they must not reach, before
+    /// its registration is gone ([`Cache::invalidate`](crate::Cache::invalidate) and [`Cache::reap`](crate::Cache::reap)).
+    pub unsafe fn on_demand(mut self) -> Self {
+        if self.domain.attributes().on_demand {
+            self.on_demand = true;
+            self.limits.pages = None;
+        }
+        self
+    }
+
+    /// Whether pages are registered without being pinned.
+    pub fn is_on_demand(&self) -> bool {
+        self.on_demand
+    }
+
+    /// Where it registers.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// The card's flags for these rights.
+    fn flags(&self, access: Access) -> libc::c_int {
+        let flags = [
+            (Access::LOCAL_WRITE, ib::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+            (Access::REMOTE_READ, ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+            (Access::REMOTE_WRITE, ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+            (Access::REMOTE_ATOMIC, ib::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
+        ];
+        let of_rights = flags.into_iter().filter(|(right, _)| access.contains(*right)).map(|(_, flag)| flag.0);
+        let on_demand = self.on_demand.then_some(ib::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0);
+        of_rights.chain(on_demand).fold(0, |all, flag| all | flag as libc::c_int)
+    }
+
+    /// What a refusal of a range means. On kernels that need `ibv_fork_init`, libibverbs says of memory that is not mapped
+    /// that there is too little of it, and the cache would make room in vain.
+    fn refused(&self, error: io::Error, range: PageRange) -> io::Error {
+        match mapped::mapped(range) {
+            Err(bad) if error.raw_os_error() == Some(libc::ENOMEM) => bad,
+            _ => self.told(error),
+        }
+    }
+
+    /// What an error means: if the device went, that.
+    fn told(&self, error: io::Error) -> io::Error {
+        let may_be_gone = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EBADF));
+        if may_be_gone && self.domain.is_gone() {
+            io::Error::other(VerbsError::Gone { device: self.domain.device().to_owned() })
+        } else {
+            error
+        }
+    }
+
+    fn in_this_process(&self) -> io::Result<()> {
+        if self.domain.is_ours() {
+            return Ok(());
+        }
+        Err(refusal("the protection domain is of the process that this one was forked from: open one here".into()))
+    }
+
+    fn take_back(&self, region: &MemoryRegion) -> io::Result<()> {
+        // SAFETY: it was registered in this domain, which is open as long as this registrar, and whoever gives a
+        // registration away to be taken back has no other: it is no `Clone`, and only `deregister` calls this.
+        let failed = unsafe { ib::ibv_dereg_mr(region.raw().cast().as_ptr()) };
+        if failed == 0 {
+            return Ok(());
+        }
+        // Mostly it is the error itself, and where it is not, errno has it.
+        let error = if failed > 0 { io::Error::from_raw_os_error(failed) } else { domain::last_error() };
+        let error = self.told(error);
+        // The kernel took its registrations back when the device went.
+        if is_gone(&error) { Ok(()) } else { Err(error) }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(VerbsError::Gone { .. }))
+}
+
+// SAFETY: a memory region holds its pages, whatever becomes of the mapping, until `ibv_dereg_mr` (`on_demand` is unsafe
+// for what it takes from this). Keys are unique in a domain as long as they are valid, by the rules of verbs. When
+// `ibv_dereg_mr` returns, the card has forgotten the keys and touches the pages no more. Flags for peers are those asked.
+unsafe impl Registrar for Verbs {
+    type Registration = MemoryRegion;
+
+    fn register(&self, range: PageRange, access: Access) -> io::Result<MemoryRegion> {
+        self.in_this_process()?;
+        if access.intersects(WRITES_OF_PEERS) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(refusal(format!(
+                "{access}: verbs grant peers to write only where this side may, ask for local-write too"
+            )));
+        }
+        let most = self.limits.region_pages.unwrap_or(u64::MAX);
+        let (address, bytes) = (range.start().checked_mul(PAGE), range.pages().checked_mul(PAGE));
+        let (Some(address), Some(bytes), true) = (address, bytes, range.pages() <= most) else {
+            return Err(refusal(format!("{range}: {} registers at most {most} pages at once", self.domain.device())));
+        };
+        // SAFETY: the domain is open. Memory that the range names is pinned, not touched: any address may be there.
+        let region = unsafe {
+            ib::ibv_reg_mr(self.domain.raw(), address as *mut libc::c_void, bytes as usize, self.flags(access) as _)
+        };
+        // SAFETY: either null, or of this domain and new.
+        unsafe { MemoryRegion::new(region, range, self.domain.id()) }
+            .ok_or_else(|| self.refused(domain::last_error(), range))
+    }
+
+    /// One call of libibverbs for each, which is all that verbs have.
+    fn deregister(&self, batch: &mut Vec<Registered<MemoryRegion>>) -> io::Result<()> {
+        self.in_this_process()?;
+        let (mut first, mut strangers) = (None, 0);
+        batch.retain(|Registered { registration, .. }| {
+            if registration.domain() != self.domain.id() {
+                strangers += 1;
+                return true;
+            }
+            let failed = self.take_back(registration).err();
+            let stays = failed.is_some();
+            first = first.take().or(failed);
+            stays
+        });
+        match first {
+            Some(error) => Err(error),
+            None if strangers > 0 => Err(refusal(format!("{} of another domain", Count(strangers, "memory regions")))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all of the range is mapped.
+    fn probe(&self, range: PageRange, _: Access) -> io::Result<()> {
+        mapped::mapped(range)
+    }
+
+    /// Whether all of the range is mapped, and writable if it is to be written: the list of mappings is read.
+    fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.probe(range, access)?;
+        let writes = access.intersects(Access::LOCAL_WRITE | WRITES_OF_PEERS);
+        match mapped::fault(range) {
+            None | Some(mapped::Fault::Other | mapped::Fault::SharedFile(_)) => Ok(()),
+            Some(mapped::Fault::ReadOnly(_)) if !writes => Ok(()),
+            Some(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// All, less atomic operations where the device has none.
+    fn rights(&self) -> Access {
+        self.rights
+    }
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+}
+
+fn refusal(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}

@@ -1,0 +1,24 @@
+//! libibverbs as Rust sees it: the one module that names the crate behind it.
+//!
+//! Feature `verbs` takes `rdma-mummy-sys`, which opens libibverbs when the program starts: the binary runs where there is
+//! no libibverbs as well, and is told so by a call. Feature `verbs-linked` takes `rdma-sys`, which links with it. **Where
+//! both are on, `verbs` wins**, and nothing is linked. Both are made by bindgen from the same headers, and have the same
+//! names but for those that are macros in C; these are here by the name that C has.
+//!
+//! For those who set up queue pairs beside a [`Domain`](super::Domain). What is here changes with the crates behind it.
+
+#[cfg(feature = "verbs")]
+pub use rdma_mummy_sys::*;
+#[cfg(not(feature = "verbs"))]
+pub use rdma_sys::*;
+
+#[cfg(feature = "verbs")]
+pub use rdma_mummy_sys::ibv_query_port as query_port;
+#[cfg(not(feature = "verbs"))]
+pub use rdma_sys::___ibv_query_port as query_port;
+
+/// The crate behind it.
+pub const NAME: &str = if cfg!(feature = "verbs") { "rdma-mummy-sys" } else { "rdma-sys" };
+
+/// Whether libibverbs may be missing at run time.
+pub const OPENS_AT_RUN_TIME: bool = cfg!(feature = "verbs");

@@ -1,0 +1,74 @@
+//! A registration with a card: its keys.
+#![expect(unsafe_code, reason = "what libibverbs points to")]
+
+use super::binding::ibv_mr;
+use crate::range::{PAGE, PageRange};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+/// A memory region of a card.
+///
+/// It stays registered until it is given to [`Registrar::deregister`](crate::registrar::Registrar::deregister) or the last
+/// clone of its [`Domain`](super::Domain) is dropped; dropping this value alone only loses the keys.
+#[derive(Debug)]
+#[must_use = "the pages stay pinned until this is deregistered"]
+pub struct MemoryRegion {
+    region: NonNull<ibv_mr>,
+    range: PageRange,
+    domain: u64,
+    lkey: u32,
+    rkey: u32,
+}
+
+// SAFETY: libibverbs' regions belong to no thread; what is here besides are numbers.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: nothing here is changed by a shared reference.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// None if it is null.
+    ///
+    /// # Safety
+    /// If it is not, libibverbs has just returned it, for this range, in this domain.
+    pub(super) unsafe fn new(region: *mut ibv_mr, range: PageRange, domain: u64) -> Option<Self> {
+        let region = NonNull::new(region)?;
+        // SAFETY: by the contract.
+        let (lkey, rkey) = unsafe { ((*region.as_ptr()).lkey, (*region.as_ptr()).rkey) };
+        Some(Self { region, range, domain, lkey, rkey })
+    }
+
+    pub(super) fn domain(&self) -> u64 {
+        self.domain
+    }
+
+    /// The key for the work requests of this side: `lkey` of an `ibv_sge`.
+    #[inline]
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// The key for peers: `rkey` of their work requests.
+    #[inline]
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// The pages that it means.
+    #[inline]
+    pub fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// Whether a work request may name these bytes by its keys. The address in a request is the one in memory.
+    #[inline]
+    pub fn holds(&self, address: u64, length: u64) -> bool {
+        let (start, bytes) = (self.range.start() * PAGE, self.range.pages() * PAGE);
+        address.checked_sub(start).is_some_and(|offset| offset <= bytes && length <= bytes - offset)
+    }
+
+    /// The `struct ibv_mr *`, to bind memory windows to. Alive until it is deregistered: as long as the lease that showed
+    /// this. Whoever deregisters it himself breaks what the cache rests on.
+    pub fn raw(&self) -> NonNull<c_void> {
+        self.region.cast()
+    }
+}
