@@ -1,0 +1,5 @@
+//! begun
+/// x
+pub fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}
