@@ -425,6 +425,11 @@ impl Store {
         }
     }
 
+    /// The value of an item just looked at.
+    pub fn value(&self, handle: Handle) -> &[u8] {
+        self.chunk(handle.0).value()
+    }
+
     /// Keeps the item's chunk as it is until it is released, whatever becomes of the item.
     ///
     /// # Panics
