@@ -392,6 +392,11 @@ impl Session {
         }
     }
 
+    /// Whether nothing is between a request's bytes.
+    pub fn is_quiet(&self) -> bool {
+        self.body.is_none() && self.drop == 0
+    }
+
     /// The conversation ends: what it holds of the store goes back.
     pub fn close(&mut self, shards: &Shards) {
         if let Some(Body { filling: Some(filling), shard, .. }) = self.body.take() {
