@@ -161,11 +161,11 @@ fn options(command: u8, flags: &[u8]) -> Result<(Options, bool), &'static str> {
         _ => b"bCNJDTMqtcvkOPL",
     };
     let (mut options, mut binary, mut seen) = (Options::default(), false, 0_u128);
-    for (at, flag) in words(flags).enumerate() {
+    if words(flags).count() > 24 {
+        return Err("CLIENT_ERROR options flags are too long");
+    }
+    for flag in words(flags) {
         let (letter, token) = (flag[0], &flag[1..]);
-        if at >= 24 {
-            return Err("CLIENT_ERROR options flags are too long");
-        }
         if !allowed.contains(&letter) {
             return Err("CLIENT_ERROR invalid flag");
         }

@@ -203,6 +203,10 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
         }
         b"verbosity" => {
             let level = words.next().ok_or(ERROR)?;
+            // memcached takes it for well formed, and says nothing.
+            if level == b"noreply" {
+                return Ok(Request::Verbosity { level: 0, quiet: true });
+            }
             Ok(Request::Verbosity { level: number32(level).ok_or(BAD_FORMAT)?, quiet: quiet(line) })
         }
         b"stats" => Ok(Request::Stats(rest(line, 1))),

@@ -97,8 +97,8 @@ fn crawler(rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> Option<&'static 
     let shared = cx.shared;
     match (words.next()?, words.next()) {
         (b"enable", None) => {
-            shared.crawler.store(true, Relaxed);
-            Some("OK")
+            let was = shared.crawler.swap(true, Relaxed);
+            Some(if was { "ERROR failed to start lru crawler thread" } else { "OK" })
         }
         (b"disable", None) => {
             shared.crawler.store(false, Relaxed);

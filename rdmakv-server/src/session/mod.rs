@@ -11,6 +11,8 @@ mod meta;
 mod out;
 mod shards;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::sync::Mutex;
