@@ -55,6 +55,8 @@ pub(super) struct Conn {
     out: Out,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    /// The client has said that nothing more comes; there may be something left to read all the same.
+    pub(super) hung_up: bool,
     over: bool,
     /// When the client was last heard, in Unix seconds.
     pub(super) heard: u64,
@@ -69,6 +71,7 @@ impl Conn {
             out: Out::default(),
             readable: true,
             writable: true,
+            hung_up: false,
             over: false,
             heard: now,
         }
@@ -104,6 +107,9 @@ impl Conn {
         let mut turns = cx.shared.settings.reqs_per_event;
         loop {
             if !self.out.is_empty() {
+                if !self.writable {
+                    return Next::Wait;
+                }
                 match self.flush(cx) {
                     Ok(true) => {}
                     Ok(false) => return Next::Wait,
@@ -161,8 +167,9 @@ impl Conn {
         if read == 0 {
             return Ok(Some(Next::Close));
         }
-        // Less than there was room for: the socket is empty, no need to ask it again. It tells when there is more.
-        if read < buffer.len() {
+        // Less than there was room for: the socket is empty, no need to ask it again. It tells when there is more, but
+        // of an end that it has told already it will not tell again.
+        if read < buffer.len() && !self.hung_up {
             self.readable = false;
         }
         cx.counts.bytes_read += read as u64;

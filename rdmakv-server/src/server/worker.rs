@@ -107,6 +107,7 @@ impl Worker {
                 } else if let Some(Some(conn)) = self.conns.get_mut(at) {
                     conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     conn.writable |= event.is_writable() || event.is_error();
+                    conn.hung_up |= event.is_read_closed() || event.is_error();
                     self.drive(at);
                 }
             }
@@ -115,11 +116,11 @@ impl Worker {
                     self.drive(at);
                 }
             }
-            self.publish();
             if self.now != swept {
                 swept = self.now;
                 self.sweep();
             }
+            self.publish();
             if is_stopping(&self.shared) {
                 let deadline = *stop_at.get_or_insert(self.now + DRAIN);
                 let busy: Vec<usize> = (0..self.conns.len()).filter(|&at| self.conns[at].is_some()).collect();
@@ -197,6 +198,8 @@ impl Worker {
         for at in 0..self.conns.len() {
             if self.conns[at].as_ref().is_some_and(|conn| self.now.saturating_sub(conn.heard) > limit) {
                 self.counts.idle_kicks += 1;
+                // Who sees the connection end finds it counted.
+                self.publish();
                 self.close(at);
             }
         }
