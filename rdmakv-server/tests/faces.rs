@@ -92,7 +92,7 @@ fn memccapable_finds_every_ability() {
 fn large_values_go_in_and_come_back_pipelined() {
     let server = Server::on_a_free_port(&["-I", "4m"]);
     let mut stream = server.connect();
-    let value: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    let value: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
     let mut set = format!("set big 0 0 {}\r\n", value.len()).into_bytes();
     set.extend_from_slice(&value);
     set.extend_from_slice(b"\r\n");

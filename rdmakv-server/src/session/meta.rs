@@ -122,7 +122,10 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     }
     let Some(item) = store.get(key, false, cx.now) else {
         // The new expiry was in the past.
-        return if options.quiet { () } else { line(b"EN", request.flags, request.sent_key, out) };
+        if !options.quiet {
+            line(b"EN", request.flags, request.sent_key, out);
+        }
+        return;
     };
     let bytes = &mut out.bytes;
     if options.value {

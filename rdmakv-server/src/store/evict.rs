@@ -208,10 +208,9 @@ impl Store {
         let Some(needy) = needy else { return };
         let Some(donor) = self.donor(needy, now).filter(|&donor| self.pages.pages_of(donor) > 1) else { return };
         let roomy = self.pages.free_of(donor) > 2 * u64::from(self.pages.chunks_a_page(donor));
-        if roomy || self.idle(donor, now) * 4 > self.classes[needy].evicted_time * 5 + 4 {
-            if let Some(page) = self.cheapest_page(donor) {
-                self.drain(page, now);
-            }
+        let differs = roomy || self.idle(donor, now) * 4 > self.classes[needy].evicted_time * 5 + 4;
+        if let Some(page) = self.cheapest_page(donor).filter(|_| differs) {
+            self.drain(page, now);
         }
     }
 

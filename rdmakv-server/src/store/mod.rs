@@ -262,7 +262,7 @@ impl Store {
     ///
     /// Those of the mapping: no memory, no address space.
     pub fn new(config: &Config) -> io::Result<Self> {
-        let page = config.item_max.next_multiple_of(4096).max(1 << 20).min(1 << 30);
+        let page = config.item_max.next_multiple_of(4096).clamp(1 << 20, 1 << 30);
         let count = (config.memory / page).max(2);
         let most = (config.memory_max / page).max(count);
         if most * page / 8 >= u32::MAX as usize {
