@@ -100,10 +100,12 @@ impl Store {
 
     /// Which class gives up a page: one with more than a page of free chunks, else the one that is longest idle.
     fn donor(&self, but: usize, now: u64) -> Option<usize> {
-        (0..self.sizes.len()).filter(|&class| class != but && self.pages.pages_of(class) > 0).max_by_key(|&class| {
-            let roomy = self.pages.free_of(class) > u64::from(self.pages.chunks_a_page(class));
-            (roomy, self.idle(class, now), self.pages.pages_of(class))
-        })
+        (0..self.sizes.len()).filter(|&class| class != but && self.pages.steady_pages_of(class) > 0).max_by_key(
+            |&class| {
+                let roomy = self.pages.free_of(class) > u64::from(self.pages.chunks_a_page(class));
+                (roomy, self.idle(class, now), self.pages.pages_of(class))
+            },
+        )
     }
 
     fn cheapest_page(&self, class: usize) -> Option<usize> {

@@ -22,6 +22,7 @@ struct Page {
 struct Class {
     size: usize,
     pages: u32,
+    draining: u32,
     used: u64,
     with_free: Vec<u32>,
 }
@@ -54,6 +55,10 @@ impl Pages {
     }
     pub(super) fn pages_of(&self, class: usize) -> u32 {
         self.classes[class].pages
+    }
+    /// Pages of the class that do not drain already.
+    pub(super) fn steady_pages_of(&self, class: usize) -> u32 {
+        self.classes[class].pages - self.classes[class].draining
     }
     pub(super) fn used_of(&self, class: usize) -> u64 {
         self.classes[class].used
@@ -169,6 +174,9 @@ impl Pages {
     /// Nothing more is given out from this page; says whether it was empty and is in the pool already.
     pub(super) fn drain(&mut self, page: usize) -> bool {
         self.unlist(page);
+        if let Some(class) = self.class_of(page).filter(|_| !self.pages[page].draining) {
+            self.classes[class].draining += 1;
+        }
         self.pages[page].draining = true;
         if self.pages[page].used == 0 {
             self.release(page);
@@ -182,6 +190,7 @@ impl Pages {
         let entry = &mut self.pages[page];
         if let Some(class) = entry.class.take() {
             self.classes[usize::from(class)].pages -= 1;
+            self.classes[usize::from(class)].draining -= u32::from(entry.draining);
         }
         entry.draining = false;
         entry.touched = 0;

@@ -261,6 +261,59 @@ fn one_sided_readers_find_the_header_that_is_documented() {
     store.release(held);
 }
 
+#[test]
+fn what_comes_back_soon_after_it_left_is_kept_longer() {
+    let mut store = store(4 << 20);
+    let mut scan = (1_000_000_u64..).map(u64::to_le_bytes);
+    set(&mut store, b"again", &[0; 500]);
+    while store.get(b"again", false, NOW).is_some() {
+        set(&mut store, &scan.next().unwrap(), &[0; 500]);
+    }
+    set(&mut store, b"again", &[0; 500]);
+    for key in scan.take(20_000) {
+        set(&mut store, &key, &[0; 500]);
+    }
+    assert!(store.get(b"again", false, NOW).is_some());
+}
+
+#[test]
+fn an_item_that_is_being_read_is_not_evicted() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"read", &[7; 1000]);
+    let handle = store.get(b"read", false, NOW).unwrap().handle();
+    let held = store.hold(handle).unwrap();
+    for n in 0..20_000_u32 {
+        set(&mut store, &n.to_le_bytes(), &[1; 1000]);
+    }
+    assert!(store.get(b"read", false, NOW).is_some());
+    store.release(held);
+}
+
+/// Room for the longer value may have to come from the very page that the shorter one is in.
+#[test]
+fn an_item_can_grow_though_its_page_has_to_go_for_it() {
+    let (mut stored, mut driven_out) = (0, 0);
+    for target in (0..250_u32).step_by(5) {
+        let mut store = store(3 << 20);
+        for n in 0..290_u32 {
+            set(&mut store, &n.to_le_bytes(), &[1; 9900]);
+        }
+        let terms = Terms { mode: Mode::Append, ..Terms::default() };
+        let outcome = put(&mut store, &target.to_le_bytes(), &vec![2; 345_000], 0, terms, NOW);
+        match outcome {
+            Outcome::Stored(_) => {
+                assert_eq!(value(&mut store, &target.to_le_bytes(), NOW).unwrap().len(), 354_900);
+                stored += 1;
+            }
+            // The first chunk, for what is appended, may have driven it out.
+            Outcome::NotStored => driven_out += 1,
+            other => panic!("{target}: {other:?}"),
+        }
+        store.check().unwrap();
+    }
+    assert!(stored > 20, "{stored} stored, {driven_out} driven out before");
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Put { key: u8, len: usize, ttl: u64, mode: u8, cas: Option<bool> },
