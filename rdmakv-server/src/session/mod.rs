@@ -28,6 +28,8 @@ use crate::store::{Filling, Handle, Mode, Outcome, Refused, Store, Terms};
 const COPIED: usize = 8192;
 /// Output that waits at most before a session does nothing more.
 const OUT_MAX: usize = 1 << 20;
+/// Copied output of one request at most; a value can be lent only so often.
+const COPIED_MAX: usize = 64 << 20;
 /// Bytes of a line at most; only keys make one so long.
 const LINE_MAX: usize = 1 << 20;
 /// Bytes of a line that is no `get` at most.
@@ -447,7 +449,8 @@ fn put_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
 /// The value, copied if it is small, else lent.
 fn put_value(store: &mut Store, handle: Handle, shard: usize, out: &mut Out) {
     let value = store.value(handle);
-    if value.len() <= COPIED {
+    // A long answer lends small values too: copies of them would have no bound.
+    if value.len() <= COPIED && out.bytes.len() < 4 * OUT_MAX {
         return out.bytes.extend_from_slice(value);
     }
     match store.hold(handle) {

@@ -135,6 +135,20 @@ fn values_that_were_lent_go_back_when_they_are_sent_or_dropped() {
 }
 
 #[test]
+fn an_answer_has_bounds_however_often_a_key_is_named() {
+    let shared = shared(8 << 20);
+    talk(&shared, &format!("set a 0 0 8000\r\n{}\r\n", "v".repeat(8000)));
+    let (mut counts, mut out, mut session) = (Counts::default(), Out::default(), Session::default());
+    let mut cx = Context { shared: &shared, now: NOW, counts: &mut counts, worker: 0 };
+    let line = format!("get {}\r\n", "a ".repeat(200_000));
+    let (_, pause) = session.advance(line.as_bytes(), &mut 9, &mut cx, &mut out);
+    assert_eq!(pause, Pause::Over);
+    assert!(out.bytes.len() < 65 << 20 && out.bytes.ends_with(b"SERVER_ERROR out of memory writing get response\r\n"));
+    out.clear(&shared.shards);
+    shared.shards.at(0).check().unwrap();
+}
+
+#[test]
 fn an_expiry_is_relative_up_to_thirty_days_and_absolute_beyond() {
     let shared = shared(8 << 20);
     let set = format!("set r 0 10 1\r\nx\r\nset a 0 {} 1\r\nx\r\nset old 0 2592001 1\r\nx\r\n", NOW + 20);

@@ -1,6 +1,6 @@
 //! Classic commands, carried out.
 
-use super::{Answer, Body, Context, Out, Session, admin, put_number, put_value, stats};
+use super::{Answer, Body, COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats};
 use crate::protocol::text::{Request, parse};
 use crate::protocol::words;
 use crate::store::{Deleted, Outcome, Refused, Sum, Terms};
@@ -45,7 +45,7 @@ impl Session {
             return self.introduce(request, out);
         }
         match request {
-            Request::Get { keys, cas, touch } => get(keys, cas, touch, cx, out),
+            Request::Get { keys, cas, touch } => self.over |= !get(keys, cas, touch, cx, out),
             Request::Store { mode, key, flags, exptime, len, cas, quiet } => {
                 let terms = Terms { mode, cas, invalidate: false };
                 let answer = Answer::Text { quiet };
@@ -131,7 +131,8 @@ pub(super) fn count_sum(sum: Sum, up: bool, cx: &mut Context<'_>) {
     }
 }
 
-fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) {
+/// Says whether the answer was within bounds; if not, it ends in the middle, and so does the conversation.
+fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) -> bool {
     let until = touch.map(|exptime| cx.until(exptime));
     let shards = &cx.shared.shards;
     for key in words(keys) {
@@ -166,6 +167,11 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
         let handle = view.handle();
         put_value(&mut store, handle, shard, out);
         out.bytes.extend_from_slice(b"\r\n");
+        if out.bytes.len() > COPIED_MAX {
+            out.bytes.extend_from_slice(b"SERVER_ERROR out of memory writing get response\r\n");
+            return false;
+        }
     }
     out.bytes.extend_from_slice(b"END\r\n");
+    true
 }
