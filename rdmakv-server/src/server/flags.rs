@@ -69,8 +69,8 @@ pub(super) struct Flags {
     /// Try huge pages (done in any case)
     #[arg(short = 'L', long = "enable-largepages")]
     large_pages: bool,
-    /// Delimiter of key prefixes, for statistics
-    #[arg(short = 'D', value_name = "CHAR")]
+    /// Refused: statistics by key prefix
+    #[arg(short = 'D', value_name = "CHAR", hide = true)]
     delimiter: Option<char>,
     /// Worker threads
     #[arg(short = 't', long = "threads", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -190,6 +190,7 @@ impl Flags {
             (self.sasl, "-S: SASL is not offered; for names and passwords use -Y with the text protocol"),
             (self.memory_file.is_some(), "-e: the memory does not outlive the server; start without it"),
             (self.tls, "-Z: TLS is not offered yet; put a TLS proxy before the server"),
+            (self.delimiter.is_some(), "-D: statistics by prefix are not kept; start without it"),
             (self.napi.is_some(), "-N: connections are not chosen by NAPI; start without it"),
         ] {
             if asked {
@@ -222,8 +223,6 @@ impl Flags {
                 factor: self.factor,
                 chunk_size: self.least as usize,
                 threads: usize::from(self.threads),
-                prefix: self.delimiter.unwrap_or(':'),
-                detail: self.delimiter.is_some(),
                 reqs_per_event: self.requests as usize,
                 cas: !self.no_cas,
                 backlog: self.backlog,
@@ -347,7 +346,7 @@ mod tests {
             !settings.cas && !settings.evictions && !settings.flush && !settings.maxconns_fast && settings.shutdown
         );
         assert_eq!(plan.places[1], Place { host: Some("::1".into()), port: Some(77) });
-        assert!(super::tests::plan("-vvv -d -k -r -L -W -X -n 10 -f 1.1 -D : -P /x -u nobody -s /tmp/x").is_ok());
+        assert!(super::tests::plan("-vvv -d -k -r -L -W -X -n 10 -f 1.1 -P /x -u nobody -s /tmp/x").is_ok());
     }
 
     #[test]
@@ -355,6 +354,7 @@ mod tests {
         for (arguments, words) in [
             ("-Z", "TLS"),
             ("-S", "SASL"),
+            ("-D :", "by prefix"),
             ("-I 40m", "half of the memory"),
             ("-I 12", "between 1k and 1024m"),
             ("-f 1", "more than 1"),

@@ -65,8 +65,6 @@ pub struct Settings {
     pub factor: f64,
     pub chunk_size: usize,
     pub threads: usize,
-    pub prefix: char,
-    pub detail: bool,
     pub reqs_per_event: usize,
     pub cas: bool,
     pub backlog: i32,
