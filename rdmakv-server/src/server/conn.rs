@@ -1,0 +1,216 @@
+//! A connection: a socket, the session on it, and what of either waits.
+
+use std::io::{self, IoSlice, Read, Write};
+
+use mio::net::{TcpStream, UnixStream};
+
+use crate::session::{Context, Out, Pause, SLICES, Session, Shards};
+
+/// A socket of either kind.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(super) fn source(&mut self) -> &mut dyn mio::event::Source {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
+    }
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(into),
+            Self::Unix(stream) => stream.read(into),
+        }
+    }
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write_vectored(slices),
+            Self::Unix(stream) => stream.write_vectored(slices),
+        }
+    }
+}
+
+/// What to do with the connection next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Wait for the socket.
+    Wait,
+    /// Let others go first, then go on.
+    Again,
+    /// It is over.
+    Close,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) stream: Stream,
+    session: Session,
+    /// Input that could not be used yet.
+    pending: Vec<u8>,
+    out: Out,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    /// The client has said that nothing more comes; there may be something left to read all the same.
+    pub(super) hung_up: bool,
+    over: bool,
+    /// When the client was last heard, in Unix seconds.
+    pub(super) heard: u64,
+}
+
+impl Conn {
+    pub(super) fn new(stream: Stream, session: Session, now: u64) -> Self {
+        Self {
+            stream,
+            session,
+            pending: Vec::new(),
+            out: Out::default(),
+            readable: true,
+            writable: true,
+            hung_up: false,
+            over: false,
+            heard: now,
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.pending.is_empty() && self.out.is_empty() && self.session.is_quiet()
+    }
+
+    /// What it holds of the stores goes back.
+    pub(super) fn close(&mut self, shards: &Shards) {
+        self.session.close(shards);
+        self.out.clear(shards);
+    }
+
+    /// Does what can be done now. `buffer` and `spare` are the worker's; both are empty of this connection's data when
+    /// it returns.
+    pub(super) fn drive(&mut self, buffer: &mut [u8], spare: &mut Out, cx: &mut Context<'_>) -> Next {
+        // Connections without output own no memory for it: they borrow the worker's.
+        if self.out.is_empty() && spare.is_empty() {
+            std::mem::swap(&mut self.out, spare);
+        }
+        let next = self.turn(buffer, cx);
+        if self.out.is_empty() {
+            self.out.shrink(256 << 10);
+            std::mem::swap(&mut self.out, spare);
+        }
+        next
+    }
+
+    fn turn(&mut self, buffer: &mut [u8], cx: &mut Context<'_>) -> Next {
+        let mut turns = cx.shared.settings.reqs_per_event;
+        loop {
+            if !self.out.is_empty() {
+                if !self.writable {
+                    return Next::Wait;
+                }
+                match self.flush(cx) {
+                    Ok(true) => {}
+                    Ok(false) => return Next::Wait,
+                    Err(_) => return Next::Close,
+                }
+            }
+            if self.over {
+                return Next::Close;
+            }
+            if !self.pending.is_empty() {
+                let (used, pause) = self.session.advance(&self.pending, &mut turns, cx, &mut self.out);
+                self.pending.drain(..used);
+                match pause {
+                    Pause::Over => self.over = true,
+                    Pause::Turn => return if self.flush(cx).is_err() { Next::Close } else { Next::Again },
+                    Pause::Output | Pause::Input => {}
+                }
+                if !self.out.is_empty() || self.over {
+                    continue;
+                }
+                if self.pending.is_empty() && self.pending.capacity() > 4096 {
+                    self.pending = Vec::new();
+                }
+            }
+            if !self.readable {
+                return Next::Wait;
+            }
+            if turns == 0 {
+                return Next::Again;
+            }
+            match self.read(buffer, &mut turns, cx) {
+                Ok(Some(next)) => return next,
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Next::Close,
+            }
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8], turns: &mut usize, cx: &mut Context<'_>) -> io::Result<Option<Next>> {
+        if self.pending.is_empty()
+            && let Some(value) = self.session.direct()
+        {
+            // A bounded piece at a time, so that others have their turn.
+            let piece = value.len().min(256 << 10);
+            let read = self.stream.read(&mut value[..piece])?;
+            self.session.directly(read);
+            cx.counts.bytes_read += read as u64;
+            self.heard = cx.now;
+            *turns -= 1;
+            return Ok((read == 0).then_some(Next::Close));
+        }
+        let read = self.stream.read(buffer)?;
+        if read == 0 {
+            return Ok(Some(Next::Close));
+        }
+        // Less than there was room for: the socket is empty, no need to ask it again. It tells when there is more, but
+        // of an end that it has told already it will not tell again.
+        if read < buffer.len() && !self.hung_up {
+            self.readable = false;
+        }
+        cx.counts.bytes_read += read as u64;
+        self.heard = cx.now;
+        if !self.pending.is_empty() {
+            self.pending.extend_from_slice(&buffer[..read]);
+            return Ok(None);
+        }
+        let (used, pause) = self.session.advance(&buffer[..read], turns, cx, &mut self.out);
+        self.pending.extend_from_slice(&buffer[used..read]);
+        match pause {
+            Pause::Over => self.over = true,
+            Pause::Turn => return Ok(Some(if self.flush(cx).is_err() { Next::Close } else { Next::Again })),
+            Pause::Input | Pause::Output => {}
+        }
+        // What is incomplete would be parsed again and again if the loop saw it now.
+        if pause == Pause::Input && self.out.is_empty() && !self.readable {
+            return Ok(Some(Next::Wait));
+        }
+        Ok(None)
+    }
+
+    /// Writes what waits; says whether all is gone.
+    fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        while !self.out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = self.out.slices(&mut slices);
+            match self.stream.write(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    cx.counts.bytes_written += written as u64;
+                    self.out.advance(written, &cx.shared.shards);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable = false;
+                    return Ok(false);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}

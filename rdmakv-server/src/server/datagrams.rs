@@ -1,0 +1,74 @@
+//! Requests in datagrams: each is a session of its own, its answer as many datagrams as it takes.
+
+use std::io;
+
+use mio::net::UdpSocket;
+
+use crate::protocol::udp;
+use crate::session::{Context, Out, SLICES, Session};
+
+/// A socket for datagrams.
+pub(super) struct Datagrams {
+    socket: UdpSocket,
+    out: Out,
+    answer: Vec<u8>,
+}
+
+/// An answer at most; a longer one is not sent at all, and the client takes it for lost.
+const ANSWER: usize = (udp::DATAGRAM - udp::HEADER) * 65_535;
+
+impl Datagrams {
+    pub(super) fn new(socket: UdpSocket) -> Self {
+        Self { socket, out: Out::default(), answer: Vec::new() }
+    }
+
+    /// Answers what has arrived.
+    pub(super) fn serve(&mut self, buffer: &mut [u8], cx: &mut Context<'_>) {
+        loop {
+            let (read, from) = match self.socket.recv_from(buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // An error that an earlier answer met says nothing of the next request.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(_) => return,
+            };
+            cx.counts.bytes_read += read as u64;
+            let Some((request, input)) = udp::parse(&buffer[..read]) else { continue };
+            // What the datagram says is all there is: no value continues in a later one.
+            let (mut session, mut turns) = (Session::new(cx.shared.settings.speaks), cx.shared.settings.reqs_per_event);
+            session.advance(input, &mut turns, cx, &mut self.out);
+            session.close(&cx.shared.shards);
+            self.collect(cx);
+            self.send(request, from, cx);
+        }
+    }
+
+    fn collect(&mut self, cx: &Context<'_>) {
+        self.answer.clear();
+        while !self.out.is_empty() {
+            let mut slices = [io::IoSlice::new(&[]); SLICES];
+            let count = self.out.slices(&mut slices);
+            let before = self.answer.len();
+            for slice in &slices[..count] {
+                self.answer.extend_from_slice(slice);
+            }
+            self.out.advance(self.answer.len() - before, &cx.shared.shards);
+        }
+    }
+
+    fn send(&mut self, request: u16, to: std::net::SocketAddr, cx: &mut Context<'_>) {
+        if self.answer.is_empty() || self.answer.len() > ANSWER {
+            return;
+        }
+        let part = udp::DATAGRAM - udp::HEADER;
+        let total = self.answer.len().div_ceil(part) as u16;
+        for (sequence, payload) in self.answer.chunks(part).enumerate() {
+            let mut datagram = [0; udp::DATAGRAM];
+            datagram[..udp::HEADER].copy_from_slice(&udp::frame(request, sequence as u16, total));
+            datagram[udp::HEADER..udp::HEADER + payload.len()].copy_from_slice(payload);
+            // A full socket loses the rest, as a network may; the client asks again.
+            let Ok(sent) = self.socket.send_to(&datagram[..udp::HEADER + payload.len()], to) else { return };
+            cx.counts.bytes_written += sent as u64;
+        }
+    }
+}

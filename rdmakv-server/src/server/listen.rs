@@ -1,0 +1,228 @@
+//! The sockets that others come to, and the thread that accepts them.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use mio::net::{TcpListener, UdpSocket, UnixListener};
+use mio::{Events, Interest, Poll, Token};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::conn::Stream;
+use super::flags::Place;
+use super::worker::Reach;
+use crate::session::{Settings, Shared, is_stopping};
+
+/// A socket to accept from.
+enum Door {
+    Tcp(TcpListener),
+    Unix(UnixListener, String),
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Doors {
+    doors: Vec<Door>,
+    /// Sockets for datagrams.
+    pub(super) datagrams: Vec<UdpSocket>,
+    /// Where they are, for the start-up lines.
+    pub(super) said: Vec<String>,
+}
+
+fn addresses(place: &Place, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let port = place.port.unwrap_or(port);
+    match &place.host {
+        None => Ok(vec![SocketAddr::from(([0, 0, 0, 0], port)), SocketAddr::from(([0_u16; 8], port))]),
+        Some(host) => Ok((host.as_str(), port).to_socket_addrs()?.collect()),
+    }
+}
+
+fn socket(address: SocketAddr, kind: Type, backlog: i32) -> io::Result<Socket> {
+    let protocol = if kind == Type::STREAM { Protocol::TCP } else { Protocol::UDP };
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_keepalive(true)?;
+    }
+    socket.bind(&address.into())?;
+    if kind == Type::STREAM {
+        socket.listen(backlog)?;
+    }
+    Ok(socket)
+}
+
+impl Doors {
+    /// Opens what the settings ask for.
+    ///
+    /// # Errors
+    ///
+    /// What could not be opened, and why.
+    pub(super) fn open(settings: &Settings, places: &[Place]) -> Result<Self, String> {
+        let mut doors = Self::default();
+        if let Some(path) = &settings.socket {
+            doors.unix(path, settings)?;
+            return Ok(doors);
+        }
+        let everywhere = [Place { host: None, port: None }];
+        let places = if places.is_empty() { &everywhere } else { places };
+        let kinds = [("tcp", settings.tcp_port, Type::STREAM), ("udp", settings.udp_port, Type::DGRAM)];
+        for (name, port, kind) in kinds {
+            if port == 0 {
+                continue;
+            }
+            let mut port = u16::try_from(port).unwrap_or(0);
+            for place in places {
+                let host = place.host.as_deref().unwrap_or("*");
+                let all = addresses(place, port).map_err(|error| format!("-l {host}: {error}"))?;
+                for mut address in all {
+                    if address.port() == 0 {
+                        address.set_port(port);
+                    }
+                    let socket = match socket(address, kind, settings.backlog) {
+                        Ok(socket) => socket,
+                        // A system without IPv6 has no such addresses.
+                        Err(error)
+                            if place.host.is_none()
+                                && address.is_ipv6()
+                                && error.kind() != io::ErrorKind::AddrInUse =>
+                        {
+                            continue;
+                        }
+                        Err(error) => {
+                            return Err(format!(
+                                "listening on {name} {address}: {error}; -p and -l choose another place"
+                            ));
+                        }
+                    };
+                    let local = socket.local_addr().ok().and_then(|local| local.as_socket()).unwrap_or(address);
+                    // Both families have the same free port.
+                    if place.port.is_none() {
+                        port = local.port();
+                    }
+                    doors.said.push(format!("listening on {name} {local}"));
+                    if kind == Type::STREAM {
+                        doors.doors.push(Door::Tcp(TcpListener::from_std(socket.into())));
+                    } else {
+                        doors.datagrams.push(UdpSocket::from_std(socket.into()));
+                    }
+                }
+            }
+        }
+        if doors.said.is_empty() {
+            return Err("nothing to listen on: -p, -U or -s".into());
+        }
+        Ok(doors)
+    }
+
+    fn unix(&mut self, path: &str, settings: &Settings) -> Result<(), String> {
+        let wrong = |error: io::Error| format!("-s {path}: {error}");
+        // A socket that nobody listens on any more is in the way; anything else is not ours to remove.
+        if let Ok(found) = std::fs::symlink_metadata(path) {
+            use std::os::unix::fs::FileTypeExt;
+            if !found.file_type().is_socket() {
+                return Err(format!("-s {path}: there is something else than a socket; name another file"));
+            }
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(format!("-s {path}: another server listens there"));
+            }
+            std::fs::remove_file(path).map_err(wrong)?;
+        }
+        let listener = UnixListener::bind(path).map_err(wrong)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(settings.socket_mode)).map_err(wrong)?;
+        self.said.push(format!("listening on unix {path}"));
+        self.doors.push(Door::Unix(listener, path.to_owned()));
+        Ok(())
+    }
+
+    /// Accepts until the server stops, each connection to the next worker.
+    ///
+    /// # Errors
+    ///
+    /// The event loop could not be had.
+    pub(super) fn serve(mut self, shared: &Arc<Shared>, workers: &[Reach]) -> io::Result<()> {
+        let mut poll = Poll::new()?;
+        for (at, door) in self.doors.iter_mut().enumerate() {
+            match door {
+                Door::Tcp(listener) => poll.registry().register(listener, Token(at), Interest::READABLE)?,
+                Door::Unix(listener, _) => poll.registry().register(listener, Token(at), Interest::READABLE)?,
+            }
+        }
+        let (mut events, mut next, mut waiting) = (Events::with_capacity(64), 0, false);
+        while !is_stopping(shared) {
+            let wait = Duration::from_millis(if waiting { 20 } else { 500 });
+            if let Err(error) = poll.poll(&mut events, Some(wait))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                return Err(error);
+            }
+            // After a pause every door is tried: its event has been used up.
+            waiting = self.doors.iter().fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
+        }
+        for door in &self.doors {
+            if let Door::Unix(_, path) = door {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Door {
+    /// Accepts all that wait; says whether some still do.
+    fn accept(&self, shared: &Shared, workers: &[Reach], next: &mut usize) -> bool {
+        loop {
+            let full = shared.connections.load(Relaxed) >= shared.settings.maxconns as i64;
+            if full && !shared.settings.maxconns_fast {
+                shared.listen_disabled.fetch_add(1, Relaxed);
+                return true;
+            }
+            let accepted = match self {
+                Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
+                    let _ = stream.set_nodelay(true);
+                    Stream::Tcp(stream)
+                }),
+                Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            };
+            let stream = match accepted {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                // No descriptors, no memory: soon perhaps.
+                Err(_) => {
+                    shared.listen_disabled.fetch_add(1, Relaxed);
+                    return true;
+                }
+            };
+            if full {
+                shared.rejected_connections.fetch_add(1, Relaxed);
+                refuse(stream);
+                continue;
+            }
+            shared.connections.fetch_add(1, Relaxed);
+            shared.total_connections.fetch_add(1, Relaxed);
+            let worker = &workers[*next % workers.len()];
+            *next += 1;
+            if worker.sender.send(stream).is_err() || worker.waker.wake().is_err() {
+                shared.connections.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+}
+
+fn refuse(stream: Stream) {
+    use std::io::Write;
+    // Whether it arrives or not: the connection ends.
+    let line = b"ERROR Too many open connections\r\n";
+    let _ = match stream {
+        Stream::Tcp(mut stream) => stream.write(line),
+        Stream::Unix(mut stream) => stream.write(line),
+    };
+}

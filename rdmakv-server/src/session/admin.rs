@@ -1,0 +1,170 @@
+//! Commands for those who run the server.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Context, Out};
+use crate::protocol::text::Request;
+use crate::protocol::{BAD_FORMAT, number32, words};
+use crate::store::NoMove;
+
+pub(super) fn flush(delay: i64, cx: &mut Context<'_>) {
+    cx.counts.cmd_flush += 1;
+    let at = (delay > 0).then(|| cx.until(delay));
+    let now = cx.now;
+    // Every shard flushes at once, the later ones a moment later: commands in between see it half done, each key
+    // whole.
+    cx.shared.shards.each(|store| store.flush(at, now));
+}
+
+pub(super) fn verbosity(level: u32, cx: &Context<'_>) {
+    cx.shared.verbosity.store(level.min(3), Relaxed);
+}
+
+pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
+    let (answer, quiet) = match request {
+        Request::Flush { .. } if !cx.shared.settings.flush => ("CLIENT_ERROR flush_all not allowed", false),
+        Request::Flush { delay, quiet } => {
+            flush(delay, cx);
+            ("OK", quiet)
+        }
+        Request::Verbosity { level, quiet } => {
+            verbosity(level, cx);
+            ("OK", quiet)
+        }
+        Request::Reassign(from, to) => (reassign(from, to, cx), false),
+        Request::Automove(level) => {
+            cx.shared.shards.each(|store| store.set_automove(level > 0));
+            ("OK", false)
+        }
+        // There is one way here, and no knobs on it.
+        Request::Lru => ("OK", false),
+        Request::Crawler(rest) => match crawler(rest, cx, out) {
+            Some(answer) => (answer, false),
+            None => return,
+        },
+        Request::MemLimit { megabytes, quiet } => {
+            if megabytes < 8 {
+                ("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m", quiet)
+            } else {
+                let each = (megabytes << 20) as usize / cx.shared.shards.count();
+                let mut limit = 0;
+                cx.shared.shards.each(|store| limit += store.set_limit(each) as u64);
+                cx.shared.limit.store(limit, Relaxed);
+                let short = limit < megabytes << 20;
+                (
+                    if short { "MEMLIMIT_ADJUST_FAILED the arena was mapped smaller at the start (-m)" } else { "OK" },
+                    quiet,
+                )
+            }
+        }
+        Request::Watch(_) => ("CLIENT_ERROR watch commands not allowed", false),
+        Request::Shutdown if cx.shared.settings.shutdown => {
+            cx.shared.stop.store(true, Relaxed);
+            return;
+        }
+        Request::Shutdown => ("ERROR: shutdown not enabled", false),
+        Request::RefreshCerts => ("Error TLS not enabled", false),
+        _ => ("ERROR", false),
+    };
+    if !quiet {
+        out.bytes.extend_from_slice(answer.as_bytes());
+        out.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
+    // Classes are counted from one outside.
+    let inside = |class: i32| usize::try_from(class - 1).ok();
+    let Some(to) = inside(to) else { return "BADCLASS invalid src or dst class id" };
+    if from == 0 || from < -1 {
+        return "BADCLASS invalid src or dst class id";
+    }
+    let from = if from == -1 { None } else { inside(from) };
+    let mut answer = "OK";
+    cx.shared.shards.each(|store| {
+        answer = match store.reassign(from, to, cx.now) {
+            Ok(()) => "OK",
+            Err(NoMove::BadClass) => "BADCLASS invalid src or dst class id",
+            Err(NoMove::Same) => "SAME src and dst class are identical",
+            Err(NoMove::NoSpare) => "NOSPARE source class has no spare pages",
+        };
+    });
+    answer
+}
+
+fn crawler(rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> Option<&'static str> {
+    let mut words = words(rest);
+    let shared = cx.shared;
+    match (words.next()?, words.next()) {
+        (b"enable", None) => {
+            let was = shared.crawler.swap(true, Relaxed);
+            Some(if was { "ERROR failed to start lru crawler thread" } else { "OK" })
+        }
+        (b"disable", None) => {
+            shared.crawler.store(false, Relaxed);
+            Some("OK")
+        }
+        (b"sleep", Some(micros)) => Some(match number32(micros) {
+            Some(0..=1_000_000) => "OK",
+            Some(_) => "CLIENT_ERROR sleep must be one second or less",
+            None => BAD_FORMAT,
+        }),
+        (b"tocrawl", Some(count)) => Some(if number32(count).is_some() { "OK" } else { BAD_FORMAT }),
+        (b"crawl", Some(which)) => {
+            if !shared.crawler.load(Relaxed) {
+                return Some("CLIENT_ERROR lru crawler disabled");
+            }
+            if classes(which) {
+                shared.crawl_now.store(true, Relaxed);
+                return Some("OK");
+            }
+            Some("BADCLASS invalid class id")
+        }
+        (b"metadump", Some(_)) if !shared.settings.dump => Some("ERROR metadump not allowed"),
+        (b"metadump", Some(which)) => {
+            if which != b"hash" && !classes(which) {
+                return Some("BADCLASS invalid class id");
+            }
+            dump(which, cx, out);
+            None
+        }
+        _ => Some("ERROR"),
+    }
+}
+
+/// Whether these are classes: `all`, or numbers with commas.
+fn classes(list: &[u8]) -> bool {
+    list == b"all"
+        || list.split(|&byte| byte == b',').all(|class| number32(class).is_some_and(|class| (1..256).contains(&class)))
+}
+
+/// A line for each item; as many as fit into a bounded answer.
+fn dump(which: &[u8], cx: &Context<'_>, out: &mut Out) {
+    const MOST: usize = 64 << 20;
+    let all = which == b"all" || which == b"hash";
+    let bytes = &mut out.bytes;
+    cx.shared.shards.each(|store| {
+        store.walk(None, cx.now, |item| {
+            let wanted =
+                all || which.split(|&byte| byte == b',').any(|class| number32(class) == Some(item.class as u32 + 1));
+            if wanted {
+                bytes.extend_from_slice(b"key=");
+                for &byte in item.key {
+                    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+                        bytes.push(byte);
+                    } else {
+                        bytes.extend_from_slice(format!("%{byte:02X}").as_bytes());
+                    }
+                }
+                let expiry = if item.expiry == 0 { -1 } else { item.expiry as i64 };
+                let fetched = if item.fetched { "yes" } else { "no" };
+                let (cas, class, size) = (item.version, item.class + 1, item.size);
+                let rest =
+                    format!(" exp={expiry} la={} cas={cas} fetch={fetched} cls={class} size={size}\n", item.accessed);
+                bytes.extend_from_slice(rest.as_bytes());
+            }
+            bytes.len() < MOST
+        });
+    });
+    bytes.extend_from_slice(b"END\r\n");
+}

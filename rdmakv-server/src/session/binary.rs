@@ -1,0 +1,251 @@
+//! Binary commands, carried out.
+
+use super::{Answer, Context, Out, Session, put_value, stats};
+use crate::protocol::binary::{self, HEADER, Header, Op, status};
+use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Sum, Terms};
+
+fn fail(header: &Header, code: u16, out: &mut Out) {
+    let text = binary::text(code);
+    header.answer(&mut out.bytes, code, (0, 0, text.len()), 0);
+    out.bytes.extend_from_slice(text.as_bytes());
+}
+
+fn ok(header: &Header, cas: u64, out: &mut Out) {
+    header.answer(&mut out.bytes, status::OK, (0, 0, 0), cas);
+}
+
+fn refusal(refused: Refused) -> u16 {
+    match refused {
+        Refused::TooLarge => status::TOO_LARGE,
+        Refused::NoMemory => status::OUT_OF_MEMORY,
+    }
+}
+
+pub(super) fn stored(header: &Header, mode: Mode, outcome: Outcome, cx: &Context<'_>, out: &mut Out) {
+    let code = match (outcome, mode) {
+        (Outcome::Stored(version), _) => {
+            if !header.quiet {
+                ok(header, if cx.shared.settings.cas { version } else { 0 }, out);
+            }
+            return;
+        }
+        (Outcome::NotStored, Mode::Add) => status::KEY_EXISTS,
+        (Outcome::NotStored, Mode::Replace) => status::KEY_NOT_FOUND,
+        (Outcome::NotStored, _) => status::NOT_STORED,
+        (Outcome::Exists, _) => status::KEY_EXISTS,
+        (Outcome::NotFound, _) => status::KEY_NOT_FOUND,
+        (Outcome::Refused(refused), _) => refusal(refused),
+    };
+    fail(header, code, out);
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+}
+
+impl Session {
+    /// One request, if it is there; says how many bytes it was. Of an item's value nothing is waited for.
+    pub(super) fn binary(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> usize {
+        let Some(first) = rest.first_chunk::<HEADER>() else {
+            // No need to wait for more of what cannot be one.
+            self.over |= rest[0] != binary::REQUEST;
+            return 0;
+        };
+        let Ok(header) = binary::parse(first) else {
+            self.over = true;
+            return 0;
+        };
+        if !header.is_well_formed() || header.key > KEY_MAX || header.op == Op::Unknown {
+            let known = header.op != Op::Unknown;
+            fail(&header, if known { status::INVALID } else { status::UNKNOWN_COMMAND }, out);
+            self.drop = header.extras + header.key + header.value;
+            return HEADER;
+        }
+        let before_value = HEADER + header.extras + header.key;
+        if rest.len() < before_value {
+            return 0;
+        }
+        let (extras, key) = rest[HEADER..before_value].split_at(header.extras);
+        if !self.may_speak(cx) && !matches!(header.op, Op::Quit | Op::Noop | Op::Version) {
+            fail(&header, status::AUTH_ERROR, out);
+            self.drop = header.value;
+            return before_value;
+        }
+        let mode = match header.op {
+            Op::Set => Mode::Set,
+            Op::Add => Mode::Add,
+            Op::Replace => Mode::Replace,
+            Op::Append => Mode::Append,
+            Op::Prepend => Mode::Prepend,
+            _ => {
+                self.simple(&header, extras, key, cx, out);
+                return before_value;
+            }
+        };
+        let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), invalidate: false };
+        let item = (header.value, u32_at(extras, 0), exptime(extras, 4));
+        if let Err(refused) = self.begin(key, item, (terms, false), cx, Answer::Binary { header }) {
+            fail(&header, refusal(refused), out);
+        }
+        before_value
+    }
+
+    /// What has no value.
+    fn simple(&mut self, header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) {
+        match header.op {
+            Op::Get { with_key } => get(header, key, with_key, None, cx, out),
+            Op::GetTouch { with_key } => get(header, key, with_key, Some(exptime(extras, 0)), cx, out),
+            Op::Touch => {
+                let until = cx.until(exptime(extras, 0));
+                cx.counts.cmd_touch += 1;
+                match cx.shared.shards.with(key).touch(key, until, cx.now).map(|view| view.version) {
+                    Some(version) => {
+                        cx.counts.touch_hits += 1;
+                        ok(header, version, out);
+                    }
+                    None => {
+                        cx.counts.touch_misses += 1;
+                        fail(header, status::KEY_NOT_FOUND, out);
+                    }
+                }
+            }
+            Op::Delete => {
+                let cas = (header.cas != 0).then_some(header.cas);
+                match cx.shared.shards.with(key).delete(key, cas, cx.now) {
+                    Deleted::Done => {
+                        cx.counts.delete_hits += 1;
+                        if !header.quiet {
+                            ok(header, 0, out);
+                        }
+                    }
+                    Deleted::NotFound => {
+                        cx.counts.delete_misses += 1;
+                        fail(header, status::KEY_NOT_FOUND, out);
+                    }
+                    Deleted::Exists => fail(header, status::KEY_EXISTS, out),
+                }
+            }
+            Op::Increment | Op::Decrement => arithmetic(header, extras, key, cx, out),
+            Op::Quit => {
+                if !header.quiet {
+                    ok(header, 0, out);
+                }
+                self.over = true;
+            }
+            Op::Flush => {
+                if !cx.shared.settings.flush {
+                    return fail(header, status::AUTH_ERROR, out);
+                }
+                let delay = u32_at(extras, 0);
+                super::admin::flush(i64::from(delay), cx);
+                if !header.quiet {
+                    ok(header, 0, out);
+                }
+            }
+            Op::Noop => ok(header, 0, out),
+            Op::Version => {
+                header.answer(&mut out.bytes, status::OK, (0, 0, super::VERSION.len()), 0);
+                out.bytes.extend_from_slice(super::VERSION.as_bytes());
+            }
+            Op::Verbosity => {
+                super::admin::verbosity(u32_at(extras, 0), cx);
+                ok(header, 0, out);
+            }
+            Op::Stat => {
+                let done = stats::run(key, cx, &mut |name, value| {
+                    header.answer(&mut out.bytes, status::OK, (0, name.len(), value.len()), 0);
+                    out.bytes.extend_from_slice(name.as_bytes());
+                    out.bytes.extend_from_slice(value.as_bytes());
+                });
+                match done {
+                    Ok(_) => ok(header, 0, out),
+                    Err(_) => fail(header, status::KEY_NOT_FOUND, out),
+                }
+            }
+            _ => fail(header, status::UNKNOWN_COMMAND, out),
+        }
+    }
+}
+
+/// An expiry of 32 bits: as memcached reads it, with a sign.
+fn exptime(extras: &[u8], at: usize) -> i64 {
+    i64::from(u32_at(extras, at) as i32)
+}
+
+fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) {
+    let shard = cx.shared.shards.of(key);
+    let mut store = cx.shared.shards.at(shard);
+    cx.counts.cmd_get += 1;
+    let found = match touch {
+        None => store.get(key, true, cx.now),
+        Some(exptime) => {
+            cx.counts.cmd_touch += 1;
+            let until = cx.until(exptime);
+            let touched = store.touch(key, until, cx.now);
+            *(if touched.is_some() { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
+            touched
+        }
+    };
+    let Some(view) = found else {
+        cx.counts.get_misses += 1;
+        if header.quiet {
+            return;
+        }
+        if with_key {
+            header.answer(&mut out.bytes, status::KEY_NOT_FOUND, (0, key.len(), 0), 0);
+            return out.bytes.extend_from_slice(key);
+        }
+        return fail(header, status::KEY_NOT_FOUND, out);
+    };
+    cx.counts.get_hits += 1;
+    let cas = if cx.shared.settings.cas { view.version } else { 0 };
+    let sizes = (4, if with_key { key.len() } else { 0 }, view.value.len());
+    header.answer(&mut out.bytes, status::OK, sizes, cas);
+    out.bytes.extend_from_slice(&view.flags.to_be_bytes());
+    if with_key {
+        out.bytes.extend_from_slice(key);
+    }
+    let handle = view.handle();
+    put_value(&mut store, handle, shard, out);
+}
+
+fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) {
+    let (delta, initial, expiry) = (u64_at(extras, 0), u64_at(extras, 8), u32_at(extras, 16));
+    let up = header.op == Op::Increment;
+    let mut store = cx.shared.shards.with(key);
+    let cas = (header.cas != 0).then_some(header.cas);
+    let mut sum = store.add(key, (up, delta), cas, None, cx.now);
+    super::text::count_sum(sum, up, cx);
+    // All ones: not to be made where there is none.
+    if sum == Sum::NotFound && expiry != u32::MAX {
+        let digits = initial.to_string();
+        let made =
+            store.reserve(key, digits.len(), 0, cx.until(i64::from(expiry as i32)), cx.now).map(|mut filling| {
+                filling.value().copy_from_slice(digits.as_bytes());
+                store.publish(filling, Terms::default(), cx.now)
+            });
+        sum = match made {
+            Ok(Outcome::Stored(version)) => Sum::Done { number: initial, version, expiry: 0 },
+            Ok(_) => Sum::NotFound,
+            Err(refused) => Sum::Refused(refused),
+        };
+    }
+    let code = match sum {
+        Sum::Done { number, version, .. } => {
+            if !header.quiet {
+                header.answer(&mut out.bytes, status::OK, (0, 0, 8), if cx.shared.settings.cas { version } else { 0 });
+                out.bytes.extend_from_slice(&number.to_be_bytes());
+            }
+            return;
+        }
+        Sum::NotFound => status::KEY_NOT_FOUND,
+        Sum::NoNumber => status::NON_NUMERIC,
+        Sum::Exists => status::KEY_EXISTS,
+        Sum::Refused(refused) => refusal(refused),
+    };
+    fail(header, code, out);
+}

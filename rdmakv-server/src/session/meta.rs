@@ -1,0 +1,284 @@
+//! Meta commands, carried out. An answer's flags come in the order of the request's.
+
+use super::{Answer, COPIED, Context, Out, Session, put_number};
+use crate::protocol::meta::{Key, Request, encode};
+use crate::protocol::words;
+use crate::store::{Deleted, Outcome, Store, Sum, Terms, View};
+
+/// Flags that only say back what was sent: the key and the opaque token.
+fn echo(flags: &[u8], key: &[u8], out: &mut Vec<u8>) {
+    for flag in words(flags) {
+        match flag[0] {
+            b'O' => {
+                out.push(b' ');
+                out.extend_from_slice(flag);
+            }
+            b'k' => {
+                out.extend_from_slice(b" k");
+                out.extend_from_slice(key);
+            }
+            b'b' => out.extend_from_slice(b" b"),
+            _ => {}
+        }
+    }
+}
+
+fn line(code: &[u8], flags: &[u8], key: &[u8], out: &mut Out) {
+    out.bytes.extend_from_slice(code);
+    echo(flags, key, &mut out.bytes);
+    out.bytes.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn stored(outcome: Outcome, flags: &[u8], key: &[u8], quiet: bool, out: &mut Out) {
+    let (code, version): (&[u8], u64) = match outcome {
+        Outcome::Refused(refused) => return out.bytes.extend_from_slice(super::text::refusal(refused)),
+        Outcome::Stored(_) if quiet => return,
+        Outcome::Stored(version) => (b"HD", version),
+        Outcome::NotStored => (b"NS", 0),
+        Outcome::Exists => (b"EX", 0),
+        Outcome::NotFound => (b"NF", 0),
+    };
+    out.bytes.extend_from_slice(code);
+    for flag in words(flags) {
+        if flag[0] == b'c' {
+            out.bytes.extend_from_slice(b" c");
+            put_number(&mut out.bytes, version);
+        } else {
+            echo(flag, key, &mut out.bytes);
+        }
+    }
+    out.bytes.extend_from_slice(b"\r\n");
+}
+
+fn ttl(expiry: u64, now: u64, out: &mut Vec<u8>) {
+    if expiry == 0 {
+        out.extend_from_slice(b"-1");
+    } else {
+        put_number(out, expiry.saturating_sub(now));
+    }
+}
+
+impl Session {
+    pub(super) fn meta(&mut self, request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
+        cx.counts.cmd_meta += 1;
+        match request.command {
+            b'g' => get(request, cx, out),
+            b's' => {
+                let options = &request.options;
+                let terms = Terms { mode: options.mode, cas: options.cas, invalidate: options.invalidate };
+                let answer = Answer::Meta {
+                    flags: request.flags.to_vec(),
+                    key: request.sent_key.to_vec(),
+                    quiet: options.quiet,
+                };
+                let item = (request.len, options.client_flags, options.ttl.unwrap_or(0));
+                if let Err(refused) = self.begin(request.key.get(), item, (terms, true), cx, answer) {
+                    out.bytes.extend_from_slice(super::text::refusal(refused));
+                }
+            }
+            b'd' => delete(request, cx, out),
+            _ => arithmetic(request, cx, out),
+        }
+    }
+}
+
+fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
+    let (options, key) = (&request.options, request.key.get());
+    let shard = cx.shared.shards.of(key);
+    let mut store = cx.shared.shards.at(shard);
+    cx.counts.cmd_get += 1;
+    let mut won = false;
+    if store.get(key, false, cx.now).is_none() {
+        cx.counts.get_misses += 1;
+        won = options.vivify.is_some_and(|ttl| vivify(&mut store, key, b"", ttl, cx).is_some());
+        if !won {
+            if options.vivify.is_some() {
+                out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n");
+            } else if !options.quiet {
+                line(b"EN", request.flags, request.sent_key, out);
+            }
+            return;
+        }
+    } else {
+        cx.counts.get_hits += 1;
+    }
+    // What the item was before this question; then what the question does to it.
+    let Some(before) = store.get(key, !options.no_bump && !won, cx.now) else { return };
+    let (handle, accessed, fetched, stale) = (before.handle(), before.accessed, before.fetched, before.stale);
+    let mut already = before.won && !won;
+    let left = if before.expiry == 0 { i64::MAX } else { before.expiry.saturating_sub(cx.now) as i64 };
+    if !won && (stale || options.recache.is_some_and(|least| left < least)) {
+        won = !already;
+    } else if !stale && !won && options.recache.is_none() && options.vivify.is_none() {
+        already = already && before.won;
+    }
+    if won {
+        store.mark_won(handle);
+    }
+    if let Some(exptime) = options.ttl {
+        cx.counts.cmd_touch += 1;
+        cx.counts.touch_hits += 1;
+        store.touch(key, cx.until(exptime), cx.now);
+    }
+    let Some(item) = store.get(key, false, cx.now) else {
+        // The new expiry was in the past.
+        if !options.quiet {
+            line(b"EN", request.flags, request.sent_key, out);
+        }
+        return;
+    };
+    let bytes = &mut out.bytes;
+    if options.value {
+        bytes.extend_from_slice(b"VA ");
+        put_number(bytes, item.value.len());
+    } else {
+        bytes.extend_from_slice(b"HD");
+    }
+    for flag in words(request.flags) {
+        let letter = flag[0];
+        if b"cfhlst".contains(&letter) {
+            bytes.extend_from_slice(&[b' ', letter]);
+        }
+        match letter {
+            b'c' => put_number(bytes, item.version),
+            b'f' => put_number(bytes, item.flags),
+            b'h' => put_number(bytes, u8::from(fetched)),
+            b'l' => put_number(bytes, (cx.now as u32).saturating_sub(accessed)),
+            b's' => put_number(bytes, item.value.len()),
+            b't' => ttl(item.expiry, cx.now, bytes),
+            _ => echo(flag, request.sent_key, bytes),
+        }
+    }
+    for (said, flag) in [(won, b" W"), (stale, b" X"), (already && !won, b" Z")] {
+        if said {
+            bytes.extend_from_slice(flag);
+        }
+    }
+    bytes.extend_from_slice(b"\r\n");
+    if options.value {
+        if item.value.len() <= COPIED {
+            bytes.extend_from_slice(item.value);
+        } else {
+            let handle = item.handle();
+            super::put_value(&mut store, handle, shard, out);
+        }
+        out.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Makes an item where there was none; says its version.
+fn vivify(store: &mut Store, key: &[u8], value: &[u8], ttl: i64, cx: &Context<'_>) -> Option<u64> {
+    let mut filling = store.reserve(key, value.len(), 0, cx.until(ttl), cx.now).ok()?;
+    filling.value().copy_from_slice(value);
+    match store.publish(filling, Terms::default(), cx.now) {
+        Outcome::Stored(version) => Some(version),
+        _ => None,
+    }
+}
+
+fn delete(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
+    let (options, key) = (&request.options, request.key.get());
+    let mut store = cx.shared.shards.with(key);
+    let deleted = if options.invalidate {
+        store.invalidate(key, options.cas, options.ttl.map(|ttl| cx.until(ttl)), cx.now)
+    } else {
+        store.delete(key, options.cas, cx.now)
+    };
+    let code: &[u8] = match deleted {
+        Deleted::Done => {
+            cx.counts.delete_hits += 1;
+            if options.quiet {
+                return;
+            }
+            b"HD"
+        }
+        Deleted::NotFound => {
+            cx.counts.delete_misses += 1;
+            b"NF"
+        }
+        Deleted::Exists => b"EX",
+    };
+    line(code, request.flags, request.sent_key, out);
+}
+
+fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
+    let (options, key) = (&request.options, request.key.get());
+    let until = options.ttl.map(|ttl| cx.until(ttl));
+    let mut store = cx.shared.shards.with(key);
+    let mut sum = store.add(key, (!options.down, options.delta.unwrap_or(1)), options.cas, until, cx.now);
+    super::text::count_sum(sum, !options.down, cx);
+    if let (Sum::NotFound, Some(exptime)) = (sum, options.vivify) {
+        let number = options.initial;
+        let digits = number.to_string();
+        sum = match vivify(&mut store, key, digits.as_bytes(), exptime, cx) {
+            Some(version) => Sum::Done { number, version, expiry: cx.until(exptime) },
+            None => return out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+        };
+    }
+    drop(store);
+    let (number, version, expiry) = match sum {
+        Sum::Done { number, version, expiry } => (number, version, expiry),
+        Sum::NotFound if options.quiet => return,
+        Sum::NotFound => return line(b"NF", request.flags, request.sent_key, out),
+        Sum::Exists => return line(b"EX", request.flags, request.sent_key, out),
+        Sum::NoNumber => {
+            return out.bytes.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+        }
+        Sum::Refused(_) => return out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+    };
+    if options.quiet {
+        return;
+    }
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(number);
+    let bytes = &mut out.bytes;
+    if options.value {
+        bytes.extend_from_slice(b"VA ");
+        put_number(bytes, digits.len());
+    } else {
+        bytes.extend_from_slice(b"HD");
+    }
+    for flag in words(request.flags) {
+        match flag[0] {
+            b'c' => {
+                bytes.extend_from_slice(b" c");
+                put_number(bytes, version);
+            }
+            b't' => {
+                bytes.extend_from_slice(b" t");
+                ttl(expiry, cx.now, bytes);
+            }
+            _ => echo(flag, request.sent_key, bytes),
+        }
+    }
+    bytes.extend_from_slice(b"\r\n");
+    if options.value {
+        bytes.extend_from_slice(digits.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+pub(super) fn debug(key: &Key, cx: &mut Context<'_>, out: &mut Out) {
+    let mut store = cx.shared.shards.with(key.get());
+    let Some(item) = store.get(key.get(), false, cx.now) else {
+        return out.bytes.extend_from_slice(b"EN\r\n");
+    };
+    out.bytes.extend_from_slice(b"ME ");
+    if key.binary {
+        encode(key.get(), &mut out.bytes);
+    } else {
+        out.bytes.extend_from_slice(key.get());
+    }
+    out.bytes.push(b' ');
+    details(&item, cx.now, &mut out.bytes);
+    out.bytes.extend_from_slice(b"\r\n");
+}
+
+fn details(item: &View<'_>, now: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"exp=");
+    ttl(item.expiry, now, out);
+    let idle = (now as u32).saturating_sub(item.accessed);
+    let fetched = if item.fetched { "yes" } else { "no" };
+    let rest = format!(" la={idle} cas={} fetch={fetched} cls={} size={}", item.version, item.class + 1, item.size);
+    out.extend_from_slice(rest.as_bytes());
+}

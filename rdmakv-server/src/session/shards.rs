@@ -1,0 +1,77 @@
+//! The stores that the sessions share: each behind a lock of its own, a key always in the same one.
+//!
+//! Locks: one at a time, never while waiting for the network. A shard's lock orders all commands on its keys.
+
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::FixedState;
+
+use crate::store::{Config, Store};
+
+/// The shards.
+#[derive(Debug)]
+pub struct Shards {
+    stores: Vec<Mutex<Store>>,
+    hasher: FixedState,
+}
+
+/// Memory for each shard at least, so that none is short of pages for its classes.
+const A_SHARD: usize = 512 << 20;
+
+impl Shards {
+    /// As many shards as there are threads, but not more than the memory is good for.
+    ///
+    /// # Errors
+    ///
+    /// Those of the mapping.
+    pub fn new(config: &Config, threads: usize) -> io::Result<Self> {
+        let by_memory = config.memory / A_SHARD.max(config.item_max * 16);
+        // A store holds less than 32 GiB.
+        let least = (config.memory.max(config.memory_max) >> 30) / 31 + 1;
+        let count = by_memory.min(threads * 4).max(least).max(1);
+        let each = Config { memory: config.memory / count, memory_max: config.memory_max / count, ..config.clone() };
+        let stores = (0..count)
+            .map(|at| {
+                // Another seed, or all keys of a shard would have hashes alike.
+                let seed = config.seed.wrapping_add(at as u64 + 1);
+                Store::new(&Config { seed, ..each.clone() }).map(Mutex::new)
+            })
+            .collect::<io::Result<_>>()?;
+        Ok(Self { stores, hasher: FixedState::with_seed(config.seed) })
+    }
+
+    /// Which shard has this key.
+    pub fn of(&self, key: &[u8]) -> usize {
+        if self.stores.len() == 1 {
+            return 0;
+        }
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        (hasher.finish() >> 32) as usize % self.stores.len()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.stores.len()
+    }
+
+    /// That shard, locked.
+    pub fn at(&self, shard: usize) -> MutexGuard<'_, Store> {
+        // A panic in the store is a bug; going on with what is there serves more than ending every worker would.
+        self.stores[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shard that has this key, locked.
+    pub fn with(&self, key: &[u8]) -> MutexGuard<'_, Store> {
+        self.at(self.of(key))
+    }
+
+    /// Each shard in turn.
+    pub fn each(&self, mut act: impl FnMut(&mut Store)) {
+        for shard in 0..self.count() {
+            act(&mut self.at(shard));
+        }
+    }
+}

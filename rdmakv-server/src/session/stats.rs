@@ -1,0 +1,313 @@
+//! `stats` and what may stand after it, by the names that memcached gives.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Context, Counts, Out, Speaks, VERSION};
+use crate::protocol::{number, words};
+use crate::store::{ClassCounters, ClassReport, Counters, Report};
+
+/// Takes a name and a value.
+type Emit<'a> = dyn FnMut(&str, &str) + 'a;
+
+/// As text.
+pub(super) fn text(what: &[u8], cx: &mut Context<'_>, out: &mut Out) {
+    if what.starts_with(b"cachedump") {
+        return cachedump(what, cx, out);
+    }
+    let bytes = &mut out.bytes;
+    let done = run(what, cx, &mut |name, value| bytes.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes()));
+    bytes.extend_from_slice(done.unwrap_or_else(|line| line).as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// Each name and value; then the last line, or the error line.
+pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Result<&'static str, &'static str> {
+    cx.publish();
+    let mut words = words(what);
+    match words.next() {
+        None => general(cx, emit),
+        Some(b"items") => items(cx, emit),
+        Some(b"slabs") => slabs(cx, emit),
+        Some(b"settings") => settings(cx, emit),
+        Some(b"sizes") => sizes(cx, emit),
+        // They are counted when asked for, at no cost before.
+        Some(b"sizes_enable" | b"sizes_disable") => emit("sizes_status", "enabled"),
+        Some(b"conns") => return Err("CLIENT_ERROR connections are not listed; curr_connections counts them"),
+        Some(b"reset") => {
+            let now = counts(cx);
+            if let Ok(mut baseline) = cx.shared.baseline.lock() {
+                baseline.add(&now);
+            }
+            cx.shared.total_connections.store(0, Relaxed);
+            cx.shared.rejected_connections.store(0, Relaxed);
+            cx.shared.shards.each(crate::store::Store::reset_counters);
+            return Ok("RESET");
+        }
+        Some(b"detail") => {
+            return match words.next() {
+                Some(b"on" | b"off" | b"dump") => Err("CLIENT_ERROR statistics by prefix are not kept"),
+                _ => Err("CLIENT_ERROR usage: stats detail on|off|dump"),
+            };
+        }
+        Some(_) => return Err("ERROR"),
+    }
+    Ok("END")
+}
+
+/// All workers' counts since the last reset.
+fn counts(cx: &Context<'_>) -> Counts {
+    let mut sum = Counts::default();
+    for worker in &cx.shared.counts {
+        if let Ok(counts) = worker.lock() {
+            sum.add(&counts);
+        }
+    }
+    cx.shared.baseline.lock().map_or(sum, |baseline| sum.since(&baseline))
+}
+
+fn reports(cx: &Context<'_>) -> Vec<Report> {
+    let mut reports = Vec::new();
+    cx.shared.shards.each(|store| reports.push(store.report(cx.now)));
+    reports
+}
+
+/// All shards' classes, by number from one.
+fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
+    let mut sums = BTreeMap::new();
+    for class in reports.iter().flat_map(|report| &report.classes) {
+        sums.entry(class.class + 1)
+            .and_modify(|sum: &mut ClassReport| {
+                sum.pages += class.pages;
+                sum.used += class.used;
+                sum.small += class.small;
+                sum.main += class.main;
+                sum.age = sum.age.max(class.age);
+                sum.counters.add(&class.counters);
+            })
+            .or_insert_with(|| class.clone());
+    }
+    sums
+}
+
+fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
+    let shared = cx.shared;
+    let mut say = |name: &str, value: u64| emit(name, &value.to_string());
+    say("pid", u64::from(std::process::id()));
+    say("uptime", cx.now.saturating_sub(shared.started));
+    say("time", cx.now);
+    emit("version", VERSION);
+    emit("pointer_size", &usize::BITS.to_string());
+    let (user, system) = usage();
+    emit("rusage_user", &user);
+    emit("rusage_system", &system);
+    let mut say = |name: &str, value: u64| emit(name, &value.to_string());
+    say("max_connections", shared.settings.maxconns as u64);
+    say("curr_connections", shared.connections.load(Relaxed).max(0) as u64);
+    say("total_connections", shared.total_connections.load(Relaxed));
+    say("rejected_connections", shared.rejected_connections.load(Relaxed));
+    say("connection_structures", shared.connections.load(Relaxed).max(0) as u64);
+    for (name, value) in counts(cx).list() {
+        say(name, value);
+    }
+    let reports = reports(cx);
+    let (mut whole, mut totals) = (Counters::default(), ClassCounters::default());
+    for report in &reports {
+        whole.add(&report.counters);
+    }
+    shared.shards.each(|store| totals.add(&store.class_totals()));
+    let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+    say("get_expired", whole.get_expired);
+    say("get_flushed", whole.get_flushed);
+    say("store_too_large", whole.too_large);
+    say("store_no_memory", whole.no_memory);
+    say("limit_maxbytes", shared.limit.load(Relaxed));
+    say("accepting_conns", u64::from(!super::is_stopping(shared)));
+    say("listen_disabled_num", shared.listen_disabled.load(Relaxed));
+    say("threads", shared.settings.threads as u64);
+    say("hash_power_level", u64::from(reports.iter().map(|report| report.hash_power).max().unwrap_or(0)));
+    say("hash_bytes", sum(|report| report.hash_bytes));
+    say("hash_is_expanding", u64::from(reports.iter().any(|report| report.growing)));
+    say("slab_reassign_rescues", whole.rescues);
+    say("slab_reassign_evictions_nomem", whole.move_evictions);
+    say("slab_reassign_running", 0);
+    say("slabs_moved", whole.slabs_moved);
+    say("lru_crawler_running", u64::from(shared.crawler.load(Relaxed)));
+    say("lru_crawler_starts", shared.crawler_starts.load(Relaxed));
+    say("bytes", sum(|report| report.bytes));
+    say("curr_items", sum(|report| report.items));
+    say("total_items", whole.total_items);
+    say("slab_global_page_pool", sum(|report| report.pool));
+    say("expired_unfetched", totals.expired_unfetched);
+    say("evicted_unfetched", totals.evicted_unfetched);
+    say("evictions", totals.evicted);
+    say("reclaimed", totals.reclaimed);
+    say("crawler_reclaimed", totals.crawler_reclaimed);
+    say("crawler_items_checked", whole.crawler_checked);
+}
+
+/// Seconds and microseconds, of the program and of the system for it.
+fn usage() -> (String, String) {
+    #[expect(unsafe_code, reason = "getrusage")]
+    // SAFETY: the structure is plain numbers, for which zeros are valid; the call fills it and keeps nothing.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let text = |time: libc::timeval| format!("{}.{:06}", time.tv_sec, time.tv_usec);
+    (text(usage.ru_utime), text(usage.ru_stime))
+}
+
+fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
+    for (number, class) in classes(&reports(cx)) {
+        let counted = &class.counters;
+        for (name, value) in [
+            ("number", class.small + class.main),
+            // The queues by memcached's names: what is new is hot, what has proven itself is warm.
+            ("number_hot", class.small),
+            ("number_warm", class.main),
+            ("number_cold", 0),
+            ("age", class.age),
+            ("mem_requested", counted.requested),
+            ("evicted", counted.evicted),
+            ("evicted_nonzero", counted.evicted_nonzero),
+            ("evicted_time", counted.evicted_time),
+            ("outofmemory", counted.outofmemory),
+            ("tailrepairs", 0),
+            ("reclaimed", counted.reclaimed),
+            ("expired_unfetched", counted.expired_unfetched),
+            ("evicted_unfetched", counted.evicted_unfetched),
+            ("crawler_reclaimed", counted.crawler_reclaimed),
+        ] {
+            if class.small + class.main > 0 {
+                emit(&format!("items:{number}:{name}"), &value.to_string());
+            }
+        }
+    }
+}
+
+fn slabs(cx: &Context<'_>, emit: &mut Emit<'_>) {
+    let reports = reports(cx);
+    let classes = classes(&reports);
+    for (number, class) in &classes {
+        let (counted, chunks) = (&class.counters, u64::from(class.pages) * u64::from(class.a_page));
+        for (name, value) in [
+            ("chunk_size", class.size as u64),
+            ("chunks_per_page", u64::from(class.a_page)),
+            ("total_pages", u64::from(class.pages)),
+            ("total_chunks", chunks),
+            ("used_chunks", class.used),
+            ("free_chunks", chunks - class.used),
+            ("free_chunks_end", 0),
+            ("mem_requested", counted.requested),
+            ("get_hits", counted.get_hits),
+            ("cmd_set", counted.sets),
+            ("delete_hits", counted.deletes),
+            ("incr_hits", counted.incrs),
+            ("decr_hits", counted.decrs),
+            ("cas_hits", counted.cas_hits),
+            ("cas_badval", counted.cas_badval),
+            ("touch_hits", counted.touches),
+        ] {
+            emit(&format!("{number}:{name}"), &value.to_string());
+        }
+    }
+    emit("active_slabs", &classes.len().to_string());
+    emit("total_malloced", &reports.iter().map(|report| report.malloced).sum::<u64>().to_string());
+}
+
+fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
+    let settings = &cx.shared.settings;
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let limit = cx.shared.limit.load(Relaxed).to_string();
+    let speaks = match settings.speaks {
+        Speaks::Auto => "auto-negotiate",
+        Speaks::Ascii => "ascii",
+        Speaks::Binary => "binary",
+    };
+    for (name, value) in [
+        ("maxbytes", limit.as_str()),
+        ("maxconns", &settings.maxconns.to_string()),
+        ("tcpport", &settings.tcp_port.to_string()),
+        ("udpport", &settings.udp_port.to_string()),
+        ("inter", settings.inter.as_deref().unwrap_or("NULL")),
+        ("verbosity", &cx.shared.verbosity.load(Relaxed).to_string()),
+        ("oldest", "0"),
+        ("evictions", if settings.evictions { "on" } else { "off" }),
+        ("domain_socket", settings.socket.as_deref().unwrap_or("NULL")),
+        ("umask", &format!("{:o}", settings.socket_mode)),
+        ("shutdown_command", yes(settings.shutdown)),
+        ("growth_factor", &format!("{:.2}", settings.factor)),
+        ("chunk_size", &settings.chunk_size.to_string()),
+        ("num_threads", &settings.threads.to_string()),
+        ("detail_enabled", "no"),
+        ("reqs_per_event", &settings.reqs_per_event.to_string()),
+        ("cas_enabled", yes(settings.cas)),
+        ("tcp_backlog", &settings.backlog.to_string()),
+        ("binding_protocol", speaks),
+        ("auth_enabled_sasl", "no"),
+        ("auth_enabled_ascii", yes(settings.users.is_some())),
+        ("item_size_max", &settings.item_max.to_string()),
+        ("maxconns_fast", yes(settings.maxconns_fast)),
+        ("hashpower_init", &settings.hashpower.to_string()),
+        ("slab_reassign", "yes"),
+        ("slab_automove", "1"),
+        ("lru_crawler", yes(cx.shared.crawler.load(Relaxed))),
+        ("flush_enabled", yes(settings.flush)),
+        ("dump_enabled", yes(settings.dump)),
+        ("hash_algorithm", "foldhash"),
+        ("lru_policy", "s3fifo"),
+        ("idle_timeout", &settings.idle_timeout.to_string()),
+        ("ssl_enabled", "no"),
+    ] {
+        emit(name, value);
+    }
+}
+
+/// How many items there are of each size, in steps of 32 bytes. It looks at every item, a shard at a time.
+fn sizes(cx: &Context<'_>, emit: &mut Emit<'_>) {
+    let mut sizes = BTreeMap::new();
+    cx.shared.shards.each(|store| {
+        store.walk(None, cx.now, |item| {
+            *sizes.entry(item.size.next_multiple_of(32)).or_insert(0_u64) += 1;
+            true
+        });
+    });
+    for (size, count) in sizes {
+        emit(&size.to_string(), &count.to_string());
+    }
+}
+
+/// `stats cachedump CLASS LIMIT`.
+fn cachedump(what: &[u8], cx: &Context<'_>, out: &mut Out) {
+    const MOST: usize = 2 << 20;
+    if !cx.shared.settings.dump {
+        return out.bytes.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+    }
+    let mut words = words(what).skip(1);
+    let (class, limit) = (words.next(), words.next());
+    let (Some(class), Some(limit)) = (class, limit) else {
+        return out.bytes.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
+    };
+    let (Some(class), Some(limit)) = (number::<usize>(class), number::<u64>(limit)) else {
+        return out.bytes.extend_from_slice(b"CLIENT_ERROR bad command line format\r\n");
+    };
+    if class == 0 || class > 255 {
+        return out.bytes.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n");
+    }
+    let (mut shown, bytes) = (0, &mut out.bytes);
+    cx.shared.shards.each(|store| {
+        store.walk(Some(class - 1), cx.now, |item| {
+            if (limit > 0 && shown == limit) || bytes.len() > MOST {
+                return false;
+            }
+            shown += 1;
+            bytes.extend_from_slice(b"ITEM ");
+            bytes.extend_from_slice(item.key);
+            bytes.extend_from_slice(format!(" [{} b; {} s]\r\n", item.value.len(), item.expiry).as_bytes());
+            true
+        });
+    });
+    bytes.extend_from_slice(b"END\r\n");
+}

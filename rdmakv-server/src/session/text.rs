@@ -1,0 +1,177 @@
+//! Classic commands, carried out.
+
+use super::{Answer, Body, COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats};
+use crate::protocol::text::{Request, parse};
+use crate::protocol::words;
+use crate::store::{Deleted, Outcome, Refused, Sum, Terms};
+
+/// The line of a refusal.
+pub(super) fn refusal(refused: Refused) -> &'static [u8] {
+    match refused {
+        Refused::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+        Refused::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
+    }
+}
+
+pub(super) fn stored(outcome: Outcome, quiet: bool, out: &mut Out) {
+    let line: &[u8] = match outcome {
+        Outcome::Refused(refused) => return out.bytes.extend_from_slice(refusal(refused)),
+        Outcome::Stored(_) => b"STORED\r\n",
+        Outcome::NotStored => b"NOT_STORED\r\n",
+        Outcome::Exists => b"EXISTS\r\n",
+        Outcome::NotFound => b"NOT_FOUND\r\n",
+    };
+    say(line, quiet, out);
+}
+
+fn say(line: &[u8], quiet: bool, out: &mut Out) {
+    if !quiet {
+        out.bytes.extend_from_slice(line);
+    }
+}
+
+impl Session {
+    pub(super) fn text(&mut self, line: &[u8], cx: &mut Context<'_>, out: &mut Out) {
+        let request = match parse(line) {
+            Ok(request) => request,
+            Err(fault) => {
+                self.drop = fault.drop;
+                out.bytes.extend_from_slice(fault.line.as_bytes());
+                out.bytes.extend_from_slice(b"\r\n");
+                return;
+            }
+        };
+        if !self.may_speak(cx) {
+            return self.introduce(request, out);
+        }
+        match request {
+            Request::Get { keys, cas, touch } => self.over |= !get(keys, cas, touch, cx, out),
+            Request::Store { mode, key, flags, exptime, len, cas, quiet } => {
+                let terms = Terms { mode, cas, invalidate: false };
+                let answer = Answer::Text { quiet };
+                if let Err(refused) = self.begin(key, (len, flags, exptime), (terms, true), cx, answer) {
+                    out.bytes.extend_from_slice(refusal(refused));
+                }
+            }
+            Request::Delete { key, quiet } => {
+                let done = cx.shared.shards.with(key).delete(key, None, cx.now) == Deleted::Done;
+                *(if done { &mut cx.counts.delete_hits } else { &mut cx.counts.delete_misses }) += 1;
+                say(if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
+            }
+            Request::Add { key, up, by, quiet } => {
+                let sum = cx.shared.shards.with(key).add(key, (up, by), None, None, cx.now);
+                count_sum(sum, up, cx);
+                match sum {
+                    Sum::Done { number, .. } if !quiet => {
+                        put_number(&mut out.bytes, number);
+                        out.bytes.extend_from_slice(b"\r\n");
+                    }
+                    Sum::Done { .. } => {}
+                    Sum::NotFound | Sum::Exists => say(b"NOT_FOUND\r\n", quiet, out),
+                    Sum::NoNumber => {
+                        out.bytes.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n")
+                    }
+                    Sum::Refused(_) => out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+                }
+            }
+            Request::Touch { key, exptime, quiet } => {
+                let until = cx.until(exptime);
+                let done = cx.shared.shards.with(key).touch(key, until, cx.now).is_some();
+                cx.counts.cmd_touch += 1;
+                *(if done { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
+                say(if done { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
+            }
+            Request::Version => {
+                out.bytes.extend_from_slice(format!("VERSION {}\r\n", super::VERSION).as_bytes());
+            }
+            Request::Quit => self.over = true,
+            Request::Meta(request) => self.meta(&request, cx, out),
+            Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
+            Request::MetaDebug(key) => super::meta::debug(&key, cx, out),
+            Request::Stats(what) => stats::text(what, cx, out),
+            other => admin::run(other, cx, out),
+        }
+    }
+
+    /// Before a user has shown a name and password, only that is understood: a `set` with them as its data.
+    fn introduce(&mut self, request: Request<'_>, out: &mut Out) {
+        match request {
+            Request::Store { len, quiet, .. } if len <= 4096 => {
+                self.body = Some(Body {
+                    filling: None,
+                    scratch: Vec::new(),
+                    shard: 0,
+                    got: 0,
+                    len,
+                    ended: true,
+                    terms: Terms::default(),
+                    answer: Answer::Auth { quiet },
+                });
+            }
+            Request::Quit => self.over = true,
+            request => {
+                if let Request::Store { len, .. }
+                | Request::Meta(crate::protocol::meta::Request { len, command: b's', .. }) = request
+                {
+                    self.drop = len + 2;
+                }
+                out.bytes.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+            }
+        }
+    }
+}
+
+pub(super) fn count_sum(sum: Sum, up: bool, cx: &mut Context<'_>) {
+    match (sum, up) {
+        (Sum::NotFound, true) => cx.counts.incr_misses += 1,
+        (Sum::NotFound, false) => cx.counts.decr_misses += 1,
+        (Sum::Done { .. }, true) => cx.counts.incr_hits += 1,
+        (Sum::Done { .. }, false) => cx.counts.decr_hits += 1,
+        _ => {}
+    }
+}
+
+/// Says whether the answer was within bounds; if not, it ends in the middle, and so does the conversation.
+fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) -> bool {
+    let until = touch.map(|exptime| cx.until(exptime));
+    let shards = &cx.shared.shards;
+    for key in words(keys) {
+        cx.counts.cmd_get += 1;
+        let shard = shards.of(key);
+        let mut store = shards.at(shard);
+        let found = match until {
+            None => store.get(key, true, cx.now),
+            Some(until) => {
+                cx.counts.cmd_touch += 1;
+                let touched = store.touch(key, until, cx.now);
+                *(if touched.is_some() { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
+                touched
+            }
+        };
+        let Some(view) = found else {
+            cx.counts.get_misses += 1;
+            continue;
+        };
+        cx.counts.get_hits += 1;
+        out.bytes.extend_from_slice(b"VALUE ");
+        out.bytes.extend_from_slice(key);
+        out.bytes.push(b' ');
+        put_number(&mut out.bytes, view.flags);
+        out.bytes.push(b' ');
+        put_number(&mut out.bytes, view.value.len());
+        if cas {
+            out.bytes.push(b' ');
+            put_number(&mut out.bytes, if cx.shared.settings.cas { view.version } else { 0 });
+        }
+        out.bytes.extend_from_slice(b"\r\n");
+        let handle = view.handle();
+        put_value(&mut store, handle, shard, out);
+        out.bytes.extend_from_slice(b"\r\n");
+        if out.bytes.len() > COPIED_MAX {
+            out.bytes.extend_from_slice(b"SERVER_ERROR out of memory writing get response\r\n");
+            return false;
+        }
+    }
+    out.bytes.extend_from_slice(b"END\r\n");
+    true
+}

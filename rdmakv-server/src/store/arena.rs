@@ -1,0 +1,150 @@
+//! The memory that items live in: one shared mapping, backed by a memfd where the system has them, so that
+//! every fabric can expose it later.
+//!
+//! Ownership: a mapping is shared by a store and by what the store lent out ([`Held`](super::Held),
+//! [`Filling`](super::Filling)). Words of headers are atomics and may be read from anywhere. Bytes of keys and
+//! values are written only through `&mut` of a chunk's one owner, before the chunk is published, and read only
+//! after that; the modules above keep that promise, this one keeps the bounds.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// What stands behind the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A memfd of huge pages (2 MiB).
+    HugePages,
+    /// A memfd of ordinary pages.
+    Memfd,
+    /// Anonymous memory: this system has no memfd.
+    Anonymous,
+}
+
+/// The mapping.
+#[derive(Debug)]
+pub(super) struct Arena {
+    base: *mut u8,
+    len: usize,
+    backing: Backing,
+}
+
+const HUGE: usize = 2 << 20;
+
+#[expect(unsafe_code, reason = "the memory is shared between threads by contract: see each method")]
+// SAFETY: the mapping belongs to no thread; all access is through atomics or through slices whose exclusivity the
+// callers keep (see the module's first paragraph).
+unsafe impl Send for Arena {}
+#[expect(unsafe_code, reason = "the memory is shared between threads by contract: see each method")]
+// SAFETY: as for Send.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// At least `len` bytes, all zero; huge pages if `huge` and the system has enough of them.
+    pub(super) fn new(len: usize, huge: bool) -> io::Result<Self> {
+        let len = len.max(1).next_multiple_of(HUGE);
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::MemfdFlags;
+            if huge && let Ok(arena) = Self::memfd(len, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, Backing::HugePages) {
+                return Ok(arena);
+            }
+            if let Ok(arena) = Self::memfd(len, MemfdFlags::CLOEXEC, Backing::Memfd) {
+                return Ok(arena);
+            }
+        }
+        let _ = huge;
+        #[expect(unsafe_code, reason = "mmap")]
+        // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory of ours.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )?
+        };
+        Ok(Self { base: base.cast(), len, backing: Backing::Anonymous })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn memfd(len: usize, flags: rustix::fs::MemfdFlags, backing: Backing) -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("rdmakv-arena", flags)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        // Huge pages are reserved by the mapping, so that too few fail here and not at the first touch.
+        let sharing =
+            if backing == Backing::HugePages { MapFlags::SHARED } else { MapFlags::SHARED | MapFlags::NORESERVE };
+        #[expect(unsafe_code, reason = "mmap")]
+        // SAFETY: a new mapping of a file that nobody else has open, at an address of the system's choice.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, sharing, &file, 0)?
+        };
+        #[expect(unsafe_code, reason = "madvise")]
+        // SAFETY: the range is the mapping just made; the advice changes no contents. It may be refused.
+        let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxHugepage) };
+        Ok(Self { base: base.cast(), len, backing })
+    }
+
+    pub(super) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    fn check(&self, at: usize, len: usize, align: usize) {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "{at}+{len} is outside of the arena");
+        assert!(at.is_multiple_of(align), "{at} is not aligned to {align}");
+    }
+
+    #[inline]
+    pub(super) fn word32(&self, at: usize) -> &AtomicU32 {
+        self.check(at, 4, 4);
+        #[expect(unsafe_code, reason = "a word of the mapping")]
+        // SAFETY: in bounds and aligned (checked above; the base is aligned to a page), initialised (the mapping
+        // starts as zeros), and header words are only ever accessed as atomics.
+        unsafe {
+            &*self.base.add(at).cast::<AtomicU32>()
+        }
+    }
+
+    #[inline]
+    pub(super) fn word64(&self, at: usize) -> &AtomicU64 {
+        self.check(at, 8, 8);
+        #[expect(unsafe_code, reason = "a word of the mapping")]
+        // SAFETY: as for word32.
+        unsafe {
+            &*self.base.add(at).cast::<AtomicU64>()
+        }
+    }
+
+    /// Bytes that nobody writes as long as the borrow lives: the caller's promise.
+    #[inline]
+    pub(super) fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        self.check(at, len, 1);
+        #[expect(unsafe_code, reason = "bytes of the mapping")]
+        // SAFETY: in bounds and initialised; only this module's siblings can call, and they ask only for chunks that
+        // are published, or held, or their own (see the module's first paragraph).
+        unsafe {
+            std::slice::from_raw_parts(self.base.add(at), len)
+        }
+    }
+
+    /// Bytes that only the caller can reach as long as the borrow lives: the caller's promise.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the chunk's one owner asks; see the module's first paragraph")]
+    pub(super) fn bytes_mut(&self, at: usize, len: usize) -> &mut [u8] {
+        self.check(at, len, 1);
+        #[expect(unsafe_code, reason = "bytes of the mapping")]
+        // SAFETY: in bounds and initialised; asked for only by the owner of an unpublished chunk, through `&mut`.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.base.add(at), len)
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        #[expect(unsafe_code, reason = "munmap")]
+        // SAFETY: the mapping is ours and nothing borrowed from it outlives it. A failure would leak it, no more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
+    }
+}

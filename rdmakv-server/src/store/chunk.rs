@@ -1,0 +1,200 @@
+//! How an item lies in memory: a header, the key, the value.
+//!
+//! The first forty bytes are for one-sided readers too (they check them, the key and the CRC32C before they
+//! believe a value); the rest of the header is the store's own.
+//!
+//! | at | bytes | what                                             | in the CRC |
+//! |---:|------:|--------------------------------------------------|------------|
+//! |  0 |     1 | state: free, unpublished, alive, dead            | no         |
+//! |  1 |     1 | marks: fetched, stale, won                       | no         |
+//! |  2 |     2 | magic                                            | no         |
+//! |  4 |     4 | incarnation of the server                        | no         |
+//! |  8 |     8 | expiry, in Unix seconds; 0 is never              | no         |
+//! | 16 |     8 | version (CAS)                                    | yes        |
+//! | 24 |     4 | length of the value                              | yes        |
+//! | 28 |     4 | the client's flags                               | yes        |
+//! | 32 |     4 | CRC32C                                           |            |
+//! | 36 |     4 | length of the key, class                         | length     |
+//! | 40 |     8 | neighbours in the queue                          | no         |
+//! | 48 |     4 | last access, in Unix seconds                     | no         |
+//! | 52 |     4 | holders, frequency, queue                        | no         |
+//! | 56 |       | the key, then the value                          | yes        |
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+use super::arena::Arena;
+
+/// A chunk's place in the arena, in units of eight bytes.
+pub(super) type Id = u32;
+/// No chunk.
+pub(super) const NONE: Id = u32::MAX;
+/// Bytes before the key.
+pub const HEADER: usize = 56;
+/// What marks a chunk of this layout.
+pub const MAGIC: u16 = 0x6b76;
+
+/// Where a chunk stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    Free = 0,
+    Unpublished = 1,
+    Alive = 2,
+    Dead = 3,
+}
+
+pub(super) const FETCHED: u64 = 1 << 8;
+pub(super) const STALE: u64 = 1 << 9;
+pub(super) const WON: u64 = 1 << 10;
+
+/// A chunk in the arena: a view that knows where each field is.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'a> {
+    arena: &'a Arena,
+    at: usize,
+}
+
+macro_rules! field32 {
+    ($get:ident, $set:ident, $at:literal) => {
+        #[inline]
+        pub(super) fn $get(self) -> u32 {
+            self.arena.word32(self.at + $at).load(Relaxed)
+        }
+        #[inline]
+        pub(super) fn $set(self, to: u32) {
+            self.arena.word32(self.at + $at).store(to, Relaxed);
+        }
+    };
+}
+
+impl<'a> Chunk<'a> {
+    #[inline]
+    pub(super) fn new(arena: &'a Arena, id: Id) -> Self {
+        Self { arena, at: id as usize * 8 }
+    }
+
+    field32!(value_len, set_value_len, 24);
+    field32!(flags, set_flags, 28);
+    field32!(crc, set_crc, 32);
+    field32!(shape, set_shape, 36);
+    field32!(prev, set_prev, 40);
+    field32!(next, set_next, 44);
+    field32!(accessed, set_accessed, 48);
+    field32!(private, set_private, 52);
+
+    #[inline]
+    pub(super) fn state(self) -> State {
+        match self.arena.word64(self.at).load(Acquire) as u8 {
+            1 => State::Unpublished,
+            2 => State::Alive,
+            3 => State::Dead,
+            _ => State::Free,
+        }
+    }
+
+    /// Starts a new life: no marks, this incarnation.
+    pub(super) fn begin(self, state: State, incarnation: u32) {
+        let word = state as u64 | u64::from(MAGIC) << 16 | u64::from(incarnation) << 32;
+        self.arena.word64(self.at).store(word, Release);
+    }
+
+    pub(super) fn set_state(self, state: State) {
+        let word = self.arena.word64(self.at);
+        word.store(word.load(Relaxed) & !0xff | state as u64, Release);
+    }
+
+    #[inline]
+    pub(super) fn marked(self, mark: u64) -> bool {
+        self.arena.word64(self.at).load(Relaxed) & mark != 0
+    }
+
+    #[inline]
+    pub(super) fn mark(self, mark: u64) {
+        let word = self.arena.word64(self.at);
+        let old = word.load(Relaxed);
+        if old & mark != mark {
+            word.store(old | mark, Release);
+        }
+    }
+
+    #[inline]
+    pub(super) fn expiry(self) -> u64 {
+        self.arena.word64(self.at + 8).load(Relaxed)
+    }
+    pub(super) fn set_expiry(self, to: u64) {
+        self.arena.word64(self.at + 8).store(to, Release);
+    }
+    #[inline]
+    pub(super) fn version(self) -> u64 {
+        self.arena.word64(self.at + 16).load(Relaxed)
+    }
+    pub(super) fn set_version(self, to: u64) {
+        self.arena.word64(self.at + 16).store(to, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn key_len(self) -> usize {
+        (self.shape() & 0xff) as usize
+    }
+    #[inline]
+    pub(super) fn class(self) -> usize {
+        (self.shape() >> 8 & 0xff) as usize
+    }
+
+    pub(super) fn holders(self) -> u32 {
+        self.private() & 0xffff
+    }
+    pub(super) fn set_holders(self, to: u32) {
+        self.set_private(self.private() & !0xffff | to);
+    }
+    #[inline]
+    pub(super) fn frequency(self) -> u32 {
+        self.private() >> 16 & 0xff
+    }
+    #[inline]
+    pub(super) fn set_frequency(self, to: u32) {
+        self.set_private(self.private() & !0x00ff_0000 | to << 16);
+    }
+    pub(super) fn queue(self) -> u32 {
+        self.private() >> 24
+    }
+    pub(super) fn set_queue(self, to: u32) {
+        self.set_private(self.private() & 0x00ff_ffff | to << 24);
+    }
+
+    #[inline]
+    pub(super) fn key(self) -> &'a [u8] {
+        self.arena.bytes(self.at + HEADER, self.key_len())
+    }
+    #[inline]
+    pub(super) fn value(self) -> &'a [u8] {
+        self.arena.bytes(self.at + HEADER + self.key_len(), self.value_len() as usize)
+    }
+    /// For the owner of an unpublished chunk only.
+    pub(super) fn key_mut(self) -> &'a mut [u8] {
+        self.arena.bytes_mut(self.at + HEADER, self.key_len())
+    }
+    /// For the owner of an unpublished chunk only.
+    pub(super) fn value_mut(self) -> &'a mut [u8] {
+        self.arena.bytes_mut(self.at + HEADER + self.key_len(), self.value_len() as usize)
+    }
+    /// What of the chunk is used.
+    pub(super) fn size(self) -> usize {
+        HEADER + self.key_len() + self.value_len() as usize
+    }
+
+    /// The sum that the header should carry.
+    pub(super) fn sum(self) -> u32 {
+        let mut fields = [0; 17];
+        fields[..8].copy_from_slice(&self.version().to_le_bytes());
+        fields[8..12].copy_from_slice(&self.value_len().to_le_bytes());
+        fields[12..16].copy_from_slice(&self.flags().to_le_bytes());
+        fields[16] = self.key_len() as u8;
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        digest.update(&fields);
+        digest.update(self.arena.bytes(self.at + HEADER, self.key_len() + self.value_len() as usize));
+        digest.finalize() as u32
+    }
+}

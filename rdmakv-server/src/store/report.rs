@@ -1,0 +1,160 @@
+//! The store as `stats` shows it.
+
+use super::chunk::State;
+use super::queues::{MAIN, SMALL};
+use super::{ClassCounters, Counters, Store, View};
+
+/// The whole.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What happened.
+    pub counters: Counters,
+    /// Items.
+    pub items: u64,
+    /// Bytes that items use, headers included.
+    pub bytes: u64,
+    /// Bytes of the hash table and of the ghosts.
+    pub hash_bytes: u64,
+    /// Two to this power of buckets.
+    pub hash_power: u32,
+    /// Whether the table is between two powers.
+    pub growing: bool,
+    /// Pages in nobody's hands.
+    pub pool: u64,
+    /// Bytes of pages in use.
+    pub malloced: u64,
+    /// Classes in use.
+    pub classes: Vec<ClassReport>,
+}
+
+/// A class.
+#[derive(Clone, Debug)]
+pub struct ClassReport {
+    /// Its number.
+    pub class: usize,
+    /// Bytes of a chunk.
+    pub size: usize,
+    /// Chunks in a page.
+    pub a_page: u32,
+    /// Pages.
+    pub pages: u32,
+    /// Chunks in use.
+    pub used: u64,
+    /// Items in the small queue.
+    pub small: u64,
+    /// Items in the main queue.
+    pub main: u64,
+    /// Seconds since the oldest item was asked for.
+    pub age: u64,
+    /// What happened.
+    pub counters: ClassCounters,
+}
+
+/// A name for what [`Store::walk`] shows.
+pub type Entry<'a> = View<'a>;
+
+impl Store {
+    /// The numbers at present.
+    pub fn report(&self, now: u64) -> Report {
+        let classes: Vec<ClassReport> = (0..self.sizes.len())
+            .filter(|&class| self.pages.pages_of(class) > 0)
+            .map(|class| ClassReport {
+                class,
+                size: self.pages.size_of(class),
+                a_page: self.pages.chunks_a_page(class),
+                pages: self.pages.pages_of(class),
+                used: self.pages.used_of(class),
+                small: self.queues[class].len(SMALL),
+                main: self.queues[class].len(MAIN),
+                age: [SMALL, MAIN]
+                    .into_iter()
+                    .filter_map(|queue| self.queues[class].oldest(queue))
+                    .map(|id| u64::from((now as u32).saturating_sub(self.chunk(id).accessed())))
+                    .max()
+                    .unwrap_or(0),
+                counters: self.classes[class],
+            })
+            .collect();
+        Report {
+            counters: self.counters,
+            items: self.index.len() as u64,
+            bytes: self.classes.iter().map(|class| class.requested).sum(),
+            hash_bytes: (self.index.bytes() + self.ghosts.bytes()) as u64,
+            hash_power: self.index.power(),
+            growing: self.index.is_growing(),
+            pool: self.pages.pooled() as u64,
+            malloced: ((self.pages.count() - self.pages.pooled()) * self.pages.page_size()) as u64,
+            classes,
+        }
+    }
+
+    /// What the classes without pages counted too, summed.
+    pub fn class_totals(&self) -> ClassCounters {
+        let mut totals = ClassCounters::default();
+        for class in &self.classes {
+            totals.add(class);
+        }
+        totals
+    }
+
+    /// Shows every living item, of one class or of all, until `see` says enough.
+    pub fn walk(&self, class: Option<usize>, now: u64, mut see: impl FnMut(Entry<'_>) -> bool) {
+        for page in 0..self.pages.count() {
+            if self.pages.class_of(page).is_none_or(|of| class.is_some_and(|class| class != of)) {
+                continue;
+            }
+            for slot in 0..self.pages.touched(page) {
+                let id = self.pages.id(page, slot);
+                if self.chunk(id).state() == State::Alive && !self.is_over(id, now) && !see(self.view(id)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The classes' sizes.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// Whether header and sum of every published chunk are right, and index, queues and pages agree; says what is not.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut alive, mut requested) = (0, 0);
+        for page in 0..self.pages.count() {
+            let Some(class) = self.pages.class_of(page) else { continue };
+            let mut used = 0;
+            for slot in 0..self.pages.touched(page) {
+                let chunk = self.chunk(self.pages.id(page, slot));
+                if chunk.state() == State::Free {
+                    continue;
+                }
+                used += 1;
+                requested += chunk.size() as u64;
+                if chunk.class() != class || chunk.size() > self.sizes[class] {
+                    return Err(format!("page {page}, chunk {slot}: does not fit its class"));
+                }
+                if chunk.state() == State::Alive {
+                    alive += 1;
+                    if chunk.crc() != chunk.sum() {
+                        return Err(format!("page {page}, chunk {slot}: the sum is wrong"));
+                    }
+                    if self.find(self.hash(chunk.key()), chunk.key()) != Some(self.pages.id(page, slot)) {
+                        return Err(format!("page {page}, chunk {slot}: alive, but not in the index"));
+                    }
+                }
+            }
+            if used != self.pages.used_in(page) {
+                return Err(format!("page {page}: {used} chunks in use, {} counted", self.pages.used_in(page)));
+            }
+        }
+        let queued: u64 = self.queues.iter().map(|queues| queues.len(SMALL) + queues.len(MAIN)).sum();
+        if alive != self.index.len() as u64 || alive != queued {
+            return Err(format!("{alive} alive, {} in the index, {queued} in queues", self.index.len()));
+        }
+        let counted: u64 = self.classes.iter().map(|class| class.requested).sum();
+        if requested != counted {
+            return Err(format!("{requested} bytes in chunks, {counted} counted"));
+        }
+        Ok(())
+    }
+}

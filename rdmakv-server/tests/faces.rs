@@ -1,0 +1,241 @@
+//! The real server, met as a client meets it.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A server on a free port, ended with the test.
+struct Server {
+    process: Child,
+    lines: Vec<String>,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_rdmakv-server"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut lines = Vec::new();
+        // The line about memory is the last one.
+        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+            lines.push(line.unwrap());
+            if lines.last().unwrap().contains("SIGTERM") {
+                break;
+            }
+        }
+        Self { process, lines }
+    }
+
+    fn on_a_free_port(more: &[&str]) -> Self {
+        Self::start(&[&["-p", "-1", "-l", "127.0.0.1"], more].concat())
+    }
+
+    fn address(&self, kind: &str) -> String {
+        let start = format!("listening on {kind} ");
+        self.lines.iter().find_map(|line| line.strip_prefix(&start)).expect("it says where it listens").to_owned()
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address("tcp")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+
+    fn stat(&self, name: &str) -> u64 {
+        let mut stream = self.connect();
+        stream.write_all(b"stats\r\nquit\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
+    stream.write_all(request).unwrap();
+    let mut got = vec![0; answer.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == answer, "{:?}", String::from_utf8_lossy(&got[..got.len().min(200)]));
+}
+
+#[test]
+fn memccapable_finds_every_ability() {
+    let found = Command::new("memccapable").arg("-h").arg("127.0.0.1").arg("-p").arg("1").output();
+    if matches!(&found, Err(error) if error.kind() == ErrorKind::NotFound) {
+        eprintln!("skipped: memccapable is not installed (Debian: libmemcached-tools)");
+        return;
+    }
+    let server = Server::on_a_free_port(&[]);
+    let port = server.address("tcp").rsplit(':').next().unwrap().to_owned();
+    let run = Command::new("memccapable").args(["-h", "127.0.0.1", "-p", &port]).output().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    assert!(text.contains("All tests passed"), "{text}");
+    assert_eq!(text.matches("[pass]").count(), 54, "{text}");
+}
+
+#[test]
+fn large_values_go_in_and_come_back_pipelined() {
+    let server = Server::on_a_free_port(&["-I", "4m"]);
+    let mut stream = server.connect();
+    let value: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+    let mut set = format!("set big 0 0 {}\r\n", value.len()).into_bytes();
+    set.extend_from_slice(&value);
+    set.extend_from_slice(b"\r\n");
+    ask(&mut stream, &set, b"STORED\r\n");
+    let mut one = format!("VALUE big 0 {}\r\n", value.len()).into_bytes();
+    one.extend_from_slice(&value);
+    one.extend_from_slice(b"\r\nEND\r\n");
+    let mut reader = stream.try_clone().unwrap();
+    let writer = std::thread::spawn(move || stream.write_all(&b"get big\r\n".repeat(20)).unwrap());
+    for _ in 0..20 {
+        let mut got = vec![0; one.len()];
+        reader.read_exact(&mut got).unwrap();
+        assert!(got == one);
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn thousands_of_small_requests_in_one_write_are_answered_in_order() {
+    let server = Server::on_a_free_port(&["-t", "2"]);
+    let mut stream = server.connect();
+    let (mut requests, mut answers) = (Vec::new(), Vec::new());
+    for n in 0..5000 {
+        requests.extend_from_slice(format!("set k{n} 0 0 4\r\n{n:04}\r\nget k{n}\r\n").as_bytes());
+        answers.extend_from_slice(format!("STORED\r\nVALUE k{n} 0 4\r\n{n:04}\r\nEND\r\n").as_bytes());
+    }
+    let mut writer = stream.try_clone().unwrap();
+    let thread = std::thread::spawn(move || writer.write_all(&requests).unwrap());
+    let mut got = vec![0; answers.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == answers);
+    thread.join().unwrap();
+    assert!(server.stat("conn_yields") > 0);
+    assert_eq!((server.stat("cmd_set"), server.stat("get_hits")), (5000, 5000));
+}
+
+#[test]
+fn a_datagram_asks_and_datagrams_answer() {
+    let server = Server::on_a_free_port(&["-U", "-1"]);
+    let value = "v".repeat(5000);
+    ask(&mut server.connect(), format!("set u 0 0 5000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.send_to(b"\x12\x34\0\0\0\x01\0\0get u\r\n", server.address("udp")).unwrap();
+    let (mut parts, mut total) = (std::collections::BTreeMap::new(), usize::MAX);
+    while parts.len() < total {
+        let mut datagram = [0; 2000];
+        let read = socket.recv(&mut datagram).unwrap();
+        assert_eq!(datagram[..2], [0x12, 0x34]);
+        total = usize::from(datagram[5]);
+        parts.insert(datagram[3], datagram[8..read].to_vec());
+    }
+    assert_eq!(total, 4);
+    let whole: Vec<u8> = parts.into_values().flatten().collect();
+    assert_eq!(whole, format!("VALUE u 0 5000\r\n{value}\r\nEND\r\n").into_bytes());
+}
+
+#[test]
+fn a_unix_socket_has_its_mode_and_goes_with_the_server() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kv");
+    let mut server = Server::start(&["-s", path.to_str().unwrap(), "-a", "750"]);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o750);
+    ask(
+        &mut UnixStream::connect(&path).unwrap(),
+        b"set a 0 0 1\r\nx\r\nget a\r\n",
+        b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
+    );
+    server.signal("-TERM");
+    assert!(server.process.wait().unwrap().success());
+    assert!(!path.exists());
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_so() {
+    let server = Server::on_a_free_port(&["-c", "2"]);
+    let (mut one, mut two) = (server.connect(), server.connect());
+    ask(&mut one, b"mn\r\n", b"MN\r\n");
+    ask(&mut two, b"mn\r\n", b"MN\r\n");
+    let mut text = String::new();
+    server.connect().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "ERROR Too many open connections\r\n");
+    drop(two);
+    // The place is free again as soon as the server has seen it.
+    while server.connect().write_all(b"mn\r\n").is_err() {}
+}
+
+#[test]
+fn silent_connections_end_when_their_time_is_up() {
+    let server = Server::on_a_free_port(&["-o", "idle_timeout=1"]);
+    let mut stream = server.connect();
+    ask(&mut stream, b"mn\r\n", b"MN\r\n");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    assert_eq!(server.stat("idle_kicks"), 1);
+}
+
+#[test]
+fn clients_that_vanish_in_mid_command_leave_nothing_behind() {
+    let server = Server::on_a_free_port(&["-m", "8"]);
+    for turn in 0..60 {
+        let mut stream = server.connect();
+        // Eight megabytes hold a few of these: chunks that leaked would soon be missed.
+        stream.write_all(b"set half 0 0 900000\r\n").unwrap();
+        stream.write_all(&vec![turn; 300_000]).unwrap();
+    }
+    let value = "x".repeat(900_000);
+    ask(&mut server.connect(), format!("set whole 0 0 900000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+    // And those who ask and do not read.
+    for _ in 0..20 {
+        server.connect().write_all(&b"get whole\r\n".repeat(50)).unwrap();
+    }
+    while server.stat("curr_connections") > 1 {}
+    assert_eq!(server.stat("curr_items"), 1);
+    ask(&mut server.connect(), b"flush_all\r\n", b"OK\r\n");
+    ask(&mut server.connect(), format!("set whole 0 0 900000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_first_answers_what_it_was_asked() {
+    let mut server = Server::on_a_free_port(&[]);
+    let mut stream = server.connect();
+    ask(&mut stream, b"set a 0 0 10\r\n01234", b"");
+    ask(&mut server.connect(), b"mn\r\n", b"MN\r\n");
+    server.signal("-TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    ask(&mut stream, b"56789\r\n", b"STORED\r\n");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    assert!(server.process.wait().unwrap().success());
+}
+
+#[test]
+fn wrong_flags_say_what_is_wrong_and_end_with_two() {
+    for (arguments, words) in
+        [(&["-Z"][..], "TLS"), (&["--nonsense"], "nonsense"), (&["-I", "1g"], "half of the memory")]
+    {
+        let run = Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(arguments).output().unwrap();
+        assert_eq!(run.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&run.stderr).contains(words), "{run:?}");
+    }
+    let server = Server::on_a_free_port(&[]);
+    let port = server.address("tcp").rsplit(':').next().unwrap().to_owned();
+    let run =
+        Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(["-p", &port, "-l", "127.0.0.1"]).output().unwrap();
+    assert_eq!(run.status.code(), Some(1), "the port is taken");
+}
