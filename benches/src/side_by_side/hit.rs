@@ -14,7 +14,7 @@
 //! operations: about one, or a policy evicts what is hot.
 
 use super::field::{DRAWN, Draw, Field, Whole};
-use super::race::{CHUNK, Contestant, Laps, Stint, race};
+use super::race::{CHUNK, Contestant, Laps, Length, Stint, race};
 use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill, threads_name};
@@ -177,7 +177,10 @@ pub fn measure<O: Subject, P: Subject>(options: &Options, layout: Layout, hot: u
         contestants.push(Contestant { run: &peer_evicting, attempts: &peer_attempts });
     }
     let registered = ours.behaviour().attempts();
-    let laps = race(&contestants, &options.threads, &options.places.cpus, options.length)?;
+    // Every region twice or so, unless it is only to be seen that it works.
+    let warm = if options.length.whole.is_zero() { 0 } else { 2 * hot / CHUNK };
+    let length = Length { warm, ..options.length };
+    let laps = race(&contestants, &options.threads, &options.places.cpus, length)?;
     if ours.behaviour().attempts() != registered {
         return Err("our cache registered something while everything was there".into());
     }

@@ -53,9 +53,9 @@ impl Options {
     /// Laps of 2.5 ms, 25 turns of some laps at least, `seconds` for each measurement; or all of it as short as can be.
     pub fn new(places: Places, most_threads: usize, seconds: f64, quick: bool) -> Self {
         let length = if quick {
-            Length { lap: Duration::from_micros(250), rounds: 4, whole: Duration::ZERO }
+            Length { lap: Duration::from_micros(250), rounds: 4, whole: Duration::ZERO, warm: 0 }
         } else {
-            Length { lap: Duration::from_micros(2500), rounds: 25, whole: Duration::from_secs_f64(seconds) }
+            Length { lap: Duration::from_micros(2500), rounds: 25, whole: Duration::from_secs_f64(seconds), warm: 0 }
         };
         Self { places, threads: thread_counts(most_threads), length }
     }

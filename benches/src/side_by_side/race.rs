@@ -56,6 +56,8 @@ pub struct Length {
     pub rounds: usize,
     /// The whole race, at least.
     pub whole: Duration,
+    /// Chunks of each thread in front of a turn, at least: what it works on has to get into the caches of its CPU first.
+    pub warm: usize,
 }
 
 /// One lap.
@@ -236,7 +238,7 @@ impl Ground {
         for (contestant, next) in next.iter_mut().enumerate() {
             for (column, &threads) in threads.iter().enumerate() {
                 let mut turn = Turn { contestant, column, threads, chunks: 1 };
-                self.calibrate(contestants, &mut turn, next, length.lap)?;
+                self.calibrate(contestants, &mut turn, next, length)?;
                 turns.push(turn);
             }
         }
@@ -245,7 +247,7 @@ impl Ground {
         while rounds < length.rounds || begun.elapsed() < length.whole {
             for turn in &turns {
                 for number in 0..LAPS {
-                    let warm = if number == 0 { 2 * turn.chunks } else { 0 };
+                    let warm = if number == 0 { length.warm.max(2 * turn.chunks) } else { 0 };
                     let lap = self.lap(contestants, turn, &mut next[turn.contestant], warm)?;
                     laps[turn.contestant][turn.column].0.push(lap);
                 }
@@ -267,11 +269,12 @@ impl Ground {
         contestants: &[Contestant<'_>],
         turn: &mut Turn,
         next: &mut usize,
-        lap: Duration,
+        length: Length,
     ) -> Result<(), String> {
         loop {
-            let nanos = self.lap(contestants, turn, next, 0)?.nanos * (turn.chunks * CHUNK * turn.threads) as f64;
-            let wanted = lap.as_nanos() as f64;
+            let nanos =
+                self.lap(contestants, turn, next, length.warm)?.nanos * (turn.chunks * CHUNK * turn.threads) as f64;
+            let wanted = length.lap.as_nanos() as f64;
             if nanos >= wanted / 2.0 {
                 turn.chunks = ((turn.chunks as f64 * wanted / nanos) as usize).max(1);
                 return Ok(());
@@ -373,7 +376,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    const SHORT: Length = Length { lap: Duration::from_micros(50), rounds: 4, whole: Duration::ZERO };
+    const SHORT: Length = Length { lap: Duration::from_micros(50), rounds: 4, whole: Duration::ZERO, warm: 0 };
 
     fn cpus() -> Vec<usize> {
         pin::Places::look().unwrap().cpus

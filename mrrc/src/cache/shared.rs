@@ -118,7 +118,7 @@ impl<R: Registrar> Shared<R> {
                 return Err(Unusable::Forked);
             }
             if !self.gate.is_draining() {
-                let mut books = self.books.lock().map_err(|_| self.broken())?;
+                let mut books = crate::shim::lock(&self.books).map_err(|_| self.broken())?;
                 // Again, now that nobody else can: an event that was read since is not in the books yet.
                 if !self.gate.is_draining() {
                     books.settle(self.desk());
@@ -147,7 +147,7 @@ impl<R: Registrar> Shared<R> {
         if self.gate.is_forked() {
             return Err(Unusable::Forked);
         }
-        let mut books = self.books.lock().map_err(|_| self.broken())?;
+        let mut books = crate::shim::lock(&self.books).map_err(|_| self.broken())?;
         let sure = !self.gate.is_draining();
         if sure {
             books.settle(self.desk());
@@ -160,7 +160,7 @@ impl<R: Registrar> Shared<R> {
         if self.gate.is_forked() {
             return Err(Unusable::Forked);
         }
-        let books = self.books.lock().map_err(|_| self.broken())?;
+        let books = crate::shim::lock(&self.books).map_err(|_| self.broken())?;
         Ok((books, !self.gate.is_draining()))
     }
 
