@@ -151,7 +151,12 @@ fn root(mut low: f64, mut high: f64, grows: impl Fn(f64) -> f64) -> f64 {
 
 /// How often each rank is asked for.
 fn counts(files: usize, asked: u64) -> Result<Vec<u32>, TraceError> {
-    let too_few = || wrong(format!("{asked} files asked for of {files} do not have the shares"), "give some 80 a file");
+    let too_few = || {
+        let what = format!(
+            "{asked} requests that are answered with a file are too few for {files} files to be asked for as published"
+        );
+        wrong(what, "give more requests or fewer files: some 80 requests a file")
+    };
     let asked = asked as f64;
     let once = (ONCE * files as f64).round() as usize;
     let tenth = files / 10;
