@@ -4,6 +4,7 @@
 //! and says so; the client says where it is to go, the server writes it there and says so. librdmacm's server numbers pings
 //! from 0, and so does its client.
 
+use crate::text::text;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpError, IwarpKey};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
@@ -231,18 +232,4 @@ impl Drop for Exchange<'_, '_> {
             }
         }
     }
-}
-
-/// What librdmacm's rping sends: a name, then characters that go round, and a zero.
-fn text(ping: u64, size: usize) -> Vec<u8> {
-    let mut text = format!("rdma-ping-{ping}: ").into_bytes();
-    let first = b'A' + (ping % 58) as u8;
-    let mut next = first;
-    while text.len() < size - 1 {
-        text.push(next);
-        next = if next == b'z' { b'A' } else { next + 1 };
-    }
-    text.truncate(size - 1);
-    text.push(0);
-    text
 }

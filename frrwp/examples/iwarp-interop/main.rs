@@ -14,6 +14,8 @@
 
 mod exchange;
 mod offence;
+#[path = "../rping/text.rs"]
+mod text;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use exchange::{Memory, Trouble};

@@ -17,6 +17,8 @@
 //! ```
 #![allow(unsafe_code, reason = "memory is registered and posted by address")]
 
+mod text;
+
 use clap::{Parser, ValueEnum};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
@@ -25,6 +27,7 @@ use mrrc::registrar::Registered;
 use mrrc::{Access, PAGE, PageRange};
 use std::error::Error;
 use std::process::ExitCode;
+use text::text;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -306,18 +309,4 @@ impl<'a, E: Endpoint> Side<'a, E> {
             println!("{what}: {}", String::from_utf8_lossy(text));
         }
     }
-}
-
-/// What librdmacm's rping sends: a name, then characters that go round, and a zero.
-fn text(ping: u64, size: usize) -> Vec<u8> {
-    let mut text = format!("rdma-ping-{ping}: ").into_bytes();
-    let first = b'A' + (ping % 58) as u8;
-    let mut next = first;
-    while text.len() < size - 1 {
-        text.push(next);
-        next = if next == b'z' { b'A' } else { next + 1 };
-    }
-    text.truncate(size - 1);
-    text.push(0);
-    text
 }
