@@ -367,19 +367,18 @@ mod tests {
             return;
         };
         let bytes = 64 * PAGE as usize;
-        let map = |at: usize| {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a fresh anonymous mapping touches nothing that exists; the address is a hint.
-            unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>() }
+        let map = |at: *mut u8, fixed: libc::c_int| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+            // SAFETY: it is mapped where nothing is, or over this test's own mapping, of which no slice is in use.
+            unsafe { libc::mmap(at.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>() }
         };
-        let memory = map(0);
+        let memory = map(std::ptr::null_mut(), 0);
         // SAFETY: the slice is used where the memory is mapped, and nobody writes there.
         let slice = || unsafe { std::slice::from_raw_parts(memory, bytes) };
         cache.with_slice(slice(), |_| ()).unwrap();
         break_books(&cache);
-        // SAFETY: the mapping is this test's own, and no slice of it is in use.
-        unsafe { libc::munmap(memory.cast(), bytes) };
-        assert_eq!(map(memory as usize), memory);
+        // What was there is unmapped and mapped anew in one step: between two, another test's memory might come there.
+        assert_eq!(map(memory, libc::MAP_FIXED), memory);
         let answer = cache.with_slice(slice(), |lease| lease.segments().count());
         assert!(matches!(answer, Err(AcquireError::Unusable(Unusable::Broken))), "{answer:?}");
     }
