@@ -76,14 +76,23 @@ struct Memory {
 
 impl Memory {
     fn new(pages: u64) -> Self {
-        Self::at(std::ptr::null_mut(), pages, libc::PROT_READ | libc::PROT_WRITE)
+        Self::mapped(std::ptr::null_mut(), pages, libc::PROT_READ | libc::PROT_WRITE, 0)
     }
 
-    fn at(address: *mut u8, pages: u64, protection: i32) -> Self {
-        let flags =
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if address.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
+    fn read_only(pages: u64) -> Self {
+        Self::mapped(std::ptr::null_mut(), pages, libc::PROT_READ, 0)
+    }
+
+    /// Other pages at the same address, in one step: between two, another thread's memory might come there.
+    fn renew(self) -> Self {
+        let old = std::mem::ManuallyDrop::new(self);
+        Self::mapped(old.address, old.pages, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED)
+    }
+
+    fn mapped(address: *mut u8, pages: u64, protection: i32, fixed: i32) -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
         let bytes = (pages * PAGE) as usize;
-        // SAFETY: a new mapping, over none that exists.
+        // SAFETY: a new mapping, where none is or over one that the caller gives up.
         let mapped = unsafe { libc::mmap(address.cast(), bytes, protection, flags, -1, 0) };
         assert_ne!(mapped, libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
         // SAFETY: advice on the mapping just made; it may be unknown to the kernel.
@@ -201,8 +210,7 @@ fn a_registration_means_the_pages_of_its_time_whatever_is_mapped_there_later() {
     let mut memory = Memory::new(1);
     memory.fill(b'o');
     let (address, stale) = (memory.address, register(&table, memory.range()));
-    drop(memory);
-    let mut memory = Memory::at(address, 1, libc::PROT_READ | libc::PROT_WRITE);
+    let mut memory = memory.renew();
     memory.fill(b'n');
     assert_eq!(write_fixed(&mut ring, &file, address, 4096, stale.index()), 4096);
     let mut written = vec![0; 4096];
@@ -318,10 +326,10 @@ fn what_cannot_be_pinned_is_refused_and_leaves_nothing_behind() {
     let _alone = alone();
     let Some((_ring, table)) = table(2) else { return };
     let (before, memory) = (pinned(), Memory::new(4));
-    let hole = Memory::at(std::ptr::null_mut(), 3, libc::PROT_READ | libc::PROT_WRITE);
+    let hole = Memory::new(3);
     // SAFETY: the middle page of a mapping of this test.
     unsafe { libc::munmap(hole.address.add(4096).cast(), 4096) };
-    let read_only = Memory::at(std::ptr::null_mut(), 1, libc::PROT_READ);
+    let read_only = Memory::read_only(1);
     let last = PageRange::of_bytes(u64::MAX, 1).unwrap();
     let null = PageRange::new(0, 1).unwrap();
     // More often than there are slots: none is lost.

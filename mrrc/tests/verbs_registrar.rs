@@ -182,7 +182,7 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing_behind() {
     let Some(domain) = domain() else { return };
     let table = Verbs::new(&domain).unwrap();
     let (before, memory) = (pinned(), Memory::new(4));
-    let read_only = Memory::at(std::ptr::null_mut(), 1, libc::PROT_READ);
+    let read_only = Memory::read_only(1);
     let hole = Memory::new(3);
     // SAFETY: the middle page of a mapping of this test.
     unsafe { libc::munmap(hole.address.add(4096).cast(), 4096) };

@@ -427,14 +427,17 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(pages: u64) -> Self {
-        Self::at(null_mut(), pages, libc::PROT_READ | libc::PROT_WRITE)
+        Self::mapped(null_mut(), pages, libc::PROT_READ | libc::PROT_WRITE, 0)
     }
 
-    pub(crate) fn at(address: *mut u8, pages: u64, protection: i32) -> Self {
-        let fixed = if address.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
+    pub(crate) fn read_only(pages: u64) -> Self {
+        Self::mapped(null_mut(), pages, libc::PROT_READ, 0)
+    }
+
+    fn mapped(address: *mut u8, pages: u64, protection: i32, fixed: i32) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
         let bytes = (pages * PAGE) as usize;
-        // SAFETY: a new mapping, over none that exists.
+        // SAFETY: a new mapping, where none is or over one that the caller gives up.
         let mapped = unsafe { libc::mmap(address.cast(), bytes, protection, flags, -1, 0) };
         assert_ne!(mapped, libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
         // SAFETY: advice on the mapping just made; it may be unknown to the kernel.
@@ -467,11 +470,10 @@ impl Memory {
         copy
     }
 
-    /// Other pages at the same address.
+    /// Other pages at the same address, in one step: between two, another thread's memory might come there.
     pub(crate) fn renew(self) -> Self {
-        let (address, pages) = (self.address, self.pages);
-        drop(self);
-        Self::at(address, pages, libc::PROT_READ | libc::PROT_WRITE)
+        let old = std::mem::ManuallyDrop::new(self);
+        Self::mapped(old.address, old.pages, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED)
     }
 }
 
