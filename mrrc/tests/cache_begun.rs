@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use mrrc::cache::Acquiring;
-use mrrc::registrar::model::{Event, Fault, Gate};
+use mrrc::registrar::model::{Event, Fault};
 use mrrc::{Access, AcquireError, Cache, PAGE};
 use std::sync::Barrier;
 use std::thread;
@@ -40,13 +40,8 @@ fn a_request_that_timed_out_can_be_finished_once_more() {
     let device = device();
     let cache = builder(&device, 64).patience(Duration::from_millis(20)).build().unwrap();
     drop(take(&cache, 0, 4));
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Registering { range: asked, .. } if *asked == range(4, 4)) {
-            held.pass();
-        }
-    });
+    let gate =
+        gate_at(&device, |event| matches!(event, Event::Registering { range: asked, .. } if *asked == range(4, 4)));
     thread::scope(|threads| {
         let slow = threads.spawn(|| drop(take(&cache, 4, 4)));
         gate.await_waiting(1);

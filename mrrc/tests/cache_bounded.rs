@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use mrrc::invalidation::{Monitor, Reports, Unwatched, Watch};
 use mrrc::registrar::Limits;
-use mrrc::registrar::model::{Event, Fault, Gate};
+use mrrc::registrar::model::{Event, Fault};
 use mrrc::{Access, Cache, PAGE, PageRange};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,13 +45,7 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn memory_that_is_not_cached_is_registered_by_all_who_ask_at_once() {
     let device = device();
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Registering { .. }) {
-            held.pass();
-        }
-    });
+    let gate = gate_at(&device, |event| matches!(event, Event::Registering { .. }));
     let cache = builder(&device, 64).monitor(Blind).background(false).build().unwrap();
     thread::scope(|threads| {
         let askers: Vec<_> = (0..4).map(|_| threads.spawn(|| drop(take(&cache, 0, 4)))).collect();
@@ -293,13 +287,7 @@ fn the_patience_of_a_request_bounds_all_its_waits_for_a_slow_deregistration() {
     let device = device();
     let cache = builder(&device, 64).patience(Duration::from_millis(20)).background(false).build().unwrap();
     drop(take(&cache, 0, 8));
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Deregistering { .. }) {
-            held.pass();
-        }
-    });
+    let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
     thread::scope(|threads| {
         let flush = threads.spawn(|| cache.flush().map(drop));
         gate.await_waiting(1);

@@ -18,12 +18,10 @@ use std::time::Duration;
 
 /// A device whose registrations that touch this page wait at the gate.
 fn held_at(page: u64) -> (Device, Gate) {
-    let (device, gate) = (device(), Gate::closed());
-    let held = gate.clone();
-    device.on_call(move |event| match event {
-        Event::Registering { range: asked, .. } if asked.overlaps(range(page, 1)) => held.pass(),
-        _ => {}
-    });
+    let device = device();
+    let touches =
+        move |event: &Event| matches!(event, Event::Registering { range: asked, .. } if asked.overlaps(range(page, 1)));
+    let gate = gate_at(&device, touches);
     (device, gate)
 }
 
@@ -131,13 +129,7 @@ fn time_that_the_caller_took_is_no_waiting() {
     let cache = builder(&device, 8).patience(Duration::from_secs(1)).build().unwrap();
     fill(&cache, 2, 4);
     // Everything leaves, and stays on its way until the gate is opened.
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Deregistering { .. }) {
-            held.pass();
-        }
-    });
+    let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
     // SAFETY: no transfer is made.
     let mut acquiring = unsafe { cache.begin(address(100), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
     thread::sleep(Duration::from_millis(1010));
@@ -237,13 +229,7 @@ fn an_eviction_under_way_holds_up_only_who_needs_its_room() {
     let device = device();
     let cache = cache(&device, 64);
     fill(&cache, 12, 4);
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Deregistering { .. }) {
-            held.pass();
-        }
-    });
+    let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
     cache.invalidate(address(0), 4 * PAGE as usize).unwrap();
     thread::scope(|threads| {
         let reap = threads.spawn(|| cache.reap().unwrap());

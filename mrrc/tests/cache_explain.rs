@@ -144,13 +144,8 @@ fn what_is_not_mapped_is_refused_and_nothing_else_is_said() {
 
 #[test]
 fn a_registration_under_way_is_seen() {
-    let (device, gate) = (device(), Gate::closed());
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Registering { .. }) {
-            held.pass();
-        }
-    });
+    let device = device();
+    let gate = gate_at(&device, |event| matches!(event, Event::Registering { .. }));
     let cache = cache(&device, 64);
     thread::scope(|threads| {
         let miss = threads.spawn(|| drop(take(&cache, 4, 4)));

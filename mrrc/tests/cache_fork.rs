@@ -207,13 +207,8 @@ impl Drop for StopAtEnd<'_> {
 #[test]
 fn a_registration_under_way_at_the_fork_is_the_parents() {
     let _alone = alone();
-    let (device, gate) = (device(), Gate::closed());
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Registering { .. }) {
-            held.pass();
-        }
-    });
+    let device = device();
+    let gate = gate_at(&device, |event| matches!(event, Event::Registering { .. }));
     let cache = cache(&device, 64);
     thread::scope(|threads| {
         let miss = threads.spawn(|| drop(take(&cache, 100, 4)));

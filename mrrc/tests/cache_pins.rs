@@ -18,8 +18,11 @@ use std::time::{Duration, Instant};
 
 #[path = "common/pins.rs"]
 mod pins;
+#[path = "common/small_limit.rs"]
+mod small_limit;
 
-use pins::{comes_to, pinned, status};
+use pins::{comes_to, pinned};
+use small_limit::becomes_who_may_lock;
 
 const CHILD: &str = "MRRCTEST_UNPRIVILEGED";
 
@@ -170,32 +173,14 @@ fn child_with_a_small_limit() {
         return;
     }
     let limit = std::env::var(CHILD).unwrap().parse().unwrap();
-    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-    // SAFETY: a structure that lives through the call.
-    if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } != 0 {
-        println!("not run: the process may lock too little already ({})", io::Error::last_os_error());
-        return;
-    }
-    // SAFETY: no memory is passed. The user is one that runs nothing else: the limit is per user.
-    let stays_root = unsafe {
-        let user = 1_600_000_000 + std::process::id();
-        libc::geteuid() == 0 && (libc::setresgid(user, user, user) != 0 || libc::setresuid(user, user, user) != 0)
-    };
-    if stays_root {
-        println!("not run: root cannot become another user here ({})", io::Error::last_os_error());
-        return;
-    }
-    // SAFETY: no memory is passed. Its /proc files are owned by root until it says this.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
-    if u64::from_str_radix(&status("CapEff"), 16).unwrap() >> 14 & 1 == 1 {
-        println!("not run: the process keeps CAP_IPC_LOCK");
+    if !becomes_who_may_lock(limit, 1_600_000_000) {
         return;
     }
     let before = pinned();
     for entries in [8, 256] {
         let Some((_ring, cache)) = cache_over(entries, 1024, None) else { return };
         let capacity = cache.usage().capacity_pages;
-        let rings = limit.rlim_cur / PAGE - capacity;
+        let rings = limit / PAGE - capacity;
         assert!((2..=16).contains(&rings), "the default leaves room for the ring: {rings} pages for {entries} entries");
         let memory = Memory::new(4 * capacity);
         // All of it at once, and one page more would be too much: nothing was promised that the kernel refuses.

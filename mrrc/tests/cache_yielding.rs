@@ -5,8 +5,8 @@
 mod common;
 
 use common::*;
-use mrrc::registrar::model::{Event, Fault, Gate};
-use mrrc::{Access, AcquireError, PAGE};
+use mrrc::registrar::model::{Event, Fault};
+use mrrc::{Access, AcquireError, Cache, PAGE};
 use std::thread;
 
 const MORE: Access = Access::LOCAL.union(Access::REMOTE_READ);
@@ -92,28 +92,29 @@ fn what_stands_for_nothing_goes_where_the_system_is_out_of_room() {
     assert_eq!((cache.counters().retries, device.counts().pages), (1, 8));
 }
 
-#[test]
-fn what_changes_meanwhile_does_not_come_back() {
+/// A region that is asked for with more rights, which fails; meanwhile something happens.
+fn an_upgrade_fails_while(happens: impl FnOnce(&Cache<Device>)) -> (Device, Cache<Device>) {
     let device = device();
     let cache = cache(&device, 64);
     drop(ask(&cache, 0, 8, Access::LOCAL_READ).unwrap());
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Registering { range: asked, .. } if *asked == range(2, 2)) {
-            held.pass();
-        }
-    });
+    let gate =
+        gate_at(&device, |event| matches!(event, Event::Registering { range: asked, .. } if *asked == range(2, 2)));
     device.fail_register(Fault::within(range(2, 2), libc::EFAULT));
     thread::scope(|threads| {
         let upgrade = threads.spawn(|| ask(&cache, 2, 2, Access::LOCAL).map(drop));
         gate.await_waiting(1);
-        // A page of the region that the upgrade does not touch.
-        cache.invalidate(address(7), PAGE as usize).unwrap();
+        happens(&cache);
         gate.open();
         assert!(upgrade.join().unwrap().is_err());
     });
     device.heal();
+    (device, cache)
+}
+
+#[test]
+fn what_changes_meanwhile_does_not_come_back() {
+    // A page of the region that the upgrade does not touch.
+    let (device, cache) = an_upgrade_fails_while(|cache| cache.invalidate(address(7), PAGE as usize).unwrap());
     assert!(!is_there(&cache, 0, 8, Access::LOCAL_READ));
     cache.flush().unwrap();
     assert_eq!((device.counts().regions, cache.usage().regions), (0, 0));
@@ -121,25 +122,7 @@ fn what_changes_meanwhile_does_not_come_back() {
 
 #[test]
 fn what_others_registered_meanwhile_stays_theirs() {
-    let device = device();
-    let cache = cache(&device, 64);
-    drop(ask(&cache, 0, 8, Access::LOCAL_READ).unwrap());
-    let gate = Gate::closed();
-    let held = gate.clone();
-    device.on_call(move |event| {
-        if matches!(event, Event::Registering { range: asked, .. } if *asked == range(2, 2)) {
-            held.pass();
-        }
-    });
-    device.fail_register(Fault::within(range(2, 2), libc::EFAULT));
-    thread::scope(|threads| {
-        let upgrade = threads.spawn(|| ask(&cache, 2, 2, Access::LOCAL).map(drop));
-        gate.await_waiting(1);
-        drop(take(&cache, 6, 4));
-        gate.open();
-        assert!(upgrade.join().unwrap().is_err());
-    });
-    device.heal();
+    let (device, cache) = an_upgrade_fails_while(|cache| drop(take(cache, 6, 4)));
     assert!(is_hit(&cache, 6, 4));
     cache.flush().unwrap();
     assert_eq!((device.counts().regions, cache.usage().regions), (0, 0));
@@ -206,13 +189,8 @@ fn what_only_waits_to_come_back_is_room_for_others() {
         let device = device();
         let cache = cache(&device, 16);
         drop(ask(&cache, 0, 8, Access::LOCAL_READ).unwrap());
-        let gate = Gate::closed();
-        let held = gate.clone();
-        device.on_call(move |event| {
-            if matches!(event, Event::Registering { range: asked, .. } if *asked == range(0, 8)) {
-                held.pass();
-            }
-        });
+        let gate =
+            gate_at(&device, |event| matches!(event, Event::Registering { range: asked, .. } if *asked == range(0, 8)));
         if fails {
             device.fail_register(Fault::within(range(0, 8), libc::EFAULT));
         }

@@ -19,8 +19,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[path = "common/pins.rs"]
 mod pins;
+#[path = "common/small_limit.rs"]
+mod small_limit;
 
-use pins::{comes_to, pinned, status};
+use pins::{comes_to, pinned};
+use small_limit::becomes_who_may_lock;
 
 /// Set for the copy of this program that gives up its privileges.
 const CHILD: &str = "MRRC_TEST_UNPRIVILEGED";
@@ -474,26 +477,7 @@ fn child_with_a_small_limit() {
         println!("not run: only as a child of another test");
         return;
     }
-    let limit = libc::rlimit { rlim_cur: CHILD_LIMIT, rlim_max: CHILD_LIMIT };
-    // SAFETY: a structure that lives through the call.
-    if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } != 0 {
-        println!("not run: the process may lock too little already ({})", io::Error::last_os_error());
-        return;
-    }
-    // SAFETY: no memory is passed. The user is one that runs nothing else: the limit is per user.
-    let stays_root = unsafe {
-        let user = 1_500_000_000 + std::process::id();
-        libc::geteuid() == 0 && (libc::setresgid(user, user, user) != 0 || libc::setresuid(user, user, user) != 0)
-    };
-    if stays_root {
-        println!("not run: root cannot become another user here ({})", io::Error::last_os_error());
-        return;
-    }
-    // SAFETY: no memory is passed. A process that changed its user has its /proc files owned by root until it
-    // says this.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
-    if u64::from_str_radix(&status("CapEff"), 16).unwrap() >> 14 & 1 == 1 {
-        println!("not run: the process keeps CAP_IPC_LOCK");
+    if !becomes_who_may_lock(CHILD_LIMIT, 1_500_000_000) {
         return;
     }
     let Some(ring) = ring() else { return };

@@ -117,6 +117,16 @@ mod arena {
         unsafe { libc::mincore(address.cast_mut().cast(), LARGE, pages.as_mut_ptr()) == 0 }
     }
 
+    /// The mapping goes when the last that was registered in it has been deregistered, which another thread may do.
+    #[track_caller]
+    fn goes(address: *const u8) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while is_mapped(address) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!is_mapped(address));
+    }
+
     #[test]
     fn what_is_written_is_read() {
         let _alone = alone();
@@ -304,11 +314,7 @@ mod arena {
         drop(arena);
         assert!(is_mapped(address));
         drop(lease);
-        let end = Instant::now() + Duration::from_secs(10);
-        while is_mapped(address) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(!is_mapped(address));
+        goes(address);
         assert_eq!(registered(&model), 0);
     }
 
@@ -329,11 +335,7 @@ mod arena {
         drop(arena);
         assert!(is_mapped(address) && lease.segments().count() == 1);
         drop(lease);
-        let end = Instant::now() + Duration::from_secs(10);
-        while is_mapped(address) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(!is_mapped(address));
+        goes(address);
         assert_eq!(registered(&model), 0);
     }
 

@@ -7,7 +7,7 @@
 use mrrc::cache::Builder;
 use mrrc::cost::Linear;
 use mrrc::invalidation::Explicit;
-use mrrc::registrar::model::Model;
+use mrrc::registrar::model::{Event, Gate, Model};
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
 use std::io;
@@ -60,6 +60,18 @@ pub(crate) type Device = Model<Plain>;
 
 pub(crate) fn device() -> Device {
     Model::over(Linear::PAPER, Plain::default())
+}
+
+/// A gate at which those of the device's calls wait that this is true of.
+pub(crate) fn gate_at(device: &Device, waits: impl Fn(&Event) -> bool + Send + Sync + 'static) -> Gate {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    device.on_call(move |event| {
+        if waits(event) {
+            held.pass();
+        }
+    });
+    gate
 }
 
 /// No background, no environment, invalidated by hand.
