@@ -7,11 +7,12 @@
 #![expect(unsafe_code, reason = "acquiring memory that a program in C answers for")]
 
 use crate::abi::{Mr, Pd};
-use crate::pinner::Pinner;
+use crate::pinner::{self, Pinner};
 use crate::real::Real;
 use crate::shadow::Backing;
 use crate::tally::Tally;
 use crate::treatment::{Class, Passed, Request};
+use crate::worth::Worth;
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -26,7 +27,13 @@ pub(crate) struct Domain {
 }
 
 /// None where a cache could not be made.
-type Made = Option<Arc<Cache<Pinner>>>;
+type Made = Option<Arc<Kept>>;
+
+/// A cache, and whether it is worth it.
+struct Kept {
+    cache: Cache<Pinner>,
+    worth: Worth,
+}
 
 // SAFETY: libibverbs' domains belong to no thread.
 unsafe impl Send for Domain {}
@@ -59,11 +66,12 @@ impl Domain {
         class: Class,
         wrong: impl FnOnce(BuildError),
     ) -> Result<(Mr, Backing), Passed> {
-        let cache = match self.cache(class) {
-            Some(cache) => cache,
-            None => self.make(real, tally, class, wrong),
-        };
-        let cache = cache.ok_or(Passed::Domain)?;
+        let kept = self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong)).ok_or(Passed::Domain)?;
+        let Kept { cache, worth } = &*kept;
+        if worth.stands_aside() {
+            return Err(Passed::Worthless);
+        }
+        pinner::begin();
         // SAFETY: what a program in C promises with a registration by hand, it promises here: the memory is its own until it
         // deregisters. Changes of it the monitor hears of.
         let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights()) };
@@ -71,6 +79,10 @@ impl Domain {
             AcquireError::Unusable(_) => Passed::Off,
             _ => Passed::Refused,
         })?;
+        if worth.served(!pinner::has_pinned()) && worth.look(cache.counters().decisions.invalidated) {
+            // What it has now nobody will ask for.
+            let _ = cache.flush();
+        }
         let mut segments = lease.segments();
         let (Some(segment), None) = (segments.next(), segments.next()) else { return Err(Passed::Refused) };
         let pinned = segment.registration();
@@ -87,7 +99,7 @@ impl Domain {
     }
 
     /// What was made, if that was tried.
-    fn cache(&self, class: Class) -> Option<Made> {
+    fn kept(&self, class: Class) -> Option<Made> {
         let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
         caches.iter().find(|(of, _)| *of == class).map(|(_, cache)| cache.clone())
     }
@@ -108,7 +120,7 @@ impl Domain {
         let cache = match built {
             Ok(cache) => {
                 tally.limit(cache.usage().capacity_pages);
-                Some(Arc::new(cache))
+                Some(Arc::new(Kept { cache, worth: Worth::default() }))
             }
             Err(error) => {
                 wrong(error);
@@ -121,13 +133,13 @@ impl Domain {
 
     /// Deregisters what no shadow has.
     pub(crate) fn flush(&self) {
-        for cache in self.all() {
+        for kept in self.all() {
             // What cannot be had now stays, and libibverbs will say that the domain is in use.
-            let _ = cache.flush();
+            let _ = kept.cache.flush();
         }
     }
 
-    fn all(&self) -> Vec<Arc<Cache<Pinner>>> {
+    fn all(&self) -> Vec<Arc<Kept>> {
         let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
         caches.iter().filter_map(|(_, cache)| cache.clone()).collect()
     }

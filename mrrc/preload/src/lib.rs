@@ -11,6 +11,7 @@
 //! | `exports.rs` | the functions that programs call, and the beginning and end of a process |
 //! | `treatment.rs` | which registrations can be cached: a decision, and nothing else |
 //! | `process.rs`, `domain.rs` | what is known of a process, and of each protection domain in it |
+//! | `worth.rs` | when a cache stands aside |
 //! | `shadow.rs` | the `ibv_mr` that a program gets |
 //! | `pinner.rs` | the registrar of the caches: libibverbs |
 //! | `reregister.rs` | registrations that are changed |
@@ -36,3 +37,4 @@ mod shadow;
 mod summary;
 mod tally;
 mod treatment;
+mod worth;

@@ -8,12 +8,27 @@ use crate::tally::Tally;
 use crate::treatment::Class;
 use mrrc::registrar::{Limits, Registered, Registrar, mapped, pinnable_pages};
 use mrrc::{Access, PAGE, PageRange};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+thread_local! {
+    static PINNED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on it is seen whether this thread registers.
+pub(crate) fn begin() {
+    PINNED.set(false);
+}
+
+/// Whether it has.
+pub(crate) fn has_pinned() -> bool {
+    PINNED.get()
+}
 
 /// The registrar of one class in one protection domain.
 pub(crate) struct Pinner {
@@ -94,6 +109,7 @@ unsafe impl Registrar for Pinner {
         if !self.tally.admits(range.pages()) {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
+        PINNED.set(true);
         let inside = Inside::again();
         let begun = Instant::now();
         // SAFETY: the domain is open. Memory that the range names is pinned, not touched: any address may be there.

@@ -62,16 +62,16 @@ fn text(process: &Process) -> String {
         let deregistering =
             if undid.calls() > 0 { cost(ended, pages, costs.dereg_call, costs.dereg_page) } else { 0.0 };
         line(format!(
-            "time in ibv_reg_mr: {:.1} ms, of which libibverbs {:.1} ms; without a cache about {:.1} ms more",
+            "ibv_reg_mr took {:.1} ms, {:.1} of them in libibverbs; without a cache about {:.1}",
             served.micros() / 1e3,
             did.micros() / 1e3,
-            (registering - (served.micros() - did.micros())) / 1e3,
+            (did.micros() + registering) / 1e3,
         ));
         line(format!(
-            "time in ibv_dereg_mr: {:.1} ms, and {:.1} ms of libibverbs' besides the program; without a cache about {:.1} ms more",
+            "ibv_dereg_mr took {:.1} ms, and the caches {:.1} in libibverbs; without a cache about {:.1}",
             returned.micros() / 1e3,
             undid.micros() / 1e3,
-            (deregistering - returned.micros()) / 1e3,
+            (undid.micros() + deregistering) / 1e3,
         ));
     }
     text

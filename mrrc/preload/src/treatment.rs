@@ -37,13 +37,15 @@ pub(crate) enum Passed {
     Range,
     /// A protection domain that this process did not get from `ibv_alloc_pd`, or that there are too many of.
     Domain,
+    /// The cache stands aside.
+    Worthless,
     /// The cache refused; or libibverbs did, and says so once more.
     Refused,
 }
 
 impl Passed {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Off, Self::Remote, Self::Flags, Self::Iova, Self::Range, Self::Domain, Self::Refused];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Off, Self::Remote, Self::Flags, Self::Iova, Self::Range, Self::Domain, Self::Worthless, Self::Refused];
 
     pub(crate) fn why(self) -> &'static str {
         match self {
@@ -53,6 +55,7 @@ impl Passed {
             Self::Iova => "by other addresses than their own",
             Self::Range => "of no bytes",
             Self::Domain => "in protection domains that did not come from ibv_alloc_pd",
+            Self::Worthless => "because memory is unmapped before it comes again",
             Self::Refused => "that the cache could not serve",
         }
     }
