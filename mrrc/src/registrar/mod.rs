@@ -17,6 +17,13 @@ pub mod verbs;
 
 pub use mapped::mapped;
 
+/// Pages of 4 KiB that this process may pin besides `locked` bytes which count as locked already: what a registrar states as
+/// [`Limits::pages`] where its device says nothing. `RLIMIT_MEMLOCK` bounds it where it is felt, and half of the memory that
+/// the process can have. `None` if nothing is known to bound it.
+pub fn pinnable_pages(locked: u64) -> Option<u64> {
+    budget::pages(locked)
+}
+
 use crate::access::Access;
 use crate::range::PageRange;
 use std::io;

@@ -1,0 +1,165 @@
+//! A protection domain of the program's, and the caches of what is registered in it.
+//!
+//! # Locks and ownership
+//!
+//! The list of caches is behind a lock that is held while one is made, and only looked at otherwise. Leases are in shadows,
+//! which are the program's; what no shadow has is the caches', and goes before the domain does.
+#![expect(unsafe_code, reason = "acquiring memory that a program in C answers for")]
+
+use crate::abi::{Mr, Pd};
+use crate::pinner::{self, Pinner};
+use crate::real::Real;
+use crate::shadow::Backing;
+use crate::tally::Tally;
+use crate::treatment::{Class, Passed, Request};
+use crate::worth::Worth;
+use mrrc::{AcquireError, BuildError, Cache};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+pub(crate) struct Domain {
+    pd: NonNull<Pd>,
+    context: usize,
+    closed: Arc<AtomicBool>,
+    caches: RwLock<Vec<(Class, Made)>>,
+}
+
+/// None where a cache could not be made.
+type Made = Option<Arc<Kept>>;
+
+/// A cache, and whether it is worth it.
+struct Kept {
+    cache: Cache<Pinner>,
+    worth: Worth,
+}
+
+// SAFETY: libibverbs' domains belong to no thread.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+/// Classes of one domain that are cached: the local one, and a few sets of rights for peers.
+const CLASSES: usize = 8;
+
+impl Domain {
+    /// # Safety
+    /// libibverbs has just made the domain; it is told to this when it is gone.
+    pub(crate) unsafe fn new(pd: NonNull<Pd>) -> Self {
+        // SAFETY: by the contract.
+        let context = unsafe { (*pd.as_ptr()).context } as usize;
+        Self { pd, context, closed: Arc::default(), caches: RwLock::default() }
+    }
+
+    /// The device that it is of.
+    pub(crate) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// A lease of what is asked for, and what the program is to see of it.
+    pub(crate) fn acquire(
+        &self,
+        real: &'static Real,
+        tally: &'static Tally,
+        request: &Request,
+        class: Class,
+        wrong: impl FnOnce(BuildError),
+    ) -> Result<(Mr, Backing), Passed> {
+        let kept = self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong)).ok_or(Passed::Domain)?;
+        let Kept { cache, worth } = &*kept;
+        if worth.stands_aside() {
+            return Err(Passed::Worthless);
+        }
+        pinner::begin();
+        // SAFETY: what a program in C promises with a registration by hand, it promises here: the memory is its own until it
+        // deregisters. Changes of it the monitor hears of.
+        let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights()) };
+        let lease = lease.map_err(|error| match error {
+            AcquireError::Unusable(_) => Passed::Off,
+            _ => Passed::Refused,
+        })?;
+        if worth.served(!pinner::has_pinned()) && worth.look(cache.counters().decisions.invalidated) {
+            // What it has now nobody will ask for.
+            let _ = cache.flush();
+        }
+        let mut segments = lease.segments();
+        let (Some(segment), None) = (segments.next(), segments.next()) else { return Err(Passed::Refused) };
+        let pinned = segment.registration();
+        let mr = Mr {
+            context: self.context as *mut _,
+            pd: self.pd.as_ptr(),
+            addr: request.address as *mut c_void,
+            length: request.length,
+            handle: 0,
+            lkey: pinned.lkey,
+            rkey: pinned.rkey,
+        };
+        Ok((mr, Backing::Leased(lease)))
+    }
+
+    /// What was made, if that was tried.
+    fn kept(&self, class: Class) -> Option<Made> {
+        let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+        caches.iter().find(|(of, _)| *of == class).map(|(_, cache)| cache.clone())
+    }
+
+    fn make(&self, real: &'static Real, tally: &'static Tally, class: Class, wrong: impl FnOnce(BuildError)) -> Made {
+        let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster.
+        if let Some((_, cache)) = caches.iter().find(|(of, _)| *of == class) {
+            return cache.clone();
+        }
+        if caches.len() == CLASSES {
+            return None;
+        }
+        // SAFETY: the domain is open: the program registers in it. When it is closed, `closed` says so.
+        let pinner = unsafe { Pinner::new(real, self.pd, class, tally, self.closed.clone()) };
+        // Threads of the cache take no signals that are for the program's.
+        let built = without_signals(|| Cache::builder(pinner).max_segments(1).build());
+        let cache = match built {
+            Ok(cache) => {
+                tally.limit(cache.usage().capacity_pages);
+                Some(Arc::new(Kept { cache, worth: Worth::default() }))
+            }
+            Err(error) => {
+                wrong(error);
+                None
+            }
+        };
+        caches.push((class, cache.clone()));
+        cache
+    }
+
+    /// Deregisters what no shadow has.
+    pub(crate) fn flush(&self) {
+        for kept in self.all() {
+            // What cannot be had now stays, and libibverbs will say that the domain is in use.
+            let _ = kept.cache.flush();
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Kept>> {
+        let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+        caches.iter().filter_map(|(_, cache)| cache.clone()).collect()
+    }
+
+    /// The program closed it: the kernel has taken everything back, and libibverbs is not asked any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+fn without_signals<T>(run: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of signals are plain numbers, and these are this thread's own.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        let blocked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
+        let done = run();
+        if blocked {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+        done
+    }
+}

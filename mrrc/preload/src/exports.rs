@@ -1,0 +1,267 @@
+//! The functions that programs call in the place of libibverbs'.
+//!
+//! Each looks whether it is inside the shim already, asks the [process](crate::process) whether the cache has an answer, and
+//! else calls what libibverbs has with the very arguments that it was given. What a program would be told without the shim it
+//! is told: results, `errno`, and the side effects of a failed call.
+#![expect(unsafe_code, reason = "functions of C's, by the names of libibverbs'")]
+
+use crate::abi::{Context, Mr, Pd, rereg};
+use crate::inside::{Inside, errno, set_errno};
+use crate::observer::{Asked, Event};
+use crate::process::{self, Process};
+use crate::real::{Real, real};
+use crate::reregister;
+use crate::treatment::{Passed, Request};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::time::Instant;
+
+/// No libibverbs: whoever calls found only this library.
+const NONE: i32 = libc::EOPNOTSUPP;
+
+fn missing<T>(answer: T) -> T {
+    set_errno(NONE);
+    answer
+}
+
+/// A registration, served or passed on.
+fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut Mr {
+    let Some(real) = real() else { return missing(null_mut()) };
+    let Some(inside) = Inside::enter() else { return pass(real) };
+    let process = process::current();
+    let begun = Instant::now();
+    let mr = match process.serve(real, &request) {
+        Ok(mr) => {
+            process.tally.served.add(request.pages(), begun.elapsed());
+            inside.keep_errno();
+            mr
+        }
+        Err(why) => {
+            process.tally.passed(why);
+            inside.keep_errno();
+            let mut mr = pass(real);
+            if mr.is_null() && matches!(errno(), libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) && why != Passed::Off {
+                // Perhaps for what is cached.
+                process.make_room();
+                inside.keep_errno();
+                mr = pass(real);
+            }
+            mr
+        }
+    };
+    observe(process, begun, Asked::Register(request, mr as usize), !mr.is_null());
+    mr
+}
+
+fn observe(process: &Process, begun: Instant, asked: Asked, done: bool) {
+    if let Some(observer) = &process.observer {
+        let errno = errno();
+        observer.observe(&Event { begun, ended: Instant::now(), asked, done });
+        set_errno(errno);
+    }
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+    let request = Request { pd: pd as usize, address: addr as usize, length, iova: addr as u64, access: access as u32 };
+    // SAFETY: the caller's.
+    register(request, |real| unsafe { (real.reg_mr)(pd, addr, length, access) })
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
+    let request = Request { pd: pd as usize, address: addr as usize, length, iova, access: access as u32 };
+    register(request, |real| match real.reg_mr_iova {
+        // SAFETY: the caller's.
+        Some(register) => unsafe { register(pd, addr, length, iova, access) },
+        None => missing(null_mut()),
+    })
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    let request = Request { pd: pd as usize, address: addr as usize, length, iova, access };
+    register(request, |real| match real.reg_mr_iova2 {
+        // SAFETY: the caller's.
+        Some(register) => unsafe { register(pd, addr, length, iova, access) },
+        None => missing(null_mut()),
+    })
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let Some((real, rereg_mr)) = real().and_then(|real| Some((real, real.rereg_mr?))) else {
+        return missing(rereg::ERR_CMD);
+    };
+    // SAFETY: the caller's.
+    let pass = || unsafe { rereg_mr(mr, flags, pd, addr, length, access) };
+    let Some(inside) = Inside::enter() else { return pass() };
+    let process = process::current();
+    let begun = Instant::now();
+    let change = reregister::Change { flags, pd, address: addr, length, access };
+    let code = reregister::shadow(process, real, mr, &change).unwrap_or_else(pass);
+    if process.observer.is_some() {
+        let request =
+            Request { pd: pd as usize, address: addr as usize, length, iova: addr as u64, access: access as u32 };
+        observe(process, begun, Asked::Reregister(request, mr as usize), code == 0);
+    }
+    if code == 0 {
+        inside.keep_errno();
+    }
+    code
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+    let Some(real) = real() else { return missing(NONE) };
+    // SAFETY: the caller's.
+    let pass = || unsafe { (real.dereg_mr)(mr) };
+    let Some(inside) = Inside::enter() else { return pass() };
+    let process = process::current();
+    let begun = Instant::now();
+    let code = match process.dereg(real, mr) {
+        None => pass(),
+        Some(Ok(())) => {
+            inside.keep_errno();
+            0
+        }
+        Some(Err(code)) => {
+            set_errno(code);
+            code
+        }
+    };
+    observe(process, begun, Asked::Deregister(mr as usize), code == 0);
+    code
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+    let Some(real) = real() else { return missing(null_mut()) };
+    // SAFETY: the caller's.
+    let pass = || unsafe { (real.alloc_pd)(context) };
+    let Some(_inside) = Inside::enter() else { return pass() };
+    let pd = pass();
+    if let Some(new) = NonNull::new(pd) {
+        let errno = errno();
+        // SAFETY: libibverbs has just made it.
+        unsafe { process::current().opened(real, new) };
+        set_errno(errno);
+    }
+    pd
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
+    let Some(real) = real() else { return missing(NONE) };
+    // SAFETY: the caller's.
+    let pass = || unsafe { (real.dealloc_pd)(pd) };
+    let Some(inside) = Inside::enter() else { return pass() };
+    let process = process::current();
+    let domain = process.leaving(pd);
+    inside.keep_errno();
+    let code = pass();
+    if let (0, Some(domain)) = (code, domain) {
+        let errno = errno();
+        process.left(pd, &domain);
+        set_errno(errno);
+    }
+    code
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
+    let Some(real) = real() else { return missing(-1) };
+    // SAFETY: the caller's.
+    let pass = || unsafe { (real.close_device)(context) };
+    let Some(inside) = Inside::enter() else { return pass() };
+    let process = process::current();
+    let domains = process.closing(context);
+    inside.keep_errno();
+    let code = pass();
+    if code == 0 {
+        let errno = errno();
+        process.closed(&domains);
+        set_errno(errno);
+    }
+    code
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
+    let Some((real, fork_init)) = real().and_then(|real| Some((real, real.fork_init?))) else {
+        return missing(NONE);
+    };
+    // SAFETY: no memory is passed.
+    let code = unsafe { fork_init() };
+    if real.is_fork_initialized.is_none()
+        && code == 0
+        && let Some(inside) = Inside::enter()
+    {
+        // It cannot be asked later.
+        process::current().turn_off("registered memory is hidden from forked children (ibv_fork_init)");
+        inside.keep_errno();
+    }
+    code
+}
+
+/// The program ends, or the library is unloaded at last.
+extern "C" fn at_exit() {
+    let _inside = Inside::again();
+    if let Some(process) = process::known() {
+        crate::summary::write(process);
+        if let Some(observer) = &process.observer {
+            observer.finish();
+        }
+    }
+}
+
+extern "C" fn at_load() {
+    process::at_load();
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;

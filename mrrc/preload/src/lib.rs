@@ -1,0 +1,40 @@
+//! `LD_PRELOAD=libmrrc_preload.so program` gives a verbs program a cache of its memory registrations.
+//!
+//! The program calls `ibv_reg_mr` and `ibv_dereg_mr` as ever; this library stands between it and libibverbs, keeps
+//! what the program deregisters registered, and gives it back when it registers the same memory again. `README.md` is
+//! the manual: what is cached and what is not, the variables, and what to know about security.
+//!
+//! # The files
+//!
+//! | | |
+//! | --- | --- |
+//! | `exports.rs` | the functions that programs call, and the beginning and end of a process |
+//! | `treatment.rs` | which registrations can be cached: a decision, and nothing else |
+//! | `process.rs`, `domain.rs` | what is known of a process, and of each protection domain in it |
+//! | `worth.rs` | when a cache stands aside |
+//! | `shadow.rs` | the `ibv_mr` that a program gets |
+//! | `pinner.rs` | the registrar of the caches: libibverbs |
+//! | `reregister.rs` | registrations that are changed |
+//! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
+//! | `inside.rs`, `fork.rs` | calls that come from the shim itself, and processes that are children |
+//! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
+//! | `observer.rs` | who watches what the program asks for |
+
+#![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
+
+mod abi;
+mod domain;
+mod exports;
+mod fork;
+mod inside;
+mod observer;
+mod pinner;
+mod process;
+mod real;
+mod reregister;
+mod settings;
+mod shadow;
+mod summary;
+mod tally;
+mod treatment;
+mod worth;

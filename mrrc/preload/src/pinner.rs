@@ -1,0 +1,170 @@
+//! What pins for the caches: libibverbs' own functions, in a protection domain of the program's.
+#![expect(unsafe_code, reason = "the calls of libibverbs")]
+
+use crate::abi::{DeviceAttr, Mr, Pd};
+use crate::inside::{self, Inside};
+use crate::real::Real;
+use crate::tally::Tally;
+use crate::treatment::Class;
+use mrrc::registrar::{Limits, Registered, Registrar, mapped, pinnable_pages};
+use mrrc::{Access, PAGE, PageRange};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+thread_local! {
+    static PINNED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on it is seen whether this thread registers.
+pub(crate) fn begin() {
+    PINNED.set(false);
+}
+
+/// Whether it has.
+pub(crate) fn has_pinned() -> bool {
+    PINNED.get()
+}
+
+/// The registrar of one class in one protection domain.
+pub(crate) struct Pinner {
+    real: &'static Real,
+    pd: NonNull<Pd>,
+    class: Class,
+    limits: Limits,
+    tally: &'static Tally,
+    /// The program has closed the device: the kernel has taken back what was registered with it.
+    closed: Arc<AtomicBool>,
+}
+
+/// A registration of libibverbs'.
+pub(crate) struct Pinned {
+    mr: NonNull<Mr>,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+// SAFETY: libibverbs' regions and domains belong to no thread.
+unsafe impl Send for Pinned {}
+// SAFETY: nothing is changed by a shared reference.
+unsafe impl Sync for Pinned {}
+// SAFETY: as above.
+unsafe impl Send for Pinner {}
+// SAFETY: as above.
+unsafe impl Sync for Pinner {}
+
+impl Pinner {
+    /// # Safety
+    /// The domain is open until `closed` says otherwise.
+    pub(crate) unsafe fn new(
+        real: &'static Real,
+        pd: NonNull<Pd>,
+        class: Class,
+        tally: &'static Tally,
+        closed: Arc<AtomicBool>,
+    ) -> Self {
+        // SAFETY: by the contract.
+        let limits = unsafe { limits(real, pd) };
+        Self { real, pd, class, limits, tally, closed }
+    }
+}
+
+/// Half of what the device can, because others use it as well, and what this process may pin.
+///
+/// # Safety
+/// The domain is open.
+unsafe fn limits(real: &Real, pd: NonNull<Pd>) -> Limits {
+    // SAFETY: it is plain numbers.
+    let mut device: DeviceAttr = unsafe { std::mem::zeroed() };
+    // SAFETY: the domain is open, hence its context; the structure has room for what is written.
+    let failed = real.query_device.is_none_or(|query| unsafe { query((*pd.as_ptr()).context, &mut device) != 0 });
+    let known = |number: u64| (!failed && number > 0).then_some(number);
+    Limits {
+        regions: known(device.max_mr.max(0) as u64 / 2),
+        pages: pinnable_pages(0),
+        region_pages: known(device.max_mr_size / PAGE),
+        // SAFETY: no memory is passed.
+        page_size: u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE).max(PAGE),
+    }
+}
+
+// SAFETY: a memory region holds its pages, whatever becomes of the mapping, until `ibv_dereg_mr`: classes leave on-demand
+// paging out. Keys are unique in a domain as long as they are valid, by the rules of verbs. When `ibv_dereg_mr` returns, the
+// card has forgotten the keys. Flags for peers are those of the class, which are those that every request of its cache asks.
+unsafe impl Registrar for Pinner {
+    type Registration = Pinned;
+
+    fn register(&self, range: PageRange, access: Access) -> io::Result<Pinned> {
+        let (Some(address), Some(bytes)) = (range.start().checked_mul(PAGE), range.pages().checked_mul(PAGE)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let (memory, bytes, flags) = (address as *mut c_void, bytes as usize, self.class.flags(access));
+        if self.closed.load(Ordering::Acquire) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        if !self.tally.admits(range.pages()) {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        PINNED.set(true);
+        let inside = Inside::again();
+        let begun = Instant::now();
+        // SAFETY: the domain is open. Memory that the range names is pinned, not touched: any address may be there.
+        let mr = unsafe {
+            match self.real.reg_mr_iova2 {
+                Some(register) => register(self.pd.as_ptr(), memory, bytes, address, flags),
+                None => (self.real.reg_mr)(self.pd.as_ptr(), memory, bytes, flags as i32),
+            }
+        };
+        let took = begun.elapsed();
+        let error = inside::errno();
+        drop(inside);
+        let Some(mr) = NonNull::new(mr) else {
+            self.tally.left(range.pages());
+            return Err(io::Error::from_raw_os_error(if error == 0 { libc::EIO } else { error }));
+        };
+        self.tally.registered(range.pages(), took);
+        // SAFETY: libibverbs has just returned it.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        Ok(Pinned { mr, lkey, rkey })
+    }
+
+    fn deregister(&self, batch: &mut Vec<Registered<Pinned>>) -> io::Result<()> {
+        let mut first = None;
+        batch.retain(|Registered { registration, range, .. }| {
+            if self.closed.load(Ordering::Acquire) {
+                self.tally.left(range.pages());
+                return false;
+            }
+            let inside = Inside::again();
+            let begun = Instant::now();
+            // SAFETY: it was registered here, the domain is open, and the cache gives each away once.
+            let failed = unsafe { (self.real.dereg_mr)(registration.mr.as_ptr()) };
+            let took = begun.elapsed();
+            inside.keep_errno();
+            if failed == 0 {
+                self.tally.deregistered(range.pages(), took);
+                self.tally.left(range.pages());
+                return false;
+            }
+            first = first.take().or(Some(io::Error::from_raw_os_error(failed.abs())));
+            true
+        });
+        first.map_or(Ok(()), Err)
+    }
+
+    fn probe(&self, range: PageRange, _: Access) -> io::Result<()> {
+        mapped(range)
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+}

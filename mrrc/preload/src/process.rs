@@ -1,0 +1,311 @@
+//! What the shim knows in one process: its settings, the program's protection domains, and what was counted.
+//!
+//! A forked child has a copy of all that, with locks that nobody may ever give back. So it never touches it: it makes a new
+//! one at the first call, leaves the old one where it is, and caches what is registered in domains that it opens itself.
+//!
+//! # Locks and ownership
+//!
+//! The domains are behind a lock that is held to look one up, and for nothing else. None of these is ever freed.
+
+use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
+use crate::domain::Domain;
+use crate::fork::{Birthmark, kernel_copies_pinned_pages};
+use crate::inside::Inside;
+use crate::observer::{self, Observer};
+use crate::real::Real;
+use crate::settings::Settings;
+use crate::shadow::{self, Backing, Behind, Shadows};
+use crate::summary;
+use crate::tally::Tally;
+use crate::treatment::{Passed, Request};
+use mrrc::BuildError;
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+pub(crate) struct Process {
+    birthmark: Option<Birthmark>,
+    /// 0, and one more in each child.
+    number: u32,
+    settings: Settings,
+    /// Where the summary goes, if there is to be one.
+    pub(crate) summary: Option<&'static File>,
+    /// Nothing is cached, for good.
+    off: AtomicBool,
+    told: AtomicBool,
+    pub(crate) shadows: Shadows,
+    domains: RwLock<FxHashMap<usize, Arc<Domain>>>,
+    pub(crate) tally: &'static Tally,
+    pub(crate) observer: Option<Box<dyn Observer>>,
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Domains at once: each may have threads and tables.
+const DOMAINS: usize = 64;
+
+/// What is known here, if anything was asked yet.
+pub(crate) fn known() -> Option<&'static Process> {
+    parent().filter(|process| process.is_this_process())
+}
+
+#[expect(unsafe_code, reason = "what is leaked stays")]
+fn parent() -> Option<&'static Process> {
+    // SAFETY: null, or leaked by `current`.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// What is known here.
+pub(crate) fn current() -> &'static Process {
+    let before = parent();
+    if let Some(process) = before.filter(|process| process.is_this_process()) {
+        return process;
+    }
+    let new = Box::leak(Box::new(before.map_or_else(Process::first, Process::child_of)));
+    let old = before.map_or(std::ptr::null_mut(), |process| std::ptr::from_ref(process).cast_mut());
+    match CURRENT.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            new.begin();
+            new
+        }
+        // Two threads at once: one is leaked.
+        Err(_) => current(),
+    }
+}
+
+impl Process {
+    fn first() -> Self {
+        let (settings, wrong) = match Settings::of_process() {
+            Ok(settings) => (settings, None),
+            Err(wrong) => (Settings { off: true, ..Settings::default() }, Some(wrong)),
+        };
+        let (observer, unobserved) = match observer::of_process() {
+            Ok(observer) => (observer, None),
+            Err(wrong) => (None, Some(wrong)),
+        };
+        let (summary, unwritten) = match settings.summary.as_ref().map(summary::open).transpose() {
+            Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),
+            Err(wrong) => (None, Some(wrong)),
+        };
+        let process = Self::new(0, settings, summary, observer);
+        if let Some(wrong) = wrong {
+            process.tell(&format!("{wrong}; nothing is cached"));
+        }
+        if let Some(wrong) = unobserved {
+            process.tell(&format!("{wrong}; nothing is recorded"));
+        }
+        if let Some(wrong) = unwritten {
+            process.tell(&format!("{wrong}; there will be no summary"));
+        }
+        process
+    }
+
+    fn child_of(parent: &'static Self) -> Self {
+        let observer = parent.observer.as_ref().and_then(|observer| observer.forked());
+        let child = Self::new(parent.number + 1, parent.settings.clone(), parent.summary, observer);
+        if parent.off.load(Ordering::Relaxed) {
+            child.off.store(true, Ordering::Relaxed);
+        }
+        child
+    }
+
+    fn new(
+        number: u32,
+        settings: Settings,
+        summary: Option<&'static File>,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Self {
+        let birthmark = Birthmark::new().ok();
+        Self {
+            // Where children would not be known, nothing is cached.
+            off: AtomicBool::new(settings.off || birthmark.is_none()),
+            birthmark,
+            number,
+            settings,
+            summary,
+            told: AtomicBool::new(false),
+            shadows: Shadows::new(number),
+            domains: RwLock::default(),
+            tally: Box::leak(Box::new(Tally::new())),
+            observer,
+        }
+    }
+
+    /// Once it is the one that everybody finds.
+    fn begin(&self) {
+        if !self.off.load(Ordering::Relaxed) && !kernel_copies_pinned_pages() {
+            self.turn_off("this kernel (before Linux 5.12) parts pinned pages from their memory when a process forks");
+        }
+    }
+
+    fn is_this_process(&self) -> bool {
+        self.birthmark.as_ref().is_none_or(Birthmark::is_this_process)
+    }
+
+    /// One line on standard error, for whoever runs the program.
+    pub(crate) fn tell(&self, line: &str) {
+        eprintln!("mrrc-preload: {line}");
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.load(Ordering::Relaxed)
+    }
+
+    /// For good, and said once.
+    pub(crate) fn turn_off(&self, why: &str) {
+        self.off.store(true, Ordering::Relaxed);
+        if !self.told.swap(true, Ordering::Relaxed) {
+            self.tell(&format!("{why}; nothing is cached"));
+        }
+    }
+
+    /// libibverbs was asked to hide registered memory from children, where it does that: memory that stays registered would
+    /// be missing in children which the program forks later, and rightly believes to have it.
+    fn hides_from_children(real: &Real) -> bool {
+        #[expect(unsafe_code, reason = "a call of libibverbs")]
+        match real.is_fork_initialized {
+            // SAFETY: no memory is passed.
+            Some(ask) => unsafe { ask() == FORK_ENABLED },
+            None => ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"].into_iter().any(|name| std::env::var_os(name).is_some()),
+        }
+    }
+
+    /// The program has a new domain.
+    ///
+    /// # Safety
+    /// libibverbs has just made it.
+    #[expect(unsafe_code, reason = "what libibverbs returned")]
+    pub(crate) unsafe fn opened(&self, real: &Real, pd: NonNull<Pd>) {
+        if !self.is_off() && Self::hides_from_children(real) {
+            self.turn_off("registered memory is hidden from forked children (ibv_fork_init, RDMAV_FORK_SAFE)");
+        }
+        if self.is_off() {
+            return;
+        }
+        // SAFETY: by the contract.
+        let domain = Arc::new(unsafe { Domain::new(pd) });
+        let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
+        let full = domains.len() >= DOMAINS;
+        let before = domains.remove(&(pd.as_ptr() as usize));
+        if !full {
+            domains.insert(pd.as_ptr() as usize, domain);
+        }
+        drop(domains);
+        // It went without our hearing of it, and what was in it.
+        if let Some(before) = before {
+            before.close();
+        }
+    }
+
+    /// What the cache has for a request, as an `ibv_mr`; or why libibverbs has to be asked.
+    pub(crate) fn serve(&self, real: &'static Real, request: &Request) -> Result<*mut Mr, Passed> {
+        let (mr, behind) = self.acquire(real, request)?;
+        self.shadows.show(mr, behind).map_err(|_| Passed::Refused)
+    }
+
+    /// As [`Process::serve`], to be shown later.
+    pub(crate) fn acquire(&self, real: &'static Real, request: &Request) -> Result<(Mr, Behind), Passed> {
+        if self.is_off() {
+            return Err(Passed::Off);
+        }
+        let class = request.class(self.settings.remote)?;
+        let domain = self.domain(request.pd).ok_or(Passed::Domain)?;
+        let wrong = |error: BuildError| self.turn_off(&error.to_string());
+        let acquired = || domain.acquire(real, self.tally, request, class, wrong);
+        // A fault of the cache's is no fault of the program's.
+        let acquired = catch_unwind(AssertUnwindSafe(acquired)).unwrap_or_else(|_| {
+            self.turn_off("the cache has a fault: please report it");
+            Err(Passed::Off)
+        });
+        let (mr, backing) = acquired?;
+        Ok((mr, Behind { backing, access: request.access }))
+    }
+
+    fn domain(&self, pd: usize) -> Option<Arc<Domain>> {
+        self.domains.read().unwrap_or_else(PoisonError::into_inner).get(&pd).cloned()
+    }
+
+    fn all(&self) -> Vec<Arc<Domain>> {
+        self.domains.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Makes room for a registration of the program's own: what is cached and not used goes, everywhere.
+    pub(crate) fn make_room(&self) {
+        self.all().iter().for_each(|domain| domain.flush());
+    }
+
+    /// The program wants to be rid of a domain: what is in it without its knowledge goes first. Returns what is to be done
+    /// when libibverbs is rid of it.
+    pub(crate) fn leaving(&self, pd: *mut Pd) -> Option<Arc<Domain>> {
+        let domain = self.domain(pd as usize)?;
+        domain.flush();
+        Some(domain)
+    }
+
+    /// The domain is no more.
+    pub(crate) fn left(&self, pd: *mut Pd, domain: &Domain) {
+        domain.close();
+        self.domains.write().unwrap_or_else(PoisonError::into_inner).remove(&(pd as usize));
+    }
+
+    /// The program closes a device.
+    pub(crate) fn closing(&self, context: *mut Context) -> Vec<(usize, Arc<Domain>)> {
+        let domains = self.domains.read().unwrap_or_else(PoisonError::into_inner);
+        let of_device = domains.iter().filter(|(_, domain)| domain.context() == context as usize);
+        let of_device: Vec<_> = of_device.map(|(&pd, domain)| (pd, domain.clone())).collect();
+        drop(domains);
+        of_device.iter().for_each(|(_, domain)| domain.flush());
+        of_device
+    }
+
+    /// It is closed, and the kernel has taken back all that was registered with it.
+    pub(crate) fn closed(&self, domains: &[(usize, Arc<Domain>)]) {
+        for (pd, domain) in domains {
+            self.left(*pd as *mut Pd, domain);
+            for held in self.shadows.of_domain(*pd) {
+                self.shadows.bury(held);
+            }
+        }
+    }
+
+    /// The end of a registration that may be a shadow. None if it is a stranger, which libibverbs knows.
+    pub(crate) fn dereg(&self, real: &Real, mr: *mut Mr) -> Option<Result<(), i32>> {
+        let shadow = shadow::find(mr)?;
+        let Some(held) = shadow::hold(shadow) else { return Some(Err(libc::EINVAL)) };
+        if !self.shadows.owns(shadow) {
+            // The parent's, which goes on using it.
+            held.abandon();
+            return Some(Ok(()));
+        }
+        let pages = pages_of(&held.mr());
+        let begun = std::time::Instant::now();
+        if let Backing::Own(own) = held.behind().backing {
+            #[expect(unsafe_code, reason = "a call of libibverbs")]
+            // SAFETY: it came from libibverbs, and whoever holds the shadow has it alone.
+            let failed = unsafe { (real.dereg_mr)(own.as_ptr()) };
+            if failed != 0 {
+                // The program has it still.
+                return Some(Err(failed));
+            }
+        }
+        self.shadows.bury(held);
+        self.tally.returned.add(pages, begun.elapsed());
+        Some(Ok(()))
+    }
+}
+
+fn pages_of(mr: &Mr) -> u64 {
+    mrrc::PageRange::of_bytes(mr.addr as u64, mr.length as u64).map_or(0, |range| range.pages())
+}
+
+/// At load: a variable that is wrong is told at once, where there is one at all.
+pub(crate) fn at_load() {
+    let any = std::env::vars_os().any(|(name, _)| name.as_encoded_bytes().starts_with(b"MRRC_"));
+    if any {
+        let _inside = Inside::again();
+        current();
+    }
+}

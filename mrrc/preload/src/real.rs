@@ -1,0 +1,100 @@
+//! The functions that are interposed, as libibverbs has them.
+//!
+//! They are found at the first call, not at load: many programs never make one. What comes after this library in the
+//! order of loading is asked first, so that other interposers go on to see what is really done. But a program may
+//! load libibverbs late and for a plug-in of its own (`RTLD_LOCAL`), and then it is in nobody's order: there it is asked by
+//! name. A reference to it is kept for good: registrations that are cached are taken back by its code, also after the program
+//! has closed it.
+#![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
+
+use crate::abi::{Context, DeviceAttr, Mr, Pd};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+type RegMr = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+type RegMrIova = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_int) -> *mut Mr;
+type RegMrIova2 = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr;
+type ReregMr = unsafe extern "C" fn(*mut Mr, c_int, *mut Pd, *mut c_void, usize, c_int) -> c_int;
+
+/// libibverbs' functions. Older ones lack some.
+pub(crate) struct Real {
+    pub(crate) reg_mr: RegMr,
+    pub(crate) reg_mr_iova: Option<RegMrIova>,
+    pub(crate) reg_mr_iova2: Option<RegMrIova2>,
+    pub(crate) rereg_mr: Option<ReregMr>,
+    pub(crate) dereg_mr: unsafe extern "C" fn(*mut Mr) -> c_int,
+    pub(crate) alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Pd,
+    pub(crate) dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int,
+    pub(crate) close_device: unsafe extern "C" fn(*mut Context) -> c_int,
+    pub(crate) query_device: Option<unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int>,
+    pub(crate) fork_init: Option<unsafe extern "C" fn() -> c_int>,
+    pub(crate) is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
+}
+
+/// Two threads may look at once: then one finding is leaked. No lock, which a fork could leave taken.
+static FOUND: AtomicPtr<Real> = AtomicPtr::new(std::ptr::null_mut());
+
+/// None as long as no libibverbs is loaded.
+pub(crate) fn real() -> Option<&'static Real> {
+    // SAFETY: null, or leaked below and never changed.
+    if let Some(found) = unsafe { FOUND.load(Ordering::Acquire).as_ref() } {
+        return Some(found);
+    }
+    let found = Box::leak(Box::new(find()?));
+    FOUND.store(found, Ordering::Release);
+    Some(found)
+}
+
+fn find() -> Option<Real> {
+    // SAFETY: a name that ends; nothing is loaded that is not loaded already. Never closed: that is the reference.
+    let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    macro_rules! function {
+        ($name:literal, $version:literal) => {
+            // SAFETY: libibverbs' function of this name and version has the type of the field that it goes to.
+            unsafe { std::mem::transmute_copy(&symbol(library, $name, $version)) }
+        };
+    }
+    // All of those have been there since version 1.1.
+    for name in [c"ibv_reg_mr", c"ibv_dereg_mr", c"ibv_alloc_pd", c"ibv_dealloc_pd", c"ibv_close_device"] {
+        if symbol(library, name, c"IBVERBS_1.1").is_null() {
+            return None;
+        }
+    }
+    Some(Real {
+        reg_mr: function!(c"ibv_reg_mr", c"IBVERBS_1.1"),
+        reg_mr_iova: function!(c"ibv_reg_mr_iova", c"IBVERBS_1.7"),
+        reg_mr_iova2: function!(c"ibv_reg_mr_iova2", c"IBVERBS_1.8"),
+        rereg_mr: function!(c"ibv_rereg_mr", c"IBVERBS_1.1"),
+        dereg_mr: function!(c"ibv_dereg_mr", c"IBVERBS_1.1"),
+        alloc_pd: function!(c"ibv_alloc_pd", c"IBVERBS_1.1"),
+        dealloc_pd: function!(c"ibv_dealloc_pd", c"IBVERBS_1.1"),
+        close_device: function!(c"ibv_close_device", c"IBVERBS_1.1"),
+        query_device: function!(c"ibv_query_device", c"IBVERBS_1.1"),
+        fork_init: function!(c"ibv_fork_init", c"IBVERBS_1.1"),
+        is_fork_initialized: function!(c"ibv_is_fork_initialized", c"IBVERBS_1.13"),
+    })
+}
+
+/// By name and version, because libibverbs has some twice: those of version 1.0 take other structures. A library without
+/// versions has them once.
+fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
+    let handles = [libc::RTLD_NEXT, library];
+    let usable = handles.into_iter().filter(|handle| !handle.is_null());
+    for handle in usable {
+        // SAFETY: a handle of the dynamic linker's, and texts that end.
+        let found = unsafe { dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+        if !found.is_null() {
+            return found;
+        }
+        // SAFETY: as above.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        if !found.is_null() {
+            return found;
+        }
+    }
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}

@@ -1,0 +1,276 @@
+//! The `ibv_mr` that a program is given for a registration that the cache serves.
+//!
+//! It shows the address and length that were asked for and the keys of the region that covers them, and lies in memory of
+//! the shim's, so that it is told from libibverbs' own by its address. Two things follow from that:
+//!
+//! * A *stranger* (a region of libibverbs' own, of a driver's, a dma-buf's) is never taken for one of these.
+//! * One that is deregistered twice is known as dead and refused, however late. libibverbs would use freed memory.
+//!
+//! The handle in it is one that no kernel gives: whoever passes a copy of the structure to libibverbs hears that there is no
+//! such registration, and does not take the cache's away.
+//!
+//! # Locks and ownership
+//!
+//! Shadows lie in blocks that are never freed and found without a lock, so that a forked child can tell its parent's. Each has
+//! a state; whoever changes it from *live* to *busy* owns what is behind it until he changes it again.
+//! The dead wait in a queue and are used again in the order of their deaths, after as many others as make it unlikely that
+//! somebody still means the old one.
+#![expect(unsafe_code, reason = "memory that programs in C read")]
+
+use crate::abi::{Mr, MrTail};
+use crate::pinner::Pinner;
+use mrrc::Lease;
+use std::alloc::{Layout, alloc_zeroed};
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What stands behind a shadow.
+pub(crate) enum Backing {
+    /// A region of a cache.
+    Leased(#[expect(dead_code, reason = "holds the region")] Lease<Pinner>),
+    /// A registration of its own, after it was changed.
+    Own(NonNull<Mr>),
+}
+
+/// What the shim knows of a shadow besides.
+pub(crate) struct Behind {
+    pub(crate) backing: Backing,
+    /// The access flags that were asked for.
+    pub(crate) access: u32,
+}
+
+// SAFETY: libibverbs' regions belong to no thread, and a lease can be sent.
+unsafe impl Send for Behind {}
+
+/// The program has a pointer to the first field.
+#[repr(C, align(256))]
+pub(crate) struct Shadow {
+    mr: UnsafeCell<Mr>,
+    tail: UnsafeCell<MrTail>,
+    state: AtomicU32,
+    /// Which process' it is: its number among those that this one descends from.
+    owner: AtomicU32,
+    behind: UnsafeCell<Option<Behind>>,
+}
+
+// SAFETY: what is in cells is used by who owns the shadow by its state, or is the program's to read.
+unsafe impl Sync for Shadow {}
+
+const LIVE: u32 = 1;
+const BUSY: u32 = 2;
+const DEAD: u32 = 3;
+
+/// No handle of the kernel's: those count up from 0, and are bounded by 2^31.
+const NO_HANDLE: u32 = u32::MAX;
+
+const SIZE: usize = size_of::<Shadow>();
+const BLOCK: usize = 1 << 16;
+/// The first is left out.
+const IN_BLOCK: usize = BLOCK / SIZE;
+const _: () = assert!(SIZE == 256 && BLOCK.is_multiple_of(SIZE));
+
+/// Blocks, found by their addresses. Enough for a million registrations at once; what is more is not cached.
+static BLOCKS: [AtomicUsize; 1 << 12] = [const { AtomicUsize::new(0) }; 1 << 12];
+
+fn place(block: usize) -> usize {
+    (block / BLOCK).wrapping_mul(0x9E37_79B9) >> 7
+}
+
+fn known(block: usize) -> bool {
+    for step in 0..BLOCKS.len() {
+        match BLOCKS[(place(block) + step) % BLOCKS.len()].load(Ordering::Acquire) {
+            0 => return false,
+            found if found == block => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// False if there is no room.
+fn make_known(block: usize) -> bool {
+    for step in 0..BLOCKS.len() {
+        let at = &BLOCKS[(place(block) + step) % BLOCKS.len()];
+        if at.compare_exchange(0, block, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Shadows of one process.
+pub(crate) struct Shadows {
+    process: u32,
+    dead: Mutex<VecDeque<&'static Shadow>>,
+}
+
+/// The dead that wait, at least, before one is used again.
+const WAITING: usize = IN_BLOCK - 1;
+
+impl Shadows {
+    pub(crate) fn new(process: u32) -> Self {
+        Self { process, dead: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Shows a registration to the program. None, with what was to stand behind it, where there is no room for more.
+    pub(crate) fn show(&self, mr: Mr, behind: Behind) -> Result<*mut Mr, Behind> {
+        let Some(shadow) = self.take() else { return Err(behind) };
+        // SAFETY: nobody else has it: it was dead, and taken out of the queue.
+        unsafe {
+            *shadow.mr.get() = Mr { handle: NO_HANDLE, ..mr };
+            *shadow.tail.get() = MrTail { kind: 0, access: behind.access as i32, drivers: [0; 12] };
+            *shadow.behind.get() = Some(behind);
+        }
+        shadow.state.store(LIVE, Ordering::Release);
+        Ok(shadow.mr.get())
+    }
+
+    fn take(&self) -> Option<&'static Shadow> {
+        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        if dead.len() <= WAITING {
+            dead.extend(more(self.process)?);
+        }
+        dead.pop_front()
+    }
+
+    /// Whether it is one of this process', and not of one that it was forked from.
+    pub(crate) fn owns(&self, shadow: &Shadow) -> bool {
+        shadow.owner.load(Ordering::Relaxed) == self.process
+    }
+
+    /// Its end. It is used again later.
+    pub(crate) fn bury(&self, held: Held) {
+        let shadow = held.end();
+        if self.owns(shadow) {
+            self.dead.lock().unwrap_or_else(PoisonError::into_inner).push_back(shadow);
+        }
+    }
+
+    /// Those of this process that show registrations in a domain, or are changed at the moment by somebody else: they are left
+    /// out.
+    pub(crate) fn of_domain(&self, pd: usize) -> Vec<Held> {
+        let mut found = Vec::new();
+        for block in &BLOCKS {
+            let block = block.load(Ordering::Acquire);
+            for at in 0..if block == 0 { 0 } else { IN_BLOCK } {
+                // SAFETY: a block that is known is full of shadows, and stays.
+                let shadow = unsafe { &*((block + at * SIZE) as *const Shadow) };
+                if !self.owns(shadow) {
+                    continue;
+                }
+                let Some(held) = hold(shadow) else { continue };
+                if held.mr().pd as usize == pd {
+                    found.push(held);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// A block of new ones.
+fn more(process: u32) -> Option<impl Iterator<Item = &'static Shadow>> {
+    let layout = Layout::from_size_align(BLOCK, BLOCK).ok()?;
+    // SAFETY: the layout has a size. Zeroed, it is full of shadows of no state and nothing behind them.
+    let block = unsafe { alloc_zeroed(layout) };
+    let first = block.cast::<Shadow>();
+    if first.is_null() {
+        return None;
+    }
+    let shadows = (0..IN_BLOCK).map(move |at| {
+        // SAFETY: in the block, which is never freed once it is known; and nobody has it yet.
+        let shadow = unsafe { first.add(at) };
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*shadow).behind).write(UnsafeCell::new(None));
+            (&raw mut (*shadow).owner).write(AtomicU32::new(process));
+            (&raw mut (*shadow).state).write(AtomicU32::new(DEAD));
+            &*shadow
+        }
+    });
+    // In place before anybody can find them.
+    let shadows: Vec<_> = shadows.collect();
+    if make_known(block as usize) {
+        return Some(shadows.into_iter());
+    }
+    // SAFETY: it was allocated with this layout, and nobody knows it.
+    unsafe { std::alloc::dealloc(block, layout) };
+    None
+}
+
+/// The shadow that this `ibv_mr` is, if it is one, live or dead.
+pub(crate) fn find(mr: *const Mr) -> Option<&'static Shadow> {
+    let address = mr as usize;
+    let is_ours = address.is_multiple_of(SIZE) && known(address & !(BLOCK - 1));
+    // SAFETY: a block that is known is full of shadows, and stays.
+    is_ours.then(|| unsafe { &*(mr.cast::<Shadow>()) })
+}
+
+/// A shadow that this thread has for itself. Live again when it is dropped.
+pub(crate) struct Held(&'static Shadow);
+
+/// None if it is dead, or somebody else's at the moment.
+pub(crate) fn hold(shadow: &'static Shadow) -> Option<Held> {
+    shadow.state.compare_exchange(LIVE, BUSY, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| Held(shadow))
+}
+
+impl Held {
+    /// What the program sees.
+    pub(crate) fn mr(&self) -> Mr {
+        // SAFETY: the program reads it, and whoever holds the shadow alone writes.
+        unsafe { *self.0.mr.get() }
+    }
+
+    pub(crate) fn behind(&self) -> &Behind {
+        // SAFETY: it is this thread's as long as it is busy.
+        match unsafe { &*self.0.behind.get() } {
+            Some(behind) => behind,
+            None => unreachable!("a live shadow has something behind it"),
+        }
+    }
+
+    /// Shows something else from now on. Returns what was behind it.
+    pub(crate) fn change(&mut self, mr: Mr, behind: Behind) -> Option<Behind> {
+        // SAFETY: as in `behind`; the program has asked for the change.
+        unsafe {
+            (*self.0.tail.get()).access = behind.access as i32;
+            *self.0.mr.get() = Mr { handle: NO_HANDLE, ..mr };
+            (*self.0.behind.get()).replace(behind)
+        }
+    }
+
+    /// What is behind it stays there and is never touched: in a child it is the parent's.
+    fn forget(&self) {
+        // SAFETY: as in `behind`.
+        std::mem::forget(unsafe { (*self.0.behind.get()).take() });
+    }
+
+    /// Dead: no key is left in it.
+    fn end(self) -> &'static Shadow {
+        let shadow = self.0;
+        // SAFETY: as in `behind`.
+        unsafe {
+            (*shadow.mr.get()).lkey = 0;
+            (*shadow.mr.get()).rkey = 0;
+            drop((*shadow.behind.get()).take());
+        }
+        std::mem::forget(self);
+        shadow.state.store(DEAD, Ordering::Release);
+        shadow
+    }
+
+    /// The end of one that the parent has.
+    pub(crate) fn abandon(self) {
+        self.forget();
+        self.end();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.state.store(LIVE, Ordering::Release);
+    }
+}

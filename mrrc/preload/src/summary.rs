@@ -1,0 +1,82 @@
+//! What a cache was good for, told at the end.
+
+use crate::process::Process;
+use crate::settings::Target;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+
+/// Where it goes. Opened at the start, because many programs close what they have before they end, and so that a file that
+/// cannot be written is told early.
+pub(crate) fn open(target: &Target) -> Result<File, String> {
+    match target {
+        Target::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+        // Processes of one program may end at once: each adds its own in one piece.
+        Target::File(path) => File::options().create(true).append(true).open(path),
+    }
+    .map_err(|error| match target {
+        Target::Stderr => format!("MRRC_PRELOAD_SUMMARY: no standard error: {error}"),
+        Target::File(path) => format!("MRRC_PRELOAD_SUMMARY={}: {error}", path.display()),
+    })
+}
+
+/// Where it was asked for.
+pub(crate) fn write(process: &Process) {
+    if let Some(mut target) = process.summary {
+        // There is nobody left to tell.
+        let _ = target.write_all(text(process).as_bytes());
+    }
+}
+
+fn text(process: &Process) -> String {
+    let tally = process.tally;
+    let (served, passed) = (tally.served.calls(), tally.all_passed());
+    let asked = served + passed.iter().map(|(_, count)| count).sum::<u64>();
+    let mut text = String::new();
+    let mut line = |line: String| _ = writeln!(text, "mrrc-preload[{}]: {line}", std::process::id());
+    if asked == 0 {
+        line("the program registered no memory".into());
+        return text;
+    }
+    line(format!("{} asked for, {} served by a cache", count(asked, "registration"), served));
+    for (why, times) in passed {
+        line(format!("{} passed on {}", count(times, "registration"), why.why()));
+    }
+    if served > 0 {
+        let (did, undid) = (&tally.registered, &tally.deregistered);
+        let avoided = served.saturating_sub(did.calls());
+        line(format!(
+            "{} made for those, {avoided} avoided ({:.1} % hits)",
+            count(did.calls(), "registration"),
+            100.0 * avoided as f64 / served as f64
+        ));
+        // What the rest would have cost by what these did.
+        let costs = tally.costs();
+        let cost = |calls: u64, pages: u64, call: f64, page: f64| call * calls as f64 + page * pages as f64;
+        let spared = |all: u64, some: u64| all.saturating_sub(some);
+        let (served, returned) = (&tally.served, &tally.returned);
+        let registering = cost(avoided, spared(served.pages(), did.pages()), costs.reg_call, costs.reg_page);
+        let ended = spared(returned.calls(), undid.calls());
+        let pages = spared(returned.pages(), undid.pages());
+        let deregistering =
+            if undid.calls() > 0 { cost(ended, pages, costs.dereg_call, costs.dereg_page) } else { 0.0 };
+        line(format!(
+            "ibv_reg_mr took {:.1} ms, {:.1} of them in libibverbs; without a cache about {:.1}",
+            served.micros() / 1e3,
+            did.micros() / 1e3,
+            (did.micros() + registering) / 1e3,
+        ));
+        line(format!(
+            "ibv_dereg_mr took {:.1} ms, and the caches {:.1} in libibverbs; without a cache about {:.1}",
+            returned.micros() / 1e3,
+            undid.micros() / 1e3,
+            (undid.micros() + deregistering) / 1e3,
+        ));
+    }
+    text
+}
+
+fn count(number: u64, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,169 @@
+//! Which registrations can be served from a cache: a decision on what was asked for, and nothing else.
+//!
+//! A cached region serves a request only with the very rights that were asked for, but for the right of the card to
+//! write for its own process, of which a region may have more. So each set of other flags is a *class* with caches of
+//! its own. What is not known to mean the same when it lasts longer than the program asked for goes straight on.
+
+use crate::abi::flag;
+use mrrc::Access;
+
+/// A registration as a program asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) pd: usize,
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+    /// The address by which work requests name the first byte.
+    pub(crate) iova: u64,
+    pub(crate) access: u32,
+}
+
+/// Flags that regions of a cache have in common: all but [`flag::LOCAL_WRITE`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Class(u32);
+
+/// Why a registration goes straight on to libibverbs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passed {
+    /// Nothing is cached in this process.
+    Off,
+    /// Rights for peers, which are cached only on demand.
+    Remote,
+    /// A flag that says something else of the registration than rights.
+    Flags,
+    /// Named by other addresses than its own.
+    Iova,
+    /// No bytes, or bytes beyond the end of the address space.
+    Range,
+    /// A protection domain that this process did not get from `ibv_alloc_pd`, or that there are too many of.
+    Domain,
+    /// The cache stands aside.
+    Worthless,
+    /// The cache refused; or libibverbs did, and says so once more.
+    Refused,
+}
+
+impl Passed {
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Off, Self::Remote, Self::Flags, Self::Iova, Self::Range, Self::Domain, Self::Worthless, Self::Refused];
+
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Off => "nothing is cached in this process",
+            Self::Remote => "with rights for peers (MRRC_PRELOAD_REMOTE=1 caches them)",
+            Self::Flags => "with flags that are not cached",
+            Self::Iova => "by other addresses than their own",
+            Self::Range => "of no bytes",
+            Self::Domain => "in protection domains that did not come from ibv_alloc_pd",
+            Self::Worthless => "because memory is unmapped before it comes again",
+            Self::Refused => "that the cache could not serve",
+        }
+    }
+}
+
+impl Request {
+    /// The class whose caches can serve it.
+    pub(crate) fn class(&self, remote: bool) -> Result<Class, Passed> {
+        let Self { address, length, iova, access, .. } = *self;
+        let rights = flag::LOCAL_WRITE | flag::REMOTE;
+        if access & !(rights | flag::RELAXED_ORDERING) != 0 {
+            // On demand: no pages are pinned, so there is nothing to keep, and the registration follows the mapping. Memory
+            // windows: drivers look at the region itself. Zero-based and huge pages: the device's layout of this one
+            // registration. What is not known by name: who knows.
+            return Err(Passed::Flags);
+        }
+        if access & flag::REMOTE != 0 && !remote {
+            return Err(Passed::Remote);
+        }
+        if access & (flag::REMOTE_WRITE | flag::REMOTE_ATOMIC) != 0 && access & flag::LOCAL_WRITE == 0 {
+            // Not allowed. libibverbs says so.
+            return Err(Passed::Flags);
+        }
+        if iova != address as u64 {
+            return Err(Passed::Iova);
+        }
+        if address == 0 || length == 0 || address.checked_add(length).is_none() {
+            // Which may mean all of memory, to some devices.
+            return Err(Passed::Range);
+        }
+        Ok(Class(access & !flag::LOCAL_WRITE))
+    }
+
+    /// The rights as the cache knows them.
+    pub(crate) fn rights(&self) -> Access {
+        let named = [
+            (flag::LOCAL_WRITE, Access::LOCAL_WRITE),
+            (flag::REMOTE_WRITE, Access::REMOTE_WRITE),
+            (flag::REMOTE_READ, Access::REMOTE_READ),
+            (flag::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        ];
+        let asked = named.into_iter().filter(|(bit, _)| self.access & bit != 0);
+        asked.fold(Access::LOCAL_READ, |all, (_, right)| all | right)
+    }
+
+    /// Pages that it touches.
+    pub(crate) fn pages(&self) -> u64 {
+        mrrc::PageRange::of_bytes(self.address as u64, self.length as u64).map_or(0, |range| range.pages())
+    }
+}
+
+impl Class {
+    /// The flags of a region of this class.
+    pub(crate) fn flags(self, access: Access) -> u32 {
+        self.0 | if access.contains(Access::LOCAL_WRITE) { flag::LOCAL_WRITE } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(access: u32) -> Request {
+        Request { pd: 1, address: 0x1234, length: 100, iova: 0x1234, access }
+    }
+
+    #[test]
+    fn local_rights_are_one_class_whatever_the_card_may_write() {
+        let classes = [asked(0), asked(flag::LOCAL_WRITE)].map(|request| request.class(false).unwrap());
+        assert_eq!(classes[0], classes[1]);
+        assert_eq!([classes[0].flags(Access::LOCAL_READ), classes[0].flags(Access::LOCAL)], [0, 1]);
+        assert_eq!([asked(0).rights(), asked(1).rights()], [Access::LOCAL_READ, Access::LOCAL]);
+    }
+
+    #[test]
+    fn rights_for_peers_are_cached_on_demand_and_each_set_apart() {
+        assert_eq!(asked(1 | flag::REMOTE_READ).class(false), Err(Passed::Remote));
+        let sets = [0, flag::REMOTE_READ, flag::REMOTE_WRITE, flag::REMOTE_READ | flag::REMOTE_WRITE];
+        let classes = sets.map(|set| asked(1 | set).class(true).unwrap());
+        for (at, class) in classes.iter().enumerate() {
+            assert_eq!(classes.iter().position(|other| other == class), Some(at));
+            assert_eq!(class.flags(asked(1 | sets[at]).rights()), 1 | sets[at]);
+        }
+    }
+
+    #[test]
+    fn relaxed_ordering_is_a_class_of_its_own() {
+        let relaxed = asked(1 | flag::RELAXED_ORDERING).class(false).unwrap();
+        assert_ne!(relaxed, asked(1).class(false).unwrap());
+        assert_eq!(relaxed.flags(Access::LOCAL), 1 | flag::RELAXED_ORDERING);
+    }
+
+    #[test]
+    fn what_says_something_else_than_rights_goes_straight_on() {
+        for bit in 4..32 {
+            let known = 1 << bit == flag::RELAXED_ORDERING;
+            assert_eq!(asked(1 | 1 << bit).class(true).is_ok(), known, "bit {bit}");
+        }
+        for bit in [flag::REMOTE_WRITE, flag::REMOTE_ATOMIC] {
+            assert_eq!(asked(bit).class(true), Err(Passed::Flags), "not allowed without LOCAL_WRITE");
+        }
+    }
+
+    #[test]
+    fn so_does_what_is_no_memory_or_named_by_other_addresses() {
+        assert_eq!(Request { iova: 0, ..asked(1) }.class(true), Err(Passed::Iova));
+        assert_eq!(Request { length: 0, ..asked(1) }.class(true), Err(Passed::Range));
+        assert_eq!(Request { address: 0, iova: 0, ..asked(1) }.class(true), Err(Passed::Range));
+        assert_eq!(Request { length: usize::MAX, ..asked(1) }.class(true), Err(Passed::Range));
+    }
+}

@@ -1,0 +1,111 @@
+//! Programs in C, compiled here, and a libibverbs without a kernel behind it, which counts.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The library that is tested: cargo builds it beside the tests.
+pub(crate) fn shim() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let library = tests.with_file_name("libmrrc_preload.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    library
+}
+
+/// Where the compiled things are.
+pub(crate) fn built() -> &'static Path {
+    static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
+    BUILT.get_or_init(build).path()
+}
+
+fn build() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (at, tests) = (directory.path(), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
+    let fake = tests.join("fake");
+    let compile = |arguments: &[&str], source: PathBuf, product: &str| {
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(&fake)
+            .arg(source)
+            .arg("-o")
+            .arg(at.join(product));
+        let output = cc.arg("-L").arg(at).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{cc:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let map = format!("-Wl,--version-script={}", fake.join("libibverbs.map").display());
+    let library = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", &map, "-lpthread"];
+    compile(&library, fake.join("libibverbs.c"), "libibverbs.so.1");
+    std::os::unix::fs::symlink("libibverbs.so.1", at.join("libibverbs.so")).unwrap();
+    for program in ["nasty", "each"] {
+        let source = tests.join("programs").join(program).with_extension("c");
+        compile(&["-libverbs", "-lpthread"], source, program);
+    }
+    compile(&["-ldl", "-lpthread"], tests.join("programs/unload.c"), "unload");
+    directory
+}
+
+/// How a run ended, with what the libibverbs counted.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) said: String,
+    pub(crate) complained: String,
+    pub(crate) code: Option<i32>,
+    pub(crate) counts: Vec<Counts>,
+}
+
+/// What one process asked of libibverbs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    pub(crate) registered: u64,
+    pub(crate) deregistered: u64,
+    pub(crate) live: u64,
+    pub(crate) most: u64,
+    pub(crate) domains: u64,
+    pub(crate) contexts: u64,
+}
+
+/// A program with its arguments, under these variables.
+pub(crate) fn run(preloaded: bool, program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let counts = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(if program.contains('/') { program.into() } else { built().join(program) });
+    // Nothing of who runs the tests.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MRRC_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).env("LD_LIBRARY_PATH", built()).env("FAKE_COUNTS", counts.path());
+    if preloaded {
+        command.env("LD_PRELOAD", shim());
+    }
+    command.envs(variables.iter().copied());
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let counted = std::fs::read_to_string(counts.path()).unwrap();
+    Ran {
+        said: text(stdout),
+        complained: text(stderr),
+        code: status.code(),
+        counts: counted.lines().map(Counts::read).collect(),
+    }
+}
+
+impl Counts {
+    fn read(line: &str) -> Self {
+        let numbers: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+        let [registered, deregistered, live, most, domains, contexts] = numbers[..] else { panic!("{line}") };
+        Self { registered, deregistered, live, most, domains, contexts }
+    }
+}
+
+impl Ran {
+    /// What the only process counted.
+    pub(crate) fn count(&self) -> Counts {
+        assert_eq!(self.counts.len(), 1, "{self:?}");
+        self.counts[0]
+    }
+
+    /// Fails if the program was told anything, or ended badly.
+    pub(crate) fn well(self) -> Self {
+        assert!(self.code == Some(0) && self.complained.is_empty(), "{self:?}");
+        self
+    }
+}

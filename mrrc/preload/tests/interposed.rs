@@ -1,0 +1,130 @@
+//! Programs with and without the shim, over a libibverbs that counts what it is asked for.
+
+mod common;
+
+use common::{Counts, run};
+
+#[test]
+fn a_program_that_registers_for_each_operation_registers_once_a_buffer() {
+    let [without, with] = [false, true].map(|on| run(on, "each", &["1000", "4", "16", "send"], &[]).well());
+    assert_eq!(without.count().registered, 1001);
+    assert_eq!(with.count().registered, 5);
+    let told = |text: &str| text.split(", us").next().unwrap().to_owned();
+    assert_eq!(told(&with.said), told(&without.said));
+}
+
+#[test]
+fn everything_is_given_back_before_the_domain_and_the_device_are() {
+    let Counts { registered, deregistered, live, domains, contexts, .. } =
+        run(true, "each", &["100", "10", "1"], &[]).well().count();
+    assert_eq!((registered, deregistered, live, domains, contexts), (11, 11, 0, 0, 0));
+}
+
+#[test]
+fn nasty_programs_say_the_same_with_and_without() {
+    for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes"] {
+        let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &[]).well());
+        assert_eq!(with.said, without.said, "{what}");
+        for of_process in with.counts {
+            assert_eq!((of_process.live, of_process.contexts), (0, 0), "{what}: {of_process:?}");
+        }
+    }
+}
+
+#[test]
+fn rights_for_peers_are_cached_only_on_demand() {
+    let [local, remote, none] =
+        [("", ""), ("MRRC_PRELOAD_REMOTE", "1"), ("MRRC_PRELOAD", "off")].map(|(name, value)| {
+            let variables: &[_] = if name.is_empty() { &[] } else { &[(name, value)] };
+            run(true, "nasty", &["shapes"], variables).well().count().registered
+        });
+    assert!(remote < local && local < none, "{remote}, {local}, {none}");
+}
+
+#[test]
+fn the_same_pointer_deregistered_twice_is_refused() {
+    assert!(run(true, "nasty", &["dangling"], &[]).well().said.starts_with("again: EINVAL\n"));
+}
+
+#[test]
+fn a_region_that_is_changed_is_the_programs_own_and_the_devices_answer_is_its() {
+    for variables in [&[("FAKE_NO_REREG", "1")][..], &[]] {
+        let [without, with] = [false, true].map(|on| run(on, "nasty", &["rereg"], variables).well());
+        assert_eq!(with.said, without.said);
+    }
+}
+
+#[test]
+fn what_is_cached_makes_room_for_what_the_program_needs() {
+    // Room for 16 registrations; the program needs one at a time, of 40 buffers.
+    let with = run(true, "each", &["400", "40", "1"], &[("FAKE_MOST", "16")]).well().count();
+    assert!(with.most <= 16 && with.live == 0, "{with:?}");
+}
+
+#[test]
+fn where_every_buffer_is_mapped_anew_the_cache_stands_aside() {
+    let ran = run(true, "each", &["3000", "1", "1", "new"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
+    let count = ran.count();
+    assert_eq!((ran.code, count.live), (Some(0), 0), "{ran:?}");
+    let passed =
+        ran.complained.lines().find(|line| line.contains("because memory is unmapped")).expect(&ran.complained);
+    let times: u64 = passed.split(' ').find_map(|word| word.parse().ok()).unwrap();
+    assert!(times > 2000, "{}", ran.complained);
+}
+
+#[test]
+fn a_program_that_asks_libibverbs_itself_is_left_alone_and_may_close_it() {
+    let [without, with] = [false, true].map(|on| run(on, "unload", &[], &[]).well());
+    assert_eq!(with.said, without.said);
+}
+
+#[test]
+fn a_program_without_verbs_runs_untouched() {
+    let ran = run(true, "/bin/echo", &["hello"], &[]).well();
+    assert_eq!((ran.said.as_str(), ran.counts.len()), ("hello\n", 0));
+    let asked = run(true, "/bin/echo", &["hello"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
+    assert!(asked.complained.ends_with("the program registered no memory\n"), "{asked:?}");
+    assert_eq!(asked.complained.lines().count(), 1);
+}
+
+#[test]
+fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
+    let without = run(false, "nasty", &["pds"], &[]).well();
+    for (name, value, part) in [
+        ("MRRC_PRELOAD", "maybe", "expected on"),
+        ("MRRC_PRELOAD_REMOTE", "2", "expected on"),
+        ("MRRC_PRELOAD_CACHE", "1", "no such setting"),
+        ("MRRC_CAPACITY", "lots", "expected bytes"),
+        ("MRRC_CAPACTIY", "64M", "did you mean MRRC_CAPACITY"),
+        ("MRRC_POLICY", "best", "policy"),
+        ("MRRC_MAX_SEGMENTS", "2", "one key"),
+        ("MRRC_DISCARD_BAR", "1us", "discard_bar"),
+    ] {
+        let with = run(true, "nasty", &["pds"], &[(name, value)]);
+        assert_eq!((with.code, &with.said), (Some(0), &without.said), "{name}: {with:?}");
+        assert_eq!(with.count().registered, without.count().registered, "{name}");
+        let line = with.complained.trim_end();
+        assert!(line.starts_with("mrrc-preload: ") && line.contains(part) && !line.contains('\n'), "{line}");
+        assert!(line.contains(name) || part == "discard_bar", "{line}");
+    }
+}
+
+#[test]
+fn a_summary_says_what_was_spared() {
+    let ran = run(true, "each", &["1000", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", "1"), ("FAKE_DELAY_US", "100")]);
+    assert_eq!(ran.code, Some(0));
+    for part in [
+        "1001 registrations asked for, 1001 served",
+        "998 avoided (99.7 % hits)",
+        "ibv_reg_mr took",
+        "ibv_dereg_mr took",
+    ] {
+        assert!(ran.complained.contains(part), "no {part} in {}", ran.complained);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let name = file.path().to_str().unwrap();
+    run(true, "each", &["10", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", name)]).well();
+    assert!(std::fs::read_to_string(name).unwrap().contains("11 registrations"));
+    let nowhere = run(true, "each", &["10", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", "/nowhere/at/all")]);
+    assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
+}
