@@ -144,3 +144,16 @@ fn calibrate_prints_a_model_that_replay_takes_or_says_what_to_change() {
     assert_eq!(object["sizes"].as_array().map(Vec::len), Some(11));
     assert!(object["register"]["error"].is_number() && object["cost"].is_string());
 }
+
+#[test]
+fn an_rdma_device_is_calibrated_by_a_tracesim_that_was_built_for_it_and_else_it_says_how() {
+    let said = complaint(&["calibrate", "--device", "rxe0"], 2);
+    assert!(said.contains("--registrar verbs"), "{said}");
+    let said = complaint(&["calibrate", "--registrar", "verbs", "--device", "no such device"], 1);
+    let remedies = if cfg!(any(feature = "verbs", feature = "verbs-linked")) {
+        ["rdma link", "libibverbs1", "modprobe"]
+    } else {
+        ["--features verbs", "libclang", "without verbs"]
+    };
+    assert!(remedies.iter().any(|remedy| said.contains(remedy)), "{said}");
+}

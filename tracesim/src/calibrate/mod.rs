@@ -26,6 +26,9 @@ pub const SIZES: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 pub struct Calibration {
     /// Who registered.
     pub registrar: String,
+    /// With which device, where there may be several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Measurements of each size.
     pub rounds: u32,
     /// The medians, by size.
@@ -73,8 +76,8 @@ fn three_digits(us: f64) -> f64 {
     format!("{us:.2e}").parse().unwrap_or(us)
 }
 
-/// Measures a registrar on ranges of a piece of memory, which is resident and as large as the largest size at least.
-/// `tick` hears of every round, and can end it.
+/// Measures a registrar on ranges of a piece of memory, which is resident and as large as the largest size at least. Sizes
+/// that the registrar does not take at once are left out. `tick` hears of every round, and can end it.
 ///
 /// # Errors
 /// The registrar's, and [`io::ErrorKind::Interrupted`] if `tick` said so.
@@ -84,7 +87,8 @@ pub fn measure<R: Registrar>(
     rounds: u32,
     mut tick: impl FnMut() -> bool,
 ) -> io::Result<Calibration> {
-    let sizes: Vec<u64> = SIZES.into_iter().filter(|&pages| pages <= memory.pages()).collect();
+    let most = registrar.limits().region_pages.unwrap_or(u64::MAX).min(memory.pages());
+    let sizes: Vec<u64> = SIZES.into_iter().filter(|&pages| pages <= most).collect();
     let mut times: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); sizes.len()];
     let mut batch = Vec::with_capacity(1);
     // The first round finds everything cold and does not count.
@@ -117,7 +121,7 @@ pub fn measure<R: Registrar>(
     let sizes: Vec<Measured> = sizes.iter().zip(&mut times).map(measured).collect();
     let line = |time: fn(&Measured) -> f64| fit(&sizes.iter().map(|m| (m.pages as f64, time(m))).collect::<Vec<_>>());
     let (register, deregister) = (line(|m| m.register_us), line(|m| m.deregister_us));
-    Ok(Calibration { registrar: registrar.name().to_owned(), rounds, sizes, register, deregister })
+    Ok(Calibration { registrar: registrar.name().to_owned(), device: None, rounds, sizes, register, deregister })
 }
 
 /// The middle one; nothing has none.

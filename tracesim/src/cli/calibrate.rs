@@ -1,4 +1,10 @@
 //! `calibrate`: what registrations cost on this machine.
+//!
+//! The registrars that it can measure are in modules of their own, each with what it takes to set it up and what can go
+//! wrong with that.
+
+mod io_uring;
+mod verbs;
 
 use super::failure::Failure;
 use super::interrupt;
@@ -6,8 +12,10 @@ use super::output::Output;
 use super::progress::Progress;
 use super::table::{Side, table};
 use clap::ValueEnum;
+use mrrc::registrar::Registrar;
+use std::io;
 use std::path::PathBuf;
-use tracesim::calibrate::{Calibration, Line, Measured};
+use tracesim::calibrate::{Calibration, Line, Measured, SIZES, pages::Pages};
 
 /// Measure what registrations cost on this machine
 #[derive(clap::Args, Debug)]
@@ -15,7 +23,10 @@ use tracesim::calibrate::{Calibration, Line, Measured};
 pub(crate) struct Calibrate {
     /// Who registers
     #[arg(long, value_name = "NAME", default_value = "io-uring")]
-    registrar: Device,
+    registrar: Registering,
+    /// The RDMA device, as `rdma link show` names it (--registrar verbs) [default: the first that is up]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
     /// Measurements of each size; the medians count
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
@@ -28,14 +39,17 @@ pub(crate) struct Calibrate {
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Device {
+pub(super) enum Registering {
     /// Fixed buffers of an io_uring: real pins, on any Linux since 5.19
     IoUring,
+    /// Memory regions of an RDMA device; a tracesim that was built with feature `verbs` has it
+    Verbs,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   tracesim calibrate                                      the table, and the model for --cost
+  tracesim calibrate --registrar verbs --device mlx5_0    of an RDMA device
   tracesim calibrate --json | jq .register.page_us
   tracesim compare --cost $(tracesim calibrate --json | jq -r .cost) requests.csv
 
@@ -45,8 +59,11 @@ their mean square.";
 
 impl Calibrate {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        if self.device.is_some() && self.registrar != Registering::Verbs {
+            return Err(Failure::usage("calibrate: --device is for --registrar verbs"));
+        }
         let mut out = Output::open(self.output.as_deref())?;
-        let calibration = measure(self.registrar, self.rounds)?;
+        let calibration = measure(self.registrar, self.device.as_deref(), self.rounds)?;
         out.write(|out| {
             if self.json {
                 serde_json::to_writer(&mut *out, &Json { cost: calibration.as_option(), calibration: &calibration })?;
@@ -92,8 +109,9 @@ fn shown(calibration: &Calibration) -> String {
         )
     };
     format!(
-        "{}: medians of {} measurements\n\n{}\n{}{}\n--cost {}\n",
+        "{}{}: medians of {} measurements\n\n{}\n{}{}\n--cost {}\n",
         calibration.registrar,
+        calibration.device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default(),
         calibration.rounds,
         table(&[Side::Right], &header, sizes.iter().map(row)),
         line("register", register),
@@ -103,41 +121,22 @@ fn shown(calibration: &Calibration) -> String {
 }
 
 /// Measures, with a bar of progress.
-pub(super) fn measure(device: Device, rounds: u32) -> Result<Calibration, Failure> {
-    match device {
-        Device::IoUring => io_uring(rounds),
+pub(super) fn measure(registering: Registering, device: Option<&str>, rounds: u32) -> Result<Calibration, Failure> {
+    match registering {
+        Registering::IoUring => io_uring::measure(rounds),
+        Registering::Verbs => verbs::measure(device, rounds),
     }
 }
 
+/// Measures this registrar.
 #[cfg(target_os = "linux")]
-fn io_uring(rounds: u32) -> Result<Calibration, Failure> {
-    use mrrc::registrar::io_uring::IoUringBuffers;
-    use std::io;
-    use tracesim::calibrate::{SIZES, pages::Pages};
-
-    // One of them is used at a time; other pages each time.
-    const SLOTS: u32 = 8;
+fn measure_one(registrar: &impl Registrar, rounds: u32) -> Result<Calibration, Failure> {
     let largest = SIZES.into_iter().max().unwrap_or(1);
-    let refused = |error: &io::Error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "; see that kernel.io_uring_disabled is 0 and that no seccomp filter (a container's) keeps the call out"
-            }
-            io::ErrorKind::Unsupported => "; that takes Linux 5.19 or later",
-            _ => "",
-        };
-        Failure::work(format_args!("calibrate: setting up an io_uring: {error}{remedy}"))
-    };
-    let ring = io_uring::IoUring::new(4).map_err(|error| match error.raw_os_error() {
-        // No such system call.
-        Some(38) => refused(&io::ErrorKind::Unsupported.into()),
-        _ => refused(&error),
-    })?;
-    let table = IoUringBuffers::new(&ring, SLOTS).map_err(|error| Failure::work(format_args!("calibrate: {error}")))?;
+    // Other pages each time.
     let memory = Pages::new(4 * largest).map_err(|error| Failure::work(format_args!("calibrate: memory: {error}")))?;
     let range = memory.range().map_err(Failure::work)?;
     let progress = Progress::of("calibrating", u64::from(rounds) + 1);
-    let measured = tracesim::calibrate::measure(&table, range, rounds, || {
+    let measured = tracesim::calibrate::measure(registrar, range, rounds, || {
         progress.step(1);
         !interrupt::came()
     });
@@ -149,9 +148,4 @@ fn io_uring(rounds: u32) -> Result<Calibration, Failure> {
         )),
         _ => Failure::work(format_args!("calibrate: registering: {error}")),
     })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn io_uring(_: u32) -> Result<Calibration, Failure> {
-    Err(Failure::work("calibrate: there is no io_uring here: run it on Linux, 5.19 or later"))
 }

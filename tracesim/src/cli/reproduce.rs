@@ -1,6 +1,6 @@
 //! `reproduce`: the paper's study again.
 
-use super::calibrate::{self, Device};
+use super::calibrate::{self, Registering};
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::output::Output;
@@ -217,7 +217,7 @@ fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> 
 
 /// What this machine takes to register and to copy. That it refuses to register is a finding.
 fn measure(rounds: u32) -> Result<Machine, Failure> {
-    let calibration = match calibrate::measure(Device::IoUring, rounds) {
+    let calibration = match calibrate::measure(Registering::IoUring, None, rounds) {
         Ok(calibration) => Ok(calibration),
         Err(Failure::Work(why)) => Err(why),
         Err(other) => return Err(other),
