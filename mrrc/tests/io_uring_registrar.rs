@@ -12,7 +12,7 @@ use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -363,6 +363,42 @@ fn limits_are_those_of_the_kernel() {
     let memory = Memory::new(1);
     let long = PageRange::new(memory.range().start(), 262_145).unwrap();
     assert!(table.register(long, Access::LOCAL).is_err());
+}
+
+#[test]
+fn a_ring_of_somebody_elses_making_is_taken_by_its_file() {
+    let _alone = alone();
+    let Some((ring, table)) = table(8) else { return };
+    let limits = table.limits();
+    drop(table);
+    // SAFETY: the ring is open for longer than this.
+    let file = |ring: &IoUring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+    let table = IoUringBuffers::from_fd(file(&ring), 8).unwrap();
+    assert!(matches!(IoUringBuffers::from_fd(file(&ring), 8), Err(IoUringError::Taken)));
+    let told = table.limits();
+    assert_eq!(
+        (told.regions, told.region_pages, told.page_size),
+        (limits.regions, limits.region_pages, limits.page_size)
+    );
+    // It does not know how large the ring's entries are, and is told no smaller ring than it has.
+    let (of_ring, of_file) = (limits.pages.unwrap(), told.pages.unwrap());
+    assert!(of_file <= of_ring && of_ring - of_file <= 4, "{of_file} and {of_ring} pages");
+    let (before, memory) = (pinned(), Memory::new(16));
+    let buffer = table.register(memory.range(), Access::LOCAL).unwrap();
+    assert_eq!(pinned() - before, 16);
+    table
+        .deregister(&mut vec![Registered { range: memory.range(), access: Access::LOCAL, registration: buffer }])
+        .unwrap();
+    comes_to(before);
+    for slots in [0, 16_385] {
+        assert!(matches!(IoUringBuffers::from_fd(file(&ring), slots), Err(IoUringError::Slots { .. })), "{slots}");
+    }
+    let no_ring = File::open("/dev/null").unwrap();
+    assert!(matches!(IoUringBuffers::from_fd(no_ring.as_fd(), 8), Err(IoUringError::Refused { .. })));
+    match IoUring::<squeue::Entry, cqueue::Entry>::builder().setup_single_issuer().build(8) {
+        Ok(ring) => assert!(matches!(IoUringBuffers::from_fd(file(&ring), 8), Err(IoUringError::SingleIssuer))),
+        Err(error) => println!("not run in part: no IORING_SETUP_SINGLE_ISSUER here ({error})"),
+    }
 }
 
 #[test]

@@ -126,6 +126,16 @@ pub enum BuildError {
         /// What it may be.
         expected: String,
     },
+    /// A setting by name makes no sense: see [`Builder::set`].
+    #[error("setting {name}={value:?}: {expected}")]
+    Setting {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
     /// Nothing would be cached for too short a time after a discard: see [`Builder::discard_bar`].
     #[error(
         "build a cache: discard_bar (MRRC_DISCARD_BAR) is {bar:?}, and monitor {monitor} needs {floor:?} at least: it \
@@ -276,6 +286,24 @@ impl<R: Registrar> Builder<R> {
     pub fn fence(mut self, on: bool) -> Self {
         self.settings.fence = Some(on);
         self
+    }
+
+    /// A setting by the name that its variable has after `MRRC_`, in any case, with the text that the variable might have:
+    /// for settings that come from a file, a command line or another language. It counts as the program's, so the
+    /// environment wins over it.
+    ///
+    /// # Errors
+    /// [`BuildError::Setting`]: no such name, or no such value.
+    ///
+    /// ```
+    /// # use mrrc::{Cache, invalidation::Explicit, registrar::model::Dummy};
+    /// let cache = Cache::builder(Dummy::new()).set("capacity", "64M")?.set("monitor", "explicit")?.build()?;
+    /// assert_eq!(cache.usage().capacity_pages, 16_384);
+    /// # Ok::<(), mrrc::BuildError>(())
+    /// ```
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self, BuildError> {
+        environment::set(name, value, &mut self.settings)?;
+        Ok(self)
     }
 
     /// Environment variables are not read: for tests, and where nobody but the program may decide.

@@ -1,4 +1,5 @@
-//! Settings by environment variables, for whoever runs a program that they cannot change.
+//! Settings as text: by environment variables, for whoever runs a program that they cannot change; and by name, for who has
+//! them from a file, a command line or another language.
 
 use super::builder::{BuildError, MonitorKind, Settings};
 use crate::cost::Linear;
@@ -233,6 +234,25 @@ pub(super) fn read(
     Ok(())
 }
 
+/// Sets one by its name, as it is in a variable after `MRRC_`, in any case.
+pub(super) fn set(name: &str, value: &str, settings: &mut Settings) -> Result<(), BuildError> {
+    let wrong = |expected| BuildError::Setting { name: name.to_owned(), value: value.to_owned(), expected };
+    let Some(variable) = VARIABLES.iter().find(|variable| variable.name.eq_ignore_ascii_case(name)) else {
+        let meant = VARIABLES.iter().find(|variable| is_meant(variable.name, name));
+        let offered = || VARIABLES.iter().map(|variable| variable.name.to_ascii_lowercase()).collect::<Vec<_>>();
+        return Err(wrong(match meant {
+            Some(meant) => {
+                format!("there is no such setting: did you mean {}?", meant.name.to_ascii_lowercase())
+            }
+            None => format!("there is no such setting: choose from {}", offered().join(", ")),
+        }));
+    };
+    match (variable.set)(&value.trim().to_ascii_lowercase(), settings) {
+        Some(()) => Ok(()),
+        None => Err(wrong(format!("expected {}", variable.expected))),
+    }
+}
+
 /// Whether somebody who typed this meant that: a slip of one or two letters, the case, words left out or added
 /// (`REGIONS`, `CAPACITY_BYTES`), or a beginning (`CAP`).
 fn is_meant(name: &str, typed: &str) -> bool {
@@ -353,6 +373,25 @@ mod tests {
         let offered = error.split("policy: ").nth(1).unwrap();
         let names: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
         assert_eq!(offered.split(", ").collect::<Vec<_>>(), names, "{error}");
+    }
+
+    #[test]
+    fn a_setting_by_name_is_that_of_the_variable() {
+        let mut settings = Settings::default();
+        set("capacity", "1 GiB", &mut settings).unwrap();
+        set("Max_Segments", "2", &mut settings).unwrap();
+        assert_eq!((settings.capacity_pages, settings.max_segments), (Some(1 << 18), Some(2)));
+        for (name, value, said) in [
+            ("capacity", "lots", "setting capacity=\"lots\": expected bytes"),
+            ("capacity", "", "expected bytes"),
+            ("capactiy", "1G", "did you mean capacity?"),
+            ("colour", "red", "choose from capacity, max_regions, policy"),
+            ("", "1", "choose from"),
+            ("MRRC_CAPACITY", "1G", "did you mean capacity?"),
+        ] {
+            let error = set(name, value, &mut settings).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains("environment"), "{error}");
+        }
     }
 
     #[test]

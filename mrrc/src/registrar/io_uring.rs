@@ -81,7 +81,7 @@ use crate::count::Count;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
 use crate::shim::sync::{Mutex, MutexGuard};
-use ::io_uring::{IoUring, Parameters, cqueue, squeue};
+use ::io_uring::{IoUring, cqueue, squeue};
 use slots::Slots;
 use std::cmp::Reverse;
 use std::io;
@@ -102,7 +102,19 @@ static EMPTY: [[usize; 2]; RUN] = [[0; 2]; RUN];
 const _: () = assert!(size_of::<[usize; 2]>() == size_of::<libc::iovec>());
 
 const IORING_UNREGISTER_BUFFERS: libc::c_uint = 1;
+const IORING_REGISTER_BUFFERS2: libc::c_uint = 15;
 const IORING_REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
+const IORING_RSRC_REGISTER_SPARSE: u32 = 1;
+
+/// `struct io_uring_rsrc_register`.
+#[repr(C)]
+struct Register {
+    count: u32,
+    flags: u32,
+    reserved: u64,
+    data: u64,
+    tags: u64,
+}
 
 /// `struct io_uring_rsrc_update2`.
 #[repr(C)]
@@ -216,28 +228,69 @@ impl IoUringBuffers {
         ring: &IoUring<S, C>,
         slots: u32,
     ) -> Result<Self, IoUringError> {
-        if slots == 0 || slots > MOST_SLOTS {
-            return Err(IoUringError::Slots { slots });
-        }
         if ring.params().is_setup_single_issuer() {
             return Err(IoUringError::SingleIssuer);
         }
         #[expect(unsafe_code, reason = "the ring does not lend its file descriptor by a safe type")]
         // SAFETY: the ring owns the descriptor and is borrowed for longer than this.
         let file = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
-        let file = file.try_clone_to_owned().map_err(IoUringError::File)?;
-        ring.submitter().register_buffers_sparse(slots).map_err(|source| match source.raw_os_error() {
-            Some(libc::EBUSY) => IoUringError::Taken,
-            _ => IoUringError::Refused { slots, source },
-        })?;
+        let (sq, cq) = (ring.params().sq_entries(), ring.params().cq_entries());
+        Self::over(file, slots, ring_bytes(sq, size_of::<S>(), cq, size_of::<C>()))
+    }
+
+    /// As [`IoUringBuffers::new`], for a ring that something else than the `io-uring` crate set up: liburing, or another
+    /// language. That a ring has a single issuer shows only by what the kernel says to another thread, so this starts one, for
+    /// the one call.
+    ///
+    /// # Errors
+    /// See [`IoUringError`]: [`Refused`](IoUringError::Refused) also where the file is no ring.
+    pub fn from_fd(ring: BorrowedFd<'_>, slots: u32) -> Result<Self, IoUringError> {
+        let (sq, cq) = entries(ring);
+        // Of its entries only the number shows; they are taken to be of the larger kinds.
+        let locked = ring_bytes(sq, size_of::<squeue::Entry128>(), cq, size_of::<cqueue::Entry32>());
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("mrrc-ring".into());
+            let opened = thread
+                .spawn_scoped(scope, || Self::over(ring, slots, locked))
+                .map_err(|source| IoUringError::Refused { slots, source })?;
+            opened.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// `locked`: what the ring itself takes of what may be locked.
+    fn over(ring: BorrowedFd<'_>, slots: u32, locked: u64) -> Result<Self, IoUringError> {
+        if slots == 0 || slots > MOST_SLOTS {
+            return Err(IoUringError::Slots { slots });
+        }
+        let ring = ring.try_clone_to_owned().map_err(IoUringError::File)?;
+        let table = Register { count: slots, flags: IORING_RSRC_REGISTER_SPARSE, reserved: 0, data: 0, tags: 0 };
+        #[expect(unsafe_code, reason = "a system call")]
+        // SAFETY: the structure is the one that the call reads, and lives through it; it names no memory.
+        let failed = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                ring.as_raw_fd(),
+                IORING_REGISTER_BUFFERS2,
+                &raw const table,
+                size_of::<Register>() as libc::c_uint,
+            )
+        } != 0;
+        if failed {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::EBUSY) => IoUringError::Taken,
+                Some(libc::EEXIST) => IoUringError::SingleIssuer,
+                _ => IoUringError::Refused { slots, source },
+            });
+        }
         let limits = Limits {
             regions: Some(slots.into()),
-            pages: budget::pages(ring_bytes(ring.params(), size_of::<S>(), size_of::<C>())),
+            pages: budget::pages(locked),
             region_pages: Some(MOST_PAGES),
             page_size: budget::page_size(),
         };
         Ok(Self {
-            ring: file,
+            ring,
             id: TABLES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             slots: Mutex::new(Slots::new(slots)),
             limits,
@@ -428,12 +481,22 @@ fn nothing_done() -> io::Error {
 
 /// What a ring's own memory counts against `RLIMIT_MEMLOCK`: its two rings and the array of entries, each in whole pages.
 /// Kernels from 5.12 to 6.12 do not count it; the difference is a page or two.
-fn ring_bytes(params: &Parameters, sqe: usize, cqe: usize) -> u64 {
+fn ring_bytes(sq: u32, sqe: usize, cq: u32, cqe: usize) -> u64 {
     // `struct io_rings`, and more than its padding.
     const HEAD: usize = 512;
-    let (sq, cq) = (params.sq_entries() as usize, params.cq_entries() as usize);
+    let (sq, cq) = (sq as usize, cq as usize);
     let whole = |bytes: usize| (bytes as u64).next_multiple_of(budget::page_size());
     whole(HEAD + cq * cqe + sq * size_of::<u32>()) + whole(sq * sqe)
+}
+
+/// How many entries a ring has, to submit and to complete; none where the system does not tell.
+fn entries(ring: BorrowedFd<'_>) -> (u32, u32) {
+    let told = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", ring.as_raw_fd())).unwrap_or_default();
+    let of = |name: &str| {
+        let mask = told.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_prefix("0x"));
+        mask.and_then(|mask| u32::from_str_radix(mask, 16).ok()).map_or(0, |mask| mask.min(u32::MAX >> 8) + 1)
+    };
+    (of("SqMask:"), of("CqMask:"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,91 @@
+//! Acquiring in two steps, so that transfers of what is registered already overlap the registration of the rest.
+#![expect(unsafe_code, reason = "what C passes is pointers")]
+
+use crate::access::{mrrc_access_t, rights};
+use crate::cache::mrrc_cache_t;
+use crate::edge::Edge;
+use crate::gate::{emptied, given, guarded, null, quietly};
+use crate::lease::{self, mrrc_lease_t, mrrc_segment_t};
+use crate::status::{mrrc_error_t, mrrc_status_t};
+use mrrc::Cache;
+use mrrc::cache::Acquiring;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Memory that is being acquired. Used by one thread at a time.
+pub struct mrrc_acquiring_t {
+    /// Borrows from the cache, which is dropped after it.
+    acquiring: Acquiring<'static, Edge>,
+    _cache: Arc<Cache<Edge>>,
+}
+
+/// Begins to acquire memory: what is registered already can be used before mrrc_finish registers the rest. Freed by
+/// mrrc_acquiring_free, whether it was finished or not.
+///
+/// Other threads that need what is begun wait for it, so finish soon.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_begin(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    access: mrrc_access_t,
+    acquiring: *mut *mut mrrc_acquiring_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let begin = || {
+        // SAFETY: as the header asks. The cache that is borrowed from lives as long as the count beside, which is dropped last.
+        unsafe {
+            let place = emptied(acquiring, "acquiring")?;
+            let cache = given(cache, "cache")?.cache.clone();
+            let borrowed: &'static Cache<Edge> = &*Arc::as_ptr(&cache);
+            let acquiring = borrowed.begin(address.cast(), length, rights(access, "access")?)?;
+            place.write(Box::into_raw(Box::new(mrrc_acquiring_t { acquiring, _cache: cache })));
+        }
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, begin) }
+}
+
+/// What is registered already, as mrrc_segments writes it. Usable until the lease that mrrc_finish gives is released, or, if it gives
+/// none, until mrrc_acquiring_free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_ready(
+    acquiring: *const mrrc_acquiring_t,
+    segments: *mut mrrc_segment_t,
+    room: usize,
+) -> usize {
+    quietly(0, || {
+        // SAFETY: as the header asks.
+        unsafe { acquiring.as_ref().map_or(0, |begun| lease::show(begun.acquiring.ready(), segments, room)) }
+    })
+}
+
+/// Registers what is missing. The lease has all of it, with what was ready. After a failure it can be tried again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_finish(
+    acquiring: *mut mrrc_acquiring_t,
+    lease: *mut mrrc_lease_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let finish = || {
+        // SAFETY: as the header asks.
+        unsafe {
+            let place = lease::emptied(lease)?;
+            let begun = acquiring.as_mut().ok_or_else(|| null("acquiring"))?;
+            lease::put(place, begun.acquiring.finish()?);
+        }
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, finish) }
+}
+
+/// Frees what was begun, and gives up what of it was not finished. A lease of it stays. NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_acquiring_free(acquiring: *mut mrrc_acquiring_t) {
+    if !acquiring.is_null() {
+        // SAFETY: as the header asks, it came from `mrrc_begin`, and is freed once.
+        quietly((), || drop(unsafe { Box::from_raw(acquiring) }));
+    }
+}

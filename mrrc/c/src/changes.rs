@@ -1,0 +1,103 @@
+//! Memory that changes, and registrations that go.
+#![expect(unsafe_code, reason = "what C passes is pointers")]
+
+use crate::cache::mrrc_cache_t;
+use crate::edge::Edge;
+use crate::gate::{Failure, emptied, given, guarded, quietly};
+use crate::status::{mrrc_error_t, mrrc_status_t};
+use mrrc::Cache;
+use mrrc::cache::{Changing, Reaped};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A change of memory that the program announced. Used by one thread at a time.
+pub struct mrrc_changing_t {
+    /// Borrows from the cache, which is dropped after it.
+    _changing: Changing<'static, Edge>,
+    _cache: Arc<Cache<Edge>>,
+}
+
+/// The memory is about to change or has changed: no request that begins after this returned finds a registration of what was
+/// there. Leases keep what they have. Call it before memory is unmapped.
+///
+/// It deregisters nothing: pages stay pinned and keys that peers have go on to work until the background, a miss or mrrc_reap has
+/// deregistered them, which is after the last lease. Whoever acquires the range between this and the change registers the old
+/// pages again: where that can be, mrrc_changing_begin.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_invalidate(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, || Ok(given(cache, "cache")?.cache.invalidate(address.cast(), length)?)) }
+}
+
+/// As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_changing_end, which is to be called
+/// when the change is done, nothing of it is cached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_changing_begin(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    changing: *mut *mut mrrc_changing_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let begin = || {
+        // SAFETY: as the header asks. The cache that is borrowed from lives as long as the count beside, which is dropped last.
+        unsafe {
+            let place = emptied(changing, "changing")?;
+            let cache = given(cache, "cache")?.cache.clone();
+            let borrowed: &'static Cache<Edge> = &*Arc::as_ptr(&cache);
+            let changing = borrowed.changing(address.cast(), length)?;
+            place.write(Box::into_raw(Box::new(mrrc_changing_t { _changing: changing, _cache: cache })));
+        }
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, begin) }
+}
+
+/// The change is done. Frees it. NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_changing_end(changing: *mut mrrc_changing_t) {
+    if !changing.is_null() {
+        // SAFETY: as the header asks, it came from `mrrc_changing_begin`, and is freed once.
+        quietly((), || drop(unsafe { Box::from_raw(changing) }));
+    }
+}
+
+/// Deregisters all that has left the cache and that no lease has, and nothing else. Waits for what others are deregistering. When it
+/// has returned, and mrrc_usage_t.parked is 0, keys of what was invalidated before, and is in no lease, work no more. `regions`, how
+/// many this call deregistered, may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_reap(
+    cache: *const mrrc_cache_t,
+    regions: *mut u64,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, || count(given(cache, "cache")?.cache.reap()?, regions)) }
+}
+
+/// Deregisters everything that no lease has. As mrrc_reap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_flush(
+    cache: *const mrrc_cache_t,
+    regions: *mut u64,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, || count(given(cache, "cache")?.cache.flush()?, regions)) }
+}
+
+/// # Safety
+/// It is null, or can be written to.
+unsafe fn count(reaped: Reaped, regions: *mut u64) -> Result<(), Box<Failure>> {
+    if !regions.is_null() {
+        // SAFETY: by the contract.
+        unsafe { regions.write(reaped.regions) };
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Leases: acquire, segments, release.
+//!
+//! A lease lies in memory of C's, with a seal before it: the address where it lies, mixed with a constant. What was released
+//! has no seal, what was never acquired has none, and what was copied has that of another place. So all these are told
+//! apart from a lease that is held, by one comparison, and a hit allocates nothing.
+#![expect(unsafe_code, reason = "what C passes is pointers")]
+
+use crate::access::{mrrc_access_t, rights};
+use crate::cache::mrrc_cache_t;
+use crate::edge::Edge;
+use crate::gate::{Failure, given, guarded, null, quietly};
+use crate::status::mrrc_status_t::MRRC_ERROR_LEASE;
+use crate::status::{mrrc_error_t, mrrc_status_t};
+use libc::iovec;
+use mrrc::{Access, Lease};
+use std::ffi::c_void;
+use std::ptr;
+
+/// Memory that stays registered until it is released. What is in it is the library's.
+///
+/// It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
+/// mrrc_lease_move moves it. It needs no initialisation before it is acquired; one that may be released without having been
+/// acquired begins as `{ { 0 } }`. An acquire that fails leaves it empty, so releasing it then is harmless.
+#[repr(C)]
+pub struct mrrc_lease_t {
+    /// Not for you.
+    pub opaque: [usize; 6],
+}
+
+/// A part of a lease: memory that one registration covers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mrrc_segment_t {
+    /// Where it is.
+    pub address: *mut c_void,
+    /// Its bytes, at least one.
+    pub length: usize,
+    /// What registering gave for the handle: verbs: the struct ibv_mr *; io_uring: NULL.
+    pub handle: *mut c_void,
+    /// The key for transfers of this side. Verbs: lkey; io_uring: the index of the fixed buffer.
+    pub lkey: u64,
+    /// The key for peers. Verbs: rkey; io_uring: 0.
+    pub rkey: u64,
+}
+
+/// What lies in an `mrrc_lease_t`.
+#[repr(C)]
+struct Sealed {
+    seal: usize,
+    lease: Lease<Edge>,
+}
+
+const _: () = assert!(
+    size_of::<Sealed>() <= size_of::<mrrc_lease_t>() && align_of::<Sealed>() == align_of::<mrrc_lease_t>(),
+    "it fits"
+);
+
+/// The seal of a lease that lies there: never 0, which is that of an empty one.
+#[inline]
+fn seal(place: *const mrrc_lease_t) -> usize {
+    place.addr() ^ (0x6d72_7263_6c65_6173_u64 as usize | 1)
+}
+
+/// Makes the place that a lease is to have empty.
+///
+/// # Safety
+/// It is null, or can be written to.
+#[inline]
+pub(crate) unsafe fn emptied(lease: *mut mrrc_lease_t) -> Result<*mut mrrc_lease_t, Box<Failure>> {
+    if lease.is_null() {
+        return Err(null("lease"));
+    }
+    // SAFETY: by the contract.
+    unsafe { lease.cast::<usize>().write(0) };
+    Ok(lease)
+}
+
+/// Puts a lease there.
+///
+/// # Safety
+/// It can be written to.
+#[inline]
+pub(crate) unsafe fn put(place: *mut mrrc_lease_t, lease: Lease<Edge>) {
+    // SAFETY: by the contract; it fits, as is asserted above.
+    unsafe { place.cast::<Sealed>().write(Sealed { seal: seal(place), lease }) }
+}
+
+/// Whether a lease is held there.
+///
+/// # Safety
+/// It is null, or can be read.
+#[inline]
+unsafe fn is_held(place: *const mrrc_lease_t) -> bool {
+    // SAFETY: by the contract.
+    !place.is_null() && unsafe { place.cast::<usize>().read() } == seal(place)
+}
+
+/// Takes the lease that is held there, and leaves nothing.
+///
+/// # Safety
+/// It is null, or can be read and written to, by nobody else meanwhile.
+#[inline]
+unsafe fn take(place: *mut mrrc_lease_t) -> Option<Lease<Edge>> {
+    // SAFETY: by the contract. What has its seal was put there whole, and not taken since.
+    unsafe {
+        if !is_held(place) {
+            return None;
+        }
+        place.cast::<usize>().write(0);
+        Some((&raw const (*place.cast::<Sealed>()).lease).read())
+    }
+}
+
+#[cold]
+fn none(what: &str) -> Box<Failure> {
+    Failure::new(
+        MRRC_ERROR_LEASE,
+        format!(
+            "{what} is no lease: it was released already, or never acquired, or it is a copy of one (mrrc_lease_move moves a lease)"
+        ),
+    )
+}
+
+/// Registers memory, with these rights at least, until the lease is released.
+///
+/// On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
+/// where there is no room; other threads go on meanwhile. After a failure nothing is leased and *lease is empty. A lease that is
+/// in *lease is not released by this, and lost: release it first.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_acquire(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    access: mrrc_access_t,
+    lease: *mut mrrc_lease_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let acquire = || {
+        // SAFETY: as the header asks: the places are the caller's, the cache was not freed, and the memory's contract is that
+        // of `Cache::acquire`.
+        unsafe {
+            let place = emptied(lease)?;
+            let cache = given(cache, "cache")?;
+            put(place, cache.cache.acquire(address.cast(), length, rights(access, "access")?)?);
+        }
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, acquire) }
+}
+
+/// As mrrc_acquire, for several buffers: a lease for each, in their order, or none at all; `leases` has room for `count`.
+///
+/// Buffers that lie close together may be registered by one call, for local rights. No more than 2^20 buffers; none is done at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_acquire_list(
+    cache: *const mrrc_cache_t,
+    buffers: *const iovec,
+    count: usize,
+    access: mrrc_access_t,
+    leases: *mut mrrc_lease_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    const MOST: usize = 1 << 20;
+    let acquire = || {
+        if count > MOST {
+            return Err(Failure::argument(format!("count is {count}: no more than {MOST} buffers at once")));
+        }
+        // SAFETY: as the header asks: the arrays have so many, and else as for `mrrc_acquire`.
+        unsafe {
+            let cache = given(cache, "cache")?;
+            let access = rights(access, "access")?;
+            if count == 0 {
+                return Ok(());
+            }
+            if leases.is_null() {
+                return Err(null("leases"));
+            }
+            (0..count).try_for_each(|nth| emptied(leases.add(nth)).map(drop))?;
+            given(buffers, "buffers")?;
+            let buffers = std::slice::from_raw_parts(buffers, count);
+            let buffers: Vec<_> =
+                buffers.iter().map(|each| (each.iov_base.cast_const().cast(), each.iov_len)).collect();
+            for (nth, lease) in cache.cache.acquire_list(&buffers, access)?.into_iter().enumerate() {
+                put(leases.add(nth), lease);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, acquire) }
+}
+
+/// Ends a lease, when the transfers that use it are complete. One store, and no system call: the memory stays registered.
+///
+/// MRRC_ERROR_LEASE, and nothing is done, if it is none: NULL, empty, released already, a copy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_release(lease: *mut mrrc_lease_t) -> mrrc_status_t {
+    // SAFETY: as the header asks. Nobody is told more than the status.
+    unsafe {
+        guarded(ptr::null_mut(), || match take(lease) {
+            Some(held) => {
+                drop(held);
+                Ok(())
+            }
+            None => Err(none("lease")),
+        })
+    }
+}
+
+/// Moves a lease to another place, which must not hold one. The old place is empty afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_lease_move(from: *mut mrrc_lease_t, to: *mut mrrc_lease_t) -> mrrc_status_t {
+    let moved = || {
+        if to.is_null() {
+            return Err(null("to"));
+        }
+        // SAFETY: as the header asks.
+        unsafe { put(to, take(from).ok_or_else(|| none("from"))?) };
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(ptr::null_mut(), moved) }
+}
+
+/// Writes the parts of a lease, in the order of their addresses, as many as there is room for, and returns how many there are:
+/// one, unless several regions cover the memory together. With room 0, `segments` may be NULL.
+///
+/// The keys are good until the lease is released. 0 if it is no lease, and in a child that was forked meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_segments(
+    lease: *const mrrc_lease_t,
+    segments: *mut mrrc_segment_t,
+    room: usize,
+) -> usize {
+    quietly(0, || {
+        // SAFETY: as the header asks; what has its seal was put there whole, and nobody ends it meanwhile.
+        unsafe {
+            if !is_held(lease) {
+                return 0;
+            }
+            let held = &(*lease.cast::<Sealed>()).lease;
+            show(held.segments(), segments, room)
+        }
+    })
+}
+
+/// Where the leased memory begins, as it was acquired; NULL if it is no lease.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_lease_address(lease: *const mrrc_lease_t) -> *mut c_void {
+    // SAFETY: as for `mrrc_segments`.
+    let held = unsafe { is_held(lease).then(|| &(*lease.cast::<Sealed>()).lease) };
+    held.map_or(ptr::null_mut(), |held| held.address().cast_mut().cast())
+}
+
+/// How many bytes were acquired; 0 if it is no lease.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_lease_length(lease: *const mrrc_lease_t) -> usize {
+    // SAFETY: as for `mrrc_segments`.
+    let held = unsafe { is_held(lease).then(|| &(*lease.cast::<Sealed>()).lease) };
+    held.map_or(0, Lease::len)
+}
+
+/// Registers memory ahead of its use. It can be evicted again like any other; to keep it, keep a lease of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_warm(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    access: mrrc_access_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let warm = || {
+        let access: Access = rights(access, "access")?;
+        // SAFETY: as for `mrrc_acquire`.
+        unsafe { given(cache, "cache")?.cache.warm(address.cast(), length, access)? };
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { guarded(error, warm) }
+}
+
+/// Writes segments for C.
+///
+/// # Safety
+/// There is room for so many; or none, and the place may be null.
+pub(crate) unsafe fn show(parts: mrrc::cache::Segments<'_, Edge>, place: *mut mrrc_segment_t, room: usize) -> usize {
+    let room = if place.is_null() { 0 } else { room };
+    let mut count = 0;
+    for part in parts {
+        if count < room {
+            let keys = part.registration().shown();
+            let shown = mrrc_segment_t {
+                address: part.address().cast_mut().cast(),
+                length: part.len(),
+                handle: keys.handle,
+                lkey: keys.lkey,
+                rkey: keys.rkey,
+            };
+            // SAFETY: by the contract.
+            unsafe { place.add(count).write(shown) };
+        }
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,160 @@
+//! The boundary from the side of Rust: what a callback of Rust's does when it panics, and what is behind a copy of a table.
+
+#![allow(unsafe_code, reason = "the interface of C, called as C does")]
+
+use mrrc_c::mrrc_status_t::*;
+use mrrc_c::*;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::mem::{MaybeUninit, zeroed};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What panics, and what is registered.
+#[derive(Default)]
+struct Card {
+    register: AtomicBool,
+    deregister: AtomicBool,
+    done: AtomicBool,
+    regions: AtomicU64,
+    ended: AtomicU64,
+}
+
+fn card<'a>(user: *mut c_void) -> &'a Card {
+    // SAFETY: the tests keep it for longer than the cache.
+    unsafe { &*user.cast::<Card>() }
+}
+
+unsafe extern "C-unwind" fn register(
+    user: *mut c_void,
+    address: *mut c_void,
+    _: usize,
+    _: mrrc_access_t,
+    made: *mut mrrc_registration_t,
+) -> c_int {
+    assert!(!card(user).register.load(Ordering::SeqCst), "register, on purpose");
+    let key = card(user).regions.fetch_add(1, Ordering::SeqCst) + 1;
+    // SAFETY: the caller's place for it.
+    unsafe { made.write(mrrc_registration_t { handle: address, lkey: key, rkey: 0 }) };
+    0
+}
+
+unsafe extern "C-unwind" fn deregister(user: *mut c_void, _: *mut mrrc_registered_t, count: usize) {
+    assert!(!card(user).deregister.load(Ordering::SeqCst), "deregister, on purpose");
+    card(user).regions.fetch_sub(count as u64, Ordering::SeqCst);
+}
+
+unsafe extern "C-unwind" fn done(user: *mut c_void) {
+    card(user).ended.fetch_add(1, Ordering::SeqCst);
+    assert!(!card(user).done.load(Ordering::SeqCst), "done, on purpose");
+}
+
+fn table(card: &Card) -> mrrc_registrar_t {
+    // SAFETY: all zero is a table with nothing in it.
+    let mut table: mrrc_registrar_t = unsafe { zeroed() };
+    table.size = size_of::<mrrc_registrar_t>();
+    table.user = ptr::from_ref(card).cast_mut().cast();
+    table.register_range = Some(register);
+    table.deregister_batch = Some(deregister);
+    table.done = Some(done);
+    table
+}
+
+/// A cache over it that the program tells of changes.
+fn cache(card: &Card, settings: &[(&CStr, &CStr)]) -> *mut mrrc_cache_t {
+    let (options, mut cache) = (mrrc_options_new(), ptr::null_mut());
+    // SAFETY: what C would do.
+    unsafe {
+        for (name, value) in [(c"monitor", c"explicit"), (c"environment", c"off")].iter().chain(settings) {
+            assert_eq!(mrrc_options_set(options, name.as_ptr(), value.as_ptr(), ptr::null_mut()), MRRC_OK);
+        }
+        assert_eq!(mrrc_cache_new(options, &table(card), &mut cache, ptr::null_mut()), MRRC_OK);
+        mrrc_options_free(options);
+    }
+    cache
+}
+
+/// What the call returned, and what it said.
+fn said(call: impl FnOnce(*mut mrrc_error_t) -> mrrc_status_t) -> (mrrc_status_t, String) {
+    let mut error = MaybeUninit::<mrrc_error_t>::uninit();
+    let status = call(error.as_mut_ptr());
+    if status == MRRC_OK {
+        return (status, String::new());
+    }
+    // SAFETY: it failed, so it is written.
+    let error = unsafe { error.assume_init() };
+    assert_eq!(error.status, status);
+    // SAFETY: a message ends with 0.
+    (status, unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_callback_that_panics_fails_the_request_and_not_the_cache() {
+    let (card, memory) = (Card::default(), vec![0_u8; 100_000]);
+    let cache = cache(&card, &[]);
+    let (address, length) = (memory.as_ptr().cast(), memory.len());
+    // SAFETY: what C would do, with memory that outlives the cache.
+    unsafe {
+        let mut lease = MaybeUninit::<mrrc_lease_t>::uninit();
+        card.register.store(true, Ordering::SeqCst);
+        let (status, text) = said(|error| mrrc_acquire(cache, address, length, MRRC_LOCAL, lease.as_mut_ptr(), error));
+        assert_eq!(status, MRRC_ERROR_REGISTER, "{text}");
+        assert!(text.contains("the callback panicked: register, on purpose"), "{text}");
+        assert_eq!(mrrc_release(lease.as_mut_ptr()), MRRC_ERROR_LEASE);
+        card.register.store(false, Ordering::SeqCst);
+        assert_eq!(mrrc_acquire(cache, address, length, MRRC_LOCAL, lease.as_mut_ptr(), ptr::null_mut()), MRRC_OK);
+        assert_eq!(mrrc_release(lease.as_mut_ptr()), MRRC_OK);
+
+        card.deregister.store(true, Ordering::SeqCst);
+        let (status, text) = said(|error| mrrc_flush(cache, ptr::null_mut(), error));
+        assert_eq!(status, MRRC_OK, "{text}");
+        let mut usage = mrrc_usage_t::default();
+        assert_eq!(mrrc_usage(cache, &mut usage, size_of::<mrrc_usage_t>()), MRRC_OK);
+        assert_eq!((usage.parked, usage.regions), (1, 1));
+        card.deregister.store(false, Ordering::SeqCst);
+        let mut regions = 0;
+        assert_eq!(mrrc_reap(cache, &mut regions, ptr::null_mut()), MRRC_OK);
+        assert_eq!((regions, card.regions.load(Ordering::SeqCst)), (1, 0));
+
+        card.done.store(true, Ordering::SeqCst);
+        mrrc_cache_free(cache);
+        assert_eq!(card.ended.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[test]
+fn a_cache_that_is_freed_while_callbacks_panic_ends_all_the_same() {
+    let (card, memory) = (Card::default(), vec![0_u8; 100_000]);
+    let cache = cache(&card, &[(c"background", c"on")]);
+    // SAFETY: what C would do, with memory that outlives the cache.
+    unsafe {
+        assert_eq!(mrrc_warm(cache, memory.as_ptr().cast(), memory.len(), MRRC_LOCAL, ptr::null_mut()), MRRC_OK);
+        card.deregister.store(true, Ordering::SeqCst);
+        assert_eq!(mrrc_invalidate(cache, memory.as_ptr().cast(), 1, ptr::null_mut()), MRRC_OK);
+        mrrc_cache_free(cache);
+    }
+    assert_eq!(card.regions.load(Ordering::SeqCst), 1, "it is refused, and left with the card");
+}
+
+#[test]
+fn a_table_is_copied() {
+    let (card, memory) = (Card::default(), vec![0_u8; 4096]);
+    let (options, mut cache) = (mrrc_options_new(), ptr::null_mut());
+    let name = CString::new("a card").unwrap();
+    let mut table = table(&card);
+    table.name = name.as_ptr();
+    table.rights = MRRC_LOCAL;
+    // SAFETY: what C would do.
+    unsafe {
+        assert_eq!(mrrc_options_set(options, c"monitor".as_ptr(), c"explicit".as_ptr(), ptr::null_mut()), MRRC_OK);
+        assert_eq!(mrrc_cache_new(options, &table, &mut cache, ptr::null_mut()), MRRC_OK);
+        ptr::write_bytes(&raw mut table, 0, 1);
+        drop(name);
+        let address = memory.as_ptr().cast();
+        assert_eq!(mrrc_warm(cache, address, 4096, MRRC_LOCAL, ptr::null_mut()), MRRC_OK);
+        let (status, text) = said(|error| mrrc_warm(cache, address, 4096, MRRC_REMOTE_READ, error));
+        assert_eq!(status, MRRC_ERROR_RIGHTS);
+        assert!(text.contains("a card grants local-read + local-write"), "{text}");
+        mrrc_cache_free(cache);
+        mrrc_options_free(options);
+    }
+}
