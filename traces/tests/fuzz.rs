@@ -79,7 +79,7 @@ fn samples() -> Vec<(Format, Vec<u8>)> {
     let mut mapped = head.bytes().to_vec();
     for n in 1..40 {
         let operation = [layout::Operation::Acquire, layout::Operation::Release][n as usize % 2];
-        let (process, address) = (n as u32 % 3, n / 2 << 12);
+        let (process, address) = (n as u32 % 3, (n / 2) << 12);
         let record = layout::Record { operation, access: 3, process, thread: 1, time: n, address, length: 100 };
         mapped.extend(record.bytes());
     }
