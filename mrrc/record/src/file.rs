@@ -67,6 +67,37 @@ impl std::fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
+/// Makes an empty recording of so many bytes at most, for processes to join that name it in `MRRC_RECORD`. A file of that name
+/// that is there is replaced; who still writes to it goes on with what has no name any more.
+///
+/// # Errors
+/// [`OpenError`]: whoever joins would find the same.
+pub fn create(path: &Path, limit: u64) -> Result<(), OpenError> {
+    let failed = |doing| move |error| OpenError::System { file: path.to_owned(), doing, error };
+    match std::fs::metadata(path) {
+        Ok(there) if there.is_file() => std::fs::remove_file(path).map_err(failed("replace"))?,
+        _ => {}
+    }
+    let (recording, _) = Recording::open(path, limit)?;
+    let tried = recording.map(HEAD).map_err(failed("map"))?;
+    #[expect(unsafe_code, reason = "a system call")]
+    // SAFETY: the range was just mapped, and nobody knows of it.
+    unsafe {
+        libc::munmap(tried.cast(), HEAD);
+    }
+    Ok(())
+}
+
+/// What the head of a recording says now.
+///
+/// # Errors
+/// The system's; `InvalidData` where it is none.
+pub fn state(path: &Path) -> io::Result<Head> {
+    let mut bytes = [0; HEAD];
+    File::open(path)?.read_exact_at(&mut bytes, 0)?;
+    Head::of_bytes(&bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no recording"))
+}
+
 /// Times that the lock on the file is tried, a hundredth of a second apart.
 const TRIES: u32 = 200;
 

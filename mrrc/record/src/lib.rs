@@ -41,7 +41,7 @@ mod who;
 #[cfg(target_os = "linux")]
 pub use environment::{FILE_VARIABLE, LIMIT_VARIABLE, bytes, of_process};
 #[cfg(target_os = "linux")]
-pub use file::OpenError;
+pub use file::{OpenError, create, state};
 #[cfg(target_os = "linux")]
 pub use recorder::Recorder;
 
