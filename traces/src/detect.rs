@@ -41,7 +41,8 @@ impl Format {
         if head.is_empty() {
             return Err(doubtful("it is empty, so its format cannot be told".into()));
         }
-        if head.starts_with(&registrations::binary::MAGIC) || head.starts_with(registrations::csv::HEADER.as_bytes()) {
+        use registrations::{binary, csv, mapped};
+        if [&binary::MAGIC[..], &mapped::MAGIC[..], csv::HEADER.as_bytes()].iter().any(|mark| head.starts_with(mark)) {
             return guess(Format::Registrations, "by its header");
         }
         if let Some(reason) = binary(head) {

@@ -53,6 +53,11 @@ impl Summary {
         self.skip_with(reason, number, || text.into());
     }
 
+    /// Counts so many for one reason, none of which can be shown.
+    pub(crate) fn skip_many(&mut self, reason: &'static str, count: u64) {
+        self.skipped.push(Skipped { reason, count, first: Vec::new() });
+    }
+
     /// Counts a line or record that was understood and is of a kind that is not read.
     pub fn leave_out(&mut self, reason: &'static str, number: u64, text: &str) {
         self.leave_out_with(reason, number, || text.into());

@@ -7,6 +7,7 @@
 //! 1,000,000,000 in 200 s: a third refused at once, a third failed later, a third read whole, with 70 million events and 12
 //! million lines passed over, in at most 6.3 MB of Rust's and 16 MB resident.
 
+use mrrc_record::layout;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -74,11 +75,21 @@ fn samples() -> Vec<(Format, Vec<u8>)> {
         encoder.push(&event).unwrap();
     }
     encoder.take(&mut binary).unwrap();
+    let head = layout::Head { limit: 100, claimed: 40, ready: 64, ..layout::Head::default() };
+    let mut mapped = head.bytes().to_vec();
+    for n in 1..40 {
+        let operation = [layout::Operation::Acquire, layout::Operation::Release][n as usize % 2];
+        let (process, address) = (n as u32 % 3, (n / 2) << 12);
+        let record = layout::Record { operation, access: 3, process, thread: 1, time: n, address, length: 100 };
+        mapped.extend(record.bytes());
+    }
+    mapped.resize(layout::HEAD + 64 * layout::RECORD, 0);
     vec![
         (Format::Pages, format!("start_page,pages\n{}", "1,1\n2,90\n".repeat(30)).into_bytes()),
         (Format::Csv, csv),
         (Format::Registrations, registrations),
         (Format::Registrations, binary),
+        (Format::Registrations, mapped),
         text(Format::Mpi, "4540.9,irecv,-1,5652ed024ac0,8192\n4541,isend,3,10,1\n"),
         text(Format::Arc, "230027 8 0 0\n1842745 64 0 1\n"),
         text(Format::Lirs, "2819\n85\n*\n"),

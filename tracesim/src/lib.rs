@@ -12,6 +12,7 @@
 //!
 //! The command is in `main.rs` and `cli`; nothing here prints.
 
+pub mod advice;
 pub mod bound;
 pub mod calibrate;
 pub mod comparison;
@@ -20,6 +21,8 @@ pub mod info;
 mod last_use;
 mod marks;
 pub mod mrc;
+#[cfg(target_os = "linux")]
+pub mod record;
 pub mod report;
 pub mod reproduce;
 pub mod row;

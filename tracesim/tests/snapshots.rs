@@ -98,9 +98,20 @@ fn workloads_in_examples_are_workloads() {
 
 #[test]
 fn help() {
-    for command in
-        ["replay", "compare", "merge", "info", "generate", "convert", "bound", "mrc", "calibrate", "reproduce"]
-    {
+    for command in [
+        "record",
+        "replay",
+        "compare",
+        "advise",
+        "merge",
+        "info",
+        "generate",
+        "convert",
+        "bound",
+        "mrc",
+        "calibrate",
+        "reproduce",
+    ] {
         assert_snapshot!(format!("help-{command}"), stdout(&[command, "-h"]));
     }
     assert_snapshot!("help", stdout(&["--help"]));

@@ -2,19 +2,20 @@
 //!
 //! One event is a time in nanoseconds, an operation (acquire, release, invalidate, or a request that is released at
 //! once), who did it (process and thread), the rights asked for, and one range of bytes or, where buffers were asked for
-//! together, several. There are two forms of the same content: [`csv`] to look at and to edit, and [`binary`], a tenth of
-//! its size, for a recorder to write while a program runs. [`read()`] tells them apart.
+//! together, several. There are three forms of the same content: [`csv`] to look at and to edit; [`binary`], a tenth of
+//! its size, to keep; and [`mapped`], which a recorder in a running program writes. [`read()`] tells them apart.
 //!
-//! Both begin with a versioned header, are only ever appended to, and let a reader see that the end is missing: everything
+//! All begin with a versioned header, are only ever appended to, and let a reader see that the end is missing: everything
 //! before the cut is still read, and then the cut is an error, unless [`Cut::Accepted`].
 
 pub mod binary;
 pub mod csv;
+pub mod mapped;
 
 use crate::reader::Stepped;
 use crate::{Action, Event, Reader, Span, TraceError};
 use mrrc::Access;
-use std::io::BufRead;
+use std::io::{BufRead, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 /// Ranges of one event, at most.
@@ -30,17 +31,24 @@ pub enum Cut {
     Accepted,
 }
 
-/// Reads either form. `file` is for messages.
+/// Reads any form. `file` is for messages.
 ///
 /// # Errors
-/// [`TraceError::Io`] if it cannot be read, [`TraceError::Content`] if it is neither form or of a version to come.
+/// [`TraceError::Io`] if it cannot be read, [`TraceError::Content`] if it is no form of it or of a version to come.
 pub fn read<R>(file: &Path, mut input: R, cut: Cut) -> Result<Box<dyn Reader + Send>, TraceError>
 where
     R: BufRead + Send + 'static,
 {
     let first = input.fill_buf().map_err(|error| failed(file, error))?;
     if first.first() == Some(&binary::MAGIC[0]) {
-        return Ok(Box::new(Stepped::new(binary::Binary::new(file, input, cut)?)));
+        let mut head = Vec::new();
+        input.by_ref().take(binary::MAGIC.len() as u64).read_to_end(&mut head).map_err(|error| failed(file, error))?;
+        let is_mapped = head == mapped::MAGIC;
+        let input = Cursor::new(head).chain(input);
+        return Ok(match is_mapped {
+            true => Box::new(Stepped::new(mapped::Mapped::new(file, input, cut)?)),
+            false => Box::new(Stepped::new(binary::Binary::new(file, input, cut)?)),
+        });
     }
     Ok(Box::new(Stepped::new(csv::Csv::new(file, input, cut)?)))
 }

@@ -1,5 +1,6 @@
 //! The command line: arguments, output, and how it ends. What it does is the library's.
 
+mod advise;
 mod bound;
 mod calibrate;
 mod choices;
@@ -16,6 +17,8 @@ mod merge;
 mod mrc;
 mod output;
 mod progress;
+#[cfg(target_os = "linux")]
+mod record;
 mod replay;
 mod report;
 mod reproduce;
@@ -40,7 +43,9 @@ const EXAMPLES: &str = "\
 Examples:
   tracesim reproduce                                  the paper's study, and which of its claims hold
   tracesim info requests.csv                          what is in it
+  tracesim record -- mpirun -n 4 program              what a program does with its buffers
   tracesim compare requests.csv                       every policy at 1 to 50 % of the footprint
+  tracesim advise requests.csv                        which of them to run with
   tracesim replay -p mrrc -c 32MiB --json requests.csv
 
 Each command's --help has more. Exit status: 0, 1 if the work failed, 2 for wrong usage, 130 if
@@ -48,8 +53,11 @@ interrupted; then what was finished is printed.";
 
 #[derive(Subcommand, Debug)]
 enum What {
+    #[cfg(target_os = "linux")]
+    Record(record::Record),
     Replay(replay::Replay),
     Compare(compare::Compare),
+    Advise(advise::Advise),
     Merge(merge::Merge),
     Info(info::InfoCommand),
     Generate(generate::Generate),
@@ -64,10 +72,18 @@ enum What {
 pub(crate) fn main() -> ExitCode {
     large_blocks::go_back_when_freed();
     let command = Command::parse();
+    #[cfg(target_os = "linux")]
+    if let What::Record(command) = &command.what {
+        // Signals are the program's.
+        return command.run().unwrap_or_else(|failure| failure.tell());
+    }
     interrupt::listen();
     let result = match command.what {
+        #[cfg(target_os = "linux")]
+        What::Record(_) => Ok(()),
         What::Replay(command) => command.run(),
         What::Compare(command) => command.run(),
+        What::Advise(command) => command.run(),
         What::Merge(command) => command.run(),
         What::Info(command) => command.run(),
         What::Generate(command) => command.run(),

@@ -1,0 +1,105 @@
+//! MPI's own functions, behind those of this library.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of MPI, looked up when it is first called.
+pub(crate) struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    /// Of this name.
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Where it is. A program that calls what its MPI does not have is ended, as the linker would have.
+    #[inline]
+    pub(crate) fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.look() } else { found }
+    }
+
+    #[cold]
+    fn look(&self) -> *mut c_void {
+        let found = find(self.name);
+        if found.is_null() {
+            let name = self.name.to_string_lossy();
+            let _ = writeln!(
+                std::io::stderr(),
+                "libmrrc_mpi: {name}: no MPI that is loaded has it: is the program linked with another?"
+            );
+            std::process::exit(127);
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// A symbol behind this library's own; null if there is none.
+pub(crate) fn find(name: &CStr) -> *mut c_void {
+    #[expect(unsafe_code, reason = "the linker's functions")]
+    // SAFETY: the names end with a zero.
+    unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        if !next.is_null() {
+            return next;
+        }
+        // An extension of Python, for one, brings its MPI along where a search does not go.
+        match local_library() {
+            Some(library) => libc::dlsym(library.0, name.as_ptr()),
+            None => std::ptr::null_mut(),
+        }
+    }
+}
+
+/// An MPI that was loaded for one user alone.
+struct Library(*mut c_void);
+
+#[expect(unsafe_code, reason = "a handle")]
+// SAFETY: the linker's functions take its handles in any thread.
+unsafe impl Send for Library {}
+#[expect(unsafe_code, reason = "a handle")]
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+fn local_library() -> Option<&'static Library> {
+    static FOUND: OnceLock<Option<Library>> = OnceLock::new();
+    #[expect(unsafe_code, reason = "the linker's functions")]
+    let look = || {
+        let mut found: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the function below takes a pointer to a handle, which lives through the call.
+        unsafe {
+            libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast());
+        }
+        (!found.is_null()).then_some(Library(found))
+    };
+    FOUND.get_or_init(look).as_ref()
+}
+
+/// Looks whether a loaded library is an MPI.
+#[expect(unsafe_code, reason = "called by the linker")]
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut c_void) -> c_int {
+    // SAFETY: the linker passes a structure whose name, if it has one, ends with a zero, and the pointer that it was given.
+    unsafe {
+        let name: *const c_char = (*info).dlpi_name;
+        if name.is_null() {
+            return 0;
+        }
+        let path = CStr::from_ptr(name).to_bytes();
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        if !file.starts_with(b"libmpi") {
+            return 0;
+        }
+        let library = libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        if library.is_null() || libc::dlsym(library, c"PMPI_Type_size".as_ptr()).is_null() {
+            return 0;
+        }
+        found.cast::<*mut c_void>().write(library);
+        1
+    }
+}

@@ -1,0 +1,100 @@
+//! The recorder of this process, as the environment asks for it.
+
+use crate::{DEFAULT_LIMIT, Recorder, Source};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Names the file. Where it is not set, nothing is recorded.
+pub const FILE_VARIABLE: &str = "MRRC_RECORD";
+/// Bytes of the file, at most: `64M`.
+pub const LIMIT_VARIABLE: &str = "MRRC_RECORD_LIMIT";
+
+static RECORDER: OnceLock<Option<Recorder>> = OnceLock::new();
+
+/// The recorder of this process, if `MRRC_RECORD` names a file and events of this source are what it takes. It is opened by
+/// the first call; what goes wrong then is said in a line on standard error, once, and nothing is recorded. A library asks for
+/// one source only, ever.
+///
+/// ```
+/// use mrrc_record::{Source, of_process};
+/// // Not asked for.
+/// assert!(of_process(Source::Verbs).is_none());
+/// ```
+#[inline]
+pub fn of_process(source: Source) -> Option<&'static Recorder> {
+    RECORDER.get_or_init(|| open(source)).as_ref()
+}
+
+#[cold]
+fn open(source: Source) -> Option<Recorder> {
+    let file = std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty())?;
+    let limit = match std::env::var(LIMIT_VARIABLE) {
+        Ok(text) if !text.is_empty() => match bytes(&text) {
+            Some(limit) => limit,
+            None => {
+                tell(&format!("{LIMIT_VARIABLE}={text:?} is no number of bytes (64M): nothing is recorded"));
+                return None;
+            }
+        },
+        _ => DEFAULT_LIMIT,
+    };
+    match Recorder::open(Path::new(&file), limit, source) {
+        Ok(recorder) if recorder.takes(source) => {
+            see_to_ends();
+            Some(recorder)
+        }
+        // The file is the other's, and its head says that this one was there.
+        Ok(_) => None,
+        Err(error) => {
+            tell(&format!("{error}: nothing is recorded"));
+            None
+        }
+    }
+}
+
+/// A number of bytes: `4096`, `64K`, `64M`, `1GiB`.
+///
+/// ```
+/// assert_eq!(mrrc_record::bytes("64M"), Some(64 << 20));
+/// assert_eq!(mrrc_record::bytes("1 GiB"), Some(1 << 30));
+/// assert_eq!(mrrc_record::bytes("many"), None);
+/// ```
+pub fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// The head counts who ends by `exit`, and the children of forks.
+fn see_to_ends() {
+    extern "C" fn at_exit() {
+        if let Some(Some(recorder)) = RECORDER.get() {
+            recorder.ends();
+        }
+    }
+    extern "C" fn in_child() {
+        if let Some(Some(recorder)) = RECORDER.get() {
+            recorder.forked();
+        }
+    }
+    #[expect(unsafe_code, reason = "functions of the system's library")]
+    // SAFETY: the functions live as long as this library does, which its registrations end with, and add to a number.
+    unsafe {
+        libc::atexit(at_exit);
+        libc::pthread_atfork(None, None, Some(in_child));
+    }
+}
+
+fn tell(what: &str) {
+    // There is nobody else to tell.
+    let _ = writeln!(std::io::stderr(), "mrrc-record: {what}");
+}

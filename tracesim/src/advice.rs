@@ -1,0 +1,344 @@
+//! Which policy, which capacity: what a comparison comes to, for whoever runs the program.
+//!
+//! Several policies are replayed at sizes from a thousandth of the footprint to all of it. The best of them saves most; the advice is
+//! the smallest size that saves nearly as much, and there the policy that saves most, or the default if that is as good. It
+//! is not given where even the best saves little, or where there is too little to go by.
+
+use crate::row::{DeregCost, Row};
+use crate::simulate::{Recency, ReplayError, Watch, replay};
+use crate::sizes::Capacity;
+use crate::study::{Cell, Finished, Study};
+use crate::survey::Survey;
+use mrrc::Config;
+use mrrc::cost::Linear;
+use mrrc::policy::PolicyKind;
+use serde::Serialize;
+use traces::{Process, Trace};
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Who may be advised.
+    pub policies: Vec<PolicyKind>,
+    /// What registrations cost.
+    pub cost: Linear,
+    /// Share of the most that can be saved which may be given up for a smaller cache.
+    pub within: f64,
+    /// Share of the cost without a cache that has to be saved for a cache to be worth it.
+    pub worth: f64,
+}
+
+/// The policies that are compared unless others are named: those that register what is asked for, and no two alike.
+pub const POLICIES: [PolicyKind; 6] = [
+    PolicyKind::Mrrc,
+    PolicyKind::PinDown,
+    PolicyKind::Gdsf,
+    PolicyKind::S3Fifo,
+    PolicyKind::Sieve,
+    PolicyKind::Probation,
+];
+
+/// Fewer requests say nothing.
+pub const LEAST_REQUESTS: u64 = 300;
+/// Halves whose shares are further apart are no halves of one behaviour.
+const STEADY: f64 = 0.25;
+/// The default policy stands if it is so near to the best.
+const AS_GOOD: f64 = 0.01;
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// There is a cache that is worth it.
+    Use,
+    /// Even the best saves little.
+    NotWorthIt,
+    /// Too few requests.
+    TooShort,
+}
+
+/// The best policy at a capacity.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Line {
+    /// Pages of each process's cache.
+    pub capacity_pages: u64,
+    /// The policy that saves most there; none if the caches cannot hold what is in use at once.
+    pub policy: Option<&'static str>,
+    /// Requests served without a registration, by share.
+    pub hit_ratio: f64,
+    /// What registrations cost with it, in microseconds.
+    pub total_us: f64,
+    /// What it saves of the cost without a cache, by share.
+    pub saved: f64,
+}
+
+/// The advice, and what it rests on.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Advice {
+    /// What to do.
+    pub verdict: Verdict,
+    /// Which line of them, if a cache is to be used: the place in [`Advice::lines`].
+    pub chosen: Option<usize>,
+    /// The policy to run with there.
+    pub policy: Option<&'static str>,
+    /// What that costs, in microseconds.
+    pub total_us: f64,
+    /// What it costs without a cache.
+    pub none_us: f64,
+    /// What it costs where everything stays.
+    pub infinite_us: f64,
+    /// What the best saves, by share.
+    pub best: f64,
+    /// What is saved in the first half of the trace and in the second, by share.
+    pub halves: [f64; 2],
+    /// Requests that give peers rights.
+    pub remote_requests: u64,
+    /// The best policy at each capacity.
+    pub lines: Vec<Line>,
+}
+
+impl Advice {
+    /// Whether both halves of the trace say nearly the same.
+    pub fn is_steady(&self) -> bool {
+        let [first, second] = self.halves;
+        (first - second).abs() <= STEADY
+    }
+
+    /// The line that was chosen.
+    pub fn choice(&self) -> Option<&Line> {
+        self.chosen.and_then(|at| self.lines.get(at))
+    }
+
+    /// Compares, and decides.
+    ///
+    /// # Errors
+    /// As [`replay`].
+    pub fn of(question: &Question, trace: &Trace, survey: &Survey, watch: &Watch<'_>) -> Result<Self, ReplayError> {
+        let sizes = sizes(survey.largest_footprint_pages);
+        let study = study(question, &sizes);
+        let cells = study.cells();
+        let finished: Option<Vec<Finished>> =
+            study.run(trace, survey, &cells, watch)?.into_iter().collect::<Option<Vec<_>>>();
+        let finished = finished.ok_or(ReplayError::Interrupted)?;
+        let us = |row: &Row| row.total_us + rest_us(&question.cost, row.reg_pages, row.dereg_pages);
+        let cost_of = |cell: Cell| cells.iter().position(|&at| at == cell).map_or(0.0, |at| us(&finished[at].row));
+        let none_us = cost_of(Cell::NoCache);
+        let share = |total_us: f64| if none_us > 0.0 { 1.0 - total_us / none_us } else { 0.0 };
+        // Caches that cannot hold what is in use refuse requests, which then cost nothing: they are out.
+        let at = |capacity: usize| -> Vec<&Row> {
+            let of = cells.iter().zip(&finished).filter(|(cell, finished)| {
+                matches!(cell, Cell::At { capacity: at, .. } if *at == capacity) && finished.refused == 0
+            });
+            of.map(|(_, finished)| &finished.row).collect()
+        };
+        let line = |(nth, &capacity_pages): (usize, &u64)| {
+            let best = at(nth).into_iter().min_by(|a, b| us(a).total_cmp(&us(b)));
+            Line {
+                capacity_pages,
+                policy: best.and_then(|row| named(&row.policy)),
+                hit_ratio: best.map_or(0.0, |row| row.hit_ratio),
+                total_us: best.map_or(none_us, us),
+                saved: best.map_or(0.0, |row| share(us(row))),
+            }
+        };
+        let lines: Vec<Line> = sizes.iter().enumerate().map(line).collect();
+        let best = lines.iter().filter(|line| line.policy.is_some()).map(|line| line.saved).fold(0.0, f64::max);
+        let mut advice = Self {
+            verdict: verdict(question, survey, best),
+            chosen: None,
+            policy: None,
+            total_us: none_us,
+            none_us,
+            infinite_us: cost_of(Cell::Infinite),
+            best,
+            halves: [0.0; 2],
+            remote_requests: remote_requests(trace),
+            lines,
+        };
+        let enough = |line: &Line| line.policy.is_some() && line.saved >= best * (1.0 - question.within);
+        if advice.verdict != Verdict::Use {
+            return Ok(advice);
+        }
+        if let Some(chosen) = advice.lines.iter().position(enough) {
+            let rows = at(chosen);
+            let default = rows.iter().find(|row| row.policy == PolicyKind::Mrrc.name());
+            let best = advice.lines[chosen].total_us;
+            let row = default.filter(|row| us(row) <= best * (1.0 + AS_GOOD));
+            advice.total_us = row.map_or(best, |row| us(row));
+            advice.policy = row.map_or(advice.lines[chosen].policy, |row| named(&row.policy));
+            advice.halves = halves(question, trace, advice.policy, advice.lines[chosen].capacity_pages, watch)?;
+            advice.chosen = Some(chosen);
+        }
+        Ok(advice)
+    }
+}
+
+fn verdict(question: &Question, survey: &Survey, best: f64) -> Verdict {
+    match survey.requests {
+        few if few < LEAST_REQUESTS => Verdict::TooShort,
+        _ if best < question.worth => Verdict::NotWorthIt,
+        _ => Verdict::Use,
+    }
+}
+
+/// To deregister what is left at the end, in one batch: a cache that keeps everything has only put it off.
+fn rest_us(cost: &Linear, registered: u64, deregistered: u64) -> f64 {
+    match registered.saturating_sub(deregistered) {
+        0 => 0.0,
+        pages => cost.deregister(pages),
+    }
+}
+
+fn named(name: &str) -> Option<&'static str> {
+    PolicyKind::ALL.iter().map(|kind| kind.name()).find(|known| *known == name)
+}
+
+/// Sizes in pages that are easily written: powers of two and those half between, from a thousandth of the footprint up to the first that
+/// holds it.
+fn sizes(footprint: u64) -> Vec<u64> {
+    let all = (0..63).flat_map(|power| {
+        let one = 1_u64 << power;
+        [Some(one), (power > 0).then_some(one + one / 2)].into_iter().flatten()
+    });
+    let mut sizes = Vec::new();
+    for size in all.filter(|size| *size >= footprint / 1000) {
+        sizes.push(size);
+        if size >= footprint {
+            break;
+        }
+    }
+    sizes
+}
+
+fn study(question: &Question, sizes: &[u64]) -> Study {
+    Study {
+        policies: question.policies.clone(),
+        capacities: sizes.iter().map(|&pages| Capacity::of_pages(pages)).collect(),
+        lines: true,
+        base: Config { cost: question.cost, ..Config::new(1) },
+        dereg: DeregCost::Batch,
+        // As in the cache that programs use.
+        recency: Recency::Folded,
+        bound: false,
+    }
+}
+
+/// What the choice saves of each half, by share.
+fn halves(
+    question: &Question,
+    trace: &Trace,
+    policy: Option<&'static str>,
+    capacity: u64,
+    watch: &Watch<'_>,
+) -> Result<[f64; 2], ReplayError> {
+    let policy = policy.and_then(|name| name.parse().ok()).unwrap_or(PolicyKind::Mrrc);
+    let mut saved = [0.0; 2];
+    for (half, saved) in saved.iter_mut().enumerate() {
+        let part = |process: &Process| {
+            let middle = process.steps.len() / 2;
+            let steps = if half == 0 { &process.steps[..middle] } else { &process.steps[middle..] };
+            Process { steps: steps.to_vec() }
+        };
+        let half = Trace { processes: trace.processes.iter().map(part).collect(), ..Trace::default() };
+        let cost = |policy, capacity| {
+            let config = Config { policy, cost: question.cost, ..Config::new(capacity) };
+            let counted = replay(&half, &config, Recency::Folded, Some(watch))?;
+            let rest = rest_us(&question.cost, counted.counters.reg_pages, counted.counters.dereg_pages);
+            Ok::<f64, ReplayError>(counted.counters.cost(&question.cost).total_us() + rest)
+        };
+        let none = cost(PolicyKind::None, 1)?;
+        *saved = if none > 0.0 { 1.0 - cost(policy, capacity)? / none } else { 0.0 };
+    }
+    Ok(saved)
+}
+
+fn remote_requests(trace: &Trace) -> u64 {
+    let steps = trace.processes.iter().flat_map(|process| &process.steps);
+    let asks = |step: &&traces::Step| matches!(step.kind(), traces::Kind::Request | traces::Kind::Acquire);
+    steps.filter(asks).filter(|step| step.access().is_remote()).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrrc::{Access, PageRange};
+    use std::sync::atomic::AtomicBool;
+    use traces::{Kind, Step};
+
+    fn step(kind: Kind, start: u64, pages: u64) -> Step {
+        Step::new(kind, PageRange::new(start, pages).unwrap(), Access::LOCAL, false)
+    }
+
+    fn advice(steps: Vec<Step>) -> Advice {
+        let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
+        let question = Question {
+            policies: vec![PolicyKind::Mrrc, PolicyKind::PinDown],
+            cost: Linear::PAPER,
+            within: 0.05,
+            worth: 0.1,
+        };
+        let watch = Watch { stop: &AtomicBool::new(false), replayed: &|_| {} };
+        Advice::of(&question, &trace, &Survey::of(&trace), &watch).unwrap()
+    }
+
+    #[test]
+    fn sizes_reach_from_a_thousandth_to_all() {
+        assert_eq!(sizes(1), [1]);
+        assert_eq!(sizes(10), [1, 2, 3, 4, 6, 8, 12]);
+        let sizes = sizes(1_000_000);
+        assert_eq!((sizes[0], sizes.last()), (1024, Some(&1_048_576)));
+    }
+
+    #[test]
+    fn the_knee_is_where_what_is_asked_for_again_fits() {
+        // Ten buffers of four pages in turn, and now and then one that never comes again.
+        let steps = (0..2000).map(|n| match n % 50 {
+            0 => step(Kind::Request, 1000 + n * 4, 4),
+            _ => step(Kind::Request, n % 10 * 8, 4),
+        });
+        let advice = advice(steps.collect());
+        assert_eq!(advice.verdict, Verdict::Use);
+        let capacity = advice.choice().unwrap().capacity_pages;
+        assert!((40..=64).contains(&capacity), "{capacity}");
+        assert!(advice.best > 0.9 && advice.is_steady(), "{advice:?}");
+        assert!(
+            advice
+                .lines
+                .iter()
+                .filter(|line| line.capacity_pages < capacity)
+                .all(|line| line.saved < 0.95 * advice.best)
+        );
+    }
+
+    #[test]
+    fn what_never_comes_again_is_not_worth_a_cache() {
+        let advice = advice((0..1000).map(|n| step(Kind::Request, n * 4, 4)).collect());
+        assert_eq!((advice.verdict, advice.chosen), (Verdict::NotWorthIt, None));
+        // Nor what is registered once and held.
+        let held = (0..400).map(|n| step(Kind::Acquire, n * 4, 4));
+        assert_eq!(self::advice(held.collect()).verdict, Verdict::NotWorthIt);
+    }
+
+    #[test]
+    fn a_few_requests_say_nothing() {
+        let advice = advice((0..299).map(|_| step(Kind::Request, 1, 1)).collect());
+        assert_eq!((advice.verdict, advice.choice()), (Verdict::TooShort, None));
+    }
+
+    #[test]
+    fn no_cache_is_advised_that_what_is_in_use_does_not_fit() {
+        // 64 pages in use at once, each acquired anew and anew.
+        let round =
+            (0..64).flat_map(|n| [step(Kind::Acquire, n * 2, 1)]).chain((0..64).map(|n| step(Kind::Release, n * 2, 1)));
+        let advice = advice(round.collect::<Vec<_>>().repeat(20));
+        assert_eq!(advice.choice().unwrap().capacity_pages, 64);
+        assert!(advice.lines.iter().all(|line| line.capacity_pages >= 64 || line.policy.is_none()));
+    }
+
+    #[test]
+    fn halves_that_differ_are_told() {
+        let steps = (0..1000).map(|n| step(Kind::Request, if n < 500 { n % 5 * 2 } else { n * 2 }, 1));
+        let advice = advice(steps.collect());
+        assert!(!advice.is_steady(), "{:?}", advice.halves);
+    }
+}

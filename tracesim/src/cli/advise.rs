@@ -1,0 +1,252 @@
+//! `advise`: which policy and which capacity to run with.
+
+use super::calibrate::{Device, measure};
+use super::choices::{Who, cost};
+use super::failure::{Failure, note};
+use super::interrupt;
+use super::output::Output;
+use super::progress::Progress;
+use super::replay::heading;
+use super::source::{ABOUT_TRACES, Source};
+use super::table::{Side, bytes, ms, percent, table};
+use mrrc::cost::Linear;
+use mrrc::policy::PolicyKind;
+use serde::Serialize;
+use std::path::PathBuf;
+use traces::Trace;
+use tracesim::advice::{Advice, LEAST_REQUESTS, POLICIES, Question, Verdict};
+use tracesim::simulate::{ReplayError, Watch};
+use tracesim::survey::Survey;
+
+/// Say which policy and which capacity to run with
+#[derive(clap::Args, Debug)]
+#[command(after_help = help())]
+pub(crate) struct Advise {
+    /// The trace
+    trace: PathBuf,
+    /// The policies to choose from, with commas, or all [default: mrrc,pindown,gdsf,s3fifo,sieve,probation]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    policy: Vec<Who>,
+    /// What registrations cost: paper (a card's, of the paper), fmr, io-uring, a,b,a',b' in microseconds, or measured: by
+    /// io_uring on this machine
+    #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = costs)]
+    cost: Costs,
+    /// What a smaller cache may save less than the best of all
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = share)]
+    within: f64,
+    /// What a cache has to save to be worth it
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = share)]
+    worth: f64,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write there instead of to standard output; the file appears when it is whole
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Costs {
+    Model(Linear),
+    Measured,
+}
+
+fn costs(text: &str) -> Result<Costs, String> {
+    if text == "measured" { Ok(Costs::Measured) } else { cost(text).map(Costs::Model) }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches('%').parse().ok().filter(|percent| (0.0..100.0).contains(percent));
+    percent.ok_or_else(|| format!("`{text}` is no share: give percent, from 0 to less than 100"))
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tracesim advise recording.reg                        a table, and variables to run with
+  tracesim advise --cost measured recording.reg        with what registrations cost here
+  tracesim advise --within 1 -p mrrc recording.reg     larger, for the last percent
+  tracesim advise --json recording.reg | jq .variables
+
+Each line of the table is the policy that saves most at that size. The advice is the smallest size that
+saves nearly as much as the best of all; there the default, mrrc, stands if it is within 1 % of
+the best. Sizes are those of each process's cache. Costs are with the deregistration of what is left at
+the end, which compare leaves out. Measured costs take some seconds.";
+
+fn help() -> String {
+    format!("{EXAMPLES}\n\n{ABOUT_TRACES}")
+}
+
+/// Measurements of each size.
+const ROUNDS: u32 = 300;
+
+impl Advise {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let mut out = Output::open(self.output.as_deref())?;
+        let (trace, survey) = self.source.load(&self.trace)?;
+        let cost = match self.cost {
+            Costs::Model(cost) => cost,
+            Costs::Measured => measure(Device::IoUring, ROUNDS)?.model(),
+        };
+        let question =
+            Question { policies: self.policies(), cost, within: self.within / 100.0, worth: self.worth / 100.0 };
+        let advice = {
+            let progress = Progress::unknown(&format!("comparing on {}", trace.name));
+            let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
+            Advice::of(&question, &trace, &survey, &watch)
+        };
+        let advice = advice.map_err(|error| match error {
+            ReplayError::Interrupted => Failure::Interrupted,
+            error => Failure::work(error),
+        })?;
+        out.write(|out| {
+            if self.json {
+                serde_json::to_writer(&mut *out, &Json::of(&trace, &survey, &cost, &advice))?;
+                writeln!(out)
+            } else {
+                out.write_all(self.shown(&trace, &survey, &cost, &advice).as_bytes())
+            }
+        })?;
+        out.finish()
+    }
+
+    fn policies(&self) -> Vec<PolicyKind> {
+        let mut policies = Vec::new();
+        for who in &self.policy {
+            let these = match who {
+                Who::One(policy) => std::slice::from_ref(policy),
+                Who::All => PolicyKind::ALL,
+            };
+            // To have no cache is what all are measured by.
+            let new = these.iter().filter(|&&policy| policy != PolicyKind::None);
+            policies.extend(new.copied().filter(|policy| !policies.contains(policy)).collect::<Vec<_>>());
+        }
+        if policies.is_empty() {
+            if !self.policy.is_empty() {
+                note("no cache is what all are compared with: the usual policies are taken");
+            }
+            return POLICIES.to_vec();
+        }
+        policies
+    }
+
+    fn shown(&self, trace: &Trace, survey: &Survey, cost: &Linear, advice: &Advice) -> String {
+        let heading = heading(trace, survey);
+        let table = lines(advice);
+        format!("{heading}{cost}\n\n{table}\n{}", self.verdict(survey, advice))
+    }
+
+    fn verdict(&self, survey: &Survey, advice: &Advice) -> String {
+        let Some((line, policy)) = advice.choice().zip(advice.policy) else {
+            return match advice.verdict {
+                Verdict::TooShort => format!(
+                    "too short to say: {} requests; record a run of {LEAST_REQUESTS} or more\n",
+                    survey.requests
+                ),
+                _ => format!(
+                    "not worth it: no cache saves more than {} of {} ms, and {} would be worth it (--worth). Memory is seldom \
+                     registered again, or held all the while\n",
+                    percent(advice.best),
+                    ms(advice.none_us),
+                    percent(self.worth / 100.0)
+                ),
+            };
+        };
+        let saved = advice.none_us - advice.total_us;
+        let mut text = format!(
+            "policy {policy}, capacity {}: saves {} of {} ms ({}; the best of all sizes {}); run with these variables:\n\n{}\n",
+            bytes(line.capacity_pages),
+            ms(saved),
+            ms(advice.none_us),
+            percent(saved / advice.none_us),
+            percent(advice.best),
+            variables(policy, line.capacity_pages).map(|(name, value)| format!("{name}={value}")).join(" ")
+        );
+        if !advice.is_steady() {
+            let [first, second] = advice.halves.map(percent);
+            text += &format!(
+                "\nBut the trace is not steady: this saves {first} of its first half and {second} of its second. Record a longer run.\n"
+            );
+        }
+        if advice.remote_requests > 0 {
+            text += &format!(
+                "\n{} of the requests give rights to peers; libmrrc_preload.so caches those with MRRC_PRELOAD_REMOTE=1 only. Its \
+                 manual says what that means.\n",
+                percent(advice.remote_requests as f64 / survey.requests.max(1) as f64)
+            );
+        }
+        text
+    }
+}
+
+/// What to run with.
+fn variables(policy: &str, pages: u64) -> [(&'static str, String); 2] {
+    let kib = pages.saturating_mul(mrrc::PAGE) >> 10;
+    let size = if kib.is_multiple_of(1024) { format!("{}M", kib >> 10) } else { format!("{kib}K") };
+    [("MRRC_POLICY", policy.to_owned()), ("MRRC_CAPACITY", size)]
+}
+
+fn lines(advice: &Advice) -> String {
+    let line = |(at, line): (usize, &tracesim::advice::Line)| {
+        let mark = if advice.chosen == Some(at) { "<-" } else { "" };
+        match line.policy {
+            Some(policy) => vec![
+                bytes(line.capacity_pages),
+                policy.into(),
+                percent(line.hit_ratio),
+                ms(line.total_us),
+                percent(line.saved),
+                mark.into(),
+            ],
+            None => vec![bytes(line.capacity_pages), "too small for what is in use at once".into()],
+        }
+    };
+    let end = |name: &str, us: f64| {
+        let saved = if advice.none_us > 0.0 { 1.0 - us / advice.none_us } else { 0.0 };
+        vec![name.into(), "-".into(), "-".into(), ms(us), percent(saved), String::new()]
+    };
+    let rows = std::iter::once(end("none", advice.none_us))
+        .chain(advice.lines.iter().enumerate().map(line))
+        .chain([end("unlimited", advice.infinite_us)]);
+    let sides = [Side::Right, Side::Left, Side::Right, Side::Right, Side::Right, Side::Left];
+    table(&sides, &["capacity", "policy", "hits", "cost ms", "saved", ""], rows)
+}
+
+/// The object of `--json`.
+#[derive(Serialize)]
+struct Json<'a> {
+    trace: &'a str,
+    processes: usize,
+    requests: u64,
+    footprint_pages: u64,
+    /// `a`, `b`, `a'`, `b'`.
+    cost_us: [f64; 4],
+    capacity_pages: Option<u64>,
+    capacity_bytes: Option<u64>,
+    saved_us: f64,
+    steady: Option<bool>,
+    variables: std::collections::BTreeMap<&'static str, String>,
+    #[serde(flatten)]
+    advice: &'a Advice,
+}
+
+impl<'a> Json<'a> {
+    fn of(trace: &'a Trace, survey: &Survey, cost: &Linear, advice: &'a Advice) -> Self {
+        let pages = advice.choice().map(|line| line.capacity_pages);
+        let variables = advice.policy.zip(pages).map(|(policy, pages)| variables(policy, pages));
+        Self {
+            trace: &trace.name,
+            processes: trace.processes.len(),
+            requests: survey.requests,
+            footprint_pages: survey.footprint_pages,
+            cost_us: [cost.reg_page, cost.reg_call, cost.dereg_page, cost.dereg_call],
+            capacity_pages: pages,
+            capacity_bytes: pages.map(|pages| pages.saturating_mul(mrrc::PAGE)),
+            saved_us: advice.none_us - advice.total_us,
+            steady: pages.map(|_| advice.is_steady()),
+            variables: variables.into_iter().flatten().collect(),
+            advice,
+        }
+    }
+}

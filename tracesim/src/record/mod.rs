@@ -1,0 +1,10 @@
+//! A program run under a library that records it.
+//!
+//! ```text
+//! libraries: which are preloaded ─┐
+//!                                 ├─► child: the program, with its signals and its end ─► the recording's head
+//! mrrc_record: an empty file ─────┘
+//! ```
+
+pub mod child;
+pub mod libraries;
