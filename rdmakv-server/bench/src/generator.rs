@@ -1,0 +1,421 @@
+//! One thread that makes requests: an event loop over its own connections.
+//!
+//! All answers in one read are counted together, and the requests that follow them go out in one write, so that the
+//! generator makes few system calls when much is under way. In the loop nothing is allocated but for datagrams.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+
+use crate::conn::{Conn, Ended};
+use crate::cpu::{self, Used};
+use crate::keys::Chooser;
+use crate::plan::{DEPTH_MAX, Plan};
+use crate::schedule::Schedule;
+use crate::speech::{Op, Speech};
+use crate::tally::{Calls, Tally};
+use crate::target::Target;
+
+/// Bytes that a read takes at most.
+const BUFFER: usize = 256 << 10;
+/// How often an open loop looks for answers while it is behind.
+const BATCH: usize = 128;
+/// How often time-outs are looked for.
+const TICK: u64 = 50_000_000;
+const SECOND: u64 = 1_000_000_000;
+/// How long after its end an open loop may begin what was due before.
+const GRACE: u64 = 50_000_000;
+
+/// Which requests are made.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Each of these keys is written once.
+    Load(std::ops::Range<u64>),
+    /// Reads and writes without end.
+    Mix { chooser: Chooser, sets: f64 },
+}
+
+/// When it begins and what of it counts, in nanoseconds since then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) begin: Instant,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+impl Window {
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
+}
+
+/// What the thread itself used in the time that counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) cpu: Used,
+    pub(crate) calls: Calls,
+}
+
+/// How a thread and the one that waits for it speak.
+#[derive(Debug)]
+pub(crate) struct Line<'a> {
+    /// Somebody has failed: all end.
+    pub(crate) stop: &'a AtomicBool,
+    /// Each second's counts.
+    pub(crate) seconds: Sender<Tally>,
+    /// Tallies that were emptied.
+    pub(crate) emptied: Receiver<Tally>,
+}
+
+/// The thread's things.
+#[derive(Debug)]
+pub(crate) struct Generator<'a> {
+    plan: &'a Plan,
+    speech: Speech<'a>,
+    conns: Vec<Conn>,
+    epoll: OwnedFd,
+    buffer: Vec<u8>,
+    random: Pcg64,
+    tally: Tally,
+    calls: Calls,
+    /// Requests that were asked and not answered, on all connections.
+    under_way: usize,
+    /// The connection whose turn it is in an open loop.
+    turn: usize,
+    touched: Vec<usize>,
+}
+
+impl<'a> Generator<'a> {
+    /// Connects. `thread` is one of the plan's threads.
+    pub(crate) fn new(plan: &'a Plan, speech: Speech<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
+        let failed = |error: rustix::io::Errno| format!("an event loop: {error}");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let count = plan.connections / plan.threads + usize::from(thread < plan.connections % plan.threads);
+        let mut conns = Vec::with_capacity(count);
+        for at in 0..count {
+            let conn = Conn::open(target, plan.depth, plan.timeout)?;
+            epoll::add(&epoll, &conn.socket, epoll::EventData::new_u64(at as u64), epoll::EventFlags::IN)
+                .map_err(failed)?;
+            conns.push(conn);
+        }
+        Ok(Self {
+            plan,
+            speech,
+            conns,
+            epoll,
+            buffer: vec![0; BUFFER],
+            random: Pcg64::seed_from_u64(plan.seed ^ (thread as u64) << 32),
+            tally: Tally::default(),
+            calls: Calls::default(),
+            under_way: 0,
+            turn: 0,
+            touched: Vec::with_capacity(count),
+        })
+    }
+
+    /// Makes requests until the window ends or the work does, and waits for their answers.
+    ///
+    /// # Errors
+    ///
+    /// What ended it before.
+    pub(crate) fn run(
+        &mut self,
+        mut work: Work,
+        mut schedule: Option<Schedule>,
+        window: Window,
+        line: &Line<'_>,
+    ) -> (Own, Result<(), Ended>) {
+        let mut meter = Meter::default();
+        let ended = self.drive(&mut work, &mut schedule, window, line, &mut meter);
+        let own = meter.read(&self.calls);
+        let _ = line.seconds.send(std::mem::take(&mut self.tally));
+        (own, ended)
+    }
+
+    fn drive(
+        &mut self,
+        work: &mut Work,
+        schedule: &mut Option<Schedule>,
+        window: Window,
+        line: &Line<'_>,
+        meter: &mut Meter,
+    ) -> Result<(), Ended> {
+        let (mut tick, mut second) = (TICK, SECOND);
+        let mut events = Vec::with_capacity(256);
+        let mut goes_on = true;
+        if schedule.is_none() {
+            let now = window.now();
+            for at in 0..self.conns.len() {
+                self.refill(at, self.plan.depth, now, work, &mut goes_on);
+            }
+            self.flush(now)?;
+        }
+        loop {
+            let now = window.now();
+            meter.look(now, window, &self.calls);
+            match schedule {
+                None => goes_on &= now < window.to,
+                Some(schedule) if goes_on => {
+                    self.arrive(schedule, now, window, work, &mut goes_on);
+                    self.flush(now)?;
+                    if schedule.next() >= window.to {
+                        goes_on = false;
+                    } else if now >= window.to + GRACE {
+                        // What is due and not begun by now never will be.
+                        let left = schedule.left_between(window.from, window.to);
+                        self.tally.late.saturating_record_n(now - schedule.next().max(window.from), left);
+                        self.tally.counts.unsent += left;
+                        goes_on = false;
+                    }
+                }
+                Some(_) => {}
+            }
+            if !goes_on && self.under_way == 0 {
+                return Ok(());
+            }
+            if now >= tick {
+                tick = now + TICK;
+                self.look_at_time(now, schedule.is_none(), work, &mut goes_on)?;
+                self.flush(now)?;
+                if line.stop.load(Relaxed) {
+                    return Ok(());
+                }
+            }
+            if now >= second {
+                second += SECOND;
+                let mut next = line.emptied.try_recv().unwrap_or_default();
+                std::mem::swap(&mut next, &mut self.tally);
+                let _ = line.seconds.send(next);
+            }
+            let mut until = tick.min(second);
+            if goes_on {
+                if now < window.to {
+                    until = until.min(window.to);
+                }
+                if now < window.from {
+                    until = until.min(window.from);
+                }
+                if let Some(schedule) = schedule {
+                    until = until.min(schedule.next());
+                }
+            }
+            let wait = if self.plan.spin { 0 } else { until.saturating_sub(window.now()) };
+            self.serve(wait, &mut events, window, schedule.is_none(), work, &mut goes_on)?;
+        }
+    }
+
+    /// Waits for events and serves them.
+    fn serve(
+        &mut self,
+        wait: u64,
+        events: &mut Vec<epoll::Event>,
+        window: Window,
+        closed: bool,
+        work: &mut Work,
+        goes_on: &mut bool,
+    ) -> Result<(), Ended> {
+        let wait = Timespec { tv_sec: (wait / SECOND) as _, tv_nsec: (wait % SECOND) as _ };
+        self.calls.waits += 1;
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(format!("waiting for events: {error}")),
+        }
+        for event in events.drain(..) {
+            let at = event.data.u64() as usize;
+            let flags = event.flags;
+            let mut now = None;
+            if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                let (came, answers) = self.receive(at, window)?;
+                now = Some(came);
+                if closed && answers > 0 {
+                    *goes_on &= came < window.to;
+                    self.refill(at, answers, came, work, goes_on);
+                }
+            }
+            if flags.contains(epoll::EventFlags::OUT) && !self.conns[at].touched {
+                self.conns[at].touched = true;
+                self.touched.push(at);
+            }
+            // At once: the server need not wait for the others' answers to be read.
+            if !self.touched.is_empty() {
+                self.flush(now.unwrap_or_else(|| window.now()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there for a connection; says when, and how many answers.
+    fn receive(&mut self, at: usize, window: Window) -> Result<(u64, usize), Ended> {
+        let mut answers = 0;
+        let mut now;
+        loop {
+            // The clock is read when the bytes are here, and before they are looked at.
+            let (tally, conn) = (&mut self.tally, &mut self.conns[at]);
+            let mut stamp = None;
+            let mut error = None;
+            let more = conn.receive(&mut self.buffer, &self.speech, &mut self.calls, &mut error, |asked, answer| {
+                let now = *stamp.get_or_insert_with(|| window.now());
+                answers += 1;
+                if now < window.from {
+                    tally.counts.warm += 1;
+                } else if now < window.to {
+                    tally.counts.answers += 1;
+                }
+                if asked.start >= window.from && asked.start < window.to {
+                    tally.count(asked.op, answer, now.saturating_sub(asked.start));
+                }
+            });
+            if error.is_some() && tally.error.is_none() {
+                tally.error = error;
+            }
+            now = stamp.unwrap_or_else(|| window.now());
+            if !more? {
+                break;
+            }
+        }
+        self.under_way -= answers;
+        Ok((now, answers))
+    }
+
+    /// So many requests more on a connection of a closed loop.
+    fn refill(&mut self, at: usize, requests: usize, now: u64, work: &mut Work, goes_on: &mut bool) {
+        if !*goes_on {
+            return;
+        }
+        for _ in 0..requests {
+            let Some((op, key)) = work.next(&mut self.random) else {
+                *goes_on = false;
+                break;
+            };
+            self.ask(at, op, key, now);
+        }
+    }
+
+    #[inline]
+    fn ask(&mut self, at: usize, op: Op, key: u64, start: u64) {
+        let conn = &mut self.conns[at];
+        conn.ask(&self.speech, op, key, start);
+        self.under_way += 1;
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(at);
+        }
+    }
+
+    /// The requests of an open loop that are due.
+    fn arrive(&mut self, schedule: &mut Schedule, now: u64, window: Window, work: &mut Work, goes_on: &mut bool) {
+        for _ in 0..BATCH {
+            let start = schedule.next();
+            if start > now || start >= window.to {
+                return;
+            }
+            schedule.step(&mut self.random);
+            let Some((op, key)) = work.next(&mut self.random) else {
+                *goes_on = false;
+                return;
+            };
+            let counts = start >= window.from;
+            if counts {
+                self.tally.late.saturating_record(now - start);
+            }
+            self.turn = (self.turn + 1) % self.conns.len();
+            // Bounded: a server that never answers must not take all memory here.
+            if self.conns[self.turn].under_way() >= DEPTH_MAX {
+                self.tally.counts.unsent += u64::from(counts);
+                continue;
+            }
+            self.ask(self.turn, op, key, start);
+        }
+    }
+
+    /// Writes what was put into connections, and waits for those that are full.
+    fn flush(&mut self, now: u64) -> Result<(), Ended> {
+        while let Some(at) = self.touched.pop() {
+            let conn = &mut self.conns[at];
+            conn.flush(&self.speech, now, &mut self.calls)?;
+            if conn.full != conn.waits_to_write {
+                conn.waits_to_write = conn.full;
+                let write = if conn.full { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+                let data = epoll::EventData::new_u64(at as u64);
+                epoll::modify(&self.epoll, &conn.socket, data, epoll::EventFlags::IN | write)
+                    .map_err(|error| format!("an event loop: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers that did not come in time.
+    fn look_at_time(&mut self, now: u64, closed: bool, work: &mut Work, goes_on: &mut bool) -> Result<(), Ended> {
+        let limit = self.plan.timeout.as_nanos() as u64;
+        for conn in &mut self.conns {
+            if let Some(start) = conn.oldest()
+                && now.saturating_sub(start) > limit
+            {
+                let wait = Duration::from_nanos(now - start);
+                return Err(format!("the server did not answer a request for {:.1} s", wait.as_secs_f64()));
+            }
+        }
+        let limit = now.saturating_sub(self.plan.datagram_timeout.as_nanos() as u64);
+        for at in 0..self.conns.len() {
+            let lost = self.conns[at].give_up(limit) as usize;
+            if lost > 0 {
+                self.tally.counts.lost += lost as u64;
+                self.under_way -= lost;
+                if closed {
+                    self.refill(at, lost, now, work, goes_on);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    #[inline]
+    fn next(&mut self, random: &mut Pcg64) -> Option<(Op, u64)> {
+        match self {
+            Self::Load(keys) => keys.next().map(|key| (Op::Set, key)),
+            Self::Mix { chooser, sets } => {
+                if *sets > 0.0 && random.random_bool(*sets) {
+                    Some((Op::Set, chooser.write(random)))
+                } else {
+                    Some((Op::Get, chooser.read(random)))
+                }
+            }
+        }
+    }
+}
+
+/// Reads the thread's use of CPU and calls at both ends of the window.
+#[derive(Debug, Default)]
+struct Meter {
+    from: Option<(Used, Calls)>,
+    to: Option<Own>,
+}
+
+impl Meter {
+    #[inline]
+    fn look(&mut self, now: u64, window: Window, calls: &Calls) {
+        if self.from.is_none() && now >= window.from {
+            self.from = Some((cpu::of_this_thread(), *calls));
+        }
+        if self.to.is_none() && now >= window.to {
+            self.to = Some(self.read(calls));
+        }
+    }
+
+    fn read(&self, calls: &Calls) -> Own {
+        if let Some(own) = self.to {
+            return own;
+        }
+        let Some((cpu, before)) = &self.from else { return Own::default() };
+        Own { cpu: cpu::of_this_thread().since(cpu), calls: calls.since(before) }
+    }
+}

@@ -1,0 +1,40 @@
+//! A load generator for memcached servers.
+//!
+//! A [`Plan`] says what to do, [`run`] does it and gives a [`Report`]. Requests are made in a closed loop (each
+//! connection keeps so many under way) or in an open one (they start by a schedule, whatever the server does, and
+//! latencies count from when they should have started). Latencies are kept to three digits.
+//!
+//! What is decided is pure ([`Choice`], [`Sizes`], [`Arrivals`], the protocols); sockets and clocks are in one event
+//! loop a thread. The command `rdmakv-bench` is a thin face of this library.
+
+mod conn;
+mod cpu;
+mod datagrams;
+mod generator;
+mod keys;
+pub mod null;
+mod outgoing;
+mod owner;
+mod plan;
+mod report;
+mod run;
+mod schedule;
+mod sizes;
+mod speech;
+mod table;
+mod tally;
+mod target;
+#[cfg(test)]
+mod theory;
+mod values;
+
+pub use keys::{Choice, Chooser, Names};
+pub use plan::Plan;
+pub use report::{Generator, Histograms, Kept, Report, Server, Summary};
+pub use run::{Second, run, run_watched};
+pub use schedule::{Arrivals, Schedule};
+pub use sizes::Sizes;
+pub use speech::{Op, Protocol};
+pub use table::render;
+pub use target::Target;
+pub use values::Values;

@@ -1,0 +1,170 @@
+//! What a run does.
+
+use std::time::Duration;
+
+use crate::keys::{Choice, Names};
+use crate::schedule::Arrivals;
+use crate::sizes::Sizes;
+use crate::speech::Protocol;
+use crate::target::Target;
+
+/// All that is to be known before a run. The defaults are one thread, 16 connections, closed loop, 30 GETs to a SET of
+/// 1,024 bytes, 10,000 keys evenly, five seconds after one to warm up.
+///
+/// ```
+/// use rdmakv_bench::{Plan, Target};
+///
+/// let plan = Plan { sizes: "100".parse().unwrap(), ..Plan::new(Target::Tcp("127.0.0.1:11211".into())) };
+/// assert!(plan.check().is_ok());
+/// assert!(Plan { connections: 0, ..plan }.check().is_err());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the server is.
+    pub target: Target,
+    /// What it is spoken to in.
+    pub protocol: Protocol,
+    /// Threads that make requests; each has its share of the connections.
+    pub threads: usize,
+    /// Connections of all threads.
+    pub connections: usize,
+    /// Requests under way on a connection, in a closed loop.
+    pub depth: usize,
+    /// Requests a second, of all threads: an open loop. None for a closed one.
+    pub rate: Option<f64>,
+    /// How the requests of an open loop arrive.
+    pub arrivals: Arrivals,
+    /// How many keys there are.
+    pub keys: u64,
+    /// Which of them requests are for.
+    pub choice: Choice,
+    /// Bytes of a key.
+    pub key_len: usize,
+    /// What keys start with.
+    pub key_prefix: String,
+    /// Bytes of a value.
+    pub sizes: Sizes,
+    /// Share of the requests that are SETs, between 0 and 1.
+    pub sets: f64,
+    /// Whether all keys are written before.
+    pub load: bool,
+    /// Where they are written to, if not at the target; over UDP it is TCP at the same place.
+    pub load_at: Option<Target>,
+    /// Whether values are compared with what they should be.
+    pub verify: bool,
+    /// Time before anything counts.
+    pub warm_up: Duration,
+    /// Time that counts.
+    pub duration: Duration,
+    /// How long an answer may take, and a connection to be made.
+    pub timeout: Duration,
+    /// How long a datagram's answer may take before it is lost.
+    pub datagram_timeout: Duration,
+    /// CPUs, one a thread and round again; none for wherever the system puts them.
+    pub pin: Vec<usize>,
+    /// Whether threads ask for answers again and again instead of sleeping.
+    pub spin: bool,
+    /// How late an open loop may start one request in a hundred.
+    pub tolerance: Duration,
+    /// The server's process, if it is known; else it is looked for.
+    pub server_pid: Option<i32>,
+    /// What the random numbers start from.
+    pub seed: u64,
+}
+
+/// Requests under way on a connection at most.
+pub(crate) const DEPTH_MAX: usize = 1 << 16;
+
+impl Plan {
+    /// The defaults, for this server.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            protocol: Protocol::Text,
+            threads: 1,
+            connections: 16,
+            depth: 1,
+            rate: None,
+            arrivals: Arrivals::Poisson,
+            keys: 10_000,
+            choice: Choice::Uniform,
+            key_len: 16,
+            key_prefix: "key".into(),
+            sizes: Sizes::default(),
+            sets: 1.0 / 31.0,
+            load: true,
+            load_at: None,
+            verify: false,
+            warm_up: Duration::from_secs(1),
+            duration: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
+            datagram_timeout: Duration::from_millis(500),
+            pin: Vec::new(),
+            spin: false,
+            tolerance: Duration::from_millis(1),
+            server_pid: None,
+            seed: 1,
+        }
+    }
+
+    /// Whether it can be done.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |name: &str, number: u64, least: u64, most: u64| {
+            if (least..=most).contains(&number) {
+                Ok(())
+            } else {
+                Err(format!("{name}: {number} is not between {least} and {most}"))
+            }
+        };
+        within("threads", self.threads as u64, 1, 1024)?;
+        within("connections", self.connections as u64, self.threads as u64, 100_000)?;
+        within("depth", self.depth as u64, 1, DEPTH_MAX as u64)?;
+        within("keys", self.keys, 1, 1 << 40)?;
+        if !(0.0..=1.0).contains(&self.sets) {
+            return Err(format!("sets: {} is not a share between 0 and 1", self.sets));
+        }
+        if self.rate.is_some_and(|rate| !(0.1..=1e9).contains(&rate)) {
+            return Err("rate: between 0.1 and 1,000,000,000 requests a second".into());
+        }
+        if self.duration.is_zero() || self.duration + self.warm_up > Duration::from_secs(86_400 * 30) {
+            return Err("duration: more than nothing and less than a month".into());
+        }
+        if self.timeout < Duration::from_millis(10) || self.datagram_timeout < Duration::from_millis(1) {
+            return Err("timeout: at least 10 ms, and 1 ms for datagrams".into());
+        }
+        if matches!(self.target, Target::Udp(_)) {
+            if self.sets > 0.0 {
+                return Err("over UDP only GETs are made: --sets 0".into());
+            }
+            if self.depth > 1024 {
+                return Err("depth: 1,024 at most over UDP".into());
+            }
+        }
+        if matches!(self.load_at, Some(Target::Udp(_))) {
+            return Err("values are not written over UDP: name a tcp: or unix: place to write them".into());
+        }
+        if let Choice::Zipf { skew } | Choice::Latest { skew } = self.choice
+            && !(0.0..=10.0).contains(&skew)
+        {
+            return Err(format!("the skew {skew} is not between 0 and 10"));
+        }
+        self.names().map(|_| ())
+    }
+
+    pub(crate) fn names(&self) -> Result<Names, String> {
+        Names::new(&self.key_prefix, self.key_len, self.keys)
+    }
+
+    /// Where values are written before the run.
+    pub(crate) fn loading_place(&self) -> Target {
+        match (&self.load_at, &self.target) {
+            (Some(place), _) => place.clone(),
+            (None, Target::Udp(place)) => Target::Tcp(place.clone()),
+            (None, target) => target.clone(),
+        }
+    }
+}

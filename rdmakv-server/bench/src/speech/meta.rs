@@ -1,0 +1,47 @@
+//! `mg` and `ms`.
+
+use super::{Answer, Flying, Head, Nonsense, Op, Speech, number};
+use crate::outgoing::Outgoing;
+
+#[inline]
+pub(super) fn put(speech: &Speech<'_>, op: Op, key: u64, out: &mut Outgoing) {
+    match op {
+        Op::Get => {
+            out.bytes.extend_from_slice(b"mg ");
+            speech.names.put(key, &mut out.bytes);
+            // The key comes back only where it is looked at.
+            out.bytes.extend_from_slice(if speech.verify { b" k v\r\n" } else { b" v\r\n" });
+        }
+        Op::Set => {
+            let place = speech.values.place(key);
+            out.bytes.extend_from_slice(b"ms ");
+            speech.names.put(key, &mut out.bytes);
+            out.bytes.push(b' ');
+            out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
+            out.bytes.extend_from_slice(b"\r\n");
+            out.put(place, speech.values.pattern());
+            out.bytes.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+pub(super) fn head(line: &[u8], asked: &Flying, speech: &Speech<'_>) -> Result<Head, Nonsense> {
+    match asked.op {
+        Op::Set if is(line, b"HD") => Ok(Head::Done(Answer::Stored)),
+        Op::Set => Err(Nonsense::new("HD", line)),
+        Op::Get if is(line, b"EN") => Ok(Head::Done(Answer::Miss)),
+        Op::Get => {
+            let wrong = || Nonsense::new("VA or EN", line);
+            let mut words = line.strip_prefix(b"VA ").ok_or_else(wrong)?.split(|&byte| byte == b' ');
+            let len = words.next().and_then(number).ok_or_else(wrong)?;
+            let right =
+                !speech.verify || words.any(|flag| flag.first() == Some(&b'k') && speech.is_key(asked.key, &flag[1..]));
+            Ok(Head::Value { len, tail: b"\r\n", right })
+        }
+    }
+}
+
+/// Whether the line has this code; some servers let flags come back with it.
+fn is(line: &[u8], code: &[u8]) -> bool {
+    line.strip_prefix(code).is_some_and(|rest| rest.is_empty() || rest[0] == b' ')
+}

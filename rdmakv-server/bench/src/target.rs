@@ -1,0 +1,85 @@
+//! Where the server is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A server's place: `HOST:PORT` or `tcp:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`.
+///
+/// ```
+/// use rdmakv_bench::Target;
+///
+/// let target: Target = "udp:127.0.0.1:11211".parse().unwrap();
+/// assert_eq!(target, Target::Udp("127.0.0.1:11211".into()));
+/// assert!("iwarp:127.0.0.1:11211".parse::<Target>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A name or address, and a port.
+    Tcp(String),
+    /// The same; for GETs only.
+    Udp(String),
+    /// A socket's path.
+    Unix(PathBuf),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = match text.split_once(':') {
+            Some((scheme @ ("tcp" | "udp" | "unix"), rest)) => (scheme, rest),
+            Some((scheme @ ("iwarp" | "shm" | "verbs"), _)) => {
+                return Err(format!("{text}: {scheme} is not offered yet; tcp:, udp: and unix: are"));
+            }
+            _ => ("tcp", text),
+        };
+        if scheme == "unix" {
+            return if rest.is_empty() {
+                Err("unix: needs the socket's path: unix:/run/kv".into())
+            } else {
+                Ok(Self::Unix(rest.into()))
+            };
+        }
+        let good = rest.rsplit_once(':').is_some_and(|(host, port)| {
+            // Colons in an address stand in brackets, else the port would be part of it.
+            let bare = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+            !host.is_empty() && !bare && port.parse::<u16>().is_ok_and(|port| port != 0)
+        });
+        if !good {
+            return Err(format!("{text}: a host and a port are needed: 127.0.0.1:11211, [::1]:11211, unix:/run/kv"));
+        }
+        Ok(if scheme == "udp" { Self::Udp(rest.into()) } else { Self::Tcp(rest.into()) })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(place) => write!(f, "tcp:{place}"),
+            Self::Udp(place) => write!(f, "udp:{place}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_is_written() {
+        for text in ["tcp:localhost:11211", "udp:[::1]:1", "unix:/tmp/a:b"] {
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
+        }
+        assert_eq!("h:5".parse::<Target>().unwrap().to_string(), "tcp:h:5");
+    }
+
+    #[test]
+    fn what_is_no_place_says_what_one_looks_like() {
+        for text in ["", "host", "host:", ":5", "host:0", "host:70000", "::1:5", "unix:", "tcp:x"] {
+            let wrong = text.parse::<Target>().unwrap_err();
+            assert!(wrong.contains("unix:/run/kv"), "{text}: {wrong}");
+        }
+    }
+}
