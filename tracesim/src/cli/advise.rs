@@ -1,6 +1,6 @@
 //! `advise`: which policy and which capacity to run with.
 
-use super::calibrate::{Device, measure};
+use super::calibrate::{Registering, measure};
 use super::choices::{Who, cost};
 use super::failure::{Failure, note};
 use super::interrupt;
@@ -87,7 +87,7 @@ impl Advise {
         let (trace, survey) = self.source.load(&self.trace)?;
         let cost = match self.cost {
             Costs::Model(cost) => cost,
-            Costs::Measured => measure(Device::IoUring, ROUNDS)?.model(),
+            Costs::Measured => measure(Registering::IoUring, None, ROUNDS)?.model(),
         };
         let question =
             Question { policies: self.policies(), cost, within: self.within / 100.0, worth: self.worth / 100.0 };
