@@ -36,6 +36,7 @@ impl FromStr for Fabric {
             Some(("iwarp", _)) => Ok(Self::Iwarp(text.parse()?)),
             #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
             Some(("verbs", _)) => Ok(Self::Verbs(text.parse()?)),
+            #[cfg(not(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux")))]
             Some(("verbs", _)) => Err("RDMA devices are not built in: cargo run --features verbs".into()),
             _ => Err("no fabric of that name: write shm:PATH, shm:@NAME or iwarp:HOST:PORT, or verbs:HOST:PORT".into()),
         }

@@ -1,25 +1,20 @@
 //! One end of a connection: what is posted, in order; what came; and how it ends.
-//!
-//! # The end of a connection
-//!
-//! Whatever the reason, the queue pair is destroyed, which waits until the device is at nothing that was posted to it, before
-//! [`Completion::Flushed`] is told. Who disconnects has what it posted sent first, for a short time: the device forgets what it
-//! has not sent.
 
 #![expect(unsafe_code, reason = "posting lets the device at memory")]
 
+mod completions;
+mod ends;
+mod pieces;
+
 use super::connect::Way;
-use super::error::{VerbsEnd, status_text};
-use super::manager::kind;
-use super::pair::{Pair, RECEIVE, Request};
+use super::error::VerbsEnd;
+use super::pair::{Pair, Request};
 use super::slots::Slots;
 use super::{VerbsDomain, VerbsError, ib, since_start};
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
-use ib::ibv_wc_status as status;
 use ib::ibv_wr_opcode as opcode;
 use mrrc::registrar::verbs::MemoryRegion;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -35,8 +30,6 @@ const NUDGE: Duration = Duration::from_millis(4);
 pub(super) const SPARE: u32 = NUDGES + 1;
 /// Bytes a second below which something that was posted counts as standing still.
 const LOWEST_RATE: u64 = 10_000_000;
-
-type Parts = SmallVec<[ib::ibv_sge; 4]>;
 
 /// One end of a connection over an RDMA device.
 ///
@@ -171,13 +164,12 @@ impl VerbsEndpoint {
 
     /// Makes the connection again, to where it led, with as many receives posted: for a connection that ended because a key
     /// was refused, say. It is another connection: keys and messages are to be exchanged anew, and an engine over it is a new
-    /// one. What this one had posted has its end; if it has not ended yet, it is ended.
+    /// one. This one stays what it was, ended as a rule.
     ///
     /// # Errors
     /// [`VerbsError`]; that this end was connected to, and did not connect, is [`VerbsError::NotOurs`].
-    pub fn connect_again(&mut self) -> Result<Self, VerbsError> {
+    pub fn connect_again(&self) -> Result<Self, VerbsError> {
         let Some(way) = self.way.clone() else { return Err(VerbsError::NotOurs { peer: self.peer }) };
-        self.leave_now();
         self.domain.connect(&way.address.to_string(), way.receives)
     }
 
@@ -227,10 +219,6 @@ impl VerbsEndpoint {
         }
     }
 
-    fn gone(&self) -> Option<VerbsEnd> {
-        self.domain.is_gone().then(|| VerbsEnd::DeviceGone { device: self.domain.device().to_owned() })
-    }
-
     fn spoken(&mut self) {
         if self.spoke.is_none() && self.domain.0.able.iwarp {
             self.spoke = Some(Instant::now());
@@ -258,315 +246,6 @@ impl VerbsEndpoint {
         self.into.give(slot);
         self.receiving -= 1;
     }
-
-    /// Takes what has completed.
-    fn harvest(&mut self) {
-        loop {
-            let came = self.pair.as_ref().map(Pair::poll).unwrap_or_default();
-            if came.is_empty() {
-                break;
-            }
-            for completion in came {
-                match completion.wr_id & RECEIVE {
-                    0 => self.sent(&completion),
-                    _ => self.received(&completion),
-                }
-            }
-        }
-        if let Some(why) = self.failed.take() {
-            self.lose(why);
-        }
-    }
-
-    fn received(&mut self, completion: &ib::ibv_wc) {
-        let slot = (completion.wr_id & !RECEIVE) as u32;
-        if completion.status != status::IBV_WC_SUCCESS {
-            self.released(slot);
-            return self.fails(completion.status, "message", None);
-        }
-        self.heard = true;
-        let stands = self.state == State::Stands;
-        if completion.opcode == ib::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            self.released(slot);
-            // SAFETY: the opcode says that there is one.
-            let immediate = u32::from_be(unsafe { completion.imm_data_invalidated_rkey_union.imm_data });
-            if stands {
-                self.arrivals.push_back(Arrival::Told(Completion::Immediate(immediate)));
-            }
-        } else if stands {
-            let length = (completion.byte_len as usize).min(MESSAGE);
-            self.arrivals.push_back(Arrival::Message { slot, length });
-        } else {
-            self.released(slot);
-        }
-    }
-
-    fn sent(&mut self, completion: &ib::ibv_wc) {
-        let Some(posted) = self.posted.pop_front() else { return };
-        self.first_since = Instant::now();
-        let succeeded = completion.status == status::IBV_WC_SUCCESS;
-        let (name, mut to) = (posted.name(), None);
-        match posted {
-            Posted::Message(slot) => slot.into_iter().for_each(|slot| self.out.give(slot)),
-            Posted::Part { id, is_last, reads, to: segment } => {
-                self.heard |= succeeded && reads;
-                to = Some(segment);
-                if is_last {
-                    self.arrivals.push_back(Arrival::Told(Completion::Done { id, succeeded }));
-                }
-            }
-            Posted::Nudge => {}
-        }
-        if !succeeded {
-            self.fails(completion.status, name, to);
-        }
-    }
-
-    /// Something has completed badly. The first that did says why; the rest is flushed.
-    fn fails(&mut self, said: status::Type, operation: &'static str, to: Option<Segment>) {
-        let what = status_text(said);
-        let end = match (said, to) {
-            (status::IBV_WC_WR_FLUSH_ERR, _) => {
-                let flushed = VerbsEnd::Broken { what };
-                self.failed.get_or_insert(flushed);
-                return;
-            }
-            (status::IBV_WC_REM_ACCESS_ERR, Some(Segment { address, length, key })) => {
-                VerbsEnd::KeyRefused { operation, address, length, key }
-            }
-            (status::IBV_WC_RETRY_EXC_ERR, _) => VerbsEnd::Silent { operation },
-            (status::IBV_WC_RNR_RETRY_EXC_ERR, _) => VerbsEnd::NotReceiving { operation },
-            (
-                status::IBV_WC_LOC_LEN_ERR
-                | status::IBV_WC_LOC_QP_OP_ERR
-                | status::IBV_WC_LOC_PROT_ERR
-                | status::IBV_WC_LOC_ACCESS_ERR,
-                _,
-            ) => VerbsEnd::Local { operation, what },
-            _ => VerbsEnd::Broken { what },
-        };
-        if !matches!(self.failed, Some(VerbsEnd::KeyRefused { .. } | VerbsEnd::Silent { .. })) {
-            self.failed = Some(end);
-        }
-    }
-
-    /// Takes what the connection manager says.
-    fn listen(&mut self) {
-        while let Some(event) = self.pair.as_ref().and_then(Pair::next_event) {
-            let end = match event.kind {
-                kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                    self.domain.set_gone();
-                    VerbsEnd::DeviceGone { device: self.domain.device().to_owned() }
-                }
-                kind::RDMA_CM_EVENT_DISCONNECTED
-                | kind::RDMA_CM_EVENT_CONNECT_ERROR
-                | kind::RDMA_CM_EVENT_UNREACHABLE
-                | kind::RDMA_CM_EVENT_REJECTED => VerbsEnd::Closed,
-                // That a port's address has changed, or that an old connection may be forgotten.
-                _ => continue,
-            };
-            // What came before is heard first.
-            self.harvest();
-            self.lose(end);
-        }
-    }
-
-    /// The connection ends here.
-    fn lose(&mut self, why: VerbsEnd) {
-        if self.state == State::Flushed {
-            return;
-        }
-        // A flush says less than the event that came with it.
-        let why = match why {
-            VerbsEnd::Broken { .. } => self.told_by_events().unwrap_or(why),
-            why => why,
-        };
-        self.why.get_or_insert(why);
-        if self.state == State::Stands {
-            self.arrivals.push_back(Arrival::Told(Completion::Lost));
-            // What comes from now on is not told.
-            self.state = State::Leaves(Instant::now());
-        }
-        self.end();
-    }
-
-    fn told_by_events(&mut self) -> Option<VerbsEnd> {
-        let event = self.pair.as_ref().and_then(Pair::next_event)?;
-        match event.kind {
-            kind::RDMA_CM_EVENT_DISCONNECTED => Some(VerbsEnd::Closed),
-            kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                self.domain.set_gone();
-                Some(VerbsEnd::DeviceGone { device: self.domain.device().to_owned() })
-            }
-            _ => None,
-        }
-    }
-
-    /// Destroys the queue pair, and tells the ends of all that was posted.
-    fn end(&mut self) {
-        if let Some(mut pair) = self.pair.take() {
-            pair.end();
-            self.pair = Some(pair);
-            self.state = State::Flushed;
-            // The last completions; the end is known.
-            self.harvest();
-            self.failed = None;
-            self.pair = None;
-        }
-        self.state = State::Flushed;
-        for posted in self.posted.drain(..) {
-            match posted {
-                Posted::Part { id, is_last: true, .. } => {
-                    self.arrivals.push_back(Arrival::Told(Completion::Done { id, succeeded: false }));
-                }
-                Posted::Message(Some(slot)) => self.out.give(slot),
-                _ => {}
-            }
-        }
-        self.arrivals.push_back(Arrival::Told(Completion::Flushed));
-    }
-
-    /// Ends the connection of a side that leaves, once what it posted has left or its time is over.
-    fn leave(&mut self) {
-        if let State::Leaves(until) = self.state
-            && (self.posted.is_empty() || until <= Instant::now())
-        {
-            self.end();
-        }
-    }
-
-    /// Leaves, and waits until that is done.
-    fn leave_now(&mut self) {
-        self.disconnect();
-        while self.state != State::Flushed {
-            self.harvest();
-            self.leave();
-            if self.state != State::Flushed {
-                self.wait(None);
-            }
-        }
-    }
-
-    /// When the next nudge is due: this side has spoken, and nothing has ever come.
-    fn nudges_at(&self) -> Option<Instant> {
-        let spoke = self.spoke.filter(|_| !self.heard && self.nudges < NUDGES && self.state == State::Stands)?;
-        Some(spoke + NUDGE * 4_u32.pow(self.nudges))
-    }
-
-    /// When what is first on the send queue counts as standing still.
-    fn stalls_at(&self) -> Option<Instant> {
-        let first = self.posted.front()?;
-        let time = Duration::from_nanos((first.bytes() / (LOWEST_RATE / 1_000_000)).saturating_mul(1_000));
-        Some(self.first_since + self.domain.0.options.stall + time)
-    }
-
-    /// Does what time asks for.
-    fn tick(&mut self) {
-        self.listen();
-        let now = Instant::now();
-        if self.nudges_at().is_some_and(|at| at <= now) {
-            self.nudges += 1;
-            self.spoke = Some(now);
-            self.nudge();
-        }
-        if self.stalls_at().is_some_and(|at| at <= now) {
-            let operation = self.posted.front().map_or("write", Posted::name);
-            let after = now.saturating_duration_since(self.first_since);
-            self.lose(self.gone().unwrap_or(VerbsEnd::Stalled { operation, after }));
-        }
-    }
-
-    /// An empty write, which does nothing but arrive.
-    pub(super) fn nudge(&mut self) {
-        let request = Request {
-            number: 0,
-            opcode: opcode::IBV_WR_RDMA_WRITE,
-            parts: &mut [],
-            remote: (0, 0),
-            immediate: 0,
-            inline: false,
-        };
-        // SAFETY: no memory is passed.
-        let _ = unsafe { self.post(Posted::Nudge, request) };
-    }
-
-    /// Whether anything came over a connection that is being set up.
-    pub(super) fn has_heard(&mut self) -> bool {
-        self.harvest();
-        self.heard
-    }
-
-    /// Posts a write or read, in as many parts as the device needs.
-    ///
-    /// # Safety
-    /// As [`Endpoint::write`] or [`Endpoint::read`].
-    unsafe fn place(
-        &mut self,
-        id: u64,
-        local: &[Local<'_, MemoryRegion>],
-        remote: Segment,
-        reads: bool,
-        immediate: Option<u32>,
-    ) -> io::Result<()> {
-        let longest = self.stands()?.longest;
-        let able = self.domain.0.able;
-        if local.iter().any(|local| !local.registration.holds(local.address as u64, local.length as u64)) {
-            return self.refuse("local memory that its registration does not cover: register it");
-        }
-        let most = if reads { able.scatter } else { able.gather };
-        let Some(cut) = cut(local, remote, most, longest) else {
-            return self.refuse("local memory that is shorter than the peer's: post as many bytes as the segment has");
-        };
-        if cut.len() > self.depth {
-            return self
-                .refuse("more pieces than the queue has entries: write less at a time, or raise VerbsOptions::depth");
-        }
-        self.has_room(cut.len())?;
-        let last = cut.len() - 1;
-        for (number, (mut parts, to)) in cut.into_iter().enumerate() {
-            let is_last = number == last;
-            let (opcode, immediate) = match (reads, immediate) {
-                (true, _) => (opcode::IBV_WR_RDMA_READ, 0),
-                (false, Some(immediate)) if is_last => (opcode::IBV_WR_RDMA_WRITE_WITH_IMM, immediate),
-                _ => (opcode::IBV_WR_RDMA_WRITE, 0),
-            };
-            let remote = (to.address, to.key);
-            let request = Request { number: 0, opcode, parts: &mut parts, remote, immediate, inline: false };
-            // SAFETY: the caller's promise; `Done` is told when the last part has completed, and they do so in order.
-            unsafe { self.post(Posted::Part { id, is_last, reads, to }, request) }?;
-        }
-        self.spoken();
-        Ok(())
-    }
-}
-
-/// The parts of a write or read that a device takes at a time, at least one; none where the local memory is too short.
-fn cut(
-    local: &[Local<'_, MemoryRegion>],
-    remote: Segment,
-    most: usize,
-    longest: usize,
-) -> Option<SmallVec<[(Parts, Segment); 1]>> {
-    let mut cut: SmallVec<[(Parts, Segment); 1]> = SmallVec::new();
-    let mut at = Segment { length: 0, ..remote };
-    let mut parts = Parts::new();
-    let mut left = remote.length;
-    for local in local {
-        let mut done = 0;
-        while done < local.length && left > 0 {
-            if parts.len() == most || at.length >= longest as u64 {
-                cut.push((std::mem::take(&mut parts), at));
-                at = Segment { address: at.address.wrapping_add(at.length), length: 0, ..remote };
-            }
-            let room = (longest as u64 - at.length).min(left);
-            let length = (local.length - done).min(usize::try_from(room).unwrap_or(usize::MAX));
-            let (addr, lkey) = ((local.address as u64).wrapping_add(done as u64), local.registration.lkey());
-            parts.push(ib::ibv_sge { addr, length: length as u32, lkey });
-            (done, left, at.length) = (done + length, left - length as u64, at.length + length as u64);
-        }
-    }
-    cut.push((parts, at));
-    (left == 0).then_some(cut)
 }
 
 // SAFETY: a write or read is done when its last part has completed, which the device tells when it does not use the local
