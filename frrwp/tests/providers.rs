@@ -2,6 +2,9 @@
 #![allow(unsafe_code, reason = "buffers are lent to engines by address")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+#[path = "common/device.rs"]
+mod device;
 #[path = "common/engines.rs"]
 mod engines;
 
@@ -156,6 +159,73 @@ impl Fabric for Iwarp {
 
     fn registrations(&self, side: usize) -> usize {
         self.domains[side].registrations()
+    }
+}
+
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+mod verbs {
+    use super::device::Device;
+    use super::*;
+    use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsOptions};
+
+    struct Verbs {
+        address: String,
+        domains: [VerbsDomain; 2],
+        spins: bool,
+    }
+
+    impl Verbs {
+        fn new(device: &Device, spin: Duration) -> Self {
+            let options = VerbsOptions { spin, ..VerbsOptions::default() };
+            let domains = [0, 1].map(|_| VerbsDomain::reaching(&device.at(0), options).unwrap());
+            Self { address: device.at(0), domains, spins: !spin.is_zero() }
+        }
+    }
+
+    impl Fabric for Verbs {
+        type Endpoint = VerbsEndpoint;
+
+        fn name(&self) -> String {
+            let attributes = self.domains[0].attributes();
+            let waits = if self.spins { "polling" } else { "sleeping" };
+            format!("verbs, {}, {:?}, {waits}", self.domains[0].device(), attributes.transport)
+        }
+
+        fn domain(&self, side: usize) -> VerbsDomain {
+            self.domains[side].clone()
+        }
+
+        fn connect(&self) -> [VerbsEndpoint; 2] {
+            let mut listener = self.domains[1].listen(&self.address).unwrap();
+            let address = format!("verbs:{}", listener.address().unwrap());
+            std::thread::scope(|scope| {
+                let accepting = scope.spawn(|| listener.accept(RECEIVES, Some(Duration::from_secs(20))).unwrap());
+                let connected = self.domains[0].connect(&address, RECEIVES).unwrap();
+                [connected, accepting.join().unwrap()]
+            })
+        }
+
+        fn idle(&self) {
+            std::thread::yield_now();
+        }
+
+        fn registrations(&self, side: usize) -> usize {
+            self.domains[side].registrations()
+        }
+    }
+
+    #[test]
+    fn bytes_arrive_in_both_directions_by_both_processes_over_verbs() {
+        let Some(device) = Device::get() else { return };
+        for spin in [Duration::ZERO, Duration::MAX] {
+            bytes_arrive(&Verbs::new(&device, spin));
+        }
+    }
+
+    #[test]
+    fn storms_end_well_or_badly_on_both_sides_over_verbs() {
+        let Some(device) = Device::get() else { return };
+        storms(&Verbs::new(&device, Duration::ZERO));
     }
 }
 

@@ -81,12 +81,15 @@ Exit status: 0 done, 1 failed, 2 wrong usage.";
 enum Fabric {
     /// User space, over TCP.
     Iwarp,
+    /// An RDMA device: built in with `--features verbs`.
+    Verbs,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.fabric {
         Fabric::Iwarp => iwarp(&arguments),
+        Fabric::Verbs => verbs(&arguments),
     };
     if let Err(error) = result {
         eprintln!("rping: {error}");
@@ -95,11 +98,15 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The address on this fabric.
+fn on(fabric: &str, arguments: &Arguments) -> String {
+    let Arguments { address, port, .. } = arguments;
+    if address.contains(':') { format!("{fabric}:[{address}]:{port}") } else { format!("{fabric}:{address}:{port}") }
+}
+
 fn iwarp(arguments: &Arguments) -> Outcome<()> {
     let domain = IwarpDomain::new(IwarpOptions::default())?;
-    let host =
-        if arguments.address.contains(':') { format!("[{}]", arguments.address) } else { arguments.address.clone() };
-    let address = format!("iwarp:{host}:{}", arguments.port);
+    let address = on("iwarp", arguments);
     let why = |endpoint: &IwarpEndpoint| endpoint.why().map(|why| why.to_string());
     if arguments.server {
         let mut listener = domain.listen(&address)?;
@@ -109,6 +116,26 @@ fn iwarp(arguments: &Arguments) -> Outcome<()> {
     } else {
         Side::new(&domain, domain.connect(&address, RECEIVES)?, arguments, why)?.ping()
     }
+}
+
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+fn verbs(arguments: &Arguments) -> Outcome<()> {
+    use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsOptions};
+    let address = on("verbs", arguments);
+    let domain = VerbsDomain::reaching(&address, VerbsOptions::default())?;
+    let why = |endpoint: &VerbsEndpoint| endpoint.why().map(|why| why.to_string());
+    if arguments.server {
+        let mut listener = domain.listen(&address)?;
+        println!("listening on {}", listener.address()?);
+        Side::new(&domain, listener.accept(RECEIVES, None)?, arguments, why)?.serve()
+    } else {
+        Side::new(&domain, domain.connect(&address, RECEIVES)?, arguments, why)?.ping()
+    }
+}
+
+#[cfg(not(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux")))]
+fn verbs(_: &Arguments) -> Outcome<()> {
+    Err("RDMA devices are not built in: cargo run -p frrwp --features verbs --example rping".into())
 }
 
 /// Memory of whole pages, registered.
@@ -173,7 +200,9 @@ impl<'a, E: Endpoint> Side<'a, E> {
         arguments: &'a Arguments,
         why: fn(&E) -> Option<String>,
     ) -> Outcome<Self> {
-        let access = if arguments.server { Access::LOCAL } else { Access::LOCAL | Access::REMOTE_READ };
+        // The server reads into it: over iWARP, most cards want peers to be let write such memory.
+        let peers = if arguments.server { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let access = Access::LOCAL | peers;
         let text = Buffer::new(domain, arguments.size as usize, access)?;
         Ok(Self { endpoint, why, domain, arguments, text, message: Box::new([0; MESSAGE]), flushed: false })
     }

@@ -4,6 +4,8 @@ use crate::Outcome;
 use frrwp::fabric::iwarp::{Address, IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::priced::{Priced, PricedEndpoint};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsEndpoint, VerbsOptions};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::RECEIVES;
 use mrrc::PAGE;
@@ -21,6 +23,8 @@ const WITHIN: Duration = Duration::from_secs(5);
 pub(crate) enum Fabric {
     Shm(ShmAddress),
     Iwarp(Address),
+    #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+    Verbs(VerbsAddress),
 }
 
 impl FromStr for Fabric {
@@ -30,7 +34,11 @@ impl FromStr for Fabric {
         match text.split_once(':') {
             Some(("shm", _)) => Ok(Self::Shm(text.parse()?)),
             Some(("iwarp", _)) => Ok(Self::Iwarp(text.parse()?)),
-            _ => Err("no fabric of that name: write shm:PATH, shm:@NAME or iwarp:HOST:PORT".into()),
+            #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+            Some(("verbs", _)) => Ok(Self::Verbs(text.parse()?)),
+            #[cfg(not(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux")))]
+            Some(("verbs", _)) => Err("RDMA devices are not built in: cargo run --features verbs".into()),
+            _ => Err("no fabric of that name: write shm:PATH, shm:@NAME or iwarp:HOST:PORT, or verbs:HOST:PORT".into()),
         }
     }
 }
@@ -40,6 +48,8 @@ impl fmt::Display for Fabric {
         match self {
             Self::Shm(address) => address.fmt(f),
             Self::Iwarp(address) => address.fmt(f),
+            #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+            Self::Verbs(address) => address.fmt(f),
         }
     }
 }
@@ -81,6 +91,21 @@ impl Provider for IwarpDomain {
     type Memory = Pages;
 
     fn memory(&self, bytes: usize) -> Outcome<Pages> {
+        Pages::new(bytes)
+    }
+}
+
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+impl Provider for VerbsDomain {
+    type Memory = Pages;
+
+    fn memory(&self, bytes: usize) -> Outcome<Pages> {
+        Pages::new(bytes)
+    }
+}
+
+impl Pages {
+    fn new(bytes: usize) -> Outcome<Self> {
         let mut memory = Vec::new();
         // More than there can be is refused by the allocator.
         let room = bytes.saturating_add(2 * PAGE as usize);
@@ -88,7 +113,7 @@ impl Provider for IwarpDomain {
         memory.resize(room, 0);
         let ahead = memory.as_ptr().align_offset(PAGE as usize);
         let start = memory[ahead..].as_mut_ptr();
-        Ok(Pages { _memory: memory, start })
+        Ok(Self { _memory: memory, start })
     }
 }
 
@@ -148,6 +173,11 @@ fn iwarp_why(endpoint: &PricedEndpoint<IwarpEndpoint>) -> Option<String> {
     endpoint.inner().why().map(|why| why.to_string())
 }
 
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+fn verbs_why(endpoint: &PricedEndpoint<VerbsEndpoint>) -> Option<String> {
+    endpoint.inner().why().map(|why| why.to_string())
+}
+
 pub(crate) fn connecting(fabric: &Fabric, cost: Linear, work: &impl Work) -> Outcome<()> {
     match fabric {
         Fabric::Shm(address) => {
@@ -162,6 +192,15 @@ pub(crate) fn connecting(fabric: &Fabric, cost: Linear, work: &impl Work) -> Out
             work.connecting(&domain, || {
                 let endpoint = domain.inner().connect(&address.to_string(), RECEIVES)?;
                 Ok(Connection { endpoint: domain.endpoint(endpoint), why: iwarp_why })
+            })
+        }
+        #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+        Fabric::Verbs(address) => {
+            let domain = VerbsDomain::reaching(&address.to_string(), VerbsOptions::default())?;
+            let domain = Priced::new(domain, cost);
+            work.connecting(&domain, || {
+                let endpoint = domain.inner().connect(&address.to_string(), RECEIVES)?;
+                Ok(Connection { endpoint: domain.endpoint(endpoint), why: verbs_why })
             })
         }
     }
@@ -192,6 +231,24 @@ pub(crate) fn listening(fabric: &Fabric, cost: Linear, server: &impl Serve) -> O
                 Ok(endpoint) => Ok(Connection { endpoint: domain.endpoint(endpoint), why: iwarp_why }),
                 Err(IwarpError::TimedOut { .. }) if listener.refused() == refused => Err(NotNow::Nobody),
                 Err(IwarpError::TimedOut { .. }) => {
+                    refused = listener.refused();
+                    Err(NotNow::Refused(listener.last_refused().map(ToString::to_string).unwrap_or_default()))
+                }
+                Err(error) => Err(NotNow::Refused(error.to_string())),
+            })
+        }
+        #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+        Fabric::Verbs(address) => {
+            use frrwp::fabric::verbs::VerbsError;
+            let domain = VerbsDomain::reaching(&address.to_string(), VerbsOptions::default())?;
+            let domain = Priced::new(domain, cost);
+            let mut listener = domain.inner().listen(&address.to_string())?;
+            let at = format!("verbs:{}", listener.address()?);
+            let mut refused = 0;
+            server.accept(&at, &domain, || match listener.accept(RECEIVES, Some(TURN)) {
+                Ok(endpoint) => Ok(Connection { endpoint: domain.endpoint(endpoint), why: verbs_why }),
+                Err(VerbsError::TimedOut { .. }) if listener.refused() == refused => Err(NotNow::Nobody),
+                Err(VerbsError::TimedOut { .. }) => {
                     refused = listener.refused();
                     Err(NotNow::Refused(listener.last_refused().map(ToString::to_string).unwrap_or_default()))
                 }

@@ -46,7 +46,8 @@ enum Side {
 
 #[derive(Args)]
 struct Common {
-    /// shm:PATH or shm:@NAME on one machine, iwarp:HOST:PORT over TCP
+    /// shm:PATH or shm:@NAME on one machine, iwarp:HOST:PORT over TCP; verbs:HOST:PORT over RDMA devices, where they are
+    /// built in (--features verbs)
     #[arg(long, value_name = "ADDRESS")]
     fabric: Fabric,
 

@@ -5,15 +5,18 @@
 //! reads. A write or read goes to memory of the peer's by a key and never wakes the peer's application.
 //!
 //! Providers: [`sim`], in this process, with a clock of its own; [`iwarp`], over TCP; `shm`, between processes of one machine,
-//! on Linux. [`priced`] is around one of them and has registrations cost what a card's do. How a connection comes about is each
+//! on Linux; `verbs`, over RDMA devices, with the feature of that name. [`priced`] is around one of them and has registrations cost what a card's do. How a connection comes about is each
 //! provider's own business, with its own addresses and listener: an [`Endpoint`]
 //! is what they have in common, and a program chooses its provider by type.
 
 pub mod iwarp;
+mod place;
 pub mod priced;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod sim;
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+pub mod verbs;
 
 use crate::wire::{MESSAGE, Segment};
 use mrrc::registrar::Registrar;

@@ -9,10 +9,11 @@ use super::provider::Shared;
 use super::setup::{Ready, Unfit, agree, reply, request};
 use super::socket;
 use super::{IwarpDomain, IwarpEndpoint, IwarpError};
+use crate::fabric::place::Place;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,43 +26,25 @@ const START: usize = super::mpa::START + super::mpa::PRIVATE;
 
 /// `iwarp:HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Address {
-    host: String,
-    port: u16,
-}
+pub struct Address(Place);
 
 impl FromStr for Address {
     type Err = IwarpError;
 
     fn from_str(text: &str) -> Result<Self, IwarpError> {
-        let wrong = || IwarpError::Address { text: text.to_owned() };
-        let (host, port) = text.strip_prefix("iwarp:").and_then(|rest| rest.rsplit_once(':')).ok_or_else(wrong)?;
-        let port = port.parse().map_err(|_| wrong())?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let host = bare.unwrap_or(host);
-        // A colon in a host is IPv6's, and needs its brackets.
-        if host.is_empty() || (bare.is_none() && host.contains(':')) {
-            return Err(wrong());
-        }
-        Ok(Self { host: host.to_owned(), port })
+        Place::parse(text, "iwarp").map(Self).ok_or_else(|| IwarpError::Address { text: text.to_owned() })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "iwarp:[{host}]:{port}") } else { write!(f, "iwarp:{host}:{port}") }
+        write!(f, "iwarp:{}", self.0)
     }
 }
 
 impl Address {
     fn resolve(&self) -> Result<Vec<SocketAddr>, IwarpError> {
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        match found.map(Iterator::collect::<Vec<_>>) {
-            Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => Err(IwarpError::Resolve { address: self.to_string(), error: ErrorKind::NotFound.into() }),
-            Err(error) => Err(IwarpError::Resolve { address: self.to_string(), error }),
-        }
+        self.0.resolve().map_err(|error| IwarpError::Resolve { address: self.to_string(), error })
     }
 
     fn system(&self, what: &'static str, error: io::Error) -> IwarpError {

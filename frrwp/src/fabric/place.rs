@@ -1,0 +1,39 @@
+//! Where a peer is: `HOST:PORT`, with an IPv6 address in brackets. What the providers that go over a network have in common.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// A host, by name or address, and a port.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Place {
+    host: String,
+    port: u16,
+}
+
+impl Place {
+    /// What stands behind this fabric's name and a colon.
+    pub(super) fn parse(text: &str, fabric: &str) -> Option<Self> {
+        let rest = text.strip_prefix(fabric)?.strip_prefix(':')?;
+        let (host, port) = rest.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = bare.unwrap_or(host);
+        // A colon in a host is IPv6's, and needs its brackets.
+        let is_one = !host.is_empty() && (bare.is_some() || !host.contains(':'));
+        is_one.then(|| Self { host: host.to_owned(), port })
+    }
+
+    /// Its addresses, at least one.
+    pub(super) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let found: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
+        if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}

@@ -1,0 +1,290 @@
+//! The domain: registrations of one device, and what its connections have in common.
+
+#![expect(unsafe_code, reason = "the calls of libibverbs")]
+
+use super::address::VerbsAddress;
+use super::device::{Able, Device, can_be_opened, device_name};
+use super::error::VerbsError;
+use super::manager::{Channel, Id, kind, last_error};
+use super::{VerbsOptions, ib};
+use crate::fabric::Domain;
+use crate::wire::Segment;
+use mrrc::registrar::verbs::{Attributes, Domain as Opened, MemoryRegion, Verbs};
+use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::{Access, PageRange};
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Registers memory with an RDMA device, and makes connections by it. Clones are the same domain; the last that goes closes it,
+/// and each endpoint and listener has one.
+#[derive(Clone)]
+pub struct VerbsDomain(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    table: Verbs,
+    domain: NonNull<ib::ibv_pd>,
+    device: Device,
+    pub(super) able: Able,
+    pub(super) options: VerbsOptions,
+    gone: AtomicBool,
+    registrations: AtomicUsize,
+    process: u32,
+}
+
+// SAFETY: calls on domains may be made from any thread (libibverbs' own rule), and what is here besides is as good.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl VerbsDomain {
+    /// A domain of the device of this name, as `rdma link show` lists them; or of the first that has a port that is up.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: no device, none of this name, no port up, no permission.
+    pub fn open(device: Option<&str>, options: VerbsOptions) -> Result<Self, VerbsError> {
+        // Opened once more than needed, to hear what is wrong with it.
+        let builder = Opened::builder();
+        let opened = device.map_or(builder.clone(), |name| builder.device(name)).open()?;
+        let name = opened.device().to_owned();
+        drop(opened);
+        Self::of(&name, options)
+    }
+
+    /// A domain of the device by which this address is reached, whether it is a peer's or one of this machine's.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn reaching(address: &str, options: VerbsOptions) -> Result<Self, VerbsError> {
+        let address: VerbsAddress = address.parse()?;
+        let found = address.resolve()?;
+        if found.iter().any(|found| found.ip().is_unspecified()) {
+            return Self::open(None, options);
+        }
+        let channel = Channel::new().map_err(|error| cannot_manage(&address, error))?;
+        let mut failed = None;
+        for found in found {
+            match resolved(&channel, &address, found, Instant::now() + options.set_up, &options) {
+                // SAFETY: what an identifier is bound to is open as long as that lives.
+                Ok(id) => match NonNull::new(id.context()).map(|context| unsafe { device_name(context) }) {
+                    Some(name) => return Self::of(&name, options),
+                    None => failed = Some(VerbsError::NoWay { address: address.to_string(), what: "connect" }),
+                },
+                Err(error) => failed = Some(error),
+            }
+        }
+        // Of a device that may not be opened it says the same as of none.
+        Opened::builder().port_may_be_down(true).open()?;
+        Err(failed.unwrap_or(VerbsError::NoWay { address: address.to_string(), what: "connect" }))
+    }
+
+    fn of(name: &str, options: VerbsOptions) -> Result<Self, VerbsError> {
+        let system =
+            |what| move |error: io::Error| VerbsError::System { address: format!("the device {name:?}"), what, error };
+        let found = Device::find(name).map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) if ib::OPENS_AT_RUN_TIME => VerbsError::NoLibrary,
+            // It opens all that there are.
+            _ => system("have librdmacm open the devices")(error),
+        })?;
+        let Some(device) = found else {
+            return Err(mrrc::registrar::verbs::VerbsError::Gone { device: name.to_owned() }.into());
+        };
+        // SAFETY: the context is open as long as the device.
+        let Some(domain) = NonNull::new(unsafe { ib::ibv_alloc_pd(device.context()) }) else {
+            let error = last_error();
+            device.give_back(false);
+            return Err(system("allocate a protection domain")(error));
+        };
+        let made = || {
+            // SAFETY: it was just allocated, and is freed when nothing is left that uses it.
+            let lent = unsafe { Opened::borrow(domain.cast()) }?;
+            // SAFETY: as above.
+            let able = unsafe { Able::of(device.context(), lent.attributes().transport) };
+            Ok((Verbs::new(&lent)?, able.map_err(system("ask for the limits"))?))
+        };
+        match made() {
+            Ok((table, able)) => {
+                let (gone, registrations, process) = (AtomicBool::new(false), AtomicUsize::new(0), std::process::id());
+                Ok(Self(Arc::new(Inner { table, domain, device, able, options, gone, registrations, process })))
+            }
+            Err(error) => {
+                // SAFETY: it was allocated above, and nothing is in it.
+                unsafe { ib::ibv_dealloc_pd(domain.as_ptr()) };
+                device.give_back(false);
+                Err(error)
+            }
+        }
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        self.0.table.domain().device()
+    }
+
+    /// What the device can.
+    pub fn attributes(&self) -> Attributes {
+        self.0.table.domain().attributes()
+    }
+
+    /// What its connections are like.
+    pub fn options(&self) -> &VerbsOptions {
+        &self.0.options
+    }
+
+    /// Registrations that live, those for the messages of its connections among them.
+    pub fn registrations(&self) -> usize {
+        self.0.registrations.load(Ordering::Relaxed)
+    }
+
+    /// Whether the device went away, or is about to and waits for this process. Then what was made over this domain is to be
+    /// dropped, the domain as well, and a device opened again.
+    pub fn is_gone(&self) -> bool {
+        self.0.is_gone()
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.0.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn context(&self) -> *mut ib::ibv_context {
+        self.0.device.context()
+    }
+
+    pub(super) fn protection_domain(&self) -> *mut ib::ibv_pd {
+        self.0.domain.as_ptr()
+    }
+
+    /// Whether this process, and not its parent, opened it.
+    pub(super) fn is_here(&self) -> bool {
+        self.0.process == std::process::id()
+    }
+}
+
+impl Inner {
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) || !can_be_opened(self.table.domain().device())
+    }
+}
+
+impl Drop for Inner {
+    /// In a child of the process that opened it: does nothing, because the device's file is the parent's as well.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        // SAFETY: endpoints and listeners have a clone, so none is left; of what the table may still have registered, the
+        // kernel knows.
+        unsafe { ib::ibv_dealloc_pd(self.domain.as_ptr()) };
+        self.device.give_back(self.is_gone());
+    }
+}
+
+/// Why librdmacm makes no channel.
+pub(super) fn cannot_manage(address: &VerbsAddress, error: io::Error) -> VerbsError {
+    if let Err(why) = Opened::builder().port_may_be_down(true).open() {
+        return why.into();
+    }
+    if ib::OPENS_AT_RUN_TIME && error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+        return VerbsError::NoLibrary;
+    }
+    let file = PathBuf::from("/dev/infiniband/rdma_cm");
+    match OpenOptions::new().read(true).write(true).open(&file) {
+        Err(source) => VerbsError::Manager { file, source },
+        Ok(_) => VerbsError::System { address: address.to_string(), what: "make an event channel", error },
+    }
+}
+
+/// An identifier that is bound to the device by which the address is reached.
+pub(super) fn resolved(
+    channel: &Channel,
+    address: &VerbsAddress,
+    found: SocketAddr,
+    until: Instant,
+    options: &VerbsOptions,
+) -> Result<Id, VerbsError> {
+    let what = "look for the way";
+    let failed = |error: io::Error| match error.raw_os_error() {
+        // What librdmacm says of a device that it cannot open.
+        Some(libc::ENODEV | libc::EPERM | libc::EADDRNOTAVAIL) => {
+            VerbsError::NoWay { address: address.to_string(), what }
+        }
+        _ => VerbsError::Unreachable { address: address.to_string(), what, error },
+    };
+    let id = Id::new(channel).map_err(|error| cannot_manage(address, error))?;
+    id.resolve(found, until.saturating_duration_since(Instant::now())).map_err(failed)?;
+    loop {
+        match channel.wait(until) {
+            Some(event) if event.id != id.name() => {}
+            Some(event) if event.kind == kind::RDMA_CM_EVENT_ADDR_RESOLVED => return Ok(id),
+            Some(event) => return Err(failed(event.error())),
+            None => {
+                let (address, after) = (address.to_string(), options.set_up);
+                return Err(VerbsError::TimedOut {
+                    address,
+                    what: "answer from the network to who has that address",
+                    after,
+                });
+            }
+        }
+    }
+}
+
+// SAFETY: as mrrc's registrar over the same device, which does everything. The domain outlives it.
+unsafe impl Registrar for VerbsDomain {
+    type Registration = MemoryRegion;
+
+    fn register(&self, range: PageRange, access: Access) -> io::Result<MemoryRegion> {
+        let registration = self.0.table.register(range, access)?;
+        self.0.registrations.fetch_add(1, Ordering::Relaxed);
+        Ok(registration)
+    }
+
+    fn probe(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.0.table.probe(range, access)
+    }
+
+    fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.0.table.examine(range, access)
+    }
+
+    fn deregister(&self, batch: &mut Vec<Registered<MemoryRegion>>) -> io::Result<()> {
+        let before = batch.len();
+        let result = self.0.table.deregister(batch);
+        self.0.registrations.fetch_sub(before - batch.len(), Ordering::Relaxed);
+        result
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.table.limits()
+    }
+
+    fn rights(&self) -> Access {
+        self.0.table.rights()
+    }
+
+    fn name(&self) -> &'static str {
+        self.0.table.name()
+    }
+}
+
+// SAFETY: the key is the registration's, which opens its bytes and no others.
+unsafe impl Domain for VerbsDomain {
+    fn remote(&self, registration: &MemoryRegion, address: *const u8, length: usize) -> Segment {
+        Segment { address: address as u64, length: length as u64, key: registration.rkey() }
+    }
+}
+
+impl fmt::Debug for VerbsDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsDomain")
+            .field("device", &self.device())
+            .field("able", &self.0.able)
+            .finish_non_exhaustive()
+    }
+}

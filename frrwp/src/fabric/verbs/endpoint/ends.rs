@@ -1,0 +1,160 @@
+//! How a connection ends, and what time has to do with it.
+//!
+//! Whatever the reason, the queue pair is destroyed, which waits until the device is at nothing that was posted to it, before
+//! [`Completion::Flushed`] is told. Who disconnects has what it posted sent first, for a short time: the device forgets what it
+//! has not sent.
+
+#![expect(unsafe_code, reason = "an empty write is posted")]
+
+use super::super::error::VerbsEnd;
+use super::super::manager::kind;
+use super::super::pair::{Pair, Request};
+use super::{Arrival, LOWEST_RATE, NUDGE, NUDGES, Posted, State, VerbsEndpoint, opcode};
+use crate::fabric::{Completion, Endpoint};
+use std::time::{Duration, Instant};
+
+impl VerbsEndpoint {
+    pub(super) fn gone(&self) -> Option<VerbsEnd> {
+        self.domain.is_gone().then(|| VerbsEnd::DeviceGone { device: self.domain.device().to_owned() })
+    }
+
+    /// Takes what the connection manager says.
+    pub(super) fn listen(&mut self) {
+        while let Some(event) = self.pair.as_ref().and_then(Pair::next_event) {
+            let end = match event.kind {
+                kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                    self.domain.set_gone();
+                    VerbsEnd::DeviceGone { device: self.domain.device().to_owned() }
+                }
+                kind::RDMA_CM_EVENT_DISCONNECTED
+                | kind::RDMA_CM_EVENT_CONNECT_ERROR
+                | kind::RDMA_CM_EVENT_UNREACHABLE
+                | kind::RDMA_CM_EVENT_REJECTED => VerbsEnd::Closed,
+                // That a port's address has changed, or that an old connection may be forgotten.
+                _ => continue,
+            };
+            // What came before is heard first.
+            self.harvest();
+            self.lose(end);
+        }
+    }
+
+    /// The connection ends here.
+    pub(super) fn lose(&mut self, why: VerbsEnd) {
+        if self.state == State::Flushed {
+            return;
+        }
+        // A flush says less than the event that came with it.
+        let why = match why {
+            VerbsEnd::Broken { .. } => self.told_by_events().unwrap_or(why),
+            why => why,
+        };
+        self.why.get_or_insert(why);
+        if self.state == State::Stands {
+            self.arrivals.push_back(Arrival::Told(Completion::Lost));
+            // What comes from now on is not told.
+            self.state = State::Leaves(Instant::now());
+        }
+        self.end();
+    }
+
+    pub(super) fn told_by_events(&mut self) -> Option<VerbsEnd> {
+        let event = self.pair.as_ref().and_then(Pair::next_event)?;
+        match event.kind {
+            kind::RDMA_CM_EVENT_DISCONNECTED => Some(VerbsEnd::Closed),
+            kind::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                self.domain.set_gone();
+                Some(VerbsEnd::DeviceGone { device: self.domain.device().to_owned() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Destroys the queue pair, and tells the ends of all that was posted.
+    pub(super) fn end(&mut self) {
+        if let Some(mut pair) = self.pair.take() {
+            pair.end();
+            self.pair = Some(pair);
+            self.state = State::Flushed;
+            // The last completions; the end is known.
+            self.harvest();
+            self.failed = None;
+            self.pair = None;
+        }
+        self.state = State::Flushed;
+        for posted in self.posted.drain(..) {
+            match posted {
+                Posted::Part { id, is_last: true, .. } => {
+                    self.arrivals.push_back(Arrival::Told(Completion::Done { id, succeeded: false }));
+                }
+                Posted::Message(Some(slot)) => self.out.give(slot),
+                _ => {}
+            }
+        }
+        self.arrivals.push_back(Arrival::Told(Completion::Flushed));
+    }
+
+    /// Ends the connection of a side that leaves, once what it posted has left or its time is over.
+    pub(super) fn leave(&mut self) {
+        if let State::Leaves(until) = self.state
+            && (self.posted.is_empty() || until <= Instant::now())
+        {
+            self.end();
+        }
+    }
+
+    /// Leaves, and waits until that is done.
+    pub(super) fn leave_now(&mut self) {
+        self.disconnect();
+        while self.state != State::Flushed {
+            self.harvest();
+            self.leave();
+            if self.state != State::Flushed {
+                self.wait(None);
+            }
+        }
+    }
+
+    /// When the next nudge is due: this side has spoken, and nothing has ever come.
+    pub(super) fn nudges_at(&self) -> Option<Instant> {
+        let spoke = self.spoke.filter(|_| !self.heard && self.nudges < NUDGES && self.state == State::Stands)?;
+        Some(spoke + NUDGE * 4_u32.pow(self.nudges))
+    }
+
+    /// When what is first on the send queue counts as standing still.
+    pub(super) fn stalls_at(&self) -> Option<Instant> {
+        let first = self.posted.front()?;
+        let time = Duration::from_nanos((first.bytes() / (LOWEST_RATE / 1_000_000)).saturating_mul(1_000));
+        Some(self.first_since + self.domain.0.options.stall + time)
+    }
+
+    /// Does what time asks for.
+    pub(super) fn tick(&mut self) {
+        self.listen();
+        let now = Instant::now();
+        if self.nudges_at().is_some_and(|at| at <= now) {
+            self.nudges += 1;
+            self.spoke = Some(now);
+            self.nudge();
+        }
+        if self.stalls_at().is_some_and(|at| at <= now) {
+            let operation = self.posted.front().map_or("write", Posted::name);
+            let after = now.saturating_duration_since(self.first_since);
+            self.lose(self.gone().unwrap_or(VerbsEnd::Stalled { operation, after }));
+        }
+    }
+
+    /// An empty write, which does nothing but arrive.
+    pub(in super::super) fn nudge(&mut self) {
+        let request = Request {
+            number: 0,
+            opcode: opcode::IBV_WR_RDMA_WRITE,
+            parts: &mut [],
+            remote: (0, 0),
+            immediate: 0,
+            inline: false,
+        };
+        // SAFETY: no memory is passed.
+        let _ = unsafe { self.post(Posted::Nudge, request) };
+    }
+}

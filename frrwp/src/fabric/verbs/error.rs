@@ -1,0 +1,286 @@
+//! What goes wrong with devices and connections, and what to do about it.
+
+use mrrc::registrar::verbs::VerbsError as DeviceError;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why there is no domain, no listener, or no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The address is none.
+    #[error("`{text}` is no verbs address: write verbs:HOST:PORT, such as verbs:10.0.0.1:7471 or verbs:[fe80::1]:7471")]
+    Address {
+        /// What was given.
+        text: String,
+    },
+    /// The host has no address.
+    #[error("{address}: the host's name is not resolved: {error}; write its IP address")]
+    Resolve {
+        /// The address.
+        address: String,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// What is wrong with the device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// librdmacm could not be opened.
+    #[error("make connections over verbs: no librdmacm.so.1 on this system: install it (Debian: librdmacm1)")]
+    NoLibrary,
+    /// The kernel's connection manager cannot be reached.
+    #[error(
+        "make connections over verbs: {}: {source}: the kernel's connection manager (`modprobe rdma_ucm`) is reached by this \
+         file, which this process needs to read and write; udev's rules give it to everybody (Debian: rdma-core), and a \
+         container has to be given it (`--device /dev/infiniband`)", .file.display()
+    )]
+    Manager {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No RDMA device leads there.
+    #[error(
+        "{address}: {what}: no RDMA device leads there. `rdma link show` lists devices and their network interfaces, and \
+         `ip route get` says by which interface the address is reached; the interface has to have a device (in software: \
+         `rdma link add rxe0 type rxe netdev eth0`)"
+    )]
+    NoWay {
+        /// The address.
+        address: String,
+        /// What was tried.
+        what: &'static str,
+    },
+    /// Another device leads there.
+    #[error(
+        "{address}: the device {reached:?} leads there, and this domain is of {own:?}: open one for the address \
+         (VerbsDomain::reaching)"
+    )]
+    OtherDevice {
+        /// The address.
+        address: String,
+        /// The device that does.
+        reached: String,
+        /// The domain's.
+        own: String,
+    },
+    /// Nothing answers there at all.
+    #[error(
+        "{address}: {what}: {error}; see that the host is up, that it is in the same network or a route leads to it, and \
+         that it has an RDMA device of the same kind"
+    )]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The port is taken.
+    #[error("{address}: the port is in use; stop who listens there, or choose another port, or 0 for a free one")]
+    PortInUse {
+        /// The address.
+        address: String,
+    },
+    /// No interface of this machine has the address.
+    #[error(
+        "{address}: no interface of this machine has that address: `ip address` lists them; 0.0.0.0 is all of them"
+    )]
+    NotHere {
+        /// The address.
+        address: String,
+    },
+    /// Nobody listens there.
+    #[error("{address}: refused; start the server, and see that it listens on this address and port")]
+    Refused {
+        /// The address.
+        address: String,
+    },
+    /// The peer does not want this connection.
+    #[error("{address}: the peer rejects the connection; its log says why")]
+    Rejected {
+        /// The address.
+        address: String,
+    },
+    /// The peer did not answer in time.
+    #[error(
+        "{address}: no {what} within {} ms; see that the host is up, that nothing between filters RDMA (RoCE is UDP port \
+         4791), and that the server accepts", .after.as_millis()
+    )]
+    TimedOut {
+        /// The address.
+        address: String,
+        /// What did not come.
+        what: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The connection ended before it was set up.
+    #[error("{address}: the connection ended before it was set up: the peer has gone")]
+    Hung {
+        /// The address.
+        address: String,
+    },
+    /// This side did not connect: it was connected to.
+    #[error("the peer {} had connected, and has to connect again: this side does not know where it can be reached", .peer.map_or_else(String::new, |peer| peer.to_string()))]
+    NotOurs {
+        /// The peer's address.
+        peer: Option<SocketAddr>,
+    },
+    /// Anything else.
+    #[error("{address}: {what}: {error}{}", remedy(.error))]
+    System {
+        /// The address.
+        address: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            ": out of memory, out of the device's table, or over the limit of locked memory (`ulimit -l`, RLIMIT_MEMLOCK)"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => ": too many open files (`ulimit -n`)",
+        Some(libc::EINVAL) => ": the device does not take what was asked for: lower VerbsOptions::depth or ::reads",
+        _ => "",
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsEnd {
+    /// This side wanted it.
+    #[error("this side disconnected")]
+    Disconnected,
+    /// The peer closed the connection, or its process ended.
+    #[error("the peer closed the connection, or its process ended")]
+    Closed,
+    /// The peer's device refused a key.
+    #[error(
+        "the peer's device refused the {operation} of {length} bytes at {address:#x} by key {key:#x}: the key is none (any \
+         more), or does not open these bytes for this: connect again, and ask the peer for a new key"
+    )]
+    KeyRefused {
+        /// What was tried.
+        operation: &'static str,
+        /// The peer's memory.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// The key.
+        key: u32,
+    },
+    /// The peer's device does not answer any more.
+    #[error(
+        "the peer's device does not answer the {operation}: the machine is down, the network broken, or the process at the \
+         other end gone: connect again when it is back"
+    )]
+    Silent {
+        /// What was tried.
+        operation: &'static str,
+    },
+    /// The peer takes no messages.
+    #[error("the peer has posted no receive for a {operation}, for longer than was waited: see whether it runs")]
+    NotReceiving {
+        /// What was tried.
+        operation: &'static str,
+    },
+    /// What was posted does not come to its end.
+    #[error("a {operation} did not come to its end within {} ms: the peer, or the device, stands still", .after.as_millis())]
+    Stalled {
+        /// What was tried.
+        operation: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The queue pair broke.
+    #[error(
+        "the connection broke ({what}): the peer used a key of this side's that is none, or was refused one (over iWARP \
+         that is not told apart), or the network broke: connect again"
+    )]
+    Broken {
+        /// What the device said.
+        what: &'static str,
+    },
+    /// This side's device refused something.
+    #[error("this side's device refused the {operation}: {what}; is the local memory registered in this domain?")]
+    Local {
+        /// What was tried.
+        operation: &'static str,
+        /// What the device said.
+        what: &'static str,
+    },
+    /// The device went.
+    #[error(
+        "the device {device:?} is going away (its driver is unloaded, or `rdma link delete`): drop what was made over its \
+         domain, and open a device again"
+    )]
+    DeviceGone {
+        /// Its name.
+        device: String,
+    },
+}
+
+/// What the device's status of a completion means, in words.
+pub(super) fn status_text(status: u32) -> &'static str {
+    use super::ib::ibv_wc_status as s;
+    match status {
+        s::IBV_WC_SUCCESS => "success",
+        s::IBV_WC_LOC_LEN_ERR => "a length that does not fit this side",
+        s::IBV_WC_LOC_QP_OP_ERR => "an operation that the queue pair cannot carry out",
+        s::IBV_WC_LOC_PROT_ERR => "local memory that its key does not cover",
+        s::IBV_WC_WR_FLUSH_ERR => "flushed",
+        s::IBV_WC_BAD_RESP_ERR => "an answer that makes no sense",
+        s::IBV_WC_LOC_ACCESS_ERR => "local memory without the right",
+        s::IBV_WC_REM_INV_REQ_ERR => "the peer's device calls the request invalid",
+        s::IBV_WC_REM_ACCESS_ERR => "the peer's device refuses the key",
+        s::IBV_WC_REM_OP_ERR => "the peer's device could not carry it out",
+        s::IBV_WC_RETRY_EXC_ERR => "no answer",
+        s::IBV_WC_RNR_RETRY_EXC_ERR => "no receive posted",
+        s::IBV_WC_FATAL_ERR => "the device failed",
+        _ => "a failure of the device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_says_what_to_do() {
+        let (address, refused) = (|| "verbs:10.0.0.1:7".to_owned(), || io::Error::from_raw_os_error(libc::EACCES));
+        let full = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let after = Duration::from_secs(5);
+        for (error, remedy) in [
+            (VerbsError::Address { text: "verbs".into() }, "write verbs:HOST:PORT"),
+            (VerbsError::Resolve { address: address(), error: refused() }, "write its IP address"),
+            (VerbsError::Device(DeviceError::NoDevice), "rdma link add"),
+            (VerbsError::NoLibrary, "librdmacm1"),
+            (VerbsError::Manager { file: "/dev/infiniband/rdma_cm".into(), source: refused() }, "modprobe rdma_ucm"),
+            (VerbsError::NoWay { address: address(), what: "listen" }, "ip route get"),
+            (
+                VerbsError::OtherDevice { address: address(), reached: "siw0".into(), own: "rxe0".into() },
+                "VerbsDomain::reaching",
+            ),
+            (VerbsError::Unreachable { address: address(), what: "x", error: refused() }, "see that the host is up"),
+            (VerbsError::PortInUse { address: address() }, "choose another port"),
+            (VerbsError::NotHere { address: address() }, "ip address"),
+            (VerbsError::Refused { address: address() }, "start the server"),
+            (VerbsError::Rejected { address: address() }, "its log"),
+            (VerbsError::TimedOut { address: address(), what: "answer", after }, "4791"),
+            (VerbsError::NotOurs { peer: None }, "has to connect again"),
+            (VerbsError::System { address: address(), what: "register", error: full() }, "ulimit -l"),
+        ] {
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+    }
+}

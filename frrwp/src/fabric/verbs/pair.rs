@@ -1,0 +1,211 @@
+//! A queue pair with its completion queue, its identifier and the channels of both: the edge that posts and polls.
+
+#![expect(unsafe_code, reason = "the calls of libibverbs")]
+
+use super::device::longest;
+use super::manager::{Channel, Event, Id, last_error, sleep};
+use super::{VerbsDomain, ib};
+use smallvec::SmallVec;
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::time::Duration;
+
+/// Bytes that travel in a request itself, where the device takes so many.
+const INLINE: u32 = 128;
+
+/// What is on the send queue, as the device is told.
+pub(super) struct Request<'a> {
+    pub(super) number: u64,
+    pub(super) opcode: ib::ibv_wr_opcode::Type,
+    pub(super) parts: &'a mut [ib::ibv_sge],
+    /// The peer's memory, and its key.
+    pub(super) remote: (u64, u32),
+    pub(super) immediate: u32,
+    /// The parts are copied by the call.
+    pub(super) inline: bool,
+}
+
+/// Set in the numbers of receives.
+pub(super) const RECEIVE: u64 = 1 << 63;
+
+/// See the [module](self). What it posts is not used by the device any more once it is [ended](Pair::end).
+pub(super) struct Pair {
+    queue: Option<NonNull<ib::ibv_qp>>,
+    completions: NonNull<ib::ibv_cq>,
+    woken: NonNull<ib::ibv_comp_channel>,
+    pub(super) id: Id,
+    /// Its own, once it stands; before that, events come by whoever sets it up.
+    pub(super) events: Option<Channel>,
+    /// Bytes of a message that are posted inline.
+    pub(super) inline: usize,
+    /// Bytes of one request.
+    pub(super) longest: usize,
+}
+
+// SAFETY: libibverbs' calls may be made from any thread.
+unsafe impl Send for Pair {}
+
+/// A completion queue and its channel, until they are a pair's.
+struct Queue(NonNull<ib::ibv_cq>, NonNull<ib::ibv_comp_channel>);
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: no queue pair uses it, and all its events are acknowledged.
+        unsafe {
+            ib::ibv_destroy_cq(self.0.as_ptr());
+            ib::ibv_destroy_comp_channel(self.1.as_ptr());
+        }
+    }
+}
+
+impl Pair {
+    /// A queue pair for the connection of this identifier, with room for so many sends and receives.
+    pub(super) fn new(domain: &VerbsDomain, id: Id, (sends, receives): (u32, u32)) -> io::Result<Self> {
+        let context = domain.context();
+        // SAFETY: the context is open as long as the domain, of which the endpoint has a clone.
+        unsafe {
+            let woken = NonNull::new(ib::ibv_create_comp_channel(context)).ok_or_else(last_error)?;
+            let made = ib::ibv_create_cq(context, (sends + receives) as libc::c_int, null_mut(), woken.as_ptr(), 0);
+            let Some(completions) = NonNull::new(made) else {
+                let error = last_error();
+                ib::ibv_destroy_comp_channel(woken.as_ptr());
+                return Err(error);
+            };
+            let queue = Queue(completions, woken);
+            rustix::io::ioctl_fionbio(BorrowedFd::borrow_raw((*woken.as_ptr()).fd), true)?;
+            let mut wishes: ib::ibv_qp_init_attr = zeroed();
+            (wishes.send_cq, wishes.recv_cq) = (completions.as_ptr(), completions.as_ptr());
+            wishes.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
+            let wished = |inline| ib::ibv_qp_cap {
+                max_send_wr: sends,
+                max_recv_wr: receives,
+                max_send_sge: domain.0.able.gather as u32,
+                max_recv_sge: 1,
+                max_inline_data: inline,
+            };
+            // How much a device takes inline is found out by asking for it.
+            let mut failed = -1;
+            for inline in [INLINE, 0] {
+                wishes.cap = wished(inline);
+                failed = ib::rdma_create_qp(id.raw(), domain.protection_domain(), &mut wishes);
+                if failed == 0 {
+                    break;
+                }
+            }
+            if failed != 0 {
+                return Err(last_error());
+            }
+            std::mem::forget(queue);
+            let queue = NonNull::new((*id.raw()).qp);
+            let (inline, longest) = (wishes.cap.max_inline_data.min(INLINE) as usize, longest(context, id.port()));
+            Ok(Self { queue, completions, woken, id, events: None, inline, longest })
+        }
+    }
+
+    /// Posts to the send queue.
+    ///
+    /// # Safety
+    /// The parts' memory is there, and is used by nobody else where it is read into, until the request has completed or the
+    /// pair is ended; but of what goes inline only until the call returns.
+    pub(super) unsafe fn post(&self, request: Request<'_>) -> io::Result<()> {
+        let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
+        // SAFETY: the structures live through the call, which copies them; of the memory, the caller's promise.
+        let failed = unsafe {
+            let mut asked: ib::ibv_send_wr = zeroed();
+            asked.wr_id = request.number;
+            (asked.sg_list, asked.num_sge) = (request.parts.as_mut_ptr(), request.parts.len() as libc::c_int);
+            asked.opcode = request.opcode;
+            let inline = if request.inline { ib::ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+            asked.send_flags = ib::ibv_send_flags::IBV_SEND_SIGNALED.0 | inline;
+            asked.imm_data_invalidated_rkey_union.imm_data = request.immediate.to_be();
+            (asked.wr.rdma.remote_addr, asked.wr.rdma.rkey) = request.remote;
+            ib::ibv_post_send(queue.as_ptr(), &mut asked, &mut null_mut())
+        };
+        posted(failed)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// The memory is there and used by nobody else until the receive has completed or the pair is ended.
+    pub(super) unsafe fn post_receive(&self, number: u64, mut into: ib::ibv_sge) -> io::Result<()> {
+        let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
+        // SAFETY: as above.
+        let failed = unsafe {
+            let mut asked: ib::ibv_recv_wr = zeroed();
+            asked.wr_id = number | RECEIVE;
+            (asked.sg_list, asked.num_sge) = (&mut into, 1);
+            ib::ibv_post_recv(queue.as_ptr(), &mut asked, &mut null_mut())
+        };
+        posted(failed)
+    }
+
+    /// The next completions, some of them.
+    pub(super) fn poll(&self) -> SmallVec<[ib::ibv_wc; 8]> {
+        // SAFETY: completions are numbers, of which the call fills as many as it says.
+        unsafe {
+            let mut came: [ib::ibv_wc; 8] = zeroed();
+            let count = ib::ibv_poll_cq(self.completions.as_ptr(), came.len() as i32, came.as_mut_ptr());
+            came.get(..count.max(0) as usize).unwrap_or_default().iter().copied().collect()
+        }
+    }
+
+    /// Has the next completion wake who [sleeps](Pair::sleep). Poll once more in between.
+    pub(super) fn arm(&self) {
+        // SAFETY: it lives.
+        unsafe { ib::ibv_req_notify_cq(self.completions.as_ptr(), 0) };
+    }
+
+    /// Sleeps until a completion or an event may have come, or the time is over.
+    pub(super) fn sleep(&self, time: Option<Duration>) {
+        // SAFETY: open as long as the channel.
+        let woken = unsafe { BorrowedFd::borrow_raw((*self.woken.as_ptr()).fd) };
+        let mut files: SmallVec<[_; 2]> = SmallVec::new();
+        files.push(woken);
+        files.extend(self.events.as_ref().map(Channel::file));
+        sleep(&files, time);
+        let (mut of, mut context) = (null_mut(), null_mut());
+        // SAFETY: it lives; one that is told is acknowledged.
+        unsafe {
+            while ib::ibv_get_cq_event(self.woken.as_ptr(), &mut of, &mut context) == 0 {
+                ib::ibv_ack_cq_events(of, 1);
+            }
+        }
+    }
+
+    /// What the connection manager says, if it says something.
+    pub(super) fn next_event(&self) -> Option<Event> {
+        self.events.as_ref()?.next()
+    }
+
+    /// Ends the queue pair: the device is at nothing any more that was posted to it, and a peer at nothing by it. Completions
+    /// that came before can still be polled.
+    pub(super) fn end(&mut self) {
+        if self.queue.take().is_some() {
+            self.id.disconnect();
+            // SAFETY: it was made for this identifier, and is destroyed once.
+            unsafe { ib::rdma_destroy_qp(self.id.raw()) };
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.id.is_here() {
+            return;
+        }
+        self.end();
+        // The identifier goes after this, and after it its channel.
+        drop(Queue(self.completions, self.woken));
+    }
+}
+
+fn posted(failed: libc::c_int) -> io::Result<()> {
+    match failed {
+        0 => Ok(()),
+        failed if failed > 0 => Err(io::Error::from_raw_os_error(failed)),
+        _ => Err(last_error()),
+    }
+}
