@@ -353,6 +353,9 @@ fn until_gone(cache: &Cache<Verbs>, domain: &Domain) {
             Ok(lease) => drop(lease),
             Err(AcquireError::Register { source, .. }) if is_gone(&source) => break,
             // Its files are closed before it is gone.
+            Err(AcquireError::Register { source, .. }) => {
+                assert!(was_there && source.to_string().contains("is going away"), "{source:?}");
+            }
             Err(error) => assert!(was_there, "{error:?}"),
         }
     }

@@ -36,9 +36,6 @@ const HITS: u64 = 100;
 /// Where memory lies: a hit's way through the index depends on it.
 const ADDRESS: usize = 0x2000_0000_0000;
 
-/// A huge page.
-const PAGES: u64 = 512;
-
 fn counter() -> u64 {
     // SAFETY: reads a counter that every x86-64 has.
     unsafe { core::arch::x86_64::_rdtsc() }
@@ -89,9 +86,7 @@ fn what_registrations_cost() {
     );
     let Some(domain) = domain() else { return };
     let (table, before) = (Verbs::new(&domain).unwrap(), pinned());
-    let mut memory = Memory::at(ADDRESS as *mut u8, PAGES, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: advice on the mapping just made.
-    unsafe { libc::madvise(memory.address.cast(), memory.bytes(), libc::MADV_HUGEPAGE) };
+    let mut memory = Memory::huge_page_at(ADDRESS);
     memory.fill(1);
     println!();
     for pages in [1, 64] {

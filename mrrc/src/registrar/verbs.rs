@@ -23,9 +23,12 @@
 //!
 //! # To build it
 //!
-//! Feature `verbs` opens libibverbs at run time: one binary for every machine. Its build needs cmake and libclang, and no
-//! rdma-core. Feature `verbs-linked` links with libibverbs. [`binding`] is the one module that tells them apart; where
-//! both are on, `verbs` wins.
+//! Feature `verbs` opens libibverbs at run time: one binary for every machine. Its build needs cmake and libclang (Debian:
+//! cmake, libclang-dev), and no rdma-core; machines with a device need libibverbs and its drivers (libibverbs1,
+//! ibverbs-providers). Feature `verbs-linked` links with libibverbs. [`binding`] is the one module that tells them apart;
+//! where both are on, `verbs` wins.
+//!
+//! Any Linux can have a device in software, to try this with: `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`.
 //!
 //! # What users rely on
 //!
@@ -46,7 +49,11 @@
 //! * `ENOMEM`: `RLIMIT_MEMLOCK` of this *process* (`ulimit -l`), unless it has `CAP_IPC_LOCK`; siw holds every process to
 //!   it. Or the device's table is full. The cache makes room and tries again, in either case.
 //! * [`VerbsError::Gone`], in the error's [`get_ref`](io::Error::get_ref): the device went. Registrations went with it, and
-//!   deregistering them is done with at once.
+//!   deregistering them is done with at once. [`VerbsError::Failing`] before that: what could not be deregistered then,
+//!   the cache tries again. Drivers of cards let a device go under its users; `rxe` and `siw` have `rdma link delete` wait for
+//!   them.
+//!
+//! A port that goes down refuses nothing here: transfers fail, and memory is registered and deregistered as before.
 //!
 //! The default capacity is what the process may pin, and no more than half of its memory. Limits of regions are the
 //! device's (`max_mr`), which all its users share.
@@ -165,14 +172,16 @@ impl Verbs {
         }
     }
 
-    /// What an error means: if the device went, that.
+    /// What an error means: if the device went, that. The kernel answers `EIO` a little before it takes the name away.
     fn told(&self, error: io::Error) -> io::Error {
-        let may_be_gone = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EBADF));
-        if may_be_gone && self.domain.is_gone() {
-            io::Error::other(VerbsError::Gone { device: self.domain.device().to_owned() })
-        } else {
-            error
+        if !matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EBADF)) {
+            return error;
         }
+        let device = self.domain.device().to_owned();
+        io::Error::other(match self.domain.is_gone() {
+            true => VerbsError::Gone { device },
+            false => VerbsError::Failing { device, source: error },
+        })
     }
 
     fn in_this_process(&self) -> io::Result<()> {

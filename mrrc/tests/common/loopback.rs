@@ -434,6 +434,15 @@ impl Memory {
         Self::mapped(null_mut(), pages, libc::PROT_READ, 0)
     }
 
+    /// One huge page, if the system has one, at an address of which it is a multiple and where nothing is.
+    pub(crate) fn huge_page_at(address: usize) -> Self {
+        let fixed = libc::MAP_FIXED_NOREPLACE;
+        let memory = Self::mapped(address as *mut u8, 512, libc::PROT_READ | libc::PROT_WRITE, fixed);
+        // SAFETY: advice on the mapping just made; it may be unknown to the kernel.
+        unsafe { libc::madvise(memory.address.cast(), memory.bytes(), libc::MADV_HUGEPAGE) };
+        memory
+    }
+
     fn mapped(address: *mut u8, pages: u64, protection: i32, fixed: i32) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
         let bytes = (pages * PAGE) as usize;

@@ -133,7 +133,8 @@ pub(crate) fn median(times: &mut [f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mrrc::registrar::model::Dummy;
+    use mrrc::registrar::Limits;
+    use mrrc::registrar::model::{Dummy, Model};
 
     #[test]
     fn every_size_is_registered_and_deregistered_in_each_round() {
@@ -149,6 +150,14 @@ mod tests {
         assert_eq!(pages, [1, 2, 4, 8, 16, 32, 64], "no larger than the memory");
         assert!(calibration.model().is_valid());
         assert_eq!(calibration.as_option().parse::<Linear>().unwrap(), calibration.model());
+    }
+
+    #[test]
+    fn sizes_that_the_registrar_does_not_take_at_once_are_left_out() {
+        let model = Model::new(Linear::PAPER);
+        model.limit(Limits { region_pages: Some(20), ..Limits::NONE });
+        let calibration = measure(&model, PageRange::new(100, 64).unwrap(), 1, || true).unwrap();
+        assert_eq!(calibration.sizes.iter().map(|m| m.pages).collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
     }
 
     #[test]

@@ -6,6 +6,21 @@
 //! names but for those that are macros in C; these are here by the name that C has.
 //!
 //! For those who set up queue pairs beside a [`Domain`](super::Domain). What is here changes with the crates behind it.
+//!
+//! ```no_run
+//! use mrrc::registrar::verbs::{Domain, binding as ib};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let domain = Domain::open("rxe0")?;
+//! let context = domain.context().cast::<ib::ibv_context>().as_ptr();
+//! // SAFETY: the context is open as long as the domain.
+//! let completions = unsafe { ib::ibv_create_cq(context, 16, std::ptr::null_mut(), std::ptr::null_mut(), 0) };
+//! assert!(!completions.is_null(), "ibv_create_cq: {}", std::io::Error::last_os_error());
+//! // … queue pairs with `ibv_create_qp`, in `domain.protection_domain().cast::<ib::ibv_pd>()` …
+//! // SAFETY: nobody uses it any more; it goes before the domain.
+//! unsafe { ib::ibv_destroy_cq(completions) };
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "verbs")]
 pub use rdma_mummy_sys::*;

@@ -74,6 +74,17 @@ pub enum VerbsError {
         /// Its name.
         device: String,
     },
+    /// The device fails, and the system has it still: what is seen between its going and its being gone.
+    #[error(
+        "the device {device:?} fails: {source}: it is going away, or in trouble of which the kernel's log may tell (`dmesg`): \
+         try again in a moment; if it is gone by then, the error says so"
+    )]
+    Failing {
+        /// Its name.
+        device: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Forks are not safe.
     #[error(
         "open the device {device:?}: pinned pages would not survive a fork of this process: {source}: this kernel (before \
@@ -126,6 +137,7 @@ mod tests {
             ),
             (VerbsError::PortDown { device: device(), states: vec!["port 1 is down".into()] }, "ip link set"),
             (VerbsError::Gone { device: device() }, "make a new cache"),
+            (VerbsError::Failing { device: device(), source: io::Error::from_raw_os_error(libc::EIO) }, "dmesg"),
             (VerbsError::Fork { device: device(), source: refused() }, "RDMAV_FORK_SAFE"),
             (
                 VerbsError::Refused {
