@@ -168,15 +168,15 @@ pub unsafe extern "C" fn mrrc_acquire_list(
         }
         // SAFETY: as the header asks: the arrays have so many, and else as for `mrrc_acquire`.
         unsafe {
+            if count > 0 && leases.is_null() {
+                return Err(null("leases"));
+            }
+            (0..count).try_for_each(|nth| emptied(leases.add(nth)).map(drop))?;
             let cache = given(cache, "cache")?;
             let access = rights(access, "access")?;
             if count == 0 {
                 return Ok(());
             }
-            if leases.is_null() {
-                return Err(null("leases"));
-            }
-            (0..count).try_for_each(|nth| emptied(leases.add(nth)).map(drop))?;
             given(buffers, "buffers")?;
             let buffers = std::slice::from_raw_parts(buffers, count);
             let buffers: Vec<_> =
