@@ -17,7 +17,7 @@
  *     if (mrrc_acquire(cache, buffer, length, MRRC_LOCAL, &lease, &error) != MRRC_OK)
  *         errx(1, "%s", error.message);
  *     mrrc_segment_t parts[8];
- *     size_t count = mrrc_segments(&lease, parts, 8);   // address, length, lkey, rkey: a scatter list
+ *     size_t count = mrrc_segments(&lease, parts, 8);   // address, length, lkey, rkey; the setting max_segments bounds count
  *     ... post the work request, wait for its completion ...
  *     mrrc_release(&lease);
  *
