@@ -17,16 +17,16 @@
  *     if (mrrc_acquire(cache, buffer, length, MRRC_LOCAL, &lease, &error) != MRRC_OK)
  *         errx(1, "%s", error.message);
  *     mrrc_segment_t parts[8];
- *     size_t count = mrrc_segments(&lease, parts, 8);   // address, length, lkey, rkey: a scatter list
+ *     size_t count = mrrc_segments(&lease, parts, 8);   // address, length, lkey, rkey; the setting max_segments bounds count
  *     ... post the work request, wait for its completion ...
  *     mrrc_release(&lease);
  *
  * ERRORS. Functions that can fail return an mrrc_status_t, MRRC_OK or what went wrong, and take an mrrc_error_t as their last
  * argument: memory of the caller's, or NULL. It is written when the call fails, and only then: the status, errno where the
- * system said one, and a message in one line that names what it is about and what to do. What a function gives through a
- * pointer is NULL or empty after a failure. A NULL where something is needed, a right that there is not, a lease that is
- * none: all that is MRRC_ERROR_ARGUMENT or MRRC_ERROR_LEASE, and never a crash. What cannot be checked: pointers that lead
- * nowhere, and what was freed. Running out of memory for the library's own tables ends the process.
+ * system said one, and a message in one line that names what it is about and what to do. A handle that a function gives through
+ * a pointer is NULL after a failure, and a lease empty. A NULL where something is needed, a right that there is not, a lease
+ * that is none: all that is MRRC_ERROR_ARGUMENT or MRRC_ERROR_LEASE, and never a crash. What cannot be checked: pointers that
+ * lead nowhere, and what was freed. Running out of memory for the library's own tables ends the process.
  *
  * OWNERSHIP. Who makes a thing frees it: mrrc_options_free, mrrc_cache_free, mrrc_arena_free, mrrc_acquiring_free,
  * mrrc_changing_end; all take NULL. Strings that are passed in are copied. A lease is in memory of the caller's and is ended

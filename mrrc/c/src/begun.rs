@@ -57,7 +57,9 @@ pub unsafe extern "C" fn mrrc_ready(
 ) -> usize {
     quietly(0, || {
         // SAFETY: as the header asks.
-        unsafe { acquiring.as_ref().map_or(0, |begun| lease::show(begun.acquiring.ready(), segments, room)) }
+        unsafe {
+            acquiring.as_ref().map_or(0, |begun| lease::show(begun.acquiring.ready(), usize::MAX, segments, room))
+        }
     })
 }
 

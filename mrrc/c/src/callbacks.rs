@@ -121,8 +121,6 @@ pub(crate) struct Callbacks {
     name: &'static str,
     limits: Limits,
     rights: Access,
-    /// The process that made it: only there is anything called.
-    process: u32,
     /// Whether a cache came to be, and `done` is to be told of its end.
     in_use: AtomicBool,
 }
@@ -189,8 +187,7 @@ impl Callbacks {
             page_size: limit(table.page_size).unwrap_or(PAGE),
         };
         let rights = if table.rights == 0 { Access::all() } else { rights(table.rights, "registrar.rights")? };
-        let (process, in_use) = (std::process::id(), AtomicBool::new(false));
-        Ok(Self { table, name, limits, rights, process, in_use })
+        Ok(Self { table, name, limits, rights, in_use: AtomicBool::new(false) })
     }
 
     /// There is a cache.
@@ -251,9 +248,10 @@ impl Callbacks {
     }
 }
 
+/// Not in a child that was forked meanwhile: what it has of a cache is forgotten there.
 impl Drop for Callbacks {
     fn drop(&mut self) {
-        let in_use = *self.in_use.get_mut() && self.process == std::process::id();
+        let in_use = *self.in_use.get_mut();
         if let Some(done) = self.table.done.filter(|_| in_use) {
             // SAFETY: as above; it is the last call.
             _ = called(|| unsafe { done(self.table.user) });

@@ -168,15 +168,15 @@ pub unsafe extern "C" fn mrrc_acquire_list(
         }
         // SAFETY: as the header asks: the arrays have so many, and else as for `mrrc_acquire`.
         unsafe {
+            if count > 0 && leases.is_null() {
+                return Err(null("leases"));
+            }
+            (0..count).try_for_each(|nth| emptied(leases.add(nth)).map(drop))?;
             let cache = given(cache, "cache")?;
             let access = rights(access, "access")?;
             if count == 0 {
                 return Ok(());
             }
-            if leases.is_null() {
-                return Err(null("leases"));
-            }
-            (0..count).try_for_each(|nth| emptied(leases.add(nth)).map(drop))?;
             given(buffers, "buffers")?;
             let buffers = std::slice::from_raw_parts(buffers, count);
             let buffers: Vec<_> =
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn mrrc_segments(
                 return 0;
             }
             let held = &(*lease.cast::<Sealed>()).lease;
-            show(held.segments(), segments, room)
+            show(held.segments(), held.len(), segments, room)
         }
     })
 }
@@ -280,11 +280,17 @@ pub unsafe extern "C" fn mrrc_warm(
     unsafe { guarded(error, warm) }
 }
 
-/// Writes segments for C.
+/// Writes segments for C: those that make up so many bytes, or all.
 ///
 /// # Safety
 /// There is room for so many; or none, and the place may be null.
-pub(crate) unsafe fn show(parts: mrrc::cache::Segments<'_, Edge>, place: *mut mrrc_segment_t, room: usize) -> usize {
+#[inline]
+pub(crate) unsafe fn show(
+    parts: mrrc::cache::Segments<'_, Edge>,
+    mut bytes: usize,
+    place: *mut mrrc_segment_t,
+    room: usize,
+) -> usize {
     let room = if place.is_null() { 0 } else { room };
     let mut count = 0;
     for part in parts {
@@ -301,6 +307,11 @@ pub(crate) unsafe fn show(parts: mrrc::cache::Segments<'_, Edge>, place: *mut mr
             unsafe { place.add(count).write(shown) };
         }
         count += 1;
+        bytes -= part.len();
+        // Mostly the first is all there is, and looking for another takes as long as it did.
+        if bytes == 0 {
+            break;
+        }
     }
     count
 }

@@ -148,6 +148,25 @@ fn the_second_example_pins_memory_and_sends_what_is_there_now() {
     }
 }
 
+#[test]
+fn the_third_example_compiles_and_knows_whether_there_is_a_card() {
+    let Some(installed) = Installed::here() else { return };
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        println!("not run: there is no <infiniband/verbs.h> (libibverbs-dev)");
+        return;
+    }
+    let source = crate_file("examples/verbs.c");
+    let shared = compile(&installed, &source, &["-libverbs"]);
+    let flags = static_flags(&installed);
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let linked = compile_with(&installed, &source, "static", &[&flags[..], &["-libverbs"]].concat());
+    for program in [shared, linked] {
+        let output = installed.command(program).arg("no such card").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("there is no RDMA device no such card"), "{said}");
+    }
+}
+
 /// The blocks of the README in this language, in their order.
 fn blocks(language: &str) -> Vec<String> {
     let readme = fs::read_to_string(crate_file("README.md")).unwrap();

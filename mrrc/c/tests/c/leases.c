@@ -86,6 +86,9 @@ static void a_list_is_had_whole_or_not_at_all(void)
     FAILS(mrrc_acquire_list(cache, rows, 4, MRRC_LOCAL, leases, &error), MRRC_ERROR_TOO_LARGE, "acquire it in pieces");
     for (size_t i = 0; i < 4; i++)
         CHECK(mrrc_release(&leases[i]) == MRRC_ERROR_LEASE);
+    memset(leases, 0x11, sizeof leases);
+    FAILS(mrrc_acquire_list(cache, rows, 4, 1 << 9, leases, &error), MRRC_ERROR_ARGUMENT, "no right");
+    CHECK(mrrc_release(&leases[3]) == MRRC_ERROR_LEASE);
     DONE(mrrc_acquire_list(cache, NULL, 0, MRRC_LOCAL, NULL, &error));
     FAILS(mrrc_acquire_list(cache, NULL, 1, MRRC_LOCAL, leases, &error), MRRC_ERROR_ARGUMENT, "buffers is NULL");
     FAILS(mrrc_acquire_list(cache, rows, 1, MRRC_LOCAL, NULL, &error), MRRC_ERROR_ARGUMENT, "leases is NULL");
