@@ -16,6 +16,7 @@
 //! | `pinner.rs` | the registrar of the caches: libibverbs |
 //! | `reregister.rs` | registrations that are changed |
 //! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
+//! | `dlsym.rs` | for programs that ask libibverbs for its functions |
 //! | `inside.rs`, `fork.rs` | calls that come from the shim itself, and processes that are children |
 //! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
 //! | `observer.rs` | who watches what the program asks for |
@@ -23,6 +24,7 @@
 #![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
 
 mod abi;
+mod dlsym;
 mod domain;
 mod exports;
 mod fork;

@@ -8,7 +8,8 @@
 #![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
 
 use crate::abi::{Context, DeviceAttr, Mr, Pd};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use crate::dlsym;
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 type RegMr = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
@@ -82,19 +83,15 @@ fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
     let usable = handles.into_iter().filter(|handle| !handle.is_null());
     for handle in usable {
         // SAFETY: a handle of the dynamic linker's, and texts that end.
-        let found = unsafe { dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+        let found = unsafe { dlsym::ask(handle, name.as_ptr(), version.as_ptr()) };
         if !found.is_null() {
             return found;
         }
         // SAFETY: as above.
-        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        let found = unsafe { dlsym::ask(handle, name.as_ptr(), std::ptr::null()) };
         if !found.is_null() {
             return found;
         }
     }
     std::ptr::null_mut()
-}
-
-unsafe extern "C" {
-    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }

@@ -73,9 +73,15 @@ fn where_every_buffer_is_mapped_anew_the_cache_stands_aside() {
 }
 
 #[test]
-fn a_program_that_asks_libibverbs_itself_is_left_alone_and_may_close_it() {
+fn a_program_that_asks_libibverbs_itself_is_served_and_may_close_it() {
     let [without, with] = [false, true].map(|on| run(on, "unload", &[], &[]).well());
     assert_eq!(with.said, without.said);
+    let registered = |counts: &[Counts]| counts.iter().map(|count| count.registered).sum::<u64>();
+    assert_eq!(registered(&without.counts), 40);
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(registered(&with.counts), 4, "{with:?}");
+    }
+    assert!(with.counts.iter().all(|count| count.live == 0), "{with:?}");
 }
 
 #[test]
