@@ -168,12 +168,23 @@ impl Table {
 
 /// What this library has in the place of a function of libibverbs'; null if it leaves the answer to the C library.
 #[cfg(all(target_arch = "x86_64", not(test)))]
-unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
+unsafe extern "C" fn answer(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: *const c_void,
+) -> *mut c_void {
     use crate::exports::*;
     find();
     // SAFETY: whoever calls dlsym passes a text that ends.
     let is_verb = || unsafe { (0..).zip(b"ibv_").all(|(at, &byte)| *name.add(at) == byte as c_char) };
-    if handle.is_null() || handle == libc::RTLD_NEXT || name.is_null() || !is_verb() {
+    if name.is_null() || !is_verb() {
+        return std::ptr::null_mut();
+    }
+    // Without a version, the order of loading leads here by itself. What is here has none, and is passed over if one is
+    // asked for.
+    let by_order = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
+    if by_order && version.is_null() || handle == libc::RTLD_NEXT && !comes_before_us(caller) {
         return std::ptr::null_mut();
     }
     // SAFETY: as above.
@@ -196,6 +207,27 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char, version: *
     // SAFETY: the caller's arguments.
     let theirs = unsafe { ask(handle, name, version) };
     if is_of_libibverbs(theirs) { ours } else { std::ptr::null_mut() }
+}
+
+/// Whether somebody's code was loaded before this library.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+fn comes_before_us(code: *const c_void) -> bool {
+    /// 1 if the object is the code's, and 2 if it is this library: whichever comes first ends the walk.
+    unsafe extern "C" fn whose(object: *mut libc::dl_phdr_info, _: usize, code: *mut c_void) -> c_int {
+        // SAFETY: the dynamic linker's, for this call.
+        let object = unsafe { &*object };
+        // SAFETY: so many headers are there.
+        let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+        let has = |address: usize| {
+            headers.iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
+                let start = object.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
+                address.wrapping_sub(start) < header.p_memsz as usize
+            })
+        };
+        if has(whose as *const () as usize) { 2 } else { c_int::from(has(code as usize)) }
+    }
+    // SAFETY: the callback takes what is passed.
+    unsafe { libc::dl_iterate_phdr(Some(whose), code.cast_mut()) == 1 }
 }
 
 #[cfg(all(target_arch = "x86_64", not(test)))]
@@ -223,6 +255,7 @@ pub(crate) unsafe extern "C" fn dlsym(_: *mut c_void, _: *const c_char) -> *mut 
         "push rsi",
         "sub rsp, 8",
         "xor edx, edx",
+        "xor ecx, ecx",
         "call {answer}",
         "add rsp, 8",
         "pop rsi",
@@ -246,6 +279,7 @@ pub(crate) unsafe extern "C" fn dlvsym(_: *mut c_void, _: *const c_char, _: *con
         "push rdi",
         "push rsi",
         "push rdx",
+        "mov rcx, [rsp + 24]",
         "call {answer}",
         "pop rdx",
         "pop rsi",

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Counts, run};
+use common::{Counts, built, run, run_under, shim};
 
 #[test]
 fn a_program_that_registers_for_each_operation_registers_once_a_buffer() {
@@ -22,7 +22,7 @@ fn everything_is_given_back_before_the_domain_and_the_device_are() {
 
 #[test]
 fn nasty_programs_say_the_same_with_and_without() {
-    for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes"] {
+    for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes", "storm"] {
         let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &[]).well());
         assert_eq!(with.said, without.said, "{what}");
         for of_process in with.counts {
@@ -82,6 +82,32 @@ fn a_program_that_asks_libibverbs_itself_is_served_and_may_close_it() {
         assert_eq!(registered(&with.counts), 4, "{with:?}");
     }
     assert!(with.counts.iter().all(|count| count.live == 0), "{with:?}");
+}
+
+#[test]
+fn plug_ins_that_bring_libibverbs_with_them_are_served() {
+    let plugin = built().join("plugin.so");
+    let arguments = [plugin.to_str().unwrap()];
+    let [without, with] = [false, true].map(|on| run(on, "program", &arguments, &[]).well());
+    assert_eq!(with.said, without.said);
+    let registered = |counts: &[Counts]| counts.iter().map(|count| count.registered).sum::<u64>();
+    assert_eq!(registered(&without.counts), 40);
+    // Half of them is of the plug-in's own memory, which is a mapping of its file.
+    assert_eq!(registered(&with.counts), 22, "{with:?}");
+}
+
+#[test]
+fn other_libraries_that_interpose_count_what_passes_them() {
+    let (counting, counts) = (built().join("counting.so"), tempfile::NamedTempFile::new().unwrap());
+    let counted = |preloaded: &[_]| {
+        let variables = [("COUNTING", counts.path().to_str().unwrap())];
+        let ran = run_under(preloaded, "each", &["100", "4", "1"], &variables).well();
+        (std::fs::read_to_string(counts.path()).unwrap(), ran.count().registered)
+    };
+    assert_eq!(counted(&[counting.clone(), shim()]), ("101 101\n".into(), 5));
+    // Behind the shim it sees what the shim makes of it.
+    let (behind, registered) = counted(&[shim(), counting]);
+    assert_eq!((behind.as_str(), registered), ("0 5\n", 5));
 }
 
 #[test]
