@@ -19,7 +19,7 @@
 //! | `dlsym.rs` | for programs that ask libibverbs for its functions |
 //! | `inside.rs`, `fork.rs` | calls that come from the shim itself, and processes that are children |
 //! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
-//! | `observer.rs` | who watches what the program asks for |
+//! | `recording.rs` | what the program asks for, into a file |
 
 #![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
 
@@ -29,10 +29,10 @@ mod domain;
 mod exports;
 mod fork;
 mod inside;
-mod observer;
 mod pinner;
 mod process;
 mod real;
+mod recording;
 mod reregister;
 mod settings;
 mod shadow;

@@ -11,7 +11,6 @@ use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
 use crate::domain::Domain;
 use crate::fork::{Birthmark, kernel_copies_pinned_pages};
 use crate::inside::Inside;
-use crate::observer::{self, Observer};
 use crate::real::Real;
 use crate::settings::Settings;
 use crate::shadow::{self, Backing, Behind, Shadows};
@@ -39,7 +38,6 @@ pub(crate) struct Process {
     pub(crate) shadows: Shadows,
     domains: RwLock<FxHashMap<usize, Arc<Domain>>>,
     pub(crate) tally: &'static Tally,
-    pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -82,20 +80,13 @@ impl Process {
             Ok(settings) => (settings, None),
             Err(wrong) => (Settings { off: true, ..Settings::default() }, Some(wrong)),
         };
-        let (observer, unobserved) = match observer::of_process() {
-            Ok(observer) => (observer, None),
-            Err(wrong) => (None, Some(wrong)),
-        };
         let (summary, unwritten) = match settings.summary.as_ref().map(summary::open).transpose() {
             Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),
             Err(wrong) => (None, Some(wrong)),
         };
-        let process = Self::new(0, settings, summary, observer);
+        let process = Self::new(0, settings, summary);
         if let Some(wrong) = wrong {
             process.tell(&format!("{wrong}; nothing is cached"));
-        }
-        if let Some(wrong) = unobserved {
-            process.tell(&format!("{wrong}; nothing is recorded"));
         }
         if let Some(wrong) = unwritten {
             process.tell(&format!("{wrong}; there will be no summary"));
@@ -104,20 +95,14 @@ impl Process {
     }
 
     fn child_of(parent: &'static Self) -> Self {
-        let observer = parent.observer.as_ref().and_then(|observer| observer.forked());
-        let child = Self::new(parent.number + 1, parent.settings.clone(), parent.summary, observer);
+        let child = Self::new(parent.number + 1, parent.settings.clone(), parent.summary);
         if parent.off.load(Ordering::Relaxed) {
             child.off.store(true, Ordering::Relaxed);
         }
         child
     }
 
-    fn new(
-        number: u32,
-        settings: Settings,
-        summary: Option<&'static File>,
-        observer: Option<Box<dyn Observer>>,
-    ) -> Self {
+    fn new(number: u32, settings: Settings, summary: Option<&'static File>) -> Self {
         let birthmark = Birthmark::new().ok();
         Self {
             // Where children would not be known, nothing is cached.
@@ -130,7 +115,6 @@ impl Process {
             shadows: Shadows::new(number),
             domains: RwLock::default(),
             tally: Box::leak(Box::new(Tally::new())),
-            observer,
         }
     }
 

@@ -209,6 +209,12 @@ pub(crate) fn find(mr: *const Mr) -> Option<&'static Shadow> {
     is_ours.then(|| unsafe { &*(mr.cast::<Shadow>()) })
 }
 
+/// The flags that a registration was asked for with, where that is known: of a stranger it is not.
+pub(crate) fn access(mr: *const Mr) -> u32 {
+    // SAFETY: a number, which is written before the shadow is shown and when it is changed, as the program has asked.
+    find(mr).map_or(0, |shadow| unsafe { (*shadow.tail.get()).access as u32 })
+}
+
 /// A shadow that this thread has for itself. Live again when it is dropped.
 pub(crate) struct Held(&'static Shadow);
 

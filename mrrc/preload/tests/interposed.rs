@@ -2,6 +2,8 @@
 
 mod common;
 
+use mrrc_record::layout::{HEAD, Operation, RECORD};
+
 use common::{Counts, built, run, run_under, shim};
 
 #[test]
@@ -158,5 +160,31 @@ fn a_summary_says_what_was_spared() {
     run(true, "each", &["10", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", name)]).well();
     assert!(std::fs::read_to_string(name).unwrap().contains("11 registrations"));
     let nowhere = run(true, "each", &["10", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", "/nowhere/at/all")]);
+    assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
+}
+
+#[test]
+fn what_the_program_asks_for_is_recorded_whether_it_is_cached_or_not() {
+    for caching in ["off", "on"] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("recording");
+        let variables = [("MRRC_RECORD", file.to_str().unwrap()), ("MRRC_PRELOAD", caching)];
+        let ran = run(true, "each", &["100", "4", "3"], &variables).well();
+        assert_eq!(ran.count().registered, if caching == "on" { 5 } else { 101 });
+        let recorded = std::fs::read(&file).unwrap();
+        let records: Vec<_> = recorded[HEAD..]
+            .chunks_exact(RECORD)
+            .map_while(|bytes| {
+                let words: Vec<_> =
+                    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+                (words[0] != 0).then(|| (words[0] & 7, words[0] >> 3 & 31, words[3]))
+            })
+            .collect();
+        let of = |operation: Operation| records.iter().filter(|&&(of, ..)| of == operation as u64).count();
+        assert_eq!((records.len(), of(Operation::Acquire), of(Operation::Release)), (202, 101, 101));
+        assert!(records.iter().all(|&(.., bytes)| bytes == 3 * 4096));
+        assert!(records.iter().all(|&(of, rights, _)| of != Operation::Acquire as u64 || rights == 0b11));
+    }
+    let nowhere = run(true, "each", &["10", "1", "1"], &[("MRRC_RECORD", "/nowhere/at/all")]);
     assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
 }
