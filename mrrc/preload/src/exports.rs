@@ -15,7 +15,7 @@ use crate::shadow;
 use crate::treatment::{Passed, Request};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// No libibverbs: whoever calls found only this library.
 const NONE: i32 = libc::EOPNOTSUPP;
@@ -30,10 +30,10 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
     let Some(real) = real() else { return missing(null_mut()) };
     let Some(inside) = Inside::enter() else { return pass(real) };
     let process = process::current();
-    let begun = Instant::now();
+    let begun = process.times_calls().then(Instant::now);
     let mr = match process.serve(real, &request) {
         Ok(mr) => {
-            process.tally.served.add(request.pages(), begun.elapsed());
+            process.tally.served.add(request.pages(), begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
             inside.keep_errno();
             mr
         }

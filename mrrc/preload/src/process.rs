@@ -24,6 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 pub(crate) struct Process {
     birthmark: Option<Birthmark>,
@@ -132,6 +133,11 @@ impl Process {
     /// One line on standard error, for whoever runs the program.
     pub(crate) fn tell(&self, line: &str) {
         eprintln!("mrrc-preload: {line}");
+    }
+
+    /// Whether anybody wants to know how long calls take.
+    pub(crate) fn times_calls(&self) -> bool {
+        self.summary.is_some()
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -265,7 +271,7 @@ impl Process {
             return Some(Ok(()));
         }
         let pages = pages_of(&held.mr());
-        let begun = std::time::Instant::now();
+        let begun = self.times_calls().then(Instant::now);
         if let Backing::Own(own) = held.behind().backing {
             #[expect(unsafe_code, reason = "a call of libibverbs")]
             // SAFETY: it came from libibverbs, and whoever holds the shadow has it alone.
@@ -276,7 +282,7 @@ impl Process {
             }
         }
         self.shadows.bury(held);
-        self.tally.returned.add(pages, begun.elapsed());
+        self.tally.returned.add(pages, begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
         Some(Ok(()))
     }
 }

@@ -144,6 +144,29 @@ fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
 }
 
 #[test]
+fn where_nobody_tells_of_unmapped_memory_nothing_is_cached_and_one_line_says_so() {
+    let program = built().join("nasty");
+    let arguments = [program.to_str().unwrap(), "unmap"];
+    let without = run(false, "confined", &arguments, &[]);
+    if without.code == Some(77) {
+        eprintln!("not run: filters of system calls are not to be had here: {}", without.complained.trim_end());
+        return;
+    }
+    let with = run(true, "confined", &arguments, &[]);
+    assert_eq!((with.code, &with.said), (Some(0), &without.said), "{with:?}");
+    assert_eq!(with.count().registered, without.count().registered);
+    let lines: Vec<_> = with.complained.lines().collect();
+    assert!(
+        lines.len() == 1 && lines[0].contains("userfaultfd") && lines[0].ends_with("nothing is cached"),
+        "{lines:?}"
+    );
+    // Unless somebody says that it needs nobody.
+    let each = built().join("each");
+    let trusted = run(true, "confined", &[each.to_str().unwrap(), "100", "4", "1"], &[("MRRC_MONITOR", "explicit")]);
+    assert_eq!(trusted.well().count().registered, 5);
+}
+
+#[test]
 fn a_summary_says_what_was_spared() {
     let ran = run(true, "each", &["1000", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", "1"), ("FAKE_DELAY_US", "100")]);
     assert_eq!(ran.code, Some(0));

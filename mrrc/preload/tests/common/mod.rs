@@ -43,6 +43,7 @@ fn build() -> tempfile::TempDir {
     compile(&["-ldl", "-lpthread"], tests.join("programs/unload.c"), "unload");
     compile(&["-shared", "-fPIC", "-ldl"], tests.join("programs/counting.c"), "counting.so");
     compile(&["-shared", "-fPIC", "-libverbs"], tests.join("programs/plugin.c"), "plugin.so");
+    compile(&[], tests.join("programs/confined.c"), "confined");
     compile(&["-DPROGRAM", "-ldl"], tests.join("programs/plugin.c"), "program");
     directory
 }
