@@ -17,7 +17,7 @@
 //! | `reregister.rs` | registrations that are changed |
 //! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
 //! | `dlsym.rs` | for programs that ask libibverbs for its functions |
-//! | `inside.rs`, `fork.rs` | calls that come from the shim itself, and processes that are children |
+//! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
 //! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
 //! | `recording.rs` | what the program asks for, into a file |
 
@@ -36,6 +36,7 @@ mod recording;
 mod reregister;
 mod settings;
 mod shadow;
+mod stack;
 mod summary;
 mod tally;
 mod treatment;

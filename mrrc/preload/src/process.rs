@@ -14,12 +14,12 @@ use crate::inside::Inside;
 use crate::real::Real;
 use crate::settings::Settings;
 use crate::shadow::{self, Backing, Behind, Shadows};
-use crate::summary;
+use crate::stack;
+use crate::summary::Paper;
 use crate::tally::Tally;
 use crate::treatment::{Passed, Request};
 use mrrc::BuildError;
 use rustc_hash::FxHashMap;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -32,7 +32,7 @@ pub(crate) struct Process {
     number: u32,
     settings: Settings,
     /// Where the summary goes, if there is to be one.
-    pub(crate) summary: Option<&'static File>,
+    pub(crate) summary: Option<&'static Paper>,
     /// Nothing is cached, for good.
     off: AtomicBool,
     told: AtomicBool,
@@ -81,8 +81,8 @@ impl Process {
             Ok(settings) => (settings, None),
             Err(wrong) => (Settings { off: true, ..Settings::default() }, Some(wrong)),
         };
-        let (summary, unwritten) = match settings.summary.as_ref().map(summary::open).transpose() {
-            Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),
+        let (summary, unwritten) = match settings.summary.as_ref().map(Paper::open).transpose() {
+            Ok(summary) => (summary.map(|paper| &*Box::leak(Box::new(paper))), None),
             Err(wrong) => (None, Some(wrong)),
         };
         let process = Self::new(0, settings, summary);
@@ -103,7 +103,7 @@ impl Process {
         child
     }
 
-    fn new(number: u32, settings: Settings, summary: Option<&'static File>) -> Self {
+    fn new(number: u32, settings: Settings, summary: Option<&'static Paper>) -> Self {
         let birthmark = Birthmark::new().ok();
         Self {
             // Where children would not be known, nothing is cached.
@@ -203,6 +203,9 @@ impl Process {
         }
         let class = request.class(self.settings.remote)?;
         let domain = self.domain(request.pd).ok_or(Passed::Domain)?;
+        if !stack::is_enough() {
+            return Err(Passed::Stack);
+        }
         let wrong = |error: BuildError| self.turn_off(&error.to_string());
         let acquired = || domain.acquire(real, self.tally, request, class, wrong);
         // A fault of the cache's is no fault of the program's.

@@ -24,7 +24,9 @@ fn everything_is_given_back_before_the_domain_and_the_device_are() {
 
 #[test]
 fn nasty_programs_say_the_same_with_and_without() {
-    for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes", "storm"] {
+    for what in
+        ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes", "storm", "cancel", "little"]
+    {
         let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &[]).well());
         assert_eq!(with.said, without.said, "{what}");
         for of_process in with.counts {

@@ -1,11 +1,13 @@
 /* A verbs program that does, by its first argument, what is hard on whoever stands between it and libibverbs. What it prints
  * is to be the same with and without. Where it forks or discards it checks what a device carries.
  *
- *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm */
+ *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm |
+ *         little | cancel */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -373,6 +375,63 @@ static void storm(void) {
     NEED(!ibv_dereg_mr(held));
 }
 
+static struct ibv_pd *of_little;
+
+static void *on_little(void *argument) {
+    void *memory = argument;
+    for (int i = 0; i < 3; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        NEED(!ibv_dereg_mr(mr));
+    }
+    /* What others have registered there is to go. */
+    NEED(!ibv_dealloc_pd(of_little));
+    return NULL;
+}
+
+/* A thread with as little stack as there may be. */
+static void little(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *memory = map_at(NULL, SIZE);
+    NEED(of_little = ibv_alloc_pd(context));
+    struct ibv_mr *mr = ibv_reg_mr(of_little, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+    NEED(mr);
+    NEED(!ibv_dereg_mr(mr));
+    NEED(!pthread_attr_init(&attributes));
+    NEED(!pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN));
+    NEED(!pthread_create(&thread, &attributes, on_little, memory));
+    NEED(!pthread_join(thread, NULL));
+    printf("stack of %d: enough\n", (int)PTHREAD_STACK_MIN);
+}
+
+static void *until_cancelled(void *argument) {
+    (void)argument;
+    for (;;) {
+        char *memory = map_at(NULL, SIZE);
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        NEED(!ibv_dereg_mr(mr));
+        NEED(!munmap(memory, SIZE));
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/* Threads that are cancelled wherever they are. */
+static void cancel(void) {
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        void *result;
+        NEED(!pthread_create(&thread, NULL, until_cancelled, NULL));
+        usleep(500 + 300 * i);
+        NEED(!pthread_cancel(thread));
+        NEED(!pthread_join(thread, &result));
+        NEED(result == PTHREAD_CANCELED);
+    }
+    printf("cancelled\n");
+}
+
 /* A device that is closed with everything still open. */
 static void leak(void) {
     struct ibv_context *second = open_first();
@@ -422,7 +481,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(void);
     } all[] = {{"unmap", unmap}, {"twice", twice},     {"dangling", dangling}, {"fork", forks}, {"pds", pds},
-               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}};
+               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}};
     char *only = strstr(arguments[1], "-only");
     if (only) {
         *only = 0;
