@@ -7,14 +7,15 @@
 
 use crate::abi::{Context, Mr, Pd, rereg};
 use crate::inside::{Inside, errno, set_errno};
-use crate::observer::{Asked, Event};
-use crate::process::{self, Process};
+use crate::process;
 use crate::real::{Real, real};
+use crate::recording::{self, Span};
 use crate::reregister;
+use crate::shadow;
 use crate::treatment::{Passed, Request};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// No libibverbs: whoever calls found only this library.
 const NONE: i32 = libc::EOPNOTSUPP;
@@ -29,10 +30,10 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
     let Some(real) = real() else { return missing(null_mut()) };
     let Some(inside) = Inside::enter() else { return pass(real) };
     let process = process::current();
-    let begun = Instant::now();
+    let begun = process.times_calls().then(Instant::now);
     let mr = match process.serve(real, &request) {
         Ok(mr) => {
-            process.tally.served.add(request.pages(), begun.elapsed());
+            process.tally.served.add(request.pages(), begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
             inside.keep_errno();
             mr
         }
@@ -49,16 +50,28 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
             mr
         }
     };
-    observe(process, begun, Asked::Register(request, mr as usize), !mr.is_null());
+    if !mr.is_null() {
+        aside(|| recording::acquired(Span::of(&request)));
+    }
     mr
 }
 
-fn observe(process: &Process, begun: Instant, asked: Asked, done: bool) {
-    if let Some(observer) = &process.observer {
-        let errno = errno();
-        observer.observe(&Event { begun, ended: Instant::now(), asked, done });
-        set_errno(errno);
-    }
+/// What the program is not to notice, by `errno` either.
+fn aside(run: impl FnOnce()) {
+    let errno = errno();
+    run();
+    set_errno(errno);
+}
+
+/// What a registration of the program's is, if somebody wants to know. It is asked before the registration ends; libibverbs reads as
+/// much of it.
+fn recorded(mr: *const Mr) -> Option<Span> {
+    let mut span = None;
+    aside(|| {
+        // SAFETY: a registration that is about to be ended or changed.
+        span = recording::is_on().then(|| unsafe { Span::new((*mr).addr as usize, (*mr).length, shadow::access(mr)) });
+    });
+    span
 }
 
 /// # Safety
@@ -124,13 +137,12 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let pass = || unsafe { rereg_mr(mr, flags, pd, addr, length, access) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
-    let begun = Instant::now();
+    let before = recorded(mr);
     let change = reregister::Change { flags, pd, address: addr, length, access };
     let code = reregister::shadow(process, real, mr, &change).unwrap_or_else(pass);
-    if process.observer.is_some() {
-        let request =
-            Request { pd: pd as usize, address: addr as usize, length, iova: addr as u64, access: access as u32 };
-        observe(process, begun, Asked::Reregister(request, mr as usize), code == 0);
+    if let (Some(before), 0) = (before, code) {
+        recording::released(before);
+        recorded(mr).into_iter().for_each(recording::acquired);
     }
     if code == 0 {
         inside.keep_errno();
@@ -147,7 +159,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     let pass = || unsafe { (real.dereg_mr)(mr) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
-    let begun = Instant::now();
+    let span = recorded(mr);
     let code = match process.dereg(real, mr) {
         None => pass(),
         Some(Ok(())) => {
@@ -159,7 +171,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
             code
         }
     };
-    observe(process, begun, Asked::Deregister(mr as usize), code == 0);
+    if let (Some(span), 0) = (span, code) {
+        aside(|| recording::released(span));
+    }
     code
 }
 
@@ -173,10 +187,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     let Some(_inside) = Inside::enter() else { return pass() };
     let pd = pass();
     if let Some(new) = NonNull::new(pd) {
-        let errno = errno();
         // SAFETY: libibverbs has just made it.
-        unsafe { process::current().opened(real, new) };
-        set_errno(errno);
+        aside(|| unsafe { process::current().opened(real, new) });
     }
     pd
 }
@@ -194,9 +206,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     inside.keep_errno();
     let code = pass();
     if let (0, Some(domain)) = (code, domain) {
-        let errno = errno();
-        process.left(pd, &domain);
-        set_errno(errno);
+        aside(|| process.left(pd, &domain));
     }
     code
 }
@@ -214,9 +224,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int
     inside.keep_errno();
     let code = pass();
     if code == 0 {
-        let errno = errno();
-        process.closed(&domains);
-        set_errno(errno);
+        aside(|| process.closed(&domains));
     }
     code
 }
@@ -246,9 +254,6 @@ extern "C" fn at_exit() {
     let _inside = Inside::again();
     if let Some(process) = process::known() {
         crate::summary::write(process);
-        if let Some(observer) = &process.observer {
-            observer.finish();
-        }
     }
 }
 

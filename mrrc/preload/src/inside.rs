@@ -3,8 +3,21 @@
 //! libibverbs calls itself through the dynamic linker (`ibv_reg_mr` calls `ibv_reg_mr_iova2`), so what the shim calls comes
 //! back to the shim. A program's `malloc` may register what it hands out, and the shim allocates. In either case the inner
 //! call goes straight on.
+//!
+//! A thread that is inside cannot be cancelled (`pthread_cancel`): it may have to do what is a point of cancellation, which the
+//! call of libibverbs that the program made is not, and a cancellation would unwind what cannot be unwound.
+
+#![expect(unsafe_code, reason = "the C library's state of this thread")]
 
 use std::cell::Cell;
+use std::ffi::c_int;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const DISABLED: c_int = 1;
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -13,7 +26,8 @@ thread_local! {
 /// As long as this lives, calls of this thread go straight on.
 pub(crate) struct Inside {
     was: bool,
-    errno: i32,
+    cancellation: c_int,
+    errno: c_int,
 }
 
 impl Inside {
@@ -24,7 +38,10 @@ impl Inside {
 
     /// Whether it is inside or not.
     pub(crate) fn again() -> Self {
-        Self { was: INSIDE.replace(true), errno: errno() }
+        let (mut cancellation, errno) = (0, errno());
+        // SAFETY: an integer to write to.
+        unsafe { pthread_setcancelstate(DISABLED, &mut cancellation) };
+        Self { was: INSIDE.replace(true), cancellation, errno }
     }
 
     /// What was done is of no concern to the program: `errno` is what it was.
@@ -36,16 +53,16 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(self.was);
+        // SAFETY: as it was; nobody wants to know what it is.
+        unsafe { pthread_setcancelstate(self.cancellation, std::ptr::null_mut()) };
     }
 }
 
-#[expect(unsafe_code, reason = "the C library's errno")]
 pub(crate) fn errno() -> i32 {
     // SAFETY: it points to this thread's own.
     unsafe { *libc::__errno_location() }
 }
 
-#[expect(unsafe_code, reason = "the C library's errno")]
 pub(crate) fn set_errno(value: i32) {
     // SAFETY: it points to this thread's own.
     unsafe { *libc::__errno_location() = value };

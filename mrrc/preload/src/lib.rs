@@ -16,24 +16,27 @@
 //! | `pinner.rs` | the registrar of the caches: libibverbs |
 //! | `reregister.rs` | registrations that are changed |
 //! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
-//! | `inside.rs`, `fork.rs` | calls that come from the shim itself, and processes that are children |
+//! | `dlsym.rs` | for programs that ask libibverbs for its functions |
+//! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
 //! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
-//! | `observer.rs` | who watches what the program asks for |
+//! | `recording.rs` | what the program asks for, into a file |
 
 #![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
 
 mod abi;
+mod dlsym;
 mod domain;
 mod exports;
 mod fork;
 mod inside;
-mod observer;
 mod pinner;
 mod process;
 mod real;
+mod recording;
 mod reregister;
 mod settings;
 mod shadow;
+mod stack;
 mod summary;
 mod tally;
 mod treatment;

@@ -11,20 +11,20 @@ use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
 use crate::domain::Domain;
 use crate::fork::{Birthmark, kernel_copies_pinned_pages};
 use crate::inside::Inside;
-use crate::observer::{self, Observer};
 use crate::real::Real;
 use crate::settings::Settings;
 use crate::shadow::{self, Backing, Behind, Shadows};
-use crate::summary;
+use crate::stack;
+use crate::summary::Paper;
 use crate::tally::Tally;
 use crate::treatment::{Passed, Request};
 use mrrc::BuildError;
 use rustc_hash::FxHashMap;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 pub(crate) struct Process {
     birthmark: Option<Birthmark>,
@@ -32,14 +32,13 @@ pub(crate) struct Process {
     number: u32,
     settings: Settings,
     /// Where the summary goes, if there is to be one.
-    pub(crate) summary: Option<&'static File>,
+    pub(crate) summary: Option<&'static Paper>,
     /// Nothing is cached, for good.
     off: AtomicBool,
     told: AtomicBool,
     pub(crate) shadows: Shadows,
     domains: RwLock<FxHashMap<usize, Arc<Domain>>>,
     pub(crate) tally: &'static Tally,
-    pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -82,20 +81,13 @@ impl Process {
             Ok(settings) => (settings, None),
             Err(wrong) => (Settings { off: true, ..Settings::default() }, Some(wrong)),
         };
-        let (observer, unobserved) = match observer::of_process() {
-            Ok(observer) => (observer, None),
+        let (summary, unwritten) = match settings.summary.as_ref().map(Paper::open).transpose() {
+            Ok(summary) => (summary.map(|paper| &*Box::leak(Box::new(paper))), None),
             Err(wrong) => (None, Some(wrong)),
         };
-        let (summary, unwritten) = match settings.summary.as_ref().map(summary::open).transpose() {
-            Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),
-            Err(wrong) => (None, Some(wrong)),
-        };
-        let process = Self::new(0, settings, summary, observer);
+        let process = Self::new(0, settings, summary);
         if let Some(wrong) = wrong {
             process.tell(&format!("{wrong}; nothing is cached"));
-        }
-        if let Some(wrong) = unobserved {
-            process.tell(&format!("{wrong}; nothing is recorded"));
         }
         if let Some(wrong) = unwritten {
             process.tell(&format!("{wrong}; there will be no summary"));
@@ -104,20 +96,14 @@ impl Process {
     }
 
     fn child_of(parent: &'static Self) -> Self {
-        let observer = parent.observer.as_ref().and_then(|observer| observer.forked());
-        let child = Self::new(parent.number + 1, parent.settings.clone(), parent.summary, observer);
+        let child = Self::new(parent.number + 1, parent.settings.clone(), parent.summary);
         if parent.off.load(Ordering::Relaxed) {
             child.off.store(true, Ordering::Relaxed);
         }
         child
     }
 
-    fn new(
-        number: u32,
-        settings: Settings,
-        summary: Option<&'static File>,
-        observer: Option<Box<dyn Observer>>,
-    ) -> Self {
+    fn new(number: u32, settings: Settings, summary: Option<&'static Paper>) -> Self {
         let birthmark = Birthmark::new().ok();
         Self {
             // Where children would not be known, nothing is cached.
@@ -130,7 +116,6 @@ impl Process {
             shadows: Shadows::new(number),
             domains: RwLock::default(),
             tally: Box::leak(Box::new(Tally::new())),
-            observer,
         }
     }
 
@@ -148,6 +133,11 @@ impl Process {
     /// One line on standard error, for whoever runs the program.
     pub(crate) fn tell(&self, line: &str) {
         eprintln!("mrrc-preload: {line}");
+    }
+
+    /// Whether anybody wants to know how long calls take.
+    pub(crate) fn times_calls(&self) -> bool {
+        self.summary.is_some()
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -213,6 +203,9 @@ impl Process {
         }
         let class = request.class(self.settings.remote)?;
         let domain = self.domain(request.pd).ok_or(Passed::Domain)?;
+        if !stack::is_enough() {
+            return Err(Passed::Stack);
+        }
         let wrong = |error: BuildError| self.turn_off(&error.to_string());
         let acquired = || domain.acquire(real, self.tally, request, class, wrong);
         // A fault of the cache's is no fault of the program's.
@@ -281,7 +274,7 @@ impl Process {
             return Some(Ok(()));
         }
         let pages = pages_of(&held.mr());
-        let begun = std::time::Instant::now();
+        let begun = self.times_calls().then(Instant::now);
         if let Backing::Own(own) = held.behind().backing {
             #[expect(unsafe_code, reason = "a call of libibverbs")]
             // SAFETY: it came from libibverbs, and whoever holds the shadow has it alone.
@@ -292,7 +285,7 @@ impl Process {
             }
         }
         self.shadows.bury(held);
-        self.tally.returned.add(pages, begun.elapsed());
+        self.tally.returned.add(pages, begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
         Some(Ok(()))
     }
 }

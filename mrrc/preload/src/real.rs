@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
 
 use crate::abi::{Context, DeviceAttr, Mr, Pd};
+use crate::dlsym;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -75,26 +76,20 @@ fn find() -> Option<Real> {
     })
 }
 
-/// By name and version, because libibverbs has some twice: those of version 1.0 take other structures. A library without
-/// versions has them once.
+/// What comes next in the order of loading is asked for without a version: libibverbs answers with its newest, and other
+/// interposers have none. libibverbs itself is asked for the version that is meant.
 fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
-    let handles = [libc::RTLD_NEXT, library];
-    let usable = handles.into_iter().filter(|handle| !handle.is_null());
-    for handle in usable {
+    let ask = |handle: *mut c_void, version: *const c_char| {
         // SAFETY: a handle of the dynamic linker's, and texts that end.
-        let found = unsafe { dlvsym(handle, name.as_ptr(), version.as_ptr()) };
-        if !found.is_null() {
-            return found;
-        }
-        // SAFETY: as above.
-        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        if !found.is_null() {
-            return found;
-        }
+        unsafe { dlsym::ask(handle, name.as_ptr(), version) }
+    };
+    let mut found = ask(libc::RTLD_NEXT, std::ptr::null());
+    if found.is_null() && !library.is_null() {
+        found = ask(library, version.as_ptr());
     }
-    std::ptr::null_mut()
-}
-
-unsafe extern "C" {
-    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+    if found.is_null() && !library.is_null() {
+        // One without versions.
+        found = ask(library, std::ptr::null());
+    }
+    found
 }

@@ -53,6 +53,8 @@ pub(crate) struct Shadow {
     state: AtomicU32,
     /// Which process' it is: its number among those that this one descends from.
     owner: AtomicU32,
+    /// In which domain, as long as it is not dead.
+    pd: AtomicUsize,
     behind: UnsafeCell<Option<Behind>>,
 }
 
@@ -124,6 +126,7 @@ impl Shadows {
             *shadow.tail.get() = MrTail { kind: 0, access: behind.access as i32, drivers: [0; 12] };
             *shadow.behind.get() = Some(behind);
         }
+        shadow.pd.store(mr.pd as usize, Ordering::Relaxed);
         shadow.state.store(LIVE, Ordering::Release);
         Ok(shadow.mr.get())
     }
@@ -158,12 +161,9 @@ impl Shadows {
             for at in 0..if block == 0 { 0 } else { IN_BLOCK } {
                 // SAFETY: a block that is known is full of shadows, and stays.
                 let shadow = unsafe { &*((block + at * SIZE) as *const Shadow) };
-                if !self.owns(shadow) {
-                    continue;
-                }
-                let Some(held) = hold(shadow) else { continue };
-                if held.mr().pd as usize == pd {
-                    found.push(held);
+                // Others are not touched: whoever deregisters them meanwhile is not to find them busy.
+                if self.owns(shadow) && shadow.pd.load(Ordering::Relaxed) == pd {
+                    found.extend(hold(shadow));
                 }
             }
         }
@@ -209,6 +209,12 @@ pub(crate) fn find(mr: *const Mr) -> Option<&'static Shadow> {
     is_ours.then(|| unsafe { &*(mr.cast::<Shadow>()) })
 }
 
+/// The flags that a registration was asked for with, where that is known: of a stranger it is not.
+pub(crate) fn access(mr: *const Mr) -> u32 {
+    // SAFETY: a number, which is written before the shadow is shown and when it is changed, as the program has asked.
+    find(mr).map_or(0, |shadow| unsafe { (*shadow.tail.get()).access as u32 })
+}
+
 /// A shadow that this thread has for itself. Live again when it is dropped.
 pub(crate) struct Held(&'static Shadow);
 
@@ -234,6 +240,7 @@ impl Held {
 
     /// Shows something else from now on. Returns what was behind it.
     pub(crate) fn change(&mut self, mr: Mr, behind: Behind) -> Option<Behind> {
+        self.0.pd.store(mr.pd as usize, Ordering::Relaxed);
         // SAFETY: as in `behind`; the program has asked for the change.
         unsafe {
             (*self.0.tail.get()).access = behind.access as i32;
@@ -258,6 +265,7 @@ impl Held {
             drop((*shadow.behind.get()).take());
         }
         std::mem::forget(self);
+        shadow.pd.store(0, Ordering::Relaxed);
         shadow.state.store(DEAD, Ordering::Release);
         shadow
     }

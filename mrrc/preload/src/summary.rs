@@ -6,27 +6,57 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 
 /// Where it goes. Opened at the start, because many programs close what they have before they end, and so that a file that
 /// cannot be written is told early.
-pub(crate) fn open(target: &Target) -> Result<File, String> {
-    match target {
-        Target::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
-        // Processes of one program may end at once: each adds its own in one piece.
-        Target::File(path) => File::options().create(true).append(true).open(path),
+pub(crate) struct Paper {
+    file: File,
+    /// Device and inode. A program that closes all its files closes this one as well, and may have opened another by this number.
+    identity: (u64, u64),
+}
+
+impl Paper {
+    /// # Errors
+    /// A line that says what is wrong.
+    pub(crate) fn open(target: &Target) -> Result<Self, String> {
+        match target {
+            Target::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+            // Processes of one program may end at once: each adds its own in one piece.
+            Target::File(path) => File::options().create(true).append(true).open(path),
+        }
+        .and_then(|file| Ok(Self { identity: identity(&file)?, file }))
+        .map_err(|error| match target {
+            Target::Stderr => format!("MRRC_PRELOAD_SUMMARY: no standard error: {error}"),
+            Target::File(path) => format!("MRRC_PRELOAD_SUMMARY={}: {error}", path.display()),
+        })
     }
-    .map_err(|error| match target {
-        Target::Stderr => format!("MRRC_PRELOAD_SUMMARY: no standard error: {error}"),
-        Target::File(path) => format!("MRRC_PRELOAD_SUMMARY={}: {error}", path.display()),
-    })
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        if identity(&self.file)? != self.identity {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        (&self.file).write_all(text.as_bytes())
+    }
+}
+
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    let known = file.metadata()?;
+    Ok((known.dev(), known.ino()))
 }
 
 /// Where it was asked for.
 pub(crate) fn write(process: &Process) {
-    if let Some(mut target) = process.summary {
+    if let Some(paper) = process.summary {
         // There is nobody left to tell.
-        let _ = target.write_all(text(process).as_bytes());
+        let _ = paper.write(&text(process));
     }
+}
+
+/// The program's name, as the kernel has it.
+fn name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    if name.trim().is_empty() { "?".into() } else { name.trim().into() }
 }
 
 fn text(process: &Process) -> String {
@@ -34,7 +64,8 @@ fn text(process: &Process) -> String {
     let (served, passed) = (tally.served.calls(), tally.all_passed());
     let asked = served + passed.iter().map(|(_, count)| count).sum::<u64>();
     let mut text = String::new();
-    let mut line = |line: String| _ = writeln!(text, "mrrc-preload[{}]: {line}", std::process::id());
+    let who = format!("{}[{}]", name(), std::process::id());
+    let mut line = |line: String| _ = writeln!(text, "mrrc-preload: {who}: {line}");
     if asked == 0 {
         line("the program registered no memory".into());
         return text;

@@ -39,13 +39,24 @@ pub(crate) enum Passed {
     Domain,
     /// The cache stands aside.
     Worthless,
+    /// The thread has little stack.
+    Stack,
     /// The cache refused; or libibverbs did, and says so once more.
     Refused,
 }
 
 impl Passed {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Off, Self::Remote, Self::Flags, Self::Iova, Self::Range, Self::Domain, Self::Worthless, Self::Refused];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Off,
+        Self::Remote,
+        Self::Flags,
+        Self::Iova,
+        Self::Range,
+        Self::Domain,
+        Self::Worthless,
+        Self::Stack,
+        Self::Refused,
+    ];
 
     pub(crate) fn why(self) -> &'static str {
         match self {
@@ -56,6 +67,7 @@ impl Passed {
             Self::Range => "of no bytes",
             Self::Domain => "in protection domains that did not come from ibv_alloc_pd",
             Self::Worthless => "because memory is unmapped before it comes again",
+            Self::Stack => "on threads, or fibres, with little stack",
             Self::Refused => "that the cache could not serve",
         }
     }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Requests between two looks.
-const WINDOW: u32 = 256;
+const WINDOW: u32 = 64;
 /// Hits among them from which it is worth it.
 const FEW: u32 = WINDOW / 20;
 /// Regions unmapped meanwhile, from which that is why.
@@ -77,11 +77,11 @@ mod tests {
     fn a_program_that_unmaps_everything_is_left_alone_for_longer_and_longer() {
         let (worth, mut unmapped) = (Worth::default(), 0);
         for expected in [1 << 10, 1 << 11, 1 << 12] {
-            assert!(window(&worth, 0, &mut unmapped, 256));
+            assert!(window(&worth, 0, &mut unmapped, 64));
             assert_eq!(aside(&worth), expected);
         }
         for _ in 0..20 {
-            assert!(window(&worth, 0, &mut unmapped, 256));
+            assert!(window(&worth, 0, &mut unmapped, 64));
             assert!(aside(&worth) <= ASIDE_MOST);
         }
     }
@@ -89,10 +89,10 @@ mod tests {
     #[test]
     fn one_that_changes_its_ways_is_served_again() {
         let (worth, mut unmapped) = (Worth::default(), 0);
-        assert!(window(&worth, 0, &mut unmapped, 256));
+        assert!(window(&worth, 0, &mut unmapped, 64));
         aside(&worth);
-        assert!(!window(&worth, 100, &mut unmapped, 156));
-        assert!(window(&worth, 0, &mut unmapped, 256));
+        assert!(!window(&worth, 20, &mut unmapped, 44));
+        assert!(window(&worth, 0, &mut unmapped, 64));
         assert_eq!(aside(&worth), ASIDE, "as if for the first time");
     }
 

@@ -41,6 +41,10 @@ fn build() -> tempfile::TempDir {
         compile(&["-libverbs", "-lpthread"], source, program);
     }
     compile(&["-ldl", "-lpthread"], tests.join("programs/unload.c"), "unload");
+    compile(&["-shared", "-fPIC", "-ldl"], tests.join("programs/counting.c"), "counting.so");
+    compile(&["-shared", "-fPIC", "-libverbs"], tests.join("programs/plugin.c"), "plugin.so");
+    compile(&[], tests.join("programs/confined.c"), "confined");
+    compile(&["-DPROGRAM", "-ldl"], tests.join("programs/plugin.c"), "program");
     directory
 }
 
@@ -66,6 +70,12 @@ pub(crate) struct Counts {
 
 /// A program with its arguments, under these variables.
 pub(crate) fn run(preloaded: bool, program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let preloaded: Vec<_> = preloaded.then(shim).into_iter().collect();
+    run_under(&preloaded, program, arguments, variables)
+}
+
+/// The same under these libraries.
+pub(crate) fn run_under(preloaded: &[PathBuf], program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     let counts = tempfile::NamedTempFile::new().unwrap();
     let mut command = Command::new(if program.contains('/') { program.into() } else { built().join(program) });
     // Nothing of who runs the tests.
@@ -73,8 +83,9 @@ pub(crate) fn run(preloaded: bool, program: &str, arguments: &[&str], variables:
         command.env_remove(name);
     }
     command.args(arguments).env("LD_LIBRARY_PATH", built()).env("FAKE_COUNTS", counts.path());
-    if preloaded {
-        command.env("LD_PRELOAD", shim());
+    if !preloaded.is_empty() {
+        let names: Vec<_> = preloaded.iter().map(|path| path.to_str().unwrap()).collect();
+        command.env("LD_PRELOAD", names.join(":"));
     }
     command.envs(variables.iter().copied());
     let Output { status, stdout, stderr } = command.output().unwrap();

@@ -35,6 +35,11 @@ static uint32_t next_handle = 1;
 static long registered, deregistered, domains, contexts, most, live;
 static int fork_safe;
 
+/* A child finds it free. */
+static void hold(void) { pthread_mutex_lock(&lock); }
+static void release(void) { pthread_mutex_unlock(&lock); }
+__attribute__((constructor)) static void begins(void) { pthread_atfork(hold, release, release); }
+
 static long limit(const char *name, long otherwise) {
     const char *text = getenv(name);
     return text ? atol(text) : otherwise;

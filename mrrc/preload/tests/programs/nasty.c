@@ -1,11 +1,13 @@
 /* A verbs program that does, by its first argument, what is hard on whoever stands between it and libibverbs. What it prints
  * is to be the same with and without. Where it forks or discards it checks what a device carries.
  *
- *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes */
+ *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm |
+ *         little | cancel */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -318,6 +320,118 @@ static void threads(void) {
     printf("wrong: %ld\n", wrong);
 }
 
+static volatile int stormy;
+
+static void *registers(void *argument) {
+    char *memory = map_at(NULL, 8 * SIZE);
+    (void)argument;
+    for (unsigned i = 0; stormy; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory + i % 7 * SIZE, (1 + i % 3) * 4096, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        NEED(!ibv_dereg_mr(mr));
+        if (i % 32 == 31)
+            map_at(memory + i % 8 * SIZE, SIZE);
+    }
+    NEED(!munmap(memory, 8 * SIZE));
+    return NULL;
+}
+
+/* Forks while other threads register, unmap and hold whatever locks there are; children that register, too. */
+static void storm(void) {
+    pthread_t threads[3];
+    struct ibv_mr *held = ibv_reg_mr(pd, map_at(NULL, SIZE), SIZE, IBV_ACCESS_LOCAL_WRITE);
+    NEED(held);
+    stormy = 1;
+    for (int i = 0; i < 3; i++)
+        NEED(!pthread_create(&threads[i], NULL, registers, NULL));
+    int well = 0;
+    for (int round = 0; round < 12; round++) {
+        /* Opened here: libibverbs' own locks are not made for forks. */
+        struct ibv_context *for_child = open_first();
+        pid_t pid = fork();
+        NEED(pid >= 0);
+        if (!pid) {
+            alarm(20);
+            char *memory = map_at(NULL, SIZE);
+            struct ibv_pd *own = ibv_alloc_pd(for_child);
+            NEED(own);
+            for (int i = 0; i < 5; i++) {
+                struct ibv_mr *mr = ibv_reg_mr(own, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+                NEED(mr && mr->pd == own);
+                NEED(!ibv_dereg_mr(mr));
+            }
+            NEED(!ibv_dealloc_pd(own));
+            _exit(0);
+        }
+        int status;
+        NEED(waitpid(pid, &status, 0) == pid);
+        well += status == 0;
+        NEED(!ibv_close_device(for_child));
+    }
+    stormy = 0;
+    for (int i = 0; i < 3; i++)
+        NEED(!pthread_join(threads[i], NULL));
+    printf("children: %d well\nheld: %s\n", well, reads(&wire, held, other, 'h'));
+    NEED(!ibv_dereg_mr(held));
+}
+
+static struct ibv_pd *of_little;
+
+static void *on_little(void *argument) {
+    void *memory = argument;
+    for (int i = 0; i < 3; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        NEED(!ibv_dereg_mr(mr));
+    }
+    /* What others have registered there is to go. */
+    NEED(!ibv_dealloc_pd(of_little));
+    return NULL;
+}
+
+/* A thread with as little stack as there may be. */
+static void little(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *memory = map_at(NULL, SIZE);
+    NEED(of_little = ibv_alloc_pd(context));
+    struct ibv_mr *mr = ibv_reg_mr(of_little, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+    NEED(mr);
+    NEED(!ibv_dereg_mr(mr));
+    NEED(!pthread_attr_init(&attributes));
+    NEED(!pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN));
+    NEED(!pthread_create(&thread, &attributes, on_little, memory));
+    NEED(!pthread_join(thread, NULL));
+    printf("stack of %d: enough\n", (int)PTHREAD_STACK_MIN);
+}
+
+static void *until_cancelled(void *argument) {
+    (void)argument;
+    for (;;) {
+        char *memory = map_at(NULL, SIZE);
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        NEED(!ibv_dereg_mr(mr));
+        NEED(!munmap(memory, SIZE));
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/* Threads that are cancelled wherever they are. */
+static void cancel(void) {
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        void *result;
+        NEED(!pthread_create(&thread, NULL, until_cancelled, NULL));
+        usleep(500 + 300 * i);
+        NEED(!pthread_cancel(thread));
+        NEED(!pthread_join(thread, &result));
+        NEED(result == PTHREAD_CANCELED);
+    }
+    printf("cancelled\n");
+}
+
 /* A device that is closed with everything still open. */
 static void leak(void) {
     struct ibv_context *second = open_first();
@@ -367,7 +481,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(void);
     } all[] = {{"unmap", unmap}, {"twice", twice},     {"dangling", dangling}, {"fork", forks}, {"pds", pds},
-               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}};
+               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}};
     char *only = strstr(arguments[1], "-only");
     if (only) {
         *only = 0;

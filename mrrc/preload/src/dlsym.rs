@@ -1,0 +1,312 @@
+//! `dlsym` and `dlvsym`, for programs that open libibverbs by themselves and ask it for its functions.
+//!
+//! Preloading changes what a program's *references* lead to, and nothing of what libibverbs answers when it is asked. Such
+//! programs would be passed by, and worse, half of them: libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2` by a reference, which
+//! leads here, while the `ibv_dereg_mr` that the program has asked for leads there. So whoever asks libibverbs for a function
+//! that this library has is given this library's.
+//!
+//! All other questions go on to the C library, by a jump, because what `RTLD_NEXT` means depends on who calls. Its own
+//! `dlsym` cannot be asked for, for that would be asking this one: it is looked up in the C library's table of symbols.
+//!
+//! On x86-64, where the jump is written. Elsewhere such programs are passed by, except that of what they register through a
+//! domain of librdmacm's they are given shadows which libibverbs does not know: `MRRC_PRELOAD=off` is for those.
+#![expect(unsafe_code, reason = "the dynamic linker's tables and a jump")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// The C library's own.
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The C library's `dlsym`, or `dlvsym` where there is a version.
+///
+/// # Safety
+/// A handle of the dynamic linker's, and texts that end.
+pub(crate) unsafe fn ask(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
+    find();
+    // SAFETY: found under these names, which have these types; and the caller's contract.
+    unsafe {
+        if version.is_null() {
+            std::mem::transmute::<*mut c_void, Dlsym>(DLSYM.load(Ordering::Acquire))(handle, name)
+        } else {
+            std::mem::transmute::<*mut c_void, Dlvsym>(DLVSYM.load(Ordering::Acquire))(handle, name, version)
+        }
+    }
+}
+
+unsafe extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn nothing_versioned(_: *mut c_void, _: *const c_char, _: *const c_char) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+/// Finds both. May be called before anything of this library was initialised, and allocates nothing.
+fn find() {
+    if !DLVSYM.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let mut found = [std::ptr::null_mut::<c_void>(); 2];
+    // SAFETY: what is passed lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    let [dlsym, dlvsym] = found;
+    let or = |found: *mut c_void, else_: *mut c_void| if found.is_null() { else_ } else { found };
+    DLSYM.store(or(dlsym, nothing as Dlsym as *mut c_void), Ordering::Release);
+    DLVSYM.store(or(dlvsym, nothing_versioned as Dlvsym as *mut c_void), Ordering::Release);
+}
+
+/// A library of those that are loaded.
+unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker's, for this call; and what `find` passes.
+    let (object, found) = unsafe { (&*object, &mut *found.cast::<[*mut c_void; 2]>()) };
+    if object.dlpi_name.is_null() {
+        return 0;
+    }
+    // SAFETY: a text that ends.
+    let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
+    let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+    // In one of both, by the age of the C library.
+    if !(file.starts_with(b"libc.so.") || file.starts_with(b"libdl.so.") || file.starts_with(b"libc-2.")) {
+        return 0;
+    }
+    // SAFETY: it is loaded, and stays: this library needs it.
+    let Some(table) = (unsafe { Table::of(object) }) else { return 0 };
+    for (at, name) in [c"dlsym", c"dlvsym"].into_iter().enumerate() {
+        if found[at].is_null() {
+            // SAFETY: as above.
+            found[at] = unsafe { table.symbol(name) };
+        }
+    }
+    c_int::from(found.iter().all(|found| !found.is_null()))
+}
+
+/// The symbols of a library.
+struct Table {
+    base: usize,
+    symbols: *const libc::Elf64_Sym,
+    names: *const c_char,
+    hash: *const u32,
+}
+
+impl Table {
+    /// # Safety
+    /// The object is loaded.
+    unsafe fn of(object: &libc::dl_phdr_info) -> Option<Self> {
+        const NULL: i64 = 0;
+        const STRTAB: i64 = 5;
+        const SYMTAB: i64 = 6;
+        const GNU_HASH: i64 = 0x6fff_fef5;
+        let base = object.dlpi_addr as usize;
+        // SAFETY: so many headers are there.
+        let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let mut at = (base + dynamic.p_vaddr as usize) as *const [i64; 2];
+        let mut places = [0_usize; 3];
+        loop {
+            // SAFETY: the list ends with a null.
+            let [tag, value] = unsafe { *at };
+            let place = match tag {
+                NULL => break,
+                STRTAB => 0,
+                SYMTAB => 1,
+                GNU_HASH => 2,
+                _ => usize::MAX,
+            };
+            if let Some(place) = places.get_mut(place) {
+                // glibc has made addresses of them; others leave them relative.
+                let value = value as usize;
+                *place = if value < base { base + value } else { value };
+            }
+            // SAFETY: as above.
+            at = unsafe { at.add(1) };
+        }
+        let [names, symbols, hash] = places;
+        places.iter().all(|&place| place != 0).then_some(Self {
+            base,
+            symbols: symbols as *const libc::Elf64_Sym,
+            names: names as *const c_char,
+            hash: hash as *const u32,
+        })
+    }
+
+    /// The address of a function; null if it is not there.
+    ///
+    /// # Safety
+    /// The library is loaded.
+    unsafe fn symbol(&self, name: &CStr) -> *mut c_void {
+        let hash = name.to_bytes().iter().fold(5381_u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        // SAFETY: the layout of `DT_GNU_HASH`: four numbers, a filter, buckets, and chains whose last has its lowest bit set.
+        unsafe {
+            let [buckets, first, filter] = [0, 1, 2].map(|at| *self.hash.add(at) as usize);
+            if buckets == 0 {
+                return std::ptr::null_mut();
+            }
+            let bucket = self.hash.add(4 + 2 * filter);
+            let chains = bucket.add(buckets);
+            let mut at = *bucket.add(hash as usize % buckets) as usize;
+            while at >= first {
+                let entry = *chains.add(at - first);
+                let symbol = &*self.symbols.add(at);
+                let same = entry | 1 == hash | 1 && CStr::from_ptr(self.names.add(symbol.st_name as usize)) == name;
+                if same && symbol.st_shndx != 0 {
+                    return (self.base + symbol.st_value as usize) as *mut c_void;
+                }
+                if entry & 1 == 1 {
+                    break;
+                }
+                at += 1;
+            }
+        }
+        std::ptr::null_mut()
+    }
+}
+
+/// What this library has in the place of a function of libibverbs'; null if it leaves the answer to the C library.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+unsafe extern "C" fn answer(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: *const c_void,
+) -> *mut c_void {
+    use crate::exports::*;
+    find();
+    // SAFETY: whoever calls dlsym passes a text that ends.
+    let is_verb = || unsafe { (0..).zip(b"ibv_").all(|(at, &byte)| *name.add(at) == byte as c_char) };
+    if name.is_null() || !is_verb() {
+        return std::ptr::null_mut();
+    }
+    // Without a version, the order of loading leads here by itself. What is here has none, and is passed over if one is
+    // asked for.
+    let by_order = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
+    if by_order && version.is_null() || handle == libc::RTLD_NEXT && !comes_before_us(caller) {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    let ours = match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"ibv_reg_mr" => ibv_reg_mr as *mut c_void,
+        b"ibv_reg_mr_iova" => ibv_reg_mr_iova as *mut c_void,
+        b"ibv_reg_mr_iova2" => ibv_reg_mr_iova2 as *mut c_void,
+        b"ibv_rereg_mr" => ibv_rereg_mr as *mut c_void,
+        b"ibv_dereg_mr" => ibv_dereg_mr as *mut c_void,
+        b"ibv_alloc_pd" => ibv_alloc_pd as *mut c_void,
+        b"ibv_dealloc_pd" => ibv_dealloc_pd as *mut c_void,
+        b"ibv_close_device" => ibv_close_device as *mut c_void,
+        b"ibv_fork_init" => ibv_fork_init as *mut c_void,
+        _ => return std::ptr::null_mut(),
+    };
+    // SAFETY: as above.
+    if !version.is_null() && unsafe { CStr::from_ptr(version) } == c"IBVERBS_1.0" {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's arguments.
+    let theirs = unsafe { ask(handle, name, version) };
+    if is_of_libibverbs(theirs) { ours } else { std::ptr::null_mut() }
+}
+
+/// Whether somebody's code was loaded before this library.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+fn comes_before_us(code: *const c_void) -> bool {
+    /// 1 if the object is the code's, and 2 if it is this library: whichever comes first ends the walk.
+    unsafe extern "C" fn whose(object: *mut libc::dl_phdr_info, _: usize, code: *mut c_void) -> c_int {
+        // SAFETY: the dynamic linker's, for this call.
+        let object = unsafe { &*object };
+        // SAFETY: so many headers are there.
+        let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+        let has = |address: usize| {
+            headers.iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
+                let start = object.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
+                address.wrapping_sub(start) < header.p_memsz as usize
+            })
+        };
+        if has(whose as *const () as usize) { 2 } else { c_int::from(has(code as usize)) }
+    }
+    // SAFETY: the callback takes what is passed.
+    unsafe { libc::dl_iterate_phdr(Some(whose), code.cast_mut()) == 1 }
+}
+
+#[cfg(all(target_arch = "x86_64", not(test)))]
+fn is_of_libibverbs(function: *mut c_void) -> bool {
+    // SAFETY: pointers and numbers.
+    let mut object: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for.
+    if function.is_null() || unsafe { libc::dladdr(function, &mut object) } == 0 || object.dli_fname.is_null() {
+        return false;
+    }
+    // SAFETY: a text that ends.
+    let name = unsafe { CStr::from_ptr(object.dli_fname) }.to_bytes();
+    let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+    file.starts_with(b"libibverbs.so.1") || file.starts_with(b"libibverbs-")
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "xor edx, edx",
+        "xor ecx, ecx",
+        "call {answer}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        "jmp qword ptr [rip + {dlsym}]",
+        "2: ret",
+        answer = sym answer,
+        dlsym = sym DLSYM,
+    )
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlvsym(_: *mut c_void, _: *const c_char, _: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rcx, [rsp + 24]",
+        "call {answer}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        "jmp qword ptr [rip + {dlvsym}]",
+        "2: ret",
+        answer = sym answer,
+        dlvsym = sym DLVSYM,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_librarys_own_is_found_by_its_table_of_symbols() {
+        // SAFETY: texts that end; the handle of everything.
+        let (by_table, by_name) =
+            unsafe { (ask(libc::RTLD_DEFAULT, c"getpid".as_ptr(), std::ptr::null()), libc::getpid as *mut c_void) };
+        assert!(!by_table.is_null() && !by_name.is_null());
+        // SAFETY: as above.
+        let versioned = unsafe { ask(libc::RTLD_DEFAULT, c"getpid".as_ptr(), c"GLIBC_2.2.5".as_ptr()) };
+        assert_eq!(versioned.is_null(), cfg!(not(target_arch = "x86_64")));
+        // SAFETY: as above.
+        assert!(unsafe { ask(libc::RTLD_DEFAULT, c"no such function".as_ptr(), std::ptr::null()) }.is_null());
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether a thread has the stack that a cache takes.
+//!
+//! libibverbs needs a few kilobytes, and programs make threads with no more than that. A request that misses takes some twenty
+//! here. What runs on a stack that is not its thread's (a fibre's, a signal's) may have any.
+#![expect(unsafe_code, reason = "the C library is asked for the bounds of this thread's stack")]
+
+use std::cell::Cell;
+
+/// What there has to be, with a margin.
+const NEEDED: usize = 64 << 10;
+
+thread_local! {
+    /// The bounds of this thread's stack; nothing as long as they were not asked for.
+    static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Whether there is enough.
+pub(crate) fn is_enough() -> bool {
+    let here = 0_u8;
+    let at = (&raw const here).addr();
+    let (lowest, end) = match BOUNDS.get() {
+        (0, 0) => {
+            let bounds = bounds().unwrap_or((1, 1));
+            BOUNDS.set(bounds);
+            bounds
+        }
+        known => known,
+    };
+    (lowest..end).contains(&at) && at - lowest >= NEEDED
+}
+
+/// Reads the list of mappings on the first thread of a process, whose stack grows, and nothing on others.
+fn bounds() -> Option<(usize, usize)> {
+    // SAFETY: plain memory, which the call fills.
+    let mut attributes = unsafe { std::mem::zeroed() };
+    // SAFETY: this thread's, and a structure for them.
+    if unsafe { libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) } != 0 {
+        return None;
+    }
+    let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: filled above, and two places to write to.
+    let failed = unsafe { libc::pthread_attr_getstack(&attributes, &mut lowest, &mut size) } != 0;
+    // SAFETY: filled above, and used no more.
+    unsafe { libc::pthread_attr_destroy(&mut attributes) };
+    (!failed).then(|| (lowest.addr(), lowest.addr().saturating_add(size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_stack_is_enough_and_a_small_one_is_not() {
+        for (size, enough) in [(1 << 20, true), (32 << 10, false)] {
+            let thread = std::thread::Builder::new().stack_size(size).spawn(is_enough).unwrap();
+            assert_eq!(thread.join().unwrap(), enough, "{size}");
+        }
+    }
+}
