@@ -8,6 +8,9 @@ pub const KEY_MAX: usize = 250;
 pub struct Config {
     /// Bytes for items.
     pub memory: usize,
+    /// Bytes beyond that for the first pages of classes that have none when all is used, as memcached has it: a page
+    /// for each.
+    pub extra: usize,
     /// Bytes that it may grow to later ([`Store::set_limit`]); address space, not memory.
     pub memory_max: usize,
     /// Bytes of an item at most, with its header and key.
@@ -32,6 +35,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             memory: 64 << 20,
+            extra: 40 << 20,
             memory_max: 0,
             item_max: 1 << 20,
             factor: 1.25,

@@ -19,6 +19,7 @@
 
 mod arena;
 mod arithmetic;
+mod balance;
 mod chunk;
 mod classes;
 mod config;
@@ -30,6 +31,7 @@ mod find;
 mod ghosts;
 mod index;
 mod lend;
+mod moves;
 mod pages;
 mod put;
 mod queues;
@@ -54,8 +56,8 @@ pub use arithmetic::Sum;
 pub use chunk::{HEADER, MAGIC};
 pub use config::{Config, KEY_MAX};
 pub use counters::{ClassCounters, Counters};
-pub use evict::NoMove;
 pub use lend::{Filling, Handle, Held, View};
+pub use moves::NoMove;
 pub use report::{ClassReport, Entry, Report};
 pub use terms::{Deleted, Mode, Outcome, Refused, Terms};
 
@@ -77,7 +79,7 @@ pub struct Store {
     flushed: u64,
     flush_at: Option<u64>,
     crawler: crawl::Cursor,
-    rebalance: evict::Rebalance,
+    balance: balance::Balance,
     classes: Vec<ClassCounters>,
     counters: Counters,
 }
@@ -91,7 +93,9 @@ impl Store {
     pub fn new(config: &Config) -> io::Result<Self> {
         let page = config.item_max.next_multiple_of(4096).clamp(1 << 20, 1 << 30);
         let count = (config.memory / page).max(2);
-        let most = (config.memory_max / page).max(count);
+        let sizes = classes::sizes(page, config.least, config.factor);
+        let extra = (config.extra / page).min(sizes.len());
+        let most = (config.memory_max / page).max(count) + extra;
         if most * page / 8 >= u32::MAX as usize {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -99,9 +103,9 @@ impl Store {
             ));
         }
         let arena = Arc::new(Arena::new(most * page, config.huge)?);
-        let sizes = classes::sizes(page, config.least, config.factor);
         let mut pages = Pages::new(page, most, &sizes);
         pages.set_limit(count);
+        pages.set_extra(extra);
         Ok(Self {
             index: Index::new(config.hashpower),
             queues: vec![Queues::new(); sizes.len()],
@@ -114,7 +118,7 @@ impl Store {
             flushed: 0,
             flush_at: None,
             crawler: crawl::Cursor::default(),
-            rebalance: evict::Rebalance::new(sizes.len()),
+            balance: balance::Balance::new(sizes.len()),
             classes: vec![ClassCounters::default(); sizes.len()],
             counters: Counters::default(),
             arena,

@@ -152,7 +152,11 @@ impl Store {
                 state.write(Chunk::new(arena, id).key());
                 state.finish()
             });
-            let queue = if self.ghosts.recall(class, hash) { MAIN } else { SMALL };
+            let ghost = self.ghosts.recall(class, hash);
+            if let Some(ghost) = ghost {
+                self.balance.came_back(class, ghost.of_a_page(self.pages.pages_of(class)));
+            }
+            let queue = if ghost.is_some_and(|ghost| ghost.small) { MAIN } else { SMALL };
             self.queues[class].push(&self.arena, new, queue);
         }
         Chunk::new(&self.arena, new).set_state(State::Alive);
