@@ -1,5 +1,5 @@
 //! Our cache beside its peers, in one run: what `side-by-side cache` measures; and our simulator beside its peer: [`sim`]; the fabrics
-//! beside what they stand on: [`fabric`]; the handshake beside the traditional process: [`handshake`].
+//! beside what they stand on: [`fabric`]; the handshake beside the traditional process: [`handshake`]; the server beside memcached: [`kv`].
 //!
 //! Ours and the peer take turns in short laps on the same pinned threads, with the same dummy registrar and the
 //! same requests ([`race`]). The best lap counts, and ratios are made of the best: what disturbs a
@@ -19,6 +19,7 @@ pub mod far;
 pub mod field;
 pub mod handshake;
 pub mod hit;
+pub mod kv;
 pub mod machine;
 mod names;
 pub mod ours;

@@ -1,5 +1,5 @@
-//! A measurement that knows its rows before it is made: those of [`fabric`](super::fabric) and
-//! [`handshake`](super::handshake).
+//! A measurement that knows its rows before it is made: those of [`fabric`](super::fabric),
+//! [`handshake`](super::handshake) and [`kv`](super::kv).
 
 use super::report::Row;
 use std::time::Duration;

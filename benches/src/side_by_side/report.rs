@@ -31,6 +31,15 @@ pub enum Unit {
     /// A count: lower is better.
     #[serde(rename = "count")]
     Count,
+    /// System calls of a request: lower is better.
+    #[serde(rename = "calls")]
+    Calls,
+    /// Bytes: lower is better.
+    #[serde(rename = "B")]
+    Bytes,
+    /// Things that are kept: higher is better.
+    #[serde(rename = "items")]
+    Items,
 }
 
 /// One line.
@@ -46,12 +55,14 @@ pub struct Row {
     pub unit: Unit,
     /// For people.
     pub note: String,
+    /// Whether ours and the peer's can be told apart.
+    told_apart: bool,
 }
 
 impl Row {
     /// A row without a note.
     pub fn new(name: impl Into<String>, ours: Figure, peer: Option<Figure>, unit: Unit) -> Self {
-        Self { name: name.into(), ours, peer, unit, note: String::new() }
+        Self { name: name.into(), ours, peer, unit, note: String::new(), told_apart: true }
     }
 
     /// With a note.
@@ -61,10 +72,17 @@ impl Row {
         self
     }
 
+    /// Without a ratio: nobody could tell it from noise.
+    #[must_use]
+    pub fn without_ratio(mut self) -> Self {
+        self.told_apart = false;
+        self
+    }
+
     /// Ours / peer, of the best rounds.
-    fn ratio(&self) -> Option<f64> {
+    pub(super) fn ratio(&self) -> Option<f64> {
         self.peer
-            .filter(|_| self.unit != Unit::Part)
+            .filter(|_| self.unit != Unit::Part && self.told_apart)
             .map(|peer| self.ours.best / peer.best)
             .filter(|ratio| ratio.is_finite())
     }
@@ -119,6 +137,9 @@ pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> 
             Unit::Part => "part",
             Unit::Share => "share",
             Unit::Count => "",
+            Unit::Calls => "calls",
+            Unit::Bytes => "B",
+            Unit::Items => "items",
         };
         let value = |figure: Option<Figure>| figure.map_or("-".into(), |figure| number(figure.best, row.unit));
         let median = |figure: Option<Figure>| match figure.and_then(|figure| figure.median) {
@@ -164,11 +185,11 @@ fn number(value: f64, unit: Unit) -> String {
         return "-".into();
     }
     match unit {
-        Unit::Times | Unit::Millions | Unit::Gigabytes | Unit::Mebibytes => format!("{value:.2}"),
+        Unit::Times | Unit::Millions | Unit::Gigabytes | Unit::Mebibytes | Unit::Calls => format!("{value:.2}"),
         Unit::Part => format!("{value:.2}"),
         Unit::Share => format!("{value:.4}"),
-        Unit::Nanos if value < 1000.0 => format!("{value:.1}"),
-        Unit::Nanos | Unit::Count => {
+        Unit::Nanos | Unit::Bytes if value < 1000.0 => format!("{value:.1}"),
+        Unit::Nanos | Unit::Count | Unit::Bytes | Unit::Items => {
             let digits = format!("{value:.0}");
             let first = digits.len() % 3;
             let mut grouped = digits[..first].to_owned();

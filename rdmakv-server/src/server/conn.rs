@@ -27,6 +27,13 @@ impl Stream {
         }
     }
     fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        // One slice goes without the system having to look at a list.
+        if let [slice] = slices {
+            return match self {
+                Self::Tcp(stream) => stream.write(slice),
+                Self::Unix(stream) => stream.write(slice),
+            };
+        }
         match self {
             Self::Tcp(stream) => stream.write_vectored(slices),
             Self::Unix(stream) => stream.write_vectored(slices),

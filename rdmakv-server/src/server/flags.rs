@@ -239,6 +239,7 @@ impl Flags {
                 memory,
                 // Address space for a later cache_memlimit.
                 memory_max: memory.saturating_mul(4).min(30 << 30).max(memory),
+                extra: Config::default().extra,
                 item_max: self.item,
                 factor: self.factor,
                 least: self.least as usize,

@@ -31,7 +31,12 @@ impl Shards {
         // A store holds less than 32 GiB.
         let least = (config.memory.max(config.memory_max) >> 30) / 31 + 1;
         let count = by_memory.min(threads * 4).max(least).max(1);
-        let each = Config { memory: config.memory / count, memory_max: config.memory_max / count, ..config.clone() };
+        let each = Config {
+            memory: config.memory / count,
+            memory_max: config.memory_max / count,
+            extra: config.extra / count,
+            ..config.clone()
+        };
         let stores = (0..count)
             .map(|at| {
                 // Another seed, or all keys of a shard would have hashes alike.

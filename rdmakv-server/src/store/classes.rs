@@ -6,6 +6,9 @@ use super::chunk::HEADER;
 /// Classes at most, so that one fits into a byte of the header.
 pub(super) const MOST: usize = 200;
 
+/// Chunks of which fewer than that fit into a page come in every size that fits a whole number of times.
+const WHOLE_PARTS: usize = 16;
+
 /// The sizes, ascending; the last is a whole page.
 pub(super) fn sizes(page: usize, least: usize, factor: f64) -> Vec<usize> {
     let factor = factor.max(1.01);
@@ -20,8 +23,9 @@ pub(super) fn sizes(page: usize, least: usize, factor: f64) -> Vec<usize> {
         }
         wanted = ((wanted as f64 * factor) as usize).max(wanted + 8).next_multiple_of(8);
     }
-    // Without it, half-page items would take whole pages.
-    for parts in [3, 2, 1] {
+    // Between these there is nothing that would fit more chunks into a page. Values whose sizes are powers of two are
+    // common, and with their keys and headers they are a little larger than such a part.
+    for parts in 1..=WHOLE_PARTS {
         let size = page / parts / 8 * 8;
         if let Err(at) = sizes.binary_search(&size) {
             sizes.insert(at, size);
@@ -45,7 +49,7 @@ mod tests {
     fn sizes_ascend_in_words_and_end_with_the_page() {
         for (page, least, factor) in [(1 << 20, 48, 1.25), (1 << 20, 1, 1.01), (4096, 48, 2.0), (65536, 5000, 1.1)] {
             let sizes = sizes(page, least, factor);
-            assert!(sizes.len() <= MOST + 3 && sizes.len() < 256);
+            assert!(sizes.len() <= MOST + WHOLE_PARTS && sizes.len() < 256);
             assert!(sizes.windows(2).all(|pair| pair[0] < pair[1]));
             assert!(sizes.iter().all(|size| size % 8 == 0));
             assert_eq!(sizes.last(), Some(&page));

@@ -25,6 +25,8 @@ struct Class {
     draining: u32,
     used: u64,
     with_free: Vec<u32>,
+    /// Whether it had a page beyond the limit once.
+    had_extra: bool,
 }
 
 /// The tables.
@@ -36,6 +38,9 @@ pub(super) struct Pages {
     pool: Vec<u32>,
     /// Pages that may be in use; fewer than there are after the limit was lowered.
     limit: usize,
+    /// Pages beyond the limit that may still be given to classes without any, and those that were.
+    extra: usize,
+    extra_given: usize,
 }
 
 impl Pages {
@@ -47,6 +52,8 @@ impl Pages {
             classes: sizes.iter().map(|&size| Class { size, ..Class::default() }).collect(),
             pool: (0..count as u32).rev().collect(),
             limit: count,
+            extra: 0,
+            extra_given: 0,
         }
     }
 
@@ -103,8 +110,19 @@ impl Pages {
     pub(super) fn set_limit(&mut self, pages: usize) {
         self.limit = pages.min(self.pages.len());
     }
+    /// How many pages may go beyond the limit, one for each class that has none.
+    pub(super) fn set_extra(&mut self, pages: usize) {
+        self.extra = pages;
+    }
+    fn in_use(&self) -> usize {
+        self.pages.len() - self.pool.len()
+    }
     pub(super) fn over_limit(&self) -> bool {
-        self.pages.len() - self.pool.len() > self.limit
+        self.in_use() > self.limit + self.extra_given
+    }
+    /// Whether a class that has pages gets no more by asking.
+    pub(super) fn none_to_adopt(&self) -> bool {
+        self.pool.is_empty() || self.in_use() >= self.limit + self.extra_given
     }
 
     /// Whether a page that the class has holds a free chunk.
@@ -137,10 +155,14 @@ impl Pages {
     }
 
     fn adopt(&mut self, class: usize) -> Option<usize> {
-        if self.pages.len() - self.pool.len() >= self.limit {
+        let beyond = self.none_to_adopt();
+        if beyond && (self.classes[class].pages > 0 || self.classes[class].had_extra || self.extra == self.extra_given)
+        {
             return None;
         }
         let page = self.pool.pop()? as usize;
+        self.classes[class].had_extra |= beyond;
+        self.extra_given += usize::from(beyond);
         self.pages[page] =
             Page { class: Some(class as u8), used: 0, touched: 0, free: NONE, draining: false, listed: None };
         self.classes[class].pages += 1;

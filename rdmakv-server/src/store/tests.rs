@@ -9,7 +9,7 @@ use super::*;
 const NOW: u64 = 1_000_000;
 
 fn store(memory: usize) -> Store {
-    Store::new(&Config { memory, huge: false, ..Config::default() }).unwrap()
+    Store::new(&Config { memory, extra: 0, huge: false, ..Config::default() }).unwrap()
 }
 
 fn set_until(store: &mut Store, key: &[u8], value: &[u8], expiry: u64, now: u64) -> Outcome {
@@ -143,7 +143,8 @@ fn what_is_asked_for_survives_a_scan_that_plain_lru_would_lose_it_to() {
 
 #[test]
 fn without_eviction_a_full_store_refuses_and_keeps_what_it_has() {
-    let mut store = Store::new(&Config { memory: 2 << 20, evict: false, huge: false, ..Config::default() }).unwrap();
+    let mut store =
+        Store::new(&Config { memory: 2 << 20, extra: 0, evict: false, huge: false, ..Config::default() }).unwrap();
     let mut stored = 0_u32;
     while matches!(set(&mut store, &stored.to_le_bytes(), &[0; 5000]), Outcome::Stored(_)) {
         stored += 1;
@@ -183,6 +184,49 @@ fn pages_move_to_the_class_that_is_short_of_them() {
     assert!(pages >= 4, "{pages} pages");
     // Two hundred of them fit into less than five pages.
     assert!((0..200_u32).filter(|n| store.get(&(1 << 30 | n).to_le_bytes(), false, NOW + 160).is_some()).count() > 150);
+}
+
+#[test]
+fn a_class_gets_its_first_page_beyond_the_limit_and_no_second() {
+    let mut store = Store::new(&Config { memory: 2 << 20, extra: 2 << 20, huge: false, ..Config::default() }).unwrap();
+    let pages = |store: &Store| store.report(NOW).malloced >> 20;
+    for n in 0..60_000_u32 {
+        set(&mut store, &n.to_le_bytes(), &[0; 60]);
+    }
+    assert_eq!(pages(&store), 2, "who has pages gets no more");
+    for (length, expected) in [(9_000, 3), (100_000, 4), (700_000, 4)] {
+        for n in 0..500_u32 {
+            assert!(matches!(set(&mut store, &n.to_be_bytes(), &vec![1; length]), Outcome::Stored(_)));
+        }
+        assert_eq!(pages(&store), expected);
+    }
+    store.check().unwrap();
+}
+
+#[test]
+fn a_page_goes_to_where_it_answers_more_however_short_the_time() {
+    let mut store = store(16 << 20);
+    let key = |kind: u32, n: u32| (u64::from(kind) << 32 | u64::from(n)).to_le_bytes();
+    let ask = |store: &mut Store, key: &[u8], length: usize| {
+        let there = store.get(key, true, NOW).is_some();
+        if !there {
+            set(store, key, &vec![0; length]);
+        }
+        there
+    };
+    for n in 0..20_000 {
+        set(&mut store, &key(0, n), &[0; 900]);
+    }
+    // Of the small items few are asked for now; the larger ones would fit into half of the memory. All in one second.
+    let (mut hits, mut random) = (0, 1_u32);
+    for turn in 0..10_000 {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ask(&mut store, &key(0, turn % 100), 900);
+        hits += u32::from(ask(&mut store, &key(1, (random >> 16) % 250), 30_000) && turn >= 7500);
+    }
+    assert!(hits > 2000, "{hits} of 2500");
+    assert!((0..100).all(|n| store.get(&key(0, n), false, NOW).is_some()), "what is asked for stays");
+    store.check().unwrap();
 }
 
 #[test]

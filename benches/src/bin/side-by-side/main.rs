@@ -5,6 +5,7 @@ mod sim;
 
 use benches::pin::Places;
 use benches::side_by_side::far;
+use benches::side_by_side::kv::OURS;
 use benches::side_by_side::report::{self, Row};
 use benches::side_by_side::sim::instructions;
 use benches::side_by_side::{self, Options, Subtest};
@@ -30,6 +31,8 @@ enum Subject {
     Fabric(parts::Fabric),
     /// FRRWP beside the traditional process, over both fabrics
     Handshake(parts::Handshake),
+    /// The key-value server, beside memcached
+    Kv(parts::Kv),
 }
 
 #[derive(Args)]
@@ -102,6 +105,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
+    // Our server: this program under its name.
+    if std::env::args_os().next().is_some_and(|name| name == OURS) {
+        return rdmakv_server::server::main();
+    }
     // Its own process, started to have its instructions counted: nobody types this.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some((first, rest)) = arguments.split_first()
@@ -120,6 +127,7 @@ fn main() -> ExitCode {
         Subject::Sim(sim) => sim::run(sim),
         Subject::Fabric(fabric) => parts::fabric(fabric),
         Subject::Handshake(handshake) => parts::handshake(handshake),
+        Subject::Kv(kv) => parts::kv(kv),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,15 +1,15 @@
-//! `side-by-side fabric` and `side-by-side handshake`.
+//! `side-by-side fabric`, `side-by-side handshake` and `side-by-side kv`.
 
 use crate::{Stop, seconds};
 use benches::pin::Places;
 use benches::side_by_side::part::{Part, Setting};
 use benches::side_by_side::report::{self, Row};
-use benches::side_by_side::{fabric, handshake};
+use benches::side_by_side::{fabric, handshake, kv};
 use clap::Args;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// What both take.
+/// What all take.
 #[derive(Args)]
 struct Common {
     /// Print JSON lines: name, ours, peer, unit, ratio
@@ -94,6 +94,53 @@ Examples:
   side-by-side handshake --write --only cold --json > figures.jsonl
 
 Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
+
+#[derive(Args)]
+#[command(after_help = KV)]
+pub(crate) struct Kv {
+    #[command(flatten)]
+    common: Common,
+
+    /// Seconds of each turn of a load
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds, allow_negative_numbers = true)]
+    seconds: f64,
+
+    /// Turns of each server
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// Replays this trace with so many megabytes, not the usual ones. Can be given more than once
+    #[arg(long, value_name = "FILE:MB")]
+    trace: Vec<String>,
+}
+
+const KV: &str = "\
+The peer is memcached, on the same CPU with the same flags. Rows:
+  get/SIZE/MIX/cpu, cpu/user, cpu/system   the server's CPU for a request; MIX is read-only or 30:1 (GETs to a SET)
+  get/SIZE/MIX/calls                       its system calls for a request, where strace is there
+  get/SIZE/MIX/p50, p99, p99.9             how long a client waits
+  overhead/SIZE/item, items                bytes for an item besides key and value, in a full server of 64 MB
+  eviction/TRACE/MB/misses, resident       a trace replayed, what is missing set
+
+Units: `items` is better the higher it is, all others the lower. Ratios are ours / peer, of the best rounds, and are
+null (`-` in tables) where the rounds of both overlap.
+
+Examples:
+  side-by-side kv                                some five minutes
+  side-by-side kv --only get/32B --rounds 9
+  side-by-side kv --only eviction --trace requests.trace.xz:64
+
+Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
+
+pub(crate) fn kv(kv: &Kv) -> Result<(), Stop> {
+    let (near, far) = places(true)?;
+    let mut head = vec![format!("The load on CPU {near}, the servers on CPU {far}.")];
+    head.extend(kv::about());
+    let whole = if kv.common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(kv.seconds) };
+    let rounds = if kv.common.quick { 1 } else { kv.rounds as usize };
+    let setting = Setting { near, far, rounds, whole, quick: kv.common.quick };
+    run(&kv.common, &setting, kv::parts(&kv.trace).map_err(Stop::Usage)?, &head)
+}
 
 pub(crate) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
     let (near, far) = places(fabric.apart)?;

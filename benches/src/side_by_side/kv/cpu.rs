@@ -1,0 +1,116 @@
+//! What a GET costs the server: CPU, system calls, and how long its client waits.
+
+use super::load::{Load, Mix, Turn};
+use super::rounds::Rounds;
+use super::server::{Cpu, Server, Whose};
+use super::{contestants, size_name};
+use crate::side_by_side::far::Outcome;
+use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::race::Figure;
+use crate::side_by_side::report::{Row, Unit};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Above the table.
+const TITLE: &str =
+    "A request: the server's CPU, and what the client waits; 32 connections, one request at a time on each";
+
+/// Bytes of values.
+const SIZES: [usize; 4] = [32, 1 << 10, 10 << 10, 100 << 10];
+const ROWS: [&str; 7] = ["cpu", "cpu/user", "cpu/system", "calls", "p50", "p99", "p99.9"];
+/// Requests whose system calls are counted.
+const COUNTED: Duration = Duration::from_millis(400);
+
+pub(super) fn parts() -> Vec<Part> {
+    let mut parts = Vec::new();
+    for (name, gets_a_set) in [("read-only", 0), ("30:1", 30)] {
+        for value in SIZES {
+            let mix = Mix { value, gets_a_set };
+            parts.push(Part::new(format!("get/{}/{name}", size_name(value)), TITLE, &ROWS, move |setting| {
+                measure(setting, mix, name).map_err(|error| error.to_string())
+            }));
+        }
+    }
+    parts
+}
+
+/// One contestant: its server, the load on it, and what its turns took.
+struct Contestant {
+    server: Server,
+    load: Load,
+    turns: Vec<(Turn, Cpu)>,
+    calls: Option<f64>,
+}
+
+fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
+    crate::pin::pin(setting.near)?;
+    let begin = |whose: Whose| -> Outcome<Contestant> {
+        let server = Server::start(whose, setting.far, &["-m", "1024"])?;
+        let mut load = Load::begin(server.address, mix)?;
+        load.turn(setting.whole / 4)?;
+        Ok(Contestant { load, server, turns: Vec::new(), calls: None })
+    };
+    let mut all = contestants().into_iter().map(begin).collect::<Outcome<Vec<_>>>()?;
+    for round in 0..setting.rounds {
+        for nth in 0..all.len() {
+            // There and back: nobody always runs behind the same other.
+            let nth = if round % 2 == 0 { nth } else { all.len() - 1 - nth };
+            let Contestant { server, load, turns, .. } = &mut all[nth];
+            let before = server.cpu()?;
+            let turn = load.turn(setting.whole)?;
+            turns.push((turn, server.cpu()?.since(before)));
+        }
+    }
+    for contestant in &mut all {
+        contestant.calls = calls(contestant)?;
+    }
+    let prefix = format!("get/{}/{name}", size_name(mix.value));
+    let row = |what: &str, unit: Unit, value: &dyn Fn(&Turn, &Cpu) -> f64| {
+        let rounds =
+            |contestant: &Contestant| Rounds(contestant.turns.iter().map(|(turn, cpu)| value(turn, cpu)).collect());
+        Rounds::row(format!("{prefix}/{what}"), &rounds(&all[0]), all.get(1).map(rounds).as_ref(), unit)
+    };
+    let of = |cpu: u64, turn: &Turn| cpu as f64 / turn.requests as f64;
+    let mut rows = vec![row("cpu", Unit::Nanos, &|turn, cpu| of(cpu.all, turn))];
+    // The clock's ticks are too coarse for one round.
+    let whole = |contestant: &Contestant, part: fn(&Cpu) -> u64| {
+        let cpu: u64 = contestant.turns.iter().map(|(_, cpu)| part(cpu)).sum();
+        Figure::once(cpu as f64 / contestant.turns.iter().map(|(turn, _)| turn.requests).sum::<u64>() as f64)
+    };
+    for (what, part) in [("cpu/user", Cpu::user as fn(&Cpu) -> u64), ("cpu/system", |cpu| cpu.system)] {
+        let peer = all.get(1).map(|peer| whole(peer, part));
+        let row = Row::new(format!("{prefix}/{what}"), whole(&all[0], part), peer, Unit::Nanos);
+        rows.push(row.without_ratio().note("all rounds, by the clock's ticks"));
+    }
+    if let Some(ours) = all[0].calls {
+        let one = |calls| Rounds(vec![calls]);
+        let peer = all.get(1).and_then(|peer| peer.calls).map(one);
+        rows.push(Rounds::row(format!("{prefix}/calls"), &one(ours), peer.as_ref(), Unit::Calls));
+    }
+    for (nth, what) in ["p50", "p99", "p99.9"].into_iter().enumerate() {
+        rows.push(row(what, Unit::Nanos, &|turn, _| turn.quantiles[nth] as f64));
+    }
+    Ok(rows)
+}
+
+/// System calls of a request, where strace is there and may look.
+fn calls(contestant: &mut Contestant) -> Outcome<Option<f64>> {
+    let process = contestant.server.process().to_string();
+    let strace = Command::new("strace")
+        .args(["-f", "-c", "-U", "calls,name", "-p", &process])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(strace) = strace else { return Ok(None) };
+    // It says nothing when it has attached; calls from before and after are left out by comparing two lengths of turns.
+    std::thread::sleep(Duration::from_millis(300));
+    let turn = contestant.load.turn(COUNTED)?;
+    let stop = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
+    let output = strace.wait_with_output()?;
+    stop?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let total =
+        text.lines().find_map(|line| line.trim().strip_suffix("total")?.trim().parse::<u64>().ok()).unwrap_or(0);
+    Ok((total > 0).then(|| total as f64 / turn.requests as f64))
+}

@@ -1,0 +1,136 @@
+//! A load: connections that each ask for one thing at a time, and the answers' times.
+//!
+//! One thread, so that it fits onto one CPU: it sends on every connection, then takes the answers in the same order and
+//! sends the next request as soon as it has one. Answers have known lengths, and each is compared to what it has to be
+//! where it begins and ends.
+
+use super::client::Client;
+use crate::side_by_side::far::Outcome;
+use hdrhistogram::Histogram;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mix {
+    /// Bytes of a value.
+    pub(super) value: usize,
+    /// A SET after so many GETs; none if 0.
+    pub(super) gets_a_set: u64,
+}
+
+/// Connections at once.
+const CONNECTIONS: usize = 32;
+/// Bytes of all values together at most, and their number at most.
+const WORKING_SET: (usize, usize) = (48 << 20, 20_000);
+
+/// One turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// Requests of both kinds.
+    pub(super) requests: u64,
+    /// Of a request, in nanoseconds: the median, one in a hundred, one in a thousand.
+    pub(super) quantiles: [u64; 3],
+}
+
+/// Connections to a server that has all the values.
+#[derive(Debug)]
+pub(super) struct Load {
+    streams: Vec<TcpStream>,
+    mix: Mix,
+    keys: u32,
+    random: u64,
+    set: Vec<u8>,
+    answer: Vec<u8>,
+    sent: u64,
+}
+
+fn key(number: u32) -> String {
+    format!("key:{number:012}")
+}
+
+impl Load {
+    /// Stores the values and connects.
+    pub(super) fn begin(address: SocketAddr, mix: Mix) -> Outcome<Self> {
+        let keys = (WORKING_SET.0 / mix.value.max(1)).clamp(1, WORKING_SET.1) as u32;
+        let mut client = Client::connect(address)?;
+        let value = vec![b'v'; mix.value];
+        for number in 0..keys {
+            if !client.set(&key(number), &value)? {
+                return Err(format!("a value of {} bytes was not stored", mix.value).into());
+            }
+        }
+        let connect = || -> Outcome<TcpStream> {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+            Ok(stream)
+        };
+        let streams = (0..CONNECTIONS).map(|_| connect()).collect::<Outcome<_>>()?;
+        let mut set = format!("set {} 0 0 {}\r\n", key(0), mix.value).into_bytes();
+        set.extend_from_slice(&value);
+        set.extend_from_slice(b"\r\n");
+        Ok(Self { streams, mix, keys, random: 1, set, answer: vec![0; mix.value + 100], sent: 0 })
+    }
+
+    /// Sends the next request on a connection; says how long its answer is, and whether it is a GET.
+    fn send(&mut self, to: usize) -> Outcome<(usize, bool)> {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let number = ((self.random >> 33) % u64::from(self.keys)) as u32;
+        let key = key(number);
+        self.sent += 1;
+        if self.mix.gets_a_set > 0 && self.sent.is_multiple_of(self.mix.gets_a_set + 1) {
+            self.set[4..4 + key.len()].copy_from_slice(key.as_bytes());
+            self.streams[to].write_all(&self.set)?;
+            return Ok((b"STORED\r\n".len(), false));
+        }
+        let mut request = [0; 32];
+        let length = {
+            let mut rest = &mut request[..];
+            write!(rest, "get {key}\r\n")?;
+            32 - rest.len()
+        };
+        self.streams[to].write_all(&request[..length])?;
+        let head = format!("VALUE {key} 0 {}\r\n", self.mix.value).len();
+        Ok((head + self.mix.value + b"\r\nEND\r\n".len(), true))
+    }
+
+    /// Asks for so long.
+    pub(super) fn turn(&mut self, whole: Duration) -> Outcome<Turn> {
+        let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
+        let mut requests = 0;
+        let begun = Instant::now();
+        let mut waiting = Vec::new();
+        for to in 0..self.streams.len() {
+            let at = Instant::now();
+            waiting.push((at, self.send(to)?));
+        }
+        let mut more = true;
+        while more {
+            more = begun.elapsed() < whole;
+            for to in 0..self.streams.len() {
+                let (at, (length, is_get)) = waiting[to];
+                self.streams[to].read_exact(&mut self.answer[..length])?;
+                let good = if is_get {
+                    self.answer.starts_with(b"VALUE ") && self.answer[..length].ends_with(b"\r\nEND\r\n")
+                } else {
+                    self.answer.starts_with(b"STORED")
+                };
+                if !good {
+                    return Err(
+                        format!("answered {:?}", String::from_utf8_lossy(&self.answer[..length.min(60)])).into()
+                    );
+                }
+                let now = Instant::now();
+                times.saturating_record((now - at).as_nanos() as u64);
+                requests += 1;
+                if more {
+                    waiting[to] = (now, self.send(to)?);
+                }
+            }
+        }
+        let quantiles = [0.5, 0.99, 0.999].map(|quantile| times.value_at_quantile(quantile));
+        Ok(Turn { requests, quantiles })
+    }
+}

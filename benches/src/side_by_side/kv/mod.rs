@@ -1,0 +1,56 @@
+//! Our server beside memcached: what `side-by-side kv` measures.
+//!
+//! Both are processes of their own, with the same flags, on the same CPU, and take turns; the load comes from this
+//! process, on another CPU. Ours is this program under another name, so it is what was built.
+//!
+//! * [`cpu`]: a request's cost, at several sizes of values.
+//! * [`overhead`]: what an item takes besides its key and value.
+//! * [`eviction`]: how often real traces miss, with the same memory.
+
+mod client;
+mod cpu;
+mod eviction;
+mod load;
+mod objects;
+mod overhead;
+mod rounds;
+mod server;
+
+use super::part::Part;
+pub use server::OURS;
+use server::{BOTH, Whose};
+
+/// Everything there is to measure, in order; `traces` are files to replay instead of the usual ones.
+///
+/// # Errors
+/// What is wrong with the name of a trace.
+pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
+    let mut parts = cpu::parts();
+    parts.extend(overhead::parts());
+    parts.extend(eviction::parts(traces)?);
+    Ok(parts)
+}
+
+/// Who takes part, and what is missing.
+pub fn about() -> Vec<String> {
+    let peer = server::peer_version();
+    let mut lines = vec![
+        format!("ours: {OURS} {}", rdmakv_server::session::VERSION),
+        peer.map_or("peer: none, as there is no memcached (Debian: memcached)".into(), |peer| format!("peer: {peer}")),
+    ];
+    if objects::folder().is_none() {
+        lines.push("No traces beside the repository at ../shared/traces: --trace names others.".into());
+    }
+    lines
+}
+
+/// Ours, and the peer if it is there.
+fn contestants() -> Vec<Whose> {
+    let peer = server::peer_version().is_some();
+    BOTH.into_iter().filter(|&whose| whose == Whose::Ours || peer).collect()
+}
+
+/// `32B`, `10KiB`.
+fn size_name(bytes: usize) -> String {
+    if bytes < 1024 { format!("{bytes}B") } else { format!("{}KiB", bytes >> 10) }
+}

@@ -1,0 +1,157 @@
+//! A server under test: started on a CPU, asked over its socket, looked at from outside, ended.
+
+use super::client::Client;
+use crate::pin;
+use crate::side_by_side::far::Outcome;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// By this name our server is started: this program, called so, is it.
+pub const OURS: &str = "rdmakv-server";
+/// The peer's program.
+const PEER: &str = "memcached";
+
+/// Whose server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Ours,
+    Peer,
+}
+
+/// Both, ours first.
+pub(super) const BOTH: [Whose; 2] = [Whose::Ours, Whose::Peer];
+
+/// Whether the peer is there, and which it is.
+pub(super) fn peer_version() -> Option<String> {
+    let output = Command::new(PEER).arg("-V").output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A running server.
+#[derive(Debug)]
+pub(super) struct Server {
+    child: Child,
+    pub(super) address: SocketAddr,
+}
+
+/// CPU that a process has had, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cpu {
+    /// All of it, by the scheduler's clock.
+    pub(super) all: u64,
+    /// What the program itself did, by the clock's ticks.
+    user: u64,
+    /// What the system did for it, by the same.
+    pub(super) system: u64,
+}
+
+impl Cpu {
+    pub(super) fn since(self, earlier: Self) -> Self {
+        let Self { all, user, system } = self;
+        Self { all: all - earlier.all, user: user - earlier.user, system: system - earlier.system }
+    }
+
+    pub(super) fn user(&self) -> u64 {
+        self.user
+    }
+}
+
+impl Server {
+    /// Starts one on a CPU. Both get the same flags, which are memcached's.
+    pub(super) fn start(whose: Whose, cpu: usize, flags: &[&str]) -> Outcome<Self> {
+        // A free port is looked for, as one of them can be asked for no other; if somebody takes it meanwhile, the next
+        // is tried.
+        let mut failure = String::new();
+        for _ in 0..5 {
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+            let mut command = match whose {
+                Whose::Ours => {
+                    let mut command = Command::new(std::env::current_exe()?);
+                    command.arg0(OURS);
+                    command
+                }
+                Whose::Peer => {
+                    let mut command = Command::new(PEER);
+                    // It refuses to run as root without being told so.
+                    command.args(["-u", "root"]);
+                    command
+                }
+            };
+            command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]).args(flags);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let child = on_cpu(cpu, move || command.spawn())?;
+            let mut server = Self { child, address: (Ipv4Addr::LOCALHOST, port).into() };
+            match server.wait() {
+                Ok(()) => return Ok(server),
+                Err(error) => failure = error.to_string(),
+            }
+        }
+        Err(format!("{whose:?} did not start: {failure}").into())
+    }
+
+    fn wait(&mut self) -> Outcome<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(20) {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(format!("it ended with {status}").into());
+            }
+            if Client::connect(self.address).and_then(|mut client| client.stat("pid")).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err("it does not answer".into())
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn read(&self, file: &str) -> Outcome<String> {
+        Ok(fs::read_to_string(format!("/proc/{}/{file}", self.child.id()))?)
+    }
+
+    /// What of a CPU it has had, with all its threads.
+    pub(super) fn cpu(&self) -> Outcome<Cpu> {
+        let mut all = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            all += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        let text = self.read("stat")?;
+        let after_name = text.rsplit(") ").next().unwrap_or_default();
+        let ticks = |nth| after_name.split(' ').nth(nth).unwrap_or_default().parse::<u64>();
+        Ok(Cpu { all, user: ticks(11)? * TICK, system: ticks(12)? * TICK })
+    }
+
+    /// Bytes that it has resident, without the files that are its program.
+    pub(super) fn resident(&self) -> Outcome<u64> {
+        let text = self.read("status")?;
+        let kib = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+            line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0)
+        };
+        Ok((kib("RssAnon") + kib("RssShmem") + kib("HugetlbPages")) << 10)
+    }
+}
+
+/// Does it in a thread on that CPU, which a process that is started there inherits.
+fn on_cpu<T: Send>(cpu: usize, act: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || pin::pin(cpu).and_then(|()| act()));
+        thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts it panicked")))
+    })
+}
+
+/// Nanoseconds of a clock tick: a hundredth of a second on every Linux there is.
+const TICK: u64 = 10_000_000;
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

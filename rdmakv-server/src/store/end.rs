@@ -1,0 +1,85 @@
+//! How items end: deleted, flushed, expired or driven out; and the one place where their chunks are freed.
+
+use super::chunk::{self, Chunk, Id, State};
+use super::{Deleted, Handle, Store};
+
+impl Store {
+    /// Deletes the item.
+    pub fn delete(&mut self, key: &[u8], cas: Option<u64>, now: u64) -> Deleted {
+        let hash = self.hash(key);
+        let Some(id) = self.live(hash, key, now) else { return Deleted::NotFound };
+        if cas.is_some_and(|cas| cas != self.chunk(id).version()) {
+            return Deleted::Exists;
+        }
+        let class = self.chunk(id).class();
+        self.classes[class].deletes += 1;
+        self.unlink(id);
+        Deleted::Done
+    }
+
+    /// Keeps the item but marks it as stale, under a new version; with another expiry if there is one.
+    pub fn invalidate(&mut self, key: &[u8], cas: Option<u64>, expiry: Option<u64>, now: u64) -> Deleted {
+        let hash = self.hash(key);
+        let Some(id) = self.live(hash, key, now) else { return Deleted::NotFound };
+        if cas.is_some_and(|cas| cas != self.chunk(id).version()) {
+            return Deleted::Exists;
+        }
+        let Some(held) = self.hold(Handle(id)) else { return Deleted::Exists };
+        let (flags, until) = (self.chunk(id).flags(), expiry.unwrap_or(self.chunk(id).expiry()));
+        let copied = self.reserve(key, held.value().len(), flags, until, now).map(|mut copy| {
+            copy.value().copy_from_slice(held.value());
+            copy.id
+        });
+        match copied {
+            Ok(new) => {
+                self.install(new, hash, Some(id), true);
+            }
+            // Without memory for a stale copy the item goes altogether: nobody takes it for fresh.
+            Err(_) => self.unlink(id),
+        }
+        self.release(held);
+        Deleted::Done
+    }
+
+    /// Everything stored so far is gone, now or when [`tick`](Self::tick) sees that time.
+    pub fn flush(&mut self, at: Option<u64>, now: u64) {
+        match at {
+            Some(at) if at > now => self.flush_at = Some(at),
+            _ => {
+                self.flushed = self.version;
+                self.flush_at = None;
+            }
+        }
+    }
+
+    /// Takes out an item that is over.
+    pub(super) fn reclaim(&mut self, id: Id) {
+        let chunk = self.chunk(id);
+        let (class, fetched) = (chunk.class(), chunk.marked(chunk::FETCHED));
+        self.classes[class].reclaimed += 1;
+        self.classes[class].expired_unfetched += u64::from(!fetched);
+        self.unlink(id);
+    }
+
+    /// Takes an item out of the index and the queues, and retires its chunk.
+    pub(super) fn unlink(&mut self, id: Id) {
+        let hash = self.hash(self.chunk(id).key());
+        let class = self.chunk(id).class();
+        // Dead first: a one-sided reader must not find alive what the index no longer has.
+        self.chunk(id).set_state(State::Dead);
+        let there = self.index.remove(hash, id);
+        debug_assert!(there, "an item is in the index");
+        self.queues[class].remove(&self.arena, id);
+        self.retire(id);
+    }
+
+    /// The one place where chunks end: freed when nobody holds them, else when the last holder lets go.
+    pub(super) fn retire(&mut self, id: Id) {
+        let chunk = Chunk::new(&self.arena, id);
+        chunk.set_state(State::Dead);
+        if chunk.holders() == 0 {
+            self.classes[chunk.class()].requested -= chunk.size() as u64;
+            self.pages.give(&self.arena, id);
+        }
+    }
+}

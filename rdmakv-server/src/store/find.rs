@@ -1,0 +1,108 @@
+//! From a key to its item: lookups, and what they leave behind.
+
+use std::hash::{BuildHasher, Hasher};
+
+use super::chunk::{self, Chunk, Id};
+use super::queues::MOST_FREQUENT;
+use super::{Handle, Store, View};
+
+impl Store {
+    pub(super) fn chunk(&self, id: Id) -> Chunk<'_> {
+        Chunk::new(&self.arena, id)
+    }
+
+    pub(super) fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// The key's chunk, dead or alive.
+    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<Id> {
+        self.index.find(hash, |id| self.chunk(id).key() == key)
+    }
+
+    /// Whether a published item is over: expired or flushed.
+    pub(super) fn is_over(&self, id: Id, now: u64) -> bool {
+        let chunk = self.chunk(id);
+        let expiry = chunk.expiry();
+        (expiry != 0 && expiry <= now) || chunk.version() <= self.flushed
+    }
+
+    /// The key's item if it lives; one that is over is taken out on the way.
+    pub(super) fn live(&mut self, hash: u64, key: &[u8], now: u64) -> Option<Id> {
+        let id = self.find(hash, key)?;
+        if self.is_over(id, now) {
+            self.reclaim(id);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// The item, if there is one. With `bump` the question counts: for eviction and in the marks.
+    pub fn get(&mut self, key: &[u8], bump: bool, now: u64) -> Option<View<'_>> {
+        let hash = self.hash(key);
+        let id = self.find(hash, key)?;
+        if self.is_over(id, now) {
+            let flushed = self.chunk(id).version() <= self.flushed;
+            *(if flushed { &mut self.counters.get_flushed } else { &mut self.counters.get_expired }) += 1;
+            self.reclaim(id);
+            return None;
+        }
+        let chunk = self.chunk(id);
+        let before = (chunk.accessed(), chunk.marked(chunk::FETCHED));
+        if bump {
+            let class = chunk.class();
+            self.bump(id, now);
+            self.classes[class].get_hits += 1;
+        }
+        Some(View { accessed: before.0, fetched: before.1, ..self.view(id) })
+    }
+
+    pub(super) fn bump(&mut self, id: Id, now: u64) {
+        let chunk = self.chunk(id);
+        // Nothing is written where nothing changes: the line stays shared between processors.
+        if chunk.accessed() != now as u32 {
+            chunk.set_accessed(now as u32);
+        }
+        let frequency = chunk.frequency();
+        if frequency < MOST_FREQUENT {
+            chunk.set_frequency(frequency + 1);
+        }
+        chunk.mark(chunk::FETCHED);
+    }
+
+    pub(super) fn view(&self, id: Id) -> View<'_> {
+        let chunk = self.chunk(id);
+        View {
+            key: chunk.key(),
+            value: chunk.value(),
+            flags: chunk.flags(),
+            version: chunk.version(),
+            expiry: chunk.expiry(),
+            accessed: chunk.accessed(),
+            fetched: chunk.marked(chunk::FETCHED),
+            stale: chunk.marked(chunk::STALE),
+            won: chunk.marked(chunk::WON),
+            class: chunk.class(),
+            size: chunk.size(),
+            id,
+        }
+    }
+
+    /// Gives the item another expiry; its version and the item otherwise as it was.
+    pub fn touch(&mut self, key: &[u8], expiry: u64, now: u64) -> Option<View<'_>> {
+        let hash = self.hash(key);
+        let id = self.live(hash, key, now)?;
+        self.chunk(id).set_expiry(expiry);
+        let class = self.chunk(id).class();
+        self.classes[class].touches += 1;
+        self.bump(id, now);
+        Some(self.view(id))
+    }
+
+    /// Notes that somebody was told to renew the item.
+    pub fn mark_won(&mut self, handle: Handle) {
+        self.chunk(handle.0).mark(chunk::WON);
+    }
+}

@@ -1,0 +1,63 @@
+//! On what terms things are done, and what became of them.
+
+/// Why there is no chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The item is larger than items may be.
+    TooLarge,
+    /// Nothing could be evicted, or nothing may be.
+    NoMemory,
+}
+
+/// On what terms an item is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// In any case.
+    #[default]
+    Set,
+    /// Only if there is none.
+    Add,
+    /// Only if there is one.
+    Replace,
+    /// After the value that is there.
+    Append,
+    /// Before the value that is there.
+    Prepend,
+}
+
+/// All the terms of a store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// See [`Mode`].
+    pub mode: Mode,
+    /// Only if the item that is there has this version.
+    pub cas: Option<u64>,
+    /// With `cas`: an older version is stored too, but as stale.
+    pub invalidate: bool,
+}
+
+/// What became of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Stored, as this version.
+    Stored(u64),
+    /// The mode did not allow it.
+    NotStored,
+    /// The version was another.
+    Exists,
+    /// There was nothing to compare with.
+    NotFound,
+    /// There was no room.
+    Refused(Refused),
+}
+
+/// What became of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// Gone, or marked as stale.
+    Done,
+    /// There was none.
+    NotFound,
+    /// The version was another.
+    Exists,
+}
