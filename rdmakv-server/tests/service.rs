@@ -100,6 +100,19 @@ fn names_and_passwords_are_asked_for_and_read_again_on_a_signal() {
 }
 
 #[test]
+fn asked_to_say_more_it_says_who_comes_and_what_they_ask() {
+    let mut command = Command::new(SERVER);
+    let mut server = Server::run(command.args(["-vv", "-p", "-1", "-l", "127.0.0.1"]).stderr(Stdio::piped()));
+    ask(&mut server.connect(), b"get a\r\nget b\r\n", b"END\r\nEND\r\n");
+    server.signal("-TERM");
+    let mut said = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    for words in ["connection 0 comes", "< get a\n", "connection 0 goes"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
 fn in_the_background_it_serves_when_the_command_returns() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, pidfile) = (folder.path().join("kv"), folder.path().join("pid"));

@@ -13,10 +13,10 @@ use crate::store::Config;
 #[command(name = "rdmakv-server", version = crate::session::VERSION, disable_version_flag = true)]
 pub(super) struct Flags {
     /// TCP port to listen on; 0 is off, -1 is a free one
-    #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=65535))]
+    #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
     port: i32,
     /// UDP port to listen on; 0 is off, -1 is a free one
-    #[arg(short = 'U', long = "udp-port", default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=65535))]
+    #[arg(short = 'U', long = "udp-port", default_value_t = 0, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
     udp_port: i32,
     /// Unix socket to listen on (no network then)
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
@@ -40,13 +40,13 @@ pub(super) struct Flags {
     #[arg(short = 'u', long = "user")]
     user: Option<String>,
     /// Memory for items, in megabytes
-    #[arg(short = 'm', long = "memory-limit", default_value_t = 64, value_parser = clap::value_parser!(u64).range(2..=16 << 20))]
+    #[arg(short = 'm', long = "memory-limit", default_value_t = 64, value_parser = within::<u64, 2, 16_777_216>)]
     memory: u64,
     /// Refuse new items when memory is full, evict none
     #[arg(short = 'M', long = "disable-evictions")]
     no_evictions: bool,
     /// Connections at most
-    #[arg(short = 'c', long = "conn-limit", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(short = 'c', long = "conn-limit", default_value_t = 1024, value_parser = within::<u32, 1, 1_048_576>)]
     connections: u32,
     /// Keep all memory from being paged out
     #[arg(short = 'k', long = "lock-memory")]
@@ -64,10 +64,10 @@ pub(super) struct Flags {
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(super) pidfile: Option<String>,
     /// Growth of chunk sizes
-    #[arg(short = 'f', long = "slab-growth-factor", default_value_t = 1.25)]
+    #[arg(short = 'f', long = "slab-growth-factor", default_value = "1.25", value_parser = factor)]
     factor: f64,
     /// Room for key and value in the smallest chunks
-    #[arg(short = 'n', long = "slab-min-size", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(short = 'n', long = "slab-min-size", default_value_t = 48, value_parser = within::<u32, 1, 8192>)]
     least: u32,
     /// Try huge pages (done in any case)
     #[arg(short = 'L', long = "enable-largepages")]
@@ -76,16 +76,16 @@ pub(super) struct Flags {
     #[arg(short = 'D', value_name = "CHAR", hide = true)]
     delimiter: Option<char>,
     /// Worker threads
-    #[arg(short = 't', long = "threads", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(short = 't', long = "threads", default_value_t = 4, value_parser = within::<u16, 1, 256>)]
     threads: u16,
     /// Requests of one connection in a row, before others have their turn
-    #[arg(short = 'R', long = "max-reqs-per-event", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'R', long = "max-reqs-per-event", default_value_t = 20, value_parser = within::<u32, 1, 1_000_000_000>)]
     requests: u32,
     /// Show no versions
     #[arg(short = 'C', long = "disable-cas")]
     no_cas: bool,
     /// Connections that wait to be accepted at most
-    #[arg(short = 'b', long = "listen-backlog", default_value_t = 1024, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short = 'b', long = "listen-backlog", default_value_t = 1024, value_parser = within::<i32, 1, 1_000_000>)]
     backlog: i32,
     /// ascii, binary or auto
     #[arg(short = 'B', long = "protocol", default_value = "auto", value_parser = protocol)]
@@ -139,6 +139,18 @@ fn http(text: &str) -> Result<(String, u16), String> {
         Place { plain: false, host, port } => Ok((host.unwrap_or_else(|| "0.0.0.0".into()), port.unwrap_or(HTTP_PORT))),
         _ => Err(bad()),
     }
+}
+
+/// A number within these bounds, whatever is wrong with another.
+fn within<T: TryFrom<i64>, const LOW: i64, const HIGH: i64>(text: &str) -> Result<T, String> {
+    let number =
+        text.parse().ok().filter(|number| (LOW..=HIGH).contains(number)).and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| format!("a whole number is needed, {LOW} to {HIGH}"))
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|&factor| factor > 1.0 && factor < 10.0);
+    factor.ok_or_else(|| "a number is needed, more than 1 and less than 10, such as 1.25".into())
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -237,9 +249,6 @@ impl Flags {
         let memory = (self.memory << 20) as usize;
         if self.item > memory / 2 {
             return Err(format!("-I: items may take half of the memory (-m) at most, that is {}m", self.memory / 2));
-        }
-        if !(self.factor > 1.0 && self.factor < 10.0) {
-            return Err("-f: more than 1 and less than 10, such as 1.25".into());
         }
         let places = self.listen.iter().flat_map(|list| list.split(',')).map(place).collect::<Result<Vec<_>, _>>()?;
         let users = self.users.as_deref().map(users::read).transpose()?;
@@ -361,9 +370,9 @@ mod tests {
             ("--http 1.2.3.4:x", "127.0.0.1:9150"),
             ("--http notls:x", "127.0.0.1:9150"),
             ("-a 888", "octal"),
-            ("-U 65536", "65536 is not in"),
-            ("-c 0", "0 is not in"),
-            ("-b x", "invalid digit"),
+            ("-U 65536", "-1 to 65535"),
+            ("-c 0", "1 to 1048576"),
+            ("-b x", "a whole number is needed"),
             ("-N 1", "NAPI"),
             ("-e /x", "does not outlive"),
             ("-o idle_timeout", "idle_timeout=1"),
@@ -374,12 +383,13 @@ mod tests {
             ("-I 40m", "half of the memory"),
             ("-I 12", "between 1k and 1024m"),
             ("-f 1", "more than 1"),
+            ("-f x", "such as 1.25"),
             ("-l 1.2.3.4:x", "an address and a port"),
             ("-Y /does/not/exist", "/does/not/exist"),
             ("-o nonsense", "no such option"),
             ("-o ext_path=/x", "memory only"),
             ("-B foo", "ascii, binary, auto"),
-            ("-t 0", "0 is not in"),
+            ("-t 0", "1 to 256"),
         ] {
             let error = plan(arguments).unwrap_err();
             assert!(error.contains(words), "{arguments}: {error}");

@@ -38,11 +38,14 @@ pub(super) struct User {
 pub(super) fn find_user(name: &str) -> Result<User, String> {
     let unknown = || format!("-u {name}: there is no such user; name one that the system knows (getent passwd)");
     let owned = CString::new(name).map_err(|_| unknown())?;
-    #[expect(unsafe_code, reason = "getpwnam")]
-    // SAFETY: the name ends with a zero; what is returned is read at once, and there is one thread.
+    let mut strings = vec![0; 16 << 10];
+    #[expect(unsafe_code, reason = "getpwnam_r")]
+    // SAFETY: the name ends with a zero; the entry is plain numbers and pointers, for which zeros are valid; the call keeps
+    // to the room that it is told of, and of the entry only the numbers are used.
     let ids = unsafe {
-        let user = libc::getpwnam(owned.as_ptr());
-        if user.is_null() { None } else { Some(((*user).pw_uid, (*user).pw_gid)) }
+        let (mut entry, mut found): (libc::passwd, _) = (std::mem::zeroed(), std::ptr::null_mut());
+        libc::getpwnam_r(owned.as_ptr(), &mut entry, strings.as_mut_ptr(), strings.len(), &mut found);
+        (!found.is_null()).then_some((entry.pw_uid, entry.pw_gid))
     };
     let (uid, gid) = ids.ok_or_else(unknown)?;
     Ok(User { name: owned, uid, gid })
