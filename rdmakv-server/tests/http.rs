@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Server, ask, to};
+use common::{Server, ask, soon, to};
 use serde_json::Value;
 
 fn server(more: &[&str]) -> Server {
@@ -147,13 +147,8 @@ fn health_is_told_until_the_end_has_begun() {
     let mut busy = server.connect();
     ask(&mut busy, b"mn\r\nset a 0 0 4\r\nab", b"MN\r\n");
     server.signal("-USR1");
-    loop {
-        match server.http("/health") {
-            (200, _) => {}
-            (503, why) => break assert!(why.starts_with("finishing"), "{why}"),
-            other => panic!("{other:?}"),
-        }
-    }
+    soon("the end", || server.http("/health").0 == 503);
+    assert!(server.http("/health").1.starts_with("finishing"));
     assert_eq!(parse(&server.http("/metrics").1)["rdmakv_accepting"], 0.0);
     server.signal("-TERM");
     drop(busy);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{SERVER, Server, ask, to};
+use common::{SERVER, Server, ask, soon, to};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(SERVER).args(arguments).output().unwrap()
@@ -28,9 +28,7 @@ fn asked_to_finish_it_accepts_nobody_new_and_lets_clients_end_what_they_do() {
     ask(&mut busy, b"set a 0 0 4\r\nab", b"");
     server.signal("-USR1");
     // A connection that came just before may still be there, but is not served; soon none comes.
-    while TcpStream::connect(server.address("tcp")).is_ok() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
     ask(&mut busy, b"cd\r\nget a\r\n", b"STORED\r\nVALUE a 0 4\r\nabcd\r\nEND\r\n");
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(400));
@@ -60,10 +58,7 @@ fn who_asks_for_the_end_twice_gets_it_at_once() {
     let mut busy = server.connect();
     ask(&mut busy, b"mn\r\nset a 0 0 4\r\nab", b"MN\r\n");
     server.signal("-INT");
-    let address = server.address("tcp");
-    while TcpStream::connect(&address).is_ok() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
     server.signal("-INT");
     assert_eq!(server.process.wait().unwrap().code(), Some(130));
 }
@@ -89,7 +84,7 @@ fn names_and_passwords_are_asked_for_and_read_again_on_a_signal() {
     ask(&mut mine, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
     std::fs::write(&file, "me:other\n").unwrap();
     server.signal("-HUP");
-    while !login("me other").0 {}
+    soon("the new password", || login("me other").0);
     assert!(!login("me secret").0 && !login("you pass word").0);
     ask(&mut mine, b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
     // A file that says nothing changes nothing.
@@ -127,9 +122,7 @@ fn in_the_background_it_serves_when_the_command_returns() {
     assert!(text(&second.stderr).contains("another server listens there"), "{second:?}");
     let pid = std::fs::read_to_string(&pidfile).unwrap();
     assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
-    while pidfile.exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    soon("the end", || !pidfile.exists());
     assert!(!socket.exists());
 }
 
@@ -195,7 +188,7 @@ fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_a
     assert!(ready.contains("READY=1") && ready.contains(&format!("STATUS=listening on tcp {address}")), "{ready}");
     assert_eq!(heard().trim(), "WATCHDOG=1");
     server.signal("-TERM");
-    while heard().trim() != "STOPPING=1" {}
+    soon("the news of the end", || heard().trim() == "STOPPING=1");
     assert!(server.process.wait().unwrap().success());
     assert!(path.exists(), "the socket is systemd's");
 }

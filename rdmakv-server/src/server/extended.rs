@@ -30,7 +30,7 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
         }
         "lru_crawler" => plan.crawler = true,
         "no_lru_crawler" => plan.crawler = false,
-        "track_sizes" | "modern" | "slab_reassign" | "no_modern" => {}
+        "track_sizes" | "modern" | "slab_reassign" | "no_modern" | "no_drop_privileges" => {}
         "hash_algorithm"
         | "lru_crawler_sleep"
         | "lru_crawler_tocrawl"
@@ -50,7 +50,11 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
         | "no_slab_reassign"
         | "watcher_logbuf_size"
         | "worker_logbuf_size"
-        | "tail_repair_time" => {
+        | "tail_repair_time"
+        | "no_inline_ascii_resp"
+        | "chunked_items"
+        | "no_chunked_items"
+        | "resp_obj_mem_limit" => {
             plan.notes.push(format!("-o {name}: has no effect here: there is no such part to tune"));
         }
         _ if name.starts_with("ext_") => return Err(format!("-o {name}: items live in memory only; start without it")),
@@ -58,7 +62,13 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
             Some(tls) => tls.take(name, value)?,
             None => return Err(format!("-o {name}: nothing is encrypted without -Z; add it, or leave this out")),
         },
-        "sock_cookie_id" | "no_hashexpand" | "inline_ascii_resp" | "no_inline_ascii_resp" => {
+        "slab_sizes" => return Err("-o slab_sizes: the sizes of chunks follow from -f and -n; use these".into()),
+        "drop_privileges" => {
+            return Err(
+                "-o drop_privileges: is the system's to do; -u gives up root, the systemd unit does more".into()
+            );
+        }
+        "sock_cookie_id" | "no_hashexpand" | "inline_ascii_resp" => {
             return Err(format!("-o {name}: is not offered; start without it"));
         }
         _ => return Err(format!("-o {name}: there is no such option (-h lists the flags)")),

@@ -25,7 +25,7 @@ const WAKE: Token = Token(usize::MAX);
 const DATAGRAMS: usize = usize::MAX - 1024;
 /// How long connections may take to end what is under way when the server stops, in seconds.
 const DRAIN: u64 = 5;
-/// How long a handshake may take, in seconds.
+/// How long a handshake may take at most, in seconds; not longer than a client may be silent.
 const HANDSHAKE: u64 = 10;
 /// How long connections have to be silent before they end when the server finishes, in seconds.
 const SILENCE: u64 = 1;
@@ -241,11 +241,12 @@ impl Worker {
         if limit == 0 && !finishing && self.shared.tls.is_none() {
             return;
         }
+        let handshake = if limit > 0 { limit.min(HANDSHAKE) } else { HANDSHAKE };
         for at in 0..self.conns.len() {
             let Some(conn) = &self.conns[at] else { continue };
             let silent = self.now.saturating_sub(conn.heard);
             if conn.stream.is_handshaking() {
-                if finishing || self.now.saturating_sub(conn.came) > HANDSHAKE {
+                if finishing || self.now.saturating_sub(conn.came) > handshake {
                     self.close(at);
                 }
             } else if limit > 0 && silent > limit {

@@ -95,3 +95,14 @@ pub(crate) fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8
     stream.read_exact(&mut got).unwrap();
     assert!(got == answer, "{:?}", String::from_utf8_lossy(&got[..got.len().min(200)]));
 }
+
+/// Waits until it is so.
+pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what} does not come about");
+}

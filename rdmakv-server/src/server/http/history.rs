@@ -113,3 +113,54 @@ impl History {
         std::array::from_fn(|kind| now[kind].since(&then[kind]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Settings, Shards};
+    use crate::store::Config;
+    use std::time::Duration;
+
+    fn shared() -> Shared {
+        let config = Config { memory: 4 << 20, huge: false, ..Config::default() };
+        Shared::new(Shards::new(&config, 1).unwrap(), Settings { threads: 2, ..Settings::default() }, 1)
+    }
+
+    #[test]
+    fn a_point_has_what_happened_since_the_one_before() {
+        let shared = shared();
+        let mut history = History::begin(&shared);
+        for worker in &shared.counts[..2] {
+            worker.lock().unwrap().get_hits = 30;
+        }
+        shared.latencies[1].record(Asked::Get, Duration::from_micros(100));
+        history.note(&shared);
+        history.note(&shared);
+        // Counters that begin anew are no negative rate.
+        shared.counts[0].lock().unwrap().get_hits = 0;
+        history.note(&shared);
+        let points = history.since(0);
+        let hits: Vec<bool> = points.iter().map(|point| point.hits > 0.0).collect();
+        assert_eq!(hits, [true, false, false]);
+        assert!(points.iter().all(|point| point.hits >= 0.0 && point.evictions == 0.0));
+        assert!(points[0].p99.is_some_and(|seconds| (100e-6..113e-6).contains(&seconds)));
+        assert_eq!(history.distribution()[Asked::Get as usize].count(), 1);
+        assert_eq!(history.distribution()[Asked::Set as usize].count(), 0);
+    }
+
+    #[test]
+    fn minutes_are_kept_and_no_more() {
+        let shared = shared();
+        let mut history = History::begin(&shared);
+        assert!(history.since(0).is_empty());
+        for _ in 0..POINTS + 20 {
+            history.note(&shared);
+        }
+        let numbers = |since| history.since(since).iter().map(|point| point.number).collect::<Vec<_>>();
+        assert_eq!(numbers(0), (21..=POINTS as u64 + 20).collect::<Vec<_>>());
+        assert_eq!(numbers(POINTS as u64 + 18), [POINTS as u64 + 19, POINTS as u64 + 20]);
+        assert!(numbers(POINTS as u64 + 20).is_empty());
+        assert_eq!(numbers(1_000_000).len(), POINTS, "who knows more than there is knows another server");
+        assert!(history.measured.len() <= LONG_WINDOW + 1);
+    }
+}
