@@ -1,77 +1,14 @@
 //! The real server, met as a client meets it.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpStream, UdpSocket};
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-/// A server on a free port, ended with the test.
-struct Server {
-    process: Child,
-    lines: Vec<String>,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_rdmakv-server"))
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut lines = Vec::new();
-        // The line about memory is the last one.
-        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
-            lines.push(line.unwrap());
-            if lines.last().unwrap().contains("SIGTERM") {
-                break;
-            }
-        }
-        Self { process, lines }
-    }
-
-    fn on_a_free_port(more: &[&str]) -> Self {
-        Self::start(&[&["-p", "-1", "-l", "127.0.0.1"], more].concat())
-    }
-
-    fn address(&self, kind: &str) -> String {
-        let start = format!("listening on {kind} ");
-        self.lines.iter().find_map(|line| line.strip_prefix(&start)).expect("it says where it listens").to_owned()
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address("tcp")).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
-    }
-
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
-    }
-
-    fn stat(&self, name: &str) -> u64 {
-        let mut stream = self.connect();
-        stream.write_all(b"stats\r\nquit\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
-    stream.write_all(request).unwrap();
-    let mut got = vec![0; answer.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == answer, "{:?}", String::from_utf8_lossy(&got[..got.len().min(200)]));
-}
+use common::{Server, ask};
 
 #[test]
 fn memccapable_finds_every_ability() {
@@ -227,7 +164,7 @@ fn a_server_that_is_told_to_stop_first_answers_what_it_was_asked() {
 #[test]
 fn wrong_flags_say_what_is_wrong_and_end_with_two() {
     for (arguments, words) in
-        [(&["-Z"][..], "TLS"), (&["--nonsense"], "nonsense"), (&["-I", "1g"], "half of the memory")]
+        [(&["-Z"][..], "ssl_chain_cert=FILE"), (&["--nonsense"], "nonsense"), (&["-I", "1g"], "half of the memory")]
     {
         let run = Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(arguments).output().unwrap();
         assert_eq!(run.status.code(), Some(2));

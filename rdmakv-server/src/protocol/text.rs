@@ -93,7 +93,10 @@ pub enum Request<'a> {
     /// `watch`.
     Watch(&'a [u8]),
     /// `shutdown`, or `shutdown graceful`.
-    Shutdown,
+    Shutdown {
+        /// Whether clients may end what they do first.
+        graceful: bool,
+    },
     /// `version`.
     Version,
     /// `quit`.
@@ -222,7 +225,8 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
         }
         b"watch" => Ok(Request::Watch(rest(line, 1))),
         b"shutdown" => match words.next() {
-            None | Some(b"graceful") => Ok(Request::Shutdown),
+            None => Ok(Request::Shutdown { graceful: false }),
+            Some(b"graceful") => Ok(Request::Shutdown { graceful: true }),
             Some(_) => Err("CLIENT_ERROR invalid shutdown mode".into()),
         },
         b"version" => Ok(Request::Version),

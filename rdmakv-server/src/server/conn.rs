@@ -1,16 +1,20 @@
 //! A connection: a socket, the session on it, and what of either waits.
 
 use std::io::{self, IoSlice, Read, Write};
+use std::sync::atomic::Ordering::Relaxed;
 
 use mio::net::{TcpStream, UnixStream};
 
+use super::tls::TlsStream;
+use super::trace;
 use crate::session::{Context, Out, Pause, SLICES, Session, Shards};
 
-/// A socket of either kind.
+/// A socket of any kind.
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
@@ -18,12 +22,14 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream,
             Self::Unix(stream) => stream,
+            Self::Tls(stream) => stream.socket(),
         }
     }
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(into),
             Self::Unix(stream) => stream.read(into),
+            Self::Tls(stream) => stream.read(into),
         }
     }
     fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -37,7 +43,29 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.write_vectored(slices),
             Self::Unix(stream) => stream.write_vectored(slices),
+            Self::Tls(stream) => stream.write(slices),
         }
+    }
+    /// Sends what was written and waits in the stream itself.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tls(stream) => stream.flush(),
+            _ => Ok(()),
+        }
+    }
+    fn waits(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.waits())
+    }
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.has_ended())
+    }
+    /// Whether the conversation cannot begin yet.
+    pub(super) fn is_handshaking(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.is_handshaking())
+    }
+    /// Whether there was no handshake, or an end that is none.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.is_handshaking() || stream.has_failed())
     }
 }
 
@@ -65,13 +93,18 @@ pub(super) struct Conn {
     /// The client has said that nothing more comes; there may be something left to read all the same.
     pub(super) hung_up: bool,
     over: bool,
-    /// When the client was last heard, in Unix seconds.
+    /// When the client was last heard, in Unix seconds; it counts from the handshake on.
     pub(super) heard: u64,
+    /// When it came.
+    pub(super) came: u64,
+    /// Whether the handshake is done, if there is one.
+    greeted: bool,
 }
 
 impl Conn {
     pub(super) fn new(stream: Stream, session: Session, now: u64) -> Self {
         Self {
+            greeted: !stream.is_handshaking(),
             stream,
             session,
             pending: Vec::new(),
@@ -81,18 +114,22 @@ impl Conn {
             hung_up: false,
             over: false,
             heard: now,
+            came: now,
         }
     }
 
     /// Whether nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
-        self.pending.is_empty() && self.out.is_empty() && self.session.is_quiet()
+        self.pending.is_empty() && self.out.is_empty() && !self.stream.waits() && self.session.is_quiet()
     }
 
     /// What it holds of the stores goes back.
     pub(super) fn close(&mut self, shards: &Shards) {
         self.session.close(shards);
         self.out.clear(shards);
+        if let Stream::Tls(stream) = &mut self.stream {
+            stream.say_goodbye();
+        }
     }
 
     /// Does what can be done now. `buffer` and `spare` are the worker's; both are empty of this connection's data when
@@ -103,6 +140,12 @@ impl Conn {
             std::mem::swap(&mut self.out, spare);
         }
         let next = self.turn(buffer, cx);
+        if !self.greeted && !self.stream.is_handshaking() {
+            self.greeted = true;
+            if let Some(tls) = &cx.shared.tls {
+                tls.handshakes.fetch_add(1, Relaxed);
+            }
+        }
         if self.out.is_empty() {
             self.out.shrink(256 << 10);
             std::mem::swap(&mut self.out, spare);
@@ -113,7 +156,7 @@ impl Conn {
     fn turn(&mut self, buffer: &mut [u8], cx: &mut Context<'_>) -> Next {
         let mut turns = cx.shared.settings.reqs_per_event;
         loop {
-            if !self.out.is_empty() {
+            if !self.out.is_empty() || self.stream.waits() {
                 if !self.writable {
                     return Next::Wait;
                 }
@@ -176,11 +219,14 @@ impl Conn {
         }
         // Less than there was room for: the socket is empty, no need to ask it again. It tells when there is more, but
         // of an end that it has told already it will not tell again.
-        if read < buffer.len() && !self.hung_up {
+        if read < buffer.len() && !self.hung_up && !self.stream.has_ended() {
             self.readable = false;
         }
         cx.counts.bytes_read += read as u64;
         self.heard = cx.now;
+        if cx.shared.verbosity.load(Relaxed) > 1 {
+            trace::said(&buffer[..read]);
+        }
         if !self.pending.is_empty() {
             self.pending.extend_from_slice(&buffer[..read]);
             return Ok(None);
@@ -217,6 +263,13 @@ impl Conn {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        match self.stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.writable = false;
+                return Ok(false);
+            }
+            other => other?,
         }
         Ok(true)
     }

@@ -2,6 +2,9 @@
 
 use clap::Parser;
 
+use super::process::{self, User};
+use super::tls::{Certificates, Options};
+use super::{extended, users};
 use crate::session::{Settings, Speaks};
 use crate::store::Config;
 
@@ -10,10 +13,10 @@ use crate::store::Config;
 #[command(name = "rdmakv-server", version = crate::session::VERSION, disable_version_flag = true)]
 pub(super) struct Flags {
     /// TCP port to listen on; 0 is off, -1 is a free one
-    #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=65535))]
+    #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
     port: i32,
     /// UDP port to listen on; 0 is off, -1 is a free one
-    #[arg(short = 'U', long = "udp-port", default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=65535))]
+    #[arg(short = 'U', long = "udp-port", default_value_t = 0, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
     udp_port: i32,
     /// Unix socket to listen on (no network then)
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
@@ -24,10 +27,10 @@ pub(super) struct Flags {
     /// Enable the "shutdown" command
     #[arg(short = 'A', long = "enable-shutdown")]
     shutdown: bool,
-    /// Addresses to listen on, with commas; each may have a port of its own (default: all)
+    /// Addresses to listen on, with commas; each may have a port of its own, and "notls:" before it (default: all)
     #[arg(short = 'l', long = "listen", value_name = "ADDR")]
     listen: Vec<String>,
-    /// Run in the background
+    /// Run in the background: it returns once the server serves, or has said why it does not
     #[arg(short = 'd', long = "daemon")]
     pub(super) daemon: bool,
     /// Lift the limit on core files
@@ -35,20 +38,20 @@ pub(super) struct Flags {
     pub(super) coredumps: bool,
     /// Become this user (only if started as root)
     #[arg(short = 'u', long = "user")]
-    pub(super) user: Option<String>,
+    user: Option<String>,
     /// Memory for items, in megabytes
-    #[arg(short = 'm', long = "memory-limit", default_value_t = 64, value_parser = clap::value_parser!(u64).range(2..=16 << 20))]
+    #[arg(short = 'm', long = "memory-limit", default_value_t = 64, value_parser = within::<u64, 2, 16_777_216>)]
     memory: u64,
     /// Refuse new items when memory is full, evict none
     #[arg(short = 'M', long = "disable-evictions")]
     no_evictions: bool,
     /// Connections at most
-    #[arg(short = 'c', long = "conn-limit", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(short = 'c', long = "conn-limit", default_value_t = 1024, value_parser = within::<u32, 1, 1_048_576>)]
     connections: u32,
     /// Keep all memory from being paged out
     #[arg(short = 'k', long = "lock-memory")]
     pub(super) lock_memory: bool,
-    /// Say more; up to three times
+    /// Say more on standard error: warnings; twice, also who comes and goes and what they ask for
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
     /// Print the version
@@ -61,10 +64,10 @@ pub(super) struct Flags {
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(super) pidfile: Option<String>,
     /// Growth of chunk sizes
-    #[arg(short = 'f', long = "slab-growth-factor", default_value_t = 1.25)]
+    #[arg(short = 'f', long = "slab-growth-factor", default_value = "1.25", value_parser = factor)]
     factor: f64,
     /// Room for key and value in the smallest chunks
-    #[arg(short = 'n', long = "slab-min-size", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(short = 'n', long = "slab-min-size", default_value_t = 48, value_parser = within::<u32, 1, 8192>)]
     least: u32,
     /// Try huge pages (done in any case)
     #[arg(short = 'L', long = "enable-largepages")]
@@ -73,16 +76,16 @@ pub(super) struct Flags {
     #[arg(short = 'D', value_name = "CHAR", hide = true)]
     delimiter: Option<char>,
     /// Worker threads
-    #[arg(short = 't', long = "threads", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(short = 't', long = "threads", default_value_t = 4, value_parser = within::<u16, 1, 256>)]
     threads: u16,
     /// Requests of one connection in a row, before others have their turn
-    #[arg(short = 'R', long = "max-reqs-per-event", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'R', long = "max-reqs-per-event", default_value_t = 20, value_parser = within::<u32, 1, 1_000_000_000>)]
     requests: u32,
     /// Show no versions
     #[arg(short = 'C', long = "disable-cas")]
     no_cas: bool,
     /// Connections that wait to be accepted at most
-    #[arg(short = 'b', long = "listen-backlog", default_value_t = 1024, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short = 'b', long = "listen-backlog", default_value_t = 1024, value_parser = within::<i32, 1, 1_000_000>)]
     backlog: i32,
     /// ascii, binary or auto
     #[arg(short = 'B', long = "protocol", default_value = "auto", value_parser = protocol)]
@@ -108,15 +111,46 @@ pub(super) struct Flags {
     /// Refused: memory that outlives the server
     #[arg(short = 'e', long = "memory-file", hide = true)]
     memory_file: Option<String>,
-    /// Refused: TLS
-    #[arg(short = 'Z', long = "enable-ssl", hide = true)]
+    /// Encrypt TCP connections; the certificate is -o ssl_chain_cert=FILE,ssl_key=FILE
+    #[arg(short = 'Z', long = "enable-ssl")]
     tls: bool,
     /// Refused: NAPI
     #[arg(short = 'N', long = "napi_ids", hide = true)]
     napi: Option<String>,
-    /// More options, with commas: maxconns_fast, idle_timeout=SECONDS, hashpower=N, no_lru_crawler, …
+    /// More options, with commas: [no_]maxconns_fast, idle_timeout=SECONDS, hashpower=N, [no_]lru_crawler; with -Z
+    /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_keyformat=PEM|DER, ssl_ca_cert=FILE, ssl_verify_mode=0|1|2, ssl_ciphers=A:B,
+    /// ssl_min_version=2|3, ssl_session_cache, ssl_wbuf_size=KB
     #[arg(short = 'o', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
+    /// Address for watching the server: an overview at /, Prometheus metrics at /metrics, /health
+    #[arg(long = "http", value_name = "ADDR", value_parser = http)]
+    http: Option<(String, u16)>,
+}
+
+/// Where the overview is if its address has no port: where Prometheus looks for a memcached's metrics by custom.
+const HTTP_PORT: u16 = 9150;
+
+fn http(text: &str) -> Result<(String, u16), String> {
+    let bad = || "an address with or without a port: 127.0.0.1:9150, [::1]:9150, localhost".to_owned();
+    if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
+        return Ok(("127.0.0.1".into(), port));
+    }
+    match place(text).map_err(|_| bad())? {
+        Place { plain: false, host, port } => Ok((host.unwrap_or_else(|| "0.0.0.0".into()), port.unwrap_or(HTTP_PORT))),
+        _ => Err(bad()),
+    }
+}
+
+/// A number within these bounds, whatever is wrong with another.
+fn within<T: TryFrom<i64>, const LOW: i64, const HIGH: i64>(text: &str) -> Result<T, String> {
+    let number =
+        text.parse().ok().filter(|number| (LOW..=HIGH).contains(number)).and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| format!("a whole number is needed, {LOW} to {HIGH}"))
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|&factor| factor > 1.0 && factor < 10.0);
+    factor.ok_or_else(|| "a number is needed, more than 1 and less than 10, such as 1.25".into())
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -150,10 +184,13 @@ pub(super) struct Place {
     /// A name or an address; none for all addresses.
     pub(super) host: Option<String>,
     pub(super) port: Option<u16>,
+    /// Not encrypted, whatever `-Z` says.
+    pub(super) plain: bool,
 }
 
 fn place(text: &str) -> Result<Place, String> {
     let bad = || format!("-l {text}: an address, or an address and a port: 127.0.0.1, 127.0.0.1:11211, [::1]:11211");
+    let (plain, text) = text.strip_prefix("notls:").map_or((false, text), |rest| (true, rest));
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
@@ -166,7 +203,7 @@ fn place(text: &str) -> Result<Place, String> {
     if host.is_empty() {
         return Err(bad());
     }
-    Ok(Place { host: (host != "*").then(|| host.to_owned()), port })
+    Ok(Place { host: (host != "*").then(|| host.to_owned()), port, plain })
 }
 
 /// All that the command line asks for.
@@ -177,6 +214,13 @@ pub(super) struct Plan {
     pub(super) places: Vec<Place>,
     pub(super) crawler: bool,
     pub(super) notes: Vec<String>,
+    /// Whom to become.
+    pub(super) user: Option<User>,
+    /// The file of names and passwords, to be read again.
+    pub(super) users_file: Option<String>,
+    pub(super) http: Option<(String, u16)>,
+    pub(super) tls: Option<Options>,
+    pub(super) certificates: Option<Certificates>,
 }
 
 impl Flags {
@@ -189,7 +233,12 @@ impl Flags {
         for (asked, why) in [
             (self.sasl, "-S: SASL is not offered; for names and passwords use -Y with the text protocol"),
             (self.memory_file.is_some(), "-e: the memory does not outlive the server; start without it"),
-            (self.tls, "-Z: TLS is not offered yet; put a TLS proxy before the server"),
+            (
+                self.tls && self.socket.is_some(),
+                "-Z: Unix sockets are not encrypted, and with -s there are no others; leave one of them out",
+            ),
+            (self.tls && self.port == 0, "-Z: only TCP is encrypted; it needs a port (-p)"),
+            (self.tls && self.udp_port != 0, "-U: datagrams are not encrypted; with -Z leave them out"),
             (self.delimiter.is_some(), "-D: statistics by prefix are not kept; start without it"),
             (self.napi.is_some(), "-N: connections are not chosen by NAPI; start without it"),
         ] {
@@ -201,11 +250,9 @@ impl Flags {
         if self.item > memory / 2 {
             return Err(format!("-I: items may take half of the memory (-m) at most, that is {}m", self.memory / 2));
         }
-        if !(self.factor > 1.0 && self.factor < 10.0) {
-            return Err("-f: more than 1 and less than 10, such as 1.25".into());
-        }
         let places = self.listen.iter().flat_map(|list| list.split(',')).map(place).collect::<Result<Vec<_>, _>>()?;
-        let users = self.users.as_deref().map(users).transpose()?;
+        let users = self.users.as_deref().map(users::read).transpose()?;
+        let user = self.user.as_deref().map(process::find_user).transpose()?;
         if users.is_some() && self.protocol == Speaks::Binary {
             return Err("-Y: names and passwords go with the text protocol; use -B ascii".into());
         }
@@ -234,6 +281,7 @@ impl Flags {
                 flush: !self.no_flush,
                 dump: !self.no_dump,
                 users,
+                tls: Vec::new(),
             },
             store: Config {
                 memory,
@@ -252,80 +300,25 @@ impl Flags {
             places,
             crawler: true,
             notes: Vec::new(),
+            user,
+            users_file: self.users.clone(),
+            http: self.http.clone(),
+            tls: self.tls.then(Options::default),
+            certificates: None,
         };
         for option in self.extended.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
-            extended(option, &mut plan)?;
+            extended::take(option, &mut plan)?;
+        }
+        if let Some(tls) = &plan.tls {
+            tls.check()?;
+            plan.settings.tls = tls.list();
+            plan.certificates = Some(Certificates::read(tls.clone())?);
+        } else if let Some(place) = plan.places.iter().find(|place| place.plain) {
+            let host = place.host.as_deref().unwrap_or("*");
+            return Err(format!("-l notls:{host}: nothing is encrypted without -Z; leave \"notls:\" out"));
         }
         Ok(plan)
     }
-}
-
-fn users(file: &str) -> Result<Vec<Vec<u8>>, String> {
-    let text = std::fs::read(file).map_err(|error| format!("-Y {file}: {error}"))?;
-    let users: Vec<Vec<u8>> = text
-        .split(|&byte| byte == b'\n')
-        .map(|line| line.trim_ascii().to_vec())
-        .filter(|line| !line.is_empty())
-        .collect();
-    if users.is_empty() || users.iter().any(|user| !user.contains(&b':')) {
-        return Err(format!("-Y {file}: a line for each user is needed: user:password"));
-    }
-    Ok(users)
-}
-
-fn extended(option: &str, plan: &mut Plan) -> Result<(), String> {
-    let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-    let number = || {
-        value
-            .and_then(|value| value.parse::<u64>().ok())
-            .ok_or_else(|| format!("-o {name}: a number is needed: {name}=1"))
-    };
-    match name {
-        "maxconns_fast" => plan.settings.maxconns_fast = true,
-        "no_maxconns_fast" => plan.settings.maxconns_fast = false,
-        "idle_timeout" => plan.settings.idle_timeout = number()?,
-        "hashpower" => {
-            let power = number()?;
-            if !(12..=32).contains(&power) {
-                return Err("-o hashpower: between 12 and 32".into());
-            }
-            // Ten slots to a bucket where memcached has one.
-            plan.settings.hashpower = power as u32;
-            plan.store.hashpower = power as u32 - 3;
-        }
-        "lru_crawler" => plan.crawler = true,
-        "no_lru_crawler" => plan.crawler = false,
-        "track_sizes" | "modern" | "slab_reassign" | "no_modern" => {}
-        "hash_algorithm"
-        | "lru_crawler_sleep"
-        | "lru_crawler_tocrawl"
-        | "read_buf_mem_limit"
-        | "lru_maintainer"
-        | "no_lru_maintainer"
-        | "hot_lru_pct"
-        | "warm_lru_pct"
-        | "hot_max_factor"
-        | "warm_max_factor"
-        | "temporary_ttl"
-        | "slab_chunk_max"
-        | "slab_automove"
-        | "slab_automove_ratio"
-        | "slab_automove_window"
-        | "slab_automove_freeratio"
-        | "no_slab_reassign"
-        | "watcher_logbuf_size"
-        | "worker_logbuf_size"
-        | "tail_repair_time" => {
-            plan.notes.push(format!("-o {name}: has no effect here: there is no such part to tune"));
-        }
-        _ if name.starts_with("ext_") => return Err(format!("-o {name}: items live in memory only; start without it")),
-        _ if name.starts_with("ssl_") => return Err(format!("-o {name}: TLS is not offered yet")),
-        "sock_cookie_id" | "no_hashexpand" | "inline_ascii_resp" | "no_inline_ascii_resp" => {
-            return Err(format!("-o {name}: is not offered; start without it"));
-        }
-        _ => return Err(format!("-o {name}: there is no such option (-h lists the flags)")),
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -346,25 +339,58 @@ mod tests {
         assert!(
             !settings.cas && !settings.evictions && !settings.flush && !settings.maxconns_fast && settings.shutdown
         );
-        assert_eq!(plan.places[1], Place { host: Some("::1".into()), port: Some(77) });
+        assert_eq!(plan.places[1], Place { host: Some("::1".into()), port: Some(77), plain: false });
         assert!(super::tests::plan("-vvv -d -k -r -L -W -X -n 10 -f 1.1 -P /x -u nobody -s /tmp/x").is_ok());
+    }
+
+    #[test]
+    fn the_overview_has_an_address_of_its_own() {
+        for (text, host, port) in [
+            ("127.0.0.1:1", "127.0.0.1", 1),
+            ("localhost", "localhost", 9150),
+            ("[::1]:80", "::1", 80),
+            (":81", "127.0.0.1", 81),
+            ("82", "127.0.0.1", 82),
+            ("*", "0.0.0.0", 9150),
+        ] {
+            assert_eq!(plan(&format!("--http {text}")).unwrap().http, Some((host.to_owned(), port)), "{text}");
+        }
     }
 
     #[test]
     fn what_is_refused_says_why() {
         for (arguments, words) in [
-            ("-Z", "TLS"),
+            ("-Z", "ssl_chain_cert=FILE"),
+            ("-Z -o ssl_chain_cert=/does/not/exist", "/does/not/exist"),
+            ("-Z -s /tmp/x", "leave one of them out"),
+            ("-Z -U 5", "datagrams are not encrypted"),
+            ("-Z -p 0", "needs a port"),
+            ("-o ssl_key=x", "without -Z"),
+            ("-l notls:127.0.0.1", "without -Z"),
+            ("-u nobody-of-that-name", "no such user"),
+            ("--http 1.2.3.4:x", "127.0.0.1:9150"),
+            ("--http notls:x", "127.0.0.1:9150"),
+            ("-a 888", "octal"),
+            ("-U 65536", "-1 to 65535"),
+            ("-c 0", "1 to 1048576"),
+            ("-b x", "a whole number is needed"),
+            ("-N 1", "NAPI"),
+            ("-e /x", "does not outlive"),
+            ("-o idle_timeout", "idle_timeout=1"),
+            ("-o hashpower=99", "between 12 and 32"),
+            ("-Y /x -B binary", "-Y /x"),
             ("-S", "SASL"),
             ("-D :", "by prefix"),
             ("-I 40m", "half of the memory"),
             ("-I 12", "between 1k and 1024m"),
             ("-f 1", "more than 1"),
+            ("-f x", "such as 1.25"),
             ("-l 1.2.3.4:x", "an address and a port"),
             ("-Y /does/not/exist", "/does/not/exist"),
             ("-o nonsense", "no such option"),
             ("-o ext_path=/x", "memory only"),
             ("-B foo", "ascii, binary, auto"),
-            ("-t 0", "0 is not in"),
+            ("-t 0", "1 to 256"),
         ] {
             let error = plan(arguments).unwrap_err();
             assert!(error.contains(words), "{arguments}: {error}");

@@ -13,13 +13,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::conn::Stream;
 use super::flags::Place;
+use super::tls::Certificates;
+use super::trace;
 use super::worker::Reach;
-use crate::session::{Settings, Shared, is_stopping};
+use crate::session::{Settings, Shared, is_accepting};
 
 /// A socket to accept from.
 enum Door {
     Tcp(TcpListener),
-    Unix(UnixListener, String),
+    Tls(TcpListener, Arc<Certificates>),
+    /// With the file that goes when the server does.
+    Unix(UnixListener, Option<String>),
 }
 
 /// All of them.
@@ -28,6 +32,8 @@ pub(super) struct Doors {
     doors: Vec<Door>,
     /// Sockets for datagrams.
     pub(super) datagrams: Vec<UdpSocket>,
+    /// The socket on which the server is watched.
+    pub(super) http: Option<TcpListener>,
     /// Where they are, for the start-up lines.
     pub(super) said: Vec<String>,
 }
@@ -65,13 +71,17 @@ impl Doors {
     /// # Errors
     ///
     /// What could not be opened, and why.
-    pub(super) fn open(settings: &Settings, places: &[Place]) -> Result<Self, String> {
+    pub(super) fn open(
+        settings: &Settings,
+        places: &[Place],
+        certificates: Option<&Arc<Certificates>>,
+    ) -> Result<Self, String> {
         let mut doors = Self::default();
-        if let Some(path) = &settings.socket {
-            doors.unix(path, settings)?;
+        // The Unix socket is its owner's, so it has to wait until it is settled who that is.
+        if settings.socket.is_some() {
             return Ok(doors);
         }
-        let everywhere = [Place { host: None, port: None }];
+        let everywhere = [Place { host: None, port: None, plain: false }];
         let places = if places.is_empty() { &everywhere } else { places };
         let kinds = [("tcp", settings.tcp_port, Type::STREAM), ("udp", settings.udp_port, Type::DGRAM)];
         for (name, port, kind) in kinds {
@@ -107,10 +117,11 @@ impl Doors {
                     if place.port.is_none() {
                         port = local.port();
                     }
-                    doors.said.push(format!("listening on {name} {local}"));
                     if kind == Type::STREAM {
-                        doors.doors.push(Door::Tcp(TcpListener::from_std(socket.into())));
+                        let certificates = certificates.filter(|_| !place.plain);
+                        doors.tcp(TcpListener::from_std(socket.into()), local, certificates);
                     } else {
+                        doors.said.push(format!("listening on udp {local}"));
                         doors.datagrams.push(UdpSocket::from_std(socket.into()));
                     }
                 }
@@ -122,7 +133,90 @@ impl Doors {
         Ok(doors)
     }
 
-    fn unix(&mut self, path: &str, settings: &Settings) -> Result<(), String> {
+    fn tcp(&mut self, listener: TcpListener, local: SocketAddr, certificates: Option<&Arc<Certificates>>) {
+        match certificates {
+            Some(certificates) => {
+                self.said.push(format!("listening on tls {local}"));
+                self.doors.push(Door::Tls(listener, certificates.clone()));
+            }
+            None => {
+                self.said.push(format!("listening on tcp {local}"));
+                self.doors.push(Door::Tcp(listener));
+            }
+        }
+    }
+
+    /// Takes sockets that others opened, instead of what the flags say. One named "http" is for watching the server,
+    /// TCP sockets named "notls" are not encrypted.
+    ///
+    /// # Errors
+    ///
+    /// Which socket is none to listen on.
+    pub(super) fn take(
+        passed: Vec<(Socket, String)>,
+        certificates: Option<&Arc<Certificates>>,
+    ) -> Result<Self, String> {
+        let mut doors = Self::default();
+        for (socket, name) in passed {
+            let wrong = |why: &dyn std::fmt::Display| format!("the socket {name} that systemd passed: {why}");
+            let kind = socket.r#type().map_err(|error| wrong(&error))?;
+            let local = socket.local_addr().map_err(|error| wrong(&error))?;
+            socket.set_nonblocking(true).map_err(|error| wrong(&error))?;
+            if kind == Type::STREAM && !socket.is_listener().unwrap_or(false) {
+                return Err(wrong(&"it is a connection; the unit needs Accept=no"));
+            }
+            match (kind, local.as_socket(), local.as_pathname()) {
+                (Type::STREAM, Some(local), _) if name == "http" => {
+                    doors.said.push(format!("listening on http {local}"));
+                    doors.http = Some(TcpListener::from_std(socket.into()));
+                }
+                (Type::STREAM, Some(local), _) => {
+                    let certificates = certificates.filter(|_| name != "notls");
+                    doors.tcp(TcpListener::from_std(socket.into()), local, certificates);
+                }
+                (Type::DGRAM, Some(_), _) if certificates.is_some() => {
+                    return Err(wrong(&"datagrams are not encrypted; with -Z leave ListenDatagram= out"));
+                }
+                (Type::DGRAM, Some(local), _) => {
+                    doors.said.push(format!("listening on udp {local}"));
+                    doors.datagrams.push(UdpSocket::from_std(socket.into()));
+                }
+                (Type::STREAM, None, path) => {
+                    let path = path.map_or_else(|| "(without a name)".into(), |path| path.display().to_string());
+                    doors.said.push(format!("listening on unix {path}"));
+                    doors.doors.push(Door::Unix(UnixListener::from_std(socket.into()), None));
+                }
+                _ => return Err(wrong(&"use ListenStream= (TCP, Unix) or ListenDatagram= (UDP)")),
+            }
+        }
+        if doors.doors.is_empty() && doors.datagrams.is_empty() {
+            return Err("systemd passed no socket for clients; the socket unit needs a ListenStream=".into());
+        }
+        Ok(doors)
+    }
+
+    /// Opens the socket on which the server is watched.
+    ///
+    /// # Errors
+    ///
+    /// What could not be opened, and why.
+    pub(super) fn watch(&mut self, host: &str, port: u16) -> Result<(), String> {
+        let wrong = |error: io::Error| format!("--http {host}:{port}: {error}; name another address");
+        let address = (host, port).to_socket_addrs().map_err(wrong)?.next();
+        let address = address.ok_or_else(|| wrong(io::ErrorKind::NotFound.into()))?;
+        let socket = socket(address, Type::STREAM, 64).map_err(wrong)?;
+        let local = socket.local_addr().ok().and_then(|local| local.as_socket()).unwrap_or(address);
+        self.said.push(format!("listening on http {local}"));
+        self.http = Some(TcpListener::from_std(socket.into()));
+        Ok(())
+    }
+
+    /// Opens a Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// Why it could not be opened.
+    pub(super) fn unix(&mut self, path: &str, settings: &Settings) -> Result<(), String> {
         let wrong = |error: io::Error| format!("-s {path}: {error}");
         // A socket that nobody listens on any more is in the way; anything else is not ours to remove.
         if let Ok(found) = std::fs::symlink_metadata(path) {
@@ -138,7 +232,7 @@ impl Doors {
         let listener = UnixListener::bind(path).map_err(wrong)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(settings.socket_mode)).map_err(wrong)?;
         self.said.push(format!("listening on unix {path}"));
-        self.doors.push(Door::Unix(listener, path.to_owned()));
+        self.doors.push(Door::Unix(listener, Some(path.to_owned())));
         Ok(())
     }
 
@@ -151,12 +245,14 @@ impl Doors {
         let mut poll = Poll::new()?;
         for (at, door) in self.doors.iter_mut().enumerate() {
             match door {
-                Door::Tcp(listener) => poll.registry().register(listener, Token(at), Interest::READABLE)?,
+                Door::Tcp(listener) | Door::Tls(listener, _) => {
+                    poll.registry().register(listener, Token(at), Interest::READABLE)?
+                }
                 Door::Unix(listener, _) => poll.registry().register(listener, Token(at), Interest::READABLE)?,
             }
         }
         let (mut events, mut next, mut waiting) = (Events::with_capacity(64), 0, false);
-        while !is_stopping(shared) {
+        while is_accepting(shared) {
             let wait = Duration::from_millis(if waiting { 20 } else { 500 });
             if let Err(error) = poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
@@ -167,7 +263,7 @@ impl Doors {
             waiting = self.doors.iter().fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
         }
         for door in &self.doors {
-            if let Door::Unix(_, path) = door {
+            if let Door::Unix(_, Some(path)) = door {
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -189,6 +285,11 @@ impl Door {
                     let _ = stream.set_nodelay(true);
                     Stream::Tcp(stream)
                 }),
+                Self::Tls(listener, certificates) => listener.accept().and_then(|(stream, _)| {
+                    let _ = stream.set_nodelay(true);
+                    let stream = certificates.accept(stream).map_err(io::Error::other)?;
+                    Ok(Stream::Tls(Box::new(stream)))
+                }),
                 Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
             };
             let stream = match accepted {
@@ -196,13 +297,15 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 // No descriptors, no memory: soon perhaps.
-                Err(_) => {
+                Err(error) => {
                     shared.listen_disabled.fetch_add(1, Relaxed);
+                    trace::warn(shared, format_args!("accepting a connection: {error}; trying again soon"));
                     return true;
                 }
             };
             if full {
                 shared.rejected_connections.fetch_add(1, Relaxed);
+                trace::warn(shared, format_args!("more connections than -c {}: refused", shared.settings.maxconns));
                 refuse(stream);
                 continue;
             }
@@ -224,5 +327,7 @@ fn refuse(stream: Stream) {
     let _ = match stream {
         Stream::Tcp(mut stream) => stream.write(line),
         Stream::Unix(mut stream) => stream.write(line),
+        // Who expects a handshake cannot read it.
+        Stream::Tls(_) => Ok(0),
     };
 }

@@ -1,26 +1,42 @@
 //! The server: sessions on real sockets.
 //!
 //! The main thread accepts; each worker is an event loop over its own connections; the keeper looks after the stores
-//! once a second. They share the stores (a lock each) and counters, nothing else.
+//! once a second, and after signals; a thread of its own answers those who watch. They share the stores (a lock each) and
+//! counters, nothing else.
 
+mod activation;
+mod background;
 mod conn;
 mod datagrams;
+mod extended;
 mod flags;
+mod http;
+mod keeper;
 mod listen;
 mod process;
+mod signals;
+mod tls;
+mod trace;
+mod users;
 mod worker;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use crate::session::{Shards, Shared, is_stopping};
+use crate::session::{Shards, Shared, Tls, is_stopping};
+use background::Background;
 use flags::{Flags, Plan};
 use listen::Doors;
+use signals::Signals;
+use tls::Certificates;
+
+/// How long clients may go on after the server was asked to finish.
+const FINISH: Duration = Duration::from_secs(30);
 
 /// Runs the command: 0 when it ended as it should, 1 when something failed, 2 when it was called wrongly.
 pub fn main() -> ExitCode {
@@ -45,7 +61,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(flags: &Flags, plan: Plan) -> Result<(), String> {
+fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
+    // Before anything else is opened: they are where systemd put them.
+    let passed = activation::sockets()?;
     for note in &plan.notes {
         eprintln!("rdmakv-server: {note}");
     }
@@ -60,65 +78,102 @@ fn run(flags: &Flags, plan: Plan) -> Result<(), String> {
     if flags.coredumps {
         process::allow_cores().map_err(|error| format!("-r: {error}"))?;
     }
-    let doors = Doors::open(&plan.settings, &plan.places)?;
-    if flags.daemon {
-        process::daemonize().map_err(|error| format!("-d: {error}"))?;
+    let certificates = plan.certificates.take().map(Arc::new);
+    let activated = !passed.is_empty();
+    let mut doors = if activated {
+        Doors::take(passed, certificates.as_ref())?
+    } else {
+        Doors::open(&plan.settings, &plan.places, certificates.as_ref())?
+    };
+    if let Some((host, port)) = plan.http.as_ref().filter(|_| doors.http.is_none()) {
+        doors.watch(host, *port)?;
     }
+    let background =
+        if flags.daemon { Some(background::enter().map_err(|error| format!("-d: {error}"))?) } else { None };
     if let Some(file) = &flags.pidfile {
         std::fs::write(file, format!("{}\n", std::process::id())).map_err(|error| format!("-P {file}: {error}"))?;
     }
-    if let Some(user) = flags.user.as_deref().filter(|_| process::is_root()) {
-        process::become_user(user).map_err(|error| format!("-u {user}: {error}"))?;
-    }
-    let shards =
-        Shards::new(&plan.store, plan.settings.threads).map_err(|error| format!("-m: mapping the arena: {error}"))?;
-    if flags.lock_memory {
-        process::lock_memory().map_err(|error| format!("-k: {error}; raise ulimit -l"))?;
-    }
-    let backing = shards.at(0).backing();
-    let shared = Arc::new(Shared::new(shards, plan.settings, worker::now()));
-    shared.verbosity.store(u32::from(flags.verbose), Relaxed);
-    shared.crawler.store(plan.crawler, Relaxed);
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGUSR1] {
-        signal_hook::flag::register(signal, stop.clone()).map_err(|error| format!("signal {signal}: {error}"))?;
-    }
-    let served = serve(&shared, doors, &stop, &format!("{backing:?}"));
+    let served = as_user(flags, plan, doors, certificates, background, activated);
     if let Some(file) = &flags.pidfile {
         let _ = std::fs::remove_file(file);
     }
     served
 }
 
-fn serve(shared: &Arc<Shared>, mut doors: Doors, stop: &Arc<AtomicBool>, backing: &str) -> Result<(), String> {
+/// What needs no privileges any more.
+fn as_user(
+    flags: &Flags,
+    mut plan: Plan,
+    mut doors: Doors,
+    certificates: Option<Arc<Certificates>>,
+    background: Option<Background>,
+    activated: bool,
+) -> Result<(), String> {
+    if let Some(user) = plan.user.take().filter(|_| process::is_root()) {
+        process::become_user(&user).map_err(|error| format!("-u: {error}"))?;
+    }
+    if let Some(path) = plan.settings.socket.clone().filter(|_| !activated) {
+        doors.unix(&path, &plan.settings)?;
+    }
+    let shards =
+        Shards::new(&plan.store, plan.settings.threads).map_err(|error| format!("-m: mapping the arena: {error}"))?;
+    if flags.lock_memory {
+        process::lock_memory().map_err(|error| format!("-k: {error}; raise ulimit -l"))?;
+    }
+    let mut shared = Shared::new(shards, plan.settings, worker::now());
+    shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), worker::now()));
+    let shared = Arc::new(shared);
+    shared.verbosity.store(u32::from(flags.verbose), Relaxed);
+    shared.crawler.store(plan.crawler, Relaxed);
+    let signals = Signals::listen()?;
+    serve(&shared, doors, &signals, plan.users_file, background)
+}
+
+fn serve(
+    shared: &Arc<Shared>,
+    mut doors: Doors,
+    signals: &Signals,
+    users: Option<String>,
+    background: Option<Background>,
+) -> Result<(), String> {
     let mut workers = Vec::new();
     let mut sockets = std::mem::take(&mut doors.datagrams);
     for number in 0..shared.settings.threads {
         let started = worker::start(number, shared.clone(), std::mem::take(&mut sockets));
         workers.push(started.map_err(|error| format!("-t: starting worker {number}: {error}"))?);
     }
-    let keeper = std::thread::Builder::new()
-        .name("keeper".into())
-        .spawn({
-            let (shared, stop) = (shared.clone(), stop.clone());
-            move || keep(&shared, &stop)
-        })
+    let keeper = keeper::start(shared.clone(), signals.clone(), users)
         .map_err(|error| format!("starting the keeper: {error}"))?;
+    let watch = doors.http.take().map(|listener| http::start(listener, shared.clone(), doors.said.clone()));
+    let watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
     // Whoever reads these lines may connect.
-    let mut said = doors.said.join("\n");
     let settings = &shared.settings;
-    said.push_str(&format!(
-        "\n{} MB for items in {} shard(s), {backing}; {} threads, {} connections; SIGTERM ends it\n",
-        settings.maxbytes >> 20,
-        shared.shards.count(),
+    let memory = format!("{} MB for items in {} shard(s)", settings.maxbytes >> 20, shared.shards.count());
+    let said = format!(
+        "{}\n{memory}, {:?}; {} threads, {} connections; SIGTERM ends it\n",
+        doors.said.join("\n"),
+        shared.shards.at(0).backing(),
         settings.threads,
         settings.maxconns
-    ));
+    );
     let mut out = std::io::stdout().lock();
     // Without a reader the server serves all the same.
     let _ = out.write_all(said.as_bytes()).and_then(|()| out.flush());
     drop(out);
+    if let Some(background) = background {
+        let keep_errors = shared.verbosity.load(Relaxed) > 0;
+        background.serves(keep_errors).map_err(|error| format!("-d: {error}"))?;
+    }
+    activation::ready(&format!("{}; {memory}", doors.said.join(", ")));
     let served = doors.serve(shared, &workers).map_err(|error| format!("accepting connections: {error}"));
+    activation::stopping();
+    let finished_at = Instant::now();
+    while !is_stopping(shared) && served.is_ok() && finished_at.elapsed() < FINISH {
+        if shared.connections.load(Relaxed) <= 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     shared.stop.store(true, Relaxed);
     for worker in &workers {
         let _ = worker.waker.wake();
@@ -127,37 +182,8 @@ fn serve(shared: &Arc<Shared>, mut doors: Doors, stop: &Arc<AtomicBool>, backing
         let _ = worker.thread.join();
     }
     let _ = keeper.join();
-    served
-}
-
-/// Looks after the stores: flushes that are due, pages that should move, items that have expired.
-fn keep(shared: &Shared, stop: &AtomicBool) {
-    /// Chunks that the crawler looks at while it holds a lock, and in a second at most.
-    const PIECE: usize = 500;
-    const A_SECOND: usize = 200_000;
-    let mut ticked = 0;
-    while !is_stopping(shared) {
-        if stop.load(Relaxed) {
-            shared.stop.store(true, Relaxed);
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        let now = worker::now();
-        if now == ticked {
-            continue;
-        }
-        ticked = now;
-        let all = shared.crawl_now.swap(false, Relaxed);
-        let crawl = all || shared.crawler.load(Relaxed);
-        if crawl {
-            shared.crawler_starts.fetch_add(1, Relaxed);
-        }
-        for shard in 0..shared.shards.count() {
-            shared.shards.at(shard).tick(now);
-            let mut left = if crawl { A_SECOND } else { 0 };
-            while left > 0 && !shared.shards.at(shard).crawl(PIECE, now) {
-                left -= PIECE;
-            }
-        }
+    if let Some(watch) = watch {
+        watch.end();
     }
+    served
 }

@@ -1,4 +1,4 @@
-//! What the process asks of its system: a user, limits, the background.
+//! What the process asks of its system: a user, limits.
 
 use std::ffi::CString;
 use std::io;
@@ -22,30 +22,45 @@ pub(super) fn lock_memory() -> io::Result<()> {
     Ok(mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?)
 }
 
-/// The user gives up root; before any thread is started.
-pub(super) fn become_user(name: &str) -> io::Result<()> {
-    let name = CString::new(name)?;
-    #[expect(unsafe_code, reason = "getpwnam, setgid, setgroups, setuid")]
-    // SAFETY: the name ends with a zero; what getpwnam returns is valid until its next call, and there is one thread.
-    unsafe {
-        let user = libc::getpwnam(name.as_ptr());
-        if user.is_null() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
-        }
-        let (uid, gid) = ((*user).pw_uid, (*user).pw_gid);
-        if libc::setgroups(1, &gid) != 0 || libc::setgid(gid) != 0 || libc::setuid(uid) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+/// Somebody to become.
+#[derive(Clone, Debug)]
+pub(super) struct User {
+    name: CString,
+    uid: libc::uid_t,
+    gid: libc::gid_t,
 }
 
-/// To the background; before any thread is started.
-pub(super) fn daemonize() -> io::Result<()> {
-    #[expect(unsafe_code, reason = "daemon")]
-    // SAFETY: there is one thread, so the child that goes on has all there is.
-    let done = unsafe { libc::daemon(1, 0) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// Who has that name.
+///
+/// # Errors
+///
+/// Nobody has.
+pub(super) fn find_user(name: &str) -> Result<User, String> {
+    let unknown = || format!("-u {name}: there is no such user; name one that the system knows (getent passwd)");
+    let owned = CString::new(name).map_err(|_| unknown())?;
+    let mut strings = vec![0; 16 << 10];
+    #[expect(unsafe_code, reason = "getpwnam_r")]
+    // SAFETY: the name ends with a zero; the entry is plain numbers and pointers, for which zeros are valid; the call keeps
+    // to the room that it is told of, and of the entry only the numbers are used.
+    let ids = unsafe {
+        let (mut entry, mut found): (libc::passwd, _) = (std::mem::zeroed(), std::ptr::null_mut());
+        libc::getpwnam_r(owned.as_ptr(), &mut entry, strings.as_mut_ptr(), strings.len(), &mut found);
+        (!found.is_null()).then_some((entry.pw_uid, entry.pw_gid))
+    };
+    let (uid, gid) = ids.ok_or_else(unknown)?;
+    Ok(User { name: owned, uid, gid })
+}
+
+/// Root is given up for this user and the groups it is in; before any thread is started.
+pub(super) fn become_user(user: &User) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "initgroups, setgid, setuid")]
+    // SAFETY: the name ends with a zero, the rest are numbers.
+    let done = unsafe {
+        libc::initgroups(user.name.as_ptr(), user.gid) == 0
+            && libc::setgid(user.gid) == 0
+            && libc::setuid(user.uid) == 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 pub(super) fn is_root() -> bool {

@@ -8,14 +8,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::conn::{Conn, Next, Stream};
 use super::datagrams::Datagrams;
-use crate::session::{Context, Counts, Out, Session, Shared, is_stopping};
+use super::trace;
+use crate::session::{Asked, Context, Counts, Out, Session, Shared, is_accepting, is_stopping};
 
 /// Bytes read at once at most.
 const BUFFER: usize = 128 << 10;
@@ -24,6 +25,12 @@ const WAKE: Token = Token(usize::MAX);
 const DATAGRAMS: usize = usize::MAX - 1024;
 /// How long connections may take to end what is under way when the server stops, in seconds.
 const DRAIN: u64 = 5;
+/// How long a handshake may take at most, in seconds; not longer than a client may be silent.
+const HANDSHAKE: u64 = 10;
+/// How long connections have to be silent before they end when the server finishes, in seconds.
+const SILENCE: u64 = 1;
+/// Of so many turns one is measured, about.
+const SAMPLE: u32 = 64;
 
 /// Unix seconds.
 pub(super) fn now() -> u64 {
@@ -50,6 +57,9 @@ struct Worker {
     now: u64,
     buffer: Vec<u8>,
     spare: Out,
+    /// Turns until one is measured; not always as many, so that no rhythm of the clients hides from it.
+    until_sample: u32,
+    random: u32,
 }
 
 /// Starts a worker.
@@ -79,6 +89,8 @@ pub(super) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         now: now(),
         buffer: vec![0; BUFFER],
         spare: Out::default(),
+        until_sample: SAMPLE,
+        random: 0x9e37_79b9 ^ number as u32,
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || worker.run())?;
     Ok(Reach { sender, waker, thread })
@@ -98,6 +110,9 @@ impl Worker {
                 break;
             }
             self.now = now();
+            self.shared.rounds[self.number].store(self.now, Relaxed);
+            // Of most rounds nothing is measured, and these do not ask the clock.
+            let begun = (self.until_sample as usize <= events.iter().count()).then(Instant::now);
             for event in &events {
                 let Token(at) = event.token();
                 if event.token() == WAKE {
@@ -108,7 +123,11 @@ impl Worker {
                     conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     conn.writable |= event.is_writable() || event.is_error();
                     conn.hung_up |= event.is_read_closed() || event.is_error();
-                    self.drive(at);
+                    self.until_sample = self.until_sample.saturating_sub(1);
+                    match begun {
+                        Some(begun) if self.until_sample == 0 => self.measure(at, begun),
+                        _ => self.drive(at),
+                    }
                 }
             }
             for _ in 0..self.again.len() {
@@ -147,6 +166,27 @@ impl Worker {
         self.publish();
     }
 
+    /// As `drive`, and notes how long it was from the round's begin to the answer.
+    fn measure(&mut self, at: usize, begun: Instant) {
+        let (gets, sets, all) = (self.counts.cmd_get, self.counts.cmd_set, self.counts.bytes_written);
+        self.drive(at);
+        let (gets, sets) = (self.counts.cmd_get > gets, self.counts.cmd_set > sets);
+        // A connection that came, went or said half of something was answered nothing: the next one then.
+        if self.counts.bytes_written == all {
+            return;
+        }
+        let asked = match (gets, sets) {
+            (true, false) => Asked::Get,
+            (false, true) => Asked::Set,
+            _ => Asked::Other,
+        };
+        self.shared.latencies[self.number].record(asked, begun.elapsed());
+        for shift in [13, -17, 5_i32] {
+            self.random ^= if shift > 0 { self.random << shift } else { self.random >> -shift };
+        }
+        self.until_sample = SAMPLE / 2 + self.random % SAMPLE;
+    }
+
     fn publish(&self) {
         if let Ok(mut counts) = self.shared.counts[self.number].lock() {
             *counts = self.counts;
@@ -159,6 +199,7 @@ impl Worker {
                 self.conns.push(None);
                 self.conns.len() - 1
             });
+            trace::tell(&self.shared, || format!("worker {}: connection {at} comes", self.number));
             let both = Interest::READABLE | Interest::WRITABLE;
             if self.poll.registry().register(stream.source(), Token(at), both).is_err() {
                 self.vacant.push(at);
@@ -182,6 +223,11 @@ impl Worker {
 
     fn close(&mut self, at: usize) {
         if let Some(mut conn) = self.conns[at].take() {
+            trace::tell(&self.shared, || format!("worker {}: connection {at} goes", self.number));
+            if let Some(tls) = self.shared.tls.as_ref().filter(|_| conn.stream.has_failed()) {
+                tls.handshake_errors.fetch_add(1, Relaxed);
+                trace::warn(&self.shared, "a TLS handshake failed, or its client broke the protocol");
+            }
             conn.close(&self.shared.shards);
             let _ = self.poll.registry().deregister(conn.stream.source());
             self.vacant.push(at);
@@ -189,17 +235,26 @@ impl Worker {
         }
     }
 
-    /// Ends connections that were silent for too long.
+    /// Ends connections that were silent for too long, or did not get to speak.
     fn sweep(&mut self) {
-        let limit = self.shared.settings.idle_timeout;
-        if limit == 0 {
+        let (limit, finishing) = (self.shared.settings.idle_timeout, !is_accepting(&self.shared));
+        if limit == 0 && !finishing && self.shared.tls.is_none() {
             return;
         }
+        let handshake = if limit > 0 { limit.min(HANDSHAKE) } else { HANDSHAKE };
         for at in 0..self.conns.len() {
-            if self.conns[at].as_ref().is_some_and(|conn| self.now.saturating_sub(conn.heard) > limit) {
+            let Some(conn) = &self.conns[at] else { continue };
+            let silent = self.now.saturating_sub(conn.heard);
+            if conn.stream.is_handshaking() {
+                if finishing || self.now.saturating_sub(conn.came) > handshake {
+                    self.close(at);
+                }
+            } else if limit > 0 && silent > limit {
                 self.counts.idle_kicks += 1;
                 // Who sees the connection end finds it counted.
                 self.publish();
+                self.close(at);
+            } else if finishing && silent > SILENCE && conn.is_quiet() {
                 self.close(at);
             }
         }

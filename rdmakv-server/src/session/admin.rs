@@ -58,12 +58,18 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             }
         }
         Request::Watch(_) => ("CLIENT_ERROR watch commands not allowed", false),
-        Request::Shutdown if cx.shared.settings.shutdown => {
-            cx.shared.stop.store(true, Relaxed);
+        Request::Shutdown { graceful } if cx.shared.settings.shutdown => {
+            (if graceful { &cx.shared.finish } else { &cx.shared.stop }).store(true, Relaxed);
             return;
         }
-        Request::Shutdown => ("ERROR: shutdown not enabled", false),
-        Request::RefreshCerts => ("Error TLS not enabled", false),
+        Request::Shutdown { .. } => ("ERROR: shutdown not enabled", false),
+        Request::RefreshCerts => match &cx.shared.tls {
+            None => ("Error TLS not enabled", false),
+            Some(tls) => match tls.refresh(cx.now) {
+                Ok(()) => ("OK", false),
+                Err(wrong) => return out.bytes.extend_from_slice(format!("Error {wrong}\r\n").as_bytes()),
+            },
+        },
         _ => ("ERROR", false),
     };
     if !quiet {

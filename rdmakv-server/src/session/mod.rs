@@ -7,6 +7,7 @@
 mod admin;
 mod binary;
 mod counts;
+mod latencies;
 mod meta;
 mod out;
 mod shards;
@@ -15,12 +16,14 @@ mod stats;
 mod tests;
 mod text;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 pub use counts::Counts;
+pub use latencies::{Asked, BUCKETS, Latencies, Measured, below_micros, end_of};
 pub use out::{Out, SLICES};
 pub use shards::Shards;
+pub(crate) use stats::{classes, counts};
 
 use crate::store::{Filling, Handle, Mode, Outcome, Refused, Store, Terms};
 
@@ -76,6 +79,8 @@ pub struct Settings {
     pub flush: bool,
     pub dump: bool,
     pub users: Option<Vec<Vec<u8>>>,
+    /// What `stats settings` says of TLS, by memcached's names; empty without it.
+    pub tls: Vec<(&'static str, String)>,
 }
 
 /// What all sessions share.
@@ -91,6 +96,8 @@ pub struct Shared {
     pub limit: AtomicU64,
     /// Whether the server is to end.
     pub stop: AtomicBool,
+    /// Whether nobody new is accepted, and connections end once they are silent.
+    pub finish: AtomicBool,
     /// Unix seconds at the start.
     pub started: u64,
     /// Each worker's counts.
@@ -111,6 +118,51 @@ pub struct Shared {
     pub crawl_now: AtomicBool,
     /// Rounds of the crawler.
     pub crawler_starts: AtomicU64,
+    /// Names and passwords, as last read.
+    pub users: Mutex<Vec<Vec<u8>>>,
+    /// When each worker last came round, in Unix seconds.
+    pub rounds: Vec<AtomicU64>,
+    /// What each worker measured.
+    pub latencies: Vec<Latencies>,
+    /// TLS as the server has it.
+    pub tls: Option<Tls>,
+}
+
+/// What sessions know of TLS.
+pub struct Tls {
+    /// How certificates and keys are read again.
+    pub read_again: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// When they were last read, in Unix seconds.
+    pub refreshed: AtomicU64,
+    /// Handshakes that failed.
+    pub handshake_errors: AtomicU64,
+    /// Handshakes that were done.
+    pub handshakes: AtomicU64,
+}
+
+impl Tls {
+    /// Nobody was met yet.
+    pub fn new(read_again: Box<dyn Fn() -> Result<(), String> + Send + Sync>, now: u64) -> Self {
+        let [handshake_errors, handshakes] = [0; 2].map(AtomicU64::new);
+        Self { read_again, refreshed: AtomicU64::new(now), handshake_errors, handshakes }
+    }
+
+    /// Reads certificates and keys again.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them; the old ones stay in use.
+    pub fn refresh(&self, now: u64) -> Result<(), String> {
+        (self.read_again)()?;
+        self.refreshed.store(now, Relaxed);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("refreshed", &self.refreshed).finish_non_exhaustive()
+    }
 }
 
 impl Shared {
@@ -122,6 +174,7 @@ impl Shared {
             verbosity: AtomicU32::new(0),
             limit: AtomicU64::new(settings.maxbytes),
             stop: AtomicBool::new(false),
+            finish: AtomicBool::new(false),
             started: now,
             counts: (0..workers).map(|_| Mutex::default()).collect(),
             baseline: Mutex::default(),
@@ -132,6 +185,10 @@ impl Shared {
             crawler: AtomicBool::new(true),
             crawl_now: AtomicBool::new(false),
             crawler_starts: AtomicU64::new(0),
+            users: Mutex::new(settings.users.clone().unwrap_or_default()),
+            rounds: (0..settings.threads).map(|_| AtomicU64::new(now)).collect(),
+            latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
+            tls: None,
             settings,
         }
     }
@@ -412,7 +469,7 @@ impl Session {
         let known = space.filter(|_| good).map(|at| {
             let mut wanted = name_and_password.to_vec();
             wanted[at] = b':';
-            let users = cx.shared.settings.users.as_deref().unwrap_or_default();
+            let users = cx.shared.users.lock().unwrap_or_else(PoisonError::into_inner);
             // Each is compared to its end, so that the time says nothing.
             users.iter().fold(false, |found, user| found | same(user, &wanted))
         });
@@ -460,4 +517,9 @@ fn put_value(store: &mut Store, handle: Handle, shard: usize, out: &mut Out) {
 /// Whether this server's stop was asked for.
 pub fn is_stopping(shared: &Shared) -> bool {
     shared.stop.load(Relaxed)
+}
+
+/// Whether it takes new connections.
+pub fn is_accepting(shared: &Shared) -> bool {
+    !shared.stop.load(Relaxed) && !shared.finish.load(Relaxed)
 }

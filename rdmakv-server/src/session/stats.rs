@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Context, Counts, Out, Speaks, VERSION};
+use super::{Context, Counts, Out, Shared, Speaks, VERSION};
 use crate::protocol::{number, words};
 use crate::store::{ClassCounters, ClassReport, Counters, Report};
 
@@ -35,7 +35,7 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
         Some(b"sizes_enable" | b"sizes_disable") => emit("sizes_status", "enabled"),
         Some(b"conns") => return Err("CLIENT_ERROR connections are not listed; curr_connections counts them"),
         Some(b"reset") => {
-            let now = counts(cx);
+            let now = counts(cx.shared);
             if let Ok(mut baseline) = cx.shared.baseline.lock() {
                 baseline.add(&now);
             }
@@ -56,14 +56,14 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
 }
 
 /// All workers' counts since the last reset.
-fn counts(cx: &Context<'_>) -> Counts {
+pub(crate) fn counts(shared: &Shared) -> Counts {
     let mut sum = Counts::default();
-    for worker in &cx.shared.counts {
+    for worker in &shared.counts {
         if let Ok(counts) = worker.lock() {
             sum.add(&counts);
         }
     }
-    cx.shared.baseline.lock().map_or(sum, |baseline| sum.since(&baseline))
+    shared.baseline.lock().map_or(sum, |baseline| sum.since(&baseline))
 }
 
 fn reports(cx: &Context<'_>) -> Vec<Report> {
@@ -73,7 +73,7 @@ fn reports(cx: &Context<'_>) -> Vec<Report> {
 }
 
 /// All shards' classes, by number from one.
-fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
+pub(crate) fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
     let mut sums = BTreeMap::new();
     for class in reports.iter().flat_map(|report| &report.classes) {
         sums.entry(class.class + 1)
@@ -107,7 +107,7 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("total_connections", shared.total_connections.load(Relaxed));
     say("rejected_connections", shared.rejected_connections.load(Relaxed));
     say("connection_structures", shared.connections.load(Relaxed).max(0) as u64);
-    for (name, value) in counts(cx).list() {
+    for (name, value) in counts(shared).list() {
         say(name, value);
     }
     let reports = reports(cx);
@@ -122,7 +122,7 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("store_too_large", whole.too_large);
     say("store_no_memory", whole.no_memory);
     say("limit_maxbytes", shared.limit.load(Relaxed));
-    say("accepting_conns", u64::from(!super::is_stopping(shared)));
+    say("accepting_conns", u64::from(super::is_accepting(shared)));
     say("listen_disabled_num", shared.listen_disabled.load(Relaxed));
     say("threads", shared.settings.threads as u64);
     say("hash_power_level", u64::from(reports.iter().map(|report| report.hash_power).max().unwrap_or(0)));
@@ -144,6 +144,11 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("reclaimed", totals.reclaimed);
     say("crawler_reclaimed", totals.crawler_reclaimed);
     say("crawler_items_checked", whole.crawler_checked);
+    if let Some(tls) = &shared.tls {
+        say("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
+        say("ssl_handshakes", tls.handshakes.load(Relaxed));
+        say("time_since_server_cert_refresh", cx.now.saturating_sub(tls.refreshed.load(Relaxed)));
+    }
 }
 
 /// Seconds and microseconds, of the program and of the system for it.
@@ -259,8 +264,11 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("hash_algorithm", "foldhash"),
         ("lru_policy", "s3fifo"),
         ("idle_timeout", &settings.idle_timeout.to_string()),
-        ("ssl_enabled", "no"),
+        ("ssl_enabled", yes(cx.shared.tls.is_some())),
     ] {
+        emit(name, value);
+    }
+    for (name, value) in &settings.tls {
         emit(name, value);
     }
 }

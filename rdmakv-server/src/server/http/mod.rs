@@ -1,0 +1,139 @@
+//! Watching the server: an overview for people, metrics for Prometheus, a word on health; on a thread of its own.
+//!
+//! Whoever watches never costs a worker anything: this thread reads the counters that are there anyway, once a second and
+//! when asked. Its clients are bounded in number, in the length of what they ask and in time; where too many come, the one
+//! that has waited longest goes.
+
+mod answer;
+mod history;
+mod metrics;
+mod overview;
+mod peer;
+mod snapshot;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::session::Shared;
+use history::History;
+use peer::Peer;
+
+const LISTENER: Token = Token(0);
+const WAKE: Token = Token(1);
+/// Clients at a time.
+const PEERS: usize = 64;
+/// Between two points of the history.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The thread, and how to end it.
+pub(super) struct Watch {
+    thread: JoinHandle<()>,
+    waker: Waker,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Ends it; who waits for an answer waits in vain.
+    pub(super) fn end(self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.waker.wake();
+        let _ = self.thread.join();
+    }
+}
+
+/// What answers are made of.
+pub(super) struct Scene {
+    shared: Arc<Shared>,
+    /// The server's addresses.
+    said: Vec<String>,
+    history: History,
+}
+
+struct Watcher {
+    poll: Poll,
+    listener: TcpListener,
+    peers: HashMap<usize, Peer>,
+    next: usize,
+    scene: Scene,
+}
+
+/// Starts to answer.
+///
+/// # Errors
+///
+/// No descriptor for an event loop, or no thread.
+pub(super) fn start(mut listener: TcpListener, shared: Arc<Shared>, said: Vec<String>) -> io::Result<Watch> {
+    let poll = Poll::new()?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    let waker = Waker::new(poll.registry(), WAKE)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let history = History::begin(&shared);
+    let scene = Scene { shared, said, history };
+    let mut watcher = Watcher { poll, listener, peers: HashMap::new(), next: 2, scene };
+    let thread = std::thread::Builder::new().name("http".into()).spawn({
+        let stop = stop.clone();
+        move || watcher.run(&stop)
+    })?;
+    Ok(Watch { thread, waker, stop })
+}
+
+impl Watcher {
+    fn run(&mut self, stop: &AtomicBool) {
+        let mut events = Events::with_capacity(64);
+        let mut tick = Instant::now() + TICK;
+        while !stop.load(Relaxed) {
+            let wait = tick.saturating_duration_since(Instant::now());
+            if let Err(error) = self.poll.poll(&mut events, Some(wait))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                eprintln!("rdmakv-server: --http: waiting for events: {error}; nobody is answered any more");
+                return;
+            }
+            for event in &events {
+                let Token(at) = event.token();
+                self.serve(at);
+            }
+            let now = Instant::now();
+            if now >= tick {
+                self.scene.history.note(&self.scene.shared);
+                // After a pause no point is made up for what was missed.
+                tick = (tick + TICK).max(now);
+            }
+            self.peers.retain(|_, peer| peer.deadline() > now);
+            // Every time: the event of those who could not be accepted once has been used up.
+            self.welcome();
+        }
+    }
+
+    fn welcome(&mut self) {
+        while let Ok((mut socket, _)) = self.listener.accept() {
+            if self.peers.len() >= PEERS
+                && let Some(&longest) = self.peers.iter().min_by_key(|(_, peer)| peer.deadline()).map(|(at, _)| at)
+            {
+                self.peers.remove(&longest);
+            }
+            let at = self.next;
+            self.next += 1;
+            let both = Interest::READABLE | Interest::WRITABLE;
+            if self.poll.registry().register(&mut socket, Token(at), both).is_ok() {
+                self.peers.insert(at, Peer::new(socket));
+                self.serve(at);
+            }
+        }
+    }
+
+    fn serve(&mut self, at: usize) {
+        if let Some(peer) = self.peers.get_mut(&at)
+            && !peer.serve(|request| answer::to(request, &self.scene))
+        {
+            self.peers.remove(&at);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+"use strict";
+// The page asks for what it does not have yet, once a second, and draws everything anew. What comes from the server is
+// written as text, never as markup.
+(() => {
+const KEPT = 300, EVERY = 1000, PATIENCE = 5000;
+const $ = id => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const make = (name, attributes = {}, ...children) => {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+};
+const html = (name, className, ...children) => {
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
+};
+
+// ---- Numbers as people read them
+const digits = n => n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1).replace(/\.0$/, "") : n.toFixed(2).replace(/\.?0+$/, "");
+const scaled = (n, step, units) => {
+  let at = 0;
+  while (Math.abs(n) >= step * .9995 && at < units.length - 1) { n /= step; at++; }
+  return [n, units[at]];
+};
+const count = n => { const [m, unit] = scaled(n, 1000, ["", "k", "M", "G", "T"]); return (unit || m < 10 ? digits(m) : m.toFixed(0)) + unit; };
+const whole = n => n < 1e5 ? n.toFixed(0) : count(n);
+const bytes = n => { const [m, unit] = scaled(n, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]); return digits(m) + " " + unit; };
+const time = s => s == null ? "–" : s < .9995e-3 ? digits(s * 1e6) + " µs" : s < .9995 ? digits(s * 1e3) + " ms" : digits(s) + " s";
+const percent = x => x == null ? "–" : (x >= .9995 ? "100" : (x * 100).toFixed(1)) + " %";
+const span = s => s < 90 ? s + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 129600 ? digits(s / 3600) + " h" : digits(s / 86400) + " days";
+
+// ---- Axes
+// Round values from nought to at least this.
+const linear = (top, step = 1000) => {
+  if (!(top > 0)) return [0, 1];
+  const base = step ** Math.floor(Math.log(top) / Math.log(step));
+  const raw = top / base / 4;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const nice = [1, 2, 2.5, 5, 10].map(n => n * power).find(n => n * 4 >= top / base - 1e-9) * base;
+  const ticks = [];
+  for (let n = 0; n <= Math.ceil(top / nice - 1e-9); n++) ticks.push(n * nice);
+  return ticks;
+};
+const decades = (low, high) => {
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low) + 1e-9); power <= Math.ceil(Math.log10(high) - 1e-9); power++) ticks.push(10 ** power);
+  if (ticks.length < 2) ticks.push(ticks[0] * 10);
+  return ticks;
+};
+
+// ---- Plots
+let points = [], data = null, pointed = null;
+const LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24;
+const newest = () => points[points.length - 1];
+// Whole minutes, as many as are known.
+const reach = () => Math.min(KEPT, Math.max(60, Math.ceil((newest().at - points[0].at) / 60) * 60));
+const shown = () => {
+  if (pointed == null) return newest();
+  const at = newest().at - pointed;
+  return points.reduce((best, point) => Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best, newest());
+};
+
+class Plot {
+  constructor(id, title, series, { wide = false, height = 200 } = {}) {
+    this.title = title; this.series = series; this.height = height;
+    this.legend = html("ul", "legend");
+    this.values = series.map(({ name, look, filled }) => {
+      const value = html("b");
+      const swatch = make("svg", { class: look, width: 20, height: 10, "aria-hidden": "true" },
+        filled ? make("rect", { class: "bar", width: 12, height: 10, x: 4, rx: 2 }) : make("path", { class: "line", d: "M1 5H19" }));
+      this.legend.append(html("li", "", swatch, name, value));
+      return value;
+    });
+    this.svg = make("svg", { class: "plot", role: "img" });
+    this.figure = html("figure", wide ? "wide" : "", html("figcaption", "", html("h2", "", title), this.legend), this.svg);
+    this.figure.id = id;
+    $("plots").append(this.figure);
+  }
+  frame(ticks, write, up) {
+    this.width = Math.max(240, this.svg.clientWidth || 560);
+    const { width, height } = this;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.setAttribute("height", height);
+    this.svg.replaceChildren();
+    for (const tick of ticks) {
+      const y = up(tick).toFixed(1);
+      this.svg.append(make("path", { class: "grid", d: `M${LEFT} ${y}H${width - RIGHT}` }),
+        make("text", { class: "tick", x: LEFT - 8, y, dy: "0.34em", "text-anchor": "end" }, write(tick)));
+    }
+    this.svg.append(make("path", { class: "axis", d: `M${LEFT} ${height - BOTTOM}H${width - RIGHT}` }));
+  }
+  tell(values) {
+    values.forEach((value, n) => { if (this.values[n].textContent !== value) this.values[n].textContent = value; });
+    this.svg.setAttribute("aria-label", this.title + ": " + this.series.map((s, n) => s.name + " " + values[n]).join(", "));
+  }
+  empty(words) {
+    this.svg.append(make("text", { class: "empty", x: (LEFT + this.width - RIGHT) / 2, y: this.height / 2, "text-anchor": "middle" }, words));
+  }
+  // A number in a row of its own is put where it has room.
+  along(entries) {
+    let free = LEFT - 20;
+    for (const [x, words] of entries) {
+      const half = words.length * 3.4;
+      const anchor = x + half > this.width - RIGHT ? "end" : "middle";
+      const [from, to] = anchor === "end" ? [x - 2 * half, x] : [x - half, x + half];
+      if (from < free) continue;
+      this.svg.append(make("text", { class: "tick", x: x.toFixed(1), y: this.height - 7, "text-anchor": anchor }, words));
+      free = to + 12;
+    }
+  }
+}
+
+// Values over the last minutes.
+class Course extends Plot {
+  constructor(id, title, series, write, { top, log = false, stacked = false, filled = !log, step = 1000 } = {}) {
+    super(id, title, series.map(s => ({ filled, ...s })));
+    Object.assign(this, { write, top, log, stacked, filled, step });
+    this.svg.addEventListener("pointermove", event => {
+      const box = this.svg.getBoundingClientRect();
+      const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
+      pointed = part < 0 || part > 1 ? null : Math.round((1 - part) * reach());
+      draw();
+    });
+    this.svg.addEventListener("pointerleave", () => { pointed = null; draw(); });
+  }
+  draw() {
+    const { height, log, stacked } = this, now = newest().at;
+    const of = (point, n) => {
+      const value = this.series[n].of(point);
+      return stacked ? this.series.slice(0, n).reduce((sum, s) => sum + s.of(point), value) : value;
+    };
+    const values = points.flatMap(point => this.series.map((_, n) => of(point, n))).filter(value => value != null && (!log || value > 0));
+    const high = this.top ?? Math.max(0, ...values);
+    const ticks = log ? (values.length ? decades(Math.min(...values), high) : [1e-6, 1e-5, 1e-4, 1e-3]) : linear(high, this.step);
+    const [low, peak] = [ticks[0], ticks[ticks.length - 1]];
+    const bottom = height - BOTTOM, room = bottom - TOP;
+    const up = log ? v => bottom - Math.log(v / low) / Math.log(peak / low) * room : v => bottom - v / peak * room;
+    this.frame(ticks, this.write, up);
+    const wide = this.width - LEFT - RIGHT, span = reach(), across = at => LEFT + (1 - (now - at) / span) * wide;
+    const parts = span === 60 ? [60, 45, 30, 15, 0] : [300, 240, 180, 120, 60, 0].filter(s => s <= span);
+    this.along(parts.map(s => [across(now - s), !s ? "now" : span === 60 ? `−${s} s` : `−${s / 60} min`]));
+    this.svg.classList.toggle("stacked", stacked);
+    this.svg.classList.toggle("filled", this.filled);
+    // What is on top of the others' areas is drawn first.
+    const order = this.series.map((_, n) => n);
+    if (stacked) order.reverse();
+    for (const n of order) {
+      const runs = [];
+      let run = [], before = null;
+      for (const point of points) {
+        const value = of(point, n);
+        const gap = before != null && point.at - before > 3;
+        if ((value == null || gap) && run.length) { runs.push(run); run = []; }
+        if (value != null) run.push([across(point.at), up(log ? Math.max(value, low) : value)]);
+        before = point.at;
+      }
+      if (run.length) runs.push(run);
+      const trace = run => run.map(([x, y]) => x.toFixed(1) + " " + y.toFixed(1)).join("L");
+      const group = make("g", { class: "series " + this.series[n].look });
+      for (const run of runs) {
+        if (run.length === 1) run.push([run[0][0] + 1, run[0][1]]);
+        const edge = stacked && n ? points.filter(p => across(p.at) >= run[0][0] - .01 && across(p.at) <= run[run.length - 1][0] + .01)
+          .map(p => [across(p.at), up(of(p, n - 1))]).reverse() : [[run[run.length - 1][0], bottom], [run[0][0], bottom]];
+        if (this.filled) group.append(make("path", { class: "area", d: `M${trace(run)}L${trace(edge)}Z` }));
+        group.append(make("path", { class: "line", d: "M" + trace(run) }));
+      }
+      this.svg.append(group);
+    }
+    if (!values.length) this.empty("nothing measured yet");
+    const at = shown();
+    this.tell(this.series.map(s => { const value = s.of(at); return value == null ? "–" : (s.write ?? this.write)(value); }));
+    if (pointed != null) this.svg.append(make("path", { class: "cross", d: `M${across(at.at).toFixed(1)} ${TOP}V${bottom}` }));
+  }
+}
+
+// How latencies of the last minute are spread: the share of turns at each, on a scale of decades.
+class Spread extends Plot {
+  constructor(id, title) {
+    super(id, title, [
+      { name: "gets", look: "hue0", filled: true }, { name: "sets", look: "hue2", filled: true }, { name: "others, mixed", look: "hue3", filled: true }]);
+  }
+  draw() {
+    const bars = data.bars, bottom = this.height - BOTTOM;
+    const sums = [1, 2, 3].map(kind => bars.reduce((sum, bar) => sum + bar[kind], 0));
+    const share = (bar, kind) => sums[kind - 1] ? bar[kind] / sums[kind - 1] : 0;
+    const high = Math.max(.1, ...bars.flatMap(bar => [1, 2, 3].map(kind => share(bar, kind))));
+    const ticks = linear(high), peak = ticks[ticks.length - 1];
+    const up = v => bottom - v / peak * (bottom - TOP);
+    this.frame(ticks, v => Math.round(v * 1000) / 10 + " %", up);
+    this.tell(sums.map(sum => count(sum)));
+    if (!bars.length) return this.empty("nothing measured in the last minute");
+    const cuts = decades(bars[0][0] / 1.2, bars[bars.length - 1][0]);
+    const [low, end] = [cuts[0], cuts[cuts.length - 1]];
+    const across = s => LEFT + Math.log(Math.max(s, low) / low) / Math.log(end / low) * (this.width - LEFT - RIGHT);
+    for (const kind of [1, 2, 3]) {
+      const group = make("g", { class: "series " + this.series[kind - 1].look });
+      let last = null;
+      for (const bar of bars) {
+        if (!bar[kind]) continue;
+        const from = across(this.before(bar[0])), to = across(bar[0]), y = up(share(bar, kind));
+        const joined = last != null && Math.abs(last.to - from) < .5;
+        const d = `M${from.toFixed(1)} ${(joined ? last.y : bottom).toFixed(1)}V${y.toFixed(1)}H${to.toFixed(1)}`;
+        group.append(make("rect", { class: "area", x: from, y, width: Math.max(to - from, .5), height: Math.max(bottom - y, 0) }),
+          make("path", { class: "line", d }));
+        last = { to, y };
+      }
+      this.svg.append(group);
+    }
+    this.along(cuts.map(cut => [across(cut), time(cut)]));
+  }
+  // Where the bar that ends there begins: two buckets earlier, of which an octave has eight.
+  before(end) {
+    const ticks = Math.round(end / 125e-9);
+    if (ticks <= 8) return (ticks - 2) * 125e-9;
+    const octave = 2 ** Math.floor(Math.log2(ticks - 1));
+    return (ticks - octave / 4) * 125e-9;
+  }
+}
+
+// The pages of each class, and what of them is used.
+class Memory extends Plot {
+  constructor(id, title) {
+    super(id, title, [
+      { name: "items", look: "hue0", filled: true }, { name: "rest of their chunks", look: "hue1", filled: true }, { name: "free chunks", look: "muted", filled: true }],
+      { wide: true, height: 220 });
+  }
+  draw() {
+    const { classes } = data, bottom = this.height - BOTTOM;
+    const ticks = linear(Math.max(0, ...classes.map(c => c.paged)), 1024), peak = ticks[ticks.length - 1];
+    const up = v => bottom - v / peak * (bottom - TOP);
+    this.frame(classes.length ? ticks : [0], bytes, up);
+    const sum = of => classes.reduce((sum, c) => sum + of(c), 0);
+    this.tell([sum(c => c.requested), sum(c => c.used - c.requested), sum(c => c.paged - c.used)].map(bytes));
+    if (!classes.length) return this.empty("no page is taken yet");
+    const room = (this.width - LEFT - RIGHT) / classes.length, bar = Math.min(room * .74, 44);
+    const groups = this.series.map(s => make("g", { class: "series " + s.look }));
+    classes.forEach((c, n) => {
+      const x = LEFT + (n + .5) * room - bar / 2;
+      let from = 0;
+      [c.requested, c.used, c.paged].forEach((to, part) => {
+        if (to > from) groups[part].append(make("rect", { class: "bar", x: x.toFixed(1), y: up(to).toFixed(1), width: bar.toFixed(1), height: Math.max(up(from) - up(to), .4).toFixed(1) },
+          make("title", {}, `class ${c.class}, chunks of ${bytes(c.size)}: ${count(c.items)} items, ${bytes(c.requested)} in ${bytes(c.paged)}`)));
+        from = Math.max(from, to);
+      });
+    });
+    this.svg.append(...groups);
+    this.along(classes.map((c, n) => [LEFT + (n + .5) * room, bytes(c.size)]));
+  }
+}
+
+const ratio = point => point.hits + point.misses > 0 ? point.hits / (point.hits + point.misses) : null;
+const plots = [
+  new Course("ratio", "Hit ratio", [{ name: "of gets", look: "hue0", of: ratio, write: percent }], v => Math.round(v * 100) + " %", { top: 1 }),
+  new Course("operations", "Operations per second", [
+    { name: "hits", look: "hue0", of: p => p.hits }, { name: "misses", look: "hue1", of: p => p.misses },
+    { name: "sets", look: "hue2", of: p => p.sets }, { name: "others", look: "hue3", of: p => p.others }], count, { stacked: true }),
+  new Course("latency", "Latency of gets", [
+    { name: "p50", look: "hue0", of: p => p.p50 }, { name: "p99", look: "hue1", of: p => p.p99 }, { name: "p99.9", look: "hue3", of: p => p.p999 }], time, { log: true }),
+  new Spread("spread", "Latencies measured in the last minute"),
+  new Memory("memory", "Memory by chunk size"),
+  new Course("evictions", "Items that left, per second", [
+    { name: "evicted", look: "hue1", of: p => p.evictions }, { name: "expired", look: "hue2", of: p => p.expired }], count),
+  new Course("traffic", "Bytes per second", [
+    { name: "received", look: "hue2", of: p => p.received }, { name: "sent", look: "hue0", of: p => p.sent }], bytes, { step: 1024 }),
+  new Course("connections", "Connections", [{ name: "clients", look: "hue0", of: p => p.connections }], whole),
+  new Course("cpu", "Processor", [{ name: "cores busy", look: "hue2", of: p => p.cpu, write: v => v.toFixed(2) }], digits),
+];
+
+// ---- Tiles, words, the table
+const tiles = new Map();
+const tile = (name, value, note, part) => {
+  if (!tiles.has(name)) {
+    const nodes = { value: html("dd", "value"), note: html("dd", "note") };
+    const box = html("div", "", html("dt", "", name), nodes.value, nodes.note);
+    if (part != null) {
+      nodes.fill = html("i");
+      box.append(html("dd", "meter", nodes.fill));
+    }
+    tiles.set(name, nodes);
+    $("tiles").append(box);
+  }
+  const nodes = tiles.get(name);
+  nodes.value.textContent = value;
+  nodes.note.textContent = note;
+  if (part != null) nodes.fill.style.width = Math.min(100, part * 100).toFixed(1) + "%";
+};
+const words = () => {
+  const { server, totals } = data, at = shown();
+  const recent = points.slice(-10), sum = of => recent.reduce((sum, point) => sum + of(point), 0);
+  const gets = sum(p => p.hits + p.misses);
+  const all = totals.hits + totals.misses;
+  tile("Hit ratio", percent(gets ? sum(p => p.hits) / gets : null), `since start ${percent(all ? totals.hits / all : null)}`);
+  tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
+  tile("p99 of gets", time(at.p99), `half take ${time(at.p50)}`);
+  tile("Memory", bytes(totals.paged), `of ${bytes(server.limit)}`, totals.paged / server.limit);
+  tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
+  tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
+  tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
+  tile("Processor", digits(at.cpu), `cores, ${server.threads} thread${server.threads > 1 ? "s" : ""}`);
+  $("lead").textContent = server.listening.filter(line => !line.includes(" http ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
+  $("about").textContent = `Version ${server.version}, process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
+  const rows = data.classes.map(c => [c.class, bytes(c.size), count(c.items), bytes(c.requested), bytes(c.paged), percent(c.paged ? c.requested / c.paged : null), count(c.evicted), span(c.age)]);
+  const head = ["Class", "Chunk", "Items", "Bytes", "Pages", "Filled", "Evicted", "Oldest"];
+  $("classes").replaceChildren(html("thead", "", html("tr", "", ...head.map(h => html("th", "", h)))),
+    html("tbody", "", ...rows.map(row => html("tr", "", ...row.map(cell => html("td", "", String(cell)))))));
+};
+const draw = () => {
+  if (!data || !points.length) return;
+  words();
+  for (const plot of plots) plot.draw();
+};
+
+// ---- Asking
+let heard = Date.now();
+const say = (state, good) => {
+  const node = $("state");
+  if (node.textContent !== state) node.textContent = state;
+  node.className = "state " + (good ? "good" : "bad");
+  document.body.classList.toggle("lost", !good && !data?.server.accepting);
+};
+const ask = async () => {
+  try {
+    const since = points.length ? newest().number : 0;
+    const answer = await fetch("/overview.json?since=" + since, { signal: AbortSignal.timeout(PATIENCE), cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.status);
+    const fresh = await answer.json();
+    // Another life of the server: what was known of the one before is over.
+    if (data && (fresh.server.pid !== data.server.pid || fresh.server.started !== data.server.started)) points = [];
+    const known = points.length ? newest().number : 0;
+    points = points.concat(fresh.points.filter(point => point.number > known || !points.length)).slice(-KEPT);
+    data = fresh;
+    heard = Date.now();
+    say(data.server.accepting ? "serving" : "ending", data.server.accepting);
+  } catch {
+    say(`no answer for ${span(Math.round((Date.now() - heard) / 1000))}`, false);
+    document.body.classList.add("lost");
+  }
+  draw();
+};
+const go = async () => {
+  if (!document.hidden) await ask();
+  setTimeout(go, EVERY);
+};
+document.addEventListener("visibilitychange", () => { if (!document.hidden) ask(); });
+addEventListener("resize", draw);
+go();
+})();

@@ -1,0 +1,91 @@
+//! The keeper: a thread that looks after the stores once a second, and after what signals ask for more often.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::signals::Signals;
+use super::{activation, users, worker};
+use crate::session::{Shared, is_stopping};
+
+/// Between two looks at the flags that signals set.
+const LOOK: Duration = Duration::from_millis(100);
+/// Chunks that the crawler looks at while it holds a lock.
+const PIECE: usize = 500;
+/// And in a second at most.
+const A_SECOND: usize = 200_000;
+/// A worker that did not come round for so long is stuck, in seconds. Idle ones come round every second.
+const STUCK: u64 = 10;
+
+/// Starts it; it ends when the server stops.
+///
+/// # Errors
+///
+/// No thread.
+pub(super) fn start(shared: Arc<Shared>, signals: Signals, users: Option<String>) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("keeper".into()).spawn(move || keep(&shared, &signals, users.as_deref()))
+}
+
+fn keep(shared: &Shared, signals: &Signals, users: Option<&str>) {
+    let (mut ticked, watched) = (0, activation::watchdog().is_some());
+    while !is_stopping(shared) {
+        if signals.is_finish_wanted() {
+            shared.finish.store(true, Relaxed);
+        }
+        if signals.is_end_wanted() {
+            shared.stop.store(true, Relaxed);
+            break;
+        }
+        if signals.take_reload() {
+            reload(shared, users);
+        }
+        std::thread::sleep(LOOK);
+        let now = worker::now();
+        if now == ticked {
+            continue;
+        }
+        ticked = now;
+        if watched && stuck(shared, now).is_none() {
+            activation::alive();
+        }
+        tend(shared, now);
+    }
+}
+
+/// A worker that has not come round for long, if there is one.
+pub(super) fn stuck(shared: &Shared, now: u64) -> Option<usize> {
+    shared.rounds.iter().position(|round| now.saturating_sub(round.load(Relaxed)) > STUCK)
+}
+
+/// Flushes that are due, pages that should move, items that have expired.
+fn tend(shared: &Shared, now: u64) {
+    let all = shared.crawl_now.swap(false, Relaxed);
+    let crawl = all || shared.crawler.load(Relaxed);
+    if crawl {
+        shared.crawler_starts.fetch_add(1, Relaxed);
+    }
+    for shard in 0..shared.shards.count() {
+        shared.shards.at(shard).tick(now);
+        let mut left = if crawl { A_SECOND } else { 0 };
+        while left > 0 && !shared.shards.at(shard).crawl(PIECE, now) {
+            left -= PIECE;
+        }
+    }
+}
+
+fn reload(shared: &Shared, users: Option<&str>) {
+    let mut done = Vec::new();
+    if let Some(file) = users {
+        done.push(users::refresh(file, shared).map(|()| "users"));
+    }
+    if let Some(tls) = &shared.tls {
+        done.push(tls.refresh(worker::now()).map(|()| "certificates"));
+    }
+    for each in done {
+        match each {
+            Ok(what) => eprintln!("rdmakv-server: SIGHUP: {what} read again"),
+            Err(wrong) => eprintln!("rdmakv-server: SIGHUP: {wrong}; the old ones stay in use"),
+        }
+    }
+}

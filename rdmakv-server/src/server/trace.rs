@@ -1,0 +1,50 @@
+//! What `-v` has the server say on its standard error: once, its warnings; twice, also who comes and goes and the first
+//! line of whatever is read. It is for looking, not for keeping: a reader that is slow slows the server.
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::session::Shared;
+
+/// Bytes of a line that are shown.
+const SHOWN: usize = 200;
+
+/// A warning, from `-v` on.
+pub(super) fn warn(shared: &Shared, what: impl Display) {
+    if shared.verbosity.load(Relaxed) > 0 {
+        eprintln!("rdmakv-server: {what}");
+    }
+}
+
+/// Somebody came or went, from `-vv` on.
+pub(super) fn tell(shared: &Shared, what: impl FnOnce() -> String) {
+    if shared.verbosity.load(Relaxed) > 1 {
+        eprintln!("rdmakv-server: {}", what());
+    }
+}
+
+/// What a client said.
+pub(super) fn said(bytes: &[u8]) {
+    eprintln!("rdmakv-server: < {}", line(bytes));
+}
+
+/// The first line, in characters that a terminal shows.
+fn line(bytes: &[u8]) -> String {
+    let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+    let more = if line.len() > SHOWN { "…" } else { "" };
+    format!("{}{more}", line[..line.len().min(SHOWN)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_line_is_shown_and_nothing_that_moves_the_cursor() {
+        assert_eq!(line(b"set a 0 0 3\r\nabc\r\n"), "set a 0 0 3");
+        assert_eq!(line(b"\x80\x1b[2J"), "\\x80\\x1b[2J");
+        assert_eq!(line(&[b'x'; 300]).len(), SHOWN + "…".len());
+        assert_eq!(line(b""), "");
+    }
+}

@@ -1,0 +1,194 @@
+//! How long answers took, of the few that a worker measures: buckets whose width grows with the time, an eighth of it.
+//!
+//! Each worker writes to its own, without locks; whoever reads sees each bucket as it was at some moment.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What was asked for in the turn that was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing but values.
+    Get,
+    /// Nothing but to store.
+    Set,
+    /// Both, or something else.
+    Other,
+}
+
+impl Asked {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Get, Self::Set, Self::Other];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Set => "set",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// The unit, so that a whole number of microseconds is a whole number of units.
+const TICK: u64 = 125;
+/// Buckets in which the time doubles.
+const AN_OCTAVE: u64 = 8;
+/// Up to 33 seconds; the last takes what is longer.
+pub const BUCKETS: usize = 216;
+
+/// The number of buckets that lie wholly below a power of two of microseconds.
+pub fn below_micros(power: u32) -> usize {
+    AN_OCTAVE as usize * (power as usize + 1)
+}
+
+fn bucket(took: Duration) -> usize {
+    let ticks = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / TICK;
+    if ticks < AN_OCTAVE {
+        return ticks as usize;
+    }
+    let octave = u64::from(ticks.ilog2());
+    let part = (ticks >> (octave - 3)) % AN_OCTAVE;
+    (((octave - 2) * AN_OCTAVE + part) as usize).min(BUCKETS - 1)
+}
+
+/// Where a bucket ends, in seconds.
+pub fn end_of(bucket: usize) -> f64 {
+    let bucket = bucket as u64;
+    let ticks =
+        if bucket < AN_OCTAVE { bucket + 1 } else { (AN_OCTAVE + bucket % AN_OCTAVE + 1) << (bucket / AN_OCTAVE - 1) };
+    (ticks * TICK) as f64 / 1e9
+}
+
+/// One kind's.
+#[derive(Debug)]
+struct Kind {
+    buckets: [AtomicU64; BUCKETS],
+    nanos: AtomicU64,
+}
+
+/// A worker's.
+#[derive(Debug)]
+pub struct Latencies {
+    kinds: Box<[Kind; 3]>,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let kind = || Kind { buckets: [const { AtomicU64::new(0) }; BUCKETS], nanos: AtomicU64::new(0) };
+        Self { kinds: Box::new([kind(), kind(), kind()]) }
+    }
+}
+
+impl Latencies {
+    /// A turn with such requests took so long.
+    pub fn record(&self, asked: Asked, took: Duration) {
+        let kind = &self.kinds[asked as usize];
+        kind.buckets[bucket(took)].fetch_add(1, Relaxed);
+        kind.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+}
+
+/// Some workers' together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// How many fell into each bucket.
+    pub buckets: Vec<u64>,
+    /// Their sum.
+    pub nanos: u64,
+}
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self { buckets: vec![0; BUCKETS], nanos: 0 }
+    }
+}
+
+impl Measured {
+    /// All workers' of that kind.
+    pub fn of(workers: &[Latencies], asked: Asked) -> Self {
+        let mut sum = Self::default();
+        for kind in workers.iter().map(|worker| &worker.kinds[asked as usize]) {
+            for (sum, bucket) in sum.buckets.iter_mut().zip(&kind.buckets) {
+                *sum += bucket.load(Relaxed);
+            }
+            sum.nanos = sum.nanos.wrapping_add(kind.nanos.load(Relaxed));
+        }
+        sum
+    }
+
+    /// What was measured since.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let buckets = self.buckets.iter().zip(&earlier.buckets).map(|(now, then)| now.saturating_sub(*then)).collect();
+        Self { buckets, nanos: self.nanos.wrapping_sub(earlier.nanos) }
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, more)| *sum += more);
+        self.nanos = self.nanos.wrapping_add(other.nanos);
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// What that part of them did not exceed, in seconds: the end of a bucket. None where nothing was measured.
+    pub fn quantile(&self, part: f64) -> Option<f64> {
+        let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
+        let mut seen = 0;
+        self.buckets
+            .iter()
+            .position(|count| {
+                seen += count;
+                seen >= wanted
+            })
+            .map(end_of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_falls_into_a_bucket_that_ends_less_than_an_eighth_above_it() {
+        for nanos in (0..40).map(|power| 1_u64 << power).flat_map(|power| [power - 1, power, power * 5 / 4]) {
+            let (seconds, bucket) = (nanos as f64 / 1e9, bucket(Duration::from_nanos(nanos)));
+            if bucket == BUCKETS - 1 {
+                assert!(seconds > 30.0);
+                continue;
+            }
+            assert!(end_of(bucket) > seconds, "{nanos} ns in bucket {bucket}");
+            assert!(end_of(bucket) <= seconds.max(1e-6) * 1.126 + 125e-9, "{nanos} ns in bucket {bucket}");
+        }
+    }
+
+    #[test]
+    fn buckets_end_at_powers_of_two_of_microseconds() {
+        for power in 0..25 {
+            let end = end_of(below_micros(power) - 1);
+            assert!((end - f64::from(1_u32 << power) / 1e6).abs() < 1e-12, "{power}: {end}");
+        }
+    }
+
+    #[test]
+    fn quantiles_are_of_what_was_measured_since() {
+        let workers = [Latencies::default(), Latencies::default()];
+        assert_eq!(Measured::of(&workers, Asked::Get).quantile(0.5), None);
+        for _ in 0..1000 {
+            workers[0].record(Asked::Get, Duration::from_secs(1));
+        }
+        let before = Measured::of(&workers, Asked::Get);
+        for micros in 1..=100 {
+            workers[micros % 2].record(Asked::Get, Duration::from_micros(micros as u64));
+            workers[0].record(Asked::Set, Duration::from_micros(900));
+        }
+        let measured = Measured::of(&workers, Asked::Get).since(&before);
+        assert_eq!((measured.count(), measured.nanos), (100, 5_050_000));
+        let half = measured.quantile(0.5).unwrap();
+        assert!((50e-6..57e-6).contains(&half), "{half}");
+        assert!(measured.quantile(1.0).unwrap() >= 100e-6);
+    }
+}

@@ -1,0 +1,177 @@
+//! The overview in a real browser, headless, with a server under load behind it: every plot has an extent, no text runs
+//! into another, the colours follow the reader's, nothing is complained of, and the numbers move. Where there is no Chromium
+//! it says so and is skipped.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod devtools;
+mod load;
+
+use std::time::{Duration, Instant};
+
+use common::Server;
+use devtools::Browser;
+use load::Load;
+use serde_json::{Value, json};
+
+/// What the browser sees.
+const LOOK: &str = r#"(() => {
+const box = e => e.getBoundingClientRect();
+const plots = [...document.querySelectorAll("figure")].map(figure => {
+  const svg = figure.querySelector("svg.plot"), frame = box(svg);
+  const texts = [...svg.querySelectorAll("text")].filter(t => t.textContent.trim());
+  const overlaps = [], outside = [];
+  texts.forEach((t, i) => {
+    const a = box(t);
+    if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1 || a.bottom > frame.bottom + 1)
+      outside.push(t.textContent);
+    texts.slice(i + 1).forEach(u => {
+      const b = box(u);
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (across > -3 && down > 3) overlaps.push(t.textContent + " / " + u.textContent);
+    });
+  });
+  const captions = [...figure.querySelectorAll("h2, .legend li")].map(box);
+  captions.forEach((a, i) => captions.slice(i + 1).forEach(b => {
+    if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1) overlaps.push("caption");
+  }));
+  const marks = [...svg.querySelectorAll(".series .line, .series .bar")].filter(m => box(m).width > 0 || box(m).height > 0);
+  return { id: figure.id, width: frame.width, height: frame.height, marks: marks.length, overlaps, outside,
+           small: texts.filter(t => box(t).height < 11).length, label: svg.getAttribute("aria-label"),
+           stroke: marks.length ? getComputedStyle(marks[0]).stroke + getComputedStyle(marks[0]).fill : "" };
+});
+const clipped = [...document.querySelectorAll(".tiles .value, .tiles .note")].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent);
+return { plots, clipped, tiles: Object.fromEntries([...document.querySelectorAll(".tiles > div")].map(t => [t.querySelector("dt").textContent, t.querySelector("dd").textContent])),
+  paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
+  wide: document.documentElement.scrollWidth - innerWidth, state: document.getElementById("state").textContent };
+})()"#;
+
+const PLOTS: [&str; 9] =
+    ["ratio", "operations", "latency", "spread", "memory", "evictions", "traffic", "connections", "cpu"];
+
+/// How bright an `rgb(…)` is, of 255.
+fn brightness(colour: &Value) -> f64 {
+    let numbers = colour.as_str().unwrap().trim_start_matches("rgb(").trim_end_matches(')').split(',');
+    numbers.map(|n| n.trim().parse::<f64>().unwrap()).sum::<f64>() / 3.0
+}
+
+fn assert_drawn(found: &Value) {
+    let plots = found["plots"].as_array().unwrap();
+    let ids: Vec<&str> = plots.iter().map(|plot| plot["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, PLOTS);
+    for plot in plots {
+        let id = &plot["id"];
+        assert!(
+            plot["width"].as_f64().unwrap() > 250.0 && plot["height"].as_f64().unwrap() > 150.0,
+            "{id} is too small"
+        );
+        assert!(plot["marks"].as_u64().unwrap() > 0, "{id} has no line and no bar");
+        assert_eq!(plot["overlaps"], json!([]), "texts of {id} run into each other");
+        assert_eq!(plot["outside"], json!([]), "texts of {id} are cut off");
+        assert_eq!(plot["small"], json!(0), "texts of {id} are too small to read");
+        let label = plot["label"].as_str().unwrap();
+        assert!(label.contains(": ") && !label.contains("NaN") && !label.contains("undefined"), "{id}: {label}");
+    }
+    assert_eq!(found["clipped"], json!([]), "tiles are cut off");
+    assert!(found["wide"].as_f64().unwrap() <= 0.0, "the page scrolls sideways");
+    assert_eq!(found["state"], json!("serving"));
+}
+
+#[test]
+#[ignore = "starts a browser; `.ci/run browser` has it done"]
+fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
+    let Some(mut browser) = Browser::start() else {
+        eprintln!("the overview in a browser: not run: there is no Chromium here");
+        return;
+    };
+    let server = Server::on_a_free_port(&["-m", "24", "-t", "2", "--http", "127.0.0.1:0"]);
+    let load = Load::start(&server.address("tcp"), 6);
+    let url = format!("http://{}/", server.address("http"));
+    browser.window((1280, 900), "light");
+    browser.open(&url);
+    let evicts = r##"document.querySelector("#evictions svg.plot")?.getAttribute("aria-label")?.match(/evicted [1-9]/) != null"##;
+    browser.wait_for(evicts);
+    let measured = r##"document.querySelectorAll("#latency svg.plot .line").length > 0 && document.querySelectorAll("#spread svg.plot .line").length > 0"##;
+    browser.wait_for(measured);
+    browser.wait_for(r##"document.querySelectorAll("#latency svg.plot .line").length === 3"##);
+
+    let light = browser.evaluate(LOOK);
+    assert_drawn(&light);
+    browser.window((1280, 900), "dark");
+    let dark = browser.evaluate(LOOK);
+    assert_drawn(&dark);
+    for (found, is_dark) in [(&dark, true), (&light, false)] {
+        assert_eq!(brightness(&found["paper"]) < 128.0, is_dark, "{}", found["paper"]);
+        assert!((brightness(&found["paper"]) - brightness(&found["ink"])).abs() > 150.0, "ink stands out from paper");
+    }
+    assert_ne!(dark["plots"][0]["stroke"], light["plots"][0]["stroke"], "the marks follow the scheme, too");
+    for size in [(380, 800), (700, 900), (2000, 1200)] {
+        browser.window(size, "light");
+        // The window's new size is drawn for at once, and every second anew.
+        browser.wait_for(r##"[...document.querySelectorAll("svg.plot")].every(s => Math.abs(s.viewBox.baseVal.width - s.clientWidth) < 2)"##);
+        let found = browser.evaluate(LOOK);
+        assert_drawn(&found);
+    }
+
+    // It moves, and what it shows is what the server counts.
+    let hits = |browser: &mut Browser| browser.evaluate(LOOK)["tiles"]["Operations"].clone();
+    let before = hits(&mut browser);
+    assert_ne!(before, json!("0/s"));
+    drop(load);
+    browser.wait_for(
+        r##"document.querySelector("#connections svg.plot").getAttribute("aria-label") === "Connections: clients 0""##,
+    );
+    browser.wait_for(r##"[...document.querySelectorAll(".tiles dd")][2].textContent === "0/s""##);
+    assert!(server.stat("get_hits") > 100);
+
+    // A server that is gone is said to be gone; then one that was started anew begins anew.
+    let complaints = browser.complaints.clone();
+    assert_eq!(complaints, Vec::<String>::new(), "the page runs without complaint and within its policy");
+    server.signal("-TERM");
+    browser.wait_for(r##"document.getElementById("state").textContent.startsWith("no answer for")"##);
+    let address = server.address("http");
+    drop(server);
+    let Ok(anew) = std::panic::catch_unwind(|| Server::on_a_free_port(&["--http", &address])) else { return };
+    // Another program may have taken the port meanwhile.
+    if anew.lines.iter().any(|line| line.contains("on http")) {
+        browser.wait_for(r##"document.getElementById("state").textContent === "serving""##);
+        browser.wait_for(r##"[...document.querySelectorAll(".tiles .note")][1].textContent === "0 since start""##);
+    }
+}
+
+/// Makes the README's picture, after the load has run for a while: `rdmakv-server/pictures/make`.
+#[test]
+#[ignore = "makes a picture, which takes as many seconds as it is told"]
+fn picture() {
+    let (Some(folder), Some(seconds)) = (std::env::var_os("PICTURES"), std::env::var("PICTURE_SECONDS").ok()) else {
+        eprintln!("a picture: not made: PICTURES names the folder, PICTURE_SECONDS how long the load runs");
+        return;
+    };
+    let mut browser = Browser::start().expect("there is a Chromium");
+    let server = Server::on_a_free_port(&["-m", "160", "-t", "2", "--http", "127.0.0.1:0"]);
+    let end = Instant::now() + Duration::from_secs(seconds.parse().expect("seconds are a number"));
+    let mut loads = vec![Load::start(&server.address("tcp"), 8)];
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_secs(1));
+        let elapsed = end - Instant::now();
+        // More of them come for a while.
+        let busy = (60..110).contains(&elapsed.as_secs()) || (180..200).contains(&elapsed.as_secs());
+        match (busy, loads.len()) {
+            (true, 1) => loads.push(Load::start(&server.address("tcp"), 16)),
+            (false, 2) => drop(loads.pop()),
+            _ => {}
+        }
+    }
+    for (name, size, scheme) in [
+        ("overview-light", (1240, 900), "light"),
+        ("overview-dark", (1240, 900), "dark"),
+        ("overview-narrow", (390, 844), "light"),
+    ] {
+        browser.window(size, scheme);
+        browser.open(&format!("http://{}/", server.address("http")));
+        browser.wait_for(r##"document.querySelectorAll("#latency svg.plot .line").length > 0"##);
+        let file = std::path::Path::new(&folder).join(name).with_extension("png");
+        std::fs::write(file, browser.picture()).unwrap();
+    }
+}

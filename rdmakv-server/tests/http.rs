@@ -1,0 +1,209 @@
+//! Watching the server: metrics as Prometheus wants them, health, the overview's numbers; and clients that are slow, hostile
+//! or many.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Server, ask, soon, to};
+use serde_json::Value;
+
+fn server(more: &[&str]) -> Server {
+    Server::on_a_free_port(&[&["--http", "127.0.0.1:0"], more].concat())
+}
+
+/// All that comes until the end, or until nothing more does.
+fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn talk(server: &Server) {
+    let mut stream = server.connect();
+    ask(&mut stream, b"set a 0 0 1\r\nx\r\nset big 0 0 3000\r\n", b"STORED\r\n");
+    stream.write_all(&[b'x'; 3000]).unwrap();
+    ask(&mut stream, b"\r\n", b"STORED\r\n");
+    for _ in 0..400 {
+        ask(&mut stream, b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    }
+    ask(&mut stream, b"get none\r\ndelete none\r\nincr a 1\r\n", b"END\r\nNOT_FOUND\r\nCLIENT_ERROR");
+}
+
+/// Names, types and samples, where the text keeps to the format and to the conventions.
+fn parse(text: &str) -> BTreeMap<String, f64> {
+    let (mut types, mut helped, mut samples) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+    let mut family = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a metric is explained");
+            assert!(help.ends_with('.') && helped.insert(name.to_owned()), "{line}");
+            family = name.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            types.insert(name.to_owned(), kind.to_owned());
+        } else {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            let bare = name.split('{').next().unwrap();
+            assert!(bare.starts_with("rdmakv_") && bare.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{line}");
+            let of = if types[&family] == "histogram" { bare.rsplit_once('_').unwrap().0 } else { bare };
+            assert_eq!(of, family, "samples follow the type");
+            assert!(samples.insert(name.to_owned(), value.parse().unwrap()).is_none(), "{line} is there twice");
+        }
+    }
+    samples
+}
+
+#[test]
+fn metrics_are_what_prometheus_expects_and_what_was_done() {
+    let server = server(&[]);
+    talk(&server);
+    let (status, text) = server.http("/metrics");
+    assert_eq!(status, 200);
+    let metrics = parse(&text);
+    for (name, value) in [
+        ("gets_total{result=\"hit\"}", 400.0),
+        ("gets_total{result=\"miss\"}", 1.0),
+        ("sets_total", 2.0),
+        ("deletes_total{result=\"miss\"}", 1.0),
+        ("items", 2.0),
+        ("connections_max", 1024.0),
+        ("memory_limit_bytes", f64::from(64 << 20)),
+        ("accepting", 1.0),
+    ] {
+        assert_eq!(metrics[&format!("rdmakv_{name}")], value, "{name}");
+    }
+    let classes: Vec<&String> = metrics.keys().filter(|name| name.starts_with("rdmakv_class_items{")).collect();
+    assert_eq!(classes.len(), 2, "an item in each of two classes");
+    // Of 400 gets one after the other some were measured, and each is in the buckets above it.
+    let name = |part: &str| format!("rdmakv_sampled_turn_duration_seconds_{part}");
+    let count = metrics[&name("count{asked=\"get\"}")];
+    assert!((1.0..100.0).contains(&count), "{count}");
+    assert!(metrics[&name("sum{asked=\"get\"}")] > 0.0);
+    assert_eq!(metrics[&name("bucket{asked=\"get\",le=\"+Inf\"}")], count);
+    let buckets = text.lines().filter(|line| line.starts_with(&name("bucket{asked=\"get\"")));
+    let buckets: Vec<f64> = buckets.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect();
+    assert!(buckets.is_sorted() && buckets.len() > 20, "{buckets:?}");
+}
+
+#[test]
+fn prometheus_own_tool_finds_nothing_to_improve() {
+    let server = server(&[]);
+    talk(&server);
+    let tool = Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut tool = match tool {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: promtool is not installed (Debian: prometheus)");
+            return;
+        }
+        tool => tool.unwrap(),
+    };
+    tool.stdin.take().unwrap().write_all(server.http("/metrics").1.as_bytes()).unwrap();
+    let checked = tool.wait_with_output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+#[test]
+fn the_overview_has_its_policy_and_its_numbers() {
+    let server = server(&["-t", "3"]);
+    let mut stream = to(&server.address("http"));
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let page = rest(&mut stream);
+    let policy = page.lines().find_map(|line| line.strip_prefix("Content-Security-Policy: ")).expect("there is one");
+    assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
+    talk(&server);
+    let numbers = |since: u64| -> Value {
+        let (status, body) = server.http(&format!("/overview.json?since={since}"));
+        assert_eq!(status, 200);
+        serde_json::from_str(&body).unwrap()
+    };
+    let all = numbers(0);
+    assert_eq!(all["totals"]["hits"], 400);
+    assert_eq!(all["server"]["threads"], 3);
+    assert_eq!(all["classes"].as_array().unwrap().len(), 2);
+    let last = loop {
+        let now = numbers(0);
+        match now["points"].as_array().unwrap().last() {
+            Some(point) => break point["number"].as_u64().unwrap(),
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let newer = numbers(last);
+    assert!(newer["points"].as_array().unwrap().iter().all(|point| point["number"].as_u64().unwrap() > last));
+    // A page that has seen more than there is talks to another server than before.
+    assert_eq!(numbers(last + 1000)["points"][0]["number"], 1);
+}
+
+#[test]
+fn health_is_told_until_the_end_has_begun() {
+    let mut server = server(&[]);
+    assert_eq!(server.http("/health"), (200, "ok\n".into()));
+    let mut busy = server.connect();
+    ask(&mut busy, b"mn\r\nset a 0 0 4\r\nab", b"MN\r\n");
+    server.signal("-USR1");
+    soon("the end", || server.http("/health").0 == 503);
+    assert!(server.http("/health").1.starts_with("finishing"));
+    assert_eq!(parse(&server.http("/metrics").1)["rdmakv_accepting"], 0.0);
+    server.signal("-TERM");
+    drop(busy);
+    assert!(server.process.wait().unwrap().success());
+}
+
+#[test]
+fn requests_may_follow_each_other_and_wrong_ones_are_told_so() {
+    let server = server(&[]);
+    let address = server.address("http");
+    let say = |request: &str| {
+        let mut stream = to(&address);
+        stream.write_all(request.as_bytes()).unwrap();
+        rest(&mut stream)
+    };
+    let get = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    let said = say(&format!("{}HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n{get}", get.repeat(3)));
+    assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 4, "{said}");
+    assert_eq!(said.matches("\r\n\r\nok\n").count(), 3, "to HEAD there is no body: {said}");
+    for (request, status) in [
+        ("GET /nothing HTTP/1.0\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", "405"),
+        ("GET / HTTP/1.1\r\n\r\n", "400"),
+        ("stats\r\n\r\n", "400"),
+        (&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000)), "431"),
+        (&format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(65)), "431"),
+    ] {
+        let said = say(request);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{}: {said}", &request[..request.len().min(40)]);
+    }
+}
+
+#[test]
+fn those_who_dawdle_keep_nobody_from_being_answered() {
+    let server = server(&["-t", "1"]);
+    let address = server.address("http");
+    // Some send nothing, some half of a request, some ask for much and read nothing.
+    let mut dawdlers: Vec<TcpStream> = Vec::new();
+    for n in 0..300 {
+        let mut stream = to(&address);
+        let part: &[u8] = [&b""[..], b"GET /metr", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"][n % 3];
+        let times = if n % 3 == 2 { 100 } else { 1 };
+        let _ = stream.write_all(&part.repeat(times));
+        dawdlers.push(stream);
+        if n % 50 == 0 {
+            assert_eq!(server.http("/health").0, 200);
+        }
+    }
+    assert_eq!(server.http("/metrics").0, 200);
+    ask(&mut server.connect(), b"mn\r\n", b"MN\r\n");
+    // The server does not keep them all.
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count();
+    assert!(descriptors < 120, "{descriptors}");
+    // And who has waited longest has been shown the door.
+    assert_eq!(rest(&mut dawdlers[0]), "");
+    drop(dawdlers);
+    assert_eq!(server.http("/health").0, 200);
+}

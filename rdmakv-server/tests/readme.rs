@@ -1,0 +1,30 @@
+//! What the README says of the flags is true.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+const README: &str = include_str!("../README.md");
+
+/// Whatever looks like a long flag in these lines.
+fn flags<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for line in lines {
+        for (at, _) in line.match_indices("--") {
+            let name = line[at + 2..].split(|c: char| !c.is_ascii_alphabetic() && c != '-' && c != '_').next().unwrap();
+            if !name.trim_matches('-').is_empty() {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_flag_is_in_the_table_and_what_is_in_the_table_is_a_flag() {
+    let help = Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let table = README.lines().skip_while(|line| *line != "## Flags").take_while(|line| !line.starts_with("| signal"));
+    let listed = flags(table.filter(|line| line.starts_with('|')).map(|line| line.split(" | ").next().unwrap()));
+    let known = flags(help.lines().map(str::trim_start).filter(|line| line.starts_with('-')));
+    assert_eq!(listed, known);
+}

@@ -1,0 +1,233 @@
+//! The server as a service: signals, sockets that others opened, the background, users, and what systemd is told.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{SERVER, Server, ask, soon, to};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(SERVER).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn asked_to_finish_it_accepts_nobody_new_and_lets_clients_end_what_they_do() {
+    let mut server = Server::on_a_free_port(&[]);
+    let (mut busy, mut idle) = (server.connect(), server.connect());
+    ask(&mut idle, b"mn\r\n", b"MN\r\n");
+    ask(&mut busy, b"set a 0 0 4\r\nab", b"");
+    server.signal("-USR1");
+    // A connection that came just before may still be there, but is not served; soon none comes.
+    soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
+    ask(&mut busy, b"cd\r\nget a\r\n", b"STORED\r\nVALUE a 0 4\r\nabcd\r\nEND\r\n");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(400));
+        ask(&mut busy, b"mn\r\n", b"MN\r\n");
+    }
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "who is silent is let go");
+    assert_eq!(busy.read(&mut [0]).unwrap(), 0, "and in the end who was busy, too");
+    assert!(server.process.wait().unwrap().success());
+}
+
+#[test]
+fn the_command_to_shut_down_works_only_where_it_was_enabled() {
+    let server = Server::on_a_free_port(&[]);
+    ask(&mut server.connect(), b"shutdown\r\nmn\r\n", b"ERROR: shutdown not enabled\r\nMN\r\n");
+    for command in ["shutdown", "shutdown graceful"] {
+        let mut server = Server::on_a_free_port(&["-A"]);
+        ask(&mut server.connect(), b"shutdown nonsense\r\n", b"CLIENT_ERROR invalid shutdown mode\r\n");
+        server.connect().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        assert!(server.process.wait().unwrap().success(), "{command}");
+    }
+}
+
+#[test]
+fn who_asks_for_the_end_twice_gets_it_at_once() {
+    let mut server = Server::on_a_free_port(&[]);
+    // Half of a command would be waited for, for five seconds.
+    let mut busy = server.connect();
+    ask(&mut busy, b"mn\r\nset a 0 0 4\r\nab", b"MN\r\n");
+    server.signal("-INT");
+    soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
+    server.signal("-INT");
+    assert_eq!(server.process.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn names_and_passwords_are_asked_for_and_read_again_on_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("users");
+    std::fs::write(&file, "me:secret\nyou:pass word\n").unwrap();
+    let server = Server::on_a_free_port(&["-Y", file.to_str().unwrap()]);
+    let refused = b"CLIENT_ERROR unauthenticated\r\n";
+    let login = |name_and_password: &str| {
+        let mut stream = server.connect();
+        write!(stream, "set x 0 0 {}\r\n{name_and_password}\r\n", name_and_password.len()).unwrap();
+        let mut answer = [0; 100];
+        let read = stream.read(&mut answer).unwrap();
+        (text(&answer[..read]) == "STORED\r\n", stream)
+    };
+    ask(&mut server.connect(), b"get a\r\n", refused);
+    let (let_in, mut mine) = login("me secret");
+    assert!(let_in && login("you pass word").0);
+    assert!(!login("me wrong").0 && !login("me").0);
+    ask(&mut mine, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    std::fs::write(&file, "me:other\n").unwrap();
+    server.signal("-HUP");
+    soon("the new password", || login("me other").0);
+    assert!(!login("me secret").0 && !login("you pass word").0);
+    ask(&mut mine, b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    // A file that says nothing changes nothing.
+    std::fs::write(&file, "").unwrap();
+    server.signal("-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(login("me other").0);
+}
+
+#[test]
+fn asked_to_say_more_it_says_who_comes_and_what_they_ask() {
+    let mut command = Command::new(SERVER);
+    let mut server = Server::run(command.args(["-vv", "-p", "-1", "-l", "127.0.0.1"]).stderr(Stdio::piped()));
+    ask(&mut server.connect(), b"get a\r\nget b\r\n", b"END\r\nEND\r\n");
+    server.signal("-TERM");
+    let mut said = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    for words in ["connection 0 comes", "< get a\n", "connection 0 goes"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn in_the_background_it_serves_when_the_command_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, pidfile) = (folder.path().join("kv"), folder.path().join("pid"));
+    let flags = ["-d", "-s", socket.to_str().unwrap(), "-P", pidfile.to_str().unwrap()];
+    let started = run(&flags);
+    assert!(started.status.success(), "{started:?}");
+    assert!(text(&started.stdout).contains(&format!("listening on unix {}", socket.display())), "{started:?}");
+    ask(&mut UnixStream::connect(&socket).unwrap(), b"mn\r\n", b"MN\r\n");
+    // Another one is told that the place is taken, and so is who started it.
+    let second = run(&flags[..3]);
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(text(&second.stderr).contains("another server listens there"), "{second:?}");
+    let pid = std::fs::read_to_string(&pidfile).unwrap();
+    assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
+    soon("the end", || !pidfile.exists());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn root_becomes_the_user_that_it_was_told_to_be() {
+    if text(&Command::new("id").arg("-u").output().unwrap().stdout).trim() != "0" {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = folder.path().join("kv");
+    let server = Server::start(&["-s", socket.to_str().unwrap(), "-u", "nobody"]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+    let ids = |of: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+        line.split_whitespace().map(|id| id.parse::<u32>().unwrap()).collect::<Vec<_>>()
+    };
+    let owner = std::fs::metadata(&socket).unwrap().uid();
+    assert_ne!(owner, 0);
+    assert_eq!(ids("Uid:"), [owner; 4]);
+    assert!(!ids("Gid:").contains(&0) && !ids("Groups:").contains(&0), "{status}");
+}
+
+/// A server that finds these sockets open, as systemd would have it.
+fn activated(sockets: [OwnedFd; 2], names: &str, environment: &[(&str, &str)], flags: &[&str]) -> Command {
+    let [one, two] = sockets;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "export LISTEN_PID=$$ LISTEN_FDS=2; exec \"$@\" 3<&0 4<&2 </dev/null 2>/dev/null", "sh", SERVER])
+        .args(flags)
+        .env("LISTEN_FDNAMES", names)
+        .envs(environment.iter().copied())
+        .stdin(Stdio::from(one))
+        .stderr(Stdio::from(two));
+    command
+}
+
+#[test]
+fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_and_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, notify) = (folder.path().join("kv"), folder.path().join("notify"));
+    let (tcp, unix) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
+    let address = tcp.local_addr().unwrap();
+    let listener = UnixDatagram::bind(&notify).unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let heard = || {
+        let mut message = [0; 500];
+        let read = listener.recv(&mut message).expect("systemd is told");
+        text(&message[..read])
+    };
+    // Who comes before the server is up is served once it is.
+    let mut early = TcpStream::connect(address).unwrap();
+    let environment = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];
+    // The flags say another place, which is not the server's to choose any more.
+    let flags = ["-p", "1", "-l", "192.0.2.1"];
+    let mut server = Server::run(&mut activated([tcp.into(), unix.into()], "kv:kv", &environment, &flags));
+    assert_eq!(server.address("tcp"), address.to_string());
+    ask(&mut early, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    ask(&mut UnixStream::connect(&path).unwrap(), b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    let ready = heard();
+    assert!(ready.contains("READY=1") && ready.contains(&format!("STATUS=listening on tcp {address}")), "{ready}");
+    assert_eq!(heard().trim(), "WATCHDOG=1");
+    server.signal("-TERM");
+    soon("the news of the end", || heard().trim() == "STOPPING=1");
+    assert!(server.process.wait().unwrap().success());
+    assert!(path.exists(), "the socket is systemd's");
+}
+
+#[test]
+fn a_socket_named_http_is_for_watching_and_one_that_is_a_connection_is_none() {
+    let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::run(&mut activated([bind().into(), bind().into()], "kv:http", &[], &[]));
+    assert_eq!(server.http("/health"), (200, "ok\n".into()));
+    ask(&mut server.connect(), b"mn\r\n", b"MN\r\n");
+    let listener = bind();
+    let connection = to(&listener.local_addr().unwrap().to_string());
+    let refused = activated([connection.into(), bind().into()], "kv:kv", &[], &[]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    let service = std::fs::read_to_string(units.join("rdmakv.service")).unwrap();
+    let [service_file, socket_file] = ["rdmakv.service", "rdmakv.socket"].map(|name| folder.path().join(name));
+    std::fs::write(&service_file, service.replace("/usr/bin/rdmakv-server", SERVER)).unwrap();
+    std::fs::copy(units.join("rdmakv.socket"), &socket_file).unwrap();
+    let analyze = |arguments: &[&str]| {
+        Command::new("systemd-analyze").args(arguments).args([&service_file, &socket_file]).output()
+    };
+    let verified = match analyze(&["verify"]) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: systemd-analyze is not installed");
+            return;
+        }
+        verified => verified.unwrap(),
+    };
+    let said = text(&verified.stderr) + &text(&verified.stdout);
+    assert!(verified.status.success() && !said.contains("rdmakv"), "{said}");
+    // The flags that the unit starts it with are flags.
+    let line = service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/rdmakv-server ")).unwrap();
+    let flags = line.split(' ').filter(|word| !word.starts_with('$'));
+    let help = Command::new(SERVER).args(flags).arg("-V").output().unwrap();
+    assert!(help.status.success(), "{help:?}");
+}
