@@ -296,11 +296,13 @@ impl Session {
     pub fn direct(&mut self) -> Option<&mut [u8]> {
         let body = self.body.as_mut()?;
         let (got, len) = (body.got, body.len);
-        // The last bytes go the usual way, which also ends the request.
+        // The last bytes go the usual way, which also ends the request; of a binary one nothing follows the value, so
+        // that its last byte has to be left for that.
         if len.saturating_sub(got) < COPIED {
             return None;
         }
-        Some(&mut body.filling.as_mut()?.value()[got..len])
+        let end = if body.ended { len } else { len - 1 };
+        Some(&mut body.filling.as_mut()?.value()[got..end])
     }
 
     /// So much was read there.
