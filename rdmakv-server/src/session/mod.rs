@@ -34,8 +34,9 @@ const COPIED_MAX: usize = 64 << 20;
 const LINE_MAX: usize = 1 << 20;
 /// Bytes of a line that is no `get` at most.
 const PLAIN_LINE_MAX: usize = 8192;
-/// What `version` says: the memcached whose protocol this is, and us.
-pub const VERSION: &str = concat!("1.6.18-rdmakv-", env!("CARGO_PKG_VERSION"));
+/// What `version` says: the memcached whose protocol this is, and nothing else. There are clients that take the last three
+/// numbers of whatever comes for the version, and find in it what they may use.
+pub const VERSION: &str = "1.6.18";
 
 /// Which protocols a listener speaks (`-B`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
