@@ -48,6 +48,20 @@ fn large_values_go_in_and_come_back_pipelined() {
 }
 
 #[test]
+fn a_large_binary_value_is_stored_when_its_last_byte_is_there() {
+    let server = Server::on_a_free_port(&[]);
+    let mut stream = server.connect();
+    let value = vec![b'v'; 900_000];
+    let mut set = vec![0x80, 1, 0, 1, 8, 0, 0, 0];
+    set.extend_from_slice(&(8 + 1 + value.len() as u32).to_be_bytes());
+    set.extend_from_slice(&[0; 20]);
+    set.push(b'k');
+    set.extend_from_slice(&value);
+    // Nothing follows it: whoever waits for more waits for ever.
+    ask(&mut stream, &set, &[0x81, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
 fn thousands_of_small_requests_in_one_write_are_answered_in_order() {
     let server = Server::on_a_free_port(&["-t", "2"]);
     let mut stream = server.connect();

@@ -61,6 +61,16 @@ fn open(address: &SockAddr, domain: Domain, kind: Type, timeout: Duration) -> io
     Ok(socket)
 }
 
+fn broken(doing: &str, error: &io::Error) -> Ended {
+    match error.kind() {
+        // A server that goes with requests unread resets what it closes.
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            format!("the server closed the connection with requests on it: {error}")
+        }
+        _ => format!("{doing} the server: {error}"),
+    }
+}
+
 impl Conn {
     /// Connects.
     pub(crate) fn open(target: &Target, depth: usize, timeout: Duration) -> Result<Self, Ended> {
@@ -167,7 +177,7 @@ impl Conn {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("sending to the server: {error}")),
+                Err(error) => return Err(broken("sending to", &error)),
             }
         }
         Ok(())
@@ -196,7 +206,7 @@ impl Conn {
             }
             Ok(read) => read,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(false),
-            Err(error) => return Err(format!("receiving from the server: {error}")),
+            Err(error) => return Err(broken("receiving from", &error)),
         };
         calls.bytes_read += read as u64;
         let mut at = 0;

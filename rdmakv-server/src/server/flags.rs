@@ -10,7 +10,7 @@ use crate::store::Config;
 
 /// A memcached whose memory RDMA clients will be able to read.
 #[derive(Debug, Parser)]
-#[command(name = "rdmakv-server", version = crate::session::VERSION, disable_version_flag = true)]
+#[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true)]
 pub(super) struct Flags {
     /// TCP port to listen on; 0 is off, -1 is a free one
     #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]

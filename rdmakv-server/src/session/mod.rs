@@ -37,8 +37,9 @@ const COPIED_MAX: usize = 64 << 20;
 const LINE_MAX: usize = 1 << 20;
 /// Bytes of a line that is no `get` at most.
 const PLAIN_LINE_MAX: usize = 8192;
-/// What `version` says: the memcached whose protocol this is, and us.
-pub const VERSION: &str = concat!("1.6.18-rdmakv-", env!("CARGO_PKG_VERSION"));
+/// What `version` says: the memcached whose protocol this is, and nothing else. There are clients that take the last three
+/// numbers of whatever comes for the version, and find in it what they may use.
+pub const VERSION: &str = "1.6.18";
 
 /// Which protocols a listener speaks (`-B`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -353,11 +354,13 @@ impl Session {
     pub fn direct(&mut self) -> Option<&mut [u8]> {
         let body = self.body.as_mut()?;
         let (got, len) = (body.got, body.len);
-        // The last bytes go the usual way, which also ends the request.
+        // The last bytes go the usual way, which also ends the request; of a binary one nothing follows the value, so
+        // that its last byte has to be left for that.
         if len.saturating_sub(got) < COPIED {
             return None;
         }
-        Some(&mut body.filling.as_mut()?.value()[got..len])
+        let end = if body.ended { len } else { len - 1 };
+        Some(&mut body.filling.as_mut()?.value()[got..end])
     }
 
     /// So much was read there.

@@ -97,6 +97,7 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("uptime", cx.now.saturating_sub(shared.started));
     say("time", cx.now);
     emit("version", VERSION);
+    emit("rdmakv_version", env!("CARGO_PKG_VERSION"));
     emit("pointer_size", &usize::BITS.to_string());
     let (user, system) = usage();
     emit("rusage_user", &user);
