@@ -121,7 +121,7 @@ fn in_the_background_it_serves_when_the_command_returns() {
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     assert!(text(&second.stderr).contains("another server listens there"), "{second:?}");
     let pid = std::fs::read_to_string(&pidfile).unwrap();
-    assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
+    assert!(Command::new("sh").args(["-c", &format!("kill {}", pid.trim())]).status().unwrap().success());
     soon("the end", || !pidfile.exists());
     assert!(!socket.exists());
 }

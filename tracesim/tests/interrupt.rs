@@ -24,7 +24,7 @@ fn interrupted(folder: &TempDir, more: &[&str]) -> Output {
     let _ = pipe.write_all(b"start_page,pages\n");
     while pipe.write_all(b"1,1\n2,1\n3,1\n").is_ok() {
         if sent == 0 {
-            let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+            let interrupt = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
             assert!(interrupt.success());
         }
         sent += 1;

@@ -90,7 +90,7 @@ fn what_is_sent_to_it_is_sent_on_to_the_program() {
     let mut child = common::command(&arguments).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert!(Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status().unwrap().success());
     assert_eq!(lines.next().unwrap().unwrap(), "heard");
     assert_eq!(child.wait().unwrap().code(), Some(3));
 }

@@ -49,7 +49,13 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &format!("kill {signal} {}", self.process.id())])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     pub(crate) fn stat(&self, name: &str) -> u64 {

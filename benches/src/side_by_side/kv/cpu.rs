@@ -106,7 +106,7 @@ fn calls(contestant: &mut Contestant) -> Outcome<Option<f64>> {
     // It says nothing when it has attached; calls from before and after are left out by comparing two lengths of turns.
     std::thread::sleep(Duration::from_millis(300));
     let turn = contestant.load.turn(COUNTED)?;
-    let stop = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
+    let stop = Command::new("sh").args(["-c", &format!("kill -INT {}", strace.id())]).status();
     let output = strace.wait_with_output()?;
     stop?;
     let text = String::from_utf8_lossy(&output.stderr);
