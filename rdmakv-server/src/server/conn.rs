@@ -38,6 +38,7 @@ impl Stream {
             return match self {
                 Self::Tcp(stream) => stream.write(slice),
                 Self::Unix(stream) => stream.write(slice),
+                Self::Tls(stream) => stream.write(slices),
             };
         }
         match self {

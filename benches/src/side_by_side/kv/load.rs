@@ -109,8 +109,8 @@ impl Load {
         let mut more = true;
         while more {
             more = begun.elapsed() < whole;
-            for to in 0..self.streams.len() {
-                let (at, (length, is_get)) = waiting[to];
+            for (to, asked) in waiting.iter_mut().enumerate() {
+                let (at, (length, is_get)) = *asked;
                 self.streams[to].read_exact(&mut self.answer[..length])?;
                 let good = if is_get {
                     self.answer.starts_with(b"VALUE ") && self.answer[..length].ends_with(b"\r\nEND\r\n")
@@ -126,7 +126,7 @@ impl Load {
                 times.saturating_record((now - at).as_nanos() as u64);
                 requests += 1;
                 if more {
-                    waiting[to] = (now, self.send(to)?);
+                    *asked = (now, self.send(to)?);
                 }
             }
         }
