@@ -434,7 +434,7 @@ fn a_child_that_drops_what_its_parent_has_changes_nothing_there() {
     match unsafe { libc::fork() } {
         0 => {
             let mut memory = memory;
-            std::mem::forget(memory.registered.take());
+            memory.registered = None;
             drop((ends, listener, domain));
             // SAFETY: nothing else runs.
             unsafe { libc::_exit(0) };
