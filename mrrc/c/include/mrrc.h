@@ -34,7 +34,8 @@
  * the memory to be registered and the `user` of an mrrc_registrar_t.
  *
  * THREADS. A cache, and an arena, is used by any number of threads at once; hits take no lock. Everything else, options, a
- * lease, what was begun, is used by one thread at a time, and may go from thread to thread: a lease is released by any.
+ * lease, what was begun, is used by one thread at a time, and may go from thread to thread: a lease is released by any. No
+ * function may be called by a signal handler.
  *
  * FORK. A child has no use of its parent's caches: what it asks of them fails with MRRC_ERROR_FORKED, what it releases or frees
  * is forgotten there and stays as it is in the parent, and no callback is called. It makes a cache of its own. Pinned pages
