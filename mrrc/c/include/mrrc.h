@@ -34,7 +34,8 @@
  * the memory to be registered and the `user` of an mrrc_registrar_t.
  *
  * THREADS. A cache, and an arena, is used by any number of threads at once; hits take no lock. Everything else, options, a
- * lease, what was begun, is used by one thread at a time, and may go from thread to thread: a lease is released by any.
+ * lease, what was begun, is used by one thread at a time, and may go from thread to thread: a lease is released by any. No
+ * function may be called by a signal handler.
  *
  * FORK. A child has no use of its parent's caches: what it asks of them fails with MRRC_ERROR_FORKED, what it releases or frees
  * is forgotten there and stays as it is in the parent, and no callback is called. It makes a cache of its own. Pinned pages
@@ -454,7 +455,8 @@ void mrrc_cache_free(mrrc_cache_t *cache);
  * Registers memory, with these rights at least, until the lease is released.
  *
  * On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
- * where there is no room; other threads go on meanwhile. After a failure nothing is leased and *lease is empty. A lease that is
+ * where there is no room; other threads go on meanwhile. It waits for what another thread is registering, and for leases to end
+ * only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. A lease that is
  * in *lease is not released by this, and lost: release it first.
  */
 mrrc_status_t mrrc_acquire(const mrrc_cache_t *cache,

@@ -124,7 +124,8 @@ fn none(what: &str) -> Box<Failure> {
 /// Registers memory, with these rights at least, until the lease is released.
 ///
 /// On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
-/// where there is no room; other threads go on meanwhile. After a failure nothing is leased and *lease is empty. A lease that is
+/// where there is no room; other threads go on meanwhile. It waits for what another thread is registering, and for leases to end
+/// only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. A lease that is
 /// in *lease is not released by this, and lost: release it first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_acquire(

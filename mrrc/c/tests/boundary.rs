@@ -1,4 +1,4 @@
-//! The boundary from the side of Rust: what a callback of Rust's does when it panics, and what is behind a copy of a table.
+//! The boundary from the side of Rust: callbacks that panic, a table that is copied, rings as C has them.
 
 #![allow(unsafe_code, reason = "the interface of C, called as C does")]
 
@@ -156,5 +156,63 @@ fn a_table_is_copied() {
         assert!(text.contains("a card grants local-read + local-write"), "{text}");
         mrrc_cache_free(cache);
         mrrc_options_free(options);
+    }
+}
+
+/// Pages that the kernel says are pinned.
+#[cfg(target_os = "linux")]
+fn pinned() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() / 4
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_ring_is_taken_by_its_file_and_may_be_closed_first() {
+    use std::os::fd::AsRawFd;
+    let ring = match io_uring::IoUring::new(8) {
+        Ok(ring) => ring,
+        Err(error) => return println!("not run: this system has no io_uring for this process ({error})"),
+    };
+    let memory = vec![1_u8; 8 * 4096];
+    let (address, length) = (memory.as_ptr().cast(), memory.len());
+    let (options, mut cache, mut second) = (mrrc_options_new(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: what C would do, with memory that outlives the cache.
+    unsafe {
+        assert_eq!(mrrc_options_set(options, c"monitor".as_ptr(), c"explicit".as_ptr(), ptr::null_mut()), MRRC_OK);
+        let (status, text) = said(|error| mrrc_cache_new_io_uring(options, ring.as_raw_fd(), 8, &mut cache, error));
+        if status == MRRC_ERROR_DEVICE {
+            return println!("not run: {text}");
+        }
+        assert_eq!(status, MRRC_OK, "{text}");
+        let (status, text) = said(|error| mrrc_cache_new_io_uring(options, ring.as_raw_fd(), 8, &mut second, error));
+        assert!(status == MRRC_ERROR_DEVICE && text.contains("already") && second.is_null(), "{text}");
+        mrrc_options_free(options);
+        drop(ring);
+
+        let mut lease = MaybeUninit::<mrrc_lease_t>::uninit();
+        let (status, text) =
+            said(|error| mrrc_acquire(cache, address, length, MRRC_REMOTE_READ, lease.as_mut_ptr(), error));
+        assert_eq!(status, MRRC_ERROR_RIGHTS, "{text}");
+        let (status, text) = said(|error| mrrc_acquire(cache, address, length, MRRC_LOCAL, lease.as_mut_ptr(), error));
+        assert_eq!(status, MRRC_OK, "{text}");
+        let mut part = MaybeUninit::<mrrc_segment_t>::uninit();
+        assert_eq!(mrrc_segments(lease.as_ptr(), part.as_mut_ptr(), 1), 1);
+        let part = part.assume_init();
+        assert!(part.lkey < 8 && part.rkey == 0 && part.handle.is_null());
+        assert!(pinned() >= 8, "{} pages", pinned());
+        let none = ptr::without_provenance(4096);
+        let (status, text) = said(|error| mrrc_warm(cache, none, 1, MRRC_LOCAL, error));
+        assert!(status == MRRC_ERROR_REGISTER && text.contains("0x1000 is not mapped"), "{text}");
+        mrrc_cache_free(cache);
+        assert!(pinned() >= 8, "a lease keeps its pages");
+        assert_eq!(mrrc_release(lease.as_mut_ptr()), MRRC_OK);
+    }
+    // A thread of the library's hears of it.
+    let begun = std::time::Instant::now();
+    while pinned() > 0 {
+        assert!(begun.elapsed().as_secs() < 30, "{} pages are still pinned", pinned());
+        std::thread::yield_now();
     }
 }

@@ -67,5 +67,17 @@ fn what_is_wrong_is_said_in_a_line_and_changes_nothing() {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{arguments:?}: {said}");
         assert!(said.lines().next().unwrap().contains(words), "{arguments:?}: {said}");
     }
+    // Who is root often has no cargo: what he built as himself can be installed all the same.
+    let empty = tempfile::tempdir().unwrap();
+    for tool in ["bash", "sed", "dirname", "realpath", "head", "ld", "nm", "objcopy", "ar", "env"] {
+        let paths = std::env::var_os("PATH").unwrap();
+        let found = std::env::split_paths(&paths).map(|directory| directory.join(tool)).find(|file| file.is_file());
+        if let Some(found) = found {
+            std::os::unix::fs::symlink(found, empty.path().join(tool)).unwrap();
+        }
+    }
+    let output = Command::new("bash").arg(crate_file("install")).env("PATH", empty.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("there is no cargo"), "{said}");
     assert!(run(Command::new(crate_file("install")).arg("--help")).contains("--destdir"));
 }

@@ -1,5 +1,6 @@
 /* What a program relies on: leases, their segments, hits, lists, pieces, changes, arenas, numbers and words. */
 #include "card.h"
+#include <time.h>
 
 static void a_lease_has_the_memory_by_its_keys(void)
 {
@@ -63,6 +64,35 @@ static void one_key_where_one_is_needed(void)
     CHECK(mrrc_segments(&lease, &part, 1) == 1 && part.length == 8 * PAGE);
     CHECK(mrrc_release(&lease) == MRRC_OK);
     mrrc_cache_free(cache);
+    free(memory);
+}
+
+static void a_card_with_larger_pages_registers_those(void)
+{
+    struct card card = { 0 };
+    mrrc_registrar_t registrar = card_registrar(&card);
+    registrar.page_size = 64 << 10;
+    registrar.max_bytes = 256 << 10;
+    registrar.max_region_bytes = 128 << 10;
+    registrar.max_regions = 3;
+    mrrc_options_t *options = mrrc_options_new();
+    DONE(mrrc_options_set(options, "monitor", "explicit", &error));
+    mrrc_cache_t *cache;
+    DONE(mrrc_cache_new(options, &registrar, &cache, &error));
+    mrrc_options_free(options);
+    char *memory = aligned_alloc(64 << 10, 512 << 10);
+    mrrc_lease_t lease;
+    mrrc_segment_t parts[3];
+    CHECK(used(cache).capacity_pages == 64 && used(cache).capacity_regions == 3);
+    DONE(mrrc_acquire(cache, memory + 70000, 100, MRRC_LOCAL, &lease, &error));
+    CHECK(mrrc_segments(&lease, parts, 3) == 1 && parts[0].handle == memory + (64 << 10) && parts[0].length == 100);
+    CHECK(card.bytes == 64 << 10 && mrrc_release(&lease) == MRRC_OK);
+    /* No registration is longer than the card takes. */
+    DONE(mrrc_acquire(cache, memory + (256 << 10), 256 << 10, MRRC_LOCAL, &lease, &error));
+    CHECK(mrrc_segments(&lease, parts, 3) == 2 && parts[0].length == 128 << 10 && parts[1].length == 128 << 10);
+    CHECK(card.regions == 2 && mrrc_release(&lease) == MRRC_OK);
+    mrrc_cache_free(cache);
+    CHECK(card.bytes == 0);
     free(memory);
 }
 
@@ -202,8 +232,9 @@ static void a_lease_may_outlive_its_cache(void)
     CHECK(mrrc_lease_move(&lease, &moved) == MRRC_OK && mrrc_segments(&lease, &part, 1) == 0);
     CHECK(mrrc_segments(&moved, &part, 1) == 1 && part.lkey == 1);
     CHECK(mrrc_release(&lease) == MRRC_ERROR_LEASE && mrrc_release(&moved) == MRRC_OK);
-    while (atomic_load(&card.done) == 0)
-        ; /* a thread of the library's hears of it */
+    /* A thread of the library's hears of it. */
+    for (time_t begun = time(NULL); atomic_load(&card.done) == 0;)
+        CHECK(time(NULL) < begun + 30);
     CHECK(card.bytes == 0);
     free(memory);
 }
@@ -251,6 +282,7 @@ int main(void)
     a_lease_has_the_memory_by_its_keys();
     segments_are_written_as_far_as_there_is_room();
     one_key_where_one_is_needed();
+    a_card_with_larger_pages_registers_those();
     a_list_is_had_whole_or_not_at_all();
     what_is_registered_can_be_used_while_the_rest_is();
     what_changed_is_registered_anew();
