@@ -309,7 +309,7 @@ const words = () => {
   tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
   tile("Processor", digits(at.cpu), `cores, ${server.threads} thread${server.threads > 1 ? "s" : ""}`);
   $("lead").textContent = server.listening.filter(line => !line.includes(" http ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
-  $("about").textContent = `Version ${server.version}, process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
+  $("about").textContent = `Version ${server.version}, protocol of memcached ${server.protocol}; process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
   const rows = data.classes.map(c => [c.class, bytes(c.size), count(c.items), bytes(c.requested), bytes(c.paged), percent(c.paged ? c.requested / c.paged : null), count(c.evicted), span(c.age)]);
   const head = ["Class", "Chunk", "Items", "Bytes", "Pages", "Filled", "Evicted", "Oldest"];
   $("classes").replaceChildren(html("thead", "", html("tr", "", ...head.map(h => html("th", "", h)))),
