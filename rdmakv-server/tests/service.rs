@@ -20,6 +20,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+fn connect_unix(path: &Path) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
 #[test]
 fn asked_to_finish_it_accepts_nobody_new_and_lets_clients_end_what_they_do() {
     let mut server = Server::on_a_free_port(&[]);
@@ -115,7 +121,7 @@ fn in_the_background_it_serves_when_the_command_returns() {
     let started = run(&flags);
     assert!(started.status.success(), "{started:?}");
     assert!(text(&started.stdout).contains(&format!("listening on unix {}", socket.display())), "{started:?}");
-    ask(&mut UnixStream::connect(&socket).unwrap(), b"mn\r\n", b"MN\r\n");
+    ask(&mut connect_unix(&socket), b"mn\r\n", b"MN\r\n");
     // Another one is told that the place is taken, and so is who started it.
     let second = run(&flags[..3]);
     assert_eq!(second.status.code(), Some(1), "{second:?}");
@@ -183,7 +189,7 @@ fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_a
     let mut server = Server::run(&mut activated([tcp.into(), unix.into()], "kv:kv", &environment, &flags));
     assert_eq!(server.address("tcp"), address.to_string());
     ask(&mut early, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
-    ask(&mut UnixStream::connect(&path).unwrap(), b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    ask(&mut connect_unix(&path), b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
     let ready = heard();
     assert!(ready.contains("READY=1") && ready.contains(&format!("STATUS=listening on tcp {address}")), "{ready}");
     assert_eq!(heard().trim(), "WATCHDOG=1");

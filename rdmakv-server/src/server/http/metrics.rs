@@ -61,7 +61,9 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
 }
 
 fn server(text: &mut Text, now: &Snapshot, shared: &Shared) {
-    text.family("gauge", "build_info", "Which server this is.").one(&format!("version=\"{VERSION}\""), 1);
+    let build = format!("version=\"{}\",protocol=\"{VERSION}\"", env!("CARGO_PKG_VERSION"));
+    text.family("gauge", "build_info", "Which server this is, and the memcached whose protocol it speaks.")
+        .one(&build, 1);
     text.gauge("start_time_seconds", "When the server started, in Unix seconds.", shared.started);
     text.gauge("accepting", "Whether new connections are accepted.", u8::from(is_accepting(shared)));
     text.gauge("workers", "Threads that serve clients.", shared.settings.threads);

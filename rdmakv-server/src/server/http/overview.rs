@@ -47,6 +47,8 @@ struct Data<'a> {
 #[derive(Serialize)]
 struct Server<'a> {
     version: &'a str,
+    /// The memcached whose protocol is spoken.
+    protocol: &'a str,
     pid: u32,
     started: u64,
     now: u64,
@@ -103,7 +105,8 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
     let (settings, counts) = (&scene.shared.settings, &snapshot.counts);
     let data = Data {
         server: Server {
-            version: VERSION,
+            version: env!("CARGO_PKG_VERSION"),
+            protocol: VERSION,
             pid: std::process::id(),
             started: scene.shared.started,
             now: snapshot.now,

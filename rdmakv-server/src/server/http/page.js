@@ -51,6 +51,14 @@ const decades = (low, high) => {
   return ticks;
 };
 
+// One, two, five of each decade, from below the one to above the other.
+const steps = (low, high) => {
+  const all = [];
+  for (let power = -8; power < 3; power++) all.push(...[1, 2, 5].map(n => n * 10 ** power));
+  const from = all.findLastIndex(n => n <= low * 1.001), to = all.findIndex(n => n >= high * .999);
+  return all.slice(Math.max(0, from), (to < 0 ? all.length : Math.max(to, from + 1)) + 1);
+};
+
 // ---- Plots
 let points = [], data = null, pointed = null;
 const LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24;
@@ -192,7 +200,7 @@ class Spread extends Plot {
     this.frame(ticks, v => Math.round(v * 1000) / 10 + " %", up);
     this.tell(sums.map(sum => count(sum)));
     if (!bars.length) return this.empty("nothing measured in the last minute");
-    const cuts = decades(bars[0][0] / 1.2, bars[bars.length - 1][0]);
+    const cuts = steps(this.before(bars[0][0]), bars[bars.length - 1][0]);
     const [low, end] = [cuts[0], cuts[cuts.length - 1]];
     const across = s => LEFT + Math.log(Math.max(s, low) / low) / Math.log(end / low) * (this.width - LEFT - RIGHT);
     for (const kind of [1, 2, 3]) {
@@ -259,7 +267,7 @@ const plots = [
     { name: "sets", look: "hue2", of: p => p.sets }, { name: "others", look: "hue3", of: p => p.others }], count, { stacked: true }),
   new Course("latency", "Latency of gets", [
     { name: "p50", look: "hue0", of: p => p.p50 }, { name: "p99", look: "hue1", of: p => p.p99 }, { name: "p99.9", look: "hue3", of: p => p.p999 }], time, { log: true }),
-  new Spread("spread", "Latencies measured in the last minute"),
+  new Spread("spread", "Latencies, last minute"),
   new Memory("memory", "Memory by chunk size"),
   new Course("evictions", "Items that left, per second", [
     { name: "evicted", look: "hue1", of: p => p.evictions }, { name: "expired", look: "hue2", of: p => p.expired }], count),
@@ -301,7 +309,7 @@ const words = () => {
   tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
   tile("Processor", digits(at.cpu), `cores, ${server.threads} thread${server.threads > 1 ? "s" : ""}`);
   $("lead").textContent = server.listening.filter(line => !line.includes(" http ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
-  $("about").textContent = `Version ${server.version}, process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
+  $("about").textContent = `Version ${server.version}, protocol of memcached ${server.protocol}; process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
   const rows = data.classes.map(c => [c.class, bytes(c.size), count(c.items), bytes(c.requested), bytes(c.paged), percent(c.paged ? c.requested / c.paged : null), count(c.evicted), span(c.age)]);
   const head = ["Class", "Chunk", "Items", "Bytes", "Pages", "Filled", "Evicted", "Oldest"];
   $("classes").replaceChildren(html("thead", "", html("tr", "", ...head.map(h => html("th", "", h)))),
