@@ -1,0 +1,97 @@
+//! The real server on free ports, ended with the test; and how tests talk to it.
+
+// Each test program uses some of it.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The program.
+pub(crate) const SERVER: &str = env!("CARGO_BIN_EXE_rdmakv-server");
+
+/// A server that has said where it listens.
+pub(crate) struct Server {
+    pub(crate) process: Child,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Server {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::run(Command::new(SERVER).args(arguments))
+    }
+
+    pub(crate) fn run(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the server starts");
+        let mut lines = Vec::new();
+        // The line about memory is the last one.
+        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+            lines.push(line.unwrap());
+            if lines.last().unwrap().contains("SIGTERM") {
+                break;
+            }
+        }
+        Self { process, lines }
+    }
+
+    pub(crate) fn on_a_free_port(more: &[&str]) -> Self {
+        Self::start(&[&["-p", "-1", "-l", "127.0.0.1"], more].concat())
+    }
+
+    pub(crate) fn address(&self, kind: &str) -> String {
+        let start = format!("listening on {kind} ");
+        self.lines.iter().find_map(|line| line.strip_prefix(&start)).expect("it says where it listens").to_owned()
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        to(&self.address("tcp"))
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        stat(&mut self.connect(), name)
+    }
+
+    /// The status and the answer's body.
+    pub(crate) fn http(&self, path: &str) -> (u16, String) {
+        let mut stream = to(&self.address("http"));
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A connection on which nothing is waited for without end.
+pub(crate) fn to(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+pub(crate) fn stat(stream: &mut (impl Read + Write), name: &str) -> u64 {
+    stream.write_all(b"stats\r\nquit\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
+}
+
+pub(crate) fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8]) {
+    stream.write_all(request).unwrap();
+    let mut got = vec![0; answer.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == answer, "{:?}", String::from_utf8_lossy(&got[..got.len().min(200)]));
+}
