@@ -63,6 +63,12 @@ fn what_is_cached_makes_room_for_what_the_program_needs() {
     // Room for 16 registrations; the program needs one at a time, of 40 buffers.
     let with = run(true, "each", &["400", "40", "1"], &[("FAKE_MOST", "16")]).well().count();
     assert!(with.most <= 16 && with.live == 0, "{with:?}");
+    for remote in ["0", "1"] {
+        let variables = [("FAKE_MOST", "16"), ("MRRC_PRELOAD_REMOTE", remote)];
+        let [without, with] = [false, true].map(|on| run(on, "nasty", &["room"], &variables).well());
+        assert_eq!(with.said, without.said);
+        assert!(with.count().most <= 16 && with.count().live == 0, "{with:?}");
+    }
 }
 
 #[test]
