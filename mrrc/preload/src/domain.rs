@@ -23,6 +23,8 @@ pub(crate) struct Domain {
     pd: NonNull<Pd>,
     context: usize,
     closed: Arc<AtomicBool>,
+    /// The program has ended a registration here, and may make it again.
+    reuses: AtomicBool,
     caches: RwLock<Vec<(Class, Made)>>,
 }
 
@@ -49,7 +51,7 @@ impl Domain {
     pub(crate) unsafe fn new(pd: NonNull<Pd>) -> Self {
         // SAFETY: by the contract.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
-        Self { pd, context, closed: Arc::default(), caches: RwLock::default() }
+        Self { pd, context, closed: Arc::default(), reuses: AtomicBool::new(false), caches: RwLock::default() }
     }
 
     /// The device that it is of.
@@ -66,6 +68,9 @@ impl Domain {
         class: Class,
         wrong: impl FnOnce(BuildError),
     ) -> Result<(Mr, Backing), Passed> {
+        if !self.reuses.load(Ordering::Relaxed) {
+            return Err(Passed::First);
+        }
         let kept = self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong)).ok_or(Passed::Domain)?;
         let Kept { cache, worth } = &*kept;
         if worth.stands_aside() {
@@ -96,6 +101,12 @@ impl Domain {
             rkey: pinned.rkey,
         };
         Ok((mr, Backing::Leased(lease)))
+    }
+
+    /// The program has ended a registration of its own. A cache has threads and tables, which a program that registers once and
+    /// for all has no use for: before this there is none.
+    pub(crate) fn ended_one(&self) {
+        self.reuses.store(true, Ordering::Relaxed);
     }
 
     /// What was made, if that was tried.

@@ -161,7 +161,15 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     let process = process::current();
     let span = recorded(mr);
     let code = match process.dereg(real, mr) {
-        None => pass(),
+        None => {
+            // SAFETY: a registration that is about to be ended. libibverbs reads this too.
+            let pd = if mr.is_null() { 0 } else { unsafe { (*mr).pd as usize } };
+            let code = pass();
+            if code == 0 {
+                aside(|| process.ended_one(pd));
+            }
+            code
+        }
         Some(Ok(())) => {
             inside.keep_errno();
             0

@@ -230,6 +230,13 @@ impl Process {
         self.all().iter().for_each(|domain| domain.flush());
     }
 
+    /// The program has ended a registration in this domain that no cache had served.
+    pub(crate) fn ended_one(&self, pd: usize) {
+        if let Some(domain) = self.domain(pd) {
+            domain.ended_one();
+        }
+    }
+
     /// The program wants to be rid of a domain: what is in it without its knowledge goes first. Returns what is to be done
     /// when libibverbs is rid of it.
     pub(crate) fn leaving(&self, pd: *mut Pd) -> Option<Arc<Domain>> {

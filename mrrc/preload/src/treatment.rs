@@ -37,6 +37,8 @@ pub(crate) enum Passed {
     Range,
     /// A protection domain that this process did not get from `ibv_alloc_pd`, or that there are too many of.
     Domain,
+    /// None was deregistered yet in its domain.
+    First,
     /// The cache stands aside.
     Worthless,
     /// The thread has little stack.
@@ -46,13 +48,14 @@ pub(crate) enum Passed {
 }
 
 impl Passed {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Off,
         Self::Remote,
         Self::Flags,
         Self::Iova,
         Self::Range,
         Self::Domain,
+        Self::First,
         Self::Worthless,
         Self::Stack,
         Self::Refused,
@@ -66,6 +69,7 @@ impl Passed {
             Self::Iova => "by other addresses than their own",
             Self::Range => "of no bytes",
             Self::Domain => "in protection domains that did not come from ibv_alloc_pd",
+            Self::First => "before the first deregistration, when none could have come again",
             Self::Worthless => "because memory is unmapped before it comes again",
             Self::Stack => "on threads, or fibres, with little stack",
             Self::Refused => "that the cache could not serve",

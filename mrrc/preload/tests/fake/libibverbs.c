@@ -30,7 +30,7 @@ struct domain {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_device device;
-static struct region *regions;
+static struct region *regions, *closed;
 static uint32_t next_handle = 1;
 static long registered, deregistered, domains, contexts, most, live;
 static int fork_safe;
@@ -74,7 +74,8 @@ int ibv_close_device(struct ibv_context *context) {
         struct region *region = *at;
         if (region->mr.context == context) {
             *at = region->next;
-            region->next = NULL;
+            region->next = closed;
+            closed = region;
             live--;
         } else {
             at = &region->next;
@@ -178,6 +179,9 @@ int ibv_dereg_mr(struct ibv_mr *mr) {
         deregistered++;
         live--;
     }
+    for (struct region *gone = closed; gone; gone = gone->next)
+        if (&gone->mr == mr)
+            bad("a region of a closed device is deregistered");
     pthread_mutex_unlock(&lock);
     if (!region) {
         /* The kernel has no such handle: the real one says so if it comes that far. */

@@ -1,8 +1,8 @@
 /* A verbs program that registers memory for each operation, as simple ones do: so many times one of so many buffers, each of
- * so many pages, is registered, a message sent from it, and deregistered. `new` maps each buffer anew, so that no cache can
- * help. Prints how often, and the time that it spent in ibv_reg_mr and ibv_dereg_mr.
+ * so many pages, is registered, a message sent from it, and deregistered. So that no cache can help, `walk` goes through memory and never
+ * comes back, and `new` maps each buffer anew and unmaps it. Prints how often, and the time that it spent in ibv_reg_mr and ibv_dereg_mr.
  *
- *   each TIMES BUFFERS PAGES [send | new] */
+ *   each TIMES BUFFERS PAGES [send | walk | new] */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <sys/mman.h>
@@ -25,7 +25,8 @@ int main(int count, char **arguments) {
     NEED(count >= 4);
     long times = atol(arguments[1]), buffers = atol(arguments[2]);
     size_t size = atol(arguments[3]) * 4096;
-    int sends = count > 4 && !strcmp(arguments[4], "send"), anew = count > 4 && !strcmp(arguments[4], "new");
+    int sends = count > 4 && !strcmp(arguments[4], "send"), anew = count > 4 && !strcmp(arguments[4], "new"),
+        walks = count > 4 && !strcmp(arguments[4], "walk");
     struct ibv_device **list = ibv_get_device_list(NULL);
     NEED(list && list[0]);
     struct ibv_context *context = ibv_open_device(list[0]);
@@ -34,6 +35,7 @@ int main(int count, char **arguments) {
     char **memory = calloc(buffers, sizeof *memory), *into = map(size);
     for (long i = 0; i < buffers; i++)
         memory[i] = map(size);
+    char *all = walks ? map(times * size) : NULL;
     struct ibv_mr *to = ibv_reg_mr(pd, into, size, IBV_ACCESS_LOCAL_WRITE);
     NEED(to);
     struct wire wire;
@@ -45,6 +47,8 @@ int main(int count, char **arguments) {
         char *buffer = memory[i % buffers];
         if (anew)
             buffer = map(size);
+        if (walks)
+            buffer = all + i * size;
         double begun = now();
         struct ibv_mr *mr = ibv_reg_mr(pd, buffer, size, IBV_ACCESS_LOCAL_WRITE);
         registering += now() - begun;
