@@ -148,7 +148,7 @@ fn understood(head: &Head) -> String {
         0 => String::new(),
         _ => format!("; {open} of {} processes run, or were ended otherwise than by exit", head.attached),
     };
-    format!("registrations: this project's recording{of}, as the program wrote it, version 1{others}{ends}")
+    format!("registrations{of}: a recording as the program wrote it, version 1{others}{ends}")
 }
 
 /// Reads until the buffer is full or the input ends.

@@ -17,6 +17,7 @@ mod merge;
 mod mrc;
 mod output;
 mod progress;
+mod real;
 #[cfg(target_os = "linux")]
 mod record;
 mod replay;
