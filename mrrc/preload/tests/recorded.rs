@@ -30,7 +30,8 @@ fn in_use(records: &[Record]) -> u64 {
             Operation::Release => {
                 *count = count.checked_sub(1).unwrap_or_else(|| panic!("nothing to release: {record:?}"))
             }
-            other => panic!("{other:?}"),
+            Operation::Invalidate => {}
+            other @ Operation::Request => panic!("{other:?}"),
         }
     }
     open.values().sum()
@@ -51,6 +52,30 @@ fn each_registration_is_recorded_with_a_cache_and_without() {
         assert_eq!(ranges.len(), 5);
         assert!(records.iter().all(|record| record.length == 16 * 4096 && record.access & 1 == 1));
     }
+}
+
+#[test]
+fn memory_that_is_unmapped_is_recorded_before_it_is_registered_anew() {
+    let file = tempfile::tempdir().unwrap();
+    let file = file.path().join("x.reg");
+    let variables = [("MRRC_PRELOAD", "off"), ("MRRC_RECORD", file.to_str().unwrap())];
+    let ran = run(true, "each", &["200", "1", "4", "new"], &variables);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if ran.complained.contains("userfaultfd") {
+        return eprintln!("not run: {}", ran.complained);
+    }
+    let (_, records) = recorded(&file);
+    // Of each two registrations of a buffer, one unmapping lies between.
+    let mut mapped: BTreeSet<u64> = BTreeSet::new();
+    let mut anew = 0;
+    for Record { operation, address, length, .. } in records {
+        match operation {
+            Operation::Acquire => anew += u64::from(!mapped.insert(address)),
+            Operation::Invalidate => mapped.retain(|page| !(address..address + length).contains(page)),
+            _ => {}
+        }
+    }
+    assert_eq!(anew, 0);
 }
 
 #[test]
