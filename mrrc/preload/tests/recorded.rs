@@ -21,10 +21,10 @@ fn recorded(file: &Path) -> (Head, Vec<Record>) {
 
 /// Every release ends what was acquired before; what is in use at the end.
 fn in_use(records: &[Record]) -> u64 {
-    let mut open: BTreeMap<(u32, u8, u64, u64, u8), u64> = BTreeMap::new();
+    let mut open: BTreeMap<(u32, u8, u64, u64), u64> = BTreeMap::new();
     for record in records {
-        let Record { process, domain, address, length, access, .. } = *record;
-        let count = open.entry((process, domain, address, length, access)).or_default();
+        let Record { process, domain, address, length, .. } = *record;
+        let count = open.entry((process, domain, address, length)).or_default();
         match record.operation {
             Operation::Acquire => *count += 1,
             Operation::Release => {
