@@ -80,7 +80,8 @@ fn samples() -> Vec<(Format, Vec<u8>)> {
     for n in 1..40 {
         let operation = [layout::Operation::Acquire, layout::Operation::Release][n as usize % 2];
         let (process, address) = (n as u32 % 3, (n / 2) << 12);
-        let record = layout::Record { operation, access: 3, process, thread: 1, time: n, address, length: 100 };
+        let record =
+            layout::Record { operation, access: 3, process, thread: 1, time: n, address, length: 100, domain: 0 };
         mapped.extend(record.bytes());
     }
     mapped.resize(layout::HEAD + 64 * layout::RECORD, 0);

@@ -32,6 +32,7 @@ fn record(n: u64) -> Record {
         time: n,
         address: n << 12,
         length: n + 1,
+        domain: 0,
     }
 }
 
@@ -66,7 +67,15 @@ fn records_are_events_and_processes_are_counted_as_they_come_up() {
     let third = Event { time: 3, process: 0, client: 7, access, action: Action::Acquire(smallvec::smallvec![span]) };
     assert_eq!(events[2], third);
     assert_eq!(events[1].process, 1);
-    assert!(summary.understood.ends_with("of verbs, as the program wrote it, version 1"), "{}", summary.understood);
+    assert!(summary.understood.starts_with("registrations of verbs: a recording"), "{}", summary.understood);
+}
+
+#[test]
+fn each_domain_of_a_process_is_a_cache_of_its_own() {
+    let records: Vec<Record> = (1..=4).map(|n| Record { domain: (n / 3) as u8, process: 9, ..record(n) }).collect();
+    let (events, error, _) = read(file(&records, 0, whole(4)), Cut::Refused);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(events.iter().map(|event| event.process).collect::<Vec<_>>(), [0, 0, 1, 1]);
 }
 
 #[test]

@@ -62,8 +62,10 @@ pub enum Verdict {
 pub struct Line {
     /// Pages of each process's cache.
     pub capacity_pages: u64,
-    /// The policy that saves most there; none if the caches cannot hold what is in use at once.
+    /// The policy that saves most there.
     pub policy: Option<&'static str>,
+    /// Requests that found everything in use: they are charged what they cost without a cache.
+    pub refused: u64,
     /// Requests served without a registration, by share.
     pub hit_ratio: f64,
     /// What registrations cost with it, in microseconds.
@@ -120,25 +122,23 @@ impl Advice {
         let finished: Option<Vec<Finished>> =
             study.run(trace, survey, &cells, watch)?.into_iter().collect::<Option<Vec<_>>>();
         let finished = finished.ok_or(ReplayError::Interrupted)?;
-        let us = |row: &Row| row.total_us + rest_us(&question.cost, row.reg_pages, row.dereg_pages);
-        let cost_of = |cell: Cell| cells.iter().position(|&at| at == cell).map_or(0.0, |at| us(&finished[at].row));
+        let us = |of: &Finished| us(&question.cost, of);
+        let cost_of = |cell: Cell| cells.iter().position(|&at| at == cell).map_or(0.0, |at| us(&finished[at]));
         let none_us = cost_of(Cell::NoCache);
         let share = |total_us: f64| if none_us > 0.0 { 1.0 - total_us / none_us } else { 0.0 };
-        // Caches that cannot hold what is in use refuse requests, which then cost nothing: they are out.
-        let at = |capacity: usize| -> Vec<&Row> {
-            let of = cells.iter().zip(&finished).filter(|(cell, finished)| {
-                matches!(cell, Cell::At { capacity: at, .. } if *at == capacity) && finished.refused == 0
-            });
-            of.map(|(_, finished)| &finished.row).collect()
+        let at = |capacity: usize| -> Vec<&Finished> {
+            let is_there = |cell: &Cell| matches!(cell, Cell::At { capacity: at, .. } if *at == capacity);
+            cells.iter().zip(&finished).filter(|(cell, _)| is_there(cell)).map(|(_, finished)| finished).collect()
         };
         let line = |(nth, &capacity_pages): (usize, &u64)| {
             let best = at(nth).into_iter().min_by(|a, b| us(a).total_cmp(&us(b)));
             Line {
                 capacity_pages,
-                policy: best.and_then(|row| named(&row.policy)),
-                hit_ratio: best.map_or(0.0, |row| row.hit_ratio),
+                policy: best.and_then(|of| named(&of.row.policy)),
+                refused: best.map_or(0, |of| of.refused),
+                hit_ratio: best.map_or(0.0, |of| of.row.hit_ratio),
                 total_us: best.map_or(none_us, us),
-                saved: best.map_or(0.0, |row| share(us(row))),
+                saved: best.map_or(0.0, |of| share(us(of))),
             }
         };
         let lines: Vec<Line> = sizes.iter().enumerate().map(line).collect();
@@ -161,11 +161,11 @@ impl Advice {
         }
         if let Some(chosen) = advice.lines.iter().position(enough) {
             let rows = at(chosen);
-            let default = rows.iter().find(|row| row.policy == PolicyKind::Mrrc.name());
+            let default = rows.iter().find(|of| of.row.policy == PolicyKind::Mrrc.name());
             let best = advice.lines[chosen].total_us;
-            let row = default.filter(|row| us(row) <= best * (1.0 + AS_GOOD));
-            advice.total_us = row.map_or(best, |row| us(row));
-            advice.policy = row.map_or(advice.lines[chosen].policy, |row| named(&row.policy));
+            let row = default.filter(|of| us(of) <= best * (1.0 + AS_GOOD));
+            advice.total_us = row.map_or(best, |of| us(of));
+            advice.policy = row.map_or(advice.lines[chosen].policy, |of| named(&of.row.policy));
             advice.halves = halves(question, trace, advice.policy, advice.lines[chosen].capacity_pages, watch)?;
             advice.chosen = Some(chosen);
         }
@@ -181,12 +181,22 @@ fn verdict(question: &Question, survey: &Survey, best: f64) -> Verdict {
     }
 }
 
-/// To deregister what is left at the end, in one batch: a cache that keeps everything has only put it off.
+/// What a result costs to its end: what is left is deregistered in one batch, for a cache that keeps everything has only put
+/// that off; and what was refused is registered for itself.
+fn us(cost: &Linear, of: &Finished) -> f64 {
+    let Row { reg_pages, dereg_pages, total_us, .. } = of.row;
+    total_us + rest_us(cost, reg_pages, dereg_pages) + refused_us(cost, of.refused, of.refused_pages)
+}
+
 fn rest_us(cost: &Linear, registered: u64, deregistered: u64) -> f64 {
     match registered.saturating_sub(deregistered) {
         0 => 0.0,
         pages => cost.deregister(pages),
     }
+}
+
+fn refused_us(cost: &Linear, requests: u64, pages: u64) -> f64 {
+    (cost.reg_page + cost.dereg_page) * pages as f64 + (cost.reg_call + cost.dereg_call) * requests as f64
 }
 
 fn named(name: &str) -> Option<&'static str> {
@@ -243,8 +253,10 @@ fn halves(
         let cost = |policy, capacity| {
             let config = Config { policy, cost: question.cost, ..Config::new(capacity) };
             let counted = replay(&half, &config, Recency::Folded, Some(watch))?;
-            let rest = rest_us(&question.cost, counted.counters.reg_pages, counted.counters.dereg_pages);
-            Ok::<f64, ReplayError>(counted.counters.cost(&question.cost).total_us() + rest)
+            let counters = counted.counters;
+            let rest = rest_us(&question.cost, counters.reg_pages, counters.dereg_pages)
+                + refused_us(&question.cost, counters.all_in_use, counted.refused_pages);
+            Ok::<f64, ReplayError>(counters.cost(&question.cost).total_us() + rest)
         };
         let none = cost(PolicyKind::None, 1)?;
         *saved = if none > 0.0 { 1.0 - cost(policy, capacity)? / none } else { 0.0 };
@@ -332,7 +344,9 @@ mod tests {
             (0..64).flat_map(|n| [step(Kind::Acquire, n * 2, 1)]).chain((0..64).map(|n| step(Kind::Release, n * 2, 1)));
         let advice = advice(round.collect::<Vec<_>>().repeat(20));
         assert_eq!(advice.choice().unwrap().capacity_pages, 64);
-        assert!(advice.lines.iter().all(|line| line.capacity_pages >= 64 || line.policy.is_none()));
+        for line in &advice.lines {
+            assert_eq!(line.refused == 0, line.capacity_pages >= 64, "{line:?}");
+        }
     }
 
     #[test]

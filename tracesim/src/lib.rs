@@ -22,6 +22,8 @@ mod last_use;
 mod marks;
 pub mod mrc;
 #[cfg(target_os = "linux")]
+pub mod real;
+#[cfg(target_os = "linux")]
 pub mod record;
 pub mod report;
 pub mod reproduce;

@@ -39,6 +39,8 @@ pub struct Replayed {
     pub counters: Counters,
     /// Releases of what was not in use: passed over.
     pub unmatched_releases: u64,
+    /// Pages of the requests that were refused, as all was in use ([`Counters::all_in_use`]).
+    pub refused_pages: u64,
 }
 
 /// Why there are no counts.
@@ -90,6 +92,7 @@ pub fn replay(
         let one = with_policy(config, Whole { config, recency, steps: &process.steps, watch })?;
         add(&mut all.counters, &one.counters);
         all.unmatched_releases += one.unmatched_releases;
+        all.refused_pages = all.refused_pages.saturating_add(one.refused_pages);
     }
     Ok(all)
 }
@@ -150,6 +153,7 @@ struct Replayer<P> {
     open: FxHashMap<Ranges, Vec<Held>>,
     in_use: usize,
     unmatched_releases: u64,
+    refused_pages: u64,
 }
 
 /// Hits that the core has not heard of: it neither counts them nor, before it makes room, orders by them.
@@ -167,17 +171,25 @@ impl Folded {
 
 impl<P: Policy> Replayer<P> {
     fn new(core: Core<P>, folded: Option<Folded>) -> Self {
-        Self { core, folded, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0 }
+        Self { core, folded, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0, refused_pages: 0 }
     }
 
     /// One range, released at once. What finds no room is counted by the core as refused, and that is all.
     #[inline(always)]
     fn request(&mut self, asked: PageRange) {
-        if self.folded.is_none() {
-            let _ = self.core.request(asked);
-        } else if self.hit_folded(asked).is_none() {
-            self.missed_folded(asked);
+        let refused = if self.folded.is_none() {
+            self.core.request(asked).is_err()
+        } else {
+            self.hit_folded(asked).is_none() && self.missed_folded(asked).is_none()
+        };
+        if refused {
+            self.refuse(asked);
         }
+    }
+
+    #[cold]
+    fn refuse(&mut self, asked: PageRange) {
+        self.refused_pages = self.refused_pages.saturating_add(asked.pages());
     }
 
     /// Counts and marks the region that serves the range by itself, if there is one.
@@ -223,17 +235,26 @@ impl<P: Policy> Replayer<P> {
         let regions_of =
             |outcome: &Outcome| -> Held { outcome.segments().iter().filter_map(Segment::region).collect() };
         if let &[asked] = ranges {
-            return if self.folded.is_none() {
-                self.core.request(asked).map(regions_of).unwrap_or_default()
+            let served = if self.folded.is_none() {
+                self.core.request(asked).ok().map(regions_of)
             } else if let Some(id) = self.hit_folded(asked) {
-                smallvec::smallvec![id]
+                Some(smallvec::smallvec![id])
             } else {
-                self.missed_folded(asked).map(regions_of).unwrap_or_default()
+                self.missed_folded(asked).map(regions_of)
             };
+            if served.is_none() {
+                self.refuse(asked);
+            }
+            return served.unwrap_or_default();
         }
         self.fold();
         let mut served = Held::new();
-        self.core.request_list(ranges, |_, answer| served.extend(answer.map(regions_of).unwrap_or_default()));
+        let mut refused = 0_u64;
+        self.core.request_list(ranges, |range, answer| match answer {
+            Ok(outcome) => served.extend(regions_of(outcome)),
+            Err(_) => refused = refused.saturating_add(range.pages()),
+        });
+        self.refused_pages = self.refused_pages.saturating_add(refused);
         // A later range of the list can have replaced what served an earlier one.
         served.retain(|id| self.core.range_of(*id).is_some());
         served
@@ -290,7 +311,7 @@ impl<P: Policy> Replayer<P> {
         if let Some(Folded { hits, .. }) = &self.folded {
             add(&mut counters, hits);
         }
-        Replayed { counters, unmatched_releases: self.unmatched_releases }
+        Replayed { counters, unmatched_releases: self.unmatched_releases, refused_pages: self.refused_pages }
     }
 }
 

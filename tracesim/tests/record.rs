@@ -102,7 +102,17 @@ fn what_was_recorded_is_counted_and_can_be_read() {
     let records = path(&folder, "records");
     let record_of = |n: u64| {
         let operation = if n.is_multiple_of(2) { Operation::Acquire } else { Operation::Release };
-        Record { operation, access: 3, process: 10, thread: 10, time: n, address: (n / 2) << 12, length: 100 }.bytes()
+        Record {
+            operation,
+            access: 3,
+            process: 10,
+            thread: 10,
+            time: n,
+            address: (n / 2) << 12,
+            length: 100,
+            domain: 0,
+        }
+        .bytes()
     };
     std::fs::write(&records, (2..100).flat_map(record_of).collect::<Vec<u8>>()).unwrap();
     let file = path(&folder, "x.reg");

@@ -67,10 +67,11 @@ fn aside(run: impl FnOnce()) {
 /// much of it.
 fn recorded(mr: *const Mr) -> Option<Span> {
     let mut span = None;
-    aside(|| {
+    let of = |mr: *const Mr| {
         // SAFETY: a registration that is about to be ended or changed.
-        span = recording::is_on().then(|| unsafe { Span::new((*mr).addr as usize, (*mr).length, shadow::access(mr)) });
-    });
+        unsafe { Span::new((*mr).pd as usize, (*mr).addr as usize, (*mr).length, shadow::access(mr)) }
+    };
+    aside(|| span = (!mr.is_null() && recording::is_on()).then(|| of(mr)));
     span
 }
 

@@ -19,7 +19,7 @@
 //! | `dlsym.rs` | for programs that ask libibverbs for its functions |
 //! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
 //! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
-//! | `recording.rs` | what the program asks for, into a file |
+//! | `recording.rs`, `unmapped.rs` | what the program asks for, into a file, and what becomes of that memory |
 
 #![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
 
@@ -40,4 +40,5 @@ mod stack;
 mod summary;
 mod tally;
 mod treatment;
+mod unmapped;
 mod worth;

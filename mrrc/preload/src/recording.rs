@@ -3,27 +3,41 @@
 //!
 //! The recorder is that of the process, follows into forked children, and needs no end. It is opened with the first registration,
 //! so that programs without any do not count as recorded.
+//!
+//! Each protection domain is told apart, as each has a cache of its own here. That registered memory is unmapped is recorded too,
+//! where it can be heard of (`unmapped.rs`).
 
 use crate::abi::flag;
+use crate::process::{self, Process};
 use crate::treatment::Request;
+use crate::unmapped::Unmapped;
 use mrrc_record::layout::Operation;
-use mrrc_record::{Source, of_process};
+use mrrc_record::{Recorder, Source, of_process};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Nothing longer is memory: a registration over all of it is on demand, and pins nothing.
+const LONGEST: u64 = 1 << 47;
+/// Domains that are told apart; more than these count as the last.
+const DOMAINS: usize = 256;
 
 /// A registration, as a recording has it.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
+    domain: usize,
     address: u64,
     length: u64,
     rights: u8,
 }
 
 impl Span {
-    pub(crate) fn new(address: usize, length: usize, access: u32) -> Self {
-        Self { address: address as u64, length: length as u64, rights: rights(access) }
+    pub(crate) fn new(pd: usize, address: usize, length: usize, access: u32) -> Self {
+        Self { domain: pd, address: address as u64, length: length as u64, rights: rights(access) }
     }
 
     pub(crate) fn of(request: &Request) -> Self {
-        Self::new(request.address, request.length, request.access)
+        Self::new(request.pd, request.address, request.length, request.access)
     }
 }
 
@@ -34,18 +48,87 @@ pub(crate) fn is_on() -> bool {
 
 /// The program has it from now on.
 pub(crate) fn acquired(span: Span) {
-    tell(Operation::Acquire, span);
+    let Some(recorder) = of_process(Source::Verbs).filter(|_| span.length < LONGEST) else { return };
+    let known = Known::of_process();
+    if let Some(unmapped) = known.unmapped(recorder) {
+        unmapped.catch_up();
+    }
+    let domain = known.domain(span.domain);
+    recorder.record_in(domain, Operation::Acquire, span.rights, span.address, span.length);
+    if let Some(unmapped) = known.unmapped(recorder) {
+        unmapped.watch(domain, span.address, span.length);
+    }
 }
 
 /// It has it no more.
 pub(crate) fn released(span: Span) {
-    tell(Operation::Release, span);
+    let Some(recorder) = of_process(Source::Verbs).filter(|_| span.length < LONGEST) else { return };
+    let domain = Known::of_process().domain(span.domain);
+    recorder.record_in(domain, Operation::Release, span.rights, span.address, span.length);
 }
 
-fn tell(operation: Operation, Span { address, length, rights }: Span) {
-    if let Some(recorder) = of_process(Source::Verbs) {
-        recorder.record(operation, rights, address, length);
+/// What the recording knows of a process. A forked child begins anew: locks and threads are the parent's.
+struct Known {
+    process: *const Process,
+    /// In the order in which they came up. Locked for a look and a store.
+    domains: Mutex<Vec<usize>>,
+    /// From the first registration on; none where unmappings cannot be heard of.
+    unmapped: OnceLock<Option<Unmapped>>,
+}
+
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Known {
+    #[expect(unsafe_code, reason = "what is leaked stays")]
+    fn of_process() -> &'static Self {
+        let process = std::ptr::from_ref(process::current());
+        let before = KNOWN.load(Ordering::Acquire);
+        // SAFETY: null, or leaked below.
+        if let Some(known) = unsafe { before.as_ref() }.filter(|known| known.process == process) {
+            return known;
+        }
+        let new = Box::into_raw(Box::new(Self { process, domains: Mutex::default(), unmapped: OnceLock::new() }));
+        match KNOWN.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just made, and leaked.
+            Ok(_) => unsafe { &*new },
+            Err(_) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                Self::of_process()
+            }
+        }
     }
+
+    fn domain(&self, pd: usize) -> u8 {
+        number(&mut self.domains.lock().unwrap_or_else(PoisonError::into_inner), pd)
+    }
+
+    /// Who hears of unmappings. A program that chose to hear of none is not made to.
+    fn unmapped(&self, recorder: &'static Recorder) -> Option<&Unmapped> {
+        let begin = || {
+            if std::env::var("MRRC_MONITOR").is_ok_and(|name| name.eq_ignore_ascii_case("explicit")) {
+                return None;
+            }
+            let failed = |error| {
+                let what = "unmappings are missing in the recording";
+                // There is nobody else to tell.
+                let _ = writeln!(std::io::stderr(), "mrrc-preload: userfaultfd: {error}: {what}");
+            };
+            Unmapped::new(recorder).map_err(failed).ok()
+        };
+        self.unmapped.get_or_init(begin).as_ref()
+    }
+}
+
+/// The number of a domain, from 0.
+fn number(domains: &mut Vec<usize>, pd: usize) -> u8 {
+    let nth = domains.iter().position(|&domain| domain == pd).unwrap_or_else(|| {
+        if domains.len() < DOMAINS {
+            domains.push(pd);
+        }
+        domains.len() - 1
+    });
+    nth as u8
 }
 
 /// Every registration can be read by the card for this process.
@@ -62,6 +145,14 @@ fn rights(access: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn domains_are_numbered_as_they_come_up() {
+        let mut domains = Vec::new();
+        assert_eq!([7, 8, 7, 9].map(|pd| number(&mut domains, pd)), [0, 1, 0, 2]);
+        (0..1000).for_each(|pd| _ = number(&mut domains, pd + 100));
+        assert_eq!([5000, 8].map(|pd| number(&mut domains, pd)), [255, 1]);
+    }
 
     #[test]
     fn rights_are_those_of_the_recordings() {

@@ -25,7 +25,7 @@
 //! | 0–7 | bits 0–2: 1 request, 2 acquire, 3 release, 4 invalidate, 0 not (yet) written; 3–7: the rights: local read, local write, remote read, remote write, remote atomic; 8–29: the process; 30–51: the thread, both as the kernel numbers them; 52–63: a checksum of all else |
 //! | 8–15 | nanoseconds since the start |
 //! | 16–23 | address |
-//! | 24–31 | length, below 2⁵⁶: the last byte of a record is always 0 |
+//! | 24–31 | bits 0–47: length; 48–55: the domain, as each of a process has a cache of its own; the last byte is always 0 |
 //!
 //! The first word is stored last. A record whose first word is 0 was begun and not finished: the program was killed there.
 
@@ -81,8 +81,10 @@ pub struct Record {
     pub time: u64,
     /// The first byte.
     pub address: u64,
-    /// Bytes, below 2⁵⁶.
+    /// Bytes, below 2⁴⁸.
     pub length: u64,
+    /// Which of the process's protection domains: each has a cache of its own.
+    pub domain: u8,
 }
 
 /// What lies in the place of a record.
@@ -99,13 +101,14 @@ pub enum Place {
 /// Process and thread have so many bits: as many as Linux gives.
 const WHO: u32 = (1 << 22) - 1;
 const CHECK_SHIFT: u32 = 52;
-const LENGTH_BITS: u32 = 56;
+const LENGTH_BITS: u32 = 48;
+const DOMAIN_BITS: u32 = 8;
 
 impl Record {
     /// Its four words, the first of which is to be stored last.
     #[inline]
     pub fn words(&self) -> [u64; 4] {
-        let length = self.length.min((1 << LENGTH_BITS) - 1);
+        let length = self.length.min((1 << LENGTH_BITS) - 1) | u64::from(self.domain) << LENGTH_BITS;
         let low = self.operation as u64
             | u64::from(self.access & 0x1f) << 3
             | u64::from(self.process & WHO) << 8
@@ -126,12 +129,14 @@ impl Record {
             4 => Operation::Invalidate,
             _ => return Place::Damaged,
         };
-        if length >> LENGTH_BITS != 0 || check(low, time, address, length) != first >> CHECK_SHIFT {
+        if length >> (LENGTH_BITS + DOMAIN_BITS) != 0 || check(low, time, address, length) != first >> CHECK_SHIFT {
             return Place::Damaged;
         }
         let who = |shift: u32| (low >> shift) as u32 & WHO;
         let access = (low >> 3) as u8 & 0x1f;
-        Place::Written(Record { operation, access, process: who(8), thread: who(30), time, address, length })
+        let domain = (length >> LENGTH_BITS) as u8;
+        let length = length & ((1 << LENGTH_BITS) - 1);
+        Place::Written(Record { operation, access, process: who(8), thread: who(30), time, address, length, domain })
     }
 
     /// What these bytes are.

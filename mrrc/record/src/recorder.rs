@@ -78,6 +78,12 @@ impl Recorder {
     /// remote read, 8 remote write, 16 remote atomic.
     #[inline]
     pub fn record(&self, operation: Operation, access: u8, address: u64, length: u64) {
+        self.record_in(0, operation, access, address, length);
+    }
+
+    /// As [`Recorder::record`], in one of the process's domains.
+    #[inline]
+    pub fn record_in(&self, domain: u8, operation: Operation, access: u8, address: u64, length: u64) {
         if length == 0 {
             return;
         }
@@ -86,8 +92,8 @@ impl Recorder {
         if slot >= self.ready.load(Ordering::Relaxed) && !self.make_room(slot) {
             return;
         }
-        let record =
-            Record { operation, access, process: who::process(), thread: who::thread(), time, address, length };
+        let (process, thread) = (who::process(), who::thread());
+        let record = Record { operation, access, process, thread, time, address, length, domain };
         let [first, rest @ ..] = record.words();
         let place = HEAD + slot as usize * RECORD;
         for (nth, word) in rest.into_iter().enumerate() {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 fn record() -> impl Strategy<Value = Record> {
     let operation =
         prop::sample::select(vec![Operation::Request, Operation::Acquire, Operation::Release, Operation::Invalidate]);
-    (operation, 0_u8..32, 0_u32..1 << 22, 0_u32..1 << 22, any::<u64>(), any::<u64>(), 0_u64..1 << 56).prop_map(
-        |(operation, access, process, thread, time, address, length)| Record {
+    (operation, 0_u8..32, 0_u32..1 << 22, 0_u32..1 << 22, any::<u64>(), any::<u64>(), (0_u64..1 << 48, any::<u8>()))
+        .prop_map(|(operation, access, process, thread, time, address, (length, domain))| Record {
             operation,
             access,
             process,
@@ -15,8 +15,8 @@ fn record() -> impl Strategy<Value = Record> {
             time,
             address,
             length,
-        },
-    )
+            domain,
+        })
 }
 
 proptest! {

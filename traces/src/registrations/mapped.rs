@@ -31,8 +31,9 @@ pub struct Mapped<R> {
     done: u64,
     batch: Vec<u8>,
     at: usize,
-    /// Processes by the number that the kernel gave them, in the order in which they came up.
-    processes: HashMap<u32, u32, FxBuildHasher>,
+    /// Processes by the number that the kernel gave them, and their domains, in the order in which they came up: each has a
+    /// cache of its own.
+    processes: HashMap<(u32, u8), u32, FxBuildHasher>,
     is_over: bool,
 }
 
@@ -106,14 +107,14 @@ impl<R: Read> Mapped<R> {
     }
 
     fn event(&mut self, record: Record) -> Result<Option<Event>, TraceError> {
-        let Record { operation, access, process, thread, time, address, length } = record;
+        let Record { operation, access, process, thread, time, address, length, domain } = record;
         let span = Span { address, length };
         if let Some(why) = unusable(span) {
             self.summary.skip(why, self.done, "");
             return Ok(None);
         }
         let next = self.processes.len() as u32;
-        let process = *self.processes.entry(process).or_insert(next);
+        let process = *self.processes.entry((process, domain)).or_insert(next);
         if process == MOST_MEMBERS {
             let what = format!("it has more than {MOST_MEMBERS} processes");
             return Err(wrong(&self.file, format!("record {}", self.done), what, "record fewer of them"));
@@ -148,7 +149,7 @@ fn understood(head: &Head) -> String {
         0 => String::new(),
         _ => format!("; {open} of {} processes run, or were ended otherwise than by exit", head.attached),
     };
-    format!("registrations: this project's recording{of}, as the program wrote it, version 1{others}{ends}")
+    format!("registrations{of}: a recording as the program wrote it, version 1{others}{ends}")
 }
 
 /// Reads until the buffer is full or the input ends.

@@ -69,10 +69,11 @@ Examples:
   tracesim advise --within 1 -p mrrc recording.reg     larger, for the last percent
   tracesim advise --json recording.reg | jq .variables
 
-Each line of the table is the policy that saves most at that size. The advice is the smallest size that
-saves nearly as much as the best of all; there the default, mrrc, stands if it is within 1 % of
-the best. Sizes are those of each process's cache. Costs are with the deregistration of what is left at
-the end, which compare leaves out. Measured costs take some seconds.";
+Each line of the table is the policy that saves most at that size. The advice is the smallest size
+that saves nearly as much as the best of all; there the default, mrrc, stands if it is within 1 %
+of the best. Sizes are those of each process's cache. Costs are with the deregistration of what is
+left at the end, which compare leaves out; requests that find all in use are charged what they cost
+without a cache. Measured costs take some seconds.";
 
 fn help() -> String {
     format!("{EXAMPLES}\n\n{ABOUT_TRACES}")
@@ -189,18 +190,19 @@ fn variables(policy: &str, pages: u64) -> [(&'static str, String); 2] {
 
 fn lines(advice: &Advice) -> String {
     let line = |(at, line): (usize, &tracesim::advice::Line)| {
-        let mark = if advice.chosen == Some(at) { "<-" } else { "" };
-        match line.policy {
-            Some(policy) => vec![
-                bytes(line.capacity_pages),
-                policy.into(),
-                percent(line.hit_ratio),
-                ms(line.total_us),
-                percent(line.saved),
-                mark.into(),
-            ],
-            None => vec![bytes(line.capacity_pages), "too small for what is in use at once".into()],
-        }
+        let mark = match line.refused {
+            _ if advice.chosen == Some(at) => "<-".into(),
+            0 => String::new(),
+            refused => format!("{refused} found all in use"),
+        };
+        vec![
+            bytes(line.capacity_pages),
+            line.policy.unwrap_or("-").into(),
+            percent(line.hit_ratio),
+            ms(line.total_us),
+            percent(line.saved),
+            mark,
+        ]
     };
     let end = |name: &str, us: f64| {
         let saved = if advice.none_us > 0.0 { 1.0 - us / advice.none_us } else { 0.0 };

@@ -17,6 +17,7 @@ mod merge;
 mod mrc;
 mod output;
 mod progress;
+mod real;
 #[cfg(target_os = "linux")]
 mod record;
 mod replay;
@@ -43,7 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   tracesim reproduce                                  the paper's study, and which of its claims hold
   tracesim info requests.csv                          what is in it
-  tracesim record -- mpirun -n 4 program              what a program does with its buffers
+  tracesim record -- mpirun -n 4 program              what it does with its buffers
   tracesim compare requests.csv                       every policy at 1 to 50 % of the footprint
   tracesim advise requests.csv                        which of them to run with
   tracesim replay -p mrrc -c 32MiB --json requests.csv

@@ -49,13 +49,14 @@ Examples:
   tracesim record --what verbs -- mpirun -n 4 program   what MPI itself registers
   tracesim advise recording.reg                         what to make of it
 
-The program runs as ever: its input, output, signals and exit status are its own. All processes that it
-starts are recorded as well, those of mpirun on other hosts excepted. The recording can be read
-at any time, also after the program was killed. Where it cannot be written, or nothing is to be
-recorded, a line says so. Programs that are linked statically or run set-user-ID cannot be recorded.
+The program runs as ever: its input, output, signals and exit status are its own. All processes
+that it starts are recorded as well, those of mpirun on other hosts excepted. The recording can be
+read at any time, also after the program was killed. Where it cannot be written, or nothing is to
+be recorded, a line says so. Programs that are linked statically or run set-user-ID cannot be
+recorded.
 
-Exit status: that of the program; 127 if it is not found, 126 if it cannot be run; 1 if a library is
-not found, when the program is not run.";
+Exit status: that of the program; 127 if it is not found, 126 if it cannot be run; 1 if a library
+is not found, when the program is not run.";
 
 fn size(text: &str) -> Result<u64, String> {
     mrrc_record::bytes(text).ok_or_else(|| format!("`{text}` is no size: give bytes, 64M or 1G"))

@@ -27,12 +27,26 @@ pub(crate) struct Replay {
     /// commas
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "10%")]
     capacity: Vec<Capacity>,
+    /// Replay through the real cache, with real pins at addresses of this process, and compare what comes of it: one policy
+    /// and one capacity
+    #[arg(long, value_name = "REGISTRAR", conflicts_with_all = ["csv"])]
+    real: Option<Pins>,
+    /// With --real, how far what is measured may be from what is predicted; further fails
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, requires = "real")]
+    tolerance: f64,
     #[command(flatten)]
     choices: Choices,
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
     form: Form,
+}
+
+/// Who pins.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Pins {
+    /// Fixed buffers of an io_uring, on any Linux since 5.19
+    IoUring,
 }
 
 const EXAMPLES: &str = "\
@@ -42,6 +56,7 @@ Examples:
   tracesim replay -p all -c 1%,5%,25% --json requests.csv     one JSON object a line
   tracesim replay --cost 0.035,0.27,0.011,0.24 requests.csv   with costs measured elsewhere
   tracesim replay --match exact --dereg-cost region requests.csv
+  tracesim replay --real io-uring -p mrrc -c 8MiB recording.reg   predicted, and what the kernel did
 
 A hit is a request whose pages are all registered. Costs are milliseconds by the cost model; the
 bound is what no cache of that capacity goes below. A dash stands where it does not hold.";
@@ -55,6 +70,9 @@ fn help() -> String {
 impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let study = self.choices.study(&self.policy, &self.capacity, false)?;
+        if self.real.is_some() {
+            return super::real::run(&study, &self.source, &self.trace, &self.form, self.tolerance);
+        }
         let mut out = self.form.open()?;
         let (trace, survey) = self.source.load(&self.trace)?;
         let finished = run(&study, &trace, &survey, &study.cells())?;

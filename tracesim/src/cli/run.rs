@@ -27,7 +27,7 @@ pub(crate) fn run(
 /// What a number in a table does not tell.
 fn tell<'a>(trace: &Trace, finished: impl Iterator<Item = &'a Finished>) {
     let mut unmatched = 0;
-    for Finished { row, refused, unmatched_releases } in finished {
+    for Finished { row, refused, unmatched_releases, .. } in finished {
         unmatched = unmatched.max(*unmatched_releases);
         if *refused > 0 {
             note(&format!(

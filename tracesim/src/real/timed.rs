@@ -1,0 +1,115 @@
+//! A registrar that tells how long it took, and looks at what the kernel says is pinned when that is more than ever.
+
+use super::pinned::Spent;
+use super::status;
+use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::{Access, PageRange};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Counts of one registrar, read by who made it. Relaxed: one thread registers.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    registrations: AtomicU64,
+    reg_ns: AtomicU64,
+    reg_pages: AtomicU64,
+    dereg_ns: AtomicU64,
+    deregistrations: AtomicU64,
+    batches: AtomicU64,
+    /// Pages registered now.
+    pages: AtomicU64,
+    /// Pages at which the kernel was last asked.
+    looked: AtomicU64,
+    pinned_kib: AtomicU64,
+}
+
+impl Clock {
+    pub(crate) fn spent(&self) -> Spent {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Spent {
+            registrations: of(&self.registrations),
+            reg_pages: of(&self.reg_pages),
+            deregistrations: of(&self.deregistrations),
+            batches: of(&self.batches),
+            reg_us: of(&self.reg_ns) as f64 / 1e3,
+            dereg_us: of(&self.dereg_ns) as f64 / 1e3,
+        }
+    }
+
+    pub(crate) fn pinned_kib(&self) -> u64 {
+        self.pinned_kib.load(Ordering::Relaxed)
+    }
+
+    /// Asks the kernel when a hundredth more is registered than when it was asked last.
+    fn look(&self) {
+        let now = self.pages.load(Ordering::Relaxed);
+        let looked = self.looked.load(Ordering::Relaxed);
+        if now > looked + looked / 100 {
+            self.looked.store(now, Ordering::Relaxed);
+            self.pinned_kib.fetch_max(status::pinned_kib(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A registrar with a clock.
+#[derive(Debug)]
+pub(crate) struct Timed<R> {
+    pub(crate) inner: R,
+    pub(crate) clock: std::sync::Arc<Clock>,
+}
+
+fn since(begun: Instant) -> u64 {
+    begun.elapsed().as_nanos() as u64
+}
+
+#[expect(unsafe_code, reason = "promises what the trait asks for")]
+// SAFETY: everything is handed on to a registrar as it came, and so are its answers.
+unsafe impl<R: Registrar> Registrar for Timed<R> {
+    type Registration = R::Registration;
+
+    fn register(&self, range: PageRange, access: Access) -> io::Result<R::Registration> {
+        let begun = Instant::now();
+        let registration = self.inner.register(range, access);
+        self.clock.reg_ns.fetch_add(since(begun), Ordering::Relaxed);
+        if registration.is_ok() {
+            self.clock.registrations.fetch_add(1, Ordering::Relaxed);
+            self.clock.reg_pages.fetch_add(range.pages(), Ordering::Relaxed);
+            self.clock.pages.fetch_add(range.pages(), Ordering::Relaxed);
+            self.clock.look();
+        }
+        registration
+    }
+
+    fn probe(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.inner.probe(range, access)
+    }
+
+    fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
+        self.inner.examine(range, access)
+    }
+
+    fn deregister(&self, batch: &mut Vec<Registered<R::Registration>>) -> io::Result<()> {
+        let pages = |batch: &[Registered<R::Registration>]| batch.iter().map(|one| one.range.pages()).sum::<u64>();
+        let before = (batch.len() as u64, pages(batch));
+        let begun = Instant::now();
+        let result = self.inner.deregister(batch);
+        self.clock.dereg_ns.fetch_add(since(begun), Ordering::Relaxed);
+        self.clock.batches.fetch_add(1, Ordering::Relaxed);
+        self.clock.deregistrations.fetch_add(before.0 - batch.len() as u64, Ordering::Relaxed);
+        self.clock.pages.fetch_sub(before.1 - pages(batch), Ordering::Relaxed);
+        result
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn rights(&self) -> Access {
+        self.inner.rights()
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+}
