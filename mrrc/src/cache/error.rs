@@ -30,7 +30,8 @@ pub enum AcquireError {
     },
     /// The request alone is more than the cache may ever register.
     #[error(
-        "acquire {range}: it takes {}, and {limit} is the limit: acquire it in pieces, or raise the limit of the cache",
+        "acquire {range}: it takes {}, and {limit} is the limit: acquire it in pieces, or raise the limit of the cache (capacity_bytes, \
+         MRRC_CAPACITY; no cache goes beyond what its registrar may pin: RLIMIT_MEMLOCK, ulimit -l)",
         Count(*needed, unit)
     )]
     TooLarge {
@@ -124,10 +125,13 @@ pub(super) fn hint(error: &io::Error, registrar: &str, range: PageRange, access:
     match error.raw_os_error() {
         Some(libc::EFAULT) => bad_address(registrar, range, access),
         Some(libc::ENOMEM) => {
-            ": the locked memory of this user is used up (RLIMIT_MEMLOCK, ulimit -l), by this cache and by all else that he \
-             has locked: other caches of this process, other rings, other processes. Raise the limit, or set capacities that \
-             fit it together (capacity_bytes, MRRC_CAPACITY). Of a huge page, all of it counts"
-                .into()
+            let device = "; or the table of the device is full (max_mr in `ibv_devinfo -v`): lower max_regions (MRRC_MAX_REGIONS)";
+            format!(
+                ": the locked memory of this user is used up (RLIMIT_MEMLOCK, ulimit -l), by this cache and by all else that he \
+                 has locked: other caches of this process, other rings, other processes. Raise the limit, or set capacities that \
+                 fit it together (capacity_bytes, MRRC_CAPACITY). Of a huge page, all of it counts{}",
+                if registrar == "verbs" { device } else { "" }
+            )
         }
         Some(libc::ENOSPC) if registrar == "io_uring" => {
             ": every slot of the ring's table holds a buffer, some of them of others than this cache: give the ring a table of \
