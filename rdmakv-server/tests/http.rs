@@ -182,6 +182,31 @@ fn requests_may_follow_each_other_and_wrong_ones_are_told_so() {
 }
 
 #[test]
+fn who_asks_without_end_leaves_room_for_others() {
+    let server = server(&[]);
+    let greedy = to(&server.address("http"));
+    let (mut reader, mut writer) = (greedy.try_clone().unwrap(), greedy.try_clone().unwrap());
+    let asking = std::thread::spawn(move || {
+        let many = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n".repeat(200);
+        while writer.write_all(&many).is_ok() {}
+    });
+    let reading = std::thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        let mut read = 0;
+        while let Ok(some @ 1..) = reader.read(&mut bytes) {
+            read += some;
+        }
+        read
+    });
+    for _ in 0..20 {
+        assert_eq!(server.http("/health").0, 200);
+    }
+    greedy.shutdown(std::net::Shutdown::Both).unwrap();
+    asking.join().unwrap();
+    assert!(reading.join().unwrap() > 10_000, "it was answered, too");
+}
+
+#[test]
 fn those_who_dawdle_keep_nobody_from_being_answered() {
     let server = server(&["-t", "1"]);
     let address = server.address("http");
@@ -202,7 +227,10 @@ fn those_who_dawdle_keep_nobody_from_being_answered() {
     // The server does not keep them all.
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count();
     assert!(descriptors < 120, "{descriptors}");
-    // And who has waited longest has been shown the door.
+    // Who has waited longest has been shown the door, not who came last.
+    dawdlers[297].set_nonblocking(true).unwrap();
+    let still = dawdlers[297].read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(still, Err(ErrorKind::WouldBlock));
     assert_eq!(rest(&mut dawdlers[0]), "");
     drop(dawdlers);
     assert_eq!(server.http("/health").0, 200);

@@ -4,13 +4,12 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{SERVER, Server, ask, soon, to};
+use common::{SERVER, Server, activated, ask, soon, to};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(SERVER).args(arguments).output().unwrap()
@@ -138,11 +137,18 @@ fn root_becomes_the_user_that_it_was_told_to_be() {
         eprintln!("skipped: only root can become another user");
         return;
     }
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("skipped: setpriv is not installed (Debian: util-linux)");
+        return;
+    }
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let socket = folder.path().join("kv");
-    let server = Server::start(&["-s", socket.to_str().unwrap(), "-u", "nobody"]);
+    // Root may be in groups that the user is not in.
+    let mut command = Command::new("setpriv");
+    command.args(["--groups", "0", SERVER, "-s", socket.to_str().unwrap(), "-u", "nobody"]);
+    let server = Server::run(&mut command);
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
     let ids = |of: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap();
@@ -152,20 +158,6 @@ fn root_becomes_the_user_that_it_was_told_to_be() {
     assert_ne!(owner, 0);
     assert_eq!(ids("Uid:"), [owner; 4]);
     assert!(!ids("Gid:").contains(&0) && !ids("Groups:").contains(&0), "{status}");
-}
-
-/// A server that finds these sockets open, as systemd would have it.
-fn activated(sockets: [OwnedFd; 2], names: &str, environment: &[(&str, &str)], flags: &[&str]) -> Command {
-    let [one, two] = sockets;
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "export LISTEN_PID=$$ LISTEN_FDS=2; exec \"$@\" 3<&0 4<&2 </dev/null 2>/dev/null", "sh", SERVER])
-        .args(flags)
-        .env("LISTEN_FDNAMES", names)
-        .envs(environment.iter().copied())
-        .stdin(Stdio::from(one))
-        .stderr(Stdio::from(two));
-    command
 }
 
 #[test]

@@ -100,6 +100,8 @@ pub(super) struct Conn {
     pub(super) came: u64,
     /// Whether the handshake is done, if there is one.
     greeted: bool,
+    /// Whether it is in the worker's queue of those who go on later.
+    pub(super) queued: bool,
 }
 
 impl Conn {
@@ -116,6 +118,7 @@ impl Conn {
             over: false,
             heard: now,
             came: now,
+            queued: false,
         }
     }
 

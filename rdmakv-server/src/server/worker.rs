@@ -123,6 +123,10 @@ impl Worker {
                     conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     conn.writable |= event.is_writable() || event.is_error();
                     conn.hung_up |= event.is_read_closed() || event.is_error();
+                    // Who floods has his turn with the others, not one more for each piece that arrives.
+                    if conn.queued {
+                        continue;
+                    }
                     self.until_sample = self.until_sample.saturating_sub(1);
                     match begun {
                         Some(begun) if self.until_sample == 0 => self.measure(at, begun),
@@ -132,6 +136,9 @@ impl Worker {
             }
             for _ in 0..self.again.len() {
                 if let Some(at) = self.again.pop_front() {
+                    if let Some(Some(conn)) = self.conns.get_mut(at) {
+                        conn.queued = false;
+                    }
                     self.drive(at);
                 }
             }
@@ -216,7 +223,11 @@ impl Worker {
         let cx = &mut Context { shared: &self.shared, now: self.now, counts: &mut self.counts, worker: self.number };
         match conn.drive(&mut self.buffer, &mut self.spare, cx) {
             Next::Wait => {}
-            Next::Again => self.again.push_back(at),
+            Next::Again if conn.queued => {}
+            Next::Again => {
+                conn.queued = true;
+                self.again.push_back(at);
+            }
             Next::Close => self.close(at),
         }
     }

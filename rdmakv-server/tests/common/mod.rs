@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -111,4 +112,18 @@ pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{what} does not come about");
+}
+
+/// A server that finds these sockets open, as systemd would have it.
+pub(crate) fn activated(sockets: [OwnedFd; 2], names: &str, environment: &[(&str, &str)], flags: &[&str]) -> Command {
+    let [one, two] = sockets;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "export LISTEN_PID=$$ LISTEN_FDS=2; exec \"$@\" 3<&0 4<&2 </dev/null 2>/dev/null", "sh", SERVER])
+        .args(flags)
+        .env("LISTEN_FDNAMES", names)
+        .envs(environment.iter().copied())
+        .stdin(Stdio::from(one))
+        .stderr(Stdio::from(two));
+    command
 }

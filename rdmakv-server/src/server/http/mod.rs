@@ -23,7 +23,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::session::Shared;
 use history::History;
-use peer::Peer;
+use peer::{Next, Peer};
 
 const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -61,6 +61,8 @@ struct Watcher {
     listener: TcpListener,
     peers: HashMap<usize, Peer>,
     next: usize,
+    /// Who goes on once others had their turn.
+    again: Vec<usize>,
     scene: Scene,
 }
 
@@ -76,7 +78,7 @@ pub(super) fn start(mut listener: TcpListener, shared: Arc<Shared>, said: Vec<St
     let stop = Arc::new(AtomicBool::new(false));
     let history = History::begin(&shared);
     let scene = Scene { shared, said, history };
-    let mut watcher = Watcher { poll, listener, peers: HashMap::new(), next: 2, scene };
+    let mut watcher = Watcher { poll, listener, peers: HashMap::new(), next: 2, again: Vec::new(), scene };
     let thread = std::thread::Builder::new().name("http".into()).spawn({
         let stop = stop.clone();
         move || watcher.run(&stop)
@@ -89,7 +91,8 @@ impl Watcher {
         let mut events = Events::with_capacity(64);
         let mut tick = Instant::now() + TICK;
         while !stop.load(Relaxed) {
-            let wait = tick.saturating_duration_since(Instant::now());
+            let waits = self.again.is_empty();
+            let wait = if waits { tick.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -98,6 +101,9 @@ impl Watcher {
             }
             for event in &events {
                 let Token(at) = event.token();
+                self.serve(at);
+            }
+            for at in std::mem::take(&mut self.again) {
                 self.serve(at);
             }
             let now = Instant::now();
@@ -115,7 +121,7 @@ impl Watcher {
     fn welcome(&mut self) {
         while let Ok((mut socket, _)) = self.listener.accept() {
             if self.peers.len() >= PEERS
-                && let Some(&longest) = self.peers.iter().min_by_key(|(_, peer)| peer.deadline()).map(|(at, _)| at)
+                && let Some(&longest) = self.peers.iter().min_by_key(|(_, peer)| peer.since()).map(|(at, _)| at)
             {
                 self.peers.remove(&longest);
             }
@@ -130,10 +136,12 @@ impl Watcher {
     }
 
     fn serve(&mut self, at: usize) {
-        if let Some(peer) = self.peers.get_mut(&at)
-            && !peer.serve(|request| answer::to(request, &self.scene))
-        {
-            self.peers.remove(&at);
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        match peer.serve(|request| answer::to(request, &self.scene)) {
+            Next::Wait => {}
+            Next::Again if self.again.contains(&at) => {}
+            Next::Again => self.again.push(at),
+            Next::Go => drop(self.peers.remove(&at)),
         }
     }
 }

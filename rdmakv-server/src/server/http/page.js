@@ -338,7 +338,9 @@ const ask = async () => {
     // Another life of the server: what was known of the one before is over.
     if (data && (fresh.server.pid !== data.server.pid || fresh.server.started !== data.server.started)) points = [];
     const known = points.length ? newest().number : 0;
-    points = points.concat(fresh.points.filter(point => point.number > known || !points.length)).slice(-KEPT);
+    points = points.concat(fresh.points.filter(point => point.number > known || !points.length));
+    // Where the server stood still for a while, there are fewer points than seconds.
+    points = points.filter(point => newest().at - point.at < KEPT);
     data = fresh;
     heard = Date.now();
     say(data.server.accepting ? "serving" : "ending", data.server.accepting);

@@ -14,6 +14,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long somebody may stay who asks nothing more.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// Requests that are answered in a row before others have their turn.
+const TURN: usize = 8;
+
+/// What to do with them next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Wait for the socket.
+    Wait,
+    /// Let others go first, then go on.
+    Again,
+    /// They are done with.
+    Go,
+}
+
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -51,6 +65,8 @@ pub(super) struct Peer {
     output: Vec<u8>,
     sent: usize,
     last: bool,
+    /// When they came, or their last request or answer was complete.
+    since: Instant,
     deadline: Instant,
 }
 
@@ -70,8 +86,9 @@ enum Parsed {
 
 impl Peer {
     pub(super) fn new(socket: TcpStream) -> Self {
-        let deadline = Instant::now() + PATIENCE;
-        Self { socket, input: Vec::new(), output: Vec::new(), sent: 0, last: false, deadline }
+        let since = Instant::now();
+        let deadline = since + PATIENCE;
+        Self { socket, input: Vec::new(), output: Vec::new(), sent: 0, last: false, since, deadline }
     }
 
     /// When they have waited, or made us wait, for too long.
@@ -79,24 +96,32 @@ impl Peer {
         self.deadline
     }
 
-    /// Does what can be done now; says whether they stay.
-    pub(super) fn serve(&mut self, answer: impl Fn(&Request) -> Answer) -> bool {
+    /// Since when nothing was completed with them.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Does what can be done now.
+    pub(super) fn serve(&mut self, answer: impl Fn(&Request) -> Answer) -> Next {
+        let mut answered = 0;
         loop {
             match self.send() {
-                Ok(true) if self.last => return false,
+                Ok(true) if self.last => return Next::Go,
+                Ok(true) if answered == TURN => return Next::Again,
                 Ok(true) => {}
-                Ok(false) => return true,
-                Err(_) => return false,
+                Ok(false) => return Next::Wait,
+                Err(_) => return Next::Go,
             }
             match parse(&self.input) {
                 Parsed::Incomplete => match self.receive() {
                     Ok(true) => {}
-                    Ok(false) => return true,
-                    Err(_) => return false,
+                    Ok(false) => return Next::Wait,
+                    Err(_) => return Next::Go,
                 },
                 Parsed::Request { request, length, body, last } => {
                     self.input.drain(..length);
                     self.put(&answer(&request), body, last);
+                    answered += 1;
                 }
                 Parsed::Wrong(status, why) => {
                     self.input.clear();
@@ -119,7 +144,8 @@ impl Peer {
         }
         if self.sent > 0 {
             (self.output, self.sent) = (Vec::new(), 0);
-            self.deadline = Instant::now() + IDLE;
+            self.since = Instant::now();
+            self.deadline = self.since + IDLE;
         }
         Ok(true)
     }
@@ -156,7 +182,8 @@ impl Peer {
             self.output.extend_from_slice(bytes);
         }
         self.last = last;
-        self.deadline = Instant::now() + PATIENCE;
+        self.since = Instant::now();
+        self.deadline = self.since + PATIENCE;
     }
 }
 
