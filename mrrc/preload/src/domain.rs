@@ -106,7 +106,7 @@ impl Domain {
             let _ = cache.flush();
         }
         let mut segments = lease.segments();
-        let (Some(segment), None) = (segments.next(), segments.next()) else { return Err(Passed::Refused) };
+        let (Some(1), Some(segment)) = (segments.size_hint().1, segments.next()) else { return Err(Passed::Refused) };
         let pinned = segment.registration();
         let mr = Mr {
             context: self.context as *mut _,
