@@ -16,17 +16,28 @@ use crate::worth::Worth;
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub(crate) struct Domain {
     pd: NonNull<Pd>,
     context: usize,
     closed: Arc<AtomicBool>,
-    /// The program has ended a registration here, and may make it again.
-    reuses: AtomicBool,
+    /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
+    stage: AtomicU8,
+    /// What was asked for before the last of them.
+    wanted: Mutex<Vec<Class>>,
     caches: RwLock<Vec<(Class, Made)>>,
 }
+
+/// Nothing was deregistered yet. Programs that register once and for all stay here, or in the next at their end.
+const FRESH: u8 = 0;
+/// Something was.
+const ENDED: u8 = 1;
+/// And something was registered after that.
+const AGAIN: u8 = 2;
+/// And deregistered, too: that is a program which registers for each operation. There are caches.
+const READY: u8 = 3;
 
 /// None where a cache could not be made.
 type Made = Option<Arc<Kept>>;
@@ -51,7 +62,8 @@ impl Domain {
     pub(crate) unsafe fn new(pd: NonNull<Pd>) -> Self {
         // SAFETY: by the contract.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
-        Self { pd, context, closed: Arc::default(), reuses: AtomicBool::new(false), caches: RwLock::default() }
+        let (closed, stage) = (Arc::default(), AtomicU8::new(FRESH));
+        Self { pd, context, closed, stage, wanted: Mutex::default(), caches: RwLock::default() }
     }
 
     /// The device that it is of.
@@ -68,10 +80,15 @@ impl Domain {
         class: Class,
         wrong: impl FnOnce(BuildError),
     ) -> Result<(Mr, Backing), Passed> {
-        if !self.reuses.load(Ordering::Relaxed) {
+        if self.stage.load(Ordering::Relaxed) != READY {
+            self.go_on(ENDED, AGAIN);
+            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            if !wanted.contains(&class) {
+                wanted.push(class);
+            }
             return Err(Passed::First);
         }
-        let kept = self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong)).ok_or(Passed::Domain)?;
+        let kept = self.cache(real, tally, class, wrong).ok_or(Passed::Domain)?;
         let Kept { cache, worth } = &*kept;
         if worth.stands_aside() {
             return Err(Passed::Worthless);
@@ -89,7 +106,7 @@ impl Domain {
             let _ = cache.flush();
         }
         let mut segments = lease.segments();
-        let (Some(segment), None) = (segments.next(), segments.next()) else { return Err(Passed::Refused) };
+        let (Some(1), Some(segment)) = (segments.size_hint().1, segments.next()) else { return Err(Passed::Refused) };
         let pinned = segment.registration();
         let mr = Mr {
             context: self.context as *mut _,
@@ -103,10 +120,24 @@ impl Domain {
         Ok((mr, Backing::Leased(lease)))
     }
 
-    /// The program has ended a registration of its own. A cache has threads and tables, which a program that registers once and
-    /// for all has no use for: before this there is none.
-    pub(crate) fn ended_one(&self) {
-        self.reuses.store(true, Ordering::Relaxed);
+    fn go_on(&self, from: u8, to: u8) -> bool {
+        self.stage.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The program has ended a registration that no cache had served. A cache has threads and tables, which a program that registers
+    /// once and for all has no use for, so there is none at first. It is made here, and not with the next registration,
+    /// because a deregistration is less in the way of a transfer.
+    pub(crate) fn ended_one(&self, real: &'static Real, tally: &'static Tally, wrong: impl Fn(BuildError)) {
+        if self.go_on(FRESH, ENDED) || !self.go_on(AGAIN, READY) {
+            return;
+        }
+        for class in std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
+            self.cache(real, tally, class, &wrong);
+        }
+    }
+
+    fn cache(&self, real: &'static Real, tally: &'static Tally, class: Class, wrong: impl FnOnce(BuildError)) -> Made {
+        self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong))
     }
 
     /// What was made, if that was tried.

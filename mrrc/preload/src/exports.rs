@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
             let pd = if mr.is_null() { 0 } else { unsafe { (*mr).pd as usize } };
             let code = pass();
             if code == 0 {
-                aside(|| process.ended_one(pd));
+                aside(|| process.ended_one(real, pd));
             }
             code
         }

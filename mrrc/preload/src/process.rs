@@ -206,15 +206,22 @@ impl Process {
         if !stack::is_enough() {
             return Err(Passed::Stack);
         }
-        let wrong = |error: BuildError| self.turn_off(&error.to_string());
-        let acquired = || domain.acquire(real, self.tally, request, class, wrong);
-        // A fault of the cache's is no fault of the program's.
-        let acquired = catch_unwind(AssertUnwindSafe(acquired)).unwrap_or_else(|_| {
-            self.turn_off("the cache has a fault: please report it");
-            Err(Passed::Off)
-        });
-        let (mr, backing) = acquired?;
+        let acquired = self.guarded(|| domain.acquire(real, self.tally, request, class, |error| self.cannot(&error)));
+        let (mr, backing) = acquired.unwrap_or(Err(Passed::Off))?;
         Ok((mr, Behind { backing, access: request.access }))
+    }
+
+    /// A fault of the cache's is no fault of the program's.
+    fn guarded<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
+        let done = catch_unwind(AssertUnwindSafe(run));
+        if done.is_err() {
+            self.turn_off("the cache has a fault: please report it");
+        }
+        done.ok()
+    }
+
+    fn cannot(&self, error: &BuildError) {
+        self.turn_off(&error.to_string());
     }
 
     fn domain(&self, pd: usize) -> Option<Arc<Domain>> {
@@ -231,9 +238,9 @@ impl Process {
     }
 
     /// The program has ended a registration in this domain that no cache had served.
-    pub(crate) fn ended_one(&self, pd: usize) {
-        if let Some(domain) = self.domain(pd) {
-            domain.ended_one();
+    pub(crate) fn ended_one(&self, real: &'static Real, pd: usize) {
+        if let Some(domain) = self.domain(pd).filter(|_| !self.is_off() && stack::is_enough()) {
+            self.guarded(|| domain.ended_one(real, self.tally, |error| self.cannot(&error)));
         }
     }
 

@@ -29,8 +29,31 @@ pub(crate) fn is_enough() -> bool {
     (lowest..end).contains(&at) && at - lowest >= NEEDED
 }
 
-/// Reads the list of mappings on the first thread of a process, whose stack grows, and nothing on others.
 fn bounds() -> Option<(usize, usize)> {
+    // SAFETY: two questions to the kernel.
+    let is_first = unsafe { libc::getpid() == libc::gettid() };
+    if is_first { of_first() } else { of_thread() }
+}
+
+/// The stack of a process' first thread grows as far as it may. The C library would read the list of mappings for it.
+fn of_first() -> Option<(usize, usize)> {
+    unsafe extern "C" {
+        /// Where it began: the dynamic linker's.
+        static __libc_stack_end: *const u8;
+    }
+    // SAFETY: written before anything of the program ran.
+    let end = unsafe { __libc_stack_end }.addr();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure to write to.
+    if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } != 0 {
+        return None;
+    }
+    // Unlimited is less than what lies below.
+    let most = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).min(8 << 20);
+    Some((end.checked_sub(most)?, end))
+}
+
+fn of_thread() -> Option<(usize, usize)> {
     // SAFETY: plain memory, which the call fills.
     let mut attributes = unsafe { std::mem::zeroed() };
     // SAFETY: this thread's, and a structure for them.

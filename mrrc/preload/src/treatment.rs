@@ -37,7 +37,7 @@ pub(crate) enum Passed {
     Range,
     /// A protection domain that this process did not get from `ibv_alloc_pd`, or that there are too many of.
     Domain,
-    /// None was deregistered yet in its domain.
+    /// The program may yet be one that registers once and for all.
     First,
     /// The cache stands aside.
     Worthless,
@@ -69,7 +69,7 @@ impl Passed {
             Self::Iova => "by other addresses than their own",
             Self::Range => "of no bytes",
             Self::Domain => "in protection domains that did not come from ibv_alloc_pd",
-            Self::First => "before the first deregistration, when none could have come again",
+            Self::First => "before any was made again after a deregistration",
             Self::Worthless => "because memory is unmapped before it comes again",
             Self::Stack => "on threads, or fibres, with little stack",
             Self::Refused => "that the cache could not serve",
