@@ -42,7 +42,7 @@ pub const POLICIES: [PolicyKind; 6] = [
 pub const LEAST_REQUESTS: u64 = 300;
 /// Halves whose shares are further apart are no halves of one behaviour.
 const STEADY: f64 = 0.25;
-/// The default policy stands if it is so near to the best.
+/// The default policy stands if it saves so nearly what the best does.
 const AS_GOOD: f64 = 0.01;
 
 /// What is to be done.
@@ -163,7 +163,7 @@ impl Advice {
             let rows = at(chosen);
             let default = rows.iter().find(|of| of.row.policy == PolicyKind::Mrrc.name());
             let best = advice.lines[chosen].total_us;
-            let row = default.filter(|of| us(of) <= best * (1.0 + AS_GOOD));
+            let row = default.filter(|of| none_us - us(of) >= (none_us - best) * (1.0 - AS_GOOD));
             advice.total_us = row.map_or(best, |of| us(of));
             advice.policy = row.map_or(advice.lines[chosen].policy, |of| named(&of.row.policy));
             advice.halves = halves(question, trace, advice.policy, advice.lines[chosen].capacity_pages, watch)?;

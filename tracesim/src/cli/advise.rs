@@ -147,7 +147,7 @@ impl Advise {
                 ),
                 _ => format!(
                     "not worth it: no cache saves more than {} of {} ms, and {} would be worth it (--worth). Memory is seldom \
-                     registered again, or held all the while\n",
+                     registered again before it is unmapped, or is held all the while\n",
                     percent(advice.best),
                     ms(advice.none_us),
                     percent(self.worth / 100.0)

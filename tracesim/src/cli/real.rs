@@ -121,8 +121,13 @@ mod on_linux {
             }
             None => "\nwithout a cache not all that is in use at once could be pinned at once\n".into(),
         };
-        let most = bytes((pinned_kib << 10).div_ceil(PAGE));
-        text + &format!("pinned at most {most} (VmPin), of {} that may be\n", bytes(config.capacity))
+        let most = (pinned_kib << 10).div_ceil(PAGE);
+        let besides = if most > config.capacity { ", and what it refused was pinned besides" } else { "" };
+        text + &format!(
+            "pinned at most {} (VmPin); the cache may hold {}{besides}\n",
+            bytes(most),
+            bytes(config.capacity)
+        )
     }
 
     /// The object of `--json`.
