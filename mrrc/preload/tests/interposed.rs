@@ -227,3 +227,36 @@ fn what_the_program_asks_for_is_recorded_whether_it_is_cached_or_not() {
     let nowhere = run(true, "each", &["10", "1", "1"], &[("MRRC_RECORD", "/nowhere/at/all")]);
     assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
 }
+
+#[test]
+fn structures_are_those_of_libibverbs_header() {
+    // The fake's header has them as well, so what is not installed is at least compared with that.
+    let code = r#"
+        #include <stddef.h>
+        #include <infiniband/verbs.h>
+        #define IS(a, b) _Static_assert((a) == (b), #a)
+        IS(offsetof(struct ibv_pd, context), 0);
+        IS(offsetof(struct ibv_mr, context), 0);
+        IS(offsetof(struct ibv_mr, pd), sizeof(void *));
+        IS(offsetof(struct ibv_mr, addr), 2 * sizeof(void *));
+        IS(offsetof(struct ibv_mr, length), 3 * sizeof(void *));
+        IS(offsetof(struct ibv_mr, handle), 4 * sizeof(void *));
+        IS(offsetof(struct ibv_mr, lkey), 4 * sizeof(void *) + 4);
+        IS(offsetof(struct ibv_mr, rkey), 4 * sizeof(void *) + 8);
+        IS(offsetof(struct ibv_device_attr, max_mr_size), 80);
+        IS(offsetof(struct ibv_device_attr, max_mr), 136);
+        _Static_assert(sizeof(struct ibv_device_attr) <= 136 + 4 + 512, "room");
+        IS(IBV_ACCESS_LOCAL_WRITE, 1); IS(IBV_ACCESS_REMOTE_WRITE, 2); IS(IBV_ACCESS_REMOTE_READ, 4);
+        IS(IBV_ACCESS_REMOTE_ATOMIC, 8); IS(IBV_ACCESS_RELAXED_ORDERING, 1 << 20);
+        IS(IBV_REREG_MR_CHANGE_ACCESS, 4);
+    "#;
+    let fake = format!("{}/tests/fake", env!("CARGO_MANIFEST_DIR"));
+    let source = built().join("structures.c");
+    std::fs::write(&source, code).unwrap();
+    let installed = std::path::Path::new("/usr/include/infiniband/verbs.h").exists();
+    for include in [Some("/usr/include").filter(|_| installed), Some(fake.as_str())].into_iter().flatten() {
+        let output =
+            std::process::Command::new("cc").args(["-fsyntax-only", "-I", include]).arg(&source).output().unwrap();
+        assert!(output.status.success(), "{include}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
