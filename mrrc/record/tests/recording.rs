@@ -82,6 +82,21 @@ fn a_file_ends_at_its_limit_and_says_how_much_did_not_fit() {
 }
 
 #[test]
+fn the_memory_of_the_program_does_not_grow_with_the_file() {
+    let (_folder, file) = folder();
+    let recorder = Recorder::open(&file, DEFAULT_LIMIT, Source::Verbs).unwrap();
+    // 16 MB of events.
+    (1..=500_000).for_each(|n| recorder.record(Operation::Request, 1, n << 12, n));
+    let name = file.canonicalize().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mapping = maps.lines().skip_while(|line| !line.ends_with(name.to_str().unwrap()));
+    let resident = mapping.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches("kB").trim().parse().unwrap();
+    assert!((1..1024).contains(&kib), "{kib} KiB");
+    assert_eq!(recorder.state().left_out(), 0);
+}
+
+#[test]
 fn several_processes_write_one_file() {
     let (_folder, file) = folder();
     let children: Vec<_> = (0..3).map(|_| child("records_and_ends", &file).spawn().unwrap()).collect();
