@@ -193,3 +193,34 @@ fn a_table_names_its_rows_and_says_who_took_part() {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
+
+#[test]
+fn the_servers_are_beside_each_other_in_every_line_or_there_is_one() {
+    let arguments = ["kv", "--json", "--quick", "--only", "get/1KiB/30:1", "--only", "overhead/10KiB"];
+    let peer = !text(&run(&["kv", "--json", "--quick", "--only", "overhead/10KiB"]).stderr).contains("peer: none");
+    let lines = lines(&arguments);
+    assert!(lines.iter().all(|line| line["peer"].is_null() != peer), "{lines:#?}");
+    for name in ["get/1KiB/30:1/cpu", "get/1KiB/30:1/p99.9", "overhead/10KiB/items"] {
+        assert!(named(&lines, name)["ours"].as_f64().is_some_and(|ours| ours > 0.0));
+    }
+}
+
+#[test]
+fn a_trace_is_named_with_its_megabytes() {
+    let output = run(&["kv", "--trace", "requests.trace"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("FILE:64"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_named_trace_is_replayed_on_each_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("few.trace");
+    let requests: String = (0..300).map(|n| format!("{n} {} {}\n", n % 100, 1000 + n % 7)).collect();
+    std::fs::write(&file, requests).unwrap();
+    let trace = format!("{}:8", file.display());
+    let lines = lines(&["kv", "--json", "--only", "eviction", "--trace", &trace]);
+    let misses = named(&lines, "eviction/few/8MB/misses");
+    assert_eq!(misses["ours"], 0.3333, "each object is missed once");
+    assert!(misses["peer"].is_null() || misses["peer"] == misses["ours"]);
+}

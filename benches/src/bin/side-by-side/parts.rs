@@ -117,7 +117,7 @@ pub(crate) struct Kv {
 const KV: &str = "\
 The peer is memcached, on the same CPU with the same flags. Rows:
   get/SIZE/MIX/cpu, cpu/user, cpu/system   the server's CPU for a request; MIX is read-only or 30:1 (GETs to a SET)
-  get/SIZE/MIX/calls                       its system calls for a request, where strace is there
+  get/SIZE/MIX/calls                       its system calls for a request on one connection, where strace is there
   get/SIZE/MIX/p50, p99, p99.9             how long a client waits
   overhead/SIZE/item, items                bytes for an item besides key and value, in a full server of 64 MB
   eviction/TRACE/MB/misses, resident       a trace replayed, what is missing set

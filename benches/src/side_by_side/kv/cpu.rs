@@ -8,8 +8,8 @@ use crate::side_by_side::far::Outcome;
 use crate::side_by_side::part::{Part, Setting};
 use crate::side_by_side::race::Figure;
 use crate::side_by_side::report::{Row, Unit};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Above the table.
 const TITLE: &str =
@@ -19,7 +19,7 @@ const TITLE: &str =
 const SIZES: [usize; 4] = [32, 1 << 10, 10 << 10, 100 << 10];
 const ROWS: [&str; 7] = ["cpu", "cpu/user", "cpu/system", "calls", "p50", "p99", "p99.9"];
 /// Requests whose system calls are counted.
-const COUNTED: Duration = Duration::from_millis(400);
+const COUNTED: usize = 2000;
 
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
@@ -93,7 +93,8 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// System calls of a request, where strace is there and may look.
+/// System calls of a request, where strace is there and may look: of one connection alone, as it depends on nothing else
+/// then.
 fn calls(contestant: &mut Contestant) -> Outcome<Option<f64>> {
     let process = contestant.server.process().to_string();
     let strace = Command::new("strace")
@@ -102,15 +103,19 @@ fn calls(contestant: &mut Contestant) -> Outcome<Option<f64>> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn();
-    let Ok(strace) = strace else { return Ok(None) };
-    // It says nothing when it has attached; calls from before and after are left out by comparing two lengths of turns.
-    std::thread::sleep(Duration::from_millis(300));
-    let turn = contestant.load.turn(COUNTED)?;
-    let stop = Command::new("sh").args(["-c", &format!("kill -INT {}", strace.id())]).status();
-    let output = strace.wait_with_output()?;
-    stop?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let total =
-        text.lines().find_map(|line| line.trim().strip_suffix("total")?.trim().parse::<u64>().ok()).unwrap_or(0);
-    Ok((total > 0).then(|| total as f64 / turn.requests as f64))
+    let Ok(mut strace) = strace else { return Ok(None) };
+    let mut said = BufReader::new(strace.stderr.take().ok_or("strace has no output")?);
+    let mut line = String::new();
+    // It says so when it has attached; a line that says something else is why it has not.
+    said.read_line(&mut line)?;
+    if line.contains("attached") {
+        contestant.load.one_by_one(COUNTED)?;
+    }
+    Command::new("sh").args(["-c", &format!("kill -INT {}", strace.id())]).status()?;
+    let mut text = String::new();
+    said.read_to_string(&mut text)?;
+    strace.wait()?;
+    // What others of its threads do meanwhile counts too: a call or two for each second.
+    let total = text.lines().find_map(|line| line.trim().strip_suffix("total")?.trim().parse::<u64>().ok());
+    Ok(total.map(|total| total as f64 / COUNTED as f64))
 }

@@ -96,6 +96,15 @@ impl Load {
         Ok((head + self.mix.value + b"\r\nEND\r\n".len(), true))
     }
 
+    /// Asks so often, on one connection.
+    pub(super) fn one_by_one(&mut self, count: usize) -> Outcome<()> {
+        for _ in 0..count {
+            let (length, _) = self.send(0)?;
+            self.streams[0].read_exact(&mut self.answer[..length])?;
+        }
+        Ok(())
+    }
+
     /// Asks for so long.
     pub(super) fn turn(&mut self, whole: Duration) -> Outcome<Turn> {
         let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
