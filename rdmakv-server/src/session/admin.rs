@@ -58,7 +58,10 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             }
         }
         Request::Watch(_) => ("CLIENT_ERROR watch commands not allowed", false),
-        Request::Shutdown { graceful } if cx.shared.settings.shutdown => {
+        Request::Shutdown { graceful: None } if cx.shared.settings.shutdown => {
+            ("CLIENT_ERROR invalid shutdown mode", false)
+        }
+        Request::Shutdown { graceful: Some(graceful) } if cx.shared.settings.shutdown => {
             (if graceful { &cx.shared.finish } else { &cx.shared.stop }).store(true, Relaxed);
             return;
         }
@@ -79,6 +82,9 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
 }
 
 fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
+    if from == to {
+        return "SAME src and dst class are identical";
+    }
     // Classes are counted from one outside.
     let inside = |class: i32| usize::try_from(class - 1).ok();
     let Some(to) = inside(to) else { return "BADCLASS invalid src or dst class id" };

@@ -87,9 +87,9 @@ fn answers_are_those_of_memcached() {
         ("ms m 2 T0 F3\r\nhi\r\nmg m v f t s k Oxy\r\n", "HD\r\nVA 2 f3 t-1 s2 km Oxy\r\nhi\r\n"),
         ("mg none v\r\nmg none v q\r\nmn\r\n", "EN\r\nMN\r\n"),
         ("mg viv v N30 t\r\nmg viv v N30\r\n", "VA 0 t30 W\r\n\r\nVA 0 Z\r\n\r\n"),
-        ("md m I T30\r\nmg m v t\r\nmg m\r\nmd m\r\nmd m\r\n", "HD\r\nVA 2 t30 W X\r\nhi\r\nHD X Z\r\nHD\r\nNF\r\n"),
+        ("md m I T30\r\nmg m v t\r\nmg m\r\nmd m\r\nmd m\r\n", "HD\r\nVA 2 t30 X W\r\nhi\r\nHD X Z\r\nHD\r\nNF\r\n"),
         ("ma c\r\nma c N0 J5 v\r\nma c v D3\r\nma c v MD D100\r\n", "NF\r\nVA 1\r\n5\r\nVA 1\r\n8\r\nVA 1\r\n0\r\n"),
-        ("ms YWI= 2 b k\r\nhi\r\nget ab\r\n", "HD b kYWI=\r\nVALUE ab 0 2\r\nhi\r\nEND\r\n"),
+        ("ms YWI= 2 b k\r\nhi\r\nget ab\r\n", "HD kYWI= b\r\nVALUE ab 0 2\r\nhi\r\nEND\r\n"),
         ("flush_all\r\nget a\r\n", "OK\r\nEND\r\n"),
         ("\r\nquit\r\nget a\r\n", "ERROR\r\n"),
     ] {
