@@ -6,7 +6,7 @@
 pub mod binary;
 pub mod meta;
 #[cfg(test)]
-mod noise;
+pub(crate) mod noise;
 pub mod text;
 pub mod udp;
 
@@ -29,7 +29,7 @@ fn digits(word: &[u8]) -> Option<(bool, &[u8])> {
         _ => (false, word),
     };
     let len = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    (len > 0 && word.get(len).is_none_or(|byte| is_space(byte))).then_some((negative, &word[..len]))
+    (len > 0 && word.get(len).is_none_or(is_space)).then_some((negative, &word[..len]))
 }
 
 fn magnitude(digits: &[u8]) -> Option<u64> {

@@ -164,7 +164,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             _ => echo(flag, (request.sent_key, request.key.binary), bytes),
         }
     }
-    for (said, flag) in [(stale, b" X"), (won, b" W"), (already && !won, b" Z")] {
+    for (said, flag) in [(already && !won, b" Z"), (stale, b" X"), (won, b" W")] {
         if said {
             bytes.extend_from_slice(flag);
         }
