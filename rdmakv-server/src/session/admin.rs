@@ -107,7 +107,11 @@ fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
 fn crawler(rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> Option<&'static str> {
     let mut words = words(rest);
     let shared = cx.shared;
-    match (words.next()?, words.next()) {
+    let (name, argument) = (words.next()?, words.next());
+    if words.next().is_some() {
+        return Some("ERROR");
+    }
+    match (name, argument) {
         (b"enable", None) => {
             let was = shared.crawler.swap(true, Relaxed);
             Some(if was { "ERROR failed to start lru crawler thread" } else { "OK" })

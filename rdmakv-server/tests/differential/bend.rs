@@ -2,8 +2,20 @@
 
 use rand::{RngExt, rngs::StdRng};
 
+use crate::pair::{NAME, VERSION};
+
 /// Changes a command somewhere, with this probability.
-pub(crate) fn a_little(mut bytes: Vec<u8>, probability: f64, random: &mut StdRng) -> Vec<u8> {
+pub(crate) fn a_little(whole: Vec<u8>, probability: f64, random: &mut StdRng) -> Vec<u8> {
+    let marks = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        (text.matches(NAME).count(), text.matches(&format!(" {VERSION}")).count())
+    };
+    let bent = bend(whole.clone(), probability, random);
+    // Without its mark a name would be one for all conversations.
+    if marks(&bent) == marks(&whole) { bent } else { whole }
+}
+
+fn bend(mut bytes: Vec<u8>, probability: f64, random: &mut StdRng) -> Vec<u8> {
     // Of a long one memcached's answer depends on how much of it has arrived.
     if bytes.len() > 2000 {
         return bytes;
