@@ -1,7 +1,7 @@
 //! Meta commands: two letters, a key, and flags of one letter each, some with a token.
 
 use super::text::Fault;
-use super::{BAD_FORMAT, number, number32, words};
+use super::{BAD_FORMAT, number, number32, signed32, words};
 use crate::store::{KEY_MAX, Mode};
 
 /// A key, decoded if it came as base64.
@@ -133,87 +133,136 @@ pub(super) fn parse(command: u8, line: &[u8]) -> Result<Request<'_>, Fault> {
     }
     let len = match command {
         b's' => {
-            all.next().and_then(number::<u32>).filter(|&len| len <= i32::MAX as u32 - 2).ok_or(BAD_FORMAT)? as usize
+            all.next().and_then(signed32).filter(|len| (0..=i32::MAX - 2).contains(len)).ok_or(BAD_FORMAT)? as usize
         }
         _ => 0,
     };
     // From here on the data is known to follow, and goes with the error.
     let drop = if command == b's' { len + 2 } else { 0 };
-    let flags = {
-        let mut rest = line.trim_ascii_start();
-        for _ in 0..if command == b's' { 3 } else { 2 } {
-            let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
-            rest = rest[end..].trim_ascii_start();
-        }
-        rest.trim_ascii_end()
-    };
-    let parsed = options(command, flags).and_then(|(options, binary)| Ok((options, Key::new(sent_key, binary)?)));
-    let (options, key) = parsed.map_err(|line| Fault { line, drop })?;
-    Ok(Request { command, key, sent_key, len, flags, options })
+    let flags = super::text::rest(line, if command == b's' { 3 } else { 2 });
+    let fault = |line| Fault { line, drop };
+    let (options, key) = options(command, flags, sent_key).map_err(fault)?;
+    let mut request = Request { command, key, sent_key, len, flags, options };
+    request.look_closer().map_err(fault)?;
+    Ok(request)
 }
 
-fn options(command: u8, flags: &[u8]) -> Result<(Options, bool), &'static str> {
+/// What the flags say, as far as they are read before the command is looked at. Every flag is known to every command, and
+/// most mean something to some of them only. A flag that is not known, or comes twice, ends it; of what else is wrong the
+/// last one is told.
+fn options(command: u8, flags: &[u8], sent_key: &[u8]) -> Result<(Options, Key), &'static str> {
     const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
-    let allowed: &[u8] = match command {
-        b'g' => b"bcfhklOqstuvNRTPLE",
-        b's' => b"bcCFIkOqTMPL",
-        b'd' => b"bCIkOqTPLx",
-        _ => b"bCNJDTMqtcvkOPL",
-    };
-    let (mut options, mut binary, mut seen) = (Options::default(), false, 0_u128);
+    let (mut options, mut seen, mut wrong) = (Options::default(), 0_u128, None);
+    let mut key = Key::new(sent_key, false)?;
+    // Of these two commands memcached tells no more than that.
+    let told = |line| if matches!(command, b'd' | b'a') { "CLIENT_ERROR invalid or duplicate flag" } else { line };
     if words(flags).count() > 24 {
         return Err("CLIENT_ERROR options flags are too long");
     }
     for flag in words(flags) {
         let (letter, token) = (flag[0], &flag[1..]);
-        if !allowed.contains(&letter) {
-            return Err("CLIENT_ERROR invalid flag");
+        if letter < 127 && seen >> letter & 1 == 1 {
+            return Err(told("CLIENT_ERROR duplicate flag"));
         }
-        if seen >> letter & 1 == 1 {
-            return Err("CLIENT_ERROR duplicate flag");
+        if !b"bcfhklqstuvCDFIJLMNOPRT".contains(&letter) {
+            return Err(told(if letter < 127 { "CLIENT_ERROR invalid flag" } else { "CLIENT_ERROR duplicate flag" }));
         }
         seen |= 1 << letter;
-        let ttl = || {
-            let (sign, digits) = token.strip_prefix(b"-").map_or((1, token), |digits| (-1, digits));
-            number::<u32>(digits).map(|seconds| sign * i64::from(seconds)).ok_or(BAD_TOKEN)
+        let ttl = || signed32(token).map(i64::from);
+        let mut need = |good: bool, line| {
+            if !good {
+                wrong = Some(line);
+            }
         };
         match letter {
-            b'b' => binary = true,
+            b'b' => match Key::new(sent_key, true) {
+                Ok(decoded) => key = decoded,
+                Err(line) => need(false, line),
+            },
             b'v' => options.value = true,
             b'q' => options.quiet = true,
             b'u' => options.no_bump = true,
             b'I' => options.invalidate = true,
-            b'C' => options.cas = Some(number(token).ok_or(BAD_TOKEN)?),
-            b'F' => options.client_flags = number32(token).ok_or(BAD_FORMAT)?,
-            b'T' => options.ttl = Some(ttl()?),
-            b'N' => options.vivify = Some(ttl()?),
-            b'R' => options.recache = Some(ttl()?),
-            b'J' => options.initial = number(token).ok_or("CLIENT_ERROR invalid numeric initial value")?,
-            b'D' => options.delta = Some(number(token).ok_or("CLIENT_ERROR invalid numeric delta value")?),
-            b'O' if token.len() > 32 => return Err("CLIENT_ERROR opaque token too long"),
-            b'M' if token.len() != 1 => return Err("CLIENT_ERROR incorrect length for M token"),
-            b'M' if command == b's' => {
-                options.mode = match token[0].to_ascii_uppercase() {
-                    b'E' => Mode::Add,
-                    b'A' => Mode::Append,
-                    b'P' => Mode::Prepend,
-                    b'R' => Mode::Replace,
-                    b'S' => Mode::Set,
-                    _ => return Err("CLIENT_ERROR invalid mode for ms M token"),
-                };
+            b'C' => {
+                options.cas = number(token);
+                need(options.cas.is_some(), BAD_TOKEN);
             }
-            b'M' => {
-                options.down = match token[0] {
-                    b'I' | b'i' | b'+' => false,
-                    b'D' | b'd' | b'-' => true,
-                    _ => return Err("CLIENT_ERROR invalid mode for ma M token"),
-                };
+            b'T' => {
+                options.ttl = ttl();
+                need(options.ttl.is_some(), BAD_TOKEN);
             }
+            b'N' => {
+                options.vivify = ttl();
+                need(options.vivify.is_some(), BAD_TOKEN);
+            }
+            b'R' => {
+                options.recache = ttl();
+                need(options.recache.is_some(), BAD_TOKEN);
+            }
+            b'J' => match number(token) {
+                Some(initial) => options.initial = initial,
+                None => need(false, "CLIENT_ERROR invalid numeric initial value"),
+            },
+            b'D' => {
+                options.delta = number(token);
+                need(options.delta.is_some(), "CLIENT_ERROR invalid numeric delta value");
+            }
+            b'F' => match number32(token) {
+                Some(flags) => options.client_flags = flags,
+                // It has no words of its own.
+                None => wrong = wrong.or(Some(BAD_FORMAT)),
+            },
+            b'M' => need(token.len() == 1, "CLIENT_ERROR incorrect length for M token"),
             _ => {}
         }
     }
-    Ok((options, binary))
+    match wrong {
+        Some(line) => Err(told(line)),
+        None => Ok((options, key)),
+    }
 }
+
+impl Request<'_> {
+    /// What only some commands look at.
+    fn look_closer(&mut self) -> Result<(), &'static str> {
+        for flag in words(self.flags) {
+            let token = &flag[1..];
+            match (flag[0], self.command) {
+                (b'O', b'g' | b'd') if token.len() > OPAQUE_MAX => return Err(TOO_OPAQUE),
+                (b'M', b's') => {
+                    self.options.mode = match token {
+                        b"E" => Mode::Add,
+                        b"A" => Mode::Append,
+                        b"P" => Mode::Prepend,
+                        b"R" => Mode::Replace,
+                        b"S" => Mode::Set,
+                        _ => return Err("CLIENT_ERROR invalid mode for ms M token"),
+                    };
+                }
+                (b'M', b'a') => {
+                    self.options.down = match token {
+                        b"I" | b"+" => false,
+                        b"D" | b"-" => true,
+                        _ => return Err("CLIENT_ERROR invalid mode for ma M token"),
+                    };
+                }
+                _ => {}
+            }
+        }
+        // With `ms` the mode is looked at first, and with `ma` what is to be counted.
+        if self.command == b's' && self.is_too_opaque() { Err(TOO_OPAQUE) } else { Ok(()) }
+    }
+
+    /// Whether the opaque token is too long.
+    pub fn is_too_opaque(&self) -> bool {
+        words(self.flags).any(|flag| flag[0] == b'O' && flag.len() > 1 + OPAQUE_MAX)
+    }
+}
+
+/// The answer to a longer one.
+pub const TOO_OPAQUE: &str = "CLIENT_ERROR opaque token too long";
+/// Bytes of an opaque token at most.
+const OPAQUE_MAX: usize = 31;
 
 /// `me KEY [b]`.
 pub(super) fn debug(line: &[u8]) -> Result<Key, Fault> {

@@ -1,6 +1,6 @@
 //! Classic commands: one line, and for the storage commands a block of data after it.
 
-use super::{BAD_FORMAT, meta, number, number32, words};
+use super::{BAD_FORMAT, meta, number, number32, signed32, words};
 use crate::store::{KEY_MAX, Mode};
 
 /// A request. What it borrows is the line.
@@ -92,10 +92,10 @@ pub enum Request<'a> {
     },
     /// `watch`.
     Watch(&'a [u8]),
-    /// `shutdown`, or `shutdown graceful`.
+    /// `shutdown`, or `shutdown graceful`; or another, which there is not.
     Shutdown {
-        /// Whether clients may end what they do first.
-        graceful: bool,
+        /// Whether clients may end what they do first, if there is such a one.
+        graceful: Option<bool>,
     },
     /// `version`.
     Version,
@@ -129,36 +129,76 @@ impl From<&'static str> for Fault {
 const ERROR: &str = "ERROR";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
+/// Of an error that `noreply` hides: nothing is answered.
+pub const SILENT: &str = "";
+
 fn key(word: &[u8]) -> Result<&[u8], Fault> {
     if word.len() > KEY_MAX { Err(BAD_FORMAT.into()) } else { Ok(word) }
 }
 
 fn exptime(word: &[u8]) -> Option<i64> {
-    let (negative, digits) = word.strip_prefix(b"-").map_or((false, word), |digits| (true, digits));
-    let number = number::<u32>(digits)?;
-    Some(if negative { -i64::from(number) } else { i64::from(number) })
+    signed32(word).map(i64::from)
 }
 
-/// What stands after the first `skip` words.
-fn rest(line: &[u8], skip: usize) -> &[u8] {
-    let mut line = line.trim_ascii_start();
+/// What stands after the first `skip` words. Only blanks separate words.
+pub(super) fn rest(line: &[u8], skip: usize) -> &[u8] {
+    let blanks = |line: &[u8]| line.iter().take_while(|&&byte| byte == b' ').count();
+    let mut line = &line[blanks(line)..];
     for _ in 0..skip {
         let end = memchr::memchr(b' ', line).unwrap_or(line.len());
-        line = line[end..].trim_ascii_start();
+        line = &line[end..];
+        line = &line[blanks(line)..];
     }
-    line.trim_ascii_end()
+    let end = line.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
+    &line[..end]
+}
+
+/// The words after a command's name, as many as memcached looks at.
+struct Arguments<'a> {
+    words: [&'a [u8]; ARGUMENTS],
+    count: usize,
+}
+
+const ARGUMENTS: usize = 22;
+
+impl<'a> Arguments<'a> {
+    fn new(all: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut arguments = Self { words: [b""; ARGUMENTS], count: 0 };
+        for word in all.take(ARGUMENTS) {
+            arguments.words[arguments.count] = word;
+            arguments.count += 1;
+        }
+        arguments
+    }
+
+    /// The words, if there are so many; with them whether the last one says that no answer is wanted.
+    fn between(&self, least: usize, most: usize) -> Result<(&[&'a [u8]], bool), Fault> {
+        let all = &self.words[..self.count];
+        if (least..=most).contains(&all.len()) {
+            Ok((all, all.last() == Some(&&b"noreply"[..])))
+        } else {
+            Err(ERROR.into())
+        }
+    }
+}
+
+/// What a command with arguments says; who wants no answer gets none to a wrong one either.
+fn hushed<'a>(quiet: bool, done: Result<Request<'a>, &'static str>) -> Result<Request<'a>, Fault> {
+    done.map_err(|line| if quiet { SILENT } else { line }.into())
 }
 
 /// A line, without its end.
 ///
 /// # Errors
 ///
-/// The error line to answer with.
+/// The error line to answer with; [`SILENT`] for none.
 pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
+    // To memcached a line ends there.
+    let line = memchr::memchr(0, line).map_or(line, |end| &line[..end]);
     let mut words = words(line);
     let name = words.next().ok_or(ERROR)?;
     match name {
-        b"get" | b"gets" => get(rest(line, 1), name.len() == 4, None),
+        b"get" | b"gets" => return get(rest(line, 1), name.len() == 4, None),
         b"gat" | b"gats" => {
             let until = words.next().ok_or(ERROR)?;
             // Without a key, memcached 1.6 answers END and nothing else.
@@ -166,78 +206,86 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
             if words.next().is_none() {
                 return Ok(Request::Get { keys: b"", cas: name.len() == 4, touch: Some(until) });
             }
-            get(rest(line, 2), name.len() == 4, Some(until))
+            return get(rest(line, 2), name.len() == 4, Some(until));
         }
-        b"set" => store(Mode::Set, words, false),
-        b"add" => store(Mode::Add, words, false),
-        b"replace" => store(Mode::Replace, words, false),
-        b"append" => store(Mode::Append, words, false),
-        b"prepend" => store(Mode::Prepend, words, false),
-        b"cas" => store(Mode::Set, words, true),
-        b"mg" | b"ms" | b"md" | b"ma" => meta::parse(name[1], line).map(Request::Meta),
-        b"mn" => Ok(Request::MetaNoop),
-        b"me" => meta::debug(line).map(Request::MetaDebug),
+        b"mg" | b"ms" | b"md" | b"ma" => return meta::parse(name[1], line).map(Request::Meta),
+        b"mn" => return Ok(Request::MetaNoop),
+        b"me" => return meta::debug(line).map(Request::MetaDebug),
+        b"stats" => return Ok(Request::Stats(rest(line, 1))),
+        b"watch" => return Ok(Request::Watch(rest(line, 1))),
+        b"lru_crawler" => {
+            return match rest(line, 1) {
+                b"" => Err(ERROR.into()),
+                rest => Ok(Request::Crawler(rest)),
+            };
+        }
+        _ => {}
+    }
+    let arguments = Arguments::new(words);
+    match name {
+        b"set" => store(Mode::Set, &arguments, false),
+        b"add" => store(Mode::Add, &arguments, false),
+        b"replace" => store(Mode::Replace, &arguments, false),
+        b"append" => store(Mode::Append, &arguments, false),
+        b"prepend" => store(Mode::Prepend, &arguments, false),
+        b"cas" => store(Mode::Set, &arguments, true),
         b"incr" | b"decr" => {
-            let (name, at, by) = (name, words.next(), words.next());
-            let (Some(at), Some(by)) = (at, by) else { return Err(ERROR.into()) };
-            let by = number(by).ok_or("CLIENT_ERROR invalid numeric delta argument");
-            Ok(Request::Add { key: key(at)?, up: name == b"incr", by: by?, quiet: quiet(line) })
+            let (words, quiet) = arguments.between(2, 3)?;
+            let by = number(words[1]).ok_or("CLIENT_ERROR invalid numeric delta argument");
+            let request = || Ok(Request::Add { key: key(words[0])?, up: name == b"incr", by: by?, quiet });
+            hushed(quiet, request().map_err(|fault: Fault| fault.line))
         }
         b"delete" => {
-            let at = key(words.next().ok_or(ERROR)?)?;
-            let more = (words.next(), words.next(), words.next());
-            match more {
-                (None, ..) | (Some(b"0" | b"noreply"), None, _) | (Some(b"0"), Some(b"noreply"), None) => {
-                    Ok(Request::Delete { key: at, quiet: quiet(line) })
-                }
-                _ => Err("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]".into()),
-            }
+            let (words, quiet) = arguments.between(1, 3)?;
+            let good = match words[1..] {
+                [] => true,
+                [only] => only == b"0" || quiet,
+                [first, ..] => first == b"0" && quiet,
+            };
+            let quiet = quiet && words.len() > 1;
+            let usage = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
+            let request = || Ok(Request::Delete { key: key(words[0])?, quiet });
+            hushed(quiet, if good { request().map_err(|fault: Fault| fault.line) } else { Err(usage) })
         }
         b"touch" => {
-            let (Some(at), Some(until)) = (words.next(), words.next()) else { return Err(ERROR.into()) };
-            Ok(Request::Touch { key: key(at)?, exptime: exptime(until).ok_or(BAD_EXPTIME)?, quiet: quiet(line) })
+            let (words, quiet) = arguments.between(2, 3)?;
+            let until = exptime(words[1]).ok_or(BAD_EXPTIME);
+            let request = || Ok(Request::Touch { key: key(words[0])?, exptime: until?, quiet });
+            hushed(quiet, request().map_err(|fault: Fault| fault.line))
         }
         b"flush_all" => {
-            let delay = match words.next() {
-                None | Some(b"noreply") => 0,
-                Some(word) => exptime(word).ok_or(BAD_EXPTIME)?,
+            let (words, quiet) = arguments.between(0, 2)?;
+            let delay = match words {
+                [] | [b"noreply"] => Ok(0),
+                [word, ..] => exptime(word).ok_or(BAD_EXPTIME),
             };
-            Ok(Request::Flush { delay, quiet: quiet(line) })
+            hushed(quiet, delay.map(|delay| Request::Flush { delay, quiet }))
         }
         b"verbosity" => {
-            let level = words.next().ok_or(ERROR)?;
-            // memcached takes it for well formed, and says nothing.
-            if level == b"noreply" {
-                return Ok(Request::Verbosity { level: 0, quiet: true });
-            }
-            Ok(Request::Verbosity { level: number32(level).ok_or(BAD_FORMAT)?, quiet: quiet(line) })
+            let (words, quiet) = arguments.between(1, 2)?;
+            // memcached takes `verbosity noreply` for well formed, and says nothing.
+            let level = if words[0] == b"noreply" { Ok(0) } else { number32(words[0]).ok_or(BAD_FORMAT) };
+            hushed(quiet, level.map(|level| Request::Verbosity { level, quiet }))
         }
-        b"stats" => Ok(Request::Stats(rest(line, 1))),
-        b"slabs" => slabs(words),
-        b"lru" => lru(words),
-        b"lru_crawler" => match rest(line, 1) {
-            b"" => Err(ERROR.into()),
-            rest => Ok(Request::Crawler(rest)),
-        },
+        b"slabs" => slabs(&arguments),
+        b"lru" => lru(&arguments),
         b"cache_memlimit" => {
-            let limit = words.next().ok_or(ERROR)?;
-            Ok(Request::MemLimit { megabytes: number(limit).ok_or(BAD_FORMAT)?, quiet: quiet(line) })
+            let (words, quiet) = arguments.between(1, 2)?;
+            let megabytes = number(words[0]).ok_or(ERROR);
+            hushed(quiet, megabytes.map(|megabytes| Request::MemLimit { megabytes, quiet }))
         }
-        b"watch" => Ok(Request::Watch(rest(line, 1))),
-        b"shutdown" => match words.next() {
-            None => Ok(Request::Shutdown { graceful: false }),
-            Some(b"graceful") => Ok(Request::Shutdown { graceful: true }),
-            Some(_) => Err("CLIENT_ERROR invalid shutdown mode".into()),
-        },
+        b"shutdown" => Ok(Request::Shutdown {
+            graceful: match arguments.words[..arguments.count] {
+                [] => Some(false),
+                [b"graceful"] => Some(true),
+                _ => None,
+            },
+        }),
         b"version" => Ok(Request::Version),
         b"quit" => Ok(Request::Quit),
         b"refresh_certs" => Ok(Request::RefreshCerts),
         _ => Err(ERROR.into()),
     }
-}
-
-fn quiet(line: &[u8]) -> bool {
-    line.trim_ascii_end().ends_with(b" noreply")
 }
 
 fn get(keys: &[u8], cas: bool, touch: Option<i64>) -> Result<Request<'_>, Fault> {
@@ -250,40 +298,37 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>) -> Result<Request<'_>, Fault>
     Ok(Request::Get { keys, cas, touch })
 }
 
-fn store<'a>(mode: Mode, mut words: impl Iterator<Item = &'a [u8]>, cas: bool) -> Result<Request<'a>, Fault> {
-    let mut next = || words.next().ok_or(Fault::from(ERROR));
-    let (at, flags, until, len) = (next()?, next()?, next()?, next()?);
-    let version = if cas { Some(next()?) } else { None };
-    let (Some(flags), Some(exptime), Some(len)) = (number32(flags), exptime(until), number::<u32>(len)) else {
-        return Err(BAD_FORMAT.into());
+fn store<'a>(mode: Mode, arguments: &Arguments<'a>, cas: bool) -> Result<Request<'a>, Fault> {
+    let needed = if cas { 5 } else { 4 };
+    let (words, quiet) = arguments.between(needed, needed + 1)?;
+    let request = || {
+        let at = key(words[0])?;
+        let (flags, exptime) = (number32(words[1]).ok_or(BAD_FORMAT)?, exptime(words[2]).ok_or(BAD_FORMAT)?);
+        // As memcached has it: beyond 31 bits no length is believed, nor one below nothing.
+        let len = signed32(words[3]).filter(|len| (0..=i32::MAX - 2).contains(len)).ok_or(BAD_FORMAT)? as usize;
+        let cas = if cas { Some(number(words[4]).ok_or(BAD_FORMAT)?) } else { None };
+        Ok(Request::Store { mode, key: at, flags, exptime, len, cas, quiet })
     };
-    let cas = version.map(|version| number(version).ok_or(BAD_FORMAT)).transpose()?;
-    let quiet = words.next() == Some(b"noreply");
-    // As memcached has it: beyond 31 bits no length is believed.
-    if len > i32::MAX as u32 - 2 {
-        return Err(BAD_FORMAT.into());
-    }
-    Ok(Request::Store { mode, key: key(at)?, flags, exptime, len: len as usize, cas, quiet })
+    hushed(quiet, request().map_err(|fault: Fault| fault.line))
 }
 
-fn slabs<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Request<'a>, Fault> {
-    let signed = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<i32>().ok();
-    match (words.next(), words.next(), words.next()) {
-        (Some(b"reassign"), Some(from), Some(to)) => {
-            let (Some(from), Some(to)) = (signed(from), signed(to)) else { return Err(BAD_FORMAT.into()) };
+fn slabs<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Fault> {
+    match arguments.words[..arguments.count] {
+        [b"reassign", from, to] => {
+            let (Some(from), Some(to)) = (signed32(from), signed32(to)) else { return Err(BAD_FORMAT.into()) };
             Ok(Request::Reassign(from, to))
         }
-        (Some(b"automove"), Some(level), _) => Ok(Request::Automove(number32(level).ok_or(BAD_FORMAT)?)),
+        [b"automove", level, ..] => Ok(Request::Automove(number32(level).ok_or(BAD_FORMAT)?)),
         _ => Err(ERROR.into()),
     }
 }
 
-fn lru<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Request<'a>, Fault> {
-    let real = |word: Option<&[u8]>| word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<f64>().ok());
-    let good = match words.next() {
-        Some(b"tune") => (0..4).all(|_| real(words.next()).is_some()),
-        Some(b"mode") => matches!(words.next(), Some(b"flat" | b"segmented")),
-        Some(b"temp_ttl") => real(words.next()).is_some(),
+fn lru<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Fault> {
+    let real = |word: &[u8]| std::str::from_utf8(word).is_ok_and(|word| word.parse::<f64>().is_ok());
+    let good = match arguments.words[..arguments.count] {
+        [b"tune", hot, warm, hotter, warmer, ..] => [hot, warm, hotter, warmer].into_iter().all(real),
+        [b"mode", mode, ..] => mode == b"flat" || mode == b"segmented",
+        [b"temp_ttl", seconds, ..] => real(seconds),
         _ => false,
     };
     if good { Ok(Request::Lru) } else { Err(ERROR.into()) }

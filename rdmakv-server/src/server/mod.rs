@@ -10,6 +10,8 @@ mod conn;
 mod datagrams;
 mod extended;
 mod flags;
+#[cfg(test)]
+mod flags_noise;
 mod http;
 mod keeper;
 mod listen;

@@ -58,7 +58,10 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             }
         }
         Request::Watch(_) => ("CLIENT_ERROR watch commands not allowed", false),
-        Request::Shutdown { graceful } if cx.shared.settings.shutdown => {
+        Request::Shutdown { graceful: None } if cx.shared.settings.shutdown => {
+            ("CLIENT_ERROR invalid shutdown mode", false)
+        }
+        Request::Shutdown { graceful: Some(graceful) } if cx.shared.settings.shutdown => {
             (if graceful { &cx.shared.finish } else { &cx.shared.stop }).store(true, Relaxed);
             return;
         }
@@ -79,6 +82,9 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
 }
 
 fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
+    if from == to {
+        return "SAME src and dst class are identical";
+    }
     // Classes are counted from one outside.
     let inside = |class: i32| usize::try_from(class - 1).ok();
     let Some(to) = inside(to) else { return "BADCLASS invalid src or dst class id" };
@@ -101,7 +107,11 @@ fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
 fn crawler(rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> Option<&'static str> {
     let mut words = words(rest);
     let shared = cx.shared;
-    match (words.next()?, words.next()) {
+    let (name, argument) = (words.next()?, words.next());
+    if words.next().is_some() {
+        return Some("ERROR");
+    }
+    match (name, argument) {
         (b"enable", None) => {
             let was = shared.crawler.swap(true, Relaxed);
             Some(if was { "ERROR failed to start lru crawler thread" } else { "OK" })

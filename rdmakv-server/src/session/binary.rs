@@ -62,6 +62,8 @@ impl Session {
         if !header.is_well_formed() || header.key > KEY_MAX || header.op == Op::Unknown {
             let known = header.op != Op::Unknown;
             fail(&header, if known { status::INVALID } else { status::UNKNOWN_COMMAND }, out);
+            // As memcached: who does not know how long a command's parts are is not heard further.
+            self.over = known;
             self.drop = header.extras + header.key + header.value;
             return HEADER;
         }
@@ -86,6 +88,8 @@ impl Session {
                 return before_value;
             }
         };
+        // As memcached: with a version to compare with, these are what `cas` is.
+        let mode = if header.cas != 0 && matches!(mode, Mode::Add | Mode::Replace) { Mode::Set } else { mode };
         let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), invalidate: false };
         let item = (header.value, u32_at(extras, 0), exptime(extras, 4));
         if let Err(refused) = self.begin(key, item, (terms, false), cx, Answer::Binary { header }) {
@@ -102,10 +106,12 @@ impl Session {
             Op::Touch => {
                 let until = cx.until(exptime(extras, 0));
                 cx.counts.cmd_touch += 1;
-                match cx.shared.shards.with(key).touch(key, until, cx.now).map(|view| view.version) {
-                    Some(version) => {
+                match cx.shared.shards.with(key).touch(key, until, cx.now).map(|view| (view.version, view.flags)) {
+                    Some((version, flags)) => {
                         cx.counts.touch_hits += 1;
-                        ok(header, version, out);
+                        // The flags come back, as memcached has it.
+                        header.answer(&mut out.bytes, status::OK, (4, 0, 0), version);
+                        out.bytes.extend_from_slice(&flags.to_be_bytes());
                     }
                     None => {
                         cx.counts.touch_misses += 1;
@@ -171,9 +177,9 @@ impl Session {
     }
 }
 
-/// An expiry of 32 bits: as memcached reads it, with a sign.
+/// An expiry of 32 bits, without a sign: all ones is a time far off.
 fn exptime(extras: &[u8], at: usize) -> i64 {
-    i64::from(u32_at(extras, at) as i32)
+    i64::from(u32_at(extras, at))
 }
 
 fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) {
@@ -223,11 +229,10 @@ fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, 
     // All ones: not to be made where there is none.
     if sum == Sum::NotFound && expiry != u32::MAX {
         let digits = initial.to_string();
-        let made =
-            store.reserve(key, digits.len(), 0, cx.until(i64::from(expiry as i32)), cx.now).map(|mut filling| {
-                filling.value().copy_from_slice(digits.as_bytes());
-                store.publish(filling, Terms::default(), cx.now)
-            });
+        let made = store.reserve(key, digits.len(), 0, cx.until(i64::from(expiry)), cx.now).map(|mut filling| {
+            filling.value().copy_from_slice(digits.as_bytes());
+            store.publish(filling, Terms::default(), cx.now)
+        });
         sum = match made {
             Ok(Outcome::Stored(version)) => Sum::Done { number: initial, version, expiry: 0 },
             Ok(_) => Sum::NotFound,

@@ -1,12 +1,17 @@
 //! Meta commands, carried out. An answer's flags come in the order of the request's.
 
 use super::{Answer, COPIED, Context, Out, Session, put_number};
-use crate::protocol::meta::{Key, Request, encode};
+use crate::protocol::meta::{Key, Request, TOO_OPAQUE, encode};
 use crate::protocol::words;
 use crate::store::{Deleted, Outcome, Store, Sum, Terms, View};
 
-/// Flags that only say back what was sent: the key and the opaque token.
-fn echo(flags: &[u8], key: &[u8], out: &mut Vec<u8>) {
+/// Whether the key came as base64.
+fn is_binary(flags: &[u8]) -> bool {
+    words(flags).any(|flag| flag[0] == b'b')
+}
+
+/// Flags that only say back what was sent: the key, with how it is written, and the opaque token.
+fn echo(flags: &[u8], (key, binary): (&[u8], bool), out: &mut Vec<u8>) {
     for flag in words(flags) {
         match flag[0] {
             b'O' => {
@@ -16,8 +21,10 @@ fn echo(flags: &[u8], key: &[u8], out: &mut Vec<u8>) {
             b'k' => {
                 out.extend_from_slice(b" k");
                 out.extend_from_slice(key);
+                if binary {
+                    out.extend_from_slice(b" b");
+                }
             }
-            b'b' => out.extend_from_slice(b" b"),
             _ => {}
         }
     }
@@ -25,7 +32,7 @@ fn echo(flags: &[u8], key: &[u8], out: &mut Vec<u8>) {
 
 fn line(code: &[u8], flags: &[u8], key: &[u8], out: &mut Out) {
     out.bytes.extend_from_slice(code);
-    echo(flags, key, &mut out.bytes);
+    echo(flags, (key, is_binary(flags)), &mut out.bytes);
     out.bytes.extend_from_slice(b"\r\n");
 }
 
@@ -44,7 +51,7 @@ pub(super) fn stored(outcome: Outcome, flags: &[u8], key: &[u8], quiet: bool, ou
             out.bytes.extend_from_slice(b" c");
             put_number(&mut out.bytes, version);
         } else {
-            echo(flag, key, &mut out.bytes);
+            echo(flag, (key, is_binary(flags)), &mut out.bytes);
         }
     }
     out.bytes.extend_from_slice(b"\r\n");
@@ -65,7 +72,9 @@ impl Session {
             b'g' => get(request, cx, out),
             b's' => {
                 let options = &request.options;
-                let terms = Terms { mode: options.mode, cas: options.cas, invalidate: options.invalidate };
+                // What is to be added has no version yet.
+                let cas = options.cas.filter(|_| options.mode != crate::store::Mode::Add);
+                let terms = Terms { mode: options.mode, cas, invalidate: options.invalidate };
                 let answer = Answer::Meta {
                     flags: request.flags.to_vec(),
                     key: request.sent_key.to_vec(),
@@ -103,30 +112,36 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         cx.counts.get_hits += 1;
     }
     // What the item was before this question; then what the question does to it.
-    let Some(before) = store.get(key, !options.no_bump && !won, cx.now) else { return };
+    let Some(before) = store.get(key, !options.no_bump && !won, cx.now) else {
+        // Made, and over at once.
+        return nothing_made(request, &mut out.bytes);
+    };
     let (handle, accessed, fetched, stale) = (before.handle(), before.accessed, before.fetched, before.stale);
     let mut already = before.won && !won;
+    let made = won;
     let left = if before.expiry == 0 { i64::MAX } else { before.expiry.saturating_sub(cx.now) as i64 };
     if !won && (stale || options.recache.is_some_and(|least| left < least)) {
         won = !already;
     } else if !stale && !won && options.recache.is_none() && options.vivify.is_none() {
         already = already && before.won;
     }
+    if made && !options.no_bump {
+        store.get(key, true, cx.now);
+    }
     if won {
         store.mark_won(handle);
     }
-    if let Some(exptime) = options.ttl {
+    let until = options.ttl.map(|exptime| cx.until(exptime));
+    // What is over with that is shown once more.
+    let over = until.filter(|&until| until != 0 && until <= cx.now);
+    if let Some(until) = until {
         cx.counts.cmd_touch += 1;
         cx.counts.touch_hits += 1;
-        store.touch(key, cx.until(exptime), cx.now);
-    }
-    let Some(item) = store.get(key, false, cx.now) else {
-        // The new expiry was in the past.
-        if !options.quiet {
-            line(b"EN", request.flags, request.sent_key, out);
+        if over.is_none() {
+            store.touch(key, until, cx.now);
         }
-        return;
-    };
+    }
+    let Some(item) = store.get(key, false, cx.now) else { return };
     let bytes = &mut out.bytes;
     if options.value {
         bytes.extend_from_slice(b"VA ");
@@ -146,10 +161,10 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             b'l' => put_number(bytes, (cx.now as u32).saturating_sub(accessed)),
             b's' => put_number(bytes, item.value.len()),
             b't' => ttl(item.expiry, cx.now, bytes),
-            _ => echo(flag, request.sent_key, bytes),
+            _ => echo(flag, (request.sent_key, request.key.binary), bytes),
         }
     }
-    for (said, flag) in [(won, b" W"), (stale, b" X"), (already && !won, b" Z")] {
+    for (said, flag) in [(already && !won, b" Z"), (stale, b" X"), (won, b" W")] {
         if said {
             bytes.extend_from_slice(flag);
         }
@@ -164,6 +179,21 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         }
         out.bytes.extend_from_slice(b"\r\n");
     }
+    if let Some(until) = over {
+        store.touch(key, until, cx.now);
+    }
+}
+
+/// The answer to who made an empty item that was over before it could be shown.
+fn nothing_made(request: &Request<'_>, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(if request.options.value { b"VA 0" } else { b"HD" });
+    for flag in words(request.flags) {
+        match flag[0] {
+            letter @ (b'c' | b'f' | b'h' | b'l' | b's' | b't') => bytes.extend_from_slice(&[b' ', letter, b'0']),
+            _ => echo(flag, (request.sent_key, request.key.binary), bytes),
+        }
+    }
+    bytes.extend_from_slice(if request.options.value { b" W\r\n\r\n" } else { b" W\r\n" });
 }
 
 /// Makes an item where there was none; says its version.
@@ -205,9 +235,14 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let until = options.ttl.map(|ttl| cx.until(ttl));
     let mut store = cx.shared.shards.with(key);
-    let mut sum = store.add(key, (!options.down, options.delta.unwrap_or(1)), options.cas, until, cx.now);
+    // No item has the version 0, and memcached compares none with it.
+    let cas = options.cas.filter(|&cas| cas != 0);
+    let mut sum = store.add(key, (!options.down, options.delta.unwrap_or(1)), cas, until, cx.now);
     super::text::count_sum(sum, !options.down, cx);
+    let mut made = false;
     if let (Sum::NotFound, Some(exptime)) = (sum, options.vivify) {
+        made = true;
+        let exptime = options.ttl.unwrap_or(exptime);
         let number = options.initial;
         let digits = number.to_string();
         sum = match vivify(&mut store, key, digits.as_bytes(), exptime, cx) {
@@ -217,8 +252,11 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     }
     drop(store);
     let (number, version, expiry) = match sum {
+        Sum::NotFound | Sum::Exists | Sum::Done { .. } if request.is_too_opaque() => {
+            out.bytes.extend_from_slice(TOO_OPAQUE.as_bytes());
+            return out.bytes.extend_from_slice(b"\r\n");
+        }
         Sum::Done { number, version, expiry } => (number, version, expiry),
-        Sum::NotFound if options.quiet => return,
         Sum::NotFound => return line(b"NF", request.flags, request.sent_key, out),
         Sum::Exists => return line(b"EX", request.flags, request.sent_key, out),
         Sum::NoNumber => {
@@ -226,7 +264,7 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         }
         Sum::Refused(_) => return out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
     };
-    if options.quiet {
+    if options.quiet && !made {
         return;
     }
     let mut digits = itoa::Buffer::new();
@@ -248,7 +286,7 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
                 bytes.extend_from_slice(b" t");
                 ttl(expiry, cx.now, bytes);
             }
-            _ => echo(flag, request.sent_key, bytes),
+            _ => echo(flag, (request.sent_key, request.key.binary), bytes),
         }
     }
     bytes.extend_from_slice(b"\r\n");

@@ -403,8 +403,10 @@ impl Session {
         let mut store = cx.shared.shards.at(body.shard);
         if !good {
             store.abandon(filling);
-            // As memcached: the answer comes even if none was wanted.
-            out.bytes.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+            // As memcached: of a meta command this answer comes even if none was wanted.
+            if !matches!(body.answer, Answer::Text { quiet: true }) {
+                out.bytes.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+            }
             return;
         }
         let outcome = store.publish(filling, body.terms, cx.now);
@@ -417,6 +419,11 @@ impl Session {
                 _ => {}
             }
         }
+        // To memcached, what has nothing to be put to is not stored, whatever version was asked for.
+        let outcome = match (outcome, body.terms.mode) {
+            (Outcome::NotFound, Mode::Append | Mode::Prepend) => Outcome::NotStored,
+            (outcome, _) => outcome,
+        };
         match body.answer {
             Answer::Text { quiet } => text::stored(outcome, quiet, out),
             Answer::Meta { flags, key, quiet } => meta::stored(outcome, &flags, &key, quiet, out),

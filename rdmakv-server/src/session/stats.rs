@@ -12,7 +12,7 @@ type Emit<'a> = dyn FnMut(&str, &str) + 'a;
 
 /// As text.
 pub(super) fn text(what: &[u8], cx: &mut Context<'_>, out: &mut Out) {
-    if what.starts_with(b"cachedump") {
+    if words(what).next() == Some(b"cachedump") {
         return cachedump(what, cx, out);
     }
     let bytes = &mut out.bytes;
@@ -299,7 +299,7 @@ fn cachedump(what: &[u8], cx: &Context<'_>, out: &mut Out) {
     let (Some(class), Some(limit)) = (class, limit) else {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
     };
-    let (Some(class), Some(limit)) = (number::<usize>(class), number::<u64>(limit)) else {
+    let (Some(class), Some(limit)) = (number(class).map(|class| class as usize), number(limit)) else {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR bad command line format\r\n");
     };
     if class == 0 || class > 255 {

@@ -54,6 +54,16 @@ fn talk_at(shared: &Shared, input: &[u8], mut piece: impl FnMut() -> usize, now:
             Pause::Input => {}
         }
         let next = (arrived + piece().max(1)).min(input.len());
+        // As a connection does with a large value.
+        if pending.is_empty()
+            && let Some(value) = session.direct()
+        {
+            let part = value.len().min(next - arrived);
+            value[..part].copy_from_slice(&input[arrived..arrived + part]);
+            session.directly(part);
+            arrived += part;
+            continue;
+        }
         pending.extend_from_slice(&input[arrived..next]);
         arrived = next;
     }
@@ -87,9 +97,9 @@ fn answers_are_those_of_memcached() {
         ("ms m 2 T0 F3\r\nhi\r\nmg m v f t s k Oxy\r\n", "HD\r\nVA 2 f3 t-1 s2 km Oxy\r\nhi\r\n"),
         ("mg none v\r\nmg none v q\r\nmn\r\n", "EN\r\nMN\r\n"),
         ("mg viv v N30 t\r\nmg viv v N30\r\n", "VA 0 t30 W\r\n\r\nVA 0 Z\r\n\r\n"),
-        ("md m I T30\r\nmg m v t\r\nmg m\r\nmd m\r\nmd m\r\n", "HD\r\nVA 2 t30 W X\r\nhi\r\nHD X Z\r\nHD\r\nNF\r\n"),
+        ("md m I T30\r\nmg m v t\r\nmg m\r\nmd m\r\nmd m\r\n", "HD\r\nVA 2 t30 X W\r\nhi\r\nHD Z X\r\nHD\r\nNF\r\n"),
         ("ma c\r\nma c N0 J5 v\r\nma c v D3\r\nma c v MD D100\r\n", "NF\r\nVA 1\r\n5\r\nVA 1\r\n8\r\nVA 1\r\n0\r\n"),
-        ("ms YWI= 2 b k\r\nhi\r\nget ab\r\n", "HD b kYWI=\r\nVALUE ab 0 2\r\nhi\r\nEND\r\n"),
+        ("ms YWI= 2 b k\r\nhi\r\nget ab\r\n", "HD kYWI= b\r\nVALUE ab 0 2\r\nhi\r\nEND\r\n"),
         ("flush_all\r\nget a\r\n", "OK\r\nEND\r\n"),
         ("\r\nquit\r\nget a\r\n", "ERROR\r\n"),
     ] {
@@ -173,11 +183,11 @@ fn without_a_name_and_password_nothing_is_done() {
     assert_eq!(talk(&shared, "set x 0 0 9\r\nme secret\r\nget a\r\n"), "STORED\r\nEND\r\n");
 }
 
-/// Bent conversations: no panic, no chunk lost, and the store sound afterwards.
+/// Bent conversations: no panic, no chunk lost, and the store sound afterwards. `NOISE=1000` makes a thousand times as many.
 #[test]
 fn noise_harms_nothing() {
     let shared = shared(2 << 20);
-    let mut random = StdRng::seed_from_u64(4);
+    let mut random = StdRng::seed_from_u64(4 + crate::protocol::noise::times());
     let mut binary = vec![0x80, 1, 0, 1, 8, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 7];
     binary.extend([0; 8]);
     binary.extend(b"\0\0\0\0\0\0\0\x0akabc");
@@ -190,7 +200,7 @@ fn noise_harms_nothing() {
         b"cas a 0 0 5 1\r\nhello\r\nset big 0 0 9000\r\n",
         &binary,
     ];
-    for _ in 0..4000 {
+    for _ in 0..4000 * crate::protocol::noise::times() {
         let mut input = Vec::new();
         for _ in 0..random.random_range(1..5) {
             input.extend_from_slice(good[random.random_range(0..good.len())]);

@@ -36,8 +36,10 @@ impl Session {
             Ok(request) => request,
             Err(fault) => {
                 self.drop = fault.drop;
-                out.bytes.extend_from_slice(fault.line.as_bytes());
-                out.bytes.extend_from_slice(b"\r\n");
+                if fault.line != crate::protocol::text::SILENT {
+                    out.bytes.extend_from_slice(fault.line.as_bytes());
+                    out.bytes.extend_from_slice(b"\r\n");
+                }
                 return;
             }
         };
@@ -50,7 +52,7 @@ impl Session {
                 let terms = Terms { mode, cas, invalidate: false };
                 let answer = Answer::Text { quiet };
                 if let Err(refused) = self.begin(key, (len, flags, exptime), (terms, true), cx, answer) {
-                    out.bytes.extend_from_slice(refusal(refused));
+                    say(refusal(refused), quiet, out);
                 }
             }
             Request::Delete { key, quiet } => {
@@ -69,7 +71,7 @@ impl Session {
                     Sum::Done { .. } => {}
                     Sum::NotFound | Sum::Exists => say(b"NOT_FOUND\r\n", quiet, out),
                     Sum::NoNumber => {
-                        out.bytes.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n")
+                        say(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n", quiet, out);
                     }
                     Sum::Refused(_) => out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
                 }
