@@ -110,7 +110,12 @@ impl VerbsDomain {
         match event {
             Some(event) if event.kind == kind::RDMA_CM_EVENT_ESTABLISHED => {}
             Some(event) => return Err(unconnected(name(), event)),
-            None => return Err(timed_out("answer from the host, or the server")),
+            None => {
+                if able.iwarp {
+                    give_up(endpoint);
+                }
+                return Err(timed_out("answer from the host, or the server"));
+            }
         }
         if able.iwarp {
             // Who was connected to may speak once he was spoken to (RFC 5044).
@@ -172,6 +177,13 @@ impl VerbsDomain {
             _ => VerbsError::System { address: name(), what: "listen", error },
         })
     }
+}
+
+/// Over iWARP the kernel has who gives a connection up wait until the peer has answered, or it has given it up as well, which takes
+/// it longer than was to be waited. So that is another thread's.
+fn give_up(endpoint: VerbsEndpoint) {
+    // Without a thread it is dropped here.
+    let _ = std::thread::Builder::new().name("verbs-give-up".to_owned()).spawn(move || drop(endpoint));
 }
 
 /// What became of a connection in the place of coming to stand.

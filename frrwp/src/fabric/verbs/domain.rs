@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Registers memory with an RDMA device, and makes connections by it. Clones are the same domain; the last that goes closes it,
 /// and each endpoint and listener has one.
@@ -73,7 +73,7 @@ impl VerbsDomain {
             match resolved(&channel, &address, found, Instant::now() + options.set_up, &options) {
                 // SAFETY: what an identifier is bound to is open as long as that lives.
                 Ok(id) => match NonNull::new(id.context()).map(|context| unsafe { device_name(context) }) {
-                    Some(name) => return Self::of(&name, options),
+                    Some(name) => return Self::open(Some(&name), options),
                     None => failed = Some(VerbsError::NoWay { address: address.to_string(), what: "connect" }),
                 },
                 Err(error) => failed = Some(error),
@@ -216,24 +216,25 @@ pub(super) fn resolved(
         }
         _ => VerbsError::Unreachable { address: address.to_string(), what, error },
     };
-    let id = Id::new(channel).map_err(|error| cannot_manage(address, error))?;
-    id.resolve(found, until.saturating_duration_since(Instant::now())).map_err(failed)?;
     loop {
+        let id = Id::new(channel).map_err(|error| cannot_manage(address, error))?;
+        let left = until.saturating_duration_since(Instant::now());
+        id.resolve(found, left.min(ATTEMPT)).map_err(failed)?;
         match channel.wait(until) {
-            Some(event) if event.id != id.name() => {}
             Some(event) if event.kind == kind::RDMA_CM_EVENT_ADDR_RESOLVED => return Ok(id),
-            Some(event) => return Err(failed(event.error())),
-            None => {
+            Some(event) if event.status == -libc::ETIMEDOUT && Instant::now() < until => {}
+            Some(event) if event.status != -libc::ETIMEDOUT => return Err(failed(event.error())),
+            Some(_) | None => {
                 let (address, after) = (address.to_string(), options.set_up);
-                return Err(VerbsError::TimedOut {
-                    address,
-                    what: "answer from the network to who has that address",
-                    after,
-                });
+                let what = "answer from the network to who has that address";
+                return Err(VerbsError::TimedOut { address, what, after });
             }
         }
     }
 }
+
+/// How long the kernel is given for one attempt: a question or an answer that is lost is asked again.
+const ATTEMPT: Duration = Duration::from_millis(500);
 
 // SAFETY: as mrrc's registrar over the same device, which does everything. The domain outlives it.
 unsafe impl Registrar for VerbsDomain {

@@ -21,8 +21,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Polls without news between two looks at what the connection manager says, which is a system call.
+/// Polls between two looks at what the connection manager says, which is a system call.
 const PATIENCE: u32 = 64;
+/// And the longest between them while things complete: a device in software may carry out each within the call that posts it.
+const TICK: Duration = Duration::from_millis(5);
 /// Nudges, and the time before the first; each next one takes four times as long.
 const NUDGES: u32 = 4;
 const NUDGE: Duration = Duration::from_millis(4);
@@ -58,7 +60,8 @@ pub struct VerbsEndpoint {
     spoke: Option<Instant>,
     heard: bool,
     nudges: u32,
-    idle: u32,
+    polls: u32,
+    ticked: Instant,
     peer: Option<SocketAddr>,
     pub(super) way: Option<Way>,
 }
@@ -134,7 +137,8 @@ impl VerbsEndpoint {
             spoke: None,
             heard: false,
             nudges: 0,
-            idle: 0,
+            polls: 0,
+            ticked: Instant::now(),
             way,
         };
         endpoint.post_receives(receives)?;
@@ -337,17 +341,17 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+        self.polls += 1;
+        if self.polls >= PATIENCE {
+            // Also where there is always something to poll: that the device goes is told by nothing else.
+            self.polls = 0;
+            self.tick();
+        }
         if self.arrivals.is_empty() {
             self.harvest();
-            self.idle += 1;
-            if self.arrivals.is_empty() && self.idle >= PATIENCE {
-                self.idle = 0;
-                self.tick();
-            }
             self.leave();
         }
         let arrival = self.arrivals.pop_front()?;
-        self.idle = 0;
         Some(match arrival {
             Arrival::Told(completion) => completion,
             Arrival::Message { slot, length } => {
@@ -375,8 +379,9 @@ unsafe impl Endpoint for VerbsEndpoint {
             if !self.arrivals.is_empty() || is_over || now.saturating_duration_since(begun) >= spin {
                 break;
             }
-            self.idle += 1;
-            if self.idle.is_multiple_of(16 * PATIENCE) {
+            self.polls += 1;
+            if self.polls >= PATIENCE {
+                self.polls = 0;
                 self.tick();
                 self.leave();
             }

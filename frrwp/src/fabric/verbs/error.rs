@@ -162,7 +162,7 @@ pub enum VerbsEnd {
     #[error("this side disconnected")]
     Disconnected,
     /// The peer closed the connection, or its process ended.
-    #[error("the peer closed the connection, or its process ended")]
+    #[error("the peer closed the connection, or its process ended (or, over iWARP, its device refused a key)")]
     Closed,
     /// The peer's device refused a key.
     #[error(

@@ -5,7 +5,7 @@
 use super::super::error::{VerbsEnd, status_text};
 use super::super::ib;
 use super::super::pair::{Pair, RECEIVE};
-use super::{Arrival, Posted, State, VerbsEndpoint};
+use super::{Arrival, PATIENCE, Posted, State, TICK, VerbsEndpoint};
 use crate::fabric::Completion;
 use crate::wire::{MESSAGE, Segment};
 use ib::ibv_wc_status as status;
@@ -62,7 +62,11 @@ impl VerbsEndpoint {
 
     pub(super) fn sent(&mut self, completion: &ib::ibv_wc) {
         let Some(posted) = self.posted.pop_front() else { return };
-        self.first_since = Instant::now();
+        let now = Instant::now();
+        self.first_since = now;
+        if now.saturating_duration_since(self.ticked) >= TICK {
+            self.polls = PATIENCE;
+        }
         let succeeded = completion.status == status::IBV_WC_SUCCESS;
         let (name, mut to) = (posted.name(), None);
         match posted {
@@ -84,6 +88,7 @@ impl VerbsEndpoint {
     /// Something has completed badly. The first that did says why; the rest is flushed.
     pub(super) fn fails(&mut self, said: status::Type, operation: &'static str, to: Option<Segment>) {
         let what = status_text(said);
+        let iwarp = self.domain.0.able.iwarp;
         let end = match (said, to) {
             (status::IBV_WC_WR_FLUSH_ERR, _) => {
                 let flushed = VerbsEnd::Broken { what };
@@ -93,6 +98,8 @@ impl VerbsEndpoint {
             (status::IBV_WC_REM_ACCESS_ERR, Some(Segment { address, length, key })) => {
                 VerbsEnd::KeyRefused { operation, address, length, key }
             }
+            // What siw says of all that is posted when the peer terminates the connection.
+            (status::IBV_WC_LOC_QP_OP_ERR, _) if iwarp => VerbsEnd::Broken { what: "the peer's device ended it" },
             (status::IBV_WC_RETRY_EXC_ERR, _) => VerbsEnd::Silent { operation },
             (status::IBV_WC_RNR_RETRY_EXC_ERR, _) => VerbsEnd::NotReceiving { operation },
             (

@@ -132,6 +132,7 @@ impl VerbsEndpoint {
     pub(super) fn tick(&mut self) {
         self.listen();
         let now = Instant::now();
+        self.ticked = now;
         if self.nudges_at().is_some_and(|at| at <= now) {
             self.nudges += 1;
             self.spoke = Some(now);
