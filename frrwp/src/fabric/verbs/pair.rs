@@ -148,7 +148,7 @@ impl Pair {
         unsafe {
             let mut came: [ib::ibv_wc; 8] = zeroed();
             let count = ib::ibv_poll_cq(self.completions.as_ptr(), came.len() as i32, came.as_mut_ptr());
-            came.get(..count.max(0) as usize).unwrap_or_default().iter().copied().collect()
+            came.into_iter().take(count.max(0) as usize).collect()
         }
     }
 
