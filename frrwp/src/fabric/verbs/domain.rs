@@ -233,7 +233,7 @@ pub(super) fn resolved(
     }
 }
 
-/// How long the kernel is given for one attempt. It can overlook the answer, and looks again when the time is over.
+/// How long the kernel is given for one attempt: a question or an answer that is lost is asked again.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
 // SAFETY: as mrrc's registrar over the same device, which does everything. The domain outlives it.
