@@ -48,6 +48,22 @@ fn bounds_and_curves() {
     assert_snapshot!("mrc-json", stdout(&["mrc", "--json", "--by", "page", "-c", "5%,25%", trace]));
 }
 
+#[test]
+fn advise() {
+    let trace = &golden("whole-files.csv");
+    assert_snapshot!("advise", stdout(&["advise", "-p", "mrrc,pindown", trace]));
+    assert_snapshot!("advise-json", stdout(&["advise", "-p", "mrrc", "--cost", "1,1,1,1", "--json", trace]));
+    assert_snapshot!("advise-not-worth-it", stdout(&["advise", "-p", "mrrc", "--worth", "99", trace]));
+    for (arguments, what) in [
+        (["advise", "--worth", "100", trace], "give percent"),
+        (["advise", "--cost", "dear", trace], "cost model"),
+        (["advise", "--policy", "best", trace], "best"),
+    ] {
+        let complaint = common::complaint(&arguments, 2);
+        assert!(complaint.contains(what), "{complaint}");
+    }
+}
+
 /// A recording of two processes with everything in it.
 const RECORDED: &str = "\
 time,op,addr,len,client,process
