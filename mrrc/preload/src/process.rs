@@ -20,6 +20,7 @@ use crate::tally::Tally;
 use crate::treatment::{Passed, Request};
 use mrrc::BuildError;
 use rustc_hash::FxHashMap;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -132,7 +133,8 @@ impl Process {
 
     /// One line on standard error, for whoever runs the program.
     pub(crate) fn tell(&self, line: &str) {
-        eprintln!("mrrc-preload: {line}");
+        // Where that cannot be written, there is nobody else to tell: the program runs on.
+        let _ = writeln!(std::io::stderr(), "mrrc-preload: {line}");
     }
 
     /// Whether anybody wants to know how long calls take.
@@ -253,9 +255,14 @@ impl Process {
     }
 
     /// The domain is no more.
-    pub(crate) fn left(&self, pd: *mut Pd, domain: &Domain) {
+    pub(crate) fn left(&self, pd: *mut Pd, domain: &Arc<Domain>) {
         domain.close();
-        self.domains.write().unwrap_or_else(PoisonError::into_inner).remove(&(pd as usize));
+        let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been given a new one at its address meanwhile.
+        let is_it = domains.get(&(pd as usize)).is_some_and(|known| Arc::ptr_eq(known, domain));
+        let left = is_it.then(|| domains.remove(&(pd as usize)));
+        drop(domains);
+        drop(left);
     }
 
     /// The program closes a device.

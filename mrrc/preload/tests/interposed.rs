@@ -160,6 +160,15 @@ fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
 }
 
 #[test]
+fn where_that_line_cannot_be_written_the_program_runs_all_the_same() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut program = std::process::Command::new("true");
+    program.env("LD_PRELOAD", shim()).env("MRRC_PRELOAD", "maybe").stderr(full);
+    let status = program.status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
 fn where_nobody_tells_of_unmapped_memory_nothing_is_cached_and_one_line_says_so() {
     let program = built().join("nasty");
     let arguments = [program.to_str().unwrap(), "unmap"];
