@@ -234,9 +234,12 @@ impl Process {
         self.domains.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Makes room for a registration of the program's own: what is cached and not used goes, everywhere.
-    pub(crate) fn make_room(&self) {
-        self.all().iter().for_each(|domain| domain.flush());
+    /// Makes room for a registration of the program's own: what is cached and not used goes, everywhere. Returns whether there was
+    /// anywhere to look.
+    pub(crate) fn make_room(&self) -> bool {
+        let domains = self.all();
+        domains.iter().for_each(|domain| domain.flush());
+        !domains.is_empty()
     }
 
     /// The program has ended a registration in this domain that no cache had served.
