@@ -43,6 +43,8 @@ fn requests_that_never_leave_are_registered_once() {
     assert_eq!((number(&result, "predicted_avoided"), number(&result, "measured_avoided")), (998, 998));
     assert_eq!(number(&result["without"], "registrations"), 1000);
     assert_eq!(number(&result["cached"], "reg_pages"), 8);
+    // What was kept to the end is paid for, too.
+    assert_eq!(["cached", "without"].map(|how| number(&result[how], "deregistrations")), [2, 1000]);
     assert!(number(&result, "pinned_kib") >= 32, "{result}");
 }
 

@@ -38,6 +38,14 @@ impl Abi {
         }
     }
 
+    /// `MPI_PROC_NULL`.
+    pub(crate) fn nobody(self) -> i64 {
+        match self {
+            Self::OpenMpi => -2,
+            Self::Mpich => -1,
+        }
+    }
+
     /// `MPI_ROOT`.
     fn root(self) -> i64 {
         match self {

@@ -55,6 +55,11 @@ pub(crate) trait Ask {
 /// Addresses below this are none: null, `MPI_BOTTOM` without displacement, and Open MPI's `MPI_IN_PLACE`.
 const LOWEST: i128 = 4096;
 
+/// `MPI_IN_PLACE` of MPICH, and of Open MPI. What is said of such a buffer besides, its type too, means nothing and may be nothing.
+fn is_in_place(base: usize) -> bool {
+    base == usize::MAX || base == 1
+}
+
 /// Items at an address; `None` of them is no buffer.
 pub(crate) fn items(base: usize, count: i64, shape: Shape, access: u8) -> Buffer {
     blocks(base, std::iter::once((0, count)), shape, access)
@@ -62,8 +67,7 @@ pub(crate) fn items(base: usize, count: i64, shape: Shape, access: u8) -> Buffer
 
 /// Blocks of items at distances in bytes, from the first byte to the last.
 fn blocks(base: usize, blocks: impl Iterator<Item = (i128, i64)>, shape: Shape, access: u8) -> Buffer {
-    // `MPI_IN_PLACE` of MPICH, and of Open MPI.
-    if base == usize::MAX || base == 1 || shape.bytes <= 0 {
+    if is_in_place(base) || shape.bytes <= 0 {
         return NOTHING;
     }
     let [extent, lower, bytes] = [shape.extent, shape.lower, shape.bytes].map(i128::from);
@@ -105,7 +109,7 @@ pub(crate) struct Look<'a, A> {
 impl<A: Ask> Look<'_, A> {
     /// A message.
     pub(crate) fn message(&self, base: usize, count: i64, kind: usize, access: u8) -> Buffer {
-        if count <= 0 {
+        if count <= 0 || is_in_place(base) {
             return NOTHING;
         }
         self.ask.shape(kind).map_or(NOTHING, |shape| items(base, count, shape, access))
@@ -118,6 +122,9 @@ impl<A: Ask> Look<'_, A> {
 
     /// Counts and displacements for each of the ranks.
     fn vector(&self, base: usize, counts: List, displacements: List, kind: usize, group: Group, access: u8) -> Buffer {
+        if is_in_place(base) {
+            return NOTHING;
+        }
         let Some(shape) = self.ask.shape(kind) else { return NOTHING };
         let block = |at: usize| (i128::from(displacements.get(at)) * i128::from(shape.extent), counts.get(at));
         blocks(base, (0..group.size.max(0) as usize).map(block), shape, access)
@@ -125,6 +132,9 @@ impl<A: Ask> Look<'_, A> {
 
     /// Counts, displacements in bytes and types for each of the ranks.
     fn types(&self, base: usize, counts: List, displacements: List, kinds: List, group: Group, access: u8) -> Buffer {
+        if is_in_place(base) {
+            return NOTHING;
+        }
         let each = (0..group.size.max(0) as usize).map(|at| {
             let shape = if counts.get(at) > 0 { self.ask.shape(kinds.get(at) as usize) } else { None };
             shape.map_or(NOTHING, |shape| {
@@ -244,6 +254,31 @@ mod tests {
             assert_eq!(LOOK.message(base, count, kind, READ), NOTHING, "{base:#x} {count} {kind}");
         }
         assert_eq!(LOOK.message(0x10000, i64::MAX, 8, READ), NOTHING, "past the end of the address space");
+    }
+
+    #[test]
+    fn nothing_is_asked_about_what_is_sent_in_place() {
+        /// MPI ends a program that asks it about no type.
+        struct Fatal;
+
+        impl Ask for Fatal {
+            fn shape(&self, kind: usize) -> Option<Shape> {
+                panic!("asked about type {kind}")
+            }
+
+            fn group(&self, comm: usize) -> Option<Group> {
+                Model.group(comm)
+            }
+        }
+
+        let (look, group) = (Look { ask: &Fatal }, Model.group(0).unwrap());
+        let list = List::of_ints(&[1; 4]);
+        for base in [1, usize::MAX] {
+            assert_eq!(look.message(base, 1, 0, READ), NOTHING);
+            assert_eq!(look.gathered(base, 1, 0, group, READ), NOTHING);
+            assert_eq!(look.gathered_v(base, [list; 2], 0, group, READ), NOTHING);
+            assert_eq!(look.gathered_w(base, [list; 3], group, READ), NOTHING);
+        }
     }
 
     #[test]

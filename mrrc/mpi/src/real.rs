@@ -1,6 +1,6 @@
 //! MPI's own functions, behind those of this library.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -71,35 +71,37 @@ fn local_library() -> Option<&'static Library> {
     static FOUND: OnceLock<Option<Library>> = OnceLock::new();
     #[expect(unsafe_code, reason = "the linker's functions")]
     let look = || {
-        let mut found: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the function below takes a pointer to a handle, which lives through the call.
-        unsafe {
-            libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast());
-        }
-        (!found.is_null()).then_some(Library(found))
+        let mut names: Vec<CString> = Vec::new();
+        // SAFETY: the function below takes a pointer to a list, which lives through the call.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut names).cast()) };
+        // Opened afterwards: in there a lock is held that opening takes second.
+        names.into_iter().find_map(|name| {
+            // SAFETY: names end with a zero, and nothing is loaded that is not loaded already.
+            unsafe {
+                let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+                let has_it = !library.is_null() && !libc::dlsym(library, c"PMPI_Type_size".as_ptr()).is_null();
+                has_it.then_some(Library(library))
+            }
+        })
     };
     FOUND.get_or_init(look).as_ref()
 }
 
-/// Looks whether a loaded library is an MPI.
+/// Notes the names of loaded libraries that may be an MPI.
 #[expect(unsafe_code, reason = "called by the linker")]
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut c_void) -> c_int {
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: libc::size_t, names: *mut c_void) -> c_int {
     // SAFETY: the linker passes a structure whose name, if it has one, ends with a zero, and the pointer that it was given.
     unsafe {
         let name: *const c_char = (*info).dlpi_name;
         if name.is_null() {
             return 0;
         }
-        let path = CStr::from_ptr(name).to_bytes();
+        let name = CStr::from_ptr(name);
+        let path = name.to_bytes();
         let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-        if !file.starts_with(b"libmpi") {
-            return 0;
+        if file.starts_with(b"libmpi") {
+            (*names.cast::<Vec<CString>>()).push(name.to_owned());
         }
-        let library = libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        if library.is_null() || libc::dlsym(library, c"PMPI_Type_size".as_ptr()).is_null() {
-            return 0;
-        }
-        found.cast::<*mut c_void>().write(library);
-        1
+        0
     }
 }

@@ -3,8 +3,8 @@
 //! MPI calls MPI: a Fortran wrapper its C function, a file operation a broadcast. Only the outermost call of a thread is
 //! recorded.
 
-use crate::asks::Mpi;
-use crate::buffers::{Look, Used};
+use crate::asks::{Abi, Mpi};
+use crate::buffers::{Buffer, Look, NOTHING, Used};
 use crate::requests::{self, of};
 use mrrc_record::layout::Operation;
 use mrrc_record::{Recorder, Source};
@@ -50,6 +50,22 @@ impl Call {
     /// A number that was passed where the function has a count.
     pub(crate) fn count(&self, passed: usize) -> i64 {
         if self.wide { passed as i64 } else { int(passed) }
+    }
+
+    /// The buffer of a message that one of these ranks sends or gets. `MPI_PROC_NULL` does neither: beyond the edge of a grid, say.
+    pub(crate) fn message<const N: usize>(
+        &self,
+        peers: [usize; N],
+        base: usize,
+        count: usize,
+        kind: usize,
+        access: u8,
+    ) -> Buffer {
+        let nobody = Abi::of_process().nobody();
+        if peers.into_iter().all(|peer| int(peer) == nobody) {
+            return NOTHING;
+        }
+        self.look().message(base, self.count(count), kind, access)
     }
 
     fn tell(&self, operation: Operation, used: Used) {

@@ -41,6 +41,12 @@ static void messages(void) {
     /* Nothing is sent from nowhere. */
     MPI_Sendrecv(NULL, 0, MPI_INT, peer, 3, NULL, 0, MPI_INT, peer, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 
+    /* Nor is anything where there is nobody. */
+    MPI_Send(a, N, MPI_INT, MPI_PROC_NULL, 3, MPI_COMM_WORLD);
+    MPI_Sendrecv_replace(a, N, MPI_INT, MPI_PROC_NULL, 3, MPI_PROC_NULL, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    asked(a, bytes, R | W);
+    MPI_Sendrecv_replace(a, N, MPI_INT, rank ? peer : MPI_PROC_NULL, 3, rank ? MPI_PROC_NULL : peer, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+
     MPI_Request requests[100];
     begun(b, bytes, W);
     MPI_Irecv(b, N, MPI_INT, peer, 4, MPI_COMM_WORLD, &requests[0]);
@@ -60,8 +66,8 @@ static void messages(void) {
     }
     int *large = calloc(part, sizeof(int));
     for (int i = 0; i < 100; i++) {
+        /* Nothing is received of nobody. */
         asked(large, part * sizeof(int), R);
-        asked(b, sizeof(int), W);
         MPI_Sendrecv(large, part, MPI_INT, peer, 5 + i, b, 1, MPI_INT, MPI_PROC_NULL, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     int done = 0, indices[100];
@@ -153,6 +159,11 @@ static void collectives(void) {
     MPI_Reduce(a, rank == 0 ? b : NULL, N, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
     asked(b, bytes, W);
     MPI_Allreduce(MPI_IN_PLACE, b, N, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    /* Of what is sent in place, MPI is told no type. */
+    asked(c, 2 * bytes, W);
+    MPI_Allgather(MPI_IN_PLACE, 1, MPI_DATATYPE_NULL, c, N, MPI_INT, MPI_COMM_WORLD);
+    asked(c, 210 * sizeof(int), W);
+    MPI_Alltoallv(MPI_IN_PLACE, NULL, NULL, MPI_DATATYPE_NULL, c, same, received, MPI_INT, MPI_COMM_WORLD);
     asked(a, bytes, R);
     asked(b, bytes, W);
     MPI_Scan(a, b, N, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -186,6 +197,7 @@ static void windows(void) {
     MPI_Win_fence(0, window);
     asked(a, bytes, R);
     MPI_Put(a, N, MPI_INT, peer, 0, N, MPI_INT, window);
+    MPI_Put(a, N, MPI_INT, MPI_PROC_NULL, 0, N, MPI_INT, window);
     MPI_Win_fence(0, window);
     asked(b, bytes, W);
     MPI_Get(b, N, MPI_INT, peer, N, N, MPI_INT, window);

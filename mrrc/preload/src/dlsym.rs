@@ -209,6 +209,13 @@ unsafe extern "C" fn answer(
     if is_of_libibverbs(theirs) { ours } else { std::ptr::null_mut() }
 }
 
+/// Whether a library's path is that of a libibverbs: the system's, or one that a package has brought along.
+pub(crate) fn names_libibverbs(path: &CStr) -> bool {
+    let path = path.to_bytes();
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    file.starts_with(b"libibverbs.so.1") || file.starts_with(b"libibverbs-")
+}
+
 /// Whether somebody's code was loaded before this library.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn comes_before_us(code: *const c_void) -> bool {
@@ -239,9 +246,7 @@ fn is_of_libibverbs(function: *mut c_void) -> bool {
         return false;
     }
     // SAFETY: a text that ends.
-    let name = unsafe { CStr::from_ptr(object.dli_fname) }.to_bytes();
-    let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
-    file.starts_with(b"libibverbs.so.1") || file.starts_with(b"libibverbs-")
+    names_libibverbs(unsafe { CStr::from_ptr(object.dli_fname) })
 }
 
 /// # Safety

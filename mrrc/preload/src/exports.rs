@@ -12,7 +12,7 @@ use crate::real::{Real, real};
 use crate::recording::{self, Span};
 use crate::reregister;
 use crate::shadow;
-use crate::treatment::{Passed, Request};
+use crate::treatment::Request;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
@@ -41,9 +41,9 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
             process.tally.passed(why);
             inside.keep_errno();
             let mut mr = pass(real);
-            if mr.is_null() && matches!(errno(), libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) && why != Passed::Off {
-                // Perhaps for what is cached.
-                process.make_room();
+            let is_full = mr.is_null() && matches!(errno(), libc::ENOMEM | libc::ENOSPC | libc::EAGAIN);
+            // Perhaps for what is cached, or was before caching ended.
+            if is_full && process.make_room() {
                 inside.keep_errno();
                 mr = pass(real);
             }

@@ -20,6 +20,7 @@ use crate::tally::Tally;
 use crate::treatment::{Passed, Request};
 use mrrc::BuildError;
 use rustc_hash::FxHashMap;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -132,7 +133,8 @@ impl Process {
 
     /// One line on standard error, for whoever runs the program.
     pub(crate) fn tell(&self, line: &str) {
-        eprintln!("mrrc-preload: {line}");
+        // Where that cannot be written, there is nobody else to tell: the program runs on.
+        let _ = writeln!(std::io::stderr(), "mrrc-preload: {line}");
     }
 
     /// Whether anybody wants to know how long calls take.
@@ -232,9 +234,12 @@ impl Process {
         self.domains.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Makes room for a registration of the program's own: what is cached and not used goes, everywhere.
-    pub(crate) fn make_room(&self) {
-        self.all().iter().for_each(|domain| domain.flush());
+    /// Makes room for a registration of the program's own: what is cached and not used goes, everywhere. Returns whether there was
+    /// anywhere to look.
+    pub(crate) fn make_room(&self) -> bool {
+        let domains = self.all();
+        domains.iter().for_each(|domain| domain.flush());
+        !domains.is_empty()
     }
 
     /// The program has ended a registration in this domain that no cache had served.
@@ -253,9 +258,14 @@ impl Process {
     }
 
     /// The domain is no more.
-    pub(crate) fn left(&self, pd: *mut Pd, domain: &Domain) {
+    pub(crate) fn left(&self, pd: *mut Pd, domain: &Arc<Domain>) {
         domain.close();
-        self.domains.write().unwrap_or_else(PoisonError::into_inner).remove(&(pd as usize));
+        let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been given a new one at its address meanwhile.
+        let is_it = domains.get(&(pd as usize)).is_some_and(|known| Arc::ptr_eq(known, domain));
+        let left = is_it.then(|| domains.remove(&(pd as usize)));
+        drop(domains);
+        drop(left);
     }
 
     /// The program closes a device.

@@ -9,7 +9,7 @@
 
 use crate::abi::{Context, DeviceAttr, Mr, Pd};
 use crate::dlsym;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 type RegMr = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
@@ -47,8 +47,7 @@ pub(crate) fn real() -> Option<&'static Real> {
 }
 
 fn find() -> Option<Real> {
-    // SAFETY: a name that ends; nothing is loaded that is not loaded already. Never closed: that is the reference.
-    let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let library = library();
     macro_rules! function {
         ($name:literal, $version:literal) => {
             // SAFETY: libibverbs' function of this name and version has the type of the field that it goes to.
@@ -74,6 +73,31 @@ fn find() -> Option<Real> {
         fork_init: function!(c"ibv_fork_init", c"IBVERBS_1.1"),
         is_fork_initialized: function!(c"ibv_is_fork_initialized", c"IBVERBS_1.13"),
     })
+}
+
+/// libibverbs, if it is loaded: by its name, or by that under which a package has brought it along.
+fn library() -> *mut c_void {
+    // SAFETY: a name that ends; nothing is loaded that is not loaded already. Never closed: that is the reference.
+    let open = |name: &CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let library = open(c"libibverbs.so.1");
+    if !library.is_null() {
+        return library;
+    }
+    unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        // SAFETY: the dynamic linker's, for this call: a text that ends, if there is one; and what is passed below.
+        unsafe {
+            let name = (*object).dlpi_name;
+            if name.is_null() || !dlsym::names_libibverbs(CStr::from_ptr(name)) {
+                return 0;
+            }
+            *found.cast::<Option<CString>>() = Some(CStr::from_ptr(name).to_owned());
+            1
+        }
+    }
+    let mut found: Option<CString> = None;
+    // SAFETY: the callback takes what is passed. It is opened afterwards: in there a lock is held that opening takes second.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found.map_or(std::ptr::null_mut(), |name| open(&name))
 }
 
 /// What comes next in the order of loading is asked for without a version: libibverbs answers with its newest, and other

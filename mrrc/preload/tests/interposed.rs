@@ -104,14 +104,17 @@ fn a_program_that_asks_libibverbs_itself_is_served_and_may_close_it() {
 
 #[test]
 fn plug_ins_that_bring_libibverbs_with_them_are_served() {
-    let plugin = built().join("plugin.so");
-    let arguments = [plugin.to_str().unwrap()];
-    let [without, with] = [false, true].map(|on| run(on, "program", &arguments, &[]).well());
-    assert_eq!(with.said, without.said);
-    let registered = |counts: &[Counts]| counts.iter().map(|count| count.registered).sum::<u64>();
-    assert_eq!(registered(&without.counts), 40);
-    // Half of them is of the plug-in's own memory, which is a mapping of its file.
-    assert_eq!(registered(&with.counts), 24, "{with:?}");
+    // The second's goes by a name of its own.
+    for plugin in ["plugin.so", "bundled.so"] {
+        let plugin = built().join(plugin);
+        let arguments = [plugin.to_str().unwrap()];
+        let [without, with] = [false, true].map(|on| run(on, "program", &arguments, &[]).well());
+        assert_eq!(with.said, without.said, "{plugin:?}");
+        let registered = |counts: &[Counts]| counts.iter().map(|count| count.registered).sum::<u64>();
+        assert_eq!(registered(&without.counts), 40);
+        // Half of them is of the plug-in's own memory, which is a mapping of its file.
+        assert_eq!(registered(&with.counts), 24, "{plugin:?}: {with:?}");
+    }
 }
 
 #[test]
@@ -157,6 +160,15 @@ fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
         assert!(line.starts_with("mrrc-preload: ") && line.contains(part) && !line.contains('\n'), "{line}");
         assert!(line.contains(name) || part == "discard_bar", "{line}");
     }
+}
+
+#[test]
+fn where_that_line_cannot_be_written_the_program_runs_all_the_same() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut program = std::process::Command::new("true");
+    program.env("LD_PRELOAD", shim()).env("MRRC_PRELOAD", "maybe").stderr(full);
+    let status = program.status().unwrap();
+    assert!(status.success(), "{status}");
 }
 
 #[test]

@@ -160,6 +160,11 @@ impl Recording {
             NoHead::Foreign => unfit("no recording".into()),
             NoHead::Version(version) => unfit(format!("a recording of version {version}")),
         })?;
+        // Who writes past the end of a file is sent a signal that ends it.
+        let there = self.file.metadata().map_err(failed("open"))?.len();
+        if there < HEAD as u64 + head.ready.min(head.limit).saturating_mul(RECORD as u64) {
+            return Err(unfit("a recording that was cut short".into()));
+        }
         // What lies beyond the address space is none of ours either.
         if head.boot != boot || head.limit > 1 << 40 {
             return Err(unfit("a recording of before the machine was started".into()));

@@ -147,7 +147,8 @@ impl Recorder {
             }
             ready.fetch_max(room, Ordering::Release);
         }
-        self.ready.fetch_max(ready.load(Ordering::Acquire), Ordering::Relaxed);
+        // What a damaged head says is no reason to write where nothing is mapped.
+        self.ready.fetch_max(ready.load(Ordering::Acquire).min(self.limit), Ordering::Relaxed);
         self.give_back(slot);
         true
     }

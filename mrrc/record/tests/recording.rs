@@ -97,6 +97,32 @@ fn the_memory_of_the_program_does_not_grow_with_the_file() {
 }
 
 #[test]
+fn a_file_that_was_cut_short_is_not_joined() {
+    let (_folder, file) = folder();
+    let recorder = Recorder::open(&file, DEFAULT_LIMIT, Source::Verbs).unwrap();
+    recorder.record(Operation::Request, 1, 0x1000, 1);
+    drop(recorder);
+    drop(Recorder::open(&file, DEFAULT_LIMIT, Source::Verbs).unwrap());
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(HEAD as u64 + 100).unwrap();
+    // Who recorded there would be ended by SIGBUS.
+    let refused = Recorder::open(&file, DEFAULT_LIMIT, Source::Verbs).unwrap_err();
+    assert!(refused.to_string().contains("cut short"), "{refused}");
+}
+
+#[test]
+fn a_head_that_is_damaged_leads_nobody_out_of_the_file() {
+    let (_folder, file) = folder();
+    drop(Recorder::open(&file, HEAD as u64 + 10 * RECORD as u64, Source::Verbs).unwrap());
+    let other = std::fs::OpenOptions::new().read(true).write(true).open(&file).unwrap();
+    other.set_len(HEAD as u64 + 10 * RECORD as u64).unwrap();
+    // Room for more than the limit.
+    std::os::unix::fs::FileExt::write_all_at(&other, &u64::to_le_bytes(1 << 50), 128).unwrap();
+    let recorder = Recorder::open(&file, DEFAULT_LIMIT, Source::Verbs).unwrap();
+    (1..=200_000).for_each(|n| recorder.record(Operation::Request, 1, n << 12, n));
+    assert_eq!((recorder.state().records(), recorder.state().left_out()), (10, 199_990));
+}
+
+#[test]
 fn several_processes_write_one_file() {
     let (_folder, file) = folder();
     let children: Vec<_> = (0..3).map(|_| child("records_and_ends", &file).spawn().unwrap()).collect();

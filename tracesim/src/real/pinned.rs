@@ -132,6 +132,8 @@ pub(crate) fn cached(
         .build()?;
     let mut through = Cached { cache, open: FxHashMap::default(), refused: 0, refused_pages: 0 };
     go(steps, memory, watch, &mut through)?;
+    // What a cache keeps it has only put off.
+    through.cache.flush().map_err(AcquireError::from)?;
     let spent = clock.spent();
     let Cached { refused, refused_pages, .. } = through;
     let counted =

@@ -25,6 +25,8 @@ const EMBRYOS: usize = 256;
 const BACKLOG: i32 = 128;
 /// How long a listener sleeps while connections are being set up: a message may come before it is told that one stands.
 const NAP: Duration = Duration::from_millis(20);
+/// How long it sleeps otherwise: that the device goes, nobody tells who listens at 0.0.0.0.
+const LOOK: Duration = Duration::from_secs(1);
 /// Receives that a connection has room for at least.
 const ROOM: u32 = 64;
 /// The reason for which InfiniBand's connection manager says that nobody listens, and that who listens does not want to.
@@ -262,16 +264,17 @@ impl VerbsListener {
             }
             let now = Instant::now();
             self.give_up(now);
+            if self.domain.is_gone() {
+                return Err(self.gone());
+            }
             if deadline.is_some_and(|deadline| deadline <= now) {
-                if self.domain.is_gone() {
-                    return Err(self.gone());
-                }
                 let after = time.unwrap_or_default();
                 return Err(VerbsError::TimedOut { address: self.name(), what: "connection", after });
             }
             let next = deadline.map(|deadline| deadline.saturating_duration_since(now));
-            let nap = (!self.embryos.is_empty()).then_some(NAP);
-            super::manager::sleep(&[self.channel.file()], next.into_iter().chain(nap).min());
+            let nap = if self.embryos.is_empty() { LOOK } else { NAP };
+            let time = next.map_or(nap, |next| next.min(nap));
+            super::manager::sleep(&[self.channel.file()], Some(time));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::buffers::{NOTHING, READ, WRITE};
 macro_rules! send {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, peer, tag, comm) |call, behind| {
-            call.blocking([call.look().message(buffer, call.count(count), kind, READ), NOTHING], &behind)
+            call.blocking([call.message([peer], buffer, count, kind, READ), NOTHING], &behind)
         }}
     };
 }
@@ -21,7 +21,7 @@ each! { send:
 macro_rules! receive {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, peer, tag, comm, status) |call, behind| {
-            call.blocking([NOTHING, call.look().message(buffer, call.count(count), kind, WRITE)], &behind)
+            call.blocking([NOTHING, call.message([peer], buffer, count, kind, WRITE)], &behind)
         }}
     };
 }
@@ -31,7 +31,7 @@ each! { receive: MPI_Recv PMPI_Recv c"PMPI_Recv", MPI_Recv_c PMPI_Recv_c c"PMPI_
 macro_rules! immediate_send {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, peer, tag, comm, request) |call, behind| {
-            let used = [call.look().message(buffer, call.count(count), kind, READ), NOTHING];
+            let used = [call.message([peer], buffer, count, kind, READ), NOTHING];
             call.immediate(used, &behind, &|| handle_at(request))
         }}
     };
@@ -47,7 +47,7 @@ each! { immediate_send:
 macro_rules! immediate_receive {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, peer, tag, comm, request) |call, behind| {
-            let used = [NOTHING, call.look().message(buffer, call.count(count), kind, WRITE)];
+            let used = [NOTHING, call.message([peer], buffer, count, kind, WRITE)];
             call.immediate(used, &behind, &|| handle_at(request))
         }}
     };
@@ -58,7 +58,7 @@ each! { immediate_receive: MPI_Irecv PMPI_Irecv c"PMPI_Irecv", MPI_Irecv_c PMPI_
 macro_rules! persistent_send {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, peer, tag, comm, request) |call, behind| {
-            let used = [call.look().message(buffer, call.count(count), kind, READ), NOTHING];
+            let used = [call.message([peer], buffer, count, kind, READ), NOTHING];
             call.persistent(used, &behind, &|| handle_at(request))
         }}
     };
@@ -74,7 +74,7 @@ each! { persistent_send:
 macro_rules! persistent_receive {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, peer, tag, comm, request) |call, behind| {
-            let used = [NOTHING, call.look().message(buffer, call.count(count), kind, WRITE)];
+            let used = [NOTHING, call.message([peer], buffer, count, kind, WRITE)];
             call.persistent(used, &behind, &|| handle_at(request))
         }}
     };
@@ -110,8 +110,8 @@ macro_rules! combined {
         call! { $name, $profiled, $real (
             sent, sent_count, sent_kind, to, sent_tag, received, received_count, received_kind, from, received_tag, comm, status
         ) |call, behind| {
-            let sent = call.look().message(sent, call.count(sent_count), sent_kind, READ);
-            let received = call.look().message(received, call.count(received_count), received_kind, WRITE);
+            let sent = call.message([to], sent, sent_count, sent_kind, READ);
+            let received = call.message([from], received, received_count, received_kind, WRITE);
             call.blocking([sent, received], &behind)
         }}
     };
@@ -124,8 +124,8 @@ macro_rules! immediate_combined {
         call! { $name, $profiled, $real (
             sent, sent_count, sent_kind, to, sent_tag, received, received_count, received_kind, from, received_tag, comm, request
         ) |call, behind| {
-            let sent = call.look().message(sent, call.count(sent_count), sent_kind, READ);
-            let received = call.look().message(received, call.count(received_count), received_kind, WRITE);
+            let sent = call.message([to], sent, sent_count, sent_kind, READ);
+            let received = call.message([from], received, received_count, received_kind, WRITE);
             call.immediate([sent, received], &behind, &|| handle_at(request))
         }}
     };
@@ -138,7 +138,7 @@ each! { immediate_combined:
 macro_rules! replaced {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, to, sent_tag, from, received_tag, comm, status) |call, behind| {
-            call.blocking([call.look().message(buffer, call.count(count), kind, READ | WRITE), NOTHING], &behind)
+            call.blocking([call.message([to, from], buffer, count, kind, READ | WRITE), NOTHING], &behind)
         }}
     };
 }
@@ -151,7 +151,7 @@ each! { replaced:
 macro_rules! immediate_replaced {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, to, sent_tag, from, received_tag, comm, request) |call, behind| {
-            let used = [call.look().message(buffer, call.count(count), kind, READ | WRITE), NOTHING];
+            let used = [call.message([to, from], buffer, count, kind, READ | WRITE), NOTHING];
             call.immediate(used, &behind, &|| handle_at(request))
         }}
     };

@@ -84,7 +84,7 @@ call! { MPI_Win_free, PMPI_Win_free, c"PMPI_Win_free" (window) |call, behind| {
 macro_rules! put {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, rank, at, target_count, target_kind, window) |call, behind| {
-            call.blocking([call.look().message(buffer, call.count(count), kind, READ), NOTHING], &behind)
+            call.blocking([call.message([rank], buffer, count, kind, READ), NOTHING], &behind)
         }}
     };
 }
@@ -94,7 +94,7 @@ each! { put: MPI_Put PMPI_Put c"PMPI_Put", MPI_Put_c PMPI_Put_c c"PMPI_Put_c" }
 macro_rules! get {
     ($name:ident, $profiled:ident, $real:literal) => {
         call! { $name, $profiled, $real (buffer, count, kind, rank, at, target_count, target_kind, window) |call, behind| {
-            call.blocking([NOTHING, call.look().message(buffer, call.count(count), kind, WRITE)], &behind)
+            call.blocking([NOTHING, call.message([rank], buffer, count, kind, WRITE)], &behind)
         }}
     };
 }
@@ -106,7 +106,7 @@ macro_rules! accumulate {
         call! { $name, $profiled, $real (
             buffer, count, kind, rank, at, target_count, target_kind, operation, window
         ) |call, behind| {
-            call.blocking([call.look().message(buffer, call.count(count), kind, READ), NOTHING], &behind)
+            call.blocking([call.message([rank], buffer, count, kind, READ), NOTHING], &behind)
         }}
     };
 }
@@ -120,8 +120,8 @@ macro_rules! get_accumulate {
         call! { $name, $profiled, $real (
             buffer, count, kind, result, result_count, result_kind, rank, at, target_count, target_kind, operation, window
         ) |call, behind| {
-            let sent = call.look().message(buffer, call.count(count), kind, READ);
-            let received = call.look().message(result, call.count(result_count), result_kind, WRITE);
+            let sent = call.message([rank], buffer, count, kind, READ);
+            let received = call.message([rank], result, result_count, result_kind, WRITE);
             call.blocking([sent, received], &behind)
         }}
     };
@@ -135,14 +135,14 @@ each! { get_accumulate:
 call! { MPI_Fetch_and_op, PMPI_Fetch_and_op, c"PMPI_Fetch_and_op" (
     buffer, result, kind, rank, at, operation, window
 ) |call, behind| {
-    let used = [call.look().message(buffer, 1, kind, READ), call.look().message(result, 1, kind, WRITE)];
+    let used = [call.message([rank], buffer, 1, kind, READ), call.message([rank], result, 1, kind, WRITE)];
     call.blocking(used, &behind)
 }}
 
 call! { MPI_Compare_and_swap, PMPI_Compare_and_swap, c"PMPI_Compare_and_swap" (
     buffer, compared, result, kind, rank, at, window
 ) |call, behind| {
-    let used = [call.look().message(buffer, 1, kind, READ), call.look().message(result, 1, kind, WRITE)];
+    let used = [call.message([rank], buffer, 1, kind, READ), call.message([rank], result, 1, kind, WRITE)];
     call.blocking(used, &behind)
 }}
 
@@ -151,7 +151,7 @@ macro_rules! started_put {
         call! { $name, $profiled, $real (
             buffer, count, kind, rank, at, target_count, target_kind, window, request
         ) |call, behind| {
-            let used = [call.look().message(buffer, call.count(count), kind, READ), NOTHING];
+            let used = [call.message([rank], buffer, count, kind, READ), NOTHING];
             call.immediate(used, &behind, &|| handle_at(request))
         }}
     };
@@ -164,7 +164,7 @@ macro_rules! started_get {
         call! { $name, $profiled, $real (
             buffer, count, kind, rank, at, target_count, target_kind, window, request
         ) |call, behind| {
-            let used = [NOTHING, call.look().message(buffer, call.count(count), kind, WRITE)];
+            let used = [NOTHING, call.message([rank], buffer, count, kind, WRITE)];
             call.immediate(used, &behind, &|| handle_at(request))
         }}
     };
@@ -177,7 +177,7 @@ macro_rules! started_accumulate {
         call! { $name, $profiled, $real (
             buffer, count, kind, rank, at, target_count, target_kind, operation, window, request
         ) |call, behind| {
-            let used = [call.look().message(buffer, call.count(count), kind, READ), NOTHING];
+            let used = [call.message([rank], buffer, count, kind, READ), NOTHING];
             call.immediate(used, &behind, &|| handle_at(request))
         }}
     };
@@ -192,8 +192,8 @@ macro_rules! started_get_accumulate {
         call! { $name, $profiled, $real (
             buffer, count, kind, result, result_count, result_kind, rank, at, target_count, target_kind, operation, window, request
         ) |call, behind| {
-            let sent = call.look().message(buffer, call.count(count), kind, READ);
-            let received = call.look().message(result, call.count(result_count), result_kind, WRITE);
+            let sent = call.message([rank], buffer, count, kind, READ);
+            let received = call.message([rank], result, result_count, result_kind, WRITE);
             call.immediate([sent, received], &behind, &|| handle_at(request))
         }}
     };

@@ -44,6 +44,11 @@ fn build() -> tempfile::TempDir {
     compile(&["-shared", "-fPIC", "-ldl"], tests.join("programs/counting.c"), "counting.so");
     compile(&["-shared", "-fPIC", "-libverbs"], tests.join("programs/plugin.c"), "plugin.so");
     compile(&[], tests.join("programs/confined.c"), "confined");
+    // As packages of Python's bring it along, under a name of its own.
+    let bundled = "libibverbs-1a2b3c4d.so.1";
+    let soname = format!("-Wl,-soname,{bundled}");
+    compile(&["-shared", "-fPIC", &soname, &map, "-lpthread"], fake.join("libibverbs.c"), bundled);
+    compile(&["-shared", "-fPIC", &format!("-l:{bundled}")], tests.join("programs/plugin.c"), "bundled.so");
     compile(&["-DPROGRAM", "-ldl"], tests.join("programs/plugin.c"), "program");
     directory
 }
