@@ -3,9 +3,9 @@
 //! Both are processes of their own, with the same flags, on the same CPU, and take turns; the load comes from this
 //! process, on another CPU. Ours is this program under another name, so it is what was built.
 //!
-//! * [`cpu`]: a request's cost, at several sizes of values.
-//! * [`overhead`]: what an item takes besides its key and value.
-//! * [`eviction`]: how often real traces miss, with the same memory.
+//! * `cpu`: a request's cost, at several sizes of values.
+//! * `overhead`: what an item takes besides its key and value.
+//! * `eviction`: how often real traces miss, with the same memory.
 
 mod client;
 mod cpu;
