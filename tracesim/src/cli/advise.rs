@@ -135,10 +135,10 @@ impl Advise {
     fn shown(&self, trace: &Trace, survey: &Survey, cost: &Linear, advice: &Advice) -> String {
         let heading = heading(trace, survey);
         let table = lines(advice);
-        format!("{heading}{cost}\n\n{table}\n{}", self.verdict(survey, advice))
+        format!("{heading}{cost}\n\n{table}\n{}", self.verdict(trace, survey, advice))
     }
 
-    fn verdict(&self, survey: &Survey, advice: &Advice) -> String {
+    fn verdict(&self, trace: &Trace, survey: &Survey, advice: &Advice) -> String {
         let Some((line, policy)) = advice.choice().zip(advice.policy) else {
             return match advice.verdict {
                 Verdict::TooShort => format!(
@@ -169,6 +169,10 @@ impl Advise {
             text += &format!(
                 "\nBut the trace is not steady: this saves {first} of its first half and {second} of its second. Record a longer run.\n"
             );
+        }
+        if trace.processes.len() > 1 {
+            text += "\nThat is for each process. Under libmrrc_preload.so the protection domains of one process, which a recording tells apart, \
+                     have it together: give it once for each.\n";
         }
         if advice.remote_requests > 0 {
             text += &format!(
