@@ -184,6 +184,7 @@ fn wrong_usage_is_said() {
         (&["record", "true"], "--"),
         (&["record", "-o", "-", "--", "true"], "it is a file"),
         (&["record", "--limit", "much", "--", "true"], "no size"),
+        (&["record", "--limit", "4K", "--", "true"], "no room for an event"),
         (&["record", "--what", "dreams", "--", "true"], "auto, verbs, mpi"),
     ] {
         let complaint = common::complaint(arguments, 2);

@@ -131,10 +131,10 @@ impl Process {
         self.birthmark.as_ref().is_none_or(Birthmark::is_this_process)
     }
 
-    /// One line on standard error, for whoever runs the program.
+    /// One line on standard error, for whoever runs the program. In one piece, as many processes may say it at once.
     pub(crate) fn tell(&self, line: &str) {
         // Where that cannot be written, there is nobody else to tell: the program runs on.
-        let _ = writeln!(std::io::stderr(), "mrrc-preload: {line}");
+        let _ = std::io::stderr().write_all(format!("mrrc-preload: {line}\n").as_bytes());
     }
 
     /// Whether anybody wants to know how long calls take.

@@ -3,7 +3,7 @@
 use super::failure::{Failure, note};
 use super::table::bytes;
 use clap::ValueEnum;
-use mrrc_record::layout::Head;
+use mrrc_record::layout::{HEAD, Head, RECORD};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,10 @@ Exit status: that of the program; 127 if it is not found, 126 if it cannot be ru
 is not found, when the program is not run.";
 
 fn size(text: &str) -> Result<u64, String> {
-    mrrc_record::bytes(text).ok_or_else(|| format!("`{text}` is no size: give bytes, 64M or 1G"))
+    let bytes = mrrc_record::bytes(text).ok_or_else(|| format!("`{text}` is no size: give bytes, 64M or 1G"))?;
+    // Before what was recorded earlier is replaced by a file that can hold nothing.
+    let least = (HEAD + RECORD) as u64;
+    if bytes < least { Err(format!("{bytes} bytes have no room for an event: {least} or more")) } else { Ok(bytes) }
 }
 
 impl Record {

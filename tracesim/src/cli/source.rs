@@ -154,7 +154,9 @@ pub(crate) fn tell(path: &Path, summary: &Summary) {
         for (number, text) in first {
             // What comes from a file is not for the terminal to interpret.
             let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-            note(&format!("  line or record {number}: {text}"));
+            // A binary record has no text to show.
+            let text = if text.is_empty() { text } else { format!(": {text}") };
+            note(&format!("  line or record {number}{text}"));
         }
     }
 }
