@@ -74,23 +74,17 @@ pub fn bytes(text: &str) -> Option<u64> {
     text[..digits].parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// The head counts who ends by `exit`, and the children of forks.
+/// The head counts who ends by `exit`.
 fn see_to_ends() {
     extern "C" fn at_exit() {
         if let Some(Some(recorder)) = RECORDER.get() {
             recorder.ends();
         }
     }
-    extern "C" fn in_child() {
-        if let Some(Some(recorder)) = RECORDER.get() {
-            recorder.forked();
-        }
-    }
-    #[expect(unsafe_code, reason = "functions of the system's library")]
-    // SAFETY: the functions live as long as this library does, which its registrations end with, and add to a number.
+    #[expect(unsafe_code, reason = "a function of the system's library")]
+    // SAFETY: the function lives as long as this library does, which its registration ends with, and adds to a number.
     unsafe {
         libc::atexit(at_exit);
-        libc::pthread_atfork(None, None, Some(in_child));
     }
 }
 

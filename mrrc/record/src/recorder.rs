@@ -92,7 +92,7 @@ impl Recorder {
         if slot >= self.ready.load(Ordering::Relaxed) && !self.make_room(slot) {
             return;
         }
-        let (process, thread) = (who::process(), who::thread());
+        let (process, thread) = (who::process().unwrap_or_else(|| self.begins()), who::thread());
         let record = Record { operation, access, process, thread, time, address, length, domain };
         let [first, rest @ ..] = record.words();
         let place = HEAD + slot as usize * RECORD;
@@ -118,14 +118,21 @@ impl Recorder {
         }
     }
 
-    /// A forked child records as well.
-    pub(crate) fn forked(&self) {
-        self.half(at::ATTACHED).fetch_add(1, Ordering::Relaxed);
+    /// The first event of this process, which counts as one more if it is a child.
+    #[cold]
+    fn begins(&self) -> u32 {
+        let (process, is_child) = who::ask_process();
+        if is_child {
+            self.half(at::ATTACHED).fetch_add(1, Ordering::Relaxed);
+        }
+        process
     }
 
     /// This process ends by itself.
     pub(crate) fn ends(&self) {
-        self.half(at::ENDED).fetch_add(1, Ordering::Relaxed);
+        if !who::is_silent_child() {
+            self.half(at::ENDED).fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Sees to it that the file has a place for this record, unless it may not.
@@ -205,7 +212,7 @@ fn who_forgets() {
         who::forget();
     }
     #[expect(unsafe_code, reason = "a function of the system's library")]
-    // SAFETY: the function does nothing that a child of a fork must not: two stores. If it cannot be registered, children
+    // SAFETY: the function does nothing that a child of a fork must not: three stores. If it cannot be registered, children
     // record under their parent's number.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));

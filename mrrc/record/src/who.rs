@@ -1,25 +1,24 @@
 //! Who records: process and thread as the kernel numbers them, asked for once each.
 //!
 //! A child of a fork has another number. `pthread_atfork` sees that it asks anew; a child of a bare `clone` goes on
-//! under its parent's.
+//! under its parent's. A child counts as one who records from its first event on: most only run another program.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// A child of a fork that has recorded nothing yet.
+static SILENT_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     // Without a destructor: so the first use of a thread allocates nothing.
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This process.
+/// This process, if it has been asked for.
 #[inline]
-pub(crate) fn process() -> u32 {
-    match PROCESS.load(Ordering::Relaxed) {
-        0 => ask_process(),
-        known => known,
-    }
+pub(crate) fn process() -> Option<u32> {
+    Some(PROCESS.load(Ordering::Relaxed)).filter(|&known| known != 0)
 }
 
 /// This thread.
@@ -31,17 +30,24 @@ pub(crate) fn thread() -> u32 {
     }
 }
 
-/// Both are to be asked for anew.
+/// In a child of a fork: both are to be asked for anew.
 pub(crate) fn forget() {
     PROCESS.store(0, Ordering::Relaxed);
+    SILENT_CHILD.store(true, Ordering::Relaxed);
     THREAD.set(0);
 }
 
+/// Whether this is a child that has recorded nothing.
+pub(crate) fn is_silent_child() -> bool {
+    SILENT_CHILD.load(Ordering::Relaxed)
+}
+
+/// This process, and whether it is a child that begins to record with that.
 #[cold]
-fn ask_process() -> u32 {
+pub(crate) fn ask_process() -> (u32, bool) {
     let process = std::process::id();
     PROCESS.store(process, Ordering::Relaxed);
-    process
+    (process, SILENT_CHILD.swap(false, Ordering::Relaxed))
 }
 
 #[cold]

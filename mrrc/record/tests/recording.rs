@@ -165,6 +165,14 @@ fn a_forked_child_records_under_a_number_of_its_own() {
 }
 
 #[test]
+fn a_child_that_records_nothing_is_not_missed() {
+    let (_folder, file) = folder();
+    assert!(child("records_and_runs_another", &file).status().unwrap().success());
+    let (head, _) = read(&file);
+    assert_eq!((head.claimed, head.attached, head.ended), (2, 1, 1));
+}
+
+#[test]
 fn a_program_that_closes_every_descriptor_is_recorded_on_and_its_own_files_are_left_alone() {
     let (folder, file) = folder();
     assert!(child("records_and_closes_everything", &file).status().unwrap().success());
@@ -253,6 +261,28 @@ fn records_and_forks() {
         }
     }
     recorder.record(Operation::Acquire, 3, 4 << 12, 4);
+}
+
+#[test]
+#[ignore = "run by others, in a process of its own"]
+#[expect(unsafe_code, reason = "forks")]
+fn records_and_runs_another() {
+    let Some(recorder) = in_child() else { return };
+    recorder.record(Operation::Acquire, 3, 1 << 12, 1);
+    // SAFETY: one child becomes another program, or ends at once; the other ends by `exit`.
+    unsafe {
+        for runs in [true, false] {
+            match libc::fork() {
+                0 if runs => {
+                    libc::execl(c"/bin/true".as_ptr(), c"true".as_ptr(), std::ptr::null::<libc::c_char>());
+                    libc::_exit(1);
+                }
+                0 => libc::exit(0),
+                child => assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child),
+            }
+        }
+    }
+    recorder.record(Operation::Acquire, 3, 2 << 12, 2);
 }
 
 #[test]
