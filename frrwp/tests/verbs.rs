@@ -627,6 +627,9 @@ fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_
     for round in 0..2 {
         let domain = domain(&device);
         let (mut listener, address) = listening(&domain, &device);
+        // Who listens everywhere hears of no device from the kernel.
+        let mut everywhere = domain.listen("verbs:0.0.0.0:0").unwrap();
+        let waiting = std::thread::spawn(move || refused(everywhere.accept(RECEIVES, None)).to_string());
         let [mut one, mut other] = connected(&domain, &mut listener, &address);
         let (mut source, mut sink) = (Memory::new(&domain, 1 << 20), Memory::new(&domain, 1 << 20));
         let mut message = Box::new([0; MESSAGE]);
@@ -660,6 +663,8 @@ fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_
         );
         rest(&mut other);
         assert!(domain.is_gone());
+        let told = waiting.join().unwrap();
+        assert!(told.contains("gone"), "{told}");
         let gone = refused(listener.accept(RECEIVES, Some(Duration::from_millis(100))));
         assert!(gone.to_string().contains("gone"), "{gone:?}");
         assert!(domain.connect(&address, RECEIVES).is_err());
