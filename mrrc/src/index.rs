@@ -694,7 +694,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 300 }))]
+        #![proptest_config(if cfg!(miri) { ProptestConfig::with_cases(2) } else { ProptestConfig::default() })]
         #[test]
         fn finds_what_an_ordered_map_finds(steps in prop::collection::vec((ranges(), any::<bool>()), 1..200)) {
             let mut regions = Regions::new();
