@@ -144,9 +144,7 @@ impl Store {
 
     /// Once a second: a flush that is due, and a page to where it is needed more.
     pub fn tick(&mut self, now: u64) {
-        if self.flush_at.is_some_and(|at| at <= now) {
-            self.flush(None, now);
-        }
+        self.flush_if_due(now);
         self.shrink(now);
         self.rebalance(now);
     }
