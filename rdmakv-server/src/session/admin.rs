@@ -45,6 +45,8 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         Request::MemLimit { megabytes, quiet } => {
             if megabytes < 8 {
                 ("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m", quiet)
+            } else if megabytes > 1_000_000_000 {
+                ("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes", quiet)
             } else {
                 let each = (megabytes << 20) as usize / cx.shared.shards.count();
                 let mut limit = 0;
@@ -174,7 +176,7 @@ fn dump(which: &[u8], cx: &Context<'_>, out: &mut Out) {
                 }
                 let expiry = if item.expiry == 0 { -1 } else { item.expiry as i64 };
                 let fetched = if item.fetched { "yes" } else { "no" };
-                let (cas, class, size) = (item.version, item.class + 1, item.size);
+                let (cas, class, size) = (cx.shown(item.version), item.class + 1, item.size);
                 let rest =
                     format!(" exp={expiry} la={} cas={cas} fetch={fetched} cls={class} size={size}\n", item.accessed);
                 bytes.extend_from_slice(rest.as_bytes());

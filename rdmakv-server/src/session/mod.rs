@@ -221,6 +221,11 @@ impl Context<'_> {
         }
     }
 
+    /// The version as clients see it: with `-C` none.
+    fn shown(&self, version: u64) -> u64 {
+        if self.shared.settings.cas { version } else { 0 }
+    }
+
     /// Publishes the counts.
     pub fn publish(&self) {
         if let Ok(mut counts) = self.shared.counts[self.worker].lock() {
@@ -424,10 +429,14 @@ impl Session {
             (Outcome::NotFound, Mode::Append | Mode::Prepend) => Outcome::NotStored,
             (outcome, _) => outcome,
         };
+        let outcome = match outcome {
+            Outcome::Stored(version) => Outcome::Stored(cx.shown(version)),
+            other => other,
+        };
         match body.answer {
             Answer::Text { quiet } => text::stored(outcome, quiet, out),
             Answer::Meta { flags, key, quiet } => meta::stored(outcome, &flags, &key, quiet, out),
-            Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, cx, out),
+            Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, out),
             Answer::Auth { .. } => {}
         }
     }
@@ -451,8 +460,10 @@ impl Session {
                 Ok(())
             }
             Err(refused) => {
-                // As memcached: better no value than the one that should have been replaced.
-                if terms.mode == Mode::Set {
+                // As memcached: better no value than the one that should have been replaced. `cas` would have replaced
+                // only the one that was meant.
+                let compared = terms.cas.is_some() && matches!(answer, Answer::Text { .. });
+                if terms.mode == Mode::Set && !compared {
                     store.delete(key, None, cx.now);
                 }
                 self.drop = len + if ended { 2 } else { 0 };
