@@ -94,7 +94,7 @@ pub(super) struct Conn {
     /// The client has said that nothing more comes; there may be something left to read all the same.
     pub(super) hung_up: bool,
     over: bool,
-    /// When the client was last heard, in Unix seconds; it counts from the handshake on.
+    /// When the client last sent or took something, in Unix seconds; it counts from the handshake on.
     pub(super) heard: u64,
     /// When it came.
     pub(super) came: u64,
@@ -242,6 +242,10 @@ impl Conn {
             Pause::Turn => return Ok(Some(if self.flush(cx).is_err() { Next::Close } else { Next::Again })),
             Pause::Input | Pause::Output => {}
         }
+        // What fills the buffer and completes nothing, as data that is dropped does, has its price too: others wait.
+        if read == buffer.len() {
+            *turns = turns.saturating_sub(1);
+        }
         // What is incomplete would be parsed again and again if the loop saw it now.
         if pause == Pause::Input && self.out.is_empty() && !self.readable {
             return Ok(Some(Next::Wait));
@@ -258,6 +262,8 @@ impl Conn {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     cx.counts.bytes_written += written as u64;
+                    // Who takes an answer, however slowly, is not idle.
+                    self.heard = cx.now;
                     self.out.advance(written, &cx.shared.shards);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
