@@ -260,7 +260,11 @@ impl Doors {
                 return Err(error);
             }
             // After a pause every door is tried: its event has been used up.
-            waiting = self.doors.iter().fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
+            let (again, doors) = (waiting, self.doors.iter());
+            waiting = doors.fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
+            if waiting && !again {
+                shared.listen_disabled.fetch_add(1, Relaxed);
+            }
         }
         for door in &self.doors {
             if let Door::Unix(_, Some(path)) = door {
@@ -277,7 +281,6 @@ impl Door {
         loop {
             let full = shared.connections.load(Relaxed) >= shared.settings.maxconns as i64;
             if full && !shared.settings.maxconns_fast {
-                shared.listen_disabled.fetch_add(1, Relaxed);
                 return true;
             }
             let accepted = match self {
@@ -298,7 +301,6 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 // No descriptors, no memory: soon perhaps.
                 Err(error) => {
-                    shared.listen_disabled.fetch_add(1, Relaxed);
                     trace::warn(shared, format_args!("accepting a connection: {error}; trying again soon"));
                     return true;
                 }
