@@ -102,7 +102,13 @@ impl Store {
                 "a store holds less than 32 GiB: use more of them",
             ));
         }
-        let arena = Arc::new(Arena::new(most * page, config.huge)?);
+        // Huge pages are no one else's from then on, so there are only as many as the items may take now.
+        let now = count + extra;
+        let (arena, most) = match config.huge.then(|| Arena::huge(now * page)).flatten() {
+            Some(arena) => (arena, now),
+            None => (Arena::new(most * page)?, most),
+        };
+        let arena = Arc::new(arena);
         let mut pages = Pages::new(page, most, &sizes);
         pages.set_limit(count);
         pages.set_extra(extra);
