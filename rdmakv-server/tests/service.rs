@@ -122,10 +122,11 @@ fn in_the_background_it_serves_when_the_command_returns() {
     assert!(text(&started.stdout).contains(&format!("listening on unix {}", socket.display())), "{started:?}");
     ask(&mut connect_unix(&socket), b"mn\r\n", b"MN\r\n");
     // Another one is told that the place is taken, and so is who started it.
-    let second = run(&flags[..3]);
+    let pid = std::fs::read_to_string(&pidfile).unwrap();
+    let second = run(&flags);
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     assert!(text(&second.stderr).contains("another server listens there"), "{second:?}");
-    let pid = std::fs::read_to_string(&pidfile).unwrap();
+    assert_eq!(std::fs::read_to_string(&pidfile).unwrap(), pid, "the file is still the first one's");
     assert!(Command::new("sh").args(["-c", &format!("kill {}", pid.trim())]).status().unwrap().success());
     soon("the end", || !pidfile.exists());
     assert!(!socket.exists());

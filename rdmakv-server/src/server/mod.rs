@@ -90,6 +90,10 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     if let Some((host, port)) = plan.http.as_ref().filter(|_| doors.http.is_none()) {
         doors.watch(host, *port)?;
     }
+    // The socket itself has to wait; but who has no place takes nobody's file with the process's number.
+    if let Some(path) = plan.settings.socket.as_deref().filter(|_| !activated) {
+        listen::is_left_over(path)?;
+    }
     let background =
         if flags.daemon { Some(background::enter().map_err(|error| format!("-d: {error}"))?) } else { None };
     if let Some(file) = &flags.pidfile {
