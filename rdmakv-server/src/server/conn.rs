@@ -228,7 +228,8 @@ impl Conn {
         }
         cx.counts.bytes_read += read as u64;
         self.heard = cx.now;
-        if cx.shared.verbosity.load(Relaxed) > 1 {
+        // Data is not shown: it may be a password.
+        if cx.shared.verbosity.load(Relaxed) > 1 && self.session.is_quiet() {
             trace::said(&buffer[..read]);
         }
         if !self.pending.is_empty() {
