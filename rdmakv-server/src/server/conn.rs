@@ -173,7 +173,7 @@ impl Conn {
             if self.over {
                 return Next::Close;
             }
-            if !self.pending.is_empty() {
+            if !self.pending.is_empty() || self.session.has_more() {
                 let (used, pause) = self.session.advance(&self.pending, &mut turns, cx, &mut self.out);
                 self.pending.drain(..used);
                 match pause {

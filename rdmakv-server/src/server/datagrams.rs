@@ -5,7 +5,7 @@ use std::io;
 use mio::net::UdpSocket;
 
 use crate::protocol::udp;
-use crate::session::{Context, Out, SLICES, Session};
+use crate::session::{Context, Out, Pause, SLICES, Session};
 
 /// A socket for datagrams.
 pub(super) struct Datagrams {
@@ -42,13 +42,13 @@ impl Datagrams {
             };
             cx.counts.bytes_read += read as u64;
             let Some((request, input)) = udp::parse(&buffer[..read]) else { continue };
-            // What the datagram says is all there is: no value continues in a later one.
-            // Nor is there a later turn: all that it asks is done now.
+            // What the datagram says is all there is: no value continues in a later one, and there is no later turn.
             let (mut session, mut turns) = (Session::new(cx.shared.settings.speaks), usize::MAX);
-            session.advance(input, &mut turns, cx, &mut self.out);
+            let (used, pause) = session.advance(input, &mut turns, cx, &mut self.out);
+            let whole = !session.has_more() && (pause != Pause::Output || used == input.len());
             session.close(&cx.shared.shards);
             // Before anything is copied: a request of sixty kilobytes may ask for thirty thousand large values.
-            if self.out.waiting() > ANSWER {
+            if !whole || self.out.waiting() > ANSWER {
                 self.out.clear(&cx.shared.shards);
             }
             self.collect(cx);

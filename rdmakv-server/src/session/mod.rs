@@ -277,6 +277,7 @@ pub struct Session {
     speaks: Option<Speaks>,
     body: Option<Body>,
     drop: usize,
+    dump: Option<admin::Dump>,
     authenticated: bool,
     over: bool,
 }
@@ -296,6 +297,17 @@ impl Session {
             }
             if out.waiting() > OUT_MAX {
                 return (at, Pause::Output);
+            }
+            if let Some(dump) = &mut self.dump {
+                if *turns == 0 {
+                    cx.counts.conn_yields += 1;
+                    return (at, Pause::Turn);
+                }
+                *turns -= 1;
+                if dump.go_on(cx, out) {
+                    self.dump = None;
+                }
+                continue;
             }
             let rest = &input[at..];
             if self.drop > 0 {
@@ -472,9 +484,14 @@ impl Session {
         }
     }
 
-    /// Whether nothing is between a request's bytes.
+    /// Whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
-        self.body.is_none() && self.drop == 0
+        self.body.is_none() && self.drop == 0 && !self.has_more()
+    }
+
+    /// Whether an answer goes on without more input.
+    pub fn has_more(&self) -> bool {
+        self.dump.is_some()
     }
 
     /// The conversation ends: what it holds of the store goes back.

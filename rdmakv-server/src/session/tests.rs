@@ -262,3 +262,25 @@ fn without_versions_none_is_shown_in_any_protocol() {
     let answer = talk_at(&shared, &touch, || usize::MAX / 2, NOW);
     assert_eq!((answer[6..8].to_vec(), answer[16..24].to_vec()), (vec![0; 2], vec![0; 8]));
 }
+
+#[test]
+fn a_dump_names_every_item_and_costs_bounded_memory() {
+    let shared = shared(64 << 20);
+    let count = 30_000;
+    let sets: String = (0..count).map(|n| format!("set key:{n:06} 0 0 1 noreply\r\nx\r\n")).collect();
+    assert_eq!(talk(&shared, &sets), "");
+    let (mut session, mut counts, mut out, mut answer) =
+        (Session::default(), Counts::default(), Out::default(), Vec::new());
+    let mut input = &b"lru_crawler metadump all\r\nmn\r\n"[..];
+    while !answer.ends_with(b"MN\r\n") {
+        let mut cx = Context { shared: &shared, now: NOW, counts: &mut counts, worker: 0 };
+        let (used, _) = session.advance(input, &mut 20, &mut cx, &mut out);
+        input = &input[used..];
+        assert!(out.waiting() < OUT_MAX + (1 << 20), "{} bytes wait", out.waiting());
+        answer.extend(drain(&mut out, &shared.shards));
+    }
+    let text = String::from_utf8(answer).unwrap();
+    assert!(text.ends_with("END\r\nMN\r\n"));
+    let keys: std::collections::BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(keys.iter().filter(|key| key.starts_with("key=key%3A")).count(), count);
+}

@@ -91,7 +91,7 @@ impl Session {
             Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
             Request::MetaDebug(key) => super::meta::debug(&key, cx, out),
             Request::Stats(what) => stats::text(what, cx, out),
-            other => admin::run(other, cx, out),
+            other => self.dump = admin::run(other, cx, out),
         }
     }
 

@@ -58,7 +58,7 @@ pub use config::{Config, KEY_MAX};
 pub use counters::{ClassCounters, Counters};
 pub use lend::{Filling, Handle, Held, View};
 pub use moves::NoMove;
-pub use report::{ClassReport, Entry, Report};
+pub use report::{ClassReport, Entry, Place, Report};
 pub use terms::{Deleted, Mode, Outcome, Refused, Terms};
 
 /// One shard of the cache.
