@@ -102,6 +102,42 @@ fn a_datagram_asks_and_datagrams_answer() {
 }
 
 #[test]
+fn a_datagram_is_answered_whole_or_not_at_all_and_costs_bounded_memory() {
+    let server = Server::on_a_free_port(&["-U", "-1", "-t", "1"]);
+    let value = "v".repeat(1_000_000);
+    ask(&mut server.connect(), format!("set u 0 0 1000000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let say = |number: u8, text: &[u8]| {
+        socket.send_to(&[&[0, number, 0, 0, 0, 1, 0, 0], text].concat(), server.address("udp")).unwrap();
+    };
+    // Half a gigabyte, for a kilobyte.
+    say(1, &[&b"get"[..], &b" u".repeat(500), b"\r\n"].concat());
+    // More requests than a connection has in one turn.
+    say(2, &b"mn\r\n".repeat(100));
+    let mut datagram = [0; 2000];
+    let read = socket.recv(&mut datagram).unwrap();
+    assert_eq!((datagram[1], &datagram[8..read]), (2, &b"MN\r\n".repeat(100)[..]));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
+    assert!(peak.parse::<u64>().unwrap() < 200 << 10, "{peak} kB at the most");
+    // More datagrams than one turn takes, and fewer than the system has room for: all of them are answered.
+    let numbers = 10..140_u8;
+    numbers.clone().for_each(|number| say(number, b"mn\r\n"));
+    let answered: std::collections::BTreeSet<u8> = numbers
+        .clone()
+        .map(|_| {
+            socket.recv(&mut datagram).unwrap();
+            datagram[1]
+        })
+        .collect();
+    assert!(answered.iter().copied().eq(numbers));
+    // Nothing is lent any more: the memory is the next value's.
+    ask(&mut server.connect(), b"delete u\r\n", b"DELETED\r\n");
+    assert_eq!(server.stat("bytes"), 0);
+}
+
+#[test]
 fn a_unix_socket_has_its_mode_and_goes_with_the_server() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();

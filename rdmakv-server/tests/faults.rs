@@ -268,3 +268,38 @@ fn idle_connections_cost_little_and_leave_nothing() {
 fn ten_thousand_idle_connections_cost_little_and_leave_nothing() {
     idle_connections(10_000);
 }
+
+#[test]
+fn whoever_reads_the_warnings_may_go() {
+    let mut server = Server::run(
+        Command::new(SERVER).args(["-p", "-1", "-l", "127.0.0.1", "-c", "2", "-vv"]).stderr(Stdio::piped()),
+    );
+    drop(server.process.stderr.take());
+    let (mut one, mut two) = (server.connect(), server.connect());
+    ask(&mut one, b"mn\r\n", b"MN\r\n");
+    ask(&mut two, b"mn\r\n", b"MN\r\n");
+    let mut refused = String::new();
+    server.connect().read_to_string(&mut refused).unwrap();
+    assert_eq!(refused, "ERROR Too many open connections\r\n");
+    ask(&mut one, b"mn\r\n", b"MN\r\n");
+    server.signal("-TERM");
+    assert!(server.process.wait().unwrap().success());
+}
+
+#[test]
+fn who_reads_slowly_is_not_idle() {
+    let server = Server::on_a_free_port(&["-o", "idle_timeout=1"]);
+    let mut stream = server.connect();
+    let value = vec![b'x'; 1_000_000];
+    assert_eq!(set(&mut stream, "v", &value), "STORED\r\n");
+    stream.write_all(&b"get v\r\n".repeat(80)).unwrap();
+    let mut one = b"VALUE v 0 1000000\r\n".to_vec();
+    one.extend_from_slice(&value);
+    one.extend_from_slice(b"\r\nEND\r\n");
+    // Longer than a client may be silent; the system holds a few megabytes of it.
+    for _ in 0..80 {
+        ask(&mut stream, b"", &one);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.stat("idle_kicks"), 0);
+}

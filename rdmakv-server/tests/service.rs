@@ -113,6 +113,25 @@ fn asked_to_say_more_it_says_who_comes_and_what_they_ask() {
 }
 
 #[test]
+fn what_it_shows_of_what_was_said_is_no_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "me:secret\n").unwrap();
+    let mut command = Command::new(SERVER);
+    command.args(["-vv", "-p", "-1", "-l", "127.0.0.1", "-Y", users.to_str().unwrap()]).stderr(Stdio::piped());
+    let mut server = Server::run(&mut command);
+    let mut stream = server.connect();
+    ask(&mut stream, b"set auth 0 0 9\r\n", b"");
+    // The line is read before the data comes.
+    std::thread::sleep(Duration::from_millis(200));
+    ask(&mut stream, b"me secret\r\n", b"STORED\r\n");
+    server.signal("-TERM");
+    let mut said = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("< set auth 0 0 9\n") && !said.contains("secret"), "{said}");
+}
+
+#[test]
 fn in_the_background_it_serves_when_the_command_returns() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, pidfile) = (folder.path().join("kv"), folder.path().join("pid"));
@@ -122,10 +141,11 @@ fn in_the_background_it_serves_when_the_command_returns() {
     assert!(text(&started.stdout).contains(&format!("listening on unix {}", socket.display())), "{started:?}");
     ask(&mut connect_unix(&socket), b"mn\r\n", b"MN\r\n");
     // Another one is told that the place is taken, and so is who started it.
-    let second = run(&flags[..3]);
+    let pid = std::fs::read_to_string(&pidfile).unwrap();
+    let second = run(&flags);
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     assert!(text(&second.stderr).contains("another server listens there"), "{second:?}");
-    let pid = std::fs::read_to_string(&pidfile).unwrap();
+    assert_eq!(std::fs::read_to_string(&pidfile).unwrap(), pid, "the file is still the first one's");
     assert!(Command::new("sh").args(["-c", &format!("kill {}", pid.trim())]).status().unwrap().success());
     soon("the end", || !pidfile.exists());
     assert!(!socket.exists());

@@ -94,7 +94,7 @@ pub(super) struct Conn {
     /// The client has said that nothing more comes; there may be something left to read all the same.
     pub(super) hung_up: bool,
     over: bool,
-    /// When the client was last heard, in Unix seconds; it counts from the handshake on.
+    /// When the client last sent or took something, in Unix seconds; it counts from the handshake on.
     pub(super) heard: u64,
     /// When it came.
     pub(super) came: u64,
@@ -173,7 +173,7 @@ impl Conn {
             if self.over {
                 return Next::Close;
             }
-            if !self.pending.is_empty() {
+            if !self.pending.is_empty() || self.session.has_more() {
                 let (used, pause) = self.session.advance(&self.pending, &mut turns, cx, &mut self.out);
                 self.pending.drain(..used);
                 match pause {
@@ -228,7 +228,8 @@ impl Conn {
         }
         cx.counts.bytes_read += read as u64;
         self.heard = cx.now;
-        if cx.shared.verbosity.load(Relaxed) > 1 {
+        // Data is not shown: it may be a password.
+        if cx.shared.verbosity.load(Relaxed) > 1 && self.session.is_quiet() {
             trace::said(&buffer[..read]);
         }
         if !self.pending.is_empty() {
@@ -241,6 +242,10 @@ impl Conn {
             Pause::Over => self.over = true,
             Pause::Turn => return Ok(Some(if self.flush(cx).is_err() { Next::Close } else { Next::Again })),
             Pause::Input | Pause::Output => {}
+        }
+        // What fills the buffer and completes nothing, as data that is dropped does, has its price too: others wait.
+        if read == buffer.len() {
+            *turns = turns.saturating_sub(1);
         }
         // What is incomplete would be parsed again and again if the loop saw it now.
         if pause == Pause::Input && self.out.is_empty() && !self.readable {
@@ -258,6 +263,8 @@ impl Conn {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     cx.counts.bytes_written += written as u64;
+                    // Who takes an answer, however slowly, is not idle.
+                    self.heard = cx.now;
                     self.out.advance(written, &cx.shared.shards);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

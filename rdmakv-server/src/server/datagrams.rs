@@ -5,26 +5,34 @@ use std::io;
 use mio::net::UdpSocket;
 
 use crate::protocol::udp;
-use crate::session::{Context, Out, SLICES, Session};
+use crate::session::{Context, Out, Pause, SLICES, Session};
 
 /// A socket for datagrams.
 pub(super) struct Datagrams {
     socket: UdpSocket,
     out: Out,
     answer: Vec<u8>,
+    /// Whether more may have arrived than was answered in one turn; no event tells of it again.
+    pub(super) waits: bool,
 }
+
+/// Datagrams that are answered before others have their turn.
+const TURN: usize = 64;
 
 /// An answer at most; a longer one is not sent at all, and the client takes it for lost.
 const ANSWER: usize = (udp::DATAGRAM - udp::HEADER) * 65_535;
+/// Memory that is kept from one answer to the next.
+const KEPT: usize = 256 << 10;
 
 impl Datagrams {
     pub(super) fn new(socket: UdpSocket) -> Self {
-        Self { socket, out: Out::default(), answer: Vec::new() }
+        Self { socket, out: Out::default(), answer: Vec::new(), waits: false }
     }
 
-    /// Answers what has arrived.
+    /// Answers what has arrived, as much as one turn allows.
     pub(super) fn serve(&mut self, buffer: &mut [u8], cx: &mut Context<'_>) {
-        loop {
+        self.waits = false;
+        for _ in 0..TURN {
             let (read, from) = match self.socket.recv_from(buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -34,13 +42,20 @@ impl Datagrams {
             };
             cx.counts.bytes_read += read as u64;
             let Some((request, input)) = udp::parse(&buffer[..read]) else { continue };
-            // What the datagram says is all there is: no value continues in a later one.
-            let (mut session, mut turns) = (Session::new(cx.shared.settings.speaks), cx.shared.settings.reqs_per_event);
-            session.advance(input, &mut turns, cx, &mut self.out);
+            // What the datagram says is all there is: no value continues in a later one, and there is no later turn.
+            let (mut session, mut turns) = (Session::new(cx.shared.settings.speaks), usize::MAX);
+            let (used, pause) = session.advance(input, &mut turns, cx, &mut self.out);
+            let whole = !session.has_more() && (pause != Pause::Output || used == input.len());
             session.close(&cx.shared.shards);
+            // Before anything is copied: a request of sixty kilobytes may ask for thirty thousand large values.
+            if !whole || self.out.waiting() > ANSWER {
+                self.out.clear(&cx.shared.shards);
+            }
             self.collect(cx);
             self.send(request, from, cx);
+            self.shrink();
         }
+        self.waits = true;
     }
 
     fn collect(&mut self, cx: &Context<'_>) {
@@ -56,10 +71,15 @@ impl Datagrams {
         }
     }
 
-    fn send(&mut self, request: u16, to: std::net::SocketAddr, cx: &mut Context<'_>) {
-        if self.answer.is_empty() || self.answer.len() > ANSWER {
-            return;
+    /// Gives memory back that a large answer needed.
+    fn shrink(&mut self) {
+        self.out.shrink(KEPT);
+        if self.answer.capacity() > KEPT {
+            self.answer = Vec::new();
         }
+    }
+
+    fn send(&mut self, request: u16, to: std::net::SocketAddr, cx: &mut Context<'_>) {
         let part = udp::DATAGRAM - udp::HEADER;
         let total = self.answer.len().div_ceil(part) as u16;
         for (sequence, payload) in self.answer.chunks(part).enumerate() {

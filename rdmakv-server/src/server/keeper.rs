@@ -6,14 +6,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::signals::Signals;
-use super::{activation, users, worker};
+use super::{activation, trace, users, worker};
 use crate::session::{Shared, is_stopping};
 
 /// Between two looks at the flags that signals set.
 const LOOK: Duration = Duration::from_millis(100);
 /// Chunks that the crawler looks at while it holds a lock.
 const PIECE: usize = 500;
-/// And in a second at most.
+/// And in a second at most, in all shards together.
 const A_SECOND: usize = 200_000;
 /// A worker that did not come round for so long is stuck, in seconds. Idle ones come round every second.
 const STUCK: u64 = 10;
@@ -67,9 +67,11 @@ fn tend(shared: &Shared, now: u64) {
     }
     for shard in 0..shared.shards.count() {
         shared.shards.at(shard).tick(now);
-        let mut left = if crawl { A_SECOND } else { 0 };
-        while left > 0 && !shared.shards.at(shard).crawl(PIECE, now) {
-            left -= PIECE;
+        let pieces = if crawl { (A_SECOND / PIECE / shared.shards.count()).max(1) } else { 0 };
+        for _ in 0..pieces {
+            if shared.shards.at(shard).crawl(PIECE, now) {
+                break;
+            }
         }
     }
 }
@@ -84,8 +86,8 @@ fn reload(shared: &Shared, users: Option<&str>) {
     }
     for each in done {
         match each {
-            Ok(what) => eprintln!("rdmakv-server: SIGHUP: {what} read again"),
-            Err(wrong) => eprintln!("rdmakv-server: SIGHUP: {wrong}; the old ones stay in use"),
+            Ok(what) => trace::say(format_args!("SIGHUP: {what} read again")),
+            Err(wrong) => trace::say(format_args!("SIGHUP: {wrong}; the old ones stay in use")),
         }
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UdpSocket, UnixListener};
 use mio::{Events, Interest, Poll, Token};
+use rustix::fs::Mode;
+use rustix::process::umask;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::conn::Stream;
@@ -218,18 +220,14 @@ impl Doors {
     /// Why it could not be opened.
     pub(super) fn unix(&mut self, path: &str, settings: &Settings) -> Result<(), String> {
         let wrong = |error: io::Error| format!("-s {path}: {error}");
-        // A socket that nobody listens on any more is in the way; anything else is not ours to remove.
-        if let Ok(found) = std::fs::symlink_metadata(path) {
-            use std::os::unix::fs::FileTypeExt;
-            if !found.file_type().is_socket() {
-                return Err(format!("-s {path}: there is something else than a socket; name another file"));
-            }
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(format!("-s {path}: another server listens there"));
-            }
+        if is_left_over(path)? {
             std::fs::remove_file(path).map_err(wrong)?;
         }
-        let listener = UnixListener::bind(path).map_err(wrong)?;
+        // Not for a moment is it open to more than it should be; there is one thread yet, whose mask this is.
+        let mask = umask(Mode::from_raw_mode(!settings.socket_mode & 0o777));
+        let listener = UnixListener::bind(path);
+        umask(mask);
+        let listener = listener.map_err(wrong)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(settings.socket_mode)).map_err(wrong)?;
         self.said.push(format!("listening on unix {path}"));
         self.doors.push(Door::Unix(listener, Some(path.to_owned())));
@@ -260,7 +258,11 @@ impl Doors {
                 return Err(error);
             }
             // After a pause every door is tried: its event has been used up.
-            waiting = self.doors.iter().fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
+            let (again, doors) = (waiting, self.doors.iter());
+            waiting = doors.fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
+            if waiting && !again {
+                shared.listen_disabled.fetch_add(1, Relaxed);
+            }
         }
         for door in &self.doors {
             if let Door::Unix(_, Some(path)) = door {
@@ -277,7 +279,6 @@ impl Door {
         loop {
             let full = shared.connections.load(Relaxed) >= shared.settings.maxconns as i64;
             if full && !shared.settings.maxconns_fast {
-                shared.listen_disabled.fetch_add(1, Relaxed);
                 return true;
             }
             let accepted = match self {
@@ -298,7 +299,6 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 // No descriptors, no memory: soon perhaps.
                 Err(error) => {
-                    shared.listen_disabled.fetch_add(1, Relaxed);
                     trace::warn(shared, format_args!("accepting a connection: {error}; trying again soon"));
                     return true;
                 }
@@ -317,6 +317,24 @@ impl Door {
                 shared.connections.fetch_sub(1, Relaxed);
             }
         }
+    }
+}
+
+/// Whether a socket is there that nobody listens on any more. Anything else is not ours to remove.
+///
+/// # Errors
+///
+/// There is something else.
+pub(super) fn is_left_over(path: &str) -> Result<bool, String> {
+    use std::os::unix::fs::FileTypeExt;
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(false) };
+    if !found.file_type().is_socket() {
+        return Err(format!("-s {path}: there is something else than a socket; name another file"));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(format!("-s {path}: another server listens there")),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) => Err(format!("-s {path}: whether another server listens there: {error}; name another file")),
     }
 }
 

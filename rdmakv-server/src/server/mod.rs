@@ -50,14 +50,14 @@ pub fn main() -> ExitCode {
     let plan = match flags.plan() {
         Ok(plan) => plan,
         Err(wrong) => {
-            eprintln!("rdmakv-server: {wrong}");
+            trace::say(wrong);
             return ExitCode::from(2);
         }
     };
     match run(&flags, plan) {
         Ok(()) => ExitCode::SUCCESS,
         Err(wrong) => {
-            eprintln!("rdmakv-server: {wrong}");
+            trace::say(wrong);
             ExitCode::FAILURE
         }
     }
@@ -67,15 +67,15 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     // Before anything else is opened: they are where systemd put them.
     let passed = activation::sockets()?;
     for note in &plan.notes {
-        eprintln!("rdmakv-server: {note}");
+        trace::say(note);
     }
     let descriptors = process::raise_descriptors();
     let wanted = plan.settings.maxconns as u64 + 64;
     if descriptors < wanted {
-        eprintln!(
-            "rdmakv-server: {descriptors} descriptors for -c {}: raise ulimit -n to {wanted}",
+        trace::say(format_args!(
+            "{descriptors} descriptors for -c {}: raise ulimit -n to {wanted}",
             plan.settings.maxconns
-        );
+        ));
     }
     if flags.coredumps {
         process::allow_cores().map_err(|error| format!("-r: {error}"))?;
@@ -89,6 +89,10 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     };
     if let Some((host, port)) = plan.http.as_ref().filter(|_| doors.http.is_none()) {
         doors.watch(host, *port)?;
+    }
+    // The socket itself has to wait; but who has no place takes nobody's file with the process's number.
+    if let Some(path) = plan.settings.socket.as_deref().filter(|_| !activated) {
+        listen::is_left_over(path)?;
     }
     let background =
         if flags.daemon { Some(background::enter().map_err(|error| format!("-d: {error}"))?) } else { None };

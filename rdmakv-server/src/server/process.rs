@@ -17,9 +17,14 @@ pub(super) fn allow_cores() -> io::Result<()> {
     Ok(setrlimit(Resource::Core, Rlimit { current: limit.maximum, maximum: limit.maximum })?)
 }
 
+/// What is used stays in memory. What is not yet used is not brought in: of the arena most is address space for a later
+/// `cache_memlimit`.
 pub(super) fn lock_memory() -> io::Result<()> {
     use rustix::mm::{MlockAllFlags, mlockall};
-    Ok(mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?)
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
+    #[cfg(target_os = "linux")]
+    let flags = flags | MlockAllFlags::ONFAULT;
+    Ok(mlockall(flags)?)
 }
 
 /// Somebody to become.

@@ -2,6 +2,7 @@
 //! line of whatever is read. It is for looking, not for keeping: a reader that is slow slows the server.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::session::Shared;
@@ -9,23 +10,29 @@ use crate::session::Shared;
 /// Bytes of a line that are shown.
 const SHOWN: usize = 200;
 
+/// A line, whether somebody reads it or not: `eprintln!` panics where its reader is gone or its disk is full, and no
+/// thread of the server is to end for that.
+pub(super) fn say(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "rdmakv-server: {what}");
+}
+
 /// A warning, from `-v` on.
 pub(super) fn warn(shared: &Shared, what: impl Display) {
     if shared.verbosity.load(Relaxed) > 0 {
-        eprintln!("rdmakv-server: {what}");
+        say(what);
     }
 }
 
 /// Somebody came or went, from `-vv` on.
 pub(super) fn tell(shared: &Shared, what: impl FnOnce() -> String) {
     if shared.verbosity.load(Relaxed) > 1 {
-        eprintln!("rdmakv-server: {}", what());
+        say(what());
     }
 }
 
 /// What a client said.
 pub(super) fn said(bytes: &[u8]) {
-    eprintln!("rdmakv-server: < {}", line(bytes));
+    say(format_args!("< {}", line(bytes)));
 }
 
 /// The first line, in characters that a terminal shows.

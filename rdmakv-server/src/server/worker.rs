@@ -102,11 +102,12 @@ impl Worker {
         let mut swept = self.now;
         let mut stop_at = None;
         loop {
-            let wait = if self.again.is_empty() { Duration::from_secs(1) } else { Duration::ZERO };
+            let waits = !self.again.is_empty() || self.datagrams.iter().any(|datagrams| datagrams.waits);
+            let wait = if waits { Duration::ZERO } else { Duration::from_secs(1) };
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                eprintln!("worker {}: waiting for events: {error}; its connections end", self.number);
+                trace::say(format_args!("worker {}: waiting for events: {error}; its connections end", self.number));
                 break;
             }
             self.now = now();
@@ -140,6 +141,11 @@ impl Worker {
                         conn.queued = false;
                     }
                     self.drive(at);
+                }
+            }
+            for at in 0..self.datagrams.len() {
+                if self.datagrams[at].waits {
+                    self.datagram(at);
                 }
             }
             if self.now != swept {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Context, Out};
 use crate::protocol::text::Request;
 use crate::protocol::{BAD_FORMAT, number32, words};
-use crate::store::NoMove;
+use crate::store::{Entry, NoMove, Place};
 
 pub(super) fn flush(delay: i64, cx: &mut Context<'_>) {
     cx.counts.cmd_flush += 1;
@@ -20,7 +20,8 @@ pub(super) fn verbosity(level: u32, cx: &Context<'_>) {
     cx.shared.verbosity.store(level.min(3), Relaxed);
 }
 
-pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
+/// Carries it out; a dump is begun only.
+pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> Option<Dump> {
     let (answer, quiet) = match request {
         Request::Flush { .. } if !cx.shared.settings.flush => ("CLIENT_ERROR flush_all not allowed", false),
         Request::Flush { delay, quiet } => {
@@ -38,13 +39,15 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         }
         // There is one way here, and no knobs on it.
         Request::Lru => ("OK", false),
-        Request::Crawler(rest) => match crawler(rest, cx, out) {
-            Some(answer) => (answer, false),
-            None => return,
+        Request::Crawler(rest) => match crawler(rest, cx) {
+            Ok(answer) => (answer, false),
+            Err(dump) => return Some(dump),
         },
         Request::MemLimit { megabytes, quiet } => {
             if megabytes < 8 {
                 ("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m", quiet)
+            } else if megabytes > 1_000_000_000 {
+                ("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes", quiet)
             } else {
                 let each = (megabytes << 20) as usize / cx.shared.shards.count();
                 let mut limit = 0;
@@ -63,14 +66,17 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         }
         Request::Shutdown { graceful: Some(graceful) } if cx.shared.settings.shutdown => {
             (if graceful { &cx.shared.finish } else { &cx.shared.stop }).store(true, Relaxed);
-            return;
+            return None;
         }
         Request::Shutdown { .. } => ("ERROR: shutdown not enabled", false),
         Request::RefreshCerts => match &cx.shared.tls {
             None => ("Error TLS not enabled", false),
             Some(tls) => match tls.refresh(cx.now) {
                 Ok(()) => ("OK", false),
-                Err(wrong) => return out.bytes.extend_from_slice(format!("Error {wrong}\r\n").as_bytes()),
+                Err(wrong) => {
+                    out.bytes.extend_from_slice(format!("Error {wrong}\r\n").as_bytes());
+                    return None;
+                }
             },
         },
         _ => ("ERROR", false),
@@ -79,6 +85,7 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         out.bytes.extend_from_slice(answer.as_bytes());
         out.bytes.extend_from_slice(b"\r\n");
     }
+    None
 }
 
 fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
@@ -104,47 +111,46 @@ fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
     answer
 }
 
-fn crawler(rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> Option<&'static str> {
+fn crawler(rest: &[u8], cx: &Context<'_>) -> Result<&'static str, Dump> {
     let mut words = words(rest);
     let shared = cx.shared;
-    let (name, argument) = (words.next()?, words.next());
+    let (Some(name), argument) = (words.next(), words.next()) else { return Ok("ERROR") };
     if words.next().is_some() {
-        return Some("ERROR");
+        return Ok("ERROR");
     }
     match (name, argument) {
         (b"enable", None) => {
             let was = shared.crawler.swap(true, Relaxed);
-            Some(if was { "ERROR failed to start lru crawler thread" } else { "OK" })
+            Ok(if was { "ERROR failed to start lru crawler thread" } else { "OK" })
         }
         (b"disable", None) => {
             shared.crawler.store(false, Relaxed);
-            Some("OK")
+            Ok("OK")
         }
-        (b"sleep", Some(micros)) => Some(match number32(micros) {
+        (b"sleep", Some(micros)) => Ok(match number32(micros) {
             Some(0..=1_000_000) => "OK",
             Some(_) => "CLIENT_ERROR sleep must be one second or less",
             None => BAD_FORMAT,
         }),
-        (b"tocrawl", Some(count)) => Some(if number32(count).is_some() { "OK" } else { BAD_FORMAT }),
+        (b"tocrawl", Some(count)) => Ok(if number32(count).is_some() { "OK" } else { BAD_FORMAT }),
         (b"crawl", Some(which)) => {
             if !shared.crawler.load(Relaxed) {
-                return Some("CLIENT_ERROR lru crawler disabled");
+                return Ok("CLIENT_ERROR lru crawler disabled");
             }
             if classes(which) {
                 shared.crawl_now.store(true, Relaxed);
-                return Some("OK");
+                return Ok("OK");
             }
-            Some("BADCLASS invalid class id")
+            Ok("BADCLASS invalid class id")
         }
-        (b"metadump", Some(_)) if !shared.settings.dump => Some("ERROR metadump not allowed"),
+        (b"metadump", Some(_)) if !shared.settings.dump => Ok("ERROR metadump not allowed"),
         (b"metadump", Some(which)) => {
             if which != b"hash" && !classes(which) {
-                return Some("BADCLASS invalid class id");
+                return Ok("BADCLASS invalid class id");
             }
-            dump(which, cx, out);
-            None
+            Err(Dump { which: which.to_vec(), shard: 0, place: Place::default() })
         }
-        _ => Some("ERROR"),
+        _ => Ok("ERROR"),
     }
 }
 
@@ -154,33 +160,54 @@ fn classes(list: &[u8]) -> bool {
         || list.split(|&byte| byte == b',').all(|class| number32(class).is_some_and(|class| (1..256).contains(&class)))
 }
 
-/// A line for each item; as many as fit into a bounded answer.
-fn dump(which: &[u8], cx: &Context<'_>, out: &mut Out) {
-    const MOST: usize = 64 << 20;
-    let all = which == b"all" || which == b"hash";
-    let bytes = &mut out.bytes;
-    cx.shared.shards.each(|store| {
-        store.walk(None, cx.now, |item| {
+/// A dump under way: a line for each item, a piece at a time, so that it costs neither much memory nor a lock for long.
+#[derive(Debug)]
+pub(super) struct Dump {
+    which: Vec<u8>,
+    shard: usize,
+    place: Place,
+}
+
+/// Chunks that a dump looks at while it holds a lock.
+const PIECE: usize = 2000;
+
+impl Dump {
+    /// The next piece; says whether it was the last.
+    pub(super) fn go_on(&mut self, cx: &Context<'_>, out: &mut Out) -> bool {
+        let (which, bytes) = (&self.which[..], &mut out.bytes);
+        let all = which == b"all" || which == b"hash";
+        let store = cx.shared.shards.at(self.shard);
+        let ended = store.walk_on(&mut self.place, PIECE, cx.now, |item| {
             let wanted =
                 all || which.split(|&byte| byte == b',').any(|class| number32(class) == Some(item.class as u32 + 1));
             if wanted {
-                bytes.extend_from_slice(b"key=");
-                for &byte in item.key {
-                    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-                        bytes.push(byte);
-                    } else {
-                        bytes.extend_from_slice(format!("%{byte:02X}").as_bytes());
-                    }
-                }
-                let expiry = if item.expiry == 0 { -1 } else { item.expiry as i64 };
-                let fetched = if item.fetched { "yes" } else { "no" };
-                let (cas, class, size) = (item.version, item.class + 1, item.size);
-                let rest =
-                    format!(" exp={expiry} la={} cas={cas} fetch={fetched} cls={class} size={size}\n", item.accessed);
-                bytes.extend_from_slice(rest.as_bytes());
+                line(&item, cx, bytes);
             }
-            bytes.len() < MOST
         });
-    });
-    bytes.extend_from_slice(b"END\r\n");
+        drop(store);
+        if ended {
+            (self.shard, self.place) = (self.shard + 1, Place::default());
+        }
+        let last = self.shard == cx.shared.shards.count();
+        if last {
+            bytes.extend_from_slice(b"END\r\n");
+        }
+        last
+    }
+}
+
+fn line(item: &Entry<'_>, cx: &Context<'_>, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(b"key=");
+    for &byte in item.key {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            bytes.push(byte);
+        } else {
+            bytes.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+    let expiry = if item.expiry == 0 { -1 } else { item.expiry as i64 };
+    let fetched = if item.fetched { "yes" } else { "no" };
+    let (cas, class, size) = (cx.shown(item.version), item.class + 1, item.size);
+    let rest = format!(" exp={expiry} la={} cas={cas} fetch={fetched} cls={class} size={size}\n", item.accessed);
+    bytes.extend_from_slice(rest.as_bytes());
 }

@@ -21,11 +21,11 @@ fn refusal(refused: Refused) -> u16 {
     }
 }
 
-pub(super) fn stored(header: &Header, mode: Mode, outcome: Outcome, cx: &Context<'_>, out: &mut Out) {
+pub(super) fn stored(header: &Header, mode: Mode, outcome: Outcome, out: &mut Out) {
     let code = match (outcome, mode) {
         (Outcome::Stored(version), _) => {
             if !header.quiet {
-                ok(header, if cx.shared.settings.cas { version } else { 0 }, out);
+                ok(header, version, out);
             }
             return;
         }
@@ -110,7 +110,7 @@ impl Session {
                     Some((version, flags)) => {
                         cx.counts.touch_hits += 1;
                         // The flags come back, as memcached has it.
-                        header.answer(&mut out.bytes, status::OK, (4, 0, 0), version);
+                        header.answer(&mut out.bytes, status::OK, (4, 0, 0), cx.shown(version));
                         out.bytes.extend_from_slice(&flags.to_be_bytes());
                     }
                     None => {
@@ -208,7 +208,7 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
         return fail(header, status::KEY_NOT_FOUND, out);
     };
     cx.counts.get_hits += 1;
-    let cas = if cx.shared.settings.cas { view.version } else { 0 };
+    let cas = cx.shown(view.version);
     let sizes = (4, if with_key { key.len() } else { 0 }, view.value.len());
     header.answer(&mut out.bytes, status::OK, sizes, cas);
     out.bytes.extend_from_slice(&view.flags.to_be_bytes());
@@ -242,7 +242,7 @@ fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, 
     let code = match sum {
         Sum::Done { number, version, .. } => {
             if !header.quiet {
-                header.answer(&mut out.bytes, status::OK, (0, 0, 8), if cx.shared.settings.cas { version } else { 0 });
+                header.answer(&mut out.bytes, status::OK, (0, 0, 8), cx.shown(version));
                 out.bytes.extend_from_slice(&number.to_be_bytes());
             }
             return;

@@ -155,7 +155,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             bytes.extend_from_slice(&[b' ', letter]);
         }
         match letter {
-            b'c' => put_number(bytes, item.version),
+            b'c' => put_number(bytes, cx.shown(item.version)),
             b'f' => put_number(bytes, item.flags),
             b'h' => put_number(bytes, u8::from(fetched)),
             b'l' => put_number(bytes, (cx.now as u32).saturating_sub(accessed)),
@@ -280,7 +280,7 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         match flag[0] {
             b'c' => {
                 bytes.extend_from_slice(b" c");
-                put_number(bytes, version);
+                put_number(bytes, cx.shown(version));
             }
             b't' => {
                 bytes.extend_from_slice(b" t");
@@ -308,15 +308,15 @@ pub(super) fn debug(key: &Key, cx: &mut Context<'_>, out: &mut Out) {
         out.bytes.extend_from_slice(key.get());
     }
     out.bytes.push(b' ');
-    details(&item, cx.now, &mut out.bytes);
+    details(&item, cx.shown(item.version), cx.now, &mut out.bytes);
     out.bytes.extend_from_slice(b"\r\n");
 }
 
-fn details(item: &View<'_>, now: u64, out: &mut Vec<u8>) {
+fn details(item: &View<'_>, version: u64, now: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"exp=");
     ttl(item.expiry, now, out);
     let idle = (now as u32).saturating_sub(item.accessed);
     let fetched = if item.fetched { "yes" } else { "no" };
-    let rest = format!(" la={idle} cas={} fetch={fetched} cls={} size={}", item.version, item.class + 1, item.size);
+    let rest = format!(" la={idle} cas={version} fetch={fetched} cls={} size={}", item.class + 1, item.size);
     out.extend_from_slice(rest.as_bytes());
 }

@@ -221,6 +221,11 @@ impl Context<'_> {
         }
     }
 
+    /// The version as clients see it: with `-C` none.
+    fn shown(&self, version: u64) -> u64 {
+        if self.shared.settings.cas { version } else { 0 }
+    }
+
     /// Publishes the counts.
     pub fn publish(&self) {
         if let Ok(mut counts) = self.shared.counts[self.worker].lock() {
@@ -272,6 +277,7 @@ pub struct Session {
     speaks: Option<Speaks>,
     body: Option<Body>,
     drop: usize,
+    dump: Option<admin::Dump>,
     authenticated: bool,
     over: bool,
 }
@@ -291,6 +297,17 @@ impl Session {
             }
             if out.waiting() > OUT_MAX {
                 return (at, Pause::Output);
+            }
+            if let Some(dump) = &mut self.dump {
+                if *turns == 0 {
+                    cx.counts.conn_yields += 1;
+                    return (at, Pause::Turn);
+                }
+                *turns -= 1;
+                if dump.go_on(cx, out) {
+                    self.dump = None;
+                }
+                continue;
             }
             let rest = &input[at..];
             if self.drop > 0 {
@@ -424,10 +441,14 @@ impl Session {
             (Outcome::NotFound, Mode::Append | Mode::Prepend) => Outcome::NotStored,
             (outcome, _) => outcome,
         };
+        let outcome = match outcome {
+            Outcome::Stored(version) => Outcome::Stored(cx.shown(version)),
+            other => other,
+        };
         match body.answer {
             Answer::Text { quiet } => text::stored(outcome, quiet, out),
             Answer::Meta { flags, key, quiet } => meta::stored(outcome, &flags, &key, quiet, out),
-            Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, cx, out),
+            Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, out),
             Answer::Auth { .. } => {}
         }
     }
@@ -451,8 +472,10 @@ impl Session {
                 Ok(())
             }
             Err(refused) => {
-                // As memcached: better no value than the one that should have been replaced.
-                if terms.mode == Mode::Set {
+                // As memcached: better no value than the one that should have been replaced. `cas` would have replaced
+                // only the one that was meant.
+                let compared = terms.cas.is_some() && matches!(answer, Answer::Text { .. });
+                if terms.mode == Mode::Set && !compared {
                     store.delete(key, None, cx.now);
                 }
                 self.drop = len + if ended { 2 } else { 0 };
@@ -461,9 +484,14 @@ impl Session {
         }
     }
 
-    /// Whether nothing is between a request's bytes.
+    /// Whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
-        self.body.is_none() && self.drop == 0
+        self.body.is_none() && self.drop == 0 && !self.has_more()
+    }
+
+    /// Whether an answer goes on without more input.
+    pub fn has_more(&self) -> bool {
+        self.dump.is_some()
     }
 
     /// The conversation ends: what it holds of the store goes back.

@@ -109,5 +109,8 @@ impl Out {
         if self.bytes.is_empty() && self.bytes.capacity() > to {
             self.bytes = Vec::new();
         }
+        if self.lent.is_empty() && self.lent.capacity() * size_of::<Lent>() > to {
+            self.lent = VecDeque::new();
+        }
     }
 }

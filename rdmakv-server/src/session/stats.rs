@@ -41,6 +41,7 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
             }
             cx.shared.total_connections.store(0, Relaxed);
             cx.shared.rejected_connections.store(0, Relaxed);
+            cx.shared.listen_disabled.store(0, Relaxed);
             cx.shared.shards.each(crate::store::Store::reset_counters);
             return Ok("RESET");
         }

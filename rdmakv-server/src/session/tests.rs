@@ -222,3 +222,65 @@ fn noise_harms_nothing() {
     let report = store.report(NOW);
     assert_eq!(report.classes.iter().map(|class| class.used).sum::<u64>(), report.items);
 }
+
+#[test]
+fn a_comparison_that_cannot_be_made_leaves_the_item_as_it_was() {
+    let shared = shared(8 << 20);
+    let large = "x".repeat(2 << 20);
+    let length = large.len();
+    let refused = "SERVER_ERROR object too large for cache\r\n";
+    assert_eq!(
+        talk(&shared, &format!("set a 0 0 1\r\nx\r\ncas a 0 0 {length} 99\r\n{large}\r\nget a\r\n")),
+        format!("STORED\r\n{refused}VALUE a 0 1\r\nx\r\nEND\r\n")
+    );
+    // What should have been replaced in any case is better gone than old.
+    assert_eq!(talk(&shared, &format!("set a 0 0 {length}\r\n{large}\r\nget a\r\n")), format!("{refused}END\r\n"));
+}
+
+#[test]
+fn a_limit_beyond_all_memory_is_refused_and_empties_nothing() {
+    let shared = shared(8 << 20);
+    assert_eq!(
+        talk(&shared, "set a 0 0 1\r\nx\r\ncache_memlimit 17592186044416\r\nget a\r\n"),
+        "STORED\r\nMEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\nVALUE a 0 1\r\nx\r\nEND\r\n"
+    );
+    assert_eq!(shared.limit.load(Relaxed), 8 << 20);
+}
+
+#[test]
+fn without_versions_none_is_shown_in_any_protocol() {
+    let mut shared = shared(8 << 20);
+    shared.settings.cas = false;
+    // The lines are those of memcached with -C.
+    assert_eq!(
+        talk(&shared, "ms a 1 c\r\n5\r\ngets a\r\nmg a c v\r\nma a c v\r\n"),
+        "HD c0\r\nVALUE a 0 1 0\r\n5\r\nEND\r\nVA 1 c0\r\n5\r\nVA 1 c0\r\n6\r\n"
+    );
+    let mut touch = vec![0x80, 0x1c, 0, 1, 4, 0, 0, 0, 0, 0, 0, 5];
+    touch.extend_from_slice(&[0; 16]);
+    touch.push(b'a');
+    let answer = talk_at(&shared, &touch, || usize::MAX / 2, NOW);
+    assert_eq!((answer[6..8].to_vec(), answer[16..24].to_vec()), (vec![0; 2], vec![0; 8]));
+}
+
+#[test]
+fn a_dump_names_every_item_and_costs_bounded_memory() {
+    let shared = shared(64 << 20);
+    let count = 30_000;
+    let sets: String = (0..count).map(|n| format!("set key:{n:06} 0 0 1 noreply\r\nx\r\n")).collect();
+    assert_eq!(talk(&shared, &sets), "");
+    let (mut session, mut counts, mut out, mut answer) =
+        (Session::default(), Counts::default(), Out::default(), Vec::new());
+    let mut input = &b"lru_crawler metadump all\r\nmn\r\n"[..];
+    while !answer.ends_with(b"MN\r\n") {
+        let mut cx = Context { shared: &shared, now: NOW, counts: &mut counts, worker: 0 };
+        let (used, _) = session.advance(input, &mut 20, &mut cx, &mut out);
+        input = &input[used..];
+        assert!(out.waiting() < OUT_MAX + (1 << 20), "{} bytes wait", out.waiting());
+        answer.extend(drain(&mut out, &shared.shards));
+    }
+    let text = String::from_utf8(answer).unwrap();
+    assert!(text.ends_with("END\r\nMN\r\n"));
+    let keys: std::collections::BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(keys.iter().filter(|key| key.starts_with("key=key%3A")).count(), count);
+}

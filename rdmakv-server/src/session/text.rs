@@ -91,7 +91,7 @@ impl Session {
             Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
             Request::MetaDebug(key) => super::meta::debug(&key, cx, out),
             Request::Stats(what) => stats::text(what, cx, out),
-            other => admin::run(other, cx, out),
+            other => self.dump = admin::run(other, cx, out),
         }
     }
 
@@ -163,7 +163,7 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
         put_number(&mut out.bytes, view.value.len());
         if cas {
             out.bytes.push(b' ');
-            put_number(&mut out.bytes, if cx.shared.settings.cas { view.version } else { 0 });
+            put_number(&mut out.bytes, cx.shown(view.version));
         }
         out.bytes.extend_from_slice(b"\r\n");
         let handle = view.handle();

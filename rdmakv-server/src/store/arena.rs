@@ -41,20 +41,29 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// At least `len` bytes, all zero; huge pages if `huge` and the system has enough of them.
-    pub(super) fn new(len: usize, huge: bool) -> io::Result<Self> {
-        let len = len.max(1).next_multiple_of(HUGE);
+    /// At least `len` bytes of huge pages, all zero, if the system has enough of them. They are taken from the system
+    /// at once, whether they are used or not.
+    pub(super) fn huge(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::MemfdFlags;
-            if huge && let Ok(arena) = Self::memfd(len, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, Backing::HugePages) {
-                return Ok(arena);
-            }
-            if let Ok(arena) = Self::memfd(len, MemfdFlags::CLOEXEC, Backing::Memfd) {
-                return Ok(arena);
-            }
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+            Self::memfd(len.max(1).next_multiple_of(HUGE), flags, Backing::HugePages).ok()
         }
-        let _ = huge;
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = len;
+            None
+        }
+    }
+
+    /// At least `len` bytes, all zero; address space until they are used.
+    pub(super) fn new(len: usize) -> io::Result<Self> {
+        let len = len.max(1).next_multiple_of(HUGE);
+        #[cfg(target_os = "linux")]
+        if let Ok(arena) = Self::memfd(len, rustix::fs::MemfdFlags::CLOEXEC, Backing::Memfd) {
+            return Ok(arena);
+        }
         #[expect(unsafe_code, reason = "mmap")]
         // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory of ours.
         let base = unsafe {

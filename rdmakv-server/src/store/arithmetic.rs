@@ -55,8 +55,8 @@ impl Store {
         *(if up { &mut self.classes[class].incrs } else { &mut self.classes[class].decrs }) += 1;
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(new).as_bytes();
-        // Held, so that making room does not evict it.
-        let Some(held) = self.hold(Handle(id)) else { return Sum::Refused(Refused::NoMemory) };
+        // Held, so that making room does not evict it; where it can be held no more, the others' holds do that.
+        let held = self.hold(Handle(id));
         let sum = match self.reserve(key, digits.len(), flags, until, now) {
             Ok(mut filling) => {
                 filling.value().copy_from_slice(digits);
@@ -65,7 +65,9 @@ impl Store {
             }
             Err(refused) => Sum::Refused(refused),
         };
-        self.release(held);
+        if let Some(held) = held {
+            self.release(held);
+        }
         sum
     }
 }

@@ -11,7 +11,8 @@ pub struct Config {
     /// Bytes beyond that for the first pages of classes that have none when all is used, as memcached has it: a page
     /// for each.
     pub extra: usize,
-    /// Bytes that it may grow to later ([`Store::set_limit`](super::Store::set_limit)); address space, not memory.
+    /// Bytes that it may grow to later ([`Store::set_limit`](super::Store::set_limit)); address space, not memory. Where
+    /// it is on huge pages it does not grow: these are taken from the system at once.
     pub memory_max: usize,
     /// Bytes of an item at most, with its header and key.
     pub item_max: usize,

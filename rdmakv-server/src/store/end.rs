@@ -24,24 +24,29 @@ impl Store {
         if cas.is_some_and(|cas| cas != self.chunk(id).version()) {
             return Deleted::Exists;
         }
-        let Some(held) = self.hold(Handle(id)) else { return Deleted::Exists };
+        // Held, so that making room does not evict it; where it can be held no more, the others' holds do that.
+        let held = self.hold(Handle(id));
         let (flags, until) = (self.chunk(id).flags(), expiry.unwrap_or(self.chunk(id).expiry()));
-        let copied = self.reserve(key, held.value().len(), flags, until, now).map(|mut copy| {
-            copy.value().copy_from_slice(held.value());
+        let copied = self.reserve(key, self.chunk(id).value().len(), flags, until, now).map(|mut copy| {
+            copy.value().copy_from_slice(self.chunk(id).value());
             copy.id
         });
         match copied {
             Ok(new) => {
                 self.install(new, hash, Some(id), true);
             }
-            // Without memory for a stale copy the item goes altogether: nobody takes it for fresh.
-            Err(_) => self.unlink(id),
+            // Without memory for a stale copy the item goes altogether: nobody takes it for fresh. It may have gone
+            // already, with a page that was emptied in vain.
+            Err(_) if self.chunk(id).state() == State::Alive => self.unlink(id),
+            Err(_) => {}
         }
-        self.release(held);
+        if let Some(held) = held {
+            self.release(held);
+        }
         Deleted::Done
     }
 
-    /// Everything stored so far is gone, now or when [`tick`](Self::tick) sees that time.
+    /// Everything stored so far is gone, now or when a command or [`tick`](Self::tick) comes at that time.
     pub fn flush(&mut self, at: Option<u64>, now: u64) {
         match at {
             Some(at) if at > now => self.flush_at = Some(at),

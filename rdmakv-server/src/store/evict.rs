@@ -4,6 +4,9 @@ use super::Store;
 use super::chunk::{self, Id};
 use super::queues::{MAIN, SMALL};
 
+/// Pages that may drain at once before no more are asked for.
+const DRAINING: u32 = 8;
+
 impl Store {
     pub(super) fn allocate(&mut self, class: usize, now: u64) -> Option<Id> {
         if let Some(id) = self.pages.take(&self.arena, class) {
@@ -28,6 +31,8 @@ impl Store {
         for _ in 0..8 {
             match self.queues[class].victim(&self.arena) {
                 Some(id) => self.evict(id, now),
+                // Pages that drain come when those who read from them let go: to drain more would lose items for nothing.
+                None if self.pages.draining() >= DRAINING => return None,
                 None => {
                     let page = self.donor(class, now).and_then(|donor| self.cheapest_page(donor))?;
                     self.drain(page, now);

@@ -29,8 +29,17 @@ impl Store {
         (expiry != 0 && expiry <= now) || chunk.version() <= self.flushed
     }
 
+    /// A flush whose time has come takes effect with the first command of that second, so that it takes nothing along
+    /// that was stored later.
+    pub(super) fn flush_if_due(&mut self, now: u64) {
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush(None, now);
+        }
+    }
+
     /// The key's item if it lives; one that is over is taken out on the way.
     pub(super) fn live(&mut self, hash: u64, key: &[u8], now: u64) -> Option<Id> {
+        self.flush_if_due(now);
         let id = self.find(hash, key)?;
         if self.is_over(id, now) {
             self.reclaim(id);
@@ -41,6 +50,7 @@ impl Store {
 
     /// The item, if there is one. With `bump` the question counts: for eviction and in the marks.
     pub fn get(&mut self, key: &[u8], bump: bool, now: u64) -> Option<View<'_>> {
+        self.flush_if_due(now);
         let hash = self.hash(key);
         let id = self.find(hash, key)?;
         if self.is_over(id, now) {

@@ -58,7 +58,7 @@ pub use config::{Config, KEY_MAX};
 pub use counters::{ClassCounters, Counters};
 pub use lend::{Filling, Handle, Held, View};
 pub use moves::NoMove;
-pub use report::{ClassReport, Entry, Report};
+pub use report::{ClassReport, Entry, Place, Report};
 pub use terms::{Deleted, Mode, Outcome, Refused, Terms};
 
 /// One shard of the cache.
@@ -102,7 +102,13 @@ impl Store {
                 "a store holds less than 32 GiB: use more of them",
             ));
         }
-        let arena = Arc::new(Arena::new(most * page, config.huge)?);
+        // Huge pages are no one else's from then on, so there are only as many as the items may take now.
+        let now = count + extra;
+        let (arena, most) = match config.huge.then(|| Arena::huge(now * page)).flatten() {
+            Some(arena) => (arena, now),
+            None => (Arena::new(most * page)?, most),
+        };
+        let arena = Arc::new(arena);
         let mut pages = Pages::new(page, most, &sizes);
         pages.set_limit(count);
         pages.set_extra(extra);
@@ -144,9 +150,7 @@ impl Store {
 
     /// Once a second: a flush that is due, and a page to where it is needed more.
     pub fn tick(&mut self, now: u64) {
-        if self.flush_at.is_some_and(|at| at <= now) {
-            self.flush(None, now);
-        }
+        self.flush_if_due(now);
         self.shrink(now);
         self.rebalance(now);
     }

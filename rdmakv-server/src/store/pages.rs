@@ -67,6 +67,10 @@ impl Pages {
     pub(super) fn steady_pages_of(&self, class: usize) -> u32 {
         self.classes[class].pages - self.classes[class].draining
     }
+    /// Pages that drain and are not empty yet.
+    pub(super) fn draining(&self) -> u32 {
+        self.classes.iter().map(|class| class.draining).sum()
+    }
     pub(super) fn used_of(&self, class: usize) -> u64 {
         self.classes[class].used
     }

@@ -50,6 +50,13 @@ pub struct ClassReport {
     pub counters: ClassCounters,
 }
 
+/// Where a walk in pieces stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    page: usize,
+    slot: u32,
+}
+
 /// A name for what [`Store::walk`] shows.
 pub type Entry<'a> = View<'a>;
 
@@ -110,6 +117,27 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Shows every living item of the next so many chunks; says whether that was the end. What comes or moves meanwhile
+    /// may be missed or seen twice.
+    pub fn walk_on(&self, place: &mut Place, chunks: usize, now: u64, mut see: impl FnMut(Entry<'_>)) -> bool {
+        for _ in 0..chunks {
+            while place.page < self.pages.count()
+                && (self.pages.class_of(place.page).is_none() || place.slot >= self.pages.touched(place.page))
+            {
+                *place = Place { page: place.page + 1, slot: 0 };
+            }
+            if place.page >= self.pages.count() {
+                return true;
+            }
+            let id = self.pages.id(place.page, place.slot);
+            place.slot += 1;
+            if self.chunk(id).state() == State::Alive && !self.is_over(id, now) {
+                see(self.view(id));
+            }
+        }
+        false
     }
 
     /// The classes' sizes.

@@ -82,6 +82,43 @@ fn a_flush_ends_all_that_was_before_it_and_nothing_after() {
 }
 
 #[test]
+fn a_flush_that_was_set_for_later_takes_along_nothing_that_came_after() {
+    let mut store = store(4 << 20);
+    set(&mut store, b"before", b"x");
+    store.flush(Some(NOW + 10), NOW);
+    assert!(value(&mut store, b"before", NOW + 9).is_some());
+    // Its second has begun, and nobody has ticked yet.
+    assert!(value(&mut store, b"before", NOW + 10).is_none());
+    set_until(&mut store, b"after", b"x", 0, NOW + 10);
+    store.tick(NOW + 10);
+    assert!(value(&mut store, b"after", NOW + 11).is_some());
+}
+
+#[test]
+fn an_item_that_can_be_held_no_more_still_changes() {
+    let mut store = store(4 << 20);
+    set(&mut store, b"n", b"41");
+    let handle = store.get(b"n", true, NOW).unwrap().handle();
+    let holders: Vec<_> = std::iter::from_fn(|| store.hold(handle)).collect();
+    assert_eq!(holders.len(), 0xffff);
+    assert!(matches!(store.add(b"n", (true, 1), None, None, NOW), Sum::Done { number: 42, .. }));
+    assert!(holders.iter().all(|held| held.value() == b"41"));
+    for held in holders {
+        store.release(held);
+    }
+    set(&mut store, b"m", b"x");
+    let handle = store.get(b"m", true, NOW).unwrap().handle();
+    let holders: Vec<_> = std::iter::from_fn(|| store.hold(handle)).collect();
+    assert_eq!(store.invalidate(b"m", None, None, NOW), Deleted::Done);
+    assert!(store.get(b"m", true, NOW).unwrap().stale);
+    for held in holders {
+        store.release(held);
+    }
+    store.check().unwrap();
+    assert_eq!(store.pages.used_of(0), 2, "what nobody holds is free again");
+}
+
+#[test]
 fn a_held_chunk_stays_as_it_is_until_its_last_holder_lets_go() {
     let mut store = store(2 << 20);
     set(&mut store, b"held", &[7; 1000]);
@@ -120,6 +157,29 @@ fn when_everything_is_held_there_is_no_memory_and_nothing_is_reused() {
         store.release(held);
     }
     assert!(matches!(set(&mut store, b"again", &[1; 200_000]), Outcome::Stored(_)));
+    store.check().unwrap();
+}
+
+#[test]
+fn readers_of_a_chunk_on_each_page_do_not_cost_all_the_items() {
+    let mut store = store(64 << 20);
+    let mut stored = 0_u32;
+    while store.report(NOW).classes.iter().all(|class| class.counters.evicted == 0) {
+        set(&mut store, &stored.to_le_bytes(), &[1; 10_000]);
+        stored += 1;
+    }
+    let handles: Vec<_> = (0..stored).filter_map(|n| Some(store.get(&n.to_le_bytes(), true, NOW)?.handle())).collect();
+    let held: Vec<_> = handles.iter().step_by(10).filter_map(|&handle| store.hold(handle)).collect();
+    let before = store.len();
+    // There is no page for another size, however often one is asked for.
+    for n in 0..100_u32 {
+        assert_eq!(set(&mut store, &n.to_be_bytes(), &[2; 100]), Outcome::Refused(Refused::NoMemory));
+    }
+    assert!(store.len() > before * 3 / 4, "{} of {before} are left", store.len());
+    for held in held {
+        store.release(held);
+    }
+    assert!(matches!(set(&mut store, b"later", &[2; 100]), Outcome::Stored(_)));
     store.check().unwrap();
 }
 

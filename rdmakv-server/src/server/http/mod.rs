@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use super::trace;
 use crate::session::Shared;
 use history::History;
 use peer::{Next, Peer};
@@ -96,7 +97,7 @@ impl Watcher {
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                eprintln!("rdmakv-server: --http: waiting for events: {error}; nobody is answered any more");
+                trace::say(format_args!("--http: waiting for events: {error}; nobody is answered any more"));
                 return;
             }
             for event in &events {
