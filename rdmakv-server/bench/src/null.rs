@@ -51,7 +51,12 @@ impl Null {
     ///
     /// The place cannot be listened at.
     pub fn bind(place: &str, sizes: &Sizes) -> Result<Self, String> {
-        let wrong = |error: io::Error| format!("listening on {place}: {error}");
+        let wrong = |error: io::Error| match error.kind() {
+            ErrorKind::InvalidInput => {
+                format!("listening on {place}: {error}; such as 127.0.0.1:0, udp:127.0.0.1:0 or unix:/tmp/null")
+            }
+            _ => format!("listening on {place}: {error}"),
+        };
         let (scheme, rest) = match place.split_once(':') {
             Some((scheme @ ("tcp" | "udp" | "unix"), rest)) => (scheme, rest),
             _ => ("tcp", place),

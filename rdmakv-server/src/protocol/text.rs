@@ -284,6 +284,10 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
         b"version" => Ok(Request::Version),
         b"quit" => Ok(Request::Quit),
         b"refresh_certs" => Ok(Request::RefreshCerts),
+        // As memcached: a browser that a page made speak to us is not heard on, lest its request's body be commands.
+        _ if rest(line, 0).rsplit(|&byte| byte == b' ').next().is_some_and(|last| last.starts_with(b"HTTP/")) => {
+            Ok(Request::Quit)
+        }
         _ => Err(ERROR.into()),
     }
 }

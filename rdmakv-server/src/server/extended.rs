@@ -52,6 +52,8 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
         | "worker_logbuf_size"
         | "tail_repair_time"
         | "no_inline_ascii_resp"
+        | "inline_ascii_resp"
+        | "no_slab_automove"
         | "chunked_items"
         | "no_chunked_items"
         | "resp_obj_mem_limit" => {
@@ -68,7 +70,7 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
                 "-o drop_privileges: is the system's to do; -u gives up root, the systemd unit does more".into()
             );
         }
-        "sock_cookie_id" | "no_hashexpand" | "inline_ascii_resp" => {
+        "sock_cookie_id" | "no_hashexpand" => {
             return Err(format!("-o {name}: is not offered; start without it"));
         }
         _ => return Err(format!("-o {name}: there is no such option (-h lists the flags)")),

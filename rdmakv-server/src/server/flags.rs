@@ -311,6 +311,7 @@ impl Flags {
         }
         if let Some(tls) = &plan.tls {
             tls.check()?;
+            plan.notes.extend(tls.doubt());
             plan.settings.tls = tls.list();
             plan.certificates = Some(Certificates::read(tls.clone())?);
         } else if let Some(place) = plan.places.iter().find(|place| place.plain) {

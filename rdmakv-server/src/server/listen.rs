@@ -227,7 +227,13 @@ impl Doors {
         let mask = umask(Mode::from_raw_mode(!settings.socket_mode & 0o777));
         let listener = UnixListener::bind(path);
         umask(mask);
-        let listener = listener.map_err(wrong)?;
+        let listener = listener.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => {
+                format!("-s {path}: a socket's path has 107 bytes at most; name a shorter one")
+            }
+            io::ErrorKind::NotFound => format!("-s {path}: {error}; is its directory there?"),
+            _ => wrong(error),
+        })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(settings.socket_mode)).map_err(wrong)?;
         self.said.push(format!("listening on unix {path}"));
         self.doors.push(Door::Unix(listener, Some(path.to_owned())));

@@ -97,7 +97,8 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     let background =
         if flags.daemon { Some(background::enter().map_err(|error| format!("-d: {error}"))?) } else { None };
     if let Some(file) = &flags.pidfile {
-        std::fs::write(file, format!("{}\n", std::process::id())).map_err(|error| format!("-P {file}: {error}"))?;
+        std::fs::write(file, format!("{}\n", std::process::id()))
+            .map_err(|error| format!("-P {file}: {error}; is its directory there, and ours to write to?"))?;
     }
     let served = as_user(flags, plan, doors, certificates, background, activated);
     if let Some(file) = &flags.pidfile {

@@ -102,6 +102,9 @@ fn answers_are_those_of_memcached() {
         ("ms YWI= 2 b k\r\nhi\r\nget ab\r\n", "HD kYWI= b\r\nVALUE ab 0 2\r\nhi\r\nEND\r\n"),
         ("flush_all\r\nget a\r\n", "OK\r\nEND\r\n"),
         ("\r\nquit\r\nget a\r\n", "ERROR\r\n"),
+        ("POST / HTTP/1.1\r\nversion\r\n", ""),
+        ("GET /a HTTP/1.0 \r\nversion\r\n", ""),
+        ("get HTTP/1.1\r\nPOST / HTTP/1.1 x\r\nset HTTP/ 0 0 1\r\nx\r\n", "END\r\nERROR\r\nSTORED\r\n"),
     ] {
         assert_eq!(talk(&shared, input), answer, "{input}");
     }

@@ -116,6 +116,13 @@ impl Options {
         Ok(())
     }
 
+    /// What is allowed and hardly meant.
+    pub(in crate::server) fn doubt(&self) -> Option<String> {
+        (self.ca.is_some() && self.verify == Verify::No).then(|| {
+            "-o ssl_ca_cert: has no effect, for no client is asked for a certificate: add ssl_verify_mode=1 or 2".into()
+        })
+    }
+
     /// For `stats settings`.
     pub(in crate::server) fn list(&self) -> Vec<(&'static str, String)> {
         let or_null = |text: &Option<String>| text.clone().unwrap_or_else(|| "NULL".into());
@@ -155,6 +162,10 @@ mod tests {
         assert!(options.key_is_der && options.only_1_3 && options.buffer == 8192 && options.check().is_ok());
         options.take("ssl_verify_mode", Some("2")).unwrap();
         assert!(options.check().unwrap_err().contains("ssl_ca_cert"));
+        options.take("ssl_ca_cert", Some("ca")).unwrap();
+        assert!(options.check().is_ok() && options.doubt().is_none());
+        options.take("ssl_verify_mode", Some("0")).unwrap();
+        assert!(options.doubt().unwrap().contains("add ssl_verify_mode=1 or 2"));
     }
 
     #[test]
