@@ -655,14 +655,28 @@ fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_
             }
         };
         let noticed = since.elapsed();
-        assert!(matches!(one.why(), Some(VerbsEnd::DeviceGone { .. })), "{:?}", one.why());
+        // Both ends are of the device. Over iWARP this one may be told that the other is gone before it is told why.
+        let may_hear_of_the_peer = !one.abilities().immediate;
+        assert!(
+            match one.why() {
+                Some(VerbsEnd::DeviceGone { .. }) => true,
+                Some(VerbsEnd::Broken { .. } | VerbsEnd::Closed) => may_hear_of_the_peer,
+                _ => false,
+            },
+            "{:?}",
+            one.why()
+        );
         println!(
             "round {round}: {ended} ended, {} things to the end; after {noticed:?}: {}",
             of_one.len(),
             one.why().unwrap()
         );
         rest(&mut other);
-        assert!(domain.is_gone());
+        let until = Instant::now() + WITHIN;
+        while !domain.is_gone() {
+            assert!(Instant::now() < until, "the domain does not hear of it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let told = waiting.join().unwrap();
         assert!(told.contains("gone"), "{told}");
         let gone = refused(listener.accept(RECEIVES, Some(Duration::from_millis(100))));
