@@ -202,11 +202,5 @@ mod plain {
         }
 
         states!();
-
-        /// A test forks by hand.
-        #[cfg(test)]
-        pub(crate) fn fork(&self) {
-            self.0.store(0, Ordering::SeqCst);
-        }
     }
 }
