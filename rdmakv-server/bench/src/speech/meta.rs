@@ -1,6 +1,6 @@
 //! `mg` and `ms`.
 
-use super::{Answer, Flying, Head, Nonsense, Op, Speech, number};
+use super::{Answer, Flying, Head, Nonsense, Op, Speech, number, put_line_and_value};
 use crate::outgoing::Outgoing;
 
 #[inline]
@@ -12,16 +12,7 @@ pub(super) fn put(speech: &Speech<'_>, op: Op, key: u64, out: &mut Outgoing) {
             // The key comes back only where it is looked at.
             out.bytes.extend_from_slice(if speech.verify { b" k v\r\n" } else { b" v\r\n" });
         }
-        Op::Set => {
-            let place = speech.values.place(key);
-            out.bytes.extend_from_slice(b"ms ");
-            speech.names.put(key, &mut out.bytes);
-            out.bytes.push(b' ');
-            out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
-            out.bytes.extend_from_slice(b"\r\n");
-            out.put(place, speech.values.pattern());
-            out.bytes.extend_from_slice(b"\r\n");
-        }
+        Op::Set => put_line_and_value(speech, key, out, (b"ms ", b" ")),
     }
 }
 

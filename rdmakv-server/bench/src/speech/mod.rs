@@ -281,6 +281,19 @@ fn number(word: &[u8]) -> Option<usize> {
     word.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + usize::from(byte - b'0')))
 }
 
+/// A `set`, which both protocols of lines say alike but for the words before and after the key.
+#[inline]
+fn put_line_and_value(speech: &Speech<'_>, key: u64, out: &mut Outgoing, (before, after): (&[u8], &[u8])) {
+    let place = speech.values.place(key);
+    out.bytes.extend_from_slice(before);
+    speech.names.put(key, &mut out.bytes);
+    out.bytes.extend_from_slice(after);
+    out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
+    out.bytes.extend_from_slice(b"\r\n");
+    out.put(place, speech.values.pattern());
+    out.bytes.extend_from_slice(b"\r\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

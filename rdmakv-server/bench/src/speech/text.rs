@@ -1,6 +1,6 @@
 //! `get` and `set`.
 
-use super::{Answer, Flying, Head, Nonsense, Op, Speech, number};
+use super::{Answer, Flying, Head, Nonsense, Op, Speech, number, put_line_and_value};
 use crate::outgoing::Outgoing;
 
 #[inline]
@@ -11,16 +11,7 @@ pub(super) fn put(speech: &Speech<'_>, op: Op, key: u64, out: &mut Outgoing) {
             speech.names.put(key, &mut out.bytes);
             out.bytes.extend_from_slice(b"\r\n");
         }
-        Op::Set => {
-            let place = speech.values.place(key);
-            out.bytes.extend_from_slice(b"set ");
-            speech.names.put(key, &mut out.bytes);
-            out.bytes.extend_from_slice(b" 0 0 ");
-            out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
-            out.bytes.extend_from_slice(b"\r\n");
-            out.put(place, speech.values.pattern());
-            out.bytes.extend_from_slice(b"\r\n");
-        }
+        Op::Set => put_line_and_value(speech, key, out, (b"set ", b" 0 0 ")),
     }
 }
 
