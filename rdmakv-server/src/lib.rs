@@ -1,10 +1,17 @@
-//! A memcached that stands on its own: any memcached client can use it unchanged.
+//! A memcached that any memcached client can use unchanged, and that RDMA clients read without its CPU.
 //!
 //! Decisions are pure and effects live at the edge. [`store`] is the cache: no sockets, no clocks. [`protocol`]
 //! turns bytes into requests and never fails on noise otherwise than with memcached's own error line. [`session`]
-//! is one conversation: bytes in, bytes out. [`server`] drives sessions over TCP, Unix sockets and UDP.
+//! is one conversation: bytes in, bytes out. [`server`] drives sessions over TCP, Unix sockets and UDP. [`rdma`] is the
+//! face for RDMA clients, and [`item`] what they see of the store's memory.
 
+pub mod item;
+#[cfg(feature = "server")]
 pub mod protocol;
+pub mod rdma;
+#[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
 pub mod session;
+#[cfg(feature = "server")]
 pub mod store;

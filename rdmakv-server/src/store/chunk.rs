@@ -1,50 +1,23 @@
 //! How an item lies in memory: a header, the key, the value.
 //!
-//! The first forty bytes are for one-sided readers too (they check them, the key and the CRC32C before they
-//! believe a value); the rest of the header is the store's own.
+//! What readers see of it is described in [`item`](crate::item). The sixteen bytes that are the store's own:
 //!
-//! | at | bytes | what                                             | in the CRC |
-//! |---:|------:|--------------------------------------------------|------------|
-//! |  0 |     1 | state: free, unpublished, alive, dead            | no         |
-//! |  1 |     1 | marks: fetched, stale, won                       | no         |
-//! |  2 |     2 | magic                                            | no         |
-//! |  4 |     4 | incarnation of the server                        | no         |
-//! |  8 |     8 | expiry, in Unix seconds; 0 is never              | no         |
-//! | 16 |     8 | version (CAS)                                    | yes        |
-//! | 24 |     4 | length of the value                              | yes        |
-//! | 28 |     4 | the client's flags                               | yes        |
-//! | 32 |     4 | CRC32C                                           |            |
-//! | 36 |     4 | length of the key, class                         | length     |
-//! | 40 |     8 | neighbours in the queue                          | no         |
-//! | 48 |     4 | last access, in Unix seconds                     | no         |
-//! | 52 |     4 | holders, frequency, queue                        | no         |
-//! | 56 |       | the key, then the value                          | yes        |
+//! | at | bytes | what                                             |
+//! |---:|------:|--------------------------------------------------|
+//! | 40 |     8 | neighbours in the queue                          |
+//! | 48 |     4 | last access, in Unix seconds                     |
+//! | 52 |     4 | holders, frequency, queue                        |
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 use super::arena::Arena;
+use crate::item::{self, MAGIC};
+pub(super) use crate::item::{HEADER, State};
 
 /// A chunk's place in the arena, in units of eight bytes.
 pub(super) type Id = u32;
 /// No chunk.
 pub(super) const NONE: Id = u32::MAX;
-/// Bytes before the key.
-pub const HEADER: usize = 56;
-/// What marks a chunk of this layout.
-pub const MAGIC: u16 = 0x6b76;
-
-/// Where a chunk stands in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum State {
-    Free = 0,
-    Unpublished = 1,
-    Alive = 2,
-    Dead = 3,
-}
-
 pub(super) const FETCHED: u64 = 1 << 8;
 pub(super) const STALE: u64 = 1 << 9;
 pub(super) const WON: u64 = 1 << 10;
@@ -86,12 +59,7 @@ impl<'a> Chunk<'a> {
 
     #[inline]
     pub(super) fn state(self) -> State {
-        match self.arena.word64(self.at).load(Acquire) as u8 {
-            1 => State::Unpublished,
-            2 => State::Alive,
-            3 => State::Dead,
-            _ => State::Free,
-        }
+        State::of(self.arena.word64(self.at).load(Acquire) as u8)
     }
 
     /// Starts a new life: no marks, this incarnation.
@@ -187,14 +155,6 @@ impl<'a> Chunk<'a> {
 
     /// The sum that the header should carry.
     pub(super) fn sum(self) -> u32 {
-        let mut fields = [0; 17];
-        fields[..8].copy_from_slice(&self.version().to_le_bytes());
-        fields[8..12].copy_from_slice(&self.value_len().to_le_bytes());
-        fields[12..16].copy_from_slice(&self.flags().to_le_bytes());
-        fields[16] = self.key_len() as u8;
-        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-        digest.update(&fields);
-        digest.update(self.arena.bytes(self.at + HEADER, self.key_len() + self.value_len() as usize));
-        digest.finalize() as u32
+        item::sum(self.version(), self.flags(), self.key(), self.value())
     }
 }

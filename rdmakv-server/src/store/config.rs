@@ -1,8 +1,5 @@
 //! How a store is made.
 
-/// Bytes of a key at most.
-pub const KEY_MAX: usize = 250;
-
 /// How a store is made.
 #[derive(Clone, Debug)]
 pub struct Config {

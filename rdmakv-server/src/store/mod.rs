@@ -51,10 +51,10 @@ use index::Index;
 use pages::Pages;
 use queues::Queues;
 
+pub use crate::item::{HEADER, KEY_MAX, MAGIC};
 pub use arena::Backing;
 pub use arithmetic::Sum;
-pub use chunk::{HEADER, MAGIC};
-pub use config::{Config, KEY_MAX};
+pub use config::Config;
 pub use counters::{ClassCounters, Counters};
 pub use lend::{Filling, Handle, Held, View};
 pub use moves::NoMove;
