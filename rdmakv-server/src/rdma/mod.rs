@@ -8,4 +8,6 @@
 //! which the server writes large values into the client's buffer, and *reads*: the client's of items, and the server's of values
 //! that the client wants stored.
 
+#[cfg(feature = "server")]
+pub mod server;
 pub mod wire;
