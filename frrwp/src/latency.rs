@@ -197,7 +197,7 @@ impl Run {
                     engine.submit(tag).ok()?;
                 }
                 Event::Ended { result: Ok(_), .. } if is_target => return Some(node.now()),
-                Event::Ended { .. } | Event::Closed { .. } => {}
+                _ => {}
             }
         }
         None

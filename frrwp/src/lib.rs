@@ -20,7 +20,8 @@
 //! * [`handshake`]: the rules as a state machine: no socket, no clock, no thread. Its drivers obey four rules, listed there.
 //! * [`wire`]: the messages, byte by byte.
 //! * [`fabric`]: what is asked of a network, and the providers.
-//! * [`engine`]: handshake, fabric and the registration cache tied together: what applications use.
+//! * [`engine`]: handshake, fabric and the registration cache tied together: what applications use. Beside transfers, it
+//!   carries messages of theirs and reads memory of the peer's.
 //! * [`latency`]: the paper's latency analysis, by running both processes.
 //!
 //! # The paper's figures, as they are here

@@ -172,6 +172,7 @@ impl World {
                 self.breaks_if(on_its_way, "the writer let go of its lease with a write on its way");
             }
             Action::Disconnect { .. } => self.tear(),
+            Action::Deaf { .. } => self.broken = Some("a peer of the same version is deaf"),
         }
     }
 
@@ -200,7 +201,9 @@ impl World {
 
     fn deliver(&mut self, side: usize) {
         match self.passing[side].pop_front() {
-            Some(Passing::Message(bytes)) => self.sides[side].received(self.now[side], &bytes),
+            Some(Passing::Message(bytes)) => {
+                self.sides[side].received(self.now[side], &bytes);
+            }
             Some(Passing::Write { tag, address, length, immediate }) => {
                 let bytes = (address..address + length).fold(0, |bytes, at| bytes | 1_u8 << at);
                 match self.held[side].get_mut(&tag) {

@@ -66,7 +66,7 @@ fn garbage_and_the_future_get_the_right_nak() {
     let length = Message { credits: 0, tag: 5, body: Body::Cancel }.encode(&mut future);
     future[4] = 9;
     side.0.received(0, &future[..length]);
-    let expected = [(0, nak(Reason::Malformed)), (0, nak(Reason::Malformed)), (5, nak(Reason::Version { spoken: 1 }))];
+    let expected = [(0, nak(Reason::Malformed)), (0, nak(Reason::Malformed)), (5, nak(Reason::Version { spoken: 2 }))];
     assert_eq!(side.hears(), expected);
 }
 
@@ -226,17 +226,19 @@ fn a_peer_with_a_bad_memory_for_numbers_does_no_harm() {
 fn fuzz(seed: u64, rounds: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut side = Side::new(Limits { open: 8, early_bytes: 4096, ..Limits::default() });
-    let mut now = 0;
+    let (mut now, mut held) = (0, 0);
     for _ in 0..rounds {
         let tag = rng.random_range(0..40);
         let segments: Vec<Placed> = (0..rng.random_range(0..6)).map(|_| bytes(rng.random_range(1..20))).collect();
         let more = rng.random();
-        let body = match rng.random_range(0..8) {
+        let body = match rng.random_range(0..10) {
             0 | 1 => sync(rng.random_range(0..40), rng.random()),
             2 | 3 => Body::Stcrw(Offer { offset: rng.random_range(0..40), segments: Segments::Plain(&segments), more }),
             4 => Body::Done { bytes: rng.random_range(0..40) },
             5 => Body::Nak(Reason::Cancelled),
             6 => Body::Cancel,
+            7 => Body::Nak(Reason::Version { spoken: rng.random_range(0..3) }),
+            8 => Body::Say(b"noise"),
             _ => Body::Credit,
         };
         let mut message = [0; MESSAGE];
@@ -245,7 +247,12 @@ fn fuzz(seed: u64, rounds: u64) {
             message[rng.random_range(0..length)] = rng.random();
         }
         now += rng.random_range(0..100_000_000);
-        side.0.received(now, &message[..length]);
+        held += u32::from(side.0.received(now, &message[..length]).is_some());
+        assert!(held <= u32::from(RECEIVES), "a receive holds one at most");
+        if held > 0 && rng.random_ratio(1, 3) {
+            side.0.heard();
+            held -= 1;
+        }
         if rng.random_ratio(1, 20) {
             side.0.received_immediate(now, rng.random_range(0..40));
         }
@@ -268,6 +275,7 @@ fn fuzz(seed: u64, rounds: u64) {
                     side.0.flushed();
                     assert_eq!(side.0.open_transfers(), 0);
                     side = Side::new(Limits { open: 8, early_bytes: 4096, ..Limits::default() });
+                    held = 0;
                     break;
                 }
                 _ => {}
@@ -278,6 +286,9 @@ fn fuzz(seed: u64, rounds: u64) {
             let _ = side.0.read(now, rng.random_range(0..20), b"mine");
         }
         let mut out = [0; MESSAGE];
+        if rng.random_ratio(1, 5) {
+            let _ = side.0.say(b"something", &mut out);
+        }
         while side.0.take_message(now, &mut out).is_some() {}
         assert!(side.0.memory() < 64 << 10, "{} bytes", side.0.memory());
     }

@@ -146,6 +146,7 @@ fn work<E: Endpoint<Domain = IwarpDomain>>(
                 well += usize::from(result.is_ok());
             }
             Some(Event::Closed { .. }) | None => return (well, true),
+            Some(other) => panic!("{other:?}"),
         }
     }
     (well, false)

@@ -8,7 +8,7 @@ mod device;
 #[path = "common/engines.rs"]
 mod engines;
 
-use engines::{Fabric, Memory, one, storm};
+use engines::{Fabric, Memory, fetched, one, storm};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
@@ -223,6 +223,12 @@ mod verbs {
     }
 
     #[test]
+    fn memory_is_read_by_what_the_peer_says_over_verbs() {
+        let Some(device) = Device::get() else { return };
+        fetched(&Verbs::new(&device, Duration::ZERO));
+    }
+
+    #[test]
     fn storms_end_well_or_badly_on_both_sides_over_verbs() {
         let Some(device) = Device::get() else { return };
         storms(&Verbs::new(&device, Duration::ZERO));
@@ -270,6 +276,21 @@ fn bytes_arrive_in_both_directions_by_both_processes_over_iwarp() {
 #[test]
 fn bytes_arrive_in_both_directions_by_both_processes_over_shared_memory() {
     bytes_arrive(&Shm::new());
+}
+
+#[test]
+fn memory_is_read_by_what_the_peer_says_over_the_simulated_network() {
+    fetched(&Sim::new());
+}
+
+#[test]
+fn memory_is_read_by_what_the_peer_says_over_shared_memory() {
+    fetched(&Shm::new());
+}
+
+#[test]
+fn memory_is_read_by_what_the_peer_says_over_iwarp() {
+    iwarps().iter().for_each(fetched);
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn side(engine: &mut Engine<'_, ShmEndpoint>, arena: &ShmArena, seed: u64, trans
                 let own = tag.0 % 2 == seed % 2;
                 if own { ended += 1 } else { answered += 1 }
             }
-            Some(Event::Closed { why }) => panic!("closed: {why:?}, after {ended} and {answered}"),
+            Some(other) => panic!("{other:?}, after {ended} and {answered}"),
             None => panic!("closed"),
         }
     }

@@ -121,7 +121,7 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
                         assert_eq!((ended_tag, result.unwrap()), (tag, length as u64));
                         *ended = Some(pair.nodes[side].now() - start);
                     }
-                    Event::Closed { .. } => panic!("closed"),
+                    other => panic!("{other:?}"),
                 }
             }
         }
@@ -306,6 +306,7 @@ fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
                             }
                         }
                         Event::Closed { .. } => closed[side] = true,
+                        other => panic!("{other:?}"),
                     }
                 }
             }

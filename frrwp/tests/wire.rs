@@ -1,6 +1,8 @@
 //! The wire format: what is written reads back, as documented, and nothing that can be received does harm.
 
-use frrwp::wire::{Body, DecodeError, HEADER, MESSAGE, Message, Offer, Placed, Reason, SEGMENTS, Segment, Segments};
+use frrwp::wire::{
+    Body, DecodeError, HEADER, MESSAGE, Message, Offer, Placed, Reason, SAID, SEGMENTS, Segment, Segments,
+};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -46,6 +48,7 @@ fn the_other_messages_lie_on_the_wire_as_documented() {
         (Body::Nak(Reason::TooLong { needed: 9 }), [start(4), two.into(), nine.into()].concat()),
         (Body::Cancel, start(5)),
         (Body::Credit, start(6)),
+        (Body::Say(b"key"), [b"FRWP\x02\x07\x01\x00".as_slice(), &7_u64.to_le_bytes(), b"key"].concat()),
     ];
     for (body, expected) in cases {
         let message = Message { credits: 1, tag: 7, body };
@@ -80,8 +83,38 @@ fn every_truncation_is_an_error_that_says_so() {
 #[test]
 fn a_message_from_the_future_is_known_by_its_version_and_tag() {
     let mut bytes = bytes_of(&Message { credits: 0, tag: 0x0102_0304, body: Body::Cancel });
-    bytes[4] = 2;
-    assert_eq!(Message::decode(&bytes), Err(DecodeError::Version { version: 2, tag: 0x0102_0304 }));
+    bytes[4] = 3;
+    assert_eq!(Message::decode(&bytes), Err(DecodeError::Version { version: 3, tag: 0x0102_0304 }));
+}
+
+#[test]
+fn a_kind_belongs_to_its_version() {
+    // As a peer of version 1 sees it: a SAY is of a version that it does not speak, and no nonsense.
+    let said = bytes_of(&Message { credits: 0, tag: 0, body: Body::Say(b"hello") });
+    assert_eq!((said[4], said[5], said.len()), (2, 7, 16 + 5));
+    let with = |version: u8, kind: u8| {
+        let mut bytes = [bytes_of(&Message { credits: 0, tag: 0, body: Body::Cancel }), vec![0; 16]].concat();
+        bytes[4..6].copy_from_slice(&[version, kind]);
+        Message::decode(&bytes).map(|message| message.body == Body::Say(&[0; 16]))
+    };
+    assert_eq!(with(2, 7), Ok(true));
+    for (version, kind) in [(1, 7), (2, 1), (2, 6), (2, 8), (1, 8), (1, 0)] {
+        assert!(matches!(with(version, kind), Err(DecodeError::Malformed { .. })), "kind {kind} of version {version}");
+    }
+    for version in [0, 3, 255] {
+        assert_eq!(with(version, 7), Err(DecodeError::Version { version, tag: 0 }));
+    }
+}
+
+#[test]
+fn as_much_is_said_as_a_message_holds() {
+    let said = vec![7; SAID];
+    let whole = bytes_of(&Message { credits: 0, tag: 0, body: Body::Say(&said) });
+    assert_eq!((whole.len(), SAID), (MESSAGE, 6160));
+    assert_eq!(Message::decode(&whole).map(|message| message.body), Ok(Body::Say(&said)));
+    assert!(matches!(Message::decode(&[&whole[..], &[7]].concat()), Err(DecodeError::Malformed { .. })));
+    let empty = bytes_of(&Message { credits: 0, tag: 0, body: Body::Say(b"") });
+    assert_eq!(Message::decode(&empty).map(|message| message.body), Ok(Body::Say(b"")));
 }
 
 #[test]
@@ -128,7 +161,8 @@ proptest! {
     fn what_is_written_reads_back(
         credits: u16, tag: u64, length: u64, offset: u64, more: bool, offers: bool,
         header in prop::collection::vec(any::<u8>(), 0..=HEADER),
-        segments in any_segments(SEGMENTS), reason in any_reason(), kind in 0..6,
+        said in prop::collection::vec(any::<u8>(), 0..=SAID),
+        segments in any_segments(SEGMENTS), reason in any_reason(), kind in 0..8,
     ) {
         let fit = segments.len().min(Message::segments_beside(header.len()));
         let beside = Offer { offset: 0, segments: Segments::Plain(&segments[..fit]), more };
@@ -138,6 +172,8 @@ proptest! {
             2 => Body::Stcrw(Offer { offset, segments: Segments::Plain(&segments), more }),
             3 => Body::Done { bytes: length },
             4 => Body::Nak(reason),
+            5 => Body::Say(&said),
+            6 => Body::Credit,
             _ => Body::Cancel,
         };
         let message = Message { credits, tag, body };
@@ -181,12 +217,13 @@ fn fuzz(seed: u64, messages: u64) -> u64 {
         let header = [7; 64];
         let header = &header[..rng.random_range(0..64)];
         let offer = Offer { offset: rng.random(), segments, more: rng.random() };
-        let body = match rng.random_range(0..6) {
+        let body = match rng.random_range(0..7) {
             0 => Body::Sync { length: rng.random(), read: true, header, offer: Some(Offer { offset: 0, ..offer }) },
             1 => Body::Sync { length: rng.random(), read: false, header, offer: None },
             2 => Body::Stcrw(offer),
             3 => Body::Done { bytes: rng.random() },
             4 => Body::Nak(Reason::TooLong { needed: rng.random() }),
+            5 => Body::Say(header),
             _ => Body::Cancel,
         };
         let mut length = Message { credits: rng.random(), tag: rng.random(), body }.encode(&mut bytes);

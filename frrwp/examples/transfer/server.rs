@@ -111,6 +111,7 @@ impl Serve for Running<'_> {
                 Event::Ended { result: Err(error), .. } => eprintln!("transfer: {error}"),
                 Event::Closed { why: Some(why) } => return Err(format!("the connection was ended: {why:?}").into()),
                 Event::Closed { why: None } => break,
+                _ => {}
             }
         }
         let name = if process == Process::Frrwp { "FRRWP" } else { "traditional" };

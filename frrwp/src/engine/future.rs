@@ -43,6 +43,8 @@
 //! ```
 #![expect(unsafe_code, reason = "hands buffers that it owns to the engine, by address")]
 
+mod talking;
+
 use super::{Engine, Event, OpenError, TransferError};
 use crate::fabric::Endpoint;
 use crate::handshake::{Refusal, Tag};
@@ -68,6 +70,8 @@ struct Inner<'cache, E: Endpoint> {
     /// Futures that wait to be asked, by name.
     asking: FxHashMap<u64, Waker>,
     next_asking: u64,
+    /// Those that wait to hear something, or for room to say it.
+    talking: FxHashMap<u64, Waker>,
     closed: bool,
 }
 
@@ -120,8 +124,9 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// the system, or it gives none back: the second half of the contract of [`mrrc::Cache::acquire`]. The first half is
     /// kept here.
     pub unsafe fn new(engine: Engine<'cache, E>) -> Self {
-        let (open, asked, asking) = (FxHashMap::default(), VecDeque::new(), FxHashMap::default());
-        Self(RefCell::new(Inner { engine, open, asked, asking, next_asking: 0, closed: false }))
+        let (open, asked) = (FxHashMap::default(), VecDeque::new());
+        let (asking, talking) = (FxHashMap::default(), FxHashMap::default());
+        Self(RefCell::new(Inner { engine, open, asked, asking, next_asking: 0, talking, closed: false }))
     }
 
     /// Writes the buffer to the peer.
@@ -306,8 +311,14 @@ impl<E: Endpoint> Inner<'_, E> {
                     woken.extend(open.waker.take());
                 }
             }
+            Event::Said | Event::Room | Event::Deaf { .. } => {
+                woken.extend(self.talking.drain().map(|(_, waker)| waker));
+            }
+            // None is begun here.
+            Event::Fetched { .. } => {}
             Event::Closed { .. } => {
                 self.closed = true;
+                woken.extend(self.talking.drain().map(|(_, waker)| waker));
                 woken.extend(self.asking.drain().map(|(_, waker)| waker));
             }
         }

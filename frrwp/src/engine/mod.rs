@@ -70,10 +70,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Beside the transfers
+//!
+//! * [`Engine::say`] sends a message to the peer's application, which takes it by [`Engine::heard`]. In one order with the
+//!   transfers: what is said before a transfer is answered is there before its end is told. What is not taken holds the peer
+//!   back, which has [no room](crate::handshake::Unsaid::Full) then to say more; transfers go on.
+//! * [`Engine::fetch`] reads memory of the peer's into a buffer, by a key that the peer's application has said. The peer's
+//!   application is not asked, nor woken.
+//!
 //! # The contract about memory
 //!
 //! Whoever opens or answers a transfer lends its memory to the engine, to the device, and, at the target, to the peer. It
-//! is lent until the end of the transfer is [told](Event::Ended), not only until it is cancelled or the call returns:
+//! is lent until the end of the transfer is [told](Event::Ended), or [of the read](Event::Fetched), not only until it is
+//! cancelled or the call returns:
 //!
 //! * it stays allocated, and is used by nobody else meanwhile: a writer's is not written, a target's not even read;
 //! * it holds what [`Cache::acquire`] asks for, also about what happens to the memory later.
@@ -90,19 +99,23 @@
 
 mod buffers;
 mod events;
+mod fetches;
 pub mod future;
 mod posts;
 mod quarantine;
+mod saying;
 
 use crate::fabric::{Completion, Domain, Endpoint};
 use crate::handshake::{Action, Disconnect, Failure, Handshake, Limits, Process, Refusal, Side, Tag};
 use crate::wire::{MESSAGE, Reason};
 use buffers::Buffer;
 pub use events::{Event, OpenError, TransferError};
+use fetches::Fetches;
 use mrrc::cache::AcquireError;
 use mrrc::{Access, Cache};
 use posts::Posts;
 use rustc_hash::FxHashMap;
+use saying::Said;
 use std::collections::VecDeque;
 
 /// One end of a connection on which transfers run.
@@ -113,6 +126,10 @@ pub struct Engine<'cache, E: Endpoint> {
     process: Process,
     buffers: FxHashMap<Tag, Buffer<'cache, E::Domain>>,
     posts: Posts,
+    fetches: Fetches<E::Domain>,
+    said: Said,
+    /// Something was refused for want of room, and is waited for.
+    wants_room: bool,
     events: VecDeque<Event>,
     /// What the transfer is told at its end in the place of what the handshake says.
     errors: FxHashMap<Tag, AcquireError>,
@@ -132,16 +149,19 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         Self {
             cache,
             handshake: Handshake::new(side, limits),
-            endpoint,
             process: limits.process,
             buffers: FxHashMap::default(),
             posts: Posts::default(),
+            fetches: Fetches::new(limits.fetches, endpoint.abilities()),
+            said: Said::default(),
+            wants_room: false,
             events: VecDeque::new(),
             errors: FxHashMap::default(),
             ends: FxHashMap::default(),
             message: Box::new([0; MESSAGE]),
             why: None,
             closed: false,
+            endpoint,
         }
     }
 
@@ -269,14 +289,24 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     }
 
     /// What happened.
+    #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if let Some(Event::Said) = event {
+            self.said.told();
+        }
+        event
     }
 
     /// Does what can be done now.
     pub fn progress(&mut self) {
         let mut came = 0;
         while let Some(completion) = self.endpoint.poll(&mut self.message) {
+            if let Completion::Done { id, succeeded } = completion
+                && self.fetched(id, succeeded)
+            {
+                continue;
+            }
             self.completed(completion);
             came += 1;
             // A peer that answers each answer would keep the caller here: it runs out of receives when it hears of no more.
@@ -286,8 +316,14 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
                 self.carry_out();
             }
         }
-        self.handshake.expire(self.endpoint.now());
+        // The clock is asked where somebody waits for it.
+        if self.handshake.next_deadline().is_some() {
+            self.handshake.expire(self.endpoint.now());
+        }
         self.drive();
+        if self.wants_room {
+            self.look_for_room();
+        }
     }
 
     /// Sleeps until [`Engine::progress`] may have something to do.
@@ -360,9 +396,14 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     fn completed(&mut self, completion: Completion) {
         match completion {
             Completion::Message { length } => {
-                // Its receive is there again before it is answered.
-                self.repost();
-                self.handshake.received(self.endpoint.now(), &self.message[..length]);
+                match self.handshake.received(self.endpoint.now(), &self.message[..length]) {
+                    Some(said) => {
+                        self.said.came(said);
+                        self.events.push_back(Event::Said);
+                    }
+                    // Its receive is there again before it is answered.
+                    None => self.repost(),
+                }
             }
             Completion::Immediate(immediate) => {
                 self.repost();
@@ -377,6 +418,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             Completion::Flushed => {
                 self.handshake.flushed();
                 self.drive();
+                self.flush_fetches();
                 self.closed = true;
                 self.events.push_back(Event::Closed { why: self.why });
             }
@@ -393,12 +435,16 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         while let Some(action) = self.handshake.next_action() {
             self.act(action);
         }
+        self.post_fetches();
         self.post()
     }
 
     /// Carries out what the handshake wants: actions, then messages, in the one order of the connection.
     fn drive(&mut self) {
         if !self.carry_out() {
+            return;
+        }
+        if !self.posts.waits() && !self.handshake.has_to_say() {
             return;
         }
         let now = self.endpoint.now();
@@ -433,6 +479,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
                 self.buffers.remove(&tag);
                 self.events.push_back(Event::Ended { tag, result });
             }
+            Action::Deaf { spoken } => self.events.push_back(Event::Deaf { spoken }),
             Action::Disconnect { why } => {
                 self.why = Some(why);
                 self.endpoint.disconnect();
@@ -455,7 +502,8 @@ impl<E: Endpoint> Drop for Engine<'_, E> {
     /// Leases outlive nothing that may still be written: an engine that is dropped takes its connection down first.
     fn drop(&mut self) {
         self.endpoint.disconnect();
-        while !self.closed && !self.buffers.is_empty() {
+        let lends = !self.buffers.is_empty() || !self.fetches.is_empty();
+        while lends && !self.closed {
             match self.endpoint.poll(&mut self.message) {
                 Some(Completion::Flushed) => self.closed = true,
                 Some(_) => {}

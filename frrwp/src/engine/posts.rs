@@ -76,6 +76,11 @@ impl Posts {
         Some(ended)
     }
 
+    /// Whether anything waits for the fabric.
+    pub(super) fn waits(&self) -> bool {
+        self.unsent.is_some() || !self.waiting.is_empty()
+    }
+
     /// The next message, if nothing waits before it.
     pub(super) fn take_message(
         &mut self,

@@ -19,6 +19,7 @@ pub mod sim;
 pub mod verbs;
 
 use crate::wire::{MESSAGE, Segment};
+use mrrc::Access;
 use mrrc::registrar::Registrar;
 use std::io;
 
@@ -57,6 +58,8 @@ pub struct Abilities {
     pub gather: usize,
     /// Whether a write can carry an immediate.
     pub immediate: bool,
+    /// The rights that local memory needs for a read to fill it.
+    pub sink: Access,
 }
 
 /// Something that was posted has ended, or something has come.

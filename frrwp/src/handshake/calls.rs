@@ -47,6 +47,12 @@ pub enum Action {
         /// The transfer.
         tag: Tag,
     },
+    /// The peer speaks an older version of the wire, in which applications say nothing: what was [said](super::Handshake::say) to it
+    /// was not heard.
+    Deaf {
+        /// The newest version that it speaks.
+        spoken: u8,
+    },
     /// The connection cannot go on.
     Disconnect {
         /// Why.

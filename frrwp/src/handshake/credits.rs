@@ -13,9 +13,21 @@
 //! spoke, and has nothing else to say, says just that: a CREDIT. It takes a credit like any other message, and obeys the rule
 //! of the last one. Each CREDIT needs half a window of messages before it, so that two sides that only answer each
 //! other's CREDITs send half as many each time, and fall silent.
+//!
+//! # What applications say
+//!
+//! A SAY takes its receive for as long as the application does not take what was said: it is announced only then, so that a
+//! peer is held back by an application that does not listen. But transfers are not: a SAY is sent only where more than
+//! [`RESERVED`] credits are left, so those go round for the handshake's own messages whatever applications do. A peer
+//! that does not keep to that holds back nobody but itself.
+//!
+//! What is held is no part of the window meanwhile: a CREDIT goes out at half of what is left, at least four messages.
 
 /// Receives that both sides post before the connection stands.
 pub const RECEIVES: u16 = 16;
+
+/// Credits that no SAY takes: half of the smallest window.
+const RESERVED: u32 = RECEIVES as u32 / 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Credits {
@@ -25,6 +37,8 @@ pub(super) struct Credits {
     unannounced: u16,
     /// One's own that the peer may still spend.
     standing: u32,
+    /// One's own that were taken by what this side's application has not taken.
+    held: u16,
     /// One's own, all together.
     window: u16,
 }
@@ -32,7 +46,7 @@ pub(super) struct Credits {
 impl Credits {
     pub(super) fn new(receives: u16) -> Self {
         let window = receives.max(RECEIVES);
-        Self { granted: RECEIVES.into(), unannounced: window - RECEIVES, standing: RECEIVES.into(), window }
+        Self { granted: RECEIVES.into(), unannounced: window - RECEIVES, standing: RECEIVES.into(), held: 0, window }
     }
 
     /// A message came; its receive is posted again. False if the peer had none left to spend.
@@ -41,6 +55,25 @@ impl Credits {
         self.standing = standing;
         self.unannounced += 1;
         true
+    }
+
+    /// The message that came last was said to the application: its receive is not there again before that has taken it.
+    pub(super) fn hold(&mut self) {
+        self.unannounced -= 1;
+        self.held += 1;
+    }
+
+    /// The application has taken what was said.
+    pub(super) fn let_go(&mut self) {
+        if self.held > 0 {
+            self.held -= 1;
+            self.unannounced += 1;
+        }
+    }
+
+    /// Whether enough is left to say something.
+    pub(super) fn may_say(&self) -> bool {
+        self.granted > RESERVED
     }
 
     /// The peer has added receives.
@@ -67,6 +100,6 @@ impl Credits {
 
     /// Whether the peer should hear of its credits though there is nothing else to say.
     pub(super) fn should_announce(&self) -> bool {
-        self.unannounced >= self.window / 2
+        self.unannounced >= ((self.window - self.held) / 2).max(RECEIVES / 4)
     }
 }

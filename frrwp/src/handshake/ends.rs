@@ -131,6 +131,10 @@ pub struct Counters {
     pub received: u64,
     /// Of those sent, CREDITs.
     pub credit_messages: u64,
+    /// Of those sent, SAYs.
+    pub said: u64,
+    /// Of those received, SAYs.
+    pub heard: u64,
 }
 
 /// Only what decides something: states that differ in how often something happened are explored once.

@@ -31,6 +31,8 @@ pub struct Limits {
     pub lowest_rate: u64,
     /// Messages that make no sense, after which the connection is closed: 16.
     pub strangers: u32,
+    /// One-sided reads of this side's that are under way at a time: 64.
+    pub fetches: usize,
     /// Whether the fabric's writes can carry an immediate, and are to: it saves the DONE of a write. Not by default.
     pub immediate: bool,
     /// What the application does itself.
@@ -47,6 +49,7 @@ impl Default for Limits {
             write_time: 30_000_000_000,
             lowest_rate: 10_000_000,
             strangers: 16,
+            fetches: 64,
             immediate: false,
             process: Process::Frrwp,
         }

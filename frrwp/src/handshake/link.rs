@@ -20,6 +20,9 @@ pub(super) struct Link {
     pub(super) earliest: u64,
     pub(super) state: Connection,
     pub(super) counters: Counters,
+    /// SAYs that a peer of an older version may still answer with NAK; and, once it has, which version it speaks.
+    pub(super) said: u32,
+    pub(super) deaf: Option<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,6 +62,8 @@ impl Link {
             earliest: u64::MAX,
             state: Connection::Stands,
             counters: Counters::default(),
+            said: 0,
+            deaf: None,
         }
     }
 

@@ -17,18 +17,25 @@ enum About {
 }
 
 impl Handshake {
-    /// A message came. Its receive is posted again before the next call.
-    pub fn received(&mut self, now: u64, bytes: &[u8]) {
+    /// A message came. Its receive is posted again before the next call, unless this returns what the peer's application
+    /// said: then it is once this side's has taken that, and [`Handshake::heard`] is told.
+    pub fn received<'bytes>(&mut self, now: u64, bytes: &'bytes [u8]) -> Option<&'bytes [u8]> {
         if !self.count_in() {
-            return;
+            return None;
         }
         // The start is the same in all versions, and its credits count whatever follows it.
         let Some(start) = Start::decode(bytes) else {
-            return self.nonsense(now, Tag(0), Reason::Malformed);
+            self.nonsense(now, Tag(0), Reason::Malformed);
+            return None;
         };
         self.link.credits.granted(start.credits);
         let tag = Tag(start.tag);
         match Message::decode(bytes) {
+            Ok(Message { body: Body::Say(said), .. }) => {
+                self.link.credits.hold();
+                self.link.counters.heard += 1;
+                return Some(said);
+            }
             Ok(message) => self.understood(now, tag, message.body),
             Err(DecodeError::Version { version, .. }) if start.is_nak() => {
                 self.unreadable_nak(tag, Reason::Version { spoken: version });
@@ -39,6 +46,7 @@ impl Handshake {
                 self.nonsense(now, tag, Reason::Malformed);
             }
         }
+        None
     }
 
     /// A write of the peer's came with an immediate. Its receive is posted again before the next call.
@@ -80,8 +88,10 @@ impl Handshake {
     }
 
     fn understood(&mut self, now: u64, tag: Tag, body: Body<'_>) {
-        if let Body::Credit = body {
-            return;
+        match body {
+            Body::Credit => return,
+            Body::Nak(Reason::Version { spoken }) if tag == Tag(0) && self.was_not_heard(spoken) => return,
+            _ => {}
         }
         if let Body::Sync { length, read, header, offer } = body {
             return self.sync_came(now, tag, length, read, header, offer);
@@ -176,6 +186,11 @@ impl Handshake {
             self.at(at, |transfer, link| transfer.nak_came(link, reason));
         }
         self.link.count_stranger();
+    }
+
+    /// Whether [`Handshake::take_message`] may have something to send.
+    pub fn has_to_say(&self) -> bool {
+        self.link.stands() && (!self.link.out.is_empty() || self.link.credits.should_announce())
     }
 
     /// The next message to send, in `into`, and its length. `None` where there is nothing to say, or the peer has no

@@ -12,7 +12,8 @@
 //! 2. *A lease lives until [`Action::Release`].* It comes exactly once for each transfer that was opened here or
 //!    [asked](Action::Asked), also where nothing was registered yet. Nothing else ends a lease.
 //! 3. *A receive is posted again before the next call.* [`RECEIVES`] stand before the connection does; each message
-//!    tells the peer how many were added.
+//!    tells the peer how many were added. That of a message in which the peer's application [says](Handshake::say) something is
+//!    posted again when this side's has [taken](Handshake::heard) it.
 //! 4. After [`Action::Disconnect`], tear the connection down, call [`Handshake::lost`], and [`Handshake::flushed`] when
 //!    neither side's writes can be placed any more.
 //!
@@ -35,6 +36,7 @@ mod extents;
 mod limits;
 mod link;
 mod messages;
+mod saying;
 mod slots;
 mod target;
 mod transfer;
@@ -47,6 +49,7 @@ pub use ends::{Counters, Disconnect, Failure, Phase};
 use extents::Extent;
 pub use limits::{Limits, Process};
 use link::{Connection, Link, Out};
+pub use saying::Unsaid;
 use slots::{At, Slots};
 use transfer::{Role, Target, Transfer, Trip, Writer};
 
@@ -329,6 +332,11 @@ impl Handshake {
                 self.at(at, &rule);
             }
         }
+    }
+
+    /// Whether the connection stands, as far as this side knows.
+    pub fn stands(&self) -> bool {
+        self.link.stands()
     }
 
     /// Transfers that are open, or have ended and still hold a lease.

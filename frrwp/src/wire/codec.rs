@@ -1,8 +1,8 @@
 //! Messages to bytes, and bytes to messages where they lie.
 
 use super::{
-    Body, DecodeError, HEADER, MAGIC, MESSAGE, Message, NAK, Offer, Reason, SEGMENT, SEGMENTS, Segment, Segments,
-    Start, VERSION,
+    Body, DecodeError, HEADER, MAGIC, MESSAGE, Message, NAK, Offer, Reason, SAY, SAYS, SEGMENT, SEGMENTS, Segment,
+    Segments, Start,
 };
 
 const READ: u8 = 1;
@@ -20,10 +20,13 @@ impl<'a> Message<'a> {
         let Some(Start { version, kind, credits, tag }) = fields.start() else {
             return Err(DecodeError::Foreign { length: bytes.len() });
         };
-        if version != VERSION {
-            return Err(DecodeError::Version { version, tag });
-        }
         let malformed = |what| DecodeError::Malformed { tag, what };
+        match (version, kind) {
+            (1, _) if kind != SAY => {}
+            (SAYS, SAY) => {}
+            (1 | SAYS, _) => return Err(malformed("a kind that its version does not have")),
+            _ => return Err(DecodeError::Version { version, tag }),
+        }
         if bytes.len() > MESSAGE {
             return Err(malformed("more bytes than a message has"));
         }
@@ -36,11 +39,11 @@ impl<'a> Message<'a> {
 
     /// Writes the message and returns its length.
     ///
-    /// What does not fit is the caller's mistake: headers and segments are bounded before they come here.
+    /// What does not fit is the caller's mistake: headers, segments and what is said are bounded before they come here.
     pub fn encode(&self, into: &mut [u8; MESSAGE]) -> usize {
         let mut writer = Writer { into, at: 0 };
         writer.u32(MAGIC);
-        writer.u8(VERSION);
+        writer.u8(if matches!(self.body, Body::Say(_)) { SAYS } else { 1 });
         writer.u8(self.body.kind());
         writer.u16(self.credits);
         writer.u64(self.tag);
@@ -73,6 +76,7 @@ impl<'a> Message<'a> {
                 writer.bytes(&[0; 6]);
                 writer.u64(needed);
             }
+            Body::Say(said) => writer.bytes(said),
             Body::Cancel | Body::Credit => {}
         }
         writer.at
@@ -93,6 +97,7 @@ impl Body<'_> {
             Body::Nak(_) => NAK,
             Body::Cancel => 5,
             Body::Credit => 6,
+            Body::Say(_) => SAY,
         }
     }
 }
@@ -145,6 +150,7 @@ impl<'a> Fields<'a> {
             })(),
             5 => Some(Body::Cancel),
             6 => Some(Body::Credit),
+            SAY => self.bytes(self.0.len()).map(Body::Say),
             _ => return Err("a kind that does not exist"),
         };
         body.ok_or("too few bytes for its kind")

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //!  0  u32  magic     "FRWP": 46 52 57 50
-//!  4  u8   version   1
-//!  5  u8   kind      1 SYNC  2 STCRW  3 DONE  4 NAK  5 CANCEL  6 CREDIT
+//!  4  u8   version   1; of a SAY 2
+//!  5  u8   kind      1 SYNC  2 STCRW  3 DONE  4 NAK  5 CANCEL  6 CREDIT  7 SAY
 //!  6  u16  credits   receives that the sender has added since its last message
-//!  8  u64  tag       the transfer; 0 in a CREDIT, and in a NAK of what had no tag
+//!  8  u64  tag       the transfer; 0 in a CREDIT, in a SAY, and in a NAK of what had no tag
 //! ```
 //!
 //! What follows depends on the kind. Bytes said to be zero, and flags that have no meaning here, are sent as zero and not
@@ -41,7 +41,18 @@
 //!
 //! CANCEL  nothing more
 //! CREDIT  nothing more
+//!
+//! SAY     16       what one application says to the other: all that is left of the message, at most 6160 bytes
 //! ```
+//!
+//! # Versions
+//!
+//! A message carries the version in which its kind came, so that peers of different versions share the kinds that both know.
+//! Version 1 has the kinds 1 to 6, version 2 adds SAY. Who does not speak a message's version reads its start, counts its
+//! credits, and answers with a NAK of its tag whose reason is *version* and says which one is spoken. So a peer of version 1
+//! moves transfers with one of version 2, and answers a SAY with NAK(version, 1) of tag 0: it is told nothing more, and the
+//! application hears that its peer is deaf. At most half of the first 16 credits go on SAYs before that NAK has come, which
+//! is fewer than the 16 messages without sense that a peer puts up with.
 //!
 //! A message is at most [`MESSAGE`] bytes, which is what a receive has to hold. Decoding copies nothing: header and
 //! segments are read where they lie.
@@ -56,14 +67,20 @@ pub use reason::Reason;
 pub const MESSAGE: usize = 32 + SEGMENTS * SEGMENT;
 /// The most bytes of an application's header.
 pub const HEADER: usize = 4096;
+/// The most bytes that an application says in one message.
+pub const SAID: usize = MESSAGE - START;
 /// The most segments of a message.
 pub const SEGMENTS: usize = 256;
-/// The version spoken here.
-pub const VERSION: u8 = 1;
+/// The newest version spoken here.
+pub const VERSION: u8 = 2;
+/// The version in which applications began to say things.
+pub const SAYS: u8 = 2;
 
+const START: usize = 16;
 const MAGIC: u32 = u32::from_le_bytes(*b"FRWP");
 const SEGMENT: usize = 24;
 const NAK: u8 = 4;
+const SAY: u8 = 7;
 
 /// The 16 bytes that messages of all versions start with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,6 +165,8 @@ pub enum Body<'a> {
     Cancel,
     /// Only the credits.
     Credit,
+    /// What an application says to the other.
+    Say(&'a [u8]),
 }
 
 /// Part of a target's buffer.
@@ -217,7 +236,7 @@ pub enum DecodeError {
         length: usize,
     },
     /// Another version: the tag can be read, the rest cannot.
-    #[error("a message of version {version} about transfer {tag}; version 1 is spoken")]
+    #[error("a message of version {version} about transfer {tag}; versions 1 to {VERSION} are spoken")]
     Version {
         /// Its version.
         version: u8,

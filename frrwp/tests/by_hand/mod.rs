@@ -36,6 +36,7 @@ impl Side {
                     Body::Stcrw(_) => "STCRW".into(),
                     Body::Done { bytes } => format!("DONE {bytes}"),
                     Body::Cancel => "CANCEL".into(),
+                    Body::Say(said) => format!("SAY {}", said.escape_ascii()),
                     Body::Credit => continue,
                 },
             ));

@@ -1,11 +1,12 @@
 //! Transfers between two engines over any provider, both driven by one thread.
 #![allow(unreachable_pub, dead_code, reason = "shared by tests")]
 
-use frrwp::engine::{Engine, Event};
-use frrwp::fabric::Endpoint;
+use frrwp::engine::{Engine, Event, OpenError};
+use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Side, Tag};
-use mrrc::Cache;
+use frrwp::wire::Segment;
 use mrrc::invalidation::Explicit;
+use mrrc::{Access, Cache};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::collections::HashMap;
@@ -122,12 +123,131 @@ pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> 
                         assert_eq!((ended_tag, result.unwrap()), (tag, length as u64));
                         ended[side] = true;
                     }
-                    Event::Closed { why } => panic!("closed: {why:?}"),
+                    other => panic!("{other:?}"),
                 }
             }
         }
     }
     (source.bytes(0, length), sink.bytes(0, length))
+}
+
+/// The next event of the connecting side; the other has nothing to do.
+fn next<F: Fabric>(fabric: &F, engines: &mut [Engine<'_, F::Endpoint>; 2]) -> Event {
+    loop {
+        fabric.idle();
+        for engine in engines.iter_mut() {
+            engine.progress();
+        }
+        if let Some(event) = engines[0].next_event() {
+            return event;
+        }
+    }
+}
+
+/// One-sided reads of every length, by keys that the peer's application says; as many at a time as there may be, and one that
+/// is not allowed.
+pub fn fetched<F: Fabric>(fabric: &F) {
+    const LENGTH: usize = 300_000;
+    let caches = caches(fabric, 10_000);
+    let expected = noise(1, LENGTH);
+    let (source, sink) = (fabric.memory(1, expected.clone()), fabric.memory(0, vec![0; LENGTH]));
+    // SAFETY: the memory lives to the end of this function, and is not written.
+    let offered = unsafe { caches[1].acquire(source.start(), LENGTH, Access::REMOTE_READ) }.unwrap();
+    let key = |at: usize, length: usize| {
+        let part = offered.segments().next().unwrap();
+        assert!(part.len() == LENGTH);
+        caches[1].registrar().remote(part.registration(), part.address().wrapping_add(at), length)
+    };
+    let mut engines = engines(fabric, &caches, Limits { fetches: 3, ..Limits::default() });
+    // The application says where.
+    let all = key(0, LENGTH);
+    engines[1].say(&[&all.address.to_le_bytes()[..], &all.key.to_le_bytes()].concat()).unwrap();
+    assert!(matches!(next(fabric, &mut engines), Event::Said));
+    let mut said = Vec::new();
+    assert!(engines[0].heard(&mut said));
+    let address = u64::from_le_bytes(said[..8].try_into().unwrap());
+    let from = |at: usize, length: usize| {
+        let key = u32::from_le_bytes(said[8..].try_into().unwrap());
+        Segment { address: address + at as u64, length: length as u64, key }
+    };
+    // SAFETY: nobody else uses the sink, which lives longer than the engines.
+    let fetch = |engines: &mut [Engine<'_, F::Endpoint>; 2], at: usize, length: usize, from| unsafe {
+        engines[0].fetch(sink.start().wrapping_add(at), length, from)
+    };
+    // SAFETY: as above; and the lease is held until the read has ended.
+    let leased = |engines: &mut [Engine<'_, F::Endpoint>; 2], lease: &_, at: usize, from| unsafe {
+        engines[0].fetch_leased(lease, sink.start().wrapping_add(at), from)
+    };
+    let rights = engines[0].endpoint().abilities().sink;
+    // SAFETY: as above.
+    let lease =
+        |at: usize, length| unsafe { caches[0].acquire(sink.start().wrapping_add(at), length, rights) }.unwrap();
+    for length in [1, 7, 4096, 100_001, LENGTH] {
+        let at = LENGTH - length;
+        let id = fetch(&mut engines, 0, LENGTH, from(at, length)).unwrap();
+        let event = next(fabric, &mut engines);
+        assert!(matches!(event, Event::Fetched { id: told, succeeded: true } if told == id), "{event:?}");
+        assert!(sink.bytes(0, length) == expected[at..], "{}, {length} bytes", fabric.name());
+    }
+    assert_eq!(engines[0].open_fetches(), 0);
+    // More than may be under way.
+    let mut ids = Vec::new();
+    let busy = loop {
+        let at = ids.len() * 1000;
+        match fetch(&mut engines, at, 1000, from(at + 5, 1000)) {
+            Ok(id) => ids.push(id),
+            Err(error) => break error,
+        }
+    };
+    assert!(ids.len() == 3 && matches!(busy, OpenError::Busy { under_way: 3 }), "{busy}");
+    let (mut told, mut rooms) = (Vec::new(), 0);
+    while told.len() < 3 || rooms == 0 {
+        match next(fabric, &mut engines) {
+            Event::Fetched { id, succeeded: true } => told.push(id),
+            Event::Room => rooms += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(told == ids && rooms == 1, "in order, and it is told when to try again: {told:?}, {rooms}");
+    assert!(sink.bytes(0, 3000) == expected[5..3005]);
+    // Without a look into the cache.
+    let all_of_it = lease(0, LENGTH);
+    let id = leased(&mut engines, &all_of_it, 9, from(70, 5000)).unwrap();
+    assert!(matches!(next(fabric, &mut engines), Event::Fetched { id: told, succeeded: true } if told == id));
+    assert!(sink.bytes(9, 5000) == expected[70..5070]);
+    let refused = leased(&mut engines, &all_of_it, LENGTH - 10, from(0, 11));
+    assert!(matches!(refused, Err(OpenError::Uncovered { .. })));
+    drop(all_of_it);
+    // Into memory of many registrations, more than the fabric takes at a time.
+    caches[0].flush().unwrap();
+    let leases: Vec<_> = (1..40).step_by(2).map(|page| lease(page * PAGE, 1)).collect();
+    assert!(caches[0].usage().regions >= 20);
+    let id = fetch(&mut engines, 3, LENGTH, from(1, 40 * PAGE)).unwrap();
+    assert!(matches!(next(fabric, &mut engines), Event::Fetched { id: told, succeeded: true } if told == id));
+    assert!(sink.bytes(3, 40 * PAGE) == expected[1..1 + 40 * PAGE], "{}, many registrations", fabric.name());
+    drop(leases);
+    // Nothing, and more than there is room for.
+    let id = fetch(&mut engines, 0, 0, from(0, 0)).unwrap();
+    assert!(matches!(next(fabric, &mut engines), Event::Fetched { id: told, succeeded: true } if told == id));
+    let refused = fetch(&mut engines, 0, 10, from(0, 11));
+    assert!(matches!(refused, Err(OpenError::TooShort { length: 10, wanted: 11 })));
+    // A key that nobody gave ends the connection; what is under way ends with it, and then nothing begins any more.
+    let wrong = Segment { key: all.key.wrapping_add(64), ..from(0, 100) };
+    let id = fetch(&mut engines, 0, LENGTH, wrong).unwrap();
+    let second = fetch(&mut engines, 1000, LENGTH, from(0, 100));
+    let event = next(fabric, &mut engines);
+    assert!(matches!(event, Event::Fetched { id: told, succeeded: false } if told == id), "{event:?}");
+    if second.is_ok() {
+        assert!(matches!(next(fabric, &mut engines), Event::Fetched { .. }));
+    }
+    assert!(matches!(next(fabric, &mut engines), Event::Closed { .. }));
+    assert!(fetch(&mut engines, 0, LENGTH, from(0, 1)).is_err());
+    drop(engines);
+    drop(offered);
+    for (side, cache) in caches.iter().enumerate() {
+        cache.flush().unwrap();
+        assert_eq!((cache.usage().regions, fabric.registrations(side)), (0, 0), "{}: nothing is held", fabric.name());
+    }
 }
 
 /// What one side lends to a transfer.
@@ -229,6 +349,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                             ends[side] = Some(bytes);
                         }
                         Event::Closed { .. } => closed[side] = true,
+                        other => panic!("{other:?}"),
                     }
                 }
             }

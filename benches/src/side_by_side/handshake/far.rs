@@ -97,6 +97,7 @@ impl Use for Answer {
                 Event::KeysCame { tag } => engine.submit(tag)?,
                 Event::Ended { result, .. } => drop(result?),
                 Event::Closed { .. } => break,
+                _ => {}
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use super::socket;
 use super::{IwarpDomain, IwarpEnd, IwarpKey, since_start};
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
+use mrrc::Access;
 use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
@@ -100,7 +101,7 @@ unsafe impl Endpoint for IwarpEndpoint {
     type Domain = IwarpDomain;
 
     fn abilities(&self) -> Abilities {
-        Abilities { gather: GATHER, immediate: false }
+        Abilities { gather: GATHER, immediate: false, sink: Access::LOCAL_WRITE }
     }
 
     fn now(&self) -> u64 {

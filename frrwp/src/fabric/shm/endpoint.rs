@@ -332,7 +332,7 @@ unsafe impl Endpoint for ShmEndpoint {
     type Domain = ShmDomain;
 
     fn abilities(&self) -> Abilities {
-        Abilities { gather: 16, immediate: true }
+        Abilities { gather: 16, immediate: true, sink: Access::LOCAL_WRITE }
     }
 
     fn now(&self) -> u64 {

@@ -5,6 +5,7 @@ use super::world::{Arrival, Placing};
 use super::{Network, SimDomain, SimKey};
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
+use mrrc::Access;
 use std::io;
 use std::marker::PhantomData;
 
@@ -37,7 +38,7 @@ unsafe impl Endpoint for SimEndpoint {
     type Domain = SimDomain;
 
     fn abilities(&self) -> Abilities {
-        Abilities { gather: 4, immediate: self.network.world().abilities() }
+        Abilities { gather: 4, immediate: self.network.world().abilities(), sink: Access::LOCAL_WRITE }
     }
 
     fn now(&self) -> u64 {

@@ -14,6 +14,7 @@ use super::{VerbsDomain, VerbsError, ib, since_start};
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use ib::ibv_wr_opcode as opcode;
+use mrrc::Access;
 use mrrc::registrar::verbs::MemoryRegion;
 use std::collections::VecDeque;
 use std::fmt;
@@ -260,7 +261,9 @@ unsafe impl Endpoint for VerbsEndpoint {
 
     fn abilities(&self) -> Abilities {
         let able = self.domain.0.able;
-        Abilities { gather: able.gather, immediate: !able.iwarp }
+        // Devices of iWARP fill the memory of a read as if the peer wrote it.
+        let sink = if able.iwarp { Access::LOCAL_WRITE | Access::REMOTE_WRITE } else { Access::LOCAL_WRITE };
+        Abilities { gather: able.gather, immediate: !able.iwarp, sink }
     }
 
     fn now(&self) -> u64 {

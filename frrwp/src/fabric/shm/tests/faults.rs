@@ -238,7 +238,7 @@ fn serve(
                 }
             }
             Some(Event::Closed { .. }) => return quarantined.len(),
-            Some(Event::KeysCame { .. }) => {}
+            Some(_) => {}
             None => {
                 // Not for longer: whether the child has stopped is asked too.
                 std::thread::sleep(Duration::from_micros(200));
