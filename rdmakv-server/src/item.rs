@@ -3,7 +3,7 @@
 //! | at | bytes | what                                             | in the CRC |
 //! |---:|------:|--------------------------------------------------|------------|
 //! |  0 |     1 | state: free, unpublished, alive, dead            | no         |
-//! |  1 |     1 | marks: fetched, stale, won                       | no         |
+//! |  1 |     1 | marks: fetched, stale, won, leased               | no         |
 //! |  2 |     2 | magic                                            | no         |
 //! |  4 |     4 | incarnation of the server                        | no         |
 //! |  8 |     8 | expiry, in Unix seconds; 0 is never              | no         |

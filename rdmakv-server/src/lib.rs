@@ -9,6 +9,8 @@ pub mod item;
 #[cfg(feature = "server")]
 pub mod protocol;
 pub mod rdma;
+#[doc(hidden)]
+pub mod sabotage;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]

@@ -295,6 +295,7 @@ impl Flags {
                 huge: true,
                 hashpower: 0,
                 seed: rand::random(),
+                lease: Config::default().lease,
                 incarnation: rand::random::<u32>().max(1),
             },
             places,

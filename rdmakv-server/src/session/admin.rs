@@ -176,7 +176,7 @@ impl Dump {
     pub(super) fn go_on(&mut self, cx: &Context<'_>, out: &mut Out) -> bool {
         let (which, bytes) = (&self.which[..], &mut out.bytes);
         let all = which == b"all" || which == b"hash";
-        let store = cx.shared.shards.at(self.shard);
+        let mut store = cx.shared.shards.at(self.shard);
         let ended = store.walk_on(&mut self.place, PIECE, cx.now, |item| {
             let wanted =
                 all || which.split(|&byte| byte == b',').any(|class| number32(class) == Some(item.class as u32 + 1));

@@ -6,10 +6,15 @@
 //! values are written only through `&mut` of a chunk's one owner, before the chunk is published, and read only
 //! after that; the modules above keep that promise, this one keeps the bounds.
 
+use std::any::Any;
+use std::fmt;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags};
+
+use super::chunk::Id;
 
 /// What stands behind the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +25,49 @@ pub enum Backing {
     Memfd,
     /// Anonymous memory: this system has no memfd.
     Anonymous,
+    /// Memory that was made elsewhere, as by a fabric.
+    Given,
+}
+
+/// Memory that was made elsewhere, for a store to keep its items in.
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    keeper: Box<dyn Any + Send + Sync>,
+}
+
+impl Memory {
+    /// Takes it over, with what keeps it there; that is dropped with the store and the last of what it lent.
+    ///
+    /// # Safety
+    ///
+    /// Until the keeper is dropped the memory is there, readable and writable, and is written by this program through
+    /// the store alone. It begins at a multiple of 4096 and is all zeros.
+    #[expect(unsafe_code, reason = "whether the memory is there is the caller's word")]
+    pub unsafe fn new(base: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
+        Self { base, len, keeper }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} bytes at {:p}", self.len, self.base)
+    }
 }
 
 /// The mapping.
-#[derive(Debug)]
 pub(super) struct Arena {
     base: *mut u8,
     len: usize,
     backing: Backing,
+    /// Who unmaps the memory, where that is not we.
+    keeper: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} bytes at {:p}, {:?}", self.len, self.base, self.backing)
+    }
 }
 
 const HUGE: usize = 2 << 20;
@@ -41,6 +81,16 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
+    /// Memory of others, which has to be this long.
+    pub(super) fn given(memory: Memory, len: usize) -> io::Result<Self> {
+        let Memory { base, len: there, keeper } = memory;
+        if there < len || !(base.as_ptr() as usize).is_multiple_of(4096) {
+            let wrong = format!("{there} bytes at {base:p} for an arena: it takes {len}, from a multiple of 4096 on");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, wrong));
+        }
+        Ok(Self { base: base.as_ptr(), len: there, backing: Backing::Given, keeper: Some(keeper) })
+    }
+
     /// At least `len` bytes of huge pages, all zero, if the system has enough of them. They are taken from the system
     /// at once, whether they are used or not.
     pub(super) fn huge(len: usize) -> Option<Self> {
@@ -74,7 +124,7 @@ impl Arena {
                 MapFlags::SHARED | MapFlags::NORESERVE,
             )?
         };
-        Ok(Self { base: base.cast(), len, backing: Backing::Anonymous })
+        Ok(Self { base: base.cast(), len, backing: Backing::Anonymous, keeper: None })
     }
 
     #[cfg(target_os = "linux")]
@@ -92,11 +142,22 @@ impl Arena {
         #[expect(unsafe_code, reason = "madvise")]
         // SAFETY: the range is the mapping just made; the advice changes no contents. It may be refused.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxHugepage) };
-        Ok(Self { base: base.cast(), len, backing })
+        Ok(Self { base: base.cast(), len, backing, keeper: None })
     }
 
     pub(super) fn backing(&self) -> Backing {
         self.backing
+    }
+
+    pub(super) fn whole(&self) -> (*mut u8, usize) {
+        (self.base, self.len)
+    }
+    pub(super) fn address_of(&self, id: Id) -> u64 {
+        self.base as u64 + u64::from(id) * 8
+    }
+    /// The chunk that begins at this address of the arena.
+    pub(super) fn id_of(&self, address: u64) -> Id {
+        ((address - self.base as u64) / 8) as Id
     }
 
     fn check(&self, at: usize, len: usize, align: usize) {
@@ -152,6 +213,9 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        if self.keeper.is_some() {
+            return;
+        }
         #[expect(unsafe_code, reason = "munmap")]
         // SAFETY: the mapping is ours and nothing borrowed from it outlives it. A failure would leak it, no more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };

@@ -60,7 +60,7 @@ impl Store {
         let sum = match self.reserve(key, digits.len(), flags, until, now) {
             Ok(mut filling) => {
                 filling.value().copy_from_slice(digits);
-                let version = self.install(filling.id, hash, Some(id), false);
+                let version = self.install(filling.id, hash, Some(id), false, now);
                 Sum::Done { number: new, version, expiry: until }
             }
             Err(refused) => Sum::Refused(refused),

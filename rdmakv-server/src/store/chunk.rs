@@ -21,6 +21,7 @@ pub(super) const NONE: Id = u32::MAX;
 pub(super) const FETCHED: u64 = 1 << 8;
 pub(super) const STALE: u64 = 1 << 9;
 pub(super) const WON: u64 = 1 << 10;
+pub(super) const LEASED: u64 = 1 << 11;
 
 /// A chunk in the arena: a view that knows where each field is.
 #[derive(Clone, Copy)]
@@ -87,6 +88,11 @@ impl<'a> Chunk<'a> {
         }
     }
 
+    pub(super) fn unmark(self, mark: u64) {
+        let word = self.arena.word64(self.at);
+        word.store(word.load(Relaxed) & !mark, Release);
+    }
+
     #[inline]
     pub(super) fn expiry(self) -> u64 {
         self.arena.word64(self.at + 8).load(Relaxed)
@@ -151,6 +157,15 @@ impl<'a> Chunk<'a> {
     /// What of the chunk is used.
     pub(super) fn size(self) -> usize {
         HEADER + self.key_len() + self.value_len() as usize
+    }
+
+    /// A copy of what of the chunk is used.
+    pub(super) fn image(self, out: &mut Vec<u8>) {
+        out.reserve(self.size());
+        for at in (0..HEADER).step_by(8) {
+            out.extend_from_slice(&self.arena.word64(self.at + at).load(Acquire).to_le_bytes());
+        }
+        out.extend_from_slice(self.arena.bytes(self.at + HEADER, self.key_len() + self.value_len() as usize));
     }
 
     /// The sum that the header should carry.

@@ -1,5 +1,7 @@
 //! How a store is made.
 
+use std::time::Duration;
+
 /// How a store is made.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -25,6 +27,8 @@ pub struct Config {
     pub hashpower: u32,
     /// The hash's secret.
     pub seed: u64,
+    /// How long a client may rely on a lease: D. At most [`LONGEST`](super::LONGEST).
+    pub lease: Duration,
     /// Which life of the server this is; every header carries it.
     pub incarnation: u32,
 }
@@ -42,6 +46,7 @@ impl Default for Config {
             huge: true,
             hashpower: 0,
             seed: 0,
+            lease: Duration::from_secs(1),
             incarnation: 1,
         }
     }

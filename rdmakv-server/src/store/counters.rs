@@ -76,5 +76,13 @@ counters! {
         too_large,
         /// Refused for want of memory.
         no_memory,
+        /// Leases granted or made longer.
+        leases,
+        /// Leases refused, as their keys change too often.
+        leases_refused,
+        /// Items that had to die for memory though they were leased.
+        leases_doomed,
+        /// Reads of one-sided readers that were reported.
+        one_sided,
     }
 }

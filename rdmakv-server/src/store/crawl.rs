@@ -1,7 +1,6 @@
 //! Expired items leave even if nobody asks: the crawler walks the pages, a few chunks at a time.
 
 use super::Store;
-use super::chunk::State;
 
 /// Where the crawler stands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,12 +24,12 @@ impl Store {
             }
             self.crawler.slot += 1;
             let id = self.pages.id(page, slot);
-            if self.chunk(id).state() == State::Alive {
+            if self.is_alive(id) {
                 self.counters.crawler_checked += 1;
                 if self.is_over(id, now) {
                     let class = self.chunk(id).class();
                     self.classes[class].crawler_reclaimed += 1;
-                    self.reclaim(id);
+                    self.reclaim(id, now);
                 }
             }
         }

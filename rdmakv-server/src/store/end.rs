@@ -13,7 +13,7 @@ impl Store {
         }
         let class = self.chunk(id).class();
         self.classes[class].deletes += 1;
-        self.unlink(id);
+        self.unlink(id, now);
         Deleted::Done
     }
 
@@ -33,11 +33,11 @@ impl Store {
         });
         match copied {
             Ok(new) => {
-                self.install(new, hash, Some(id), true);
+                self.install(new, hash, Some(id), true, now);
             }
             // Without memory for a stale copy the item goes altogether: nobody takes it for fresh. It may have gone
             // already, with a page that was emptied in vain.
-            Err(_) if self.chunk(id).state() == State::Alive => self.unlink(id),
+            Err(_) if self.is_alive(id) => self.unlink(id, now),
             Err(_) => {}
         }
         if let Some(held) = held {
@@ -53,38 +53,60 @@ impl Store {
             _ => {
                 self.flushed = self.version;
                 self.flush_at = None;
+                // The others need not be marked: nobody reads them without asking.
+                if !self.leases.is_empty() {
+                    self.end_leased_items(now, |store, id| store.is_over(id, now));
+                }
             }
         }
     }
 
     /// Takes out an item that is over.
-    pub(super) fn reclaim(&mut self, id: Id) {
+    pub(super) fn reclaim(&mut self, id: Id, now: u64) {
         let chunk = self.chunk(id);
         let (class, fetched) = (chunk.class(), chunk.marked(chunk::FETCHED));
         self.classes[class].reclaimed += 1;
         self.classes[class].expired_unfetched += u64::from(!fetched);
-        self.unlink(id);
+        self.unlink(id, now);
     }
 
     /// Takes an item out of the index and the queues, and retires its chunk.
-    pub(super) fn unlink(&mut self, id: Id) {
+    pub(super) fn unlink(&mut self, id: Id, now: u64) {
         let hash = self.hash(self.chunk(id).key());
         let class = self.chunk(id).class();
         // Dead first: a one-sided reader must not find alive what the index no longer has.
-        self.chunk(id).set_state(State::Dead);
+        self.die(id);
+        if self.chunk(id).marked(chunk::LEASED) {
+            self.leased_dies(hash, now);
+        }
         let there = self.index.remove(hash, id);
         debug_assert!(there, "an item is in the index");
         self.queues[class].remove(&self.arena, id);
         self.retire(id);
+        #[cfg(rdmakv_sabotage)]
+        self.reuse_early(id, now);
     }
 
-    /// The one place where chunks end: freed when nobody holds them, else when the last holder lets go.
+    /// From now on no one-sided reader believes the item.
+    #[inline]
+    pub(super) fn die(&mut self, id: Id) {
+        #[cfg(rdmakv_sabotage)]
+        if self.dies_late(id) {
+            return;
+        }
+        self.chunk(id).set_state(State::Dead);
+    }
+
+    /// The one place where chunks end: freed when nobody holds them, else when the last holder lets go. A lease is a
+    /// holder.
     pub(super) fn retire(&mut self, id: Id) {
         let chunk = Chunk::new(&self.arena, id);
-        chunk.set_state(State::Dead);
         if chunk.holders() == 0 {
+            chunk.set_state(State::Dead);
             self.classes[chunk.class()].requested -= chunk.size() as u64;
             self.pages.give(&self.arena, id);
+        } else if chunk.marked(chunk::LEASED) {
+            self.leases.died(chunk.class(), chunk.size());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Store;
 use super::chunk::{self, Id};
+use super::leases::{WHEN_SHORT, nanos};
 use super::queues::{MAIN, SMALL};
 
 /// Pages that may drain at once before no more are asked for.
@@ -17,8 +18,11 @@ impl Store {
             if let Some(id) = self.queues[class].oldest(queue)
                 && self.is_over(id, now)
             {
-                self.reclaim(id);
+                self.reclaim(id, now);
             }
+        }
+        if !self.leases.is_empty() {
+            self.sweep(nanos(now), WHEN_SHORT);
         }
         if let Some(id) = self.pages.take(&self.arena, class) {
             return Some(id);
@@ -27,14 +31,24 @@ impl Store {
             return None;
         }
         self.weigh(now);
+        let mut doomed = false;
         // Each round frees a chunk, unless its page drains or leaves the class; so a few rounds suffice.
         for _ in 0..8 {
-            match self.queues[class].victim(&self.arena) {
+            match self.victim(class) {
                 Some(id) => self.evict(id, now),
+                None if !doomed && self.leases.living(class) > 0 => {
+                    self.doom(class, now);
+                    doomed = true;
+                    continue;
+                }
                 // Pages that drain come when those who read from them let go: to drain more would lose items for nothing.
                 None if self.pages.draining() >= DRAINING => return None,
                 None => {
                     let page = self.donor(class, now).and_then(|donor| self.cheapest_page(donor))?;
+                    // With leases on it, it comes when they have ended: one at a time.
+                    if self.pages.leased_in(page) > 0 && self.pages.draining() > 0 {
+                        return None;
+                    }
                     self.drain(page, now);
                 }
             }
@@ -45,9 +59,19 @@ impl Store {
         None
     }
 
+    /// The next of the class to go, if there is one that nobody holds or leases.
+    fn victim(&mut self, class: usize) -> Option<Id> {
+        let queued = self.queues[class].len(SMALL) + self.queues[class].len(MAIN);
+        // Where all are leased, there is no need to look at each.
+        if u64::from(self.leases.living(class)) >= queued {
+            return None;
+        }
+        self.queues[class].victim(&self.arena)
+    }
+
     pub(super) fn evict(&mut self, id: Id, now: u64) {
         if self.is_over(id, now) {
-            self.reclaim(id);
+            self.reclaim(id, now);
             return;
         }
         let chunk = self.chunk(id);
@@ -65,6 +89,6 @@ impl Store {
         self.balance.evicted(class);
         let queued = self.queues[class].len(SMALL) + self.queues[class].len(MAIN);
         self.ghosts.add(class, hash, from_small, queued, self.index.len());
-        self.unlink(id);
+        self.unlink(id, now);
     }
 }

@@ -2,13 +2,22 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use super::chunk::{self, Chunk, Id};
+use super::chunk::{self, Chunk, Id, State};
 use super::queues::MOST_FREQUENT;
 use super::{Handle, Store, View};
 
 impl Store {
     pub(super) fn chunk(&self, id: Id) -> Chunk<'_> {
         Chunk::new(&self.arena, id)
+    }
+
+    #[inline]
+    pub(super) fn is_alive(&self, id: Id) -> bool {
+        #[cfg(rdmakv_sabotage)]
+        if self.leases.is_late(id) {
+            return false;
+        }
+        self.chunk(id).state() == State::Alive
     }
 
     pub(super) fn hash(&self, key: &[u8]) -> u64 {
@@ -42,7 +51,7 @@ impl Store {
         self.flush_if_due(now);
         let id = self.find(hash, key)?;
         if self.is_over(id, now) {
-            self.reclaim(id);
+            self.reclaim(id, now);
             return None;
         }
         Some(id)
@@ -56,7 +65,7 @@ impl Store {
         if self.is_over(id, now) {
             let flushed = self.chunk(id).version() <= self.flushed;
             *(if flushed { &mut self.counters.get_flushed } else { &mut self.counters.get_expired }) += 1;
-            self.reclaim(id);
+            self.reclaim(id, now);
             return None;
         }
         let chunk = self.chunk(id);

@@ -72,7 +72,7 @@ impl Filling {
 #[must_use = "a chunk that is not released is lost to the store"]
 pub struct Held {
     arena: Arc<Arena>,
-    id: Id,
+    pub(super) id: Id,
 }
 
 impl Held {
@@ -83,6 +83,16 @@ impl Held {
 }
 
 impl Store {
+    /// Whether this store lent it.
+    pub(super) fn lent(&self, held: &Held) -> bool {
+        Arc::ptr_eq(&self.arena, &held.arena)
+    }
+
+    /// The whole item as one-sided readers find it: header, key, value.
+    pub fn image(&self, handle: Handle, out: &mut Vec<u8>) {
+        self.chunk(handle.0).image(out);
+    }
+
     /// The value of an item just looked at.
     pub fn value(&self, handle: Handle) -> &[u8] {
         self.chunk(handle.0).value()
@@ -111,7 +121,7 @@ impl Store {
     ///
     /// If another store lent it.
     pub fn release(&mut self, held: Held) {
-        assert!(Arc::ptr_eq(&self.arena, &held.arena), "a chunk goes back to the store that lent it");
+        assert!(self.lent(&held), "a chunk goes back to the store that lent it");
         let chunk = Chunk::new(&held.arena, held.id);
         let holders = chunk.holders();
         chunk.set_holders(holders - 1);

@@ -27,15 +27,20 @@ mod counters;
 mod crawl;
 mod end;
 mod evict;
+mod exposure;
 mod find;
 mod ghosts;
 mod index;
+mod leases;
+#[cfg(test)]
+mod leases_tests;
 mod lend;
 mod moves;
 mod pages;
 mod put;
 mod queues;
 mod report;
+mod restless;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -46,16 +51,20 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 
 use arena::Arena;
+use exposure::Exposures;
 use ghosts::Ghosts;
 use index::Index;
+use leases::{AT_A_TICK, Leases, nanos};
 use pages::Pages;
 use queues::Queues;
 
 pub use crate::item::{HEADER, KEY_MAX, MAGIC};
-pub use arena::Backing;
+pub use arena::{Backing, Memory};
 pub use arithmetic::Sum;
 pub use config::Config;
 pub use counters::{ClassCounters, Counters};
+pub use exposure::{Exposure, Extent, Replacement};
+pub use leases::{LONGEST, NoLease, lasting};
 pub use lend::{Filling, Handle, Held, View};
 pub use moves::NoMove;
 pub use report::{ClassReport, Entry, Place, Report};
@@ -80,6 +89,8 @@ pub struct Store {
     flush_at: Option<u64>,
     crawler: crawl::Cursor,
     balance: balance::Balance,
+    leases: Leases,
+    exposures: Exposures,
     classes: Vec<ClassCounters>,
     counters: Counters,
 }
@@ -91,6 +102,19 @@ impl Store {
     ///
     /// Those of the mapping: no memory, no address space.
     pub fn new(config: &Config) -> io::Result<Self> {
+        Self::build(config, None::<fn(usize) -> io::Result<Memory>>)
+    }
+
+    /// An empty store in memory that was made elsewhere: `make` is told how many bytes it takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`; or the memory is too short.
+    pub fn with_memory(config: &Config, make: impl FnOnce(usize) -> io::Result<Memory>) -> io::Result<Self> {
+        Self::build(config, Some(make))
+    }
+
+    fn build(config: &Config, make: Option<impl FnOnce(usize) -> io::Result<Memory>>) -> io::Result<Self> {
         let page = config.item_max.next_multiple_of(4096).clamp(1 << 20, 1 << 30);
         let count = (config.memory / page).max(2);
         let sizes = classes::sizes(page, config.least, config.factor);
@@ -104,9 +128,12 @@ impl Store {
         }
         // Huge pages are no one else's from then on, so there are only as many as the items may take now.
         let now = count + extra;
-        let (arena, most) = match config.huge.then(|| Arena::huge(now * page)).flatten() {
-            Some(arena) => (arena, now),
-            None => (Arena::new(most * page)?, most),
+        let (arena, most) = match make {
+            Some(make) => (Arena::given(make(most * page)?, most * page)?, most),
+            None => match config.huge.then(|| Arena::huge(now * page)).flatten() {
+                Some(arena) => (arena, now),
+                None => (Arena::new(most * page)?, most),
+            },
         };
         let arena = Arc::new(arena);
         let mut pages = Pages::new(page, most, &sizes);
@@ -125,6 +152,8 @@ impl Store {
             flush_at: None,
             crawler: crawl::Cursor::default(),
             balance: balance::Balance::new(sizes.len()),
+            leases: Leases::new(sizes.len(), config.lease),
+            exposures: Exposures::default(),
             classes: vec![ClassCounters::default(); sizes.len()],
             counters: Counters::default(),
             arena,
@@ -148,8 +177,11 @@ impl Store {
         self.len() == 0
     }
 
-    /// Once a second: a flush that is due, and a page to where it is needed more.
+    /// Once a second: leases that have ended, a flush that is due, and a page to where it is needed more.
     pub fn tick(&mut self, now: u64) {
+        #[cfg(rdmakv_sabotage)]
+        self.bury_late();
+        self.sweep(nanos(now), AT_A_TICK);
         self.flush_if_due(now);
         self.shrink(now);
         self.rebalance(now);

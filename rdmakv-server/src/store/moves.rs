@@ -1,7 +1,7 @@
 //! A page changes its class: its items move to other chunks of theirs, or leave.
 
 use super::Store;
-use super::chunk::{self, Chunk, Id, NONE, State};
+use super::chunk::{self, Chunk, Id, LEASED, NONE, State};
 use super::queues::MAIN;
 
 /// Why a page did not move.
@@ -19,11 +19,11 @@ impl Store {
     pub(super) fn cheapest_page(&self, class: usize) -> Option<usize> {
         (0..self.pages.count())
             .filter(|&page| self.pages.class_of(page) == Some(class) && !self.pages.is_draining(page))
-            .min_by_key(|&page| self.pages.used_in(page))
+            .min_by_key(|&page| (self.pages.leased_in(page), self.pages.used_in(page)))
     }
 
     /// Empties a page: items move to free chunks of their class, those that were asked for also to chunks of items that
-    /// are the next to go; the rest leaves. What is held follows when it is released.
+    /// are the next to go; the rest leaves. What is held or leased follows when it is released.
     pub(super) fn drain(&mut self, page: usize, now: u64) {
         let Some(class) = self.pages.class_of(page) else { return };
         self.counters.slabs_moved += 1;
@@ -33,15 +33,17 @@ impl Store {
             return;
         }
         for id in ids {
-            let chunk = self.chunk(id);
-            if chunk.state() != State::Alive {
+            if !self.is_alive(id) {
                 continue;
             }
             if self.is_over(id, now) {
-                self.reclaim(id);
+                self.reclaim(id, now);
                 continue;
             }
-            let wanted = chunk.holders() == 0 && (chunk.frequency() > 0 || chunk.queue() == MAIN);
+            // What is leased is asked for, though the store does not see it.
+            let chunk = self.chunk(id);
+            let asked_for = chunk.frequency() > 0 || chunk.queue() == MAIN || chunk.marked(LEASED);
+            let wanted = asked_for && !self.is_pinned(id);
             if wanted
                 && !self.pages.has_free(class)
                 && let Some(victim) = self.queues[class].victim(&self.arena)
@@ -49,8 +51,7 @@ impl Store {
                 self.counters.move_evictions += 1;
                 self.evict(victim, now);
             }
-            let chunk = self.chunk(id);
-            if chunk.state() == State::Alive && (chunk.holders() > 0 || !self.rescue(id, class)) {
+            if self.is_alive(id) && (self.is_pinned(id) || !self.rescue(id, class)) {
                 self.counters.move_evictions += 1;
                 self.evict(id, now);
             }
@@ -83,7 +84,10 @@ impl Store {
         to.value_mut().copy_from_slice(from.value());
         self.classes[class].requested += to.size() as u64;
         self.counters.rescues += 1;
-        from.set_state(State::Dead);
+        self.die(id);
+        if self.chunk(id).marked(LEASED) {
+            self.hand_over(id, new);
+        }
         let hash = self.hash(self.chunk(id).key());
         self.index.replace(hash, id, new);
         self.queues[class].replace(&self.arena, id, new);

@@ -14,6 +14,8 @@ struct Page {
     touched: u32,
     free: Id,
     draining: bool,
+    /// Chunks with leases.
+    leased: u32,
     /// Where the page stands in its class's list of pages with free chunks.
     listed: Option<u32>,
 }
@@ -45,7 +47,7 @@ pub(super) struct Pages {
 
 impl Pages {
     pub(super) fn new(page: usize, count: usize, sizes: &[usize]) -> Self {
-        let empty = Page { class: None, used: 0, touched: 0, free: NONE, draining: false, listed: None };
+        let empty = Page { class: None, used: 0, touched: 0, free: NONE, draining: false, leased: 0, listed: None };
         Self {
             page,
             pages: vec![empty; count],
@@ -98,6 +100,21 @@ impl Pages {
     }
     pub(super) fn used_in(&self, page: usize) -> u32 {
         self.pages[page].used
+    }
+    pub(super) fn leased_in(&self, page: usize) -> u32 {
+        self.pages[page].leased
+    }
+    /// The chunk is leased now, or is not any more.
+    pub(super) fn leased(&mut self, id: Id, is: bool) {
+        let page = self.page_of(id);
+        let leased = &mut self.pages[page].leased;
+        *leased = if is { *leased + 1 } else { *leased - 1 };
+    }
+    /// The chunk that begins so many bytes into the arena, if it was ever in use.
+    pub(super) fn chunk_at(&self, at: usize) -> Option<Id> {
+        let (page, inside) = (self.pages.get(at / self.page)?, at % self.page);
+        let size = self.classes[usize::from(page.class?)].size;
+        (inside % size == 0 && inside / size < page.touched as usize).then_some((at / 8) as Id)
     }
     pub(super) fn is_draining(&self, page: usize) -> bool {
         self.pages[page].draining
@@ -167,8 +184,15 @@ impl Pages {
         let page = self.pool.pop()? as usize;
         self.classes[class].had_extra |= beyond;
         self.extra_given += usize::from(beyond);
-        self.pages[page] =
-            Page { class: Some(class as u8), used: 0, touched: 0, free: NONE, draining: false, listed: None };
+        self.pages[page] = Page {
+            class: Some(class as u8),
+            used: 0,
+            touched: 0,
+            free: NONE,
+            draining: false,
+            leased: 0,
+            listed: None,
+        };
         self.classes[class].pages += 1;
         self.list(page);
         Some(page)

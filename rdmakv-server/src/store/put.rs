@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::chunk::{self, Chunk, HEADER, Id, State};
 use super::queues::{MAIN, MOST_FREQUENT, SMALL};
 use super::{Filling, Handle, KEY_MAX, Mode, Outcome, Refused, Store, Terms, classes};
+#[cfg(rdmakv_sabotage)]
+use crate::sabotage::linger;
+use crate::sabotage::{Fault, planted};
 
 impl Store {
     /// A chunk for this item, to be filled. `expiry` is in Unix seconds, 0 for never.
@@ -86,7 +89,7 @@ impl Store {
         }
         match (terms.mode, old) {
             (Mode::Append | Mode::Prepend, Some(id)) => self.join(filling, id, terms.mode, hash, stale, now),
-            _ => Outcome::Stored(self.install(new, hash, old, stale)),
+            _ => Outcome::Stored(self.install(new, hash, old, stale, now)),
         }
     }
 
@@ -103,7 +106,7 @@ impl Store {
                 let (first, second) = joined.value().split_at_mut(parts[0].len());
                 first.copy_from_slice(parts[0]);
                 second.copy_from_slice(parts[1]);
-                Outcome::Stored(self.install(joined.id, hash, Some(old), stale))
+                Outcome::Stored(self.install(joined.id, hash, Some(old), stale, now))
             }
             Err(refused) => Outcome::Refused(refused),
         };
@@ -116,7 +119,7 @@ impl Store {
 
     /// The steps of a replacement, in the order that one-sided readers need: the old chunk is dead before the index
     /// changes, and the new one is alive only after.
-    pub(super) fn install(&mut self, new: Id, hash: u64, old: Option<Id>, stale: bool) -> u64 {
+    pub(super) fn install(&mut self, new: Id, hash: u64, old: Option<Id>, stale: bool, now: u64) -> u64 {
         self.version += 1;
         self.counters.total_items += 1;
         let chunk = Chunk::new(&self.arena, new);
@@ -128,11 +131,17 @@ impl Store {
         let class = chunk.class();
         self.classes[class].sets += 1;
         // Making room may have driven the old one out meanwhile, where its holder keeps the chunk from being reused.
-        let old = old.filter(|&old| self.chunk(old).state() == State::Alive);
-        let chunk = Chunk::new(&self.arena, new);
+        let old = old.filter(|&old| self.is_alive(old));
         if let Some(old) = old {
-            let before = Chunk::new(&self.arena, old);
-            before.set_state(State::Dead);
+            let late = planted(Fault::IndexBeforeDead);
+            if !late {
+                self.die(old);
+            }
+            // Tags go over between the old one's death and the change of the index, if the key is not changed too often.
+            if self.chunk(old).marked(chunk::LEASED) && !self.leased_dies(hash, now) {
+                self.hand_over(old, new);
+            }
+            let (chunk, before) = (Chunk::new(&self.arena, new), Chunk::new(&self.arena, old));
             let there = self.index.replace(hash, old, new);
             debug_assert!(there, "an item is in the index");
             let frequency = before.frequency();
@@ -144,7 +153,15 @@ impl Store {
                 self.queues[class].push(&self.arena, new, queue);
             }
             chunk.set_frequency((frequency + 1).min(MOST_FREQUENT));
+            #[cfg(rdmakv_sabotage)]
+            if late {
+                chunk.set_state(State::Alive);
+                linger();
+                self.die(old);
+            }
             self.retire(old);
+            #[cfg(rdmakv_sabotage)]
+            self.reuse_early(old, now);
         } else {
             let Self { index, arena, hasher, .. } = self;
             index.insert(hash, new, |id| {

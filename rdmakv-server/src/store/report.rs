@@ -1,6 +1,6 @@
 //! The store as `stats` shows it.
 
-use super::chunk::State;
+use super::chunk::{Id, LEASED, State};
 use super::queues::{MAIN, SMALL};
 use super::{ClassCounters, Counters, Store, View};
 
@@ -23,6 +23,12 @@ pub struct Report {
     pub pool: u64,
     /// Bytes of pages in use.
     pub malloced: u64,
+    /// Chunks that one-sided readers may read.
+    pub leased: u64,
+    /// Of these, those whose item is gone: they are free when their leases have ended.
+    pub leased_dead: u64,
+    /// Bytes that these use; `bytes` has them too.
+    pub leased_dead_bytes: u64,
     /// Classes in use.
     pub classes: Vec<ClassReport>,
 }
@@ -91,6 +97,9 @@ impl Store {
             growing: self.index.is_growing(),
             pool: self.pages.pooled() as u64,
             malloced: ((self.pages.count() - self.pages.pooled()) * self.pages.page_size()) as u64,
+            leased: self.leases.len() as u64,
+            leased_dead: self.leases.dead(),
+            leased_dead_bytes: self.leases.dead_bytes(),
             classes,
         }
     }
@@ -105,14 +114,14 @@ impl Store {
     }
 
     /// Shows every living item, of one class or of all, until `see` says enough.
-    pub fn walk(&self, class: Option<usize>, now: u64, mut see: impl FnMut(Entry<'_>) -> bool) {
+    pub fn walk(&mut self, class: Option<usize>, now: u64, mut see: impl FnMut(Entry<'_>) -> bool) {
         for page in 0..self.pages.count() {
             if self.pages.class_of(page).is_none_or(|of| class.is_some_and(|class| class != of)) {
                 continue;
             }
             for slot in 0..self.pages.touched(page) {
                 let id = self.pages.id(page, slot);
-                if self.chunk(id).state() == State::Alive && !self.is_over(id, now) && !see(self.view(id)) {
+                if self.is_shown(id, now) && !see(self.view(id)) {
                     return;
                 }
             }
@@ -121,7 +130,7 @@ impl Store {
 
     /// Shows every living item of the next so many chunks; says whether that was the end. What comes or moves meanwhile
     /// may be missed or seen twice.
-    pub fn walk_on(&self, place: &mut Place, chunks: usize, now: u64, mut see: impl FnMut(Entry<'_>)) -> bool {
+    pub fn walk_on(&mut self, place: &mut Place, chunks: usize, now: u64, mut see: impl FnMut(Entry<'_>)) -> bool {
         for _ in 0..chunks {
             while place.page < self.pages.count()
                 && (self.pages.class_of(place.page).is_none() || place.slot >= self.pages.touched(place.page))
@@ -133,11 +142,24 @@ impl Store {
             }
             let id = self.pages.id(place.page, place.slot);
             place.slot += 1;
-            if self.chunk(id).state() == State::Alive && !self.is_over(id, now) {
+            if self.is_shown(id, now) {
                 see(self.view(id));
             }
         }
         false
+    }
+
+    /// Whether a chunk's item lives. One that is over and is not shown for that must not be found by a one-sided reader
+    /// after this.
+    fn is_shown(&mut self, id: Id, now: u64) -> bool {
+        if !self.is_alive(id) {
+            return false;
+        }
+        let over = self.is_over(id, now);
+        if over && self.chunk(id).marked(LEASED) {
+            self.reclaim(id, now);
+        }
+        !over
     }
 
     /// The classes' sizes.
@@ -147,12 +169,13 @@ impl Store {
 
     /// Whether header and sum of every published chunk are right, and index, queues and pages agree; says what is not.
     pub fn check(&self) -> Result<(), String> {
-        let (mut alive, mut requested) = (0, 0);
+        let (mut alive, mut requested, mut leased, mut leased_dead) = (0, 0, 0, 0);
         for page in 0..self.pages.count() {
             let Some(class) = self.pages.class_of(page) else { continue };
-            let mut used = 0;
+            let (mut used, mut leased_here) = (0, 0);
             for slot in 0..self.pages.touched(page) {
-                let chunk = self.chunk(self.pages.id(page, slot));
+                let id = self.pages.id(page, slot);
+                let chunk = self.chunk(id);
                 if chunk.state() == State::Free {
                     continue;
                 }
@@ -161,19 +184,37 @@ impl Store {
                 if chunk.class() != class || chunk.size() > self.sizes[class] {
                     return Err(format!("page {page}, chunk {slot}: does not fit its class"));
                 }
-                if chunk.state() == State::Alive {
+                if chunk.marked(LEASED) {
+                    leased_here += 1;
+                    leased_dead += u64::from(!self.is_alive(id));
+                    if self.leases.until(id).is_none() || chunk.holders() == 0 {
+                        return Err(format!("page {page}, chunk {slot}: marked as leased, without a lease"));
+                    }
+                }
+                if chunk.state() == State::Dead && chunk.holders() == 0 {
+                    return Err(format!("page {page}, chunk {slot}: dead, and nobody's"));
+                }
+                if self.is_alive(id) {
                     alive += 1;
                     if chunk.crc() != chunk.sum() {
                         return Err(format!("page {page}, chunk {slot}: the sum is wrong"));
                     }
-                    if self.find(self.hash(chunk.key()), chunk.key()) != Some(self.pages.id(page, slot)) {
+                    if self.find(self.hash(chunk.key()), chunk.key()) != Some(id) {
                         return Err(format!("page {page}, chunk {slot}: alive, but not in the index"));
                     }
                 }
             }
+            if leased_here != self.pages.leased_in(page) {
+                return Err(format!("page {page}: {leased_here} leased, {} counted", self.pages.leased_in(page)));
+            }
+            leased += leased_here as usize;
             if used != self.pages.used_in(page) {
                 return Err(format!("page {page}: {used} chunks in use, {} counted", self.pages.used_in(page)));
             }
+        }
+        if leased != self.leases.len() || leased_dead != self.leases.dead() {
+            let (all, dead) = (self.leases.len(), self.leases.dead());
+            return Err(format!("{leased} leased, {leased_dead} dead; {all} and {dead} counted"));
         }
         let queued: u64 = self.queues.iter().map(|queues| queues.len(SMALL) + queues.len(MAIN)).sum();
         if alive != self.index.len() as u64 || alive != queued {

@@ -1,0 +1,81 @@
+//! One-sided reads, which the server does not see, as the store should hear of them.
+//!
+//! A fabric that counts them tells by record ([`Tags::counted`]). Elsewhere clients report ([`Tags::seen`]), and a report
+//! counts only for a chunk that the client has a tag of, and for so many reads in a second and no more: who lies can keep
+//! his own items in the cache, as he could by asking for them.
+
+use super::tags::{Client, Fabric, Tags};
+
+/// Reads that a client may report in a second, about what one core can do.
+pub const REPORTS: u64 = 10_000_000;
+
+/// How many reads a client may still report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    a_second: u64,
+    left: u64,
+    /// When it was filled up last.
+    at: u64,
+}
+
+impl Allowance {
+    pub(super) fn new(a_second: u64) -> Self {
+        Self { a_second, left: a_second, at: 0 }
+    }
+
+    fn take(&mut self, reads: u64, now: u64) -> u64 {
+        let since = now.saturating_sub(self.at).min(1_000_000_000);
+        let more = (u128::from(self.a_second) * u128::from(since) / 1_000_000_000) as u64;
+        // What is too little to count waits until it is more.
+        if more > 0 {
+            self.left = (self.left + more).min(self.a_second);
+            self.at = now;
+        }
+        let taken = reads.min(self.left);
+        self.left -= taken;
+        taken
+    }
+}
+
+impl<F: Fabric> Tags<F> {
+    /// A client says that it read the chunk at this address so often; says how many of these reads count. `now` is in
+    /// nanoseconds.
+    pub fn seen(&mut self, client: Client, address: u64, reads: u64, now: u64) -> u64 {
+        let Some(of) = self.clients.get_mut(&client) else { return 0 };
+        match self.by_address.get(&address) {
+            Some(&number) if of.has(number) => of.reports.take(reads, now),
+            _ => 0,
+        }
+    }
+
+    /// Goes on through the records, so many at most, and tells of each that was read since the last time: where its chunk
+    /// is, and how often.
+    pub fn counted(&mut self, most: usize, mut tell: impl FnMut(u64, u64)) {
+        for _ in 0..most.min(self.records.len()) {
+            self.cursor = (self.cursor + 1) % self.records.len();
+            let Some(record) = &mut self.records[self.cursor] else { continue };
+            let reads = F::reads(&record.record);
+            if reads > record.reads {
+                tell(record.extent.address, reads - record.reads);
+                record.reads = reads;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_is_a_second_of_reads_and_fills_up_again() {
+        let mut allowance = Allowance::new(1000);
+        assert_eq!(allowance.take(600, 1_000_000_000_000), 600);
+        assert_eq!(allowance.take(600, 1_000_000_000_000), 400);
+        assert_eq!(allowance.take(600, 1_000_000_000_000), 0);
+        assert_eq!(allowance.take(600, 1_000_000_500_000), 0, "half a millisecond is half a read");
+        assert_eq!(allowance.take(600, 1_000_100_000_000), 100);
+        assert_eq!(allowance.take(u64::MAX, 9_000_000_000_000), 1000);
+        assert_eq!(allowance.take(1, 0), 0, "a clock that goes back gives nothing");
+    }
+}

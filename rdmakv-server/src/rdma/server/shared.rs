@@ -1,0 +1,78 @@
+//! A table of tags as stores and connections share it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::tags::{Fabric, Limits, Tags};
+use crate::store::{Exposure, Extent, Replacement};
+
+/// One fabric's table, behind its lock. Copies are of the same table.
+pub struct SharedTags<F: Fabric>(Arc<Mutex<Tags<F>>>);
+
+impl<F: Fabric> Clone for SharedTags<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<F: Fabric> fmt::Debug for SharedTags<F> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("SharedTags")
+    }
+}
+
+impl<F: Fabric> SharedTags<F> {
+    /// An empty one.
+    pub fn new(limits: Limits) -> Self {
+        Self(Arc::new(Mutex::new(Tags::new(limits))))
+    }
+
+    /// The table. Whoever has it asks no store for anything: a store's lock is taken before this one.
+    pub fn lock(&self) -> MutexGuard<'_, Tags<F>> {
+        // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops what is over. It may take system calls: outside of all locks.
+    pub fn drop_over(&self) {
+        let over = self.lock().take_over();
+        drop(over.tags);
+        drop(over.records);
+        drop(over.registrations);
+    }
+
+    /// For [`Store::attach`](crate::store::Store::attach), once for each store. `registered` says whether so many bytes
+    /// from an address on are registered already and keeps them so; it is asked under a store's lock and must not wait.
+    pub fn exposure<R>(&self, registered: R) -> Box<dyn Exposure>
+    where
+        F: 'static,
+        F::Registration: Send,
+        F::Record: Send,
+        F::Tag: Send,
+        R: FnMut(u64, u64) -> Option<F::Registration> + Send + 'static,
+    {
+        Box::new(Exposed { tags: self.clone(), registered })
+    }
+}
+
+struct Exposed<F: Fabric, R> {
+    tags: SharedTags<F>,
+    registered: R,
+}
+
+impl<F, R> Exposure for Exposed<F, R>
+where
+    F: Fabric,
+    F::Registration: Send,
+    F::Record: Send,
+    F::Tag: Send,
+    R: FnMut(u64, u64) -> Option<F::Registration> + Send,
+{
+    fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
+        self.tags.lock().replaced(replacement, &mut self.registered)
+    }
+
+    fn ended(&mut self, chunk: Extent, _now: u64) {
+        self.tags.lock().ended(chunk);
+    }
+}

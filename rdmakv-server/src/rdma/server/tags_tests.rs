@@ -1,0 +1,342 @@
+//! The table of tags, without a fabric: what is bound where, who is charged, and when what is over.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::tags::{Client, Counts, Fabric, Limits, Refused, Tags};
+use crate::store::Extent;
+
+/// Counts what is there of its kind.
+#[derive(Debug)]
+struct Counted(Rc<Cell<i32>>);
+
+impl Counted {
+    fn new(of: &Rc<Cell<i32>>) -> Self {
+        of.set(of.get() + 1);
+        Self(of.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[derive(Debug)]
+struct Rebinding;
+impl Fabric for Rebinding {
+    type Registration = Counted;
+    type Record = Rc<(AtomicU64, AtomicU64)>;
+    type Tag = (Counted, Rc<(AtomicU64, AtomicU64)>, u64);
+    const REBINDS: bool = true;
+    fn bind(record: &Self::Record, to: Option<u64>) {
+        record.0.store(to.unwrap_or(0), Relaxed);
+    }
+    fn reads(record: &Self::Record) -> u64 {
+        record.1.load(Relaxed)
+    }
+}
+
+#[derive(Debug)]
+struct Fixed;
+impl Fabric for Fixed {
+    type Registration = Counted;
+    type Record = ();
+    type Tag = ();
+    const REBINDS: bool = false;
+    fn bind((): &(), _: Option<u64>) {}
+}
+
+const D: u64 = 1000;
+const LIMITS: Limits = Limits { pages: 100, client_pages: 40, client_tags: 50, afterlife: 8 * D, reports: 1000 };
+
+struct Table {
+    tags: Tags<Rebinding>,
+    registrations: Rc<Cell<i32>>,
+    open: Rc<Cell<i32>>,
+}
+
+fn chunk(number: u64, version: u64) -> Extent {
+    Extent { address: (1 << 20) + number * 8192, slot: 8192, used: 6000, version }
+}
+
+impl Table {
+    fn new(limits: Limits) -> Self {
+        let (registrations, open) = (Rc::default(), Rc::default());
+        Self { tags: Tags::new(limits), registrations, open }
+    }
+
+    /// As a connection does it; says where the tag leads and how far it reaches.
+    fn grant(
+        &mut self,
+        client: Client,
+        extent: Extent,
+        until: u64,
+    ) -> Result<(Rc<(AtomicU64, AtomicU64)>, u64), Refused> {
+        let admitted = self.tags.admits(client, extent)?;
+        let registration = admitted.registers.then(|| Counted::new(&self.registrations));
+        let open = self.open.clone();
+        let granted = self.tags.grant(client, extent, until, registration, Rc::default, |record, bound| {
+            Some((Counted::new(&open), record.clone(), bound))
+        })?;
+        assert_eq!((granted.bound, granted.tag.2), (admitted.bound, admitted.bound));
+        Ok((granted.tag.1.clone(), granted.bound))
+    }
+
+    fn replaced(&mut self, old: Extent, new: Extent) -> bool {
+        let registrations = self.registrations.clone();
+        self.tags.follow(old, new, |_, _| Some(Counted::new(&registrations)), |_| {})
+    }
+
+    fn drop_over(&mut self) {
+        drop(self.tags.take_over());
+    }
+}
+
+fn leads(record: &Rc<(AtomicU64, AtomicU64)>) -> u64 {
+    record.0.load(Relaxed)
+}
+
+#[test]
+fn a_tag_leads_to_its_chunk_until_the_leases_end_and_then_to_the_dead_one() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join();
+    let (record, bound) = table.grant(client, chunk(0, 1), D).unwrap();
+    assert_eq!((leads(&record), bound), (chunk(0, 1).address, 6752));
+    assert_eq!(table.registrations.get(), 1);
+    table.tags.ended(chunk(0, 1));
+    assert_eq!(leads(&record), 0);
+    assert_eq!(table.registrations.get(), 1, "nothing is let go under a lock");
+    table.drop_over();
+    assert_eq!((table.registrations.get(), table.open.get()), (0, 1), "the tag stays open");
+    table.tags.sweep(9 * D - 1, 100);
+    table.drop_over();
+    assert_eq!(table.open.get(), 1);
+    table.tags.sweep(9 * D, 100);
+    table.drop_over();
+    assert_eq!(table.open.get(), 0);
+    assert_eq!(table.tags.counts(), Counts { clients: 1, granted: 1, ..Counts::default() });
+}
+
+#[test]
+fn a_grant_in_the_afterlife_takes_the_tag_up_again_if_the_item_is_the_same() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join();
+    let (record, _) = table.grant(client, chunk(0, 1), D).unwrap();
+    table.tags.sweep(D, 100);
+    table.tags.ended(chunk(0, 1));
+    let (again, _) = table.grant(client, chunk(0, 1), 5 * D).unwrap();
+    assert!(Rc::ptr_eq(&record, &again) && leads(&record) == chunk(0, 1).address);
+    assert_eq!(table.tags.counts().tags, 1);
+    table.tags.sweep(9 * D, 100);
+    assert_eq!(table.tags.counts().tags, 1, "its earlier life's end is not this one's");
+    table.tags.ended(chunk(0, 1));
+    // Another item in the same place is not what this tag was for.
+    let (other, _) = table.grant(client, chunk(0, 2), 10 * D).unwrap();
+    assert!(!Rc::ptr_eq(&record, &other));
+    assert_eq!((leads(&record), leads(&other)), (0, chunk(0, 2).address));
+    table.tags.ended(chunk(0, 2));
+    table.tags.sweep(100 * D, 100);
+    table.drop_over();
+    assert_eq!((table.open.get(), table.registrations.get(), table.tags.counts().records), (0, 0, 0));
+}
+
+#[test]
+fn a_tag_follows_its_key_where_all_it_reaches_is_the_new_chunks() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join();
+    let (record, bound) = table.grant(client, chunk(0, 1), D).unwrap();
+    assert!(table.replaced(chunk(0, 1), chunk(1, 2)));
+    assert_eq!(leads(&record), chunk(1, 2).address);
+    assert_eq!((table.tags.counts().pins, table.registrations.get()), (2, 2), "the old one is registered still");
+    assert_eq!(table.tags.share(client), 4, "and counts");
+    table.tags.ended(chunk(0, 1));
+    assert_eq!((leads(&record), table.tags.share(client)), (chunk(1, 2).address, 2));
+    // Bounds never shrink, and an item that is longer cannot be read under them.
+    let short = Extent { slot: bound - 8, ..chunk(2, 3) };
+    let long = Extent { used: bound + 1, ..chunk(2, 3) };
+    assert!(!table.replaced(chunk(1, 2), short) && !table.replaced(chunk(1, 2), long));
+    assert_eq!(leads(&record), chunk(1, 2).address, "bound to the dead one until its leases end");
+    let just = Extent { slot: bound, used: bound, ..chunk(2, 3) };
+    assert!(table.replaced(chunk(1, 2), just));
+    assert_eq!(table.grant(client, just, 2 * D).unwrap().1, bound);
+}
+
+#[test]
+fn a_tag_stays_where_the_new_chunk_is_not_registered_or_there_is_no_room() {
+    let mut table = Table::new(Limits { pages: 3, client_pages: 3, ..LIMITS });
+    let client = table.tags.join();
+    table.grant(client, chunk(0, 1), D).unwrap();
+    assert!(!table.tags.follow(chunk(0, 1), chunk(1, 2), |_, _| None, |_| panic!("nothing is cleared")));
+    assert!(!table.replaced(chunk(0, 1), chunk(1, 2)), "four pages are more than three");
+    let tail = Cell::new(0);
+    let neighbour = Extent { address: chunk(0, 1).address + 4096, slot: 6752, used: 10, version: 2 };
+    let registrations = table.registrations.clone();
+    assert!(table.tags.follow(
+        chunk(0, 1),
+        neighbour,
+        |at, bytes| {
+            assert_eq!((at, bytes, tail.get()), (neighbour.address, 6752, 0));
+            Some(Counted::new(&registrations))
+        },
+        |bound| tail.set(bound)
+    ));
+    assert_eq!(tail.get(), 6752);
+}
+
+#[test]
+fn pages_that_chunks_share_count_once_and_no_more_than_the_limits() {
+    let mut table = Table::new(Limits { pages: 10, client_pages: 4, ..LIMITS });
+    let small = |number: u64| Extent { address: (1 << 20) + number * 512, slot: 512, used: 400, version: number + 1 };
+    let clients: Vec<Client> = (0..4).map(|_| table.tags.join()).collect();
+    for number in 0..32 {
+        table.grant(clients[0], small(number), D).unwrap();
+    }
+    assert_eq!((table.tags.share(clients[0]), table.tags.counts().pages), (4, 4));
+    assert_eq!(table.grant(clients[0], small(32), D).unwrap_err(), Refused::Share);
+    for number in 0..8 {
+        table.grant(clients[1], small(number), D).unwrap();
+    }
+    assert_eq!((table.tags.share(clients[1]), table.tags.counts().pages), (1, 4), "the same page");
+    for number in 32..56 {
+        table.grant(clients[1], small(number), D).unwrap();
+    }
+    for number in 56..80 {
+        table.grant(clients[2], small(number), D).unwrap();
+    }
+    assert_eq!(table.grant(clients[3], small(80), D).unwrap_err(), Refused::Full);
+    assert!(table.grant(clients[3], small(0), D).is_ok(), "what is pinned already takes no more");
+    let counts = table.tags.counts();
+    assert_eq!((counts.pages, counts.full, counts.share), (10, 1, 1));
+    for number in 0..80 {
+        table.tags.ended(small(number));
+    }
+    assert_eq!((table.tags.counts().pages, table.tags.share(clients[0])), (0, 0));
+}
+
+#[test]
+fn a_client_has_its_share_back_when_its_own_lease_has_ended() {
+    let mut table = Table::new(LIMITS);
+    let (one, two) = (table.tags.join(), table.tags.join());
+    table.grant(one, chunk(0, 1), D).unwrap();
+    table.grant(two, chunk(0, 1), 3 * D).unwrap();
+    table.tags.sweep(D, 100);
+    assert_eq!((table.tags.share(one), table.tags.share(two)), (0, 2));
+    table.grant(one, chunk(0, 1), 2 * D).unwrap();
+    assert_eq!(table.tags.share(one), 2);
+    table.tags.sweep(2 * D, 100);
+    assert_eq!(table.tags.share(one), 0, "again when it ends again");
+}
+
+#[test]
+fn only_a_grant_of_this_very_tag_renews_it() {
+    let mut table = Table::new(LIMITS);
+    let (one, two) = (table.tags.join(), table.tags.join());
+    table.grant(one, chunk(0, 1), D).unwrap();
+    table.grant(one, chunk(1, 2), 5 * D).unwrap();
+    table.grant(two, chunk(0, 1), 5 * D).unwrap();
+    table.tags.sweep(D, 100);
+    assert_eq!(table.tags.share(one), 2, "that of the other chunk");
+    table.grant(one, chunk(1, 2), 2 * D).unwrap();
+    table.tags.sweep(4 * D, 100);
+    assert_eq!(table.tags.share(one), 2, "a grant makes no lease shorter");
+}
+
+#[test]
+fn a_client_that_leaves_closes_its_tags_and_what_it_leased_stays_registered() {
+    let mut table = Table::new(LIMITS);
+    let (one, two) = (table.tags.join(), table.tags.join());
+    let (record, _) = table.grant(one, chunk(0, 1), D).unwrap();
+    table.tags.leave(one);
+    table.drop_over();
+    let counts = table.tags.counts();
+    assert_eq!((table.open.get(), table.registrations.get(), counts.pages, counts.tags), (0, 1, 2, 0));
+    assert_eq!(table.tags.admits(one, chunk(1, 2)), Err(Refused::Left));
+    let (same, _) = table.grant(two, chunk(0, 1), D).unwrap();
+    assert!(Rc::ptr_eq(&record, &same), "the record is still the chunk's");
+    table.tags.leave(two);
+    table.tags.ended(chunk(0, 1));
+    table.drop_over();
+    assert_eq!((table.registrations.get(), table.tags.counts().records), (0, 0));
+    table.tags.sweep(u64::MAX, 100);
+}
+
+#[test]
+fn tags_are_bounded_and_what_was_brought_for_one_too_many_is_put_aside() {
+    let mut table = Table::new(Limits { client_tags: 2, ..LIMITS });
+    let client = table.tags.join();
+    table.grant(client, chunk(0, 1), D).unwrap();
+    table.grant(client, chunk(1, 2), D).unwrap();
+    assert_eq!(table.grant(client, chunk(2, 3), D).unwrap_err(), Refused::Tags);
+    // The fabric's own table may be full as well.
+    let registration = Some(Counted::new(&table.registrations));
+    table.tags.leave(client);
+    let client = table.tags.join();
+    let refused = table.tags.grant(client, chunk(2, 3), D, registration, Rc::default, |_, _| None);
+    assert_eq!(refused.map(drop).unwrap_err(), Refused::Tags);
+    table.tags.ended(chunk(0, 1));
+    table.tags.ended(chunk(1, 2));
+    table.drop_over();
+    assert_eq!((table.registrations.get(), table.tags.counts().records), (0, 0));
+}
+
+#[test]
+fn without_a_registration_there_is_no_tag_of_a_chunk_that_has_none() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join();
+    let refused = table.tags.grant(client, chunk(0, 1), D, None, Rc::default, |_, _| panic!("no tag is made"));
+    assert_eq!(refused.map(drop).unwrap_err(), Refused::Unregistered);
+}
+
+#[test]
+fn where_tags_cannot_be_bound_anew_they_reach_the_item_and_end_with_their_lease() {
+    let registrations = Rc::default();
+    let mut tags: Tags<Fixed> = Tags::new(Limits { afterlife: 0, ..LIMITS });
+    let client = tags.join();
+    let admitted = tags.admits(client, chunk(0, 1)).unwrap();
+    assert_eq!((admitted.bound, admitted.registers, admitted.clears), (6000, true, false));
+    tags.grant(client, chunk(0, 1), D, Some(Counted::new(&registrations)), || (), |(), _| Some(())).unwrap();
+    assert!(!tags.follow(chunk(0, 1), chunk(1, 2), |_, _| panic!("nobody asks"), |_| {}));
+    tags.sweep(D, 100);
+    assert_eq!(tags.counts().tags, 0);
+    assert_eq!(tags.counts().records, 1, "as long as the chunk is leased");
+    tags.ended(chunk(0, 1));
+    assert_eq!(tags.counts().records, 0);
+    drop(tags.take_over());
+    assert_eq!(registrations.get(), 0);
+}
+
+#[test]
+fn reports_count_for_what_the_client_has_a_tag_of_and_within_its_allowance() {
+    let mut table = Table::new(LIMITS);
+    let (one, two) = (table.tags.join(), table.tags.join());
+    table.grant(one, chunk(0, 1), D).unwrap();
+    assert_eq!(table.tags.seen(one, chunk(0, 1).address, 700, D), 700);
+    assert_eq!(table.tags.seen(one, chunk(0, 1).address, 700, D), 300);
+    assert_eq!(table.tags.seen(two, chunk(0, 1).address, 700, D), 0);
+    assert_eq!(table.tags.seen(one, chunk(1, 1).address, 700, 1 << 40), 0);
+}
+
+#[test]
+fn reads_that_the_fabric_counts_are_told_once() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join();
+    let records: Vec<_> = (0..10).map(|n| table.grant(client, chunk(n, n + 1), D).unwrap().0).collect();
+    for (n, record) in records.iter().enumerate() {
+        record.1.store(n as u64, Relaxed);
+    }
+    let told = |tags: &mut Tags<Rebinding>| {
+        let mut told = HashSet::new();
+        for _ in 0..4 {
+            tags.counted(5, |address, reads| assert!(told.insert((address, reads))));
+        }
+        told
+    };
+    let expected: HashSet<_> = (1..10).map(|n| (chunk(n, 0).address, n)).collect();
+    assert_eq!(told(&mut table.tags), expected);
+    assert!(told(&mut table.tags).is_empty());
+}

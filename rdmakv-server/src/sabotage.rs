@@ -1,0 +1,56 @@
+//! Faults put in on purpose, so that whoever checks histories can be seen to find them.
+//!
+//! They exist only in builds with `--cfg rdmakv_sabotage`; there the environment variable `RDMAKV_SABOTAGE` chooses one.
+//! In every other build [`planted`] is `false` at compile time, and nothing of them is left.
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// `index-before-dead`: a replacement is seen before what it replaces is dead.
+    IndexBeforeDead,
+    /// `reuse-early`: a chunk is free when its item ends, whatever leases there are.
+    ReuseEarly,
+    /// `no-crc`: the client believes a value without comparing its sum.
+    NoCrc,
+    /// `dead-after-reply`: who is told that an item is gone may still find it alive in memory.
+    DeadAfterReply,
+    /// `no-restart-wait`: a server does not wait for its predecessor's leases.
+    NoRestartWait,
+}
+
+/// Whether this fault was chosen.
+#[cfg(not(rdmakv_sabotage))]
+#[inline(always)]
+pub const fn planted(_: Fault) -> bool {
+    false
+}
+
+/// Whether this fault was chosen.
+///
+/// # Panics
+///
+/// If the variable names none.
+#[cfg(rdmakv_sabotage)]
+pub fn planted(fault: Fault) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<Fault>> = std::sync::OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| {
+        Some(match std::env::var("RDMAKV_SABOTAGE").ok()?.as_str() {
+            "" => return None,
+            "index-before-dead" => Fault::IndexBeforeDead,
+            "reuse-early" => Fault::ReuseEarly,
+            "no-crc" => Fault::NoCrc,
+            "dead-after-reply" => Fault::DeadAfterReply,
+            "no-restart-wait" => Fault::NoRestartWait,
+            other => panic!(
+                "RDMAKV_SABOTAGE={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait"
+            ),
+        })
+    });
+    *chosen == Some(fault)
+}
+
+/// Keeps the moment open in which a planted fault can be seen.
+#[cfg(rdmakv_sabotage)]
+pub fn linger() {
+    std::thread::sleep(std::time::Duration::from_micros(300));
+}

@@ -1,0 +1,435 @@
+//! Leased chunks: what becomes of them, in which order, and what their fabrics are told.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::chunk::State;
+use super::leases::nanos;
+use super::*;
+
+const NOW: u64 = 1_000_000;
+/// In nanoseconds.
+const AT: u64 = NOW * 1_000_000_000;
+const D: u64 = 1_000_000_000;
+const ENDS: u64 = AT + D + D / 8;
+
+fn store(memory: usize) -> Store {
+    Store::new(&Config { memory, extra: 0, huge: false, ..Config::default() }).unwrap()
+}
+
+fn set(store: &mut Store, key: &[u8], value: &[u8]) -> Outcome {
+    set_at(store, key, value, 0, NOW)
+}
+
+fn set_at(store: &mut Store, key: &[u8], value: &[u8], expiry: u64, now: u64) -> Outcome {
+    match store.reserve(key, value.len(), 0, expiry, now) {
+        Ok(mut filling) => {
+            filling.value().copy_from_slice(value);
+            store.publish(filling, Terms::default(), now)
+        }
+        Err(refused) => Outcome::Refused(refused),
+    }
+}
+
+fn lease(store: &mut Store, key: &[u8], at: u64) -> Result<u64, NoLease> {
+    let handle = store.get(key, false, at / 1_000_000_000).ok_or(NoLease::Gone)?.handle();
+    store.lease(handle, at)
+}
+
+fn extent(store: &mut Store, key: &[u8]) -> Extent {
+    let handle = store.get(key, false, NOW).unwrap().handle();
+    store.extent(handle)
+}
+
+fn state(store: &Store, extent: Extent) -> State {
+    store.chunk(store.arena.id_of(extent.address)).state()
+}
+
+/// What a fabric was told.
+#[derive(Clone, Debug, PartialEq)]
+enum Told {
+    Replaced(Extent, Extent, State, State),
+    Ended(Extent, u64),
+}
+
+/// A fabric that notes what it is told; its tags go over if it is so made.
+struct Fabric {
+    rebinds: bool,
+    clears: u64,
+    told: Arc<Mutex<Vec<Told>>>,
+}
+
+impl Exposure for Fabric {
+    fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
+        let (old, new) = replacement.states();
+        self.told.lock().unwrap().push(Told::Replaced(replacement.old, replacement.new, old, new));
+        replacement.clear_tail(self.clears);
+        self.rebinds
+    }
+    fn ended(&mut self, chunk: Extent, now: u64) {
+        self.told.lock().unwrap().push(Told::Ended(chunk, now));
+    }
+}
+
+fn attach(store: &mut Store, rebinds: bool) -> Arc<Mutex<Vec<Told>>> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    store.attach(Box::new(Fabric { rebinds, clears: 0, told: told.clone() }));
+    told
+}
+
+#[test]
+fn a_leased_chunk_is_dead_at_once_and_free_when_its_lease_has_ended() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", &[7; 1000]);
+    let before = extent(&mut store, b"key");
+    assert_eq!(lease(&mut store, b"key", AT), Ok(ENDS));
+    assert_eq!(store.delete(b"key", None, NOW), Deleted::Done);
+    assert_eq!(state(&store, before), State::Dead);
+    let report = store.report(NOW);
+    assert_eq!((report.leased, report.leased_dead, report.leased_dead_bytes), (1, 1, before.used));
+    assert_eq!(report.classes[0].used, 1);
+    assert_eq!(store.sweep(ENDS - 1, 10), 0);
+    store.check().unwrap();
+    assert_eq!(store.sweep(ENDS, 10), 1);
+    assert_eq!(state(&store, before), State::Free);
+    let report = store.report(NOW);
+    assert_eq!((report.leased, report.leased_dead, report.leased_dead_bytes), (0, 0, 0));
+    store.check().unwrap();
+}
+
+#[test]
+fn a_lease_is_made_longer_and_never_shorter() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", b"x");
+    lease(&mut store, b"key", AT + 500).unwrap();
+    assert_eq!(lease(&mut store, b"key", AT), Ok(ENDS), "what this grant says");
+    store.delete(b"key", None, NOW);
+    assert_eq!(store.sweep(ENDS, 10), 0);
+    assert_eq!(store.sweep(ENDS + 500, 10), 1);
+}
+
+#[test]
+fn whole_seconds_end_a_lease_only_when_they_are_past_it() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", b"x");
+    lease(&mut store, b"key", AT).unwrap();
+    store.delete(b"key", None, NOW);
+    store.tick(NOW + 1);
+    assert_eq!(store.report(NOW).leased, 1);
+    store.tick(NOW + 2);
+    assert_eq!(store.report(NOW).leased, 0);
+}
+
+#[test]
+fn the_old_chunk_is_dead_and_the_new_one_unpublished_when_tags_go_over() {
+    let mut store = store(2 << 20);
+    let (follows, stays) = (attach(&mut store, true), attach(&mut store, false));
+    set(&mut store, b"key", b"old");
+    let old = extent(&mut store, b"key");
+    lease(&mut store, b"key", AT).unwrap();
+    set(&mut store, b"key", b"new");
+    let new = extent(&mut store, b"key");
+    let told = vec![Told::Replaced(old, new, State::Dead, State::Unpublished)];
+    assert_eq!((&*follows.lock().unwrap(), &*stays.lock().unwrap()), (&told, &told));
+    assert_eq!(state(&store, new), State::Alive);
+    assert_eq!(store.report(NOW).leased, 2, "the new one too, as long as the old one");
+    store.sweep(ENDS, 10);
+    assert_eq!(store.report(NOW).leased, 0);
+    assert_eq!(follows.lock().unwrap().len(), 3);
+    assert_eq!((state(&store, old), state(&store, new)), (State::Free, State::Alive));
+    store.check().unwrap();
+}
+
+#[test]
+fn tags_that_stay_keep_the_old_chunk_and_leave_the_new_one_alone() {
+    let mut store = store(2 << 20);
+    let told = attach(&mut store, false);
+    set(&mut store, b"key", b"old");
+    let old = extent(&mut store, b"key");
+    lease(&mut store, b"key", AT).unwrap();
+    set(&mut store, b"key", b"new");
+    assert_eq!(store.report(NOW).leased, 1);
+    store.sweep(ENDS, 10);
+    assert_eq!(told.lock().unwrap().last(), Some(&Told::Ended(old, ENDS)));
+    store.check().unwrap();
+}
+
+#[test]
+fn what_is_not_leased_is_nobodys_business() {
+    let mut store = store(2 << 20);
+    let told = attach(&mut store, true);
+    set(&mut store, b"key", b"old");
+    set(&mut store, b"key", b"new");
+    store.delete(b"key", None, NOW);
+    assert!(told.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_key_that_dies_twice_within_a_lease_gets_none_until_it_was_still() {
+    let mut store = store(2 << 20);
+    let told = attach(&mut store, true);
+    set(&mut store, b"key", b"1");
+    lease(&mut store, b"key", AT + 1).unwrap();
+    set(&mut store, b"key", b"2");
+    set(&mut store, b"key", b"3");
+    assert_eq!(told.lock().unwrap().len(), 1, "the second time its tags stay where they are");
+    assert_eq!(lease(&mut store, b"key", AT + 2), Err(NoLease::Restless));
+    assert_eq!(store.report(NOW).counters.leases_refused, 1);
+    set(&mut store, b"key", b"4");
+    assert_eq!(lease(&mut store, b"key", AT + D / 2), Err(NoLease::Restless), "it changed again");
+    assert_eq!(lease(&mut store, b"key", AT + D / 2 + D - 1), Err(NoLease::Restless));
+    assert!(lease(&mut store, b"key", AT + D / 2 + D).is_ok());
+    store.check().unwrap();
+}
+
+#[test]
+fn nothing_that_is_leased_is_used_again_however_short_memory_is() {
+    let mut store = store(2 << 20);
+    let mut places = Vec::new();
+    for n in 0..10_u32 {
+        set(&mut store, &n.to_le_bytes(), &[n as u8; 1000]);
+        lease(&mut store, &n.to_le_bytes(), AT).unwrap();
+        places.push(extent(&mut store, &n.to_le_bytes()));
+    }
+    for n in 0..10_u32 {
+        store.delete(&n.to_le_bytes(), None, NOW);
+    }
+    for n in 100..20_000_u32 {
+        assert!(matches!(set(&mut store, &n.to_le_bytes(), &[1; 1000]), Outcome::Stored(_)));
+    }
+    assert!(places.iter().all(|&place| state(&store, place) == State::Dead));
+    store.check().unwrap();
+}
+
+#[test]
+fn eviction_takes_what_nobody_leases() {
+    let mut store = store(2 << 20);
+    for n in 0..10_u32 {
+        set(&mut store, &n.to_le_bytes(), &[n as u8; 1000]);
+        lease(&mut store, &n.to_le_bytes(), AT).unwrap();
+    }
+    for n in 100..20_000_u32 {
+        set(&mut store, &n.to_le_bytes(), &[1; 1000]);
+    }
+    assert!((0..10_u32).all(|n| store.get(&n.to_le_bytes(), false, NOW).is_some()));
+}
+
+#[test]
+fn when_all_is_leased_some_die_and_there_is_no_memory_until_their_leases_end() {
+    let mut store = store(2 << 20);
+    let mut stored = 0_u32;
+    while matches!(set(&mut store, &stored.to_le_bytes(), &[9; 10_000]), Outcome::Stored(_)) {
+        if lease(&mut store, &stored.to_le_bytes(), AT).is_err() {
+            break;
+        }
+        stored += 1;
+    }
+    assert!(stored > 100);
+    let report = store.report(NOW);
+    assert_eq!((report.counters.leases_doomed, report.leased_dead), (1, 1));
+    for n in 0..1000_u32 {
+        assert_eq!(set(&mut store, &n.to_be_bytes(), &[9; 10_000]), Outcome::Refused(Refused::NoMemory));
+    }
+    let report = store.report(NOW);
+    assert!(report.leased_dead <= 64 && store.len() >= 100, "a bounded number waits");
+    store.check().unwrap();
+    assert!(matches!(set_at(&mut store, b"later", &[9; 10_000], 0, NOW + 2), Outcome::Stored(_)));
+    store.check().unwrap();
+}
+
+#[test]
+fn a_flush_leaves_nothing_leased_alive() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"a", b"x");
+    set(&mut store, b"b", b"x");
+    let (a, b) = (extent(&mut store, b"a"), extent(&mut store, b"b"));
+    lease(&mut store, b"a", AT).unwrap();
+    store.flush(None, NOW);
+    assert_eq!((state(&store, a), state(&store, b)), (State::Dead, State::Alive), "nobody reads the other");
+    set(&mut store, b"a", b"y");
+    lease(&mut store, b"a", AT).unwrap();
+    let a = extent(&mut store, b"a");
+    store.flush(Some(NOW + 1), NOW);
+    assert_eq!(state(&store, a), State::Alive);
+    store.tick(NOW + 1);
+    assert_eq!(state(&store, a), State::Dead);
+    store.check().unwrap();
+}
+
+#[test]
+fn who_is_not_shown_an_expired_item_is_right_for_all() {
+    let leased = |store: &mut Store| {
+        set_at(store, b"key", b"x", NOW + 1, NOW);
+        let place = extent(store, b"key");
+        lease(store, b"key", AT).unwrap();
+        place
+    };
+    let faces: [fn(&mut Store); 6] = [
+        |store| assert!(store.get(b"key", true, NOW + 1).is_none()),
+        |store| store.walk(None, NOW + 1, |_| panic!("it is over")),
+        |store| assert!(store.walk_on(&mut Place::default(), 100_000, NOW + 1, |_| panic!("it is over"))),
+        |store| assert!(store.touch(b"key", 0, NOW + 1).is_none()),
+        |store| assert_eq!(store.delete(b"key", None, NOW + 1), Deleted::NotFound),
+        |store| while !store.crawl(1000, NOW + 1) {},
+    ];
+    for (face, ask) in faces.into_iter().enumerate() {
+        let mut store = store(2 << 20);
+        let place = leased(&mut store);
+        ask(&mut store);
+        assert_eq!(state(&store, place), State::Dead, "face {face}");
+    }
+    let mut store = store(2 << 20);
+    set_at(&mut store, b"key", b"x", NOW + 1, NOW);
+    let handle = store.get(b"key", false, NOW).unwrap().handle();
+    assert_eq!(store.lease(handle, nanos(NOW + 1)), Err(NoLease::Gone), "nor is it leased");
+}
+
+#[test]
+fn an_item_that_moves_takes_its_tags_along_or_leaves_them_with_the_dead() {
+    for rebinds in [true, false] {
+        let mut store = store(8 << 20);
+        let told = attach(&mut store, rebinds);
+        for n in 0..40_000_u32 {
+            set(&mut store, &n.to_le_bytes(), &n.to_le_bytes());
+        }
+        for n in (0..40_000_u32).filter(|n| n % 4 != 0) {
+            store.delete(&n.to_le_bytes(), None, NOW);
+        }
+        let leased: Vec<u32> = (0..40_000).step_by(400).collect();
+        for n in &leased {
+            lease(&mut store, &n.to_le_bytes(), AT).unwrap();
+        }
+        let class = store.report(NOW).classes[0].class;
+        for target in [5, 6, 7] {
+            let _ = store.reassign(Some(class), class + target, NOW);
+        }
+        let told: Vec<Told> = told.lock().unwrap().clone();
+        assert!(!told.is_empty(), "some page had leased items");
+        assert!(told.iter().all(|told| matches!(told, Told::Replaced(_, _, State::Dead, State::Unpublished))));
+        assert!(leased.iter().all(|n| store.get(&n.to_le_bytes(), false, NOW).is_some()), "none was lost");
+        store.check().unwrap();
+        store.tick(NOW + 2);
+        assert_eq!(store.report(NOW).leased, 0);
+        assert_eq!(store.report(NOW).classes.iter().map(|class| class.used).sum::<u64>(), 10_000);
+        store.check().unwrap();
+    }
+}
+
+#[test]
+fn the_end_of_one_sided_reading_leaves_nothing_alive_that_was_leased() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"a", b"x");
+    set(&mut store, b"b", b"x");
+    let a = extent(&mut store, b"a");
+    lease(&mut store, b"a", AT).unwrap();
+    store.close(NOW);
+    assert_eq!(state(&store, a), State::Dead);
+    assert_eq!(lease(&mut store, b"b", AT), Err(NoLease::Closed));
+}
+
+#[test]
+fn a_chunk_that_died_while_its_memory_was_registered_is_not_exposed() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", b"x");
+    let handle = store.get(b"key", false, NOW).unwrap().handle();
+    let held = store.hold(handle).unwrap();
+    set(&mut store, b"key", b"y");
+    assert_eq!(store.expose(&held, AT), Err(NoLease::Gone));
+    store.release(held);
+    let handle = store.get(b"key", false, NOW).unwrap().handle();
+    let held = store.hold(handle).unwrap();
+    assert_eq!(store.expose(&held, AT), Ok(ENDS));
+    store.release(held);
+    store.check().unwrap();
+}
+
+#[test]
+fn reports_of_reads_reach_the_item_that_begins_there_and_nothing_else() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", b"x");
+    let place = extent(&mut store, b"key");
+    assert!(store.seen(place.address, 1_000_000, NOW));
+    let view = store.get(b"key", false, NOW).unwrap();
+    assert!(view.fetched);
+    assert_eq!(store.report(NOW).counters.one_sided, 1_000_000);
+    let (base, len) = store.arena();
+    for wrong in
+        [0, 1, base as u64 - 8, place.address + 8, place.address + place.slot, base as u64 + len as u64, u64::MAX]
+    {
+        assert!(!store.seen(wrong, 1, NOW), "{wrong:x}");
+    }
+    store.delete(b"key", None, NOW);
+    assert!(!store.seen(place.address, 1, NOW));
+}
+
+#[test]
+fn the_rest_of_a_chunk_shows_nothing_of_who_was_there_before() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", &[0xaa; 1000]);
+    let place = extent(&mut store, b"key");
+    store.delete(b"key", None, NOW);
+    set(&mut store, b"key", &[0xbb; 700]);
+    let tail = |store: &Store, place: Extent| {
+        let begin = store.arena.id_of(place.address) as usize * 8;
+        store.arena.bytes(begin + place.used as usize, (place.slot - place.used) as usize).to_vec()
+    };
+    let next = extent(&mut store, b"key");
+    if next.slot == place.slot {
+        assert_eq!(next.address, place.address);
+    }
+    set(&mut store, b"key", &[0xbb; 990]);
+    let handle = store.get(b"key", false, NOW).unwrap().handle();
+    let next = store.extent(handle);
+    assert!(next.address != place.address || tail(&store, next).contains(&0xaa));
+    let held = store.hold(handle).unwrap();
+    store.clear_tail(&held, u64::MAX);
+    store.release(held);
+    assert!(tail(&store, next).iter().all(|&byte| byte == 0));
+    assert_eq!(store.get(b"key", false, NOW).unwrap().value, [0xbb; 990]);
+    store.check().unwrap();
+}
+
+#[test]
+fn the_image_of_an_item_is_what_one_sided_readers_find() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", b"value");
+    let handle = store.get(b"key", false, NOW).unwrap().handle();
+    let mut image = Vec::new();
+    store.image(handle, &mut image);
+    let at = handle.0 as usize * 8;
+    assert_eq!(image, store.arena.bytes(at, HEADER + 8));
+}
+
+#[test]
+fn a_store_lives_in_memory_that_was_made_elsewhere_and_lets_go_of_it_last() {
+    let config = Config { memory: 2 << 20, extra: 0, ..Config::default() };
+    let kept = Arc::new(());
+    let make = |len: usize| {
+        let pages = vec![[0_u64; 512]; len / 4096 + 1].into_boxed_slice();
+        let pages = Box::leak(pages);
+        let aligned = (pages.as_mut_ptr() as usize).next_multiple_of(4096) as *mut u8;
+        #[expect(unsafe_code, reason = "memory for a store")]
+        // SAFETY: zeros that are never freed and that nobody else knows, from a multiple of 4096 on.
+        let memory = unsafe { Memory::new(std::ptr::NonNull::new(aligned).unwrap(), len, Box::new(kept.clone())) };
+        Ok(memory)
+    };
+    let mut store = Store::with_memory(&config, make).unwrap();
+    assert_eq!(store.backing(), Backing::Given);
+    set(&mut store, b"key", b"value");
+    let handle = store.get(b"key", false, NOW).unwrap().handle();
+    let held = store.hold(handle).unwrap();
+    drop(store);
+    assert_eq!((held.value(), Arc::strong_count(&kept)), (&b"value"[..], 2));
+    drop(held);
+    assert_eq!(Arc::strong_count(&kept), 1);
+    let short = Store::with_memory(&config, |len| make(len - 4096));
+    assert!(short.is_err());
+}
+
+#[test]
+fn leases_last_no_longer_than_they_may() {
+    let config = Config { lease: Duration::from_secs(3600), huge: false, ..Config::default() };
+    let mut store = Store::new(&config).unwrap();
+    set(&mut store, b"key", b"x");
+    assert_eq!(lease(&mut store, b"key", AT), Ok(AT + lasting(LONGEST).as_nanos() as u64));
+}
