@@ -9,9 +9,11 @@
 //! On keys that are chosen independently, by Zipf's law, this comes within some percent of knowing the true popularity of each page
 //! (`pin-budget` shows it beside the offline optimum, which knows the future).
 //!
-//! Pure: no clock, no lock. A page costs eight bytes.
+//! A tag may take several pages: then what counts is how often its pages are read, for each page that is not leased yet.
+//!
+//! Pure: no clock, no lock. A slot of the table is eight bytes; pages that meet in one slot are counted together.
 
-/// Reads of one page.
+/// Reads of one page, or of some that meet here.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reads {
     /// As of `at`.
@@ -30,11 +32,14 @@ const ROOM: f64 = 0.985;
 /// What a step changes: by a share, and by something where there is next to nothing to share.
 const SHARE: f32 = 0.01;
 const LEAST: f32 = 0.005;
+/// Slots of a table at most: 32 MiB.
+const MOST_SLOTS: u64 = 1 << 22;
 
 /// Counts pages' reads, and decides.
 #[derive(Debug)]
 pub struct Admission {
-    pages: Vec<Reads>,
+    /// Two to some power.
+    slots: Vec<Reads>,
     /// Nanoseconds of a step.
     step: u64,
     threshold: f32,
@@ -44,10 +49,11 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// For so many pages, and leases of so many nanoseconds.
-    pub fn new(pages: usize, lease: u64) -> Self {
+    /// For about so many pages, and leases of so many nanoseconds.
+    pub fn new(pages: u64, lease: u64) -> Self {
+        let slots = pages.clamp(16, MOST_SLOTS).next_power_of_two() as usize;
         let step = (lease / STEPS).max(1);
-        Self { pages: vec![Reads::default(); pages], step, threshold: 0.0, moved: 0, start: None }
+        Self { slots: vec![Reads::default(); slots], step, threshold: 0.0, moved: 0, start: None }
     }
 
     /// Reads that a page needs, as they are counted here, before it is leased.
@@ -61,31 +67,43 @@ impl Admission {
         u32::try_from(now.saturating_sub(start) / self.step).unwrap_or(u32::MAX)
     }
 
-    fn count(&self, page: usize, at: u32) -> f32 {
-        let Some(reads) = self.pages.get(page) else { return 0.0 };
+    /// Where a page's reads are counted: neighbours far from each other.
+    fn slot(&self, page: u64) -> usize {
+        let bits = self.slots.len().trailing_zeros();
+        (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+    }
+
+    fn count(&self, page: u64, at: u32) -> f32 {
+        let reads = self.slots[self.slot(page)];
         let age = at.saturating_sub(reads.at) as f32 / STEPS as f32;
         reads.count * (-age / MEMORY).exp()
     }
 
-    /// A page was read so often, by whatever way.
-    pub fn saw(&mut self, page: usize, reads: u32, now: u64) {
+    /// Pages were read so often, by whatever way.
+    pub fn saw(&mut self, pages: impl Iterator<Item = u64>, reads: u64, now: u64) {
         let at = self.steps(now);
-        let count = self.count(page, at) + reads as f32;
-        if let Some(entry) = self.pages.get_mut(page) {
+        for page in pages {
+            let count = self.count(page, at) + reads as f32;
+            let slot = self.slot(page);
+            let entry = &mut self.slots[slot];
             *entry = Reads { count, at: at.max(entry.at) };
         }
     }
 
-    /// Whether a page that nobody holds a lease of is worth one, while so many of so many pages are leased.
-    pub fn wants(&mut self, page: usize, leased: u64, most: u64, now: u64) -> bool {
+    /// Whether it is worth to lease these pages, so many of which nobody holds a lease of, while `leased` of `most` pages are.
+    pub fn wants(&mut self, pages: impl Iterator<Item = u64>, fresh: u64, leased: u64, most: u64, now: u64) -> bool {
+        if fresh == 0 {
+            return true;
+        }
         let at = self.steps(now);
-        let count = self.count(page, at);
+        let (sum, number) = pages.fold((0.0, 0.0), |(sum, number), page| (sum + self.count(page, at), number + 1.0));
+        let worth = sum / f32::max(number, 1.0) / fresh as f32;
         let share = leased as f64 / most.max(1) as f64;
         // Some steps after a pause bring the threshold down to nothing, so that more need not be made up for.
         let steps = at.saturating_sub(self.moved).min(2 * STEPS as u32);
         self.moved = self.moved.max(at);
         // It rises only while it keeps nobody away, so it is never far above what pages are read.
-        if share >= FULL && steps > 0 && count >= self.threshold {
+        if share >= FULL && steps > 0 && worth >= self.threshold {
             self.threshold += self.threshold * SHARE + LEAST;
         } else if share < ROOM {
             for _ in 0..steps {
@@ -95,7 +113,7 @@ impl Admission {
                 self.threshold = (self.threshold * (1.0 - SHARE) - LEAST).max(0.0);
             }
         }
-        leased < most && count >= self.threshold
+        leased + fresh <= most && worth >= self.threshold
     }
 }
 
@@ -109,8 +127,8 @@ mod tests {
     fn while_there_is_room_everybody_is_admitted() {
         let mut admission = Admission::new(10, LEASE);
         for page in 0..10 {
-            admission.saw(page, 1, 5);
-            assert!(admission.wants(page, page as u64, 100, 5));
+            admission.saw(std::iter::once(page), 1, 5);
+            assert!(admission.wants(std::iter::once(page), 1, page, 100, 5));
         }
         assert_eq!(admission.threshold(), 0.0);
     }
@@ -118,9 +136,9 @@ mod tests {
     #[test]
     fn nobody_is_admitted_past_the_cap() {
         let mut admission = Admission::new(10, LEASE);
-        admission.saw(3, 1_000_000, 0);
-        assert!(!admission.wants(3, 100, 100, 0));
-        assert!(admission.wants(3, 99, 100, 0));
+        admission.saw(std::iter::once(3), 1_000_000, 0);
+        assert!(!admission.wants(std::iter::once(3), 1, 100, 100, 0));
+        assert!(admission.wants(std::iter::once(3), 1, 99, 100, 0));
     }
 
     #[test]
@@ -129,31 +147,31 @@ mod tests {
         let mut now = 0;
         let mut read = |admission: &mut Admission| {
             now += LEASE / STEPS;
-            admission.saw(0, 10, now);
-            admission.saw(1, 1, now);
+            admission.saw(std::iter::once(0), 10, now);
+            admission.saw(std::iter::once(1), 1, now);
             now
         };
         // Page 0 is read ten times as often as page 1, and the cap is reached.
         for _ in 0..100 * STEPS {
             let now = read(&mut admission);
-            assert!(!admission.wants(0, 100, 100, now));
+            assert!(!admission.wants(std::iter::once(0), 1, 100, 100, now));
         }
         // A little room: page 0 comes in as soon as the threshold has come down to it, and page 1 does not.
         let admitted = (0..10).any(|_| {
             let now = read(&mut admission);
-            assert!(!admission.wants(1, 98, 100, now));
-            admission.wants(0, 98, 100, now)
+            assert!(!admission.wants(std::iter::once(1), 1, 98, 100, now));
+            admission.wants(std::iter::once(0), 1, 98, 100, now)
         });
         assert!(admitted);
         // A pause: nothing is leased any more.
         let later = read(&mut admission) + 10 * LEASE;
-        assert!(admission.wants(1, 0, 100, later));
+        assert!(admission.wants(std::iter::once(1), 1, 0, 100, later));
     }
 
     #[test]
     fn old_reads_count_for_less() {
         let mut admission = Admission::new(1, LEASE);
-        admission.saw(0, 100, 0);
+        admission.saw(std::iter::once(0), 100, 0);
         let later = admission.steps(8 * LEASE);
         assert!((admission.count(0, later) - 100.0 / std::f32::consts::E).abs() < 0.1);
     }
@@ -161,10 +179,10 @@ mod tests {
     #[test]
     fn pages_that_are_not_there_and_clocks_that_go_back_do_no_harm() {
         let mut admission = Admission::new(1, 0);
-        admission.saw(7, 1, 100);
-        assert!(admission.wants(7, 0, 1, 50));
-        admission.saw(0, u32::MAX, u64::MAX);
-        assert!(admission.wants(0, 0, 1, 0));
-        assert!(!admission.wants(0, 0, 0, 0));
+        admission.saw(std::iter::once(7), 1, 100);
+        assert!(admission.wants(std::iter::once(7), 1, 0, 1, 50));
+        admission.saw(std::iter::once(0), u64::MAX, u64::MAX);
+        assert!(admission.wants(std::iter::once(0), 1, 0, 1, 0));
+        assert!(!admission.wants(std::iter::once(0), 1, 0, 0, 0));
     }
 }

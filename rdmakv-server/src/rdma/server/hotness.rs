@@ -4,6 +4,7 @@
 //! counts only for a chunk that the client has a tag of, and for so many reads in a second and no more: who lies can keep
 //! his own items in the cache, as he could by asking for them.
 
+use super::pages::Span;
 use super::tags::{Client, Fabric, Tags};
 
 /// Reads that a client may report in a second, about what one core can do.
@@ -42,10 +43,13 @@ impl<F: Fabric> Tags<F> {
     /// nanoseconds.
     pub fn seen(&mut self, client: Client, address: u64, reads: u64, now: u64) -> u64 {
         let Some(of) = self.clients.get_mut(&client) else { return 0 };
-        match self.by_address.get(&address) {
-            Some(&number) if of.has(number) => of.reports.take(reads, now),
-            _ => 0,
+        let Some(number) = self.by_address.get(&address).filter(|&&number| of.has(number)) else { return 0 };
+        let counted = of.reports.take(reads, now);
+        if let Some(record) = &self.records[*number] {
+            let span = Span::of(record.extent.address, record.extent.used);
+            self.admission.saw(span.edges(), counted, now);
         }
+        counted
     }
 
     /// Goes on through the records, so many at most, and tells of each that was read since the last time: where its chunk
@@ -56,6 +60,8 @@ impl<F: Fabric> Tags<F> {
             let Some(record) = &mut self.records[self.cursor] else { continue };
             let reads = F::reads(&record.record);
             if reads > record.reads {
+                let span = Span::of(record.extent.address, record.extent.used);
+                self.admission.saw(span.edges(), reads - record.reads, self.latest);
                 tell(record.extent.address, reads - record.reads);
                 record.reads = reads;
             }

@@ -23,7 +23,7 @@ impl Span {
     }
 
     /// The pages that may be others' too.
-    fn edges(self) -> impl Iterator<Item = u64> {
+    pub fn edges(self) -> impl Iterator<Item = u64> {
         [Some(self.first), (self.last != self.first).then_some(self.last)].into_iter().flatten()
     }
 

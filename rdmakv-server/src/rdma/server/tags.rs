@@ -24,8 +24,12 @@ use std::collections::{BinaryHeap, HashMap};
 
 use foldhash::fast::FixedState;
 
+use super::admission::Admission;
 use super::pages::{Pages, Span};
 use crate::store::{Extent, Replacement};
+
+/// Pages whose reads are counted, for each that may be leased.
+const ADMISSION: u64 = 64;
 
 /// What tags are made of on a fabric.
 pub trait Fabric {
@@ -64,6 +68,8 @@ pub struct Limits {
     pub afterlife: u64,
     /// Reads that a client may report in a second.
     pub reports: u64,
+    /// How long a lease lasts, in nanoseconds.
+    pub lease: u64,
 }
 
 impl Limits {
@@ -77,6 +83,7 @@ impl Limits {
             client_tags: 1 << 16,
             afterlife,
             reports: super::hotness::REPORTS,
+            lease: duration.as_nanos() as u64,
         }
     }
 }
@@ -86,6 +93,8 @@ impl Limits {
 pub enum Refused {
     /// Half of the budget is leased.
     Full,
+    /// Others are read more often.
+    Seldom,
     /// The client has its share.
     Share,
     /// The client has all the tags that it may have, or the fabric has no more.
@@ -195,6 +204,8 @@ pub struct Counts {
     pub granted: u64,
     /// Grants refused, as half of the budget was leased.
     pub full: u64,
+    /// Grants refused, as what others read more often is to have the pages.
+    pub seldom: u64,
     /// Grants refused, as the client had its share.
     pub share: u64,
     /// Grants refused, as there were too many tags.
@@ -221,6 +232,10 @@ pub struct Tags<F: Fabric> {
     counts: Counts,
     /// Where the walk over records stands.
     pub(super) cursor: Number,
+    /// Who is worth a tag.
+    pub(super) admission: Admission,
+    /// The latest moment known.
+    pub(super) latest: u64,
 }
 
 impl<F: Fabric> Tags<F> {
@@ -239,6 +254,8 @@ impl<F: Fabric> Tags<F> {
             serial: 0,
             counts: Counts::default(),
             cursor: 0,
+            admission: Admission::new(limits.pages.saturating_mul(ADMISSION), limits.lease),
+            latest: 0,
         }
     }
 
@@ -299,9 +316,13 @@ impl<F: Fabric> Tags<F> {
     ///
     /// See [`Refused`].
     pub fn admits(&mut self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
+        // Who asks for a tag reads the item now.
+        let span = Span::of(extent.address, extent.used);
+        self.admission.saw(span.edges(), 1, self.latest);
         let admitted = self.weigh(client, extent);
         match admitted {
             Err(Refused::Full) => self.counts.full += 1,
+            Err(Refused::Seldom) => self.counts.seldom += 1,
             Err(Refused::Share) => self.counts.share += 1,
             Err(Refused::Tags) => self.counts.too_many += 1,
             _ => {}
@@ -309,14 +330,18 @@ impl<F: Fabric> Tags<F> {
         admitted
     }
 
-    fn weigh(&self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
+    fn weigh(&mut self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
         let of = self.clients.get(&client).ok_or(Refused::Left)?;
         let record = self.record_of(extent);
         let bound = record.and_then(|number| self.records[number].as_ref()).map(|record| record.bound);
         let pin = self.pins.get(&extent.address);
         let span = Span::of(extent.address, bound.unwrap_or_else(|| Self::bound(extent)));
-        if pin.is_none() && self.pages.count_with(span) > self.limits.pages {
-            return Err(Refused::Full);
+        if pin.is_none() {
+            let (leased, most) = (self.pages.count(), self.limits.pages);
+            let fresh = self.pages.count_with(span) - leased;
+            if !self.admission.wants(span.edges(), fresh, leased, most, self.latest) {
+                return Err(if leased + fresh > most { Refused::Full } else { Refused::Seldom });
+            }
         }
         let charged = pin.is_some_and(|pin| pin.charged.contains(&client));
         if !charged && of.pages.count_with(pin.map_or(span, |pin| pin.span)) > self.limits.client_pages {
@@ -349,7 +374,7 @@ impl<F: Fabric> Tags<F> {
         record: impl FnOnce() -> F::Record,
         tag: impl FnOnce(&F::Record, u64) -> Option<F::Tag>,
     ) -> Result<Granted<'_, F>, Refused> {
-        let admitted = match self.admits(client, extent) {
+        let admitted = match self.weigh(client, extent) {
             Ok(admitted) if admitted.registers && registration.is_none() => Err(Refused::Unregistered),
             other => other,
         };
@@ -453,6 +478,7 @@ impl<F: Fabric> Tags<F> {
 
     /// Ends the leases of tags whose time is over and closes those whose afterlife is, at most so many.
     pub fn sweep(&mut self, now: u64, most: usize) {
+        self.latest = self.latest.max(now);
         for _ in 0..most {
             let Some(&Reverse((end, client, number, serial))) = self.ends.peek() else { return };
             if end > now {

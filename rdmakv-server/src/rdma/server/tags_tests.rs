@@ -52,7 +52,8 @@ impl Fabric for Fixed {
 }
 
 const D: u64 = 1000;
-const LIMITS: Limits = Limits { pages: 100, client_pages: 40, client_tags: 50, afterlife: 8 * D, reports: 1000 };
+const LIMITS: Limits =
+    Limits { pages: 100, client_pages: 40, client_tags: 50, afterlife: 8 * D, reports: 1000, lease: D };
 
 struct Table {
     tags: Tags<Rebinding>,
