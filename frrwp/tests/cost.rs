@@ -1,9 +1,24 @@
 //! What the machine itself costs: nothing is allocated once it has seen as many transfers as are open together, and a transfer's
-//! state is small.
+//! state is small. Nor by what engines do beside transfers, over shared memory.
+#![allow(unsafe_code, reason = "memory is lent to engines by address")]
 
 use allocation_counter::measure;
 use frrwp::handshake::{Action, Handshake, Limits, Side};
 use frrwp::wire::{MESSAGE, Segment};
+#[cfg(target_os = "linux")]
+use frrwp::{
+    engine::{Engine, Event},
+    fabric::Domain,
+    fabric::shm::{Sharing, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect},
+    handshake::RECEIVES,
+};
+#[cfg(target_os = "linux")]
+use mrrc::{Access, Cache, invalidation::Explicit};
+#[cfg(target_os = "linux")]
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 const LENGTH: u64 = 64 << 10;
 
@@ -73,6 +88,64 @@ fn a_transfer_allocates_nothing_in_steady_state() {
             assert_eq!((side.open_transfers(), side.counters().completed), (0, 8 * 1_004));
         }
     }
+}
+
+/// What is allocated by so many rounds between two engines over shared memory, once the first have been.
+#[cfg(target_os = "linux")]
+fn allocated_over_shm(round: impl Fn(&mut [Engine<'_, ShmEndpoint>; 2], Segment, &mut [u8], &mut Vec<u8>)) -> u64 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let domains = [0, 1].map(|_| ShmDomain::new(ShmSettings::default()).unwrap());
+    let caches = domains.each_ref().map(|domain| Cache::builder(domain.clone()).monitor(Explicit).build().unwrap());
+    let name = format!("shm:@frrwp-cost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let listener = ShmListener::bind(&domains[1], &name.parse().unwrap()).unwrap();
+    let within = Duration::from_secs(20);
+    let [one, other] = std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept(RECEIVES, within).unwrap());
+        let connected = connect(&domains[0], listener.address(), RECEIVES, within).unwrap();
+        [connected, accepting.join().unwrap()]
+    });
+    let arena = domains[1].arena(1 << 20, Sharing::Readable).unwrap();
+    let buffer = arena.buffer(4096).unwrap();
+    buffer.write_at(0, &[7; 4096]).unwrap();
+    // SAFETY: the buffer lives longer than the lease, and is not written.
+    let lease = unsafe { caches[1].acquire(buffer.as_ptr(), 4096, Access::REMOTE_READ) }.unwrap();
+    let offered = lease.segments().next().unwrap();
+    let from = domains[1].remote(offered.registration(), offered.address(), 1024);
+    let mut sink = vec![0; 1024];
+    let client = Engine::new(&caches[0], one, Side::Connecting, Limits::default());
+    let mut engines = [client, Engine::new(&caches[1], other, Side::Accepting, Limits::default())];
+    let mut said = Vec::new();
+    (0..100).for_each(|_| round(&mut engines, from, &mut sink, &mut said));
+    let allocated = measure(|| (0..1_000).for_each(|_| round(&mut engines, from, &mut sink, &mut said)));
+    drop(engines);
+    allocated.count_total
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_read_of_the_peer_s_memory_allocates_nothing() {
+    let allocated = allocated_over_shm(|[client, _], from, sink, _| {
+        // SAFETY: the sink lives longer than the engine, and nobody else uses it.
+        let id = unsafe { client.fetch(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
+        client.progress();
+        assert!(matches!(client.next_event(), Some(Event::Fetched { id: told, succeeded: true }) if told == id));
+        assert_eq!(sink[0], 7);
+    });
+    assert_eq!(allocated, 0);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_said_and_taken_allocates_nothing() {
+    let allocated = allocated_over_shm(|engines, _, _, said| {
+        for side in 0..2 {
+            engines[side].say(&[7; 1000]).unwrap();
+            engines[1 - side].progress();
+            assert!(matches!(engines[1 - side].next_event(), Some(Event::Said)));
+            assert!(engines[1 - side].heard(said) && said.len() == 1000);
+        }
+    });
+    assert_eq!(allocated, 0);
 }
 
 #[test]
