@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::{Arrivals, Choice, Plan, Protocol, Second, Sizes, Target, null::Null, render, run_watched};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
-use rdmakv_bench::{Arrivals, Choice, Plan, Protocol, Second, Sizes, Target, null::Null, render, run_watched};
 
 /// Makes load for memcached servers, and measures how they bear it.
 #[derive(Debug, Parser)]
@@ -145,7 +145,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-pub(crate) fn main() -> ExitCode {
+/// What may be asked, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command.
+pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.act(),
         Command::NullServer(null) => null.act(),
