@@ -1,6 +1,7 @@
 //! What the benches share: address layouts and request streams that no index is tuned to, and the
 //! [measurements beside the peers](side_by_side).
 
+pub mod cli;
 pub mod peer;
 pub mod pin;
 pub mod side_by_side;

@@ -10,11 +10,12 @@
 //!        └─► bound ───────────────┴────────────────► Row ◄──┘ ─► shard: rows of several machines
 //! ```
 //!
-//! The command is in `main.rs` and `cli`; nothing here prints.
+//! The command is in [`cli`]; nothing else here prints.
 
 pub mod advice;
 pub mod bound;
 pub mod calibrate;
+pub mod cli;
 pub mod comparison;
 mod dispatch;
 pub mod info;

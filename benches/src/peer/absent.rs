@@ -12,7 +12,7 @@ impl Subject for Ucx {
 
     fn about() -> String {
         let why = super::missing().unwrap_or_default();
-        format!("UCX is not there ({why}): install libucx-dev to see it beside ours")
+        format!("UCX is not there ({why}): apt-get install libucx-dev, and build again")
     }
 
     fn touch(&self, _: usize, _: usize) -> bool {

@@ -3,7 +3,7 @@
 //! The registrar says `EFAULT`. Trying again cannot help and evicting cannot help: one attempt, no eviction.
 
 use super::field::Field;
-use super::race::Figure;
+use super::figure::Figure;
 use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill};

@@ -7,7 +7,8 @@
 //! twice: with the program itself reporting changes, as the peer with its hooks off, and watched.
 
 use super::field::Field;
-use super::race::{CHUNK, Contestant, Figure, Lap, Laps, Stint, race};
+use super::figure::Figure;
+use super::race::{CHUNK, Contestant, Lap, Laps, Stint, race};
 use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill};

@@ -11,6 +11,7 @@
 //! Who runs what is handed over in a mutex between two barriers; nothing is shared while a lap runs but what
 //! the contestants share themselves.
 
+use super::figure::Figure;
 use crate::pin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -80,10 +81,7 @@ impl Laps {
     pub fn figure(&self, value: impl Fn(&Lap) -> f64) -> Figure {
         let calm = self.0.iter().filter(|lap| !lap.disturbed).count();
         let counts = |lap: &&Lap| !lap.disturbed || calm < ENOUGH;
-        let mut values: Vec<f64> = self.0.iter().filter(counts).map(value).collect();
-        values.sort_by(f64::total_cmp);
-        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        Figure { best: at(0), median: Some(at(values.len() / 2)) }
+        Figure::lowest(self.0.iter().filter(counts).map(value).collect())
     }
 
     /// The share of laps that were disturbed.
@@ -99,27 +97,6 @@ impl Laps {
     /// Registrations for each operation, the median.
     pub fn misses(&self) -> f64 {
         self.figure(|lap| lap.misses).median.unwrap_or(0.0)
-    }
-}
-
-/// A measured value.
-#[derive(Clone, Copy, Debug)]
-pub struct Figure {
-    /// Of all rounds. What ratios are made of.
-    pub best: f64,
-    /// Of all rounds, where there were rounds.
-    pub median: Option<f64>,
-}
-
-impl Figure {
-    /// A value that was not taken in rounds.
-    pub fn once(value: f64) -> Self {
-        Self { best: value, median: None }
-    }
-
-    /// How many times the throughput of `one` this is, best against best and median against median.
-    pub fn speedup(self, one: Self) -> Self {
-        Self { best: one.best / self.best, median: self.median.zip(one.median).map(|(own, one)| one / own) }
     }
 }
 
@@ -441,13 +418,5 @@ mod tests {
         laps.0.extend([lap(5.0, false); ENOUGH]);
         assert_eq!((laps.nanos().best, laps.nanos().median), (5.0, Some(5.0)));
         assert!((laps.disturbed() - 2.0 / 6.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn speedup_is_of_throughput() {
-        let one = Figure { best: 10.0, median: Some(12.0) };
-        let two = Figure { best: 5.0, median: Some(12.0) };
-        let speedup = two.speedup(one);
-        assert_eq!((speedup.best, speedup.median), (2.0, Some(1.0)));
     }
 }

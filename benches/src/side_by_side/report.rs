@@ -1,11 +1,12 @@
-//! Figures on the way out: a table for people, JSON lines for programs.
+//! Figures on the way out: a table for people, JSON lines for programs. Neither claims a ratio where the rounds of ours and of the
+//! peer overlap.
 
-use super::race::Figure;
-use serde::Serialize;
+use super::figure::Figure;
+use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
 /// What a number counts and which way is better.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Unit {
     /// Nanoseconds: lower is better.
     #[serde(rename = "ns")]
@@ -43,7 +44,7 @@ pub enum Unit {
 }
 
 /// One line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Stable: `hit/stride/1000/1-thread`.
     pub name: String,
@@ -55,8 +56,45 @@ pub struct Row {
     pub unit: Unit,
     /// For people.
     pub note: String,
-    /// Whether ours and the peer's can be told apart.
+    /// Whether ours and the peer's could be told apart by more than their rounds.
     told_apart: bool,
+}
+
+/// How ours stands to the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Ours is better, in every round that counts.
+    Ahead,
+    /// Both are the same.
+    Even,
+    /// The peer is.
+    Behind,
+    /// Rounds of one lie among those of the other.
+    Overlap,
+}
+
+impl Unit {
+    /// Whether more of it is better.
+    fn rises(self) -> bool {
+        matches!(self, Self::Times | Self::Millions | Self::Gigabytes | Self::Part | Self::Items)
+    }
+
+    /// Behind a number.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nanos => "ns",
+            Self::Times => "x",
+            Self::Millions => "M/s",
+            Self::Gigabytes => "GB/s",
+            Self::Mebibytes => "MiB",
+            Self::Part => "part",
+            Self::Share => "share",
+            Self::Count => "",
+            Self::Calls => "calls",
+            Self::Bytes => "B",
+            Self::Items => "items",
+        }
+    }
 }
 
 impl Row {
@@ -79,12 +117,46 @@ impl Row {
         self
     }
 
-    /// Ours / peer, of the best rounds.
-    pub(super) fn ratio(&self) -> Option<f64> {
+    /// Ours / peer, of the best rounds; none where the rounds overlap.
+    pub fn ratio(&self) -> Option<f64> {
         self.peer
-            .filter(|_| self.unit != Unit::Part && self.told_apart)
+            .filter(|peer| self.unit != Unit::Part && self.told_apart && !self.ours.overlaps(peer))
             .map(|peer| self.ours.best / peer.best)
             .filter(|ratio| ratio.is_finite())
+    }
+
+    /// How ours stands to the peer; none where there is no peer, or nothing to be told by.
+    pub fn standing(&self) -> Option<Standing> {
+        let peer = self.peer.filter(|_| self.told_apart)?;
+        if self.ours.overlaps(&peer) {
+            return Some(Standing::Overlap);
+        }
+        let ahead = if self.unit.rises() { self.ours.best > peer.best } else { self.ours.best < peer.best };
+        match (self.ours.best - peer.best).abs() {
+            difference if difference.is_nan() => None,
+            0.0 => Some(Standing::Even),
+            _ if ahead => Some(Standing::Ahead),
+            _ => Some(Standing::Behind),
+        }
+    }
+
+    /// What a table has in it: name, ours, its median, peer, its median, unit, ratio, note.
+    pub(super) fn cells(&self) -> [String; 8] {
+        let value = |figure: Option<Figure>| figure.map_or("-".into(), |figure| number(figure.best, self.unit));
+        let median = |figure: Option<Figure>| match figure.and_then(|figure| figure.median) {
+            Some(median) => format!("({})", number(median, self.unit)),
+            None => String::new(),
+        };
+        let ratio = self.ratio().map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        let stands = match self.standing() {
+            Some(Standing::Behind) => "a loss",
+            Some(Standing::Overlap) => "the rounds overlap",
+            _ => "",
+        };
+        let note = [stands, &self.note].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+        let ours = Some(self.ours);
+        let unit = self.unit.name().into();
+        [self.name.clone(), value(ours), median(ours), value(self.peer), median(self.peer), unit, ratio, note]
     }
 }
 
@@ -127,38 +199,7 @@ pub fn table(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> 
         return Ok(());
     }
     let mut cells = vec![["", "ours", "(median)", "peer", "(median)", "", "ours/peer", ""].map(String::from)];
-    for row in rows {
-        let unit = match row.unit {
-            Unit::Nanos => "ns",
-            Unit::Times => "x",
-            Unit::Millions => "M/s",
-            Unit::Gigabytes => "GB/s",
-            Unit::Mebibytes => "MiB",
-            Unit::Part => "part",
-            Unit::Share => "share",
-            Unit::Count => "",
-            Unit::Calls => "calls",
-            Unit::Bytes => "B",
-            Unit::Items => "items",
-        };
-        let value = |figure: Option<Figure>| figure.map_or("-".into(), |figure| number(figure.best, row.unit));
-        let median = |figure: Option<Figure>| match figure.and_then(|figure| figure.median) {
-            Some(median) => format!("({})", number(median, row.unit)),
-            None => String::new(),
-        };
-        let ratio = row.ratio().map_or("-".into(), |ratio| format!("{ratio:.2}"));
-        let ours = Some(row.ours);
-        cells.push([
-            row.name.clone(),
-            value(ours),
-            median(ours),
-            value(row.peer),
-            median(row.peer),
-            unit.into(),
-            ratio,
-            row.note.clone(),
-        ]);
-    }
+    cells.extend(rows.iter().map(Row::cells));
     let mut widths = [0; 8];
     for line in &cells {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -216,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_json_line_has_five_fields_and_the_ratio_is_ours_by_peer() {
-        let row = Row::new("hit", Figure { best: 5.0, median: Some(6.0) }, Some(Figure::once(20.0)), Unit::Nanos);
+        let row =
+            Row::new("hit", Figure { median: Some(6.0), ..Figure::once(5.0) }, Some(Figure::once(20.0)), Unit::Nanos);
         assert_eq!(
             text(|out| json(out, std::slice::from_ref(&row))),
             "{\"name\":\"hit\",\"ours\":5.0,\"peer\":20.0,\"unit\":\"ns\",\"ratio\":0.25}\n"
@@ -235,7 +277,7 @@ mod tests {
     #[test]
     fn columns_of_a_table_stand_below_each_other() {
         let rows = [
-            Row::new("a", Figure { best: 5.0, median: Some(6.0) }, Some(Figure::once(20.0)), Unit::Nanos),
+            Row::new("a", Figure { median: Some(6.0), ..Figure::once(5.0) }, Some(Figure::once(20.0)), Unit::Nanos),
             Row::new("longer", Figure::once(1_049_000.0), None, Unit::Nanos).note("why"),
         ];
         let table = text(|out| table(out, "title", &rows));
@@ -244,6 +286,27 @@ mod tests {
         assert_eq!(end(lines[1], "ours"), end(lines[2], "5.0"));
         assert_eq!(end(lines[1], "ours"), end(lines[3], "1,049,000"));
         assert!(lines[3].ends_with("why"));
+    }
+
+    #[test]
+    fn a_ratio_is_claimed_only_where_the_rounds_do_not_overlap() {
+        let row = |ours: &[f64], peer: &[f64], unit| {
+            Row::new("x", Figure::lowest(ours.into()), Some(Figure::lowest(peer.into())), unit)
+        };
+        let apart = row(&[1.0, 2.0], &[3.0, 4.0], Unit::Nanos);
+        assert_eq!((apart.ratio(), apart.standing()), (Some(1.0 / 3.0), Some(Standing::Ahead)));
+        let among = row(&[1.0, 3.0], &[2.0, 4.0], Unit::Nanos);
+        assert_eq!((among.ratio(), among.standing()), (None, Some(Standing::Overlap)));
+        assert!(among.cells()[7].contains("overlap"));
+        let loss = row(&[5.0, 9.0], &[2.0, 4.0], Unit::Nanos);
+        assert_eq!((loss.ratio(), loss.cells()[7].as_str()), (Some(2.5), "a loss"));
+        // Where more is better, less is a loss.
+        assert_eq!(row(&[1.0], &[3.0], Unit::Items).standing(), Some(Standing::Behind));
+        assert_eq!(row(&[1.0], &[3.0], Unit::Nanos).without_ratio().standing(), None);
+        assert_eq!(
+            Row::new("x", Figure::once(1.0), Some(Figure::once(1.0)), Unit::Count).standing(),
+            Some(Standing::Even)
+        );
     }
 
     #[test]

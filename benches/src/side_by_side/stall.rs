@@ -13,7 +13,7 @@
 //! happen in every loop and says nothing about a cache. Waiting for a lock is not that.
 
 use super::field::Field;
-use super::race::Figure;
+use super::figure::Figure;
 use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill};
@@ -46,8 +46,25 @@ enum Other {
 
 const OTHERS: [Other; 3] = [Other::Nobody, Other::Sleeper, Other::Registers];
 
-/// What one cache's hits took, by who else was there.
+/// What one cache's hits took in a round, by who else was there.
 struct Taken([Histogram<u64>; 3]);
+
+/// In every round.
+#[derive(Default)]
+struct Rounds(Vec<Taken>);
+
+impl Rounds {
+    /// A value of all rounds together, and of each.
+    fn figure(&self, value: impl Fn(&Taken) -> f64) -> Result<Figure, String> {
+        let mut all = Taken::new()?;
+        for round in &self.0 {
+            for (all, one) in all.0.iter_mut().zip(&round.0) {
+                all.add(one).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(Figure::whole(value(&all), self.0.iter().map(value).collect()))
+    }
+}
 
 impl Taken {
     fn new() -> Result<Self, String> {
@@ -72,20 +89,33 @@ pub fn measure<O: Subject, P: Subject>(options: &Options) -> Result<Vec<Row>, St
     let field = Field::new(Layout::Stride, 1 + COLD, 4)?;
     let (ours, peer) = (prepared::<O>(&field)?, prepared::<P>(&field)?);
     let ours = ours.ok_or("our own cache is not there")?;
-    let (mut our_times, mut peer_times) = (Taken::new()?, Taken::new()?);
+    let (mut our_times, mut peer_times) = (Rounds::default(), Rounds::default());
     let quick = options.length.whole.is_zero();
     let stretch = Duration::from_millis(if quick { 60 } else { 250 });
     let rounds = if quick { 1 } else { options.length.whole.div_duration_f64(stretch * 3).ceil().max(4.0) as usize };
     for round in 0..rounds {
+        let (mut ours_now, mut peers_now) = (Taken::new()?, Taken::new()?);
         for other in OTHERS {
-            one_stretch(options, &ours, &field, other, stretch, round, &mut our_times.0[other as usize])?;
-            if let Some(peer) = &peer {
-                one_stretch(options, peer, &field, other, stretch, round, &mut peer_times.0[other as usize])?;
+            let mut our_turn = || one_stretch(options, &ours, &field, other, stretch, round, &mut ours_now);
+            let mut peers_turn = || match &peer {
+                Some(peer) => one_stretch(options, peer, &field, other, stretch, round, &mut peers_now),
+                None => Ok(()),
+            };
+            // There and back: neither always runs behind the other.
+            if round % 2 == 0 {
+                our_turn()?;
+                peers_turn()?;
+            } else {
+                peers_turn()?;
+                our_turn()?;
             }
         }
+        our_times.0.push(ours_now);
+        peer_times.0.push(peers_now);
     }
-    let times = |value: &dyn Fn(&Taken) -> f64| {
-        (Figure::once(value(&our_times)), peer.is_some().then(|| Figure::once(value(&peer_times))))
+    let times = |value: &dyn Fn(&Taken) -> f64| -> Result<_, String> {
+        let peers = peer.is_some().then(|| peer_times.figure(value)).transpose()?;
+        Ok((our_times.figure(value)?, peers))
     };
     let mut rows = Vec::new();
     let endings = ["/alone", "/beside-a-sleeper", ""];
@@ -94,18 +124,18 @@ pub fn measure<O: Subject, P: Subject>(options: &Options) -> Result<Vec<Row>, St
         [(0.5, "stall/p50"), (0.99, "stall/p99"), (0.9999, "stall/p99.99"), (0.99999, "stall/p99.999")]
     {
         for other in OTHERS {
-            let (ours, peer) = times(&|taken| taken.at(other, quantile));
+            let (ours, peer) = times(&|taken| taken.at(other, quantile))?;
             let name = format!("{name}{}", endings[other as usize]);
             rows.push(Row::new(name, ours, peer, Unit::Nanos).note(notes[other as usize]));
         }
     }
     let added = |taken: &Taken| (taken.at(Other::Registers, 0.9999) - taken.at(Other::Nobody, 0.9999)).max(0.0);
-    let (ours, peer) = times(&added);
+    let (ours, peer) = times(&added)?;
     rows.push(
         Row::new("stall/p99.99/added", ours, peer, Unit::Nanos).note("over the same loop without the other thread"),
     );
     let rate = |taken: &Taken, other: Other| taken.0[other as usize].len() as f64;
-    let (ours, peer) = times(&|taken| rate(taken, Other::Registers) / rate(taken, Other::Nobody));
+    let (ours, peer) = times(&|taken| rate(taken, Other::Registers) / rate(taken, Other::Nobody))?;
     rows.push(Row::new("stall/throughput", ours, peer, Unit::Times).note("of the same loop without the other thread"));
     Ok(rows)
 }
@@ -160,8 +190,9 @@ fn one_stretch<S: Subject>(
     other: Other,
     stretch: Duration,
     round: usize,
-    taken: &mut Histogram<u64>,
+    taken: &mut Taken,
 ) -> Result<(), String> {
+    let taken = &mut taken.0[other as usize];
     let (hot, _) = field.place(0);
     let cold = cold(field);
     let over = AtomicBool::new(false);

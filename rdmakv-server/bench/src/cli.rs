@@ -7,18 +7,45 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::{Arrivals, Choice, Plan, Protocol, Second, Sizes, Target, null::Null, render, run_watched};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
-use rdmakv_bench::{Arrivals, Choice, Plan, Protocol, Second, Sizes, Target, null::Null, render, run_watched};
 
 /// Makes load for memcached servers, and measures how they bear it.
 #[derive(Debug, Parser)]
-#[command(name = "rdmakv-bench", version)]
+#[command(name = "rdmakv-bench", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  rdmakv-bench run                                             the usual load on 127.0.0.1:11211, five seconds
+  rdmakv-bench run -c 64 -s 10-1k --choice zipf server:11211   many connections, values of many sizes
+  rdmakv-bench run -r 50000 --format json server:11211         an open loop, and a report for programs
+  rdmakv-bench null-server                                     what the generator itself can do
+
+Each command's --help has more. Exit status: 0 measured, 1 not, or not to be used, 2 wrong usage.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  rdmakv-bench run                                   GETs and SETs of 1 KiB, 30:1, over 16 connections
+  rdmakv-bench run -t 2 -c 64 -d 8 --pin 2,3          two threads on their CPUs, eight requests on each connection
+  rdmakv-bench run -r 50000 -T 60 --log seconds.hlog server:11211
+                                                      50,000 a second whatever comes back, with histograms
+  rdmakv-bench run -m 1:0 --verify unix:/run/kv.sock  reads only, each compared
+  rdmakv-bench run --protocol binary udp:127.0.0.1:11211
+
+Exit status: 0 measured, 1 it failed or its figures cannot be used, 2 wrong usage.";
+
+const NULL_EXAMPLES: &str = "\
+Examples:
+  rdmakv-bench null-server                    on a free port, which it prints
+  rdmakv-bench null-server -s 100 unix:/tmp/null.sock
+
+Exit status: 1 it cannot listen, 2 wrong usage; otherwise it serves until it is ended.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -29,6 +56,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
 struct Run {
     /// The server: HOST:PORT, udp:HOST:PORT, unix:PATH
     #[arg(default_value = "127.0.0.1:11211")]
@@ -123,6 +151,7 @@ enum Format {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = NULL_EXAMPLES)]
 struct NullServer {
     /// Where to listen: HOST:PORT (0 is a free one), udp:HOST:PORT, unix:PATH
     #[arg(default_value = "127.0.0.1:0")]
@@ -145,7 +174,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-pub(crate) fn main() -> ExitCode {
+/// What may be asked, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command.
+pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.act(),
         Command::NullServer(null) => null.act(),

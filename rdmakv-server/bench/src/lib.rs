@@ -7,6 +7,7 @@
 //! What is decided is pure ([`Choice`], [`Sizes`], [`Arrivals`], the protocols); sockets and clocks are in one event
 //! loop a thread. The command `rdmakv-bench` is a thin face of this library.
 
+pub mod cli;
 mod conn;
 mod cpu;
 mod datagrams;

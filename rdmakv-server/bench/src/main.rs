@@ -1,7 +1,5 @@
 //! The command.
 
-mod cli;
-
 fn main() -> std::process::ExitCode {
-    cli::main()
+    rdmakv_bench::cli::main()
 }

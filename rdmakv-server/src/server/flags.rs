@@ -10,7 +10,7 @@ use crate::store::Config;
 
 /// A memcached whose memory RDMA clients will be able to read.
 #[derive(Debug, Parser)]
-#[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true)]
+#[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true, after_help = EXAMPLES)]
 pub(super) struct Flags {
     /// TCP port to listen on; 0 is off, -1 is a free one
     #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
@@ -126,6 +126,18 @@ pub(super) struct Flags {
     #[arg(long = "http", value_name = "ADDR", value_parser = http)]
     http: Option<(String, u16)>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  rdmakv-server                                        64 MB on TCP port 11211, all addresses
+  rdmakv-server -m 1024 -l 127.0.0.1 --http 9150       a gigabyte, for this machine, with its overview at http://127.0.0.1:9150/
+  rdmakv-server -s /run/kv.sock -a 770                 a Unix socket, and no port
+  rdmakv-server -Z -o ssl_chain_cert=cert.pem,ssl_key=key.pem
+                                                       encrypted
+
+The flags are memcached's; what is not done is refused with a reason.
+
+Exit status: 0 ended as it was asked to, 1 something failed, 2 wrong usage.";
 
 /// Where the overview is if its address has no port: where Prometheus looks for a memcached's metrics by custom.
 const HTTP_PORT: u16 = 9150;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::session::{Shards, Shared, Tls, is_stopping};
 use background::Background;
@@ -39,6 +39,11 @@ use tls::Certificates;
 
 /// How long clients may go on after the server was asked to finish.
 const FINISH: Duration = Duration::from_secs(30);
+
+/// What may be asked, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Flags::command()
+}
 
 /// Runs the command: 0 when it ended as it should, 1 when something failed, 2 when it was called wrongly.
 pub fn main() -> ExitCode {

@@ -9,14 +9,14 @@ use super::progress::Progress;
 use super::replay::heading;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, bytes, ms, percent, table};
+use crate::advice::{Advice, LEAST_REQUESTS, POLICIES, Question, Verdict};
+use crate::simulate::{ReplayError, Watch};
+use crate::survey::Survey;
 use mrrc::cost::Linear;
 use mrrc::policy::PolicyKind;
 use serde::Serialize;
 use std::path::PathBuf;
 use traces::Trace;
-use tracesim::advice::{Advice, LEAST_REQUESTS, POLICIES, Question, Verdict};
-use tracesim::simulate::{ReplayError, Watch};
-use tracesim::survey::Survey;
 
 /// Say which policy and which capacity to run with
 #[derive(clap::Args, Debug)]
@@ -193,7 +193,7 @@ fn variables(policy: &str, pages: u64) -> [(&'static str, String); 2] {
 }
 
 fn lines(advice: &Advice) -> String {
-    let line = |(at, line): (usize, &tracesim::advice::Line)| {
+    let line = |(at, line): (usize, &crate::advice::Line)| {
         let mark = match line.refused {
             _ if advice.chosen == Some(at) => "<-".into(),
             0 => String::new(),

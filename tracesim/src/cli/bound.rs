@@ -7,12 +7,12 @@ use super::progress::Progress;
 use super::replay::heading;
 use super::source::Source;
 use super::table::{Side, ms, or_dash, table};
+use crate::bound;
+use crate::sizes::Capacity;
 use mrrc::cost::Linear;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::PathBuf;
-use tracesim::bound;
-use tracesim::sizes::Capacity;
 
 /// Show what no cache can do better than, and what one that knows the future does
 #[derive(clap::Args, Debug)]

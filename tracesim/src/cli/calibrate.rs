@@ -11,11 +11,11 @@ use super::interrupt;
 use super::output::Output;
 use super::progress::Progress;
 use super::table::{Side, table};
+use crate::calibrate::{Calibration, Line, Measured, SIZES, pages::Pages};
 use clap::ValueEnum;
 use mrrc::registrar::Registrar;
 use std::io;
 use std::path::PathBuf;
-use tracesim::calibrate::{Calibration, Line, Measured, SIZES, pages::Pages};
 
 /// Measure what registrations cost on this machine
 #[derive(clap::Args, Debug)]
@@ -136,7 +136,7 @@ fn measure_one(registrar: &impl Registrar, rounds: u32) -> Result<Calibration, F
     let memory = Pages::new(4 * largest).map_err(|error| Failure::work(format_args!("calibrate: memory: {error}")))?;
     let range = memory.range().map_err(Failure::work)?;
     let progress = Progress::of("calibrating", u64::from(rounds) + 1);
-    let measured = tracesim::calibrate::measure(registrar, range, rounds, || {
+    let measured = crate::calibrate::measure(registrar, range, rounds, || {
         progress.step(1);
         !interrupt::came()
     });

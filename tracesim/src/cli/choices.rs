@@ -1,14 +1,14 @@
 //! What a cache is told: the options that `replay` and `compare` share.
 
 use super::failure::{Failure, note};
+use crate::row::DeregCost;
+use crate::simulate::Recency;
+use crate::sizes::Capacity;
+use crate::study::Study;
 use clap::ValueEnum;
 use mrrc::Config;
 use mrrc::cost::Linear;
 use mrrc::policy::{Matching, Overlap, PolicyKind};
-use tracesim::row::DeregCost;
-use tracesim::simulate::Recency;
-use tracesim::sizes::Capacity;
-use tracesim::study::Study;
 
 /// What every cache is told.
 #[derive(clap::Args, Clone, Debug)]

@@ -10,12 +10,12 @@ use super::output::Output;
 use super::report::{ReportFile, origin};
 use super::run::run;
 use super::source::{Source, name, present};
+use crate::report::comparison;
+use crate::row::Row;
+use crate::shard::{self, Described, Head, Line, Shard};
+use crate::sizes::Capacity;
+use crate::study::{Cell, Study};
 use std::path::PathBuf;
-use tracesim::report::comparison;
-use tracesim::row::Row;
-use tracesim::shard::{self, Described, Head, Line, Shard};
-use tracesim::sizes::Capacity;
-use tracesim::study::{Cell, Study};
 
 /// Compare policies at a range of capacities
 #[derive(clap::Args, Debug)]
@@ -165,7 +165,7 @@ impl Compare {
         let checksum = if self.shard.is_some() { shard::checksum(&trace) } else { String::new() };
         let (numbers, mine): (Vec<usize>, Vec<Cell>) = cells.iter().copied().unzip();
         let finished = run(study, &trace, &survey, &mine)?;
-        let line = |(cell, finished): (usize, Option<tracesim::study::Finished>)| {
+        let line = |(cell, finished): (usize, Option<crate::study::Finished>)| {
             finished.map(|finished| Line { cell, checksum: checksum.clone(), row: finished.row })
         };
         all.extend(numbers.into_iter().zip(finished).filter_map(line));

@@ -1,11 +1,11 @@
 //! How a comparison looks: for each trace the total cost and the hit ratio of every policy at every capacity.
 
 use super::table::{Side, ms, or_dash, pages, percent, table};
+use crate::comparison::{CLOSE, OneTrace, Overall};
+use crate::row::{DeregCost, Row};
+use crate::shard::Described;
 use mrrc::cost::Linear;
 use std::fmt::Write as _;
-use tracesim::comparison::{CLOSE, OneTrace, Overall};
-use tracesim::row::{DeregCost, Row};
-use tracesim::shard::Described;
 
 /// Results with the numbers of their cells, in order.
 pub(super) fn report(study: &Described, rows: &[(usize, Row)]) -> String {

@@ -6,11 +6,11 @@ use super::output::Output;
 use super::progress::Progress;
 use super::source::Source;
 use super::table::{Side, bytes, pages, percent, table};
+use crate::info::{Distance, Info, Size};
+use crate::simulate::{ReplayError, Watch};
+use crate::survey::Survey;
 use std::path::PathBuf;
 use traces::Trace;
-use tracesim::info::{Distance, Info, Size};
-use tracesim::simulate::{ReplayError, Watch};
-use tracesim::survey::Survey;
 
 /// Show what a trace asks for: requests, footprint, reuse, sizes
 #[derive(clap::Args, Debug)]

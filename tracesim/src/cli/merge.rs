@@ -3,11 +3,11 @@
 use super::compared::report;
 use super::failure::Failure;
 use super::form::Form;
+use crate::row::Row;
+use crate::shard::{self, Part, ShardError};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
-use tracesim::row::Row;
-use tracesim::shard::{self, Part, ShardError};
 
 /// Join what `compare --shard` wrote on several machines
 #[derive(clap::Args, Debug)]

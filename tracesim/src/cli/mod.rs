@@ -27,7 +27,7 @@ mod run;
 mod source;
 mod table;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Which policy and which size for these buffers?
@@ -69,8 +69,13 @@ enum What {
     Reproduce(reproduce::Reproduce),
 }
 
+/// What may be asked, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Command::command()
+}
+
 /// The whole program.
-pub(crate) fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     large_blocks::go_back_when_freed();
     let command = Command::parse();
     #[cfg(target_os = "linux")]

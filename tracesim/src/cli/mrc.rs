@@ -5,12 +5,12 @@ use super::form::Form;
 use super::replay::heading;
 use super::source::Source;
 use super::table::{Side, bytes, percent, table};
+use crate::mrc::{Sampling, Unit, curve};
+use crate::sizes::Capacity;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use tracesim::mrc::{Sampling, Unit, curve};
-use tracesim::sizes::Capacity;
 
 /// Show the hit ratio of an LRU cache at many capacities, from one pass
 #[derive(clap::Args, Debug)]

@@ -3,8 +3,8 @@
 use super::failure::Failure;
 use super::form::Form;
 use super::source::Source;
+use crate::study::Study;
 use std::path::Path;
-use tracesim::study::Study;
 
 /// One policy at one capacity, with real pins.
 #[cfg(not(target_os = "linux"))]
@@ -22,11 +22,11 @@ mod on_linux {
     use crate::cli::progress::Progress;
     use crate::cli::replay::heading;
     use crate::cli::table::{Side, bytes, ms, pages, percent, table};
+    use crate::real::{Counted, Outcome, RealError, Spent, run as pin};
+    use crate::simulate::{ReplayError, Watch};
     use mrrc::{Config, PAGE};
     use serde::Serialize;
     use traces::Trace;
-    use tracesim::real::{Counted, Outcome, RealError, Spent, run as pin};
-    use tracesim::simulate::{ReplayError, Watch};
 
     pub(in crate::cli) fn run(
         study: &Study,

@@ -2,14 +2,14 @@
 
 use super::failure::{Failure, note};
 use super::table::bytes;
+use crate::record::child;
+use crate::record::libraries::{Library, LibraryError, MPI, VARIABLE, VERBS, preload};
 use clap::ValueEnum;
 use mrrc_record::layout::{HEAD, Head, RECORD};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use tracesim::record::child;
-use tracesim::record::libraries::{Library, LibraryError, MPI, VARIABLE, VERBS, preload};
 
 /// Run a program and record what it does with its buffers
 #[derive(clap::Args, Debug)]

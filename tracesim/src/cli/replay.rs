@@ -7,12 +7,12 @@ use super::interrupt;
 use super::run::run;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, ms, or_dash, pages, percent, table};
+use crate::row::Row;
+use crate::sizes::Capacity;
+use crate::survey::Survey;
 use mrrc::policy::PolicyKind;
 use std::path::PathBuf;
 use traces::Trace;
-use tracesim::row::Row;
-use tracesim::sizes::Capacity;
-use tracesim::survey::Survey;
 
 /// Replay a trace through one or more caches
 #[derive(clap::Args, Debug)]

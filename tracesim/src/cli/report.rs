@@ -3,11 +3,11 @@
 use super::failure::Failure;
 use super::output::Output;
 use super::source::workload;
+use crate::info::Info;
+use crate::report::Page;
+use crate::report::provenance::{Origin, Provenance, Source};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tracesim::info::Info;
-use tracesim::report::Page;
-use tracesim::report::provenance::{Origin, Provenance, Source};
 
 /// A page that is to be written, and what is known for it so far.
 pub(super) struct ReportFile {

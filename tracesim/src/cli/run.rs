@@ -3,10 +3,10 @@
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::progress::Progress;
+use crate::simulate::Watch;
+use crate::study::{Cell, Finished, Study};
+use crate::survey::Survey;
 use traces::Trace;
-use tracesim::simulate::Watch;
-use tracesim::study::{Cell, Finished, Study};
-use tracesim::survey::Survey;
 
 /// The results of these cells, in their order; after an interruption, of those that are finished.
 pub(crate) fn run(

@@ -3,6 +3,7 @@
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::progress::Progress;
+use crate::survey::Survey;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -10,7 +11,6 @@ use traces::generate::Workload;
 use traces::{
     BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Summary, Trace, TraceError,
 };
-use tracesim::survey::Survey;
 
 /// How a trace is read.
 #[derive(clap::Args, Clone, Debug)]

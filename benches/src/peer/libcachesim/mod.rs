@@ -47,7 +47,11 @@ impl Environment {
             // Half of one, or one whose interpreter has gone, is in the way.
             let _ = fs::remove_dir_all(&home);
             fs::create_dir_all(folder).map_err(wrong)?;
-            run(Command::new(&base).args(["-m", "venv"]).arg(&home), "a virtual environment", "install python3-venv")?;
+            run(
+                Command::new(&base).args(["-m", "venv"]).arg(&home),
+                "a virtual environment",
+                "apt-get install python3-venv",
+            )?;
             let package = format!("libcachesim=={VERSION}");
             let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout=30", "--retries=1"];
             run(

@@ -7,8 +7,8 @@
 
 use crate::pin;
 use crate::side_by_side::far::{Far, Outcome, resident, serve};
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
-use crate::side_by_side::race::Figure;
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmSettings, connect};

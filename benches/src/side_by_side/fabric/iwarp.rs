@@ -9,8 +9,8 @@ use super::goal;
 use super::turns::turns;
 use crate::pin;
 use crate::side_by_side::far::{Far, Outcome, serve};
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
-use crate::side_by_side::race::Figure;
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpKey, IwarpOptions};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
@@ -70,20 +70,16 @@ pub fn measure(setting: &Setting, checksums: bool) -> Outcome<Vec<Row>> {
         row("read/1KiB", read, ping).note(goal("1.3 x", trips, trips <= 1.3)),
         row("read/1KiB/cpu/near", reads.figure(|turn| turn.near), pings.figure(|turn| turn.near)),
         row("read/1KiB/cpu/far", reads.figure(|turn| turn.far), pings.figure(|turn| turn.far)),
-        Row::new(format!("{name}/write/1MiB"), rate(write), Some(rate(copy)), Unit::Gigabytes).note(goal(
-            "0.8 x",
-            pace,
-            pace >= 0.8,
-        )),
+        Row::new(
+            format!("{name}/write/1MiB"),
+            write.rate(LARGE as f64),
+            Some(copy.rate(LARGE as f64)),
+            Unit::Gigabytes,
+        )
+        .note(goal("0.8 x", pace, pace >= 0.8)),
         row("write/1MiB/cpu/near", writes.figure(|turn| turn.near), copies.figure(|turn| turn.near)),
         row("write/1MiB/cpu/far", writes.figure(|turn| turn.far), copies.figure(|turn| turn.far)),
     ])
-}
-
-/// Bytes a nanosecond.
-fn rate(time: Figure) -> Figure {
-    let of = |nanos: f64| LARGE as f64 / nanos;
-    Figure { best: of(time.best), median: time.median.map(of) }
 }
 
 /// Plain sockets.

@@ -6,9 +6,10 @@
 #![expect(unsafe_code, reason = "posts local memory by address")]
 
 use super::goal;
-use super::turns::{lowest, turns};
+use super::turns::turns;
 use crate::pin;
 use crate::side_by_side::far::{Far, Outcome, answer};
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
@@ -81,7 +82,7 @@ pub fn measure(setting: &Setting, bytes: usize) -> Outcome<Vec<Row>> {
     let [copies, reads] = &done;
     let name = name(bytes);
     // The first turn warmed up.
-    let of = |turns: &[f64]| lowest(turns.get(1..).unwrap_or_default().to_vec());
+    let of = |turns: &[f64]| Figure::lowest(turns.get(1..).unwrap_or_default().to_vec());
     let p50 = of(&read.p50);
     let (limit, text) = if bytes == SIZES[0] { (250.0, "250 ns") } else { (1000.0, "1 us") };
     let median = p50.median.unwrap_or(f64::NAN);

@@ -2,8 +2,8 @@
 
 use crate::pin;
 use crate::side_by_side::far::{Far, Outcome};
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
-use crate::side_by_side::race::Figure;
 use std::time::Instant;
 
 /// What an operation took, in nanoseconds, in one turn.
@@ -21,14 +21,8 @@ pub(super) struct Turns(Vec<Turn>);
 impl Turns {
     /// The lowest of a value, and its median.
     pub(super) fn figure(&self, value: impl Fn(&Turn) -> f64) -> Figure {
-        lowest(self.0.iter().map(value).collect())
+        Figure::lowest(self.0.iter().map(value).collect())
     }
-}
-
-/// Of values that are better the lower they are.
-pub(super) fn lowest(mut values: Vec<f64>) -> Figure {
-    values.sort_unstable_by(f64::total_cmp);
-    Figure { best: values.first().copied().unwrap_or(f64::NAN), median: values.get(values.len() / 2).copied() }
 }
 
 /// Something to do, as often as it is told, whose far end may be another process.

@@ -6,8 +6,8 @@ use super::link::{FIGURES, Use, cache, connecting, engine};
 use super::{State, process_name, states};
 use crate::pin;
 use crate::side_by_side::far::{Far, Outcome};
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
-use crate::side_by_side::race::Figure;
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::priced::Priced;
@@ -49,38 +49,49 @@ pub(super) fn measure(setting: &Setting, ask: &Ask<'_>) -> Outcome<Vec<Row>> {
     Ok(rows(ask, &cells))
 }
 
-/// What came out of one state: of each process, the times, and what both ends spent registering for one transfer.
+/// Into so many rounds the transfers are divided to see whether the two processes can be told apart.
+const ROUNDS: usize = 5;
+
+/// What came out of one state: of each process, the times in order, and what both ends spent registering for one transfer.
 struct Cell {
     state: State,
     times: [Vec<f64>; 2],
     registering: [f64; 2],
 }
 
+impl Cell {
+    /// So many hundredths of the times are below this.
+    fn quantile(&self, process: usize, share: usize) -> Figure {
+        let times = &self.times[process];
+        let of = |times: &[f64]| {
+            let mut sorted = times.to_vec();
+            sorted.sort_unstable_by(f64::total_cmp);
+            sorted.get(sorted.len() * share / 100).copied().unwrap_or(f64::NAN)
+        };
+        Figure::whole(of(times), times.chunks(times.len().div_ceil(ROUNDS).max(1)).map(of).collect())
+    }
+}
+
 fn rows(ask: &Ask<'_>, cells: &[Cell]) -> Vec<Row> {
     let warm = cells.iter().find(|cell| cell.state == State::Warm);
     let mut rows = Vec::new();
     for cell in cells {
-        let row = |what: &str, value: &dyn Fn(usize) -> f64, unit| {
+        let row = |what: &str, value: &dyn Fn(usize) -> Figure, unit| {
             let name = format!("{}/{}/{what}", ask.name, cell.state.name());
-            Row::new(name, Figure::once(value(0)), Some(Figure::once(value(1))), unit)
+            Row::new(name, value(0), Some(value(1)), unit)
         };
-        rows.push(row("p50", &|process| quantile(&cell.times[process], 50), Unit::Nanos));
-        rows.push(row("p99", &|process| quantile(&cell.times[process], 99), Unit::Nanos));
+        rows.push(row("p50", &|process| cell.quantile(process, 50), Unit::Nanos));
+        rows.push(row("p99", &|process| cell.quantile(process, 99), Unit::Nanos));
         let Some(warm) = warm.filter(|_| cell.state != State::Warm) else { continue };
         let hidden = |process: usize| {
-            let (took, registering) = (quantile(&cell.times[process], 50), cell.registering[process]);
-            let longer = took - quantile(&warm.times[process], 50);
-            if registering < TOLD * took { f64::NAN } else { 1.0 - longer / registering }
+            let (took, registering) = (cell.quantile(process, 50).best, cell.registering[process]);
+            let longer = took - warm.quantile(process, 50).best;
+            Figure::once(if registering < TOLD * took { f64::NAN } else { 1.0 - longer / registering })
         };
         let micros = cell.registering[0] / 1e3;
         rows.push(row("hidden", &hidden, Unit::Part).note(format!("of {micros:.1} us of registering at both ends")));
     }
     rows
-}
-
-/// Of times in ascending order.
-fn quantile(times: &[f64], share: usize) -> f64 {
-    times.get(times.len() * share / 100).copied().unwrap_or(f64::NAN)
 }
 
 struct Run<'a> {
@@ -107,10 +118,16 @@ impl Use for Run<'_> {
         let states =
             states(bytes).map(|state| (state, Cell { state, times: Default::default(), registering: [0.0; 2] }));
         let (states, mut cells): (Vec<_>, Vec<_>) = states.unzip();
-        let before: Vec<_> = ends.iter_mut().map(End::figures).collect::<Outcome<_>>()?;
-        let begun = Instant::now();
+        // The first rounds warm up.
+        let warm = self.setting.rounds / 10;
+        let mut before: Vec<Figures> = Vec::new();
+        let mut begun = Instant::now();
         let mut rounds = 0;
-        while rounds < self.setting.rounds || begun.elapsed() < self.setting.whole {
+        while rounds < warm + self.setting.rounds || begun.elapsed() < self.setting.whole {
+            if rounds == warm {
+                before = ends.iter_mut().map(End::figures).collect::<Outcome<_>>()?;
+                begun = Instant::now();
+            }
             for (cell, state) in cells.iter_mut().zip(&states) {
                 for turn in 0..2 {
                     // There and back: neither always runs behind the other.
@@ -120,8 +137,11 @@ impl Use for Run<'_> {
                     end.write(0, format!("{} {bytes} {part}", state.name()).as_bytes())?;
                     let (registered, start) = (domain.registering(), Instant::now());
                     let moved = if write { end.write(bytes, b"")? } else { end.read(0, bytes, b"")? };
-                    cell.times[nth].push(start.elapsed().as_nanos() as f64);
-                    cell.registering[nth] += domain.registering().saturating_sub(registered).as_nanos() as f64;
+                    let (took, registering) = (start.elapsed(), domain.registering().saturating_sub(registered));
+                    if rounds >= warm {
+                        cell.times[nth].push(took.as_nanos() as f64);
+                        cell.registering[nth] += registering.as_nanos() as f64;
+                    }
                     if moved != bytes as u64 {
                         return Err(format!("{moved} of {bytes} bytes came").into());
                     }
@@ -134,8 +154,7 @@ impl Use for Run<'_> {
             for cell in &mut cells {
                 let index = cell.state.index();
                 let far = far[index].saturating_sub(before[nth][index]);
-                cell.registering[nth] = (cell.registering[nth] + far as f64) / rounds as f64;
-                cell.times[nth].sort_unstable_by(f64::total_cmp);
+                cell.registering[nth] = (cell.registering[nth] + far as f64) / (rounds - warm) as f64;
             }
         }
         Ok(cells)

@@ -1,12 +1,11 @@
 //! What a GET costs the server: CPU, system calls, and how long its client waits.
 
 use super::load::{Load, Mix, Turn};
-use super::rounds::Rounds;
 use super::server::{Cpu, Server, Whose};
 use super::{contestants, size_name};
 use crate::side_by_side::far::Outcome;
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
-use crate::side_by_side::race::Figure;
 use crate::side_by_side::report::{Row, Unit};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -66,9 +65,10 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
     }
     let prefix = format!("get/{}/{name}", size_name(mix.value));
     let row = |what: &str, unit: Unit, value: &dyn Fn(&Turn, &Cpu) -> f64| {
-        let rounds =
-            |contestant: &Contestant| Rounds(contestant.turns.iter().map(|(turn, cpu)| value(turn, cpu)).collect());
-        Rounds::row(format!("{prefix}/{what}"), &rounds(&all[0]), all.get(1).map(rounds).as_ref(), unit)
+        let rounds = |contestant: &Contestant| {
+            Figure::lowest(contestant.turns.iter().map(|(turn, cpu)| value(turn, cpu)).collect())
+        };
+        Row::new(format!("{prefix}/{what}"), rounds(&all[0]), all.get(1).map(rounds), unit)
     };
     let of = |cpu: u64, turn: &Turn| cpu as f64 / turn.requests as f64;
     let mut rows = vec![row("cpu", Unit::Nanos, &|turn, cpu| of(cpu.all, turn))];
@@ -83,9 +83,8 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
         rows.push(row.without_ratio().note("all rounds, by the clock's ticks"));
     }
     if let Some(ours) = all[0].calls {
-        let one = |calls| Rounds(vec![calls]);
-        let peer = all.get(1).and_then(|peer| peer.calls).map(one);
-        rows.push(Rounds::row(format!("{prefix}/calls"), &one(ours), peer.as_ref(), Unit::Calls));
+        let peer = all.get(1).and_then(|peer| peer.calls).map(Figure::once);
+        rows.push(Row::new(format!("{prefix}/calls"), Figure::once(ours), peer, Unit::Calls));
     }
     for (nth, what) in ["p50", "p99", "p99.9"].into_iter().enumerate() {
         rows.push(row(what, Unit::Nanos, &|turn, _| turn.quantiles[nth] as f64));

@@ -3,9 +3,9 @@
 use super::client::Client;
 use super::contestants;
 use super::objects::{self, Objects};
-use super::rounds::Rounds;
 use super::server::{Server, Whose};
 use crate::side_by_side::far::Outcome;
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
 use crate::side_by_side::report::{Row, Unit};
 use std::path::{Path, PathBuf};
@@ -70,9 +70,9 @@ fn measure(setting: &Setting, file: &Path, megabytes: u64) -> Outcome<Vec<Row>> 
     let replay = |whose| replay(whose, setting.far, megabytes, &objects);
     let replays = contestants().into_iter().map(replay).collect::<Outcome<Vec<_>>>()?;
     let row = |what: &str, unit, of: fn(&Replay) -> f64| {
-        let one = |replay: &Replay| Rounds(vec![of(replay)]);
+        let one = |replay: &Replay| Figure::once(of(replay));
         let name = format!("{}/{what}", row_name(file, megabytes));
-        Rounds::row(name, &one(&replays[0]), replays.get(1).map(one).as_ref(), unit)
+        Row::new(name, one(&replays[0]), replays.get(1).map(one), unit)
     };
     Ok(vec![
         row("misses", Unit::Share, |replay| replay.misses),

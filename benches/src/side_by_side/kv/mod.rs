@@ -13,12 +13,12 @@ mod eviction;
 mod load;
 mod objects;
 mod overhead;
-mod rounds;
 mod server;
 
 use super::part::Part;
 pub use server::OURS;
 use server::{BOTH, Whose};
+use std::process::Command;
 
 /// Everything there is to measure, in order; `traces` are files to replay instead of the usual ones.
 ///
@@ -36,8 +36,13 @@ pub fn about() -> Vec<String> {
     let peer = server::peer_version();
     let mut lines = vec![
         format!("ours: {OURS} {}", rdmakv_server::session::VERSION),
-        peer.map_or("peer: none, as there is no memcached (Debian: memcached)".into(), |peer| format!("peer: {peer}")),
+        peer.map_or("peer: none, as there is no memcached: apt-get install memcached".into(), |peer| {
+            format!("peer: {peer}")
+        }),
     ];
+    if Command::new("strace").arg("-V").output().is_err() {
+        lines.push("System calls are not counted, as there is no strace: apt-get install strace".into());
+    }
     if objects::folder().is_none() {
         lines.push("No traces beside the repository at ../shared/traces: --trace names others.".into());
     }

@@ -1,10 +1,10 @@
 //! How many items a server holds, and what each takes besides its key and value.
 
 use super::client::Client;
-use super::rounds::Rounds;
 use super::server::{Server, Whose};
 use super::{contestants, size_name};
 use crate::side_by_side::far::Outcome;
+use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
 use crate::side_by_side::report::{Row, Unit};
 
@@ -32,15 +32,11 @@ struct Full {
 fn measure(setting: &Setting, value: usize) -> Outcome<Vec<Row>> {
     let full = contestants().into_iter().map(|whose| fill(whose, setting.far, value)).collect::<Outcome<Vec<_>>>()?;
     let row = |what: &str, unit, of: fn(&Full) -> f64| {
-        let one = |full: &Full| Rounds(vec![of(full)]);
+        let one = |full: &Full| Figure::once(of(full));
         let name = format!("overhead/{}/{what}", size_name(value));
-        Rounds::row(name, &one(&full[0]), full.get(1).map(one).as_ref(), unit)
+        Row::new(name, one(&full[0]), full.get(1).map(one), unit)
     };
-    Ok(vec![
-        row("item", Unit::Bytes, |full| full.overhead),
-        // More is better, which the note of a row with less would not know.
-        row("items", Unit::Items, |full| full.items).note(""),
-    ])
+    Ok(vec![row("item", Unit::Bytes, |full| full.overhead), row("items", Unit::Items, |full| full.items)])
 }
 
 /// Fills a server until it holds no more.

@@ -6,7 +6,7 @@
 
 use super::{Options, Row, Unit, file};
 use crate::peer::libcachesim::{self, Ask, Environment};
-use crate::side_by_side::race::Figure;
+use crate::side_by_side::figure::Figure;
 use mrrc::PAGE;
 use mrrc::policy::PolicyKind;
 use std::env;

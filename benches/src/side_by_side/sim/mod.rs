@@ -12,7 +12,7 @@
 mod file;
 pub mod instructions;
 
-use super::race::Figure;
+use super::figure::Figure;
 use super::report::{Row, Unit};
 use crate::peer::libcachesim::{self, Ask, Environment, LibCacheSim};
 use crate::pin;
@@ -104,17 +104,22 @@ impl Sim {
         let ask = Ask { policy, capacity: self.capacity_pages.saturating_mul(PAGE), requests: None };
         let mut rates = (Vec::new(), Vec::new());
         let mut missed = None;
-        for _ in 0..self.options.rounds {
+        // The first lap warms up, where there is more than one.
+        let warm = usize::from(self.options.rounds > 1);
+        for lap in 0..self.options.rounds + warm {
             let before = pin::user_seconds();
             self.lap(Config { policy, ..Config::new(self.capacity_pages) })?;
-            rates.0.push(millions(requests, pin::user_seconds() - before));
-            if let Some(peer) = self.peer.as_mut().filter(|_| peers) {
-                let lap = peer.replay(&ask)?;
-                if lap.requests != requests {
-                    return Err(format!("libCacheSim finds {} requests in the file, not {requests}", lap.requests));
+            let took = pin::user_seconds() - before;
+            let theirs = self.peer.as_mut().filter(|_| peers).map(|peer| peer.replay(&ask)).transpose()?;
+            if let Some(theirs) = &theirs {
+                if theirs.requests != requests {
+                    return Err(format!("libCacheSim finds {} requests in the file, not {requests}", theirs.requests));
                 }
-                rates.1.push(millions(requests, lap.user_s));
-                missed = Some(lap.misses);
+                missed = Some(theirs.misses);
+            }
+            if lap >= warm {
+                rates.0.push(millions(requests, took));
+                rates.1.extend(theirs.map(|theirs| millions(requests, theirs.user_s)));
             }
         }
         let cost = Linear { reg_page: 0.0, reg_call: 1.0, dereg_page: 0.0, dereg_call: 0.0 };
@@ -125,8 +130,8 @@ impl Sim {
         Ok(vec![
             Row::new(
                 name("replay"),
-                fastest(rates.0),
-                Some(rates.1).filter(|r| !r.is_empty()).map(fastest),
+                Figure::highest(rates.0),
+                Some(rates.1).filter(|r| !r.is_empty()).map(Figure::highest),
                 Unit::Millions,
             ),
             Row::new(name("misses"), ours, missed.map(share), Unit::Share),
@@ -151,10 +156,4 @@ fn once(file: &Path, policy: PolicyKind, capacity_pages: u64, requests: u64) -> 
 
 fn millions(count: u64, seconds: f64) -> f64 {
     count as f64 / 1e6 / seconds
-}
-
-/// Of laps, the higher the better.
-fn fastest(mut rates: Vec<f64>) -> Figure {
-    rates.sort_unstable_by(f64::total_cmp);
-    Figure { best: rates.last().copied().unwrap_or(f64::NAN), median: rates.get(rates.len() / 2).copied() }
 }

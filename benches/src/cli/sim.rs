@@ -1,24 +1,22 @@
 //! `side-by-side sim`.
 
-use crate::Stop;
-use benches::peer::libcachesim::{Environment, VERSION};
-use benches::pin::Places;
-use benches::side_by_side::report::{self, Row};
-use benches::side_by_side::sim::instructions::Instructions;
-use benches::side_by_side::sim::{self, Options};
+use super::Stop;
+use super::output::Output;
+use crate::peer::libcachesim::{Environment, VERSION};
+use crate::pin::Places;
+use crate::side_by_side::sim::instructions::Instructions;
+use crate::side_by_side::sim::{self, Options};
 use clap::Args;
 use mrrc::policy::PolicyKind;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use traces::generate::zipf;
 use tracesim::sizes::Capacity;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Sim {
-    /// Print JSON lines: name, ours, peer, unit, ratio
-    #[arg(long)]
-    json: bool,
+pub(super) struct Sim {
+    #[command(flatten)]
+    output: Output,
 
     /// A hundredth of the trace, once: whether it runs, not what it takes
     #[arg(long, conflicts_with_all = ["requests", "objects", "rounds"])]
@@ -40,7 +38,7 @@ pub(crate) struct Sim {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     policy: Vec<PolicyKind>,
 
-    /// Laps of each; the best counts
+    /// Laps of each, behind one that warms up; the best counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
@@ -57,7 +55,7 @@ const EXAMPLES: &str = "\
 Rows: sim/read, and for each policy sim/POLICY/replay, sim/POLICY/misses and, with --instructions,
 sim/POLICY/instructions. Units: `M/s` (million requests a second of user CPU) is better the higher
 it is, `share` and `count` the lower. Ratios are ours / peer, of the best laps. Peer and ratio are
-null (`-` in tables) where there is no peer.
+null (`-` in tables) where there is no peer, and the ratio where the laps of both overlap.
 
 The peer is the Python package libcachesim, which is installed into an environment of its own the
 first time: python3 with venv and a package index that pip reaches. PYTHON names another
@@ -70,8 +68,7 @@ Examples:
 
 Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
-pub(crate) fn run(sim: &Sim) -> Result<(), Stop> {
-    let mut out = io::stdout().lock();
+pub(super) fn run(sim: &Sim) -> Result<(), Stop> {
     let options = options(sim)?;
     let environment = Environment::prepare(&options.folder);
     let mut head = vec![format!("ours: tracesim {}, pages of 4 KiB", env!("CARGO_PKG_VERSION"))];
@@ -89,36 +86,17 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Stop> {
     });
     let mut measured = sim::Sim::new(options, environment.as_ref()).map_err(Stop::Measuring)?;
     head.push(measured.about());
-    if sim.quick {
-        head.push("A quick run: it shows that everything runs, its figures mean little.".into());
-    }
-    if sim.json {
-        head.iter().for_each(|line| eprintln!("{line}"));
-    } else {
-        head.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        writeln!(out)?;
-        out.flush()?;
-    }
-    let mut table: Vec<Row> = vec![measured.read()];
-    if sim.json {
-        report::json(&mut out, &table)?;
-    }
+    let mut teller = sim.output.begin("sim", &head, sim.quick)?;
+    teller.rows(sim::TITLE, vec![measured.read()])?;
     for (nth, &policy) in policies.iter().enumerate() {
         eprintln!("[{}/{}] {policy}", nth + 1, policies.len());
         let mut rows = measured.measure(policy).map_err(Stop::Measuring)?;
         if let Some(Ok(instructions)) = &instructions {
             rows.push(instructions.measure(policy).map_err(Stop::Measuring)?);
         }
-        if sim.json {
-            report::json(&mut out, &rows)?;
-            out.flush()?;
-        }
-        table.extend(rows);
+        teller.rows(sim::TITLE, rows)?;
     }
-    if !sim.json {
-        report::table(&mut out, sim::TITLE, &table)?;
-    }
-    Ok(out.flush()?)
+    teller.end()
 }
 
 fn options(sim: &Sim) -> Result<Options, Stop> {

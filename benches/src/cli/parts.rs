@@ -1,10 +1,10 @@
 //! `side-by-side fabric`, `side-by-side handshake` and `side-by-side kv`.
 
-use crate::{Stop, seconds};
-use benches::pin::Places;
-use benches::side_by_side::part::{Part, Setting};
-use benches::side_by_side::report::{self, Row};
-use benches::side_by_side::{fabric, handshake, kv};
+use super::output::Output;
+use super::{Stop, seconds};
+use crate::pin::Places;
+use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::{fabric, handshake, kv};
 use clap::Args;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,9 +12,8 @@ use std::time::Duration;
 /// What all take.
 #[derive(Args)]
 struct Common {
-    /// Print JSON lines: name, ours, peer, unit, ratio
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 
     /// As short as can be: whether it runs, not what it takes
     #[arg(long, conflicts_with = "seconds")]
@@ -31,7 +30,7 @@ struct Common {
 
 #[derive(Args)]
 #[command(after_help = FABRIC)]
-pub(crate) struct Fabric {
+pub(super) struct Fabric {
     #[command(flatten)]
     common: Common,
 
@@ -54,7 +53,8 @@ The other end is another process. Rows:
   FABRIC/connections/near, far  what a thousand connections hold
 
 Units: `ns` and `MiB` are better the lower they are, `GB/s` the higher. Ratios are ours / peer,
-of the best turns; whether a goal is met is said of the medians.
+of the best turns, and null (`-` in tables) where the turns of both overlap; whether a goal is met is
+said of the medians.
 
 Examples:
   side-by-side fabric                            half a minute
@@ -65,7 +65,7 @@ Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = HANDSHAKE)]
-pub(crate) struct Handshake {
+pub(super) struct Handshake {
     #[command(flatten)]
     common: Common,
 
@@ -85,8 +85,8 @@ Rows are FABRIC/COST/SIZE/STATE/p50, p99 and hidden:
          end's buffer; warm: all
   hidden the share of registering that did not make the transfer longer than a warm one
 
-Units: `ns` is better the lower it is, `part` the higher. Ratios are ours / peer, of the times. What cannot
-be told from noise is null (`-` in tables).
+Units: `ns` is better the lower it is, `part` the higher. Ratios are ours / peer, of the times, and
+null (`-` in tables) where the two cannot be told apart in each fifth of the transfers.
 
 Examples:
   side-by-side handshake                         a minute
@@ -97,7 +97,7 @@ Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = KV)]
-pub(crate) struct Kv {
+pub(super) struct Kv {
     #[command(flatten)]
     common: Common,
 
@@ -132,17 +132,17 @@ Examples:
 
 Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
-pub(crate) fn kv(kv: &Kv) -> Result<(), Stop> {
+pub(super) fn kv(kv: &Kv) -> Result<(), Stop> {
     let (near, far) = places(true)?;
     let mut head = vec![format!("The load on CPU {near}, the servers on CPU {far}.")];
     head.extend(kv::about());
     let whole = if kv.common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(kv.seconds) };
     let rounds = if kv.common.quick { 1 } else { kv.rounds as usize };
     let setting = Setting { near, far, rounds, whole, quick: kv.common.quick };
-    run(&kv.common, &setting, kv::parts(&kv.trace).map_err(Stop::Usage)?, &head)
+    run("kv", &kv.common, &setting, kv::parts(&kv.trace).map_err(Stop::Usage)?, &head)
 }
 
-pub(crate) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
+pub(super) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
     let (near, far) = places(fabric.apart)?;
     let whole = Duration::from_secs_f64(if fabric.common.quick { 0.0 } else { fabric.seconds });
     let rounds = if fabric.common.quick { 1 } else { 11 };
@@ -152,10 +152,10 @@ pub(crate) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
         (false, _) => format!("This process on CPU {near}, the other on CPU {far}."),
     };
     let setting = Setting { near, far, rounds, whole, quick: fabric.common.quick };
-    run(&fabric.common, &setting, fabric::parts(), &[place])
+    run("fabric", &fabric.common, &setting, fabric::parts(), &[place])
 }
 
-pub(crate) fn handshake(handshake: &Handshake) -> Result<(), Stop> {
+pub(super) fn handshake(handshake: &Handshake) -> Result<(), Stop> {
     let (near, far) = places(true)?;
     let whole = Duration::from_secs_f64(if handshake.common.quick { 0.0 } else { handshake.seconds });
     let rounds = if handshake.common.quick { 2 } else { 100 };
@@ -168,7 +168,7 @@ pub(crate) fn handshake(handshake: &Handshake) -> Result<(), Stop> {
     )];
     head.extend(handshake::about());
     let setting = Setting { near, far, rounds, whole, quick: handshake.common.quick };
-    run(&handshake.common, &setting, handshake::parts(handshake.write), &head)
+    run("handshake", &handshake.common, &setting, handshake::parts(handshake.write), &head)
 }
 
 /// A CPU for this process, and one for the other.
@@ -178,41 +178,20 @@ fn places(apart: bool) -> Result<(usize, usize), Stop> {
     Ok((near, places.cpus.get(1).copied().filter(|_| apart).unwrap_or(near)))
 }
 
-fn run(common: &Common, setting: &Setting, mut parts: Vec<Part>, head: &[String]) -> Result<(), Stop> {
+fn run(name: &str, common: &Common, setting: &Setting, mut parts: Vec<Part>, about: &[String]) -> Result<(), Stop> {
     choose(&mut parts, &common.only)?;
-    let mut out = io::stdout().lock();
     if common.list {
+        let mut out = io::stdout().lock();
         return Ok(parts.iter().flat_map(|part| &part.rows).try_for_each(|row| writeln!(out, "{row}"))?);
     }
-    let quick = common.quick.then_some("A quick run: it shows that everything runs, its figures mean little.");
-    for line in head.iter().map(String::as_str).chain(quick) {
-        if common.json {
-            eprintln!("{line}");
-        } else {
-            writeln!(out, "{line}")?;
-        }
-    }
-    if !common.json {
-        writeln!(out)?;
-        out.flush()?;
-    }
-    let mut table: Vec<Row> = Vec::new();
+    let mut teller = common.output.begin(name, about, common.quick)?;
     for (nth, part) in parts.iter().enumerate() {
         eprintln!("[{}/{}] {}", nth + 1, parts.len(), part.name);
         let mut rows = part.measure(setting).map_err(Stop::Measuring)?;
         rows.retain(|row| part.rows.contains(&row.name));
-        if common.json {
-            report::json(&mut out, &rows)?;
-        } else {
-            table.extend(rows);
-            if parts.get(nth + 1).is_none_or(|next| next.title != part.title) {
-                report::table(&mut out, part.title, &table)?;
-                table.clear();
-            }
-        }
-        out.flush()?;
+        teller.rows(part.title, rows)?;
     }
-    Ok(())
+    teller.end()
 }
 
 /// Leaves the rows that one of `only` names, and the parts that have such rows.

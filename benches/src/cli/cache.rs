@@ -1,46 +1,17 @@
-//! Ours beside the peers, from one interleaved run on pinned threads. See [`benches::side_by_side`].
+//! `side-by-side cache`.
 
-mod parts;
-mod sim;
-
-use benches::pin::Places;
-use benches::side_by_side::far;
-use benches::side_by_side::kv::OURS;
-use benches::side_by_side::report::{self, Row};
-use benches::side_by_side::sim::instructions;
-use benches::side_by_side::{self, Options, Subtest};
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use super::output::Output;
+use super::{Stop, seconds};
+use crate::pin::Places;
+use crate::side_by_side::{self, Options, Subtest};
+use clap::Args;
 use std::io::{self, Write};
-use std::process::ExitCode;
-
-#[derive(Parser)]
-#[command(name = "side-by-side", about = "Measures ours beside its peers, in turns, on pinned threads", after_help = EXIT)]
-struct Cli {
-    #[command(subcommand)]
-    subject: Subject,
-}
-
-#[derive(Subcommand)]
-enum Subject {
-    /// The registration cache, beside UCX's
-    Cache(Cache),
-    /// The simulator, beside libCacheSim
-    Sim(sim::Sim),
-    /// The fabrics: shared memory beside memcpy, iWARP beside plain TCP
-    Fabric(parts::Fabric),
-    /// FRRWP beside the traditional process, over both fabrics
-    Handshake(parts::Handshake),
-    /// The key-value server, beside memcached
-    Kv(parts::Kv),
-}
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-struct Cache {
-    /// Print JSON lines: name, ours, peer, unit, ratio
-    #[arg(long)]
-    json: bool,
+pub(super) struct Cache {
+    #[command(flatten)]
+    output: Output,
 
     /// As short as can be: whether it runs, not what it takes
     #[arg(long, conflicts_with = "seconds")]
@@ -82,7 +53,7 @@ A row is measured with all rows of its measurement.
 
 Units: `ns` is better the lower it is, `x` the higher, `count` the lower.
 Ratios are ours / peer, of the best laps. Peer and ratio are null (`-` in tables) where
-there is no peer.
+there is no peer, and the ratio where the laps of both overlap.
 
 Examples:
   side-by-side cache                          everything, one to two minutes
@@ -95,69 +66,7 @@ Examples:
 
 Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
-const EXIT: &str = "Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0 to 3600".into()),
-    }
-}
-
-fn main() -> ExitCode {
-    // Our server: this program under its name.
-    if std::env::args_os().next().is_some_and(|name| name == OURS) {
-        return rdmakv_server::server::main();
-    }
-    // Its own process, started to have its instructions counted: nobody types this.
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some((first, rest)) = arguments.split_first()
-        && first == instructions::LAP
-    {
-        return instructions::lap(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
-    }
-    // The other end of a connection: nobody types this either.
-    if let Some((first, rest)) = arguments.split_first()
-        && first == far::FAR
-    {
-        return far::run(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
-    }
-    let done = match &Cli::parse().subject {
-        Subject::Cache(cache) => run(cache),
-        Subject::Sim(sim) => sim::run(sim),
-        Subject::Fabric(fabric) => parts::fabric(fabric),
-        Subject::Handshake(handshake) => parts::handshake(handshake),
-        Subject::Kv(kv) => parts::kv(kv),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever read has seen enough.
-        Err(Stop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(Stop::Output(error)) => failed(&format!("the figures could not be written: {error}")),
-        Err(Stop::Measuring(error)) => failed(&error),
-        Err(Stop::Usage(error)) => Cli::command().error(ErrorKind::InvalidValue, error).exit(),
-    }
-}
-
-fn failed(error: &str) -> ExitCode {
-    eprintln!("side-by-side: {error}");
-    ExitCode::FAILURE
-}
-
-/// Why a run ends early.
-enum Stop {
-    Usage(String),
-    Measuring(String),
-    Output(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-fn run(cache: &Cache) -> Result<(), Stop> {
+pub(super) fn run(cache: &Cache) -> Result<(), Stop> {
     let places = Places::look().map_err(|error| Stop::Measuring(format!("sched_getaffinity: {error}")))?;
     let cpus = places.cpus.len();
     let most = cache.threads.unwrap_or(cpus.min(16));
@@ -167,8 +76,8 @@ fn run(cache: &Cache) -> Result<(), Stop> {
         )));
     }
     let tests = chosen(&cache.only, most)?;
-    let mut out = io::stdout().lock();
     if cache.list {
+        let mut out = io::stdout().lock();
         for Chosen { test, rows } in &tests {
             if cache.rows {
                 rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
@@ -178,37 +87,18 @@ fn run(cache: &Cache) -> Result<(), Stop> {
         }
         return Ok(());
     }
-    let mut head = vec![places.describe(most)];
-    head.extend(side_by_side::about());
-    if cache.quick {
-        head.push("A quick run: it shows that everything runs, its figures mean little.".into());
-    }
-    if cache.json {
-        head.iter().for_each(|line| eprintln!("{line}"));
-    } else {
-        head.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        writeln!(out)?;
-        out.flush()?;
-    }
+    let mut about = vec![places.describe(most)];
+    about.extend(side_by_side::about());
+    let mut teller = cache.output.begin("cache", &about, cache.quick)?;
     let options = Options::new(places, most, cache.seconds, cache.quick);
     let count = tests.len();
-    let mut table: Vec<Row> = Vec::new();
     for (index, Chosen { test, rows: wanted }) in tests.iter().enumerate() {
         eprintln!("[{}/{count}] {}", index + 1, test.name);
         let mut rows = test.measure(&options).map_err(Stop::Measuring)?;
         rows.retain(|row| wanted.contains(&row.name));
-        if cache.json {
-            report::json(&mut out, &rows)?;
-        } else {
-            table.extend(rows);
-            if tests.get(index + 1).is_none_or(|next| next.test.group != test.group) {
-                report::table(&mut out, test.group, &table)?;
-                table.clear();
-            }
-        }
-        out.flush()?;
+        teller.rows(test.group, rows)?;
     }
-    Ok(())
+    teller.end()
 }
 
 /// A measurement, and which of its rows are shown.

@@ -1,0 +1,202 @@
+//! A run that is kept: as JSON lines that hold all that the tables do (`--save`), read back, and as the page that
+//! `benches/RESULTS.md` is (`--markdown`).
+
+use super::host::Host;
+use super::report::{Row, Standing};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+
+/// The head of a part.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Head {
+    /// Its name: `cache`.
+    pub part: String,
+    /// What it was started with.
+    pub command: String,
+    /// When and where.
+    pub host: Host,
+    /// Who took part, and how.
+    pub about: Vec<String>,
+}
+
+/// A row, and the title of the table that it is in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Titled {
+    /// Above its table.
+    pub title: String,
+    /// Itself.
+    pub row: Row,
+}
+
+/// A line of the file: first the head, then the rows as they are measured, so that what is there is good however it ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Line {
+    /// The first.
+    Head(Head),
+    /// All others.
+    Row(Titled),
+}
+
+impl Line {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        writeln!(out)
+    }
+}
+
+/// What a part came to.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// How it began.
+    pub head: Head,
+    /// What it measured.
+    pub rows: Vec<Titled>,
+    /// Whether it was measured to its end.
+    pub whole: bool,
+}
+
+impl Kept {
+    /// Reads what was saved. A part that did not get as far as its head is none.
+    ///
+    /// # Errors
+    /// A line that is not one of these.
+    pub fn read(text: &str, whole: bool) -> Result<Option<Self>, String> {
+        let mut lines = text.lines().map(|line| serde_json::from_str(line).map_err(|error| format!("{error}: {line}")));
+        let head = match lines.next().transpose()? {
+            None => return Ok(None),
+            Some(Line::Head(head)) => head,
+            Some(Line::Row(row)) => return Err(format!("{}: a row where the head was to be", row.row.name)),
+        };
+        let rows = lines.map(|line| match line? {
+            Line::Row(row) => Ok(row),
+            Line::Head(head) => Err(format!("{}: a second head", head.part)),
+        });
+        Ok(Some(Self { rows: rows.collect::<Result<_, String>>()?, head, whole }))
+    }
+}
+
+/// Writes the page; `doubts` say why its figures are not to be believed.
+///
+/// # Errors
+/// Those of the writer.
+pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[String], parts: &[Kept]) -> io::Result<()> {
+    writeln!(out, "# Results\n\nWritten by\n\n```sh\n{command}\n```\n")?;
+    for line in host.lines().iter().chain(doubts) {
+        writeln!(out, "- {}", text(line))?;
+    }
+    writeln!(
+        out,
+        "\nOurs and the peer took turns. Ratios are ours / peer, of the best rounds, and are left out where rounds of one lie \
+         among those of the other (of 20 rounds and more, without a tenth at each end); medians are in brackets. Units: `ns`, \
+         `B`, `MiB`, `share`, `calls` and counts are better the lower they are; `x`, `M/s`, `GB/s`, `items` and `part` the \
+         higher."
+    )?;
+    for part in parts.iter().filter(|part| !part.whole) {
+        writeln!(out, "\n**`{}` was not measured to its end.**", part.head.part)?;
+    }
+    let rows = || parts.iter().flat_map(|part| &part.rows);
+    let lost: Vec<_> = rows().filter(|row| row.row.standing() == Some(Standing::Behind)).collect();
+    let beside = rows().filter(|row| row.row.standing().is_some()).count();
+    let overlap = rows().filter(|row| row.row.standing() == Some(Standing::Overlap)).count();
+    writeln!(out, "\n## Where we lose\n")?;
+    writeln!(out, "In {} of {beside} rows that have a peer; in {overlap} others the rounds overlap.\n", lost.len())?;
+    if !lost.is_empty() {
+        table(out, lost.into_iter())?;
+    }
+    for Kept { head, rows, .. } in parts {
+        writeln!(out, "\n## `{}`\n", head.command)?;
+        for line in &head.about {
+            writeln!(out, "- {}", text(line))?;
+        }
+        let mut rest = rows.as_slice();
+        while let Some(first) = rest.first() {
+            let (now, later) = rest.split_at(rest.iter().take_while(|row| row.title == first.title).count());
+            writeln!(out, "\n{}:\n", text(&first.title))?;
+            table(out, now.iter())?;
+            rest = later;
+        }
+    }
+    Ok(())
+}
+
+fn table<'a>(out: &mut impl Write, rows: impl Iterator<Item = &'a Titled>) -> io::Result<()> {
+    writeln!(out, "| | ours | | peer | | | ratio | |\n| --- | ---: | ---: | ---: | ---: | --- | ---: | --- |")?;
+    for Titled { row, .. } in rows {
+        let [name, ours, our_median, peer, peer_median, unit, ratio, note] = row.cells().map(|cell| text(&cell));
+        writeln!(out, "| `{name}` | {ours} | {our_median} | {peer} | {peer_median} | {unit} | {ratio} | {note} |")?;
+    }
+    Ok(())
+}
+
+/// What Markdown would take for its own.
+fn text(plain: &str) -> String {
+    plain.replace('|', "\\|").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figure::Figure;
+    use super::super::report::Unit;
+    use super::*;
+
+    fn saved() -> String {
+        let host = Host {
+            date: "2026-01-31T12:00:00Z".into(),
+            version: "0.1.0".into(),
+            machine: "a CPU".into(),
+            system: "Linux".into(),
+            load: "0 0 0".into(),
+        };
+        let about = vec!["peer: <none>".into()];
+        let head = Head { part: "cache".into(), command: "side-by-side cache".into(), host, about };
+        let row = |title: &str, name: &str, ours: &[f64], peer: f64| {
+            let row = Row::new(name, Figure::lowest(ours.into()), Some(Figure::once(peer)), Unit::Nanos);
+            Line::Row(Titled { title: title.into(), row })
+        };
+        let lines = [
+            Line::Head(head),
+            row("Hits", "hit", &[1.0, 2.0], 4.0),
+            row("Misses", "miss", &[9.0], 3.0),
+            row("Misses", "none", &[f64::NAN], 3.0),
+        ];
+        let mut text = Vec::new();
+        lines.iter().try_for_each(|line| line.write(&mut text)).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn what_was_saved_is_read_back_and_the_page_says_where_we_lose() {
+        let kept = Kept::read(&saved(), true).unwrap().unwrap();
+        let mut page = Vec::new();
+        markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept)).unwrap();
+        let page = String::from_utf8(page).unwrap();
+        let (losses, rest) = page.split_once("## `side-by-side cache`").unwrap();
+        assert!(losses.contains("2026-01-31") && losses.contains("In 1 of 2 rows"), "{page}");
+        assert!(losses.contains("| `miss` | 9.0 |") && !losses.contains("`hit`"), "{page}");
+        assert!(rest.contains("Hits:") && rest.matches("Misses:").count() == 1 && rest.contains("&lt;none>"), "{page}");
+        assert!(rest.contains("| `hit` | 1.0 | (2.0) | 4.0 |  | ns | 0.25 |  |"), "{page}");
+    }
+
+    #[test]
+    fn a_part_that_ended_early_is_said_to_have() {
+        let first = saved().lines().next().unwrap().to_owned();
+        let kept = Kept::read(&first, false).unwrap().unwrap();
+        let mut page = Vec::new();
+        markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept)).unwrap();
+        assert!(String::from_utf8(page).unwrap().contains("`cache` was not measured to its end"));
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused() {
+        assert!(Kept::read("", true).unwrap().is_none());
+        let rows = saved().lines().skip(1).map(|line| format!("{line}\n")).collect::<String>();
+        for bad in ["nonsense", &rows, &(saved() + &saved())] {
+            assert!(Kept::read(bad, true).is_err(), "{bad}");
+        }
+    }
+}

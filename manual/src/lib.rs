@@ -1,0 +1,72 @@
+//! The manual pages and the shell completions of every command, made of the command lines themselves, and the pages of the
+//! libraries that are preloaded, which are written by hand (`pages/`).
+//!
+//! ```sh
+//! cargo run -p manual                            # into target/share
+//! man -M target/share/man tracesim-compare
+//! cargo run -p manual -- --prefix ~/.local       # where man and the shells look
+//! ```
+//!
+//! A crate of its own, and no hidden flag of each command: so no command carries code that only packagers run. What it takes of a
+//! command is its `clap::Command`, which the library behind each has a function for.
+
+pub mod cli;
+mod notes;
+mod page;
+mod share;
+
+use clap::Command;
+pub use share::{Written, write};
+
+/// Every command of the workspace but this one.
+pub fn commands() -> Vec<Command> {
+    vec![
+        tracesim::cli::command(),
+        rdmakv_server::server::command(),
+        rdmakv_bench::cli::command(),
+        benches::cli::command(),
+    ]
+}
+
+/// Pages that are written by hand: their file names and texts.
+pub const BY_HAND: [(&str, &str); 3] = [
+    ("mrrc.7", include_str!("../pages/mrrc.7")),
+    ("mrrc-preload.7", include_str!("../pages/mrrc-preload.7")),
+    ("mrrc-mpi.7", include_str!("../pages/mrrc-mpi.7")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notes::Notes;
+
+    /// The examples of a command and of all within it.
+    fn examples(line: &Command, into: &mut Vec<String>) {
+        for text in [line.get_after_help(), line.get_after_long_help()].into_iter().flatten() {
+            into.extend(Notes::of(&text.to_string()).examples.into_iter().map(|example| example.command));
+        }
+        line.get_subcommands().for_each(|inner| examples(inner, into));
+    }
+
+    #[test]
+    fn every_example_is_what_the_command_takes() {
+        for line in commands() {
+            let mut texts = Vec::new();
+            examples(&line, &mut texts);
+            assert!(!texts.is_empty());
+            for text in texts {
+                // Up to what is the shell's.
+                let own = text.split(['|', '>']).next().unwrap_or_default();
+                let words = shlex::split(own).unwrap_or_else(|| panic!("{text}"));
+                if words[0] == line.get_name() && !own.contains("$(") {
+                    let taken = line.clone().try_get_matches_from(&words);
+                    assert!(
+                        taken.is_ok(),
+                        "{text}: {}",
+                        taken.err().map_or_else(String::new, |error| error.to_string())
+                    );
+                }
+            }
+        }
+    }
+}
