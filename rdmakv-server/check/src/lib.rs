@@ -1,0 +1,29 @@
+//! Tortures an rdmakv server from many threads and processes, and proves from what they saw that every key was one
+//! linearizable register.
+//!
+//! [`torture`] starts a server and clients, kills them now and then, and hands what they saw to the checker. Each
+//! thread writes a [`journal`], which outlives it; [`evidence`] puts the lines of all together, key by key; [`judge`] says
+//! whether some order of a key's operations explains all answers. The rules: a key is a register or absent;
+//! eviction and expiry may take a value away at any moment, a restart takes all; a value that was replaced or
+//! gone never comes back; and what nobody answered may take effect at any time, or never.
+
+mod attribution;
+pub mod client;
+pub mod clock;
+pub mod evidence;
+pub mod history;
+pub mod journal;
+pub mod judge;
+pub mod keys;
+pub mod lifetimes;
+pub mod place;
+mod progress;
+pub mod record;
+pub mod report;
+mod search;
+pub mod server;
+pub mod torture;
+pub mod values;
+pub mod violation;
+pub mod worker;
+mod zones;

@@ -1,0 +1,114 @@
+//! The run's directory, where its processes meet: the server's address, the journals, and a word that says when to stop.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use crate::journal::{Journal, Words};
+
+const STOP: usize = 0;
+const DOWN: usize = 1;
+
+/// The directory of a run.
+#[derive(Clone, Debug)]
+pub struct Place {
+    directory: PathBuf,
+    words: Arc<Words>,
+}
+
+impl Place {
+    /// A new one in a directory that is there.
+    ///
+    /// # Errors
+    ///
+    /// Its file cannot be made.
+    pub fn create(directory: &Path) -> io::Result<Self> {
+        let words = Words::create(&directory.join("state"), 2)?;
+        Ok(Self { directory: directory.to_owned(), words: Arc::new(words) })
+    }
+
+    /// One that another process made.
+    ///
+    /// # Errors
+    ///
+    /// It is not there.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        let words = Words::open(&directory.join("state"))?;
+        Ok(Self { directory: directory.to_owned(), words: Arc::new(words) })
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the server listens; `None` while it is down.
+    pub fn tcp(&self) -> Option<String> {
+        self.address("tcp")
+    }
+
+    /// Where the server listens with that face.
+    pub fn address(&self, face: &str) -> Option<String> {
+        if self.words.at(DOWN).load(Acquire) != 0 {
+            return None;
+        }
+        std::fs::read_to_string(self.directory.join(face)).ok()
+    }
+
+    /// The server listens there.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn up(&self, addresses: &[(&str, &str)]) -> io::Result<()> {
+        for (face, address) in addresses {
+            let new = self.directory.join(format!("{face}.new"));
+            std::fs::write(&new, address)?;
+            std::fs::rename(new, self.directory.join(face))?;
+        }
+        self.words.at(DOWN).store(0, Release);
+        Ok(())
+    }
+
+    /// The server is about to end; nobody connects to whoever may come after it.
+    pub fn down(&self) {
+        self.words.at(DOWN).store(1, Release);
+    }
+
+    /// All clients come to an end.
+    pub fn stop(&self) {
+        self.words.at(STOP).store(1, Release);
+    }
+
+    /// Whether they do.
+    pub fn is_stopping(&self) -> bool {
+        self.words.at(STOP).load(Acquire) != 0
+    }
+
+    fn journal_path(&self, thread: usize) -> PathBuf {
+        self.directory.join(format!("journal-{thread}"))
+    }
+
+    /// A thread's journal, empty.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be made.
+    pub fn new_journal(&self, thread: usize, lines: usize) -> io::Result<Journal> {
+        Journal::create(&self.journal_path(thread), lines)
+    }
+
+    /// A thread's journal as it is; `None` if the thread has none.
+    ///
+    /// # Errors
+    ///
+    /// The file is there and cannot be read.
+    pub fn journal(&self, thread: usize) -> io::Result<Option<Journal>> {
+        match Journal::open(&self.journal_path(thread)) {
+            Ok(journal) => Ok(Some(journal)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

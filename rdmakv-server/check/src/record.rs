@@ -1,0 +1,134 @@
+//! What a client asked for and what it was told: operations as they are written down, and the step that each amounts to.
+
+use crate::history::{Operation, Step, Value};
+
+/// The path that an operation took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Face {
+    /// The text protocol over TCP.
+    Tcp,
+    /// The fabric within one machine.
+    Shm,
+    /// RDMA over TCP.
+    Iwarp,
+}
+
+impl Face {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Shm, Self::Iwarp];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+            Self::Iwarp => "iwarp",
+        }
+    }
+}
+
+impl std::str::FromStr for Face {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let face = Self::ALL.into_iter().find(|face| face.name() == text);
+        face.ok_or_else(|| format!("{text}: no such face; there are tcp, shm and iwarp"))
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// The value.
+    Get,
+    /// This value from now on.
+    Set(Value),
+    /// This value, if there is none.
+    Add(Value),
+    /// This value, if the other is still there.
+    Cas {
+        /// The one that should be there.
+        from: Value,
+        /// The one that should be there from now on.
+        to: Value,
+    },
+    /// One more.
+    Incr,
+    /// Nothing from now on.
+    Delete,
+    /// Another expiry.
+    Touch,
+    /// Nothing under any key from now on.
+    Flush,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// No answer came: it may have taken effect, or may yet.
+    Unknown,
+    /// This value was there (GET), or is there now (INCR).
+    Value(Value),
+    /// It was done.
+    Done,
+    /// ADD: there was a value. CAS: there was another.
+    Refused,
+    /// There was none.
+    Absent,
+    /// It was not done, for want of memory; the value may have gone.
+    NoRoom,
+    /// The value was of two versions, or not as long as its version is.
+    Torn(Value, Value),
+}
+
+/// One line of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it was asked for, in nanoseconds since the machine started.
+    pub begin: u64,
+    /// When the answer was there. If there was none: when it could take effect no longer, [`NEVER`](crate::history::NEVER) if that is unknown.
+    pub end: u64,
+    /// The key, by its number.
+    pub key: u32,
+    /// See [`Request`].
+    pub request: Request,
+    /// See [`Answer`].
+    pub answer: Answer,
+    /// The expiry that was asked for, in seconds; 0 is none.
+    pub expiry: u8,
+    /// The path.
+    pub face: Face,
+    /// Whether the server had no part in it.
+    pub one_sided: bool,
+}
+
+impl Record {
+    /// The expiry that it gave, or may have given, to the value: in seconds, 0 is none.
+    pub fn given_expiry(&self) -> Option<u8> {
+        let writes = matches!(self.request, Request::Set(_) | Request::Add(_) | Request::Cas { .. } | Request::Touch);
+        (writes && matches!(self.answer, Answer::Done | Answer::Unknown)).then_some(self.expiry)
+    }
+
+    /// What it means for its key; `None` if it says nothing.
+    pub fn operation(&self) -> Option<Operation> {
+        let at = |certain, step| Some(Operation { begin: self.begin, end: self.end, certain, step });
+        let sure = |step| at(true, step);
+        match (self.request, self.answer) {
+            (_, Answer::NoRoom | Answer::Torn(..)) => None,
+            (Request::Get, Answer::Value(value)) => sure(Step::Read(value)),
+            (Request::Set(value) | Request::Add(value), Answer::Done) => sure(Step::Write(value)),
+            (Request::Add(_), Answer::Refused) => sure(Step::Present { not: None }),
+            (Request::Cas { from, to }, Answer::Done) => sure(Step::Swap { from, to }),
+            (Request::Cas { from, .. }, Answer::Refused) => sure(Step::Present { not: Some(from) }),
+            (Request::Incr, Answer::Value(value)) => sure(Step::Swap { from: value.wrapping_sub(1), to: value }),
+            (Request::Delete, Answer::Done) => sure(Step::Take),
+            (Request::Touch, Answer::Done) => sure(Step::Present { not: None }),
+            (Request::Flush, Answer::Done) | (_, Answer::Absent) => sure(Step::Gone),
+            (Request::Set(value) | Request::Add(value), Answer::Unknown) => at(false, Step::Write(value)),
+            (Request::Cas { from, to }, Answer::Unknown) => at(false, Step::Swap { from, to }),
+            (Request::Incr, Answer::Unknown) => at(false, Step::Count),
+            (Request::Touch, Answer::Unknown) => at(false, Step::Present { not: None }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The server under torture: a process of its own, which is killed and started anew.
+
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Set for a process that is to be the server: this program carries the server within it, so that both are of one build.
+const SERVE: &str = "RDMAKV_CHECK_SERVES";
+
+/// Becomes the server, if this process was started as one; ends with the one that started it.
+pub fn serve_if_asked() -> Option<std::process::ExitCode> {
+    std::env::var_os(SERVE)?;
+    end_with_parent();
+    Some(rdmakv_server::server::main())
+}
+
+/// This process is killed when the one that started it ends.
+pub fn end_with_parent() {
+    // Where it cannot be asked for, a process that outlives its run is all there is to lose.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    process: Child,
+    /// Where it listens: what it said, a line each, as `tcp 127.0.0.1:11211`.
+    listening: Vec<String>,
+}
+
+impl Server {
+    /// Starts one and waits until it says where it listens.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or ends before it has said so.
+    pub fn start(program: Option<&Path>, arguments: &[String]) -> io::Result<Self> {
+        let mut command = match program {
+            Some(program) => Command::new(program),
+            None => Command::new(std::env::current_exe()?),
+        };
+        if program.is_none() {
+            command.env(SERVE, "1");
+        }
+        let mut process = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut listening = Vec::new();
+        for line in process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+            let line = line?;
+            if let Some(place) = line.strip_prefix("listening on ") {
+                listening.push(place.to_owned());
+            }
+            if line.contains("SIGTERM") {
+                return Ok(Self { process, listening });
+            }
+        }
+        let status = process.wait()?;
+        Err(io::Error::other(format!("the server ended with {status} before it served")))
+    }
+
+    /// Where it listens with that face.
+    pub fn address(&self, face: &str) -> Option<&str> {
+        self.listening.iter().find_map(|place| place.strip_prefix(face)?.strip_prefix(' '))
+    }
+
+    /// Whether it has ended by itself, and how.
+    ///
+    /// # Errors
+    ///
+    /// As the system has them.
+    pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
+        self.process.try_wait()
+    }
+
+    /// Kills it; when this returns it can do nothing any more.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

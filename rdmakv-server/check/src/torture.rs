@@ -1,0 +1,343 @@
+//! A run: a server, client processes, and somebody who kills them now and then; then the verdict.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::client::{Client, Outcome, text::Text};
+use crate::clock;
+use crate::evidence::{Evidence, Findings, Restart};
+use crate::journal::Journal;
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::record::Face;
+use crate::server::Server;
+use crate::values::MOST_THREADS;
+use crate::worker::Habits;
+
+/// How long clients may take to come to an end.
+const END: Duration = Duration::from_secs(60);
+/// How often is looked after.
+const ROUND: Duration = Duration::from_millis(20);
+
+/// What a run does.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Plan {
+    /// Operations in all
+    #[arg(short = 'n', long, default_value_t = 1_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
+    pub operations: u64,
+    /// Client processes
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..100))]
+    pub processes: u32,
+    /// Threads of each client process
+    #[arg(short = 't', long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..100))]
+    pub threads: u32,
+    /// Paths that clients take; each thread of a process takes the next one
+    #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "FACE")]
+    pub faces: Vec<Face>,
+    /// Memory of the server, in megabytes
+    #[arg(short = 'm', long, default_value_t = 16, value_name = "MB")]
+    pub memory: u32,
+    /// Seconds from one kill -9 of the server to the next; 0 is never
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS", value_parser = seconds)]
+    pub kill_server_every: f64,
+    /// Seconds from one kill -9 of a client process to the next; 0 is never
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
+    pub kill_client_every: f64,
+    /// The server's program, if not the one that is built in
+    #[arg(long, value_name = "FILE")]
+    pub server: Option<PathBuf>,
+    /// A server that runs already and is never killed, such as memcached
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
+    pub at: Option<String>,
+    /// More arguments for the server
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_argument: Vec<String>,
+    /// What threads do.
+    #[command(flatten)]
+    pub habits: Habits,
+    /// Where journals are kept after the run (else they are removed)
+    #[arg(long, value_name = "DIRECTORY")]
+    pub keep: Option<PathBuf>,
+    /// No progress on standard error
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
+    seconds.ok_or_else(|| "seconds are needed, 0 to 1000000".into())
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Run {
+    /// What the threads did.
+    pub evidence: Evidence,
+    /// The verdicts.
+    pub findings: Findings,
+    /// Restarts of the server.
+    pub restarts: Vec<Restart>,
+    /// Client processes that were killed.
+    pub killed: u32,
+    /// Items that were driven out, and that had expired, as far as servers lived to tell.
+    pub evicted: u64,
+    /// See `evicted`.
+    pub expired: u64,
+    /// How long clients worked.
+    pub worked: Duration,
+    /// How long the judging took.
+    pub judged: Duration,
+    /// When the run began, by the journals' clock.
+    pub began: u64,
+}
+
+impl Run {
+    /// Whether nothing at all was wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.wrong.is_empty() && self.findings.undecided.is_empty() && self.evidence.nonsense() == 0
+    }
+}
+
+/// Carries out a plan.
+///
+/// # Errors
+///
+/// The server does not start or ends by itself, a client process fails, or files cannot be written.
+pub fn run(plan: &Plan) -> io::Result<Run> {
+    let own = match &plan.keep {
+        Some(directory) => {
+            std::fs::create_dir_all(directory)?;
+            None
+        }
+        None => Some(tempfile::tempdir()?),
+    };
+    let directory = plan.keep.as_deref().or(own.as_ref().map(tempfile::TempDir::path)).unwrap_or(Path::new("."));
+    let place = Place::create(directory)?;
+    let began = clock::now();
+    let mut torture = Torture::start(plan, place.clone())?;
+    torture.until_done()?;
+    let (worked, threads) = (torture.began.elapsed(), torture.next_thread);
+    let Torture { restarts, killed, evicted, expired, .. } = torture;
+    let judging = Instant::now();
+    let evidence = Evidence::gather(&place, 0..threads, plan.habits.keys, restarts.clone())?;
+    let count = plan.habits.keys.count();
+    let mut progress = Progress::new(plan.quiet);
+    let findings = evidence.judge(|key| {
+        progress.say(|| format!("judging: key {key} of {count}, {:.0} s", judging.elapsed().as_secs_f64()));
+    });
+    drop(progress);
+    let judged = judging.elapsed();
+    Ok(Run { evidence, findings, restarts, killed, evicted, expired, worked, judged, began })
+}
+
+/// A client process, killed with the run.
+struct Clients {
+    process: Child,
+    journals: Vec<Option<Journal>>,
+    first: usize,
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Torture<'a> {
+    plan: &'a Plan,
+    place: Place,
+    server: Option<Server>,
+    clients: Vec<Clients>,
+    /// Lines of clients that were killed.
+    lines_before: u64,
+    next_thread: usize,
+    restarts: Vec<Restart>,
+    killed: u32,
+    evicted: u64,
+    expired: u64,
+    began: Instant,
+    random: Pcg64Mcg,
+}
+
+impl<'a> Torture<'a> {
+    fn start(plan: &'a Plan, place: Place) -> io::Result<Self> {
+        let mut torture = Self {
+            plan,
+            place,
+            server: None,
+            clients: Vec::new(),
+            lines_before: 0,
+            next_thread: 0,
+            restarts: Vec::new(),
+            killed: 0,
+            evicted: 0,
+            expired: 0,
+            began: Instant::now(),
+            random: Pcg64Mcg::seed_from_u64(plan.habits.seed),
+        };
+        torture.start_server()?;
+        for _ in 0..plan.processes {
+            torture.start_clients()?;
+        }
+        Ok(torture)
+    }
+
+    fn start_server(&mut self) -> io::Result<()> {
+        if let Some(address) = &self.plan.at {
+            return self.place.up(&[("tcp", address)]);
+        }
+        let mut arguments: Vec<String> = ["-p", "-1", "-l", "127.0.0.1", "-t", "4"].map(str::to_owned).into();
+        arguments.extend(["-m".into(), self.plan.memory.to_string()]);
+        arguments.extend(self.plan.server_argument.iter().cloned());
+        let server = Server::start(self.plan.server.as_deref(), &arguments)?;
+        let tcp = server.address("tcp").ok_or_else(|| io::Error::other("the server does not listen on tcp"))?;
+        self.place.up(&[("tcp", tcp)])?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    fn start_clients(&mut self) -> io::Result<()> {
+        let first = self.next_thread;
+        let threads = self.plan.threads as usize;
+        if first + threads > MOST_THREADS {
+            return Err(io::Error::other("so many clients were killed that numbers run out: kill fewer"));
+        }
+        let (habits, keys) = (self.plan.habits, self.plan.habits.keys);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("work").arg("--directory").arg(self.place.directory());
+        for (name, value) in [
+            ("--first-thread", first as u64),
+            ("--threads", threads as u64),
+            ("--lines", self.plan.operations),
+            ("--hot", keys.hot.into()),
+            ("--counters", keys.counters.into()),
+            ("--cold", keys.cold.into()),
+            ("--gets", habits.gets.into()),
+            ("--flush-every", habits.flush_every.into()),
+            ("--seed", habits.seed),
+        ] {
+            command.arg(name).arg(value.to_string());
+        }
+        let faces: Vec<&str> = self.plan.faces.iter().map(|face| face.name()).collect();
+        let process = command.arg("--faces").arg(faces.join(",")).stdin(Stdio::null()).spawn()?;
+        self.next_thread += threads;
+        self.clients.push(Clients { process, journals: (0..threads).map(|_| None).collect(), first });
+        Ok(())
+    }
+
+    fn lines(&mut self) -> io::Result<u64> {
+        let mut lines = self.lines_before;
+        for clients in &mut self.clients {
+            lines += clients.lines(&self.place)?;
+        }
+        Ok(lines)
+    }
+
+    /// Works until there were as many operations as were asked for.
+    fn until_done(&mut self) -> io::Result<()> {
+        let mut kill_server = self.next(self.plan.kill_server_every);
+        let mut kill_client = self.next(self.plan.kill_client_every);
+        let mut progress = Progress::new(self.plan.quiet);
+        loop {
+            std::thread::sleep(ROUND);
+            let lines = self.lines()?;
+            progress.say(|| self.so_far(lines));
+            if lines >= self.plan.operations {
+                break;
+            }
+            if let Some(status) = self.server.as_mut().map(Server::ended).transpose()?.flatten() {
+                return Err(io::Error::other(format!("the server ended by itself, with {status}")));
+            }
+            for clients in &mut self.clients {
+                if let Some(status) = clients.process.try_wait()? {
+                    return Err(io::Error::other(format!("a client process ended by itself, with {status}")));
+                }
+            }
+            if Instant::now() >= kill_client {
+                self.kill_client()?;
+                kill_client = self.next(self.plan.kill_client_every);
+            }
+            if Instant::now() >= kill_server && self.server.is_some() {
+                self.restart()?;
+                kill_server = self.next(self.plan.kill_server_every);
+            }
+        }
+        self.place.stop();
+        let ending = Instant::now();
+        for clients in &mut self.clients {
+            while clients.process.try_wait()?.is_none() {
+                if ending.elapsed() > END {
+                    return Err(io::Error::other("a client process does not come to an end"));
+                }
+                std::thread::sleep(ROUND);
+            }
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// When it is time again: somewhere around the middle of such an interval.
+    fn next(&mut self, every: f64) -> Instant {
+        let after = if every == 0.0 { 1e7 } else { every * self.random.random_range(0.5..1.5) };
+        Instant::now() + Duration::from_secs_f64(after)
+    }
+
+    fn kill_client(&mut self) -> io::Result<()> {
+        let which = self.random.random_range(0..self.clients.len());
+        let mut clients = self.clients.swap_remove(which);
+        let _ = clients.process.kill();
+        let _ = clients.process.wait();
+        self.lines_before += clients.lines(&self.place)?;
+        self.killed += 1;
+        self.start_clients()
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        self.count();
+        self.place.down();
+        let begin = clock::now();
+        self.server = None;
+        let dead = clock::now();
+        self.start_server()?;
+        let mut client = Text::new(self.place.clone());
+        let asked = if client.is_ready() { client.get(b"anything", &mut Vec::new()) } else { Outcome::Unknown };
+        if asked == Outcome::Unknown {
+            return Err(io::Error::other("the server that was started anew answers nothing"));
+        }
+        self.restarts.push(Restart { begin, dead, answered: clock::now() });
+        Ok(())
+    }
+
+    /// Notes what the server knows about evictions, before it is gone.
+    fn count(&mut self) {
+        let statistics = Text::new(self.place.clone()).statistics();
+        let count = |name| statistics.iter().find(|(given, _)| given == name).map_or(0, |(_, count)| *count);
+        self.evicted += count("evictions");
+        self.expired += count("get_expired") + count("crawler_reclaimed");
+    }
+
+    fn so_far(&self, lines: u64) -> String {
+        let rate = lines as f64 / self.began.elapsed().as_secs_f64();
+        let (all, restarts) = (self.plan.operations, self.restarts.len());
+        format!("{lines} of {all} operations, {rate:.0} a second, {restarts} restarts, {} clients killed", self.killed)
+    }
+}
+
+impl Clients {
+    fn lines(&mut self, place: &Place) -> io::Result<u64> {
+        let mut lines = 0;
+        for (number, journal) in self.journals.iter_mut().enumerate() {
+            if journal.is_none() {
+                *journal = place.journal(self.first + number)?;
+            }
+            lines += journal.as_ref().map_or(0, Journal::lines) as u64;
+        }
+        Ok(lines)
+    }
+}

@@ -1,0 +1,199 @@
+//! A client process: threads that ask the server for this and that, each with its journal, until they are told to stop or
+//! are killed.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use rustc_hash::FxHashMap;
+
+use crate::client::{Client, Outcome, text::Text};
+use crate::clock;
+use crate::history::{NEVER, Value};
+use crate::journal::Journal;
+use crate::keys::{EVERY, Keys};
+use crate::place::Place;
+use crate::record::{Answer, Face, Record, Request};
+use crate::values;
+
+/// Answers to GET that a thread remembers for its next CAS.
+const REMEMBERED: usize = 256;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Habits {
+    /// The keys.
+    #[command(flatten)]
+    pub keys: Keys,
+    /// How many of 100 operations are GETs
+    #[arg(long, default_value_t = 55, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..100))]
+    pub gets: u32,
+    /// How many operations there are for each flush_all; 0 is none at all
+    #[arg(long, default_value_t = 100_000, value_name = "N")]
+    pub flush_every: u32,
+    /// What random numbers start from
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// One thread.
+struct Worker {
+    client: Box<dyn Client + Send>,
+    journal: Journal,
+    thread: usize,
+    habits: Habits,
+    place: Place,
+}
+
+impl Worker {
+    /// Works until it is told to stop, or its journal is full.
+    fn run(mut self) {
+        let mut random = Pcg64Mcg::seed_from_u64(self.habits.seed ^ (self.thread as u64) << 32);
+        let (mut versions, mut connections) = (FxHashMap::default(), 0);
+        let (mut value, mut found) = (Vec::new(), Vec::new());
+        while !self.place.is_stopping() && !self.journal.is_full() {
+            if !self.client.is_ready() {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            if connections != self.client.connections() {
+                connections = self.client.connections();
+                // A server that was started anew counts its versions from the start.
+                versions.clear();
+            }
+            let (key, request, expiry) = self.choose(&mut random, &versions);
+            self.carry_out(key, request, expiry, (&mut value, &mut found), &mut versions);
+        }
+    }
+
+    fn choose(&self, random: &mut impl Rng, versions: &FxHashMap<u32, (u64, Value)>) -> (u32, Request, u8) {
+        let (habits, keys) = (self.habits, self.habits.keys);
+        if habits.flush_every != 0 && random.random_ratio(1, habits.flush_every) {
+            return (EVERY, Request::Flush, 0);
+        }
+        let key = match random.random_range(0..100) {
+            0..45 => random.random_range(0..keys.hot),
+            45..55 => keys.hot + random.random_range(0..keys.counters),
+            _ => keys.hot + keys.counters + random.random_range(0..keys.cold),
+        };
+        let expiry = if random.random_ratio(1, 8) { random.random_range(1..4) } else { 0 };
+        let version = values::version(self.thread, self.journal.lines());
+        let is_get = random.random_range(0..100) < habits.gets;
+        let request = match random.random_range(0..100) {
+            _ if is_get => Request::Get,
+            kind if keys.is_counter(key) => match kind {
+                0..70 => Request::Incr,
+                70..80 => Request::Delete,
+                80..95 => Request::Add(values::counter(version)),
+                _ => Request::Set(values::counter(version)),
+            },
+            0..45 => Request::Set(version),
+            45..65 => match versions.get(&key) {
+                Some(&(_, from)) => Request::Cas { from, to: version },
+                None => Request::Get,
+            },
+            65..77 => Request::Add(version),
+            77..89 => Request::Delete,
+            _ => Request::Touch,
+        };
+        (key, request, expiry)
+    }
+
+    fn carry_out(
+        &mut self,
+        key: u32,
+        request: Request,
+        expiry: u8,
+        (value, found): (&mut Vec<u8>, &mut Vec<u8>),
+        versions: &mut FxHashMap<u32, (u64, Value)>,
+    ) {
+        let is_counter = self.habits.keys.is_counter(key);
+        let name = self.habits.keys.name(key);
+        let name = name.as_bytes();
+        match request {
+            Request::Set(new) | Request::Add(new) if is_counter => {
+                value.clear();
+                value.extend_from_slice(itoa::Buffer::new().format(new).as_bytes());
+            }
+            Request::Set(new) | Request::Add(new) | Request::Cas { to: new, .. } => values::write(new, value),
+            _ => {}
+        }
+        let (face, answer) = (self.client.face(), Answer::Unknown);
+        let mut record = Record { begin: 0, end: NEVER, key, request, answer, expiry, face, one_sided: false };
+        record.begin = clock::now();
+        let line = self.journal.begin(&record);
+        let client = &mut self.client;
+        let outcome = match request {
+            Request::Get => client.get(name, found),
+            Request::Set(_) => client.set(name, value, expiry),
+            Request::Add(_) => client.add(name, value, expiry),
+            Request::Cas { .. } => {
+                let token = versions.remove(&key).map_or(0, |(token, _)| token);
+                client.cas(name, value, expiry, token)
+            }
+            Request::Incr => client.incr(name),
+            Request::Delete => client.delete(name),
+            Request::Touch => client.touch(name, expiry),
+            Request::Flush => client.flush(),
+        };
+        record.end = clock::now();
+        record.one_sided = request == Request::Get && client.was_one_sided();
+        record.face = client.face();
+        record.answer = match outcome {
+            Outcome::Found { token } => {
+                match if is_counter { values::read_counter(found) } else { values::read(found) } {
+                    values::Read::Whole(seen) => {
+                        if versions.len() >= REMEMBERED {
+                            versions.clear();
+                        }
+                        versions.insert(key, (token, seen));
+                        Answer::Value(seen)
+                    }
+                    values::Read::Torn(one, other) => Answer::Torn(one, other),
+                }
+            }
+            Outcome::Number(number) => Answer::Value(number),
+            Outcome::Done => Answer::Done,
+            Outcome::Refused => Answer::Refused,
+            Outcome::Absent => Answer::Absent,
+            Outcome::NoRoom => Answer::NoRoom,
+            Outcome::Unknown => Answer::Unknown,
+            Outcome::Nonsense(line) => {
+                eprintln!("{request:?} {}: no sense: {line}", self.habits.keys.name(key));
+                self.journal.note_nonsense();
+                Answer::Unknown
+            }
+        };
+        self.journal.end(line, &record);
+    }
+}
+
+/// Is a client process: these threads, each with the next of the faces, until all are told to stop.
+///
+/// # Errors
+///
+/// A journal cannot be made.
+pub fn work(directory: &Path, threads: Range<usize>, lines: usize, faces: &[Face], habits: Habits) -> io::Result<()> {
+    let place = Place::open(directory)?;
+    let mut started = Vec::new();
+    for (thread, face) in threads.zip(faces.iter().cycle()) {
+        let (place, journal) = (place.clone(), place.new_journal(thread, lines)?);
+        let client = connect(*face, &place)?;
+        let worker = Worker { client, journal, thread, habits, place };
+        started.push(std::thread::Builder::new().spawn(move || worker.run())?);
+    }
+    for thread in started {
+        thread.join().map_err(|_| io::Error::other("a thread panicked"))?;
+    }
+    Ok(())
+}
+
+fn connect(face: Face, place: &Place) -> io::Result<Box<dyn Client + Send>> {
+    match face {
+        Face::Tcp => Ok(Box::new(Text::new(place.clone()))),
+        Face::Shm | Face::Iwarp => Err(io::Error::other(format!("no client over {} yet", face.name()))),
+    }
+}

@@ -1,0 +1,92 @@
+//! The command on the real server, and on servers that are wrong in one way each.
+
+mod flawed;
+
+use std::process::{Command, Output};
+
+use flawed::Flaw;
+
+fn check(arguments: &[&str]) -> (Output, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_rdmakv-check")).args(arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, text)
+}
+
+/// The number in that row and column of the table.
+fn cell(text: &str, row: &str, column: &str) -> u64 {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let line =
+        lines.find(|line| line.split_whitespace().next() == Some(row)).unwrap_or_else(|| panic!("{row}: {text}"));
+    let cells: Vec<&str> = line.split_whitespace().filter(|&word| word != "%").collect();
+    let at = names.iter().position(|&name| name == column).unwrap();
+    cells[at + 1].parse().unwrap()
+}
+
+#[test]
+fn every_key_is_one_register_while_clients_and_the_server_are_killed() {
+    let kills = ["--kill-server-every", "0.7", "--kill-client-every", "0.5", "-m", "4"];
+    let (output, text) =
+        check(&[&["-q", "-n", "15000", "--cold", "200", "--flush-every", "2000"], &kills[..]].concat());
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    // Otherwise it would have shown nothing.
+    for (row, column) in [("GET", "done"), ("GET", "absent"), ("SET", "done"), ("DELETE", "done"), ("CAS", "done")] {
+        assert!(cell(&text, row, column) > 0, "{row} {column}: {text}");
+    }
+    assert!(cell(&text, "CAS", "refused") > 0 && cell(&text, "INCR", "done") > 0, "{text}");
+    assert!(!text.contains("\n0 restarts") && !text.contains(" 0 client processes killed"), "{text}");
+}
+
+/// What is found when a server is wrong in that way.
+fn found(flaw: Flaw) -> String {
+    let server = flawed::Server::start(flaw);
+    let (output, text) =
+        check(&["-q", "-n", "4000", "--cold", "50", "--at", &server.address, "--kill-client-every", "0"]);
+    assert_eq!(output.status.code(), Some(i32::from(flaw != Flaw::None)), "{flaw:?}: {text}");
+    text
+}
+
+#[test]
+fn a_server_without_a_flaw_has_none() {
+    assert!(found(Flaw::None).contains(": 0 violations"));
+}
+
+#[test]
+fn an_old_value_that_is_seen_again_is_found() {
+    assert!(found(Flaw::Stale).contains("came back"));
+}
+
+#[test]
+fn a_value_of_two_is_found() {
+    assert!(found(Flaw::Torn).contains("torn value"));
+}
+
+#[test]
+fn a_deletion_that_does_not_delete_is_found() {
+    let text = found(Flaw::Undeleted);
+    assert!(text.contains("came back") || text.contains("no order"), "{text}");
+}
+
+#[test]
+fn a_deletion_of_what_was_not_there_is_found() {
+    assert!(found(Flaw::DeletedTwice).contains("no order"));
+}
+
+#[test]
+fn a_lost_update_is_found() {
+    let text = found(Flaw::LostUpdate);
+    assert!(text.contains("value written twice") || text.contains("value replaced twice"), "{text}");
+}
+
+#[test]
+fn a_value_under_a_wrong_key_is_found() {
+    let text = found(Flaw::WrongKey);
+    assert!(text.contains("value that nobody wrote") && text.contains("was written to"), "{text}");
+}
+
+#[test]
+fn a_wrong_call_says_what_would_be_right() {
+    let (output, _) = check(&["--faces", "carrier-pigeon"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tcp, shm and iwarp"));
+}
