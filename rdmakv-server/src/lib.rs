@@ -3,8 +3,10 @@
 //! Decisions are pure and effects live at the edge. [`store`] is the cache: no sockets, no clocks. [`protocol`]
 //! turns bytes into requests and never fails on noise otherwise than with memcached's own error line. [`session`]
 //! is one conversation: bytes in, bytes out. [`server`] drives sessions over TCP, Unix sockets and UDP. [`rdma`] is the
-//! face for RDMA clients, and [`item`] what they see of the store's memory.
+//! face for RDMA clients, and [`item`] what they see of the store's memory. [`client`] is the other side of all that.
 
+#[cfg(feature = "client")]
+pub mod client;
 pub mod item;
 #[cfg(feature = "server")]
 pub mod protocol;

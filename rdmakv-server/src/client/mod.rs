@@ -1,0 +1,512 @@
+//! A client: any number of servers, by memcached's protocol over TCP and Unix sockets.
+//!
+//! ```no_run
+//! use rdmakv_server::client::{Client, Expire};
+//! use std::time::Duration;
+//!
+//! let mut client = Client::new(["10.0.0.1:11211", "10.0.0.2:11211,weight=2"])?;
+//! let stored = client.set("greeting", "hello", Expire::In(Duration::from_secs(60)))?;
+//! assert!(stored.is_stored());
+//! if let Some(value) = client.get("greeting")? {
+//!     assert_eq!(&value[..], b"hello");
+//! }
+//! // Several at once; then something else, and the outcome later.
+//! for value in client.get_many(["a", "b", "c"]) {
+//!     println!("{:?}", value?);
+//! }
+//! let ticket = client.iset("later", vec![7; 1000], ())?;
+//! assert!(client.wait(ticket)?.is_stored());
+//! # Ok::<(), rdmakv_server::client::Error>(())
+//! ```
+
+#![cfg_attr(not(test), expect(dead_code, reason = "fabrics come next"))]
+#![cfg_attr(test, allow(dead_code))]
+
+mod address;
+mod answer;
+mod buffer;
+mod command;
+mod error;
+mod memory;
+mod ops;
+mod options;
+mod rest;
+mod ring;
+mod server;
+mod slots;
+mod stream;
+mod tags;
+mod ticket;
+mod value;
+mod way;
+
+pub use address::{Fabric, ServerAddress, Socket};
+pub use answer::Stored;
+pub use buffer::{Buffer, Data};
+pub use command::{Expire, Terms};
+pub use error::{About, Error, Operation};
+pub use options::Options;
+pub use rest::Counters;
+pub use ring::{Continuum, Name, Ring};
+pub use ticket::{Outcome, Ticket};
+pub use value::{Source, Value};
+
+use command::{Arguments, check_key};
+use memory::Memory;
+use ops::Ops;
+use rest::Rest;
+use server::Server;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A client of one or several servers.
+pub struct Client {
+    servers: Vec<Server>,
+    ring: Ring,
+    rest: Rest,
+    options: Options,
+    memory: Option<Memory>,
+    id: u64,
+}
+
+type Result<T> = std::result::Result<T, Error>;
+/// Names and values.
+pub type Stats = Vec<(String, String)>;
+/// What became of it at each server, by the server's address as it was given.
+pub type Everywhere<T> = Vec<(String, Result<T>)>;
+
+impl Client {
+    /// A client of these servers, with the [defaults](Options::default).
+    ///
+    /// # Errors
+    /// [`Error::Address`], [`Error::NoServer`]. That a server cannot be reached is told by what is asked of it.
+    pub fn new<S: AsRef<str>>(servers: impl IntoIterator<Item = S>) -> Result<Self> {
+        Self::with_options(servers, Options::default())
+    }
+
+    /// A client of these servers.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn with_options<S: AsRef<str>>(servers: impl IntoIterator<Item = S>, options: Options) -> Result<Self> {
+        let servers: Vec<ServerAddress> =
+            servers.into_iter().map(|server| server.as_ref().parse()).collect::<Result<_>>()?;
+        if servers.is_empty() {
+            return Err(Error::NoServer);
+        }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let named: Vec<_> = servers.iter().map(|server| (server.name(), server.weight())).collect();
+        Ok(Self {
+            ring: Ring::new(options.continuum, &named),
+            servers: servers.iter().map(Server::new).collect(),
+            rest: Rest {
+                ops: Ops::new(options.window),
+                patience: options.patience(),
+                timeout: options.timeout,
+                counters: Counters::default(),
+            },
+            options,
+            memory: None,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    // ---- Blocking ----------------------------------------------------------------------------------
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.run((Operation::Get, key.as_ref()), Arguments::default(), Data::None)
+    }
+
+    /// The same: a [`Value`] always has the [version](Value::version) that [`Client::cas`] takes.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn gets(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.get(key)
+    }
+
+    /// The values of several keys, each with its own outcome, in their order. All are asked for at once, as far as the
+    /// [window](Options::window) goes.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: impl IntoIterator<Item = K>) -> Vec<Result<Option<Value>>> {
+        let mut under_way = std::collections::VecDeque::new();
+        let mut got = Vec::new();
+        for key in keys {
+            if under_way.len() >= self.rest.ops.most() {
+                let first = under_way.pop_front();
+                got.extend(first.map(|ticket: Result<Ticket<_>>| ticket.and_then(|ticket| self.wait(ticket))));
+            }
+            under_way.push_back(self.bget(key));
+        }
+        got.extend(under_way.into_iter().map(|ticket| ticket.and_then(|ticket| self.wait(ticket))));
+        got
+    }
+
+    /// Stores a value, whatever was there.
+    ///
+    /// # Errors
+    /// [`Error`]; see [`Error::OutcomeUnknown`].
+    pub fn set(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, terms: impl Into<Terms>) -> Result<Stored> {
+        self.store(Operation::Set, key.as_ref(), value.as_ref(), terms.into(), 0)
+    }
+
+    /// Stores a value where there is none.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, terms: impl Into<Terms>) -> Result<Stored> {
+        self.store(Operation::Add, key.as_ref(), value.as_ref(), terms.into(), 0)
+    }
+
+    /// Stores a value where there is one.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn replace(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        terms: impl Into<Terms>,
+    ) -> Result<Stored> {
+        self.store(Operation::Replace, key.as_ref(), value.as_ref(), terms.into(), 0)
+    }
+
+    /// Adds bytes at the end of a value. Its flags and its end stay.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn append(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Stored> {
+        self.store(Operation::Append, key.as_ref(), value.as_ref(), Terms::default(), 0)
+    }
+
+    /// Adds bytes at the start of a value. Its flags and its end stay.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn prepend(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Stored> {
+        self.store(Operation::Prepend, key.as_ref(), value.as_ref(), Terms::default(), 0)
+    }
+
+    /// Stores a value if the one that is there still has this [version](Value::version).
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn cas(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        version: u64,
+        terms: impl Into<Terms>,
+    ) -> Result<Stored> {
+        self.store(Operation::Cas, key.as_ref(), value.as_ref(), terms.into(), version)
+    }
+
+    /// Takes a value away. Whether there was one.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.run((Operation::Delete, key.as_ref()), Arguments::default(), Data::None)
+    }
+
+    /// Changes when a value ends. Whether there was one.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn touch(&mut self, key: impl AsRef<[u8]>, expire: impl Into<Expire>) -> Result<bool> {
+        self.run((Operation::Touch, key.as_ref()), until(expire), Data::None)
+    }
+
+    /// The value of a key, whose end is changed.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn gat(&mut self, key: impl AsRef<[u8]>, expire: impl Into<Expire>) -> Result<Option<Value>> {
+        self.run((Operation::Gat, key.as_ref()), until(expire), Data::None)
+    }
+
+    /// Adds to a decimal number. What it is then, if there was one; it wraps at 2⁶⁴.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn incr(&mut self, key: impl AsRef<[u8]>, by: u64) -> Result<Option<u64>> {
+        self.run((Operation::Incr, key.as_ref()), Arguments { number: by, ..Arguments::default() }, Data::None)
+    }
+
+    /// Takes from a decimal number. What it is then, if there was one; never less than 0.
+    ///
+    /// # Errors
+    /// As [`Client::set`].
+    pub fn decr(&mut self, key: impl AsRef<[u8]>, by: u64) -> Result<Option<u64>> {
+        self.run((Operation::Decr, key.as_ref()), Arguments { number: by, ..Arguments::default() }, Data::None)
+    }
+
+    /// The statistics of each server: of this kind (`items`, `slabs`, `settings`), or with an empty word the general ones.
+    pub fn stats(&mut self, kind: &str) -> Everywhere<Stats> {
+        let word: String = kind.chars().filter(char::is_ascii_graphic).collect();
+        self.run_everywhere(Operation::Stats, &Arguments { word, ..Arguments::default() })
+    }
+
+    /// The version of each server.
+    pub fn version(&mut self) -> Everywhere<String> {
+        self.run_everywhere(Operation::Version, &Arguments::default())
+    }
+
+    /// Empties each server, after so long, in whole seconds.
+    pub fn flush(&mut self, after: Duration) -> Everywhere<bool> {
+        self.run_everywhere(Operation::Flush, &Arguments { number: after.as_secs(), ..Arguments::default() })
+    }
+
+    // ---- Non-blocking ------------------------------------------------------------------------------
+
+    /// Asks for a value, and goes on. [`Client::wait`] has the outcome.
+    ///
+    /// # Errors
+    /// [`Error::Key`]; [`Error::Full`] where the window is full, as this never waits.
+    pub fn iget(&mut self, key: impl AsRef<[u8]>) -> Result<Ticket<Option<Value>>> {
+        self.ticket((Operation::Get, key.as_ref()), Arguments::default(), Data::None)
+    }
+
+    /// Stores a value, and goes on. The data is the client's until the operation has ended: [`Client::wait_for_data`] gives it back.
+    ///
+    /// # Errors
+    /// As [`Client::iget`].
+    pub fn iset(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        data: impl Into<Data>,
+        terms: impl Into<Terms>,
+    ) -> Result<Ticket<Stored>> {
+        let arguments = Arguments { terms: terms.into(), ..Arguments::default() };
+        self.ticket((Operation::Set, key.as_ref()), arguments, data.into())
+    }
+
+    /// Takes a value away, and goes on.
+    ///
+    /// # Errors
+    /// As [`Client::iget`].
+    pub fn idelete(&mut self, key: impl AsRef<[u8]>) -> Result<Ticket<bool>> {
+        self.ticket((Operation::Delete, key.as_ref()), Arguments::default(), Data::None)
+    }
+
+    /// As [`Client::iget`], but waits while the window is full.
+    ///
+    /// # Errors
+    /// [`Error::Key`]; [`Error::Full`] where it is full of results that were not taken.
+    pub fn bget(&mut self, key: impl AsRef<[u8]>) -> Result<Ticket<Option<Value>>> {
+        self.wait_for_room(Operation::Get)?;
+        self.iget(key)
+    }
+
+    /// As [`Client::iset`], but waits while the window is full, and returns when the caller's bytes may be used again.
+    ///
+    /// # Errors
+    /// As [`Client::bget`].
+    pub fn bset(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        terms: impl Into<Terms>,
+    ) -> Result<Ticket<Stored>> {
+        self.wait_for_room(Operation::Set)?;
+        let data = self.copied(value.as_ref());
+        self.iset(key, data, terms)
+    }
+
+    /// Whether an operation has ended; and does what can be done now.
+    ///
+    /// # Errors
+    /// [`Error::OtherClient`].
+    pub fn test<T: Outcome>(&mut self, ticket: &Ticket<T>) -> Result<bool> {
+        self.own(ticket)?;
+        self.progress();
+        Ok(self.rest.ops.is_done(ticket.name))
+    }
+
+    /// Waits for the end of an operation.
+    ///
+    /// # Errors
+    /// As the operation ended; [`Error::OtherClient`].
+    pub fn wait<T: Outcome>(&mut self, ticket: Ticket<T>) -> Result<T> {
+        self.wait_for_data(ticket).0
+    }
+
+    /// The same, and gives back what was to be stored.
+    pub fn wait_for_data<T: Outcome>(&mut self, ticket: Ticket<T>) -> (Result<T>, Data) {
+        if let Err(error) = self.own(&ticket) {
+            return (Err(error), Data::None);
+        }
+        self.finish(ticket.name)
+    }
+
+    /// Memory for a value that is to be stored, which fabrics take from there without a copy.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
+        Ok(Buffer(self.memory()?.sending(bytes)?))
+    }
+
+    /// Does what can be done now, without waiting.
+    pub fn progress(&mut self) {
+        for server in &mut self.servers {
+            server.progress(&mut self.rest);
+        }
+        self.expire();
+        self.rest.ops.woken().into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// When [`Client::progress`] has something to do though nothing comes.
+    pub fn next_deadline(&mut self) -> Option<Instant> {
+        let oldest = self.rest.ops.oldest()?;
+        self.rest.ops.get(oldest).map(|op| op.deadline)
+    }
+
+    /// Operations that are open: under way, or ended and their results not taken.
+    pub fn open(&self) -> usize {
+        self.rest.ops.open()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.rest.counters
+    }
+
+    /// The place, in the order in which they were named, of the server that has a key.
+    pub fn server_of(&self, key: impl AsRef<[u8]>) -> usize {
+        if self.servers.len() == 1 { 0 } else { self.ring.server(key.as_ref()) }
+    }
+
+    // ---- Inside ------------------------------------------------------------------------------------
+
+    fn memory(&mut self) -> Result<&Memory> {
+        match &mut self.memory {
+            Some(memory) => Ok(memory),
+            none => Ok(none.insert(Memory::new(self.options.transfer_memory)?)),
+        }
+    }
+
+    /// The bytes, owned.
+    fn copied(&mut self, bytes: &[u8]) -> Data {
+        Data::Vec(bytes.to_vec())
+    }
+
+    fn store(&mut self, operation: Operation, key: &[u8], value: &[u8], terms: Terms, version: u64) -> Result<Stored> {
+        let data = self.copied(value);
+        self.run((operation, key), Arguments { terms, version, ..Arguments::default() }, data)
+    }
+
+    fn own<T>(&self, ticket: &Ticket<T>) -> Result<()> {
+        if ticket.client == self.id { Ok(()) } else { Err(Error::OtherClient) }
+    }
+
+    fn open_one(
+        &mut self,
+        (operation, key): (Operation, &[u8]),
+        arguments: Arguments,
+        data: Data,
+        server: usize,
+    ) -> Result<ops::Name> {
+        if !self.rest.ops.has_room() {
+            self.rest.ops.sweep();
+        }
+        if !self.rest.ops.has_room() {
+            return Err(Error::Full { operation, most: self.rest.ops.most() });
+        }
+        let deadline = Instant::now() + self.rest.timeout;
+        Ok(self.rest.ops.insert((operation, key), arguments, data, server, deadline))
+    }
+
+    fn issue(&mut self, (operation, key): (Operation, &[u8]), arguments: Arguments, data: Data) -> Result<ops::Name> {
+        check_key(operation, key)?;
+        let server = self.server_of(key);
+        let name = self.open_one((operation, key), arguments, data, server)?;
+        self.servers[server].issue(&mut self.rest, name);
+        Ok(name)
+    }
+
+    fn ticket<T: Outcome>(
+        &mut self,
+        (operation, key): (Operation, &[u8]),
+        arguments: Arguments,
+        data: Data,
+    ) -> Result<Ticket<T>> {
+        let name = self.issue((operation, key), arguments, data)?;
+        let holder = self.rest.ops.hold(name);
+        Ok(Ticket::new(name, self.id, holder))
+    }
+
+    fn run<T: Outcome>(&mut self, what: (Operation, &[u8]), arguments: Arguments, data: Data) -> Result<T> {
+        self.wait_for_room(what.0)?;
+        let name = self.issue(what, arguments, data)?;
+        self.finish(name).0
+    }
+
+    fn run_everywhere<T: Outcome>(&mut self, operation: Operation, arguments: &Arguments) -> Everywhere<T> {
+        let mut outcomes = Vec::new();
+        for server in 0..self.servers.len() {
+            let outcome = self.open_one((operation, b""), arguments.clone(), Data::None, server).and_then(|name| {
+                self.servers[server].issue(&mut self.rest, name);
+                self.finish(name).0
+            });
+            outcomes.push((self.servers[server].text.clone(), outcome));
+        }
+        outcomes
+    }
+
+    /// Waits until another operation may be opened.
+    fn wait_for_room(&mut self, operation: Operation) -> Result<()> {
+        if !self.rest.ops.has_room() {
+            self.rest.ops.sweep();
+        }
+        while !self.rest.ops.has_room() {
+            let Some(oldest) = self.rest.ops.oldest() else {
+                return Err(Error::Full { operation, most: self.rest.ops.most() });
+            };
+            self.wait_until_done(oldest);
+            self.rest.ops.sweep();
+        }
+        Ok(())
+    }
+
+    fn finish<T: Outcome>(&mut self, name: ops::Name) -> (Result<T>, Data) {
+        self.wait_until_done(name);
+        match self.rest.ops.take(name) {
+            Some((result, data)) => (result.map(|answer| T::from_answer(ticket::AnyAnswer(answer))), data),
+            None => (Err(Error::OtherClient), Data::None),
+        }
+    }
+
+    fn wait_until_done(&mut self, name: ops::Name) {
+        while let Some(op) = self.rest.ops.unanswered(name) {
+            let (server, deadline) = (op.server, op.deadline);
+            self.servers[server].progress(&mut self.rest);
+            let Some(op) = self.rest.ops.unanswered(name) else { break };
+            let on = op.on;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.servers[server].expire(&mut self.rest, name);
+            } else {
+                self.servers[server].wait(on, left);
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        while let Some(name) = self.rest.ops.oldest()
+            && let Some(op) = self.rest.ops.get(name)
+            && op.deadline <= now
+        {
+            let server = op.server;
+            self.servers[server].expire(&mut self.rest, name);
+        }
+    }
+}
+
+fn until(expire: impl Into<Expire>) -> Arguments {
+    Arguments { terms: Terms { expire: expire.into(), flags: 0 }, ..Arguments::default() }
+}

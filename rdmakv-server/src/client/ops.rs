@@ -1,0 +1,251 @@
+//! Operations that are open: what is asked for, and what became of it.
+//!
+//! An operation is open until its result is taken; there are never more than the window says. Their names say which life of a place they
+//! are of, so that a late answer finds nothing. All have the same time, so the oldest is the first to run out of it.
+
+use super::answer::Answer;
+use super::buffer::Data;
+use super::command::Arguments;
+use super::error::{About, Error, Operation};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::Instant;
+
+/// The name of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Name {
+    at: u32,
+    life: u32,
+}
+
+/// Where an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum On {
+    Queue,
+    Fabric,
+    Stream,
+}
+
+/// An open operation.
+pub(super) struct Op {
+    pub(super) operation: Operation,
+    pub(super) key: Vec<u8>,
+    pub(super) arguments: Arguments,
+    pub(super) data: Data,
+    pub(super) server: usize,
+    pub(super) deadline: Instant,
+    /// When it was first sent over a fabric; 0 before.
+    pub(super) first_sent: u64,
+    pub(super) on: On,
+    /// How often it was sent.
+    pub(super) attempts: u8,
+    /// What came so far says that a fabric is not the way for it.
+    pub(super) only_stream: bool,
+    result: Option<Result<Answer, Error>>,
+    /// Whoever may take the result.
+    holder: Option<Weak<()>>,
+    pub(super) waker: Option<Waker>,
+}
+
+/// Open operations.
+pub(super) struct Ops {
+    places: Vec<(u32, Option<Op>)>,
+    free: Vec<u32>,
+    by_age: VecDeque<Name>,
+    most: usize,
+    /// Keys that were used, to be used again.
+    spare: Vec<Vec<u8>>,
+    woken: Vec<Waker>,
+}
+
+impl Ops {
+    pub(super) fn new(most: usize) -> Self {
+        let (free, by_age) = (Vec::new(), VecDeque::new());
+        Self { places: Vec::new(), free, by_age, most: most.max(1), spare: Vec::new(), woken: Vec::new() }
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.open() < self.most
+    }
+
+    /// Opens an operation; the caller has looked for room.
+    pub(super) fn insert(
+        &mut self,
+        (operation, key): (Operation, &[u8]),
+        arguments: Arguments,
+        data: Data,
+        server: usize,
+        deadline: Instant,
+    ) -> Name {
+        let mut owned = self.spare.pop().unwrap_or_default();
+        owned.clear();
+        owned.extend_from_slice(key);
+        let op = Op {
+            operation,
+            key: owned,
+            arguments,
+            data,
+            server,
+            deadline,
+            first_sent: 0,
+            on: On::Queue,
+            attempts: 0,
+            only_stream: false,
+            result: None,
+            holder: None,
+            waker: None,
+        };
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.places.push((0, None));
+                (self.places.len() - 1) as u32
+            }
+        };
+        let place = &mut self.places[at as usize];
+        place.1 = Some(op);
+        let name = Name { at, life: place.0 };
+        self.by_age.push_back(name);
+        name
+    }
+
+    /// Somebody holds a ticket of it: without him nobody wants the result.
+    pub(super) fn hold(&mut self, name: Name) -> Arc<()> {
+        let holder = Arc::new(());
+        if let Some(op) = self.get_mut(name) {
+            op.holder = Some(Arc::downgrade(&holder));
+        }
+        holder
+    }
+
+    pub(super) fn get(&self, name: Name) -> Option<&Op> {
+        self.places.get(name.at as usize).filter(|place| place.0 == name.life)?.1.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, name: Name) -> Option<&mut Op> {
+        self.places.get_mut(name.at as usize).filter(|place| place.0 == name.life)?.1.as_mut()
+    }
+
+    /// One that is still to be answered.
+    pub(super) fn unanswered(&mut self, name: Name) -> Option<&mut Op> {
+        self.get_mut(name).filter(|op| op.result.is_none())
+    }
+
+    pub(super) fn is_done(&self, name: Name) -> bool {
+        self.get(name).is_none_or(|op| op.result.is_some())
+    }
+
+    /// It has come to its end.
+    pub(super) fn end(&mut self, name: Name, result: Result<Answer, Error>) {
+        let Some(op) = self.unanswered(name) else { return };
+        let unwanted = op.holder.as_ref().is_some_and(|holder| holder.strong_count() == 0);
+        op.result = Some(result);
+        let waker = op.waker.take();
+        self.woken.extend(waker);
+        if unwanted {
+            self.take(name);
+        }
+    }
+
+    /// Takes its result, and gives its data back.
+    pub(super) fn take(&mut self, name: Name) -> Option<(Result<Answer, Error>, Data)> {
+        self.get(name)?.result.as_ref()?;
+        let place = &mut self.places[name.at as usize];
+        let op = place.1.take()?;
+        place.0 = place.0.wrapping_add(1);
+        self.free.push(name.at);
+        if self.spare.len() < 64 {
+            self.spare.push(op.key);
+        }
+        Some((op.result?, op.data))
+    }
+
+    /// Nobody wants its result any more.
+    pub(super) fn abandon(&mut self, name: Name) {
+        match self.get_mut(name) {
+            Some(op) if op.result.is_some() => drop(self.take(name)),
+            Some(op) => {
+                op.holder = Some(Weak::new());
+                op.waker = None;
+            }
+            None => {}
+        }
+    }
+
+    /// Results that nobody can take any more leave.
+    pub(super) fn sweep(&mut self) {
+        for at in 0..self.places.len() {
+            let (life, op) = &self.places[at];
+            let gone =
+                |op: &Op| op.result.is_some() && op.holder.as_ref().is_some_and(|holder| holder.strong_count() == 0);
+            if op.as_ref().is_some_and(gone) {
+                self.take(Name { at: at as u32, life: *life });
+            }
+        }
+    }
+
+    /// The oldest one that is not answered.
+    pub(super) fn oldest(&mut self) -> Option<Name> {
+        while let Some(&name) = self.by_age.front() {
+            if !self.is_done(name) {
+                return Some(name);
+            }
+            self.by_age.pop_front();
+        }
+        None
+    }
+
+    /// Those who wait for what has ended since the last time.
+    pub(super) fn woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
+    }
+
+    pub(super) fn about(&self, name: Name, server: &str) -> Option<About> {
+        let op = self.get(name)?;
+        Some(About { operation: op.operation, key: op.key.clone(), server: server.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(ops: &mut Ops) -> Name {
+        ops.insert((Operation::Get, b"k"), Arguments::default(), Data::None, 0, Instant::now())
+    }
+
+    #[test]
+    fn a_late_answer_finds_nothing() {
+        let mut ops = Ops::new(2);
+        let one = insert(&mut ops);
+        ops.end(one, Ok(Answer::Yes(true)));
+        assert!(ops.is_done(one) && ops.take(one).is_some() && ops.take(one).is_none());
+        let two = insert(&mut ops);
+        ops.end(one, Ok(Answer::Yes(true)));
+        assert!(one != two && !ops.is_done(two));
+        assert_eq!(ops.oldest(), Some(two));
+    }
+
+    #[test]
+    fn a_result_that_nobody_wants_makes_room() {
+        let mut ops = Ops::new(2);
+        let (one, two) = (insert(&mut ops), insert(&mut ops));
+        drop(ops.hold(one));
+        let held = ops.hold(two);
+        ops.end(one, Ok(Answer::Yes(true)));
+        ops.end(two, Ok(Answer::Yes(true)));
+        assert_eq!(ops.open(), 1);
+        drop(held);
+        ops.sweep();
+        assert_eq!(ops.open(), 0);
+    }
+}
