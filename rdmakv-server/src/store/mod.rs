@@ -33,6 +33,8 @@ mod ghosts;
 mod index;
 mod leases;
 #[cfg(test)]
+mod leases_model;
+#[cfg(test)]
 mod leases_tests;
 mod lend;
 mod moves;

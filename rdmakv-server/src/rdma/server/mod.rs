@@ -2,7 +2,9 @@
 
 pub mod admission;
 pub mod hotness;
+pub mod life;
 pub mod pages;
+pub mod predecessor;
 pub mod shared;
 pub mod tags;
 #[cfg(test)]

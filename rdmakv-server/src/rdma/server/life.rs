@@ -1,0 +1,373 @@
+//! The file by which a server tells the next one what it may have left behind.
+//!
+//! Its order: [`begin`](LifeFile::begin) takes the file, which shows that the predecessor is gone, and reads what it
+//! said. Nobody is served before [`wait`](LifeFile::wait) is over. [`serve`](LifeFile::serve) then writes that this server
+//! may expose something: until then the file says what the predecessor said, so that a server that is killed while it waits
+//! makes the next one wait as long. [`end`](LifeFile::end) comes when every item that was leased is dead.
+//!
+//! The lock is the system's (`flock`) and ends with the process, however that ends.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::predecessor::{LENGTH, Life, Predecessor};
+
+/// Why there is no file.
+#[derive(Debug, thiserror::Error)]
+pub enum LifeError {
+    /// The system did not let us.
+    #[error(
+        "{doing} {path}: {source}; it has to be in a directory of this user's: set XDG_RUNTIME_DIR, or --fabric none"
+    )]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is another's.
+    #[error("{path} is not a file of this user's alone: remove it, or set XDG_RUNTIME_DIR to another directory")]
+    Foreign {
+        /// The file, or its directory.
+        path: PathBuf,
+    },
+    /// Another server has it.
+    #[error("{path}: another server of this name runs; end it, or use another port")]
+    Taken {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Leases of the predecessor may be left.
+    #[error("{path}: leases of the server before may last for another {left:?}: serve later")]
+    TooEarly {
+        /// The file.
+        path: PathBuf,
+        /// How long.
+        left: Duration,
+    },
+}
+
+/// The file, ours as long as this lives.
+#[derive(Debug)]
+pub struct LifeFile {
+    path: PathBuf,
+    file: File,
+    predecessor: Predecessor,
+    life: Life,
+    /// By a clock that nobody sets and that runs while the machine sleeps.
+    begun: Duration,
+    serves: bool,
+}
+
+fn clock() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec as u32)
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Where the file of the server with this name is: in the user's runtime directory; else beside the socket, if that has a
+/// path; else in a directory of the user's below the one for temporary files, which is made if need be.
+///
+/// # Errors
+///
+/// [`LifeError::Foreign`] and [`LifeError::System`], of that last directory.
+pub fn place(
+    name: &str,
+    runtime: Option<&Path>,
+    socket: Option<&Path>,
+    temporary: &Path,
+) -> Result<PathBuf, LifeError> {
+    let file = format!("{name}.life");
+    if let Some(runtime) = runtime.filter(|runtime| runtime.is_absolute() && runtime.is_dir()) {
+        return Ok(runtime.join(file));
+    }
+    if let Some(beside) = socket.and_then(Path::parent) {
+        return Ok(beside.join(file));
+    }
+    let own = temporary.join(format!("rdmakv-{}", user()));
+    match DirBuilder::new().mode(0o700).create(&own) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(LifeError::System { doing: "making", path: own, source: error });
+        }
+        _ => {}
+    }
+    // Whoever made it: it has to be ours, and nobody else's to write to.
+    let found = std::fs::symlink_metadata(&own);
+    let ours = found.is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & 0o022 == 0);
+    if ours { Ok(own.join(file)) } else { Err(LifeError::Foreign { path: own }) }
+}
+
+impl LifeFile {
+    /// Takes the file, or makes it. `lease` is D of this server, `random` any number.
+    ///
+    /// # Errors
+    ///
+    /// [`LifeError`]: without the file nothing may be exposed.
+    pub fn begin(path: &Path, lease: Duration, random: u32) -> Result<Self, LifeError> {
+        let (file, made) = take(path)?;
+        let predecessor = if made {
+            Predecessor::None
+        } else {
+            // One byte more than there should be, so that a longer file is seen to be one.
+            let mut bytes = [0; LENGTH + 1];
+            match read_all(&file, &mut bytes) {
+                Ok(read) => Predecessor::of_bytes(&bytes[..read]),
+                Err(_) => Predecessor::Unreadable,
+            }
+        };
+        let life = Life { incarnation: predecessor.next_incarnation(random), lease, clean: false };
+        Ok(Self { path: path.to_owned(), file, predecessor, life, begun: clock(), serves: false })
+    }
+
+    /// What is known of the server before.
+    pub fn predecessor(&self) -> Predecessor {
+        self.predecessor
+    }
+
+    /// Which life of the server this is; every header and every tag carries it.
+    pub fn incarnation(&self) -> u32 {
+        self.life.incarnation
+    }
+
+    /// For how long from now on nobody may be served.
+    pub fn wait(&self) -> Duration {
+        if self.serves { Duration::ZERO } else { (self.begun + self.predecessor.wait()).saturating_sub(clock()) }
+    }
+
+    /// Writes that something may be exposed from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`LifeError::TooEarly`]; or the file cannot be written, and then nothing may be.
+    pub fn serve(&mut self) -> Result<(), LifeError> {
+        let left = self.wait();
+        if !left.is_zero() {
+            return Err(LifeError::TooEarly { path: self.path.clone(), left });
+        }
+        self.write()?;
+        self.serves = true;
+        Ok(())
+    }
+
+    /// Now and then: who cleans up directories may have removed the file, and then it is written again. A successor would
+    /// take it that nothing was exposed.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn tend(&mut self) -> Result<(), LifeError> {
+        let there = std::fs::symlink_metadata(&self.path);
+        let own = self.file.metadata();
+        let same =
+            matches!((&there, &own), (Ok(there), Ok(own)) if (there.dev(), there.ino()) == (own.dev(), own.ino()));
+        if same || !self.serves {
+            return Ok(());
+        }
+        self.file = take(&self.path)?.0;
+        self.write()
+    }
+
+    /// The end: everything that was leased is dead, so the next server need not wait.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written: the next server waits.
+    pub fn end(mut self) -> Result<(), LifeError> {
+        // Who never served leaves what the predecessor said.
+        if self.serves {
+            self.life.clean = true;
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> Result<(), LifeError> {
+        let written = self.file.write_all_at(&self.life.to_bytes(), 0).and_then(|()| self.file.set_len(LENGTH as u64));
+        written.map_err(|source| LifeError::System { doing: "writing", path: self.path.clone(), source })
+    }
+}
+
+/// Opens and locks; says whether it was not there before.
+fn take(path: &Path) -> Result<(File, bool), LifeError> {
+    let failed = |doing, source| LifeError::System { doing, path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let (file, made) = match options.clone().create_new(true).open(path) {
+        Ok(file) => (file, true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            (options.open(path).map_err(|source| failed("opening", source))?, false)
+        }
+        Err(source) => return Err(failed("making", source)),
+    };
+    let found = file.metadata().map_err(|source| failed("looking at", source))?;
+    if !found.is_file() || found.uid() != user() || found.mode() & 0o022 != 0 {
+        return Err(LifeError::Foreign { path: path.to_owned() });
+    }
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok((file, made)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(LifeError::Taken { path: path.to_owned() }),
+        Err(source) => Err(failed("locking", source.into())),
+    }
+}
+
+fn read_all(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::store::LONGEST;
+
+    const D: Duration = Duration::from_millis(40);
+
+    fn begin(path: &Path) -> LifeFile {
+        LifeFile::begin(path, D, 77).unwrap()
+    }
+
+    #[test]
+    fn a_first_server_serves_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut life = begin(&dir.path().join("a.life"));
+        assert_eq!((life.predecessor(), life.wait(), life.incarnation()), (Predecessor::None, Duration::ZERO, 77));
+        life.serve().unwrap();
+        assert_eq!(std::fs::metadata(dir.path().join("a.life")).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn who_comes_after_a_killed_server_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        let mut first = LifeFile::begin(&path, LONGEST, 77).unwrap();
+        first.serve().unwrap();
+        drop(first);
+        let mut second = begin(&path);
+        assert_eq!(second.incarnation(), 78);
+        assert!(matches!(second.serve(), Err(LifeError::TooEarly { .. })));
+        assert!(second.wait() > LONGEST / 2 && second.wait() <= LONGEST + LONGEST / 8);
+        // Killed while it waits: what the first said still stands, though this one's leases would be shorter.
+        drop(second);
+        let known = Predecessor::Known(Life { incarnation: 77, lease: LONGEST, clean: false });
+        assert_eq!(begin(&path).predecessor(), known);
+    }
+
+    #[test]
+    fn when_the_wait_is_over_a_server_serves_and_if_it_ends_well_the_next_need_not_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        let mut first = begin(&path);
+        first.serve().unwrap();
+        drop(first);
+        let mut second = begin(&path);
+        while !second.wait().is_zero() {
+            std::thread::sleep(second.wait());
+        }
+        second.serve().unwrap();
+        second.end().unwrap();
+        let mut third = begin(&path);
+        assert_eq!(third.wait(), Duration::ZERO);
+        third.serve().unwrap();
+    }
+
+    #[test]
+    fn who_never_served_changes_nothing_when_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        let mut first = begin(&path);
+        first.serve().unwrap();
+        drop(first);
+        begin(&path).end().unwrap();
+        assert!(matches!(begin(&path).predecessor(), Predecessor::Known(Life { clean: false, .. })));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_waited_for_longest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        let longer = [&Life { incarnation: 1, lease: D, clean: true }.to_bytes()[..], b"x"].concat();
+        for said in [&b""[..], b"clean", &longer] {
+            std::fs::write(&path, said).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let life = begin(&path);
+            assert_eq!(life.predecessor(), Predecessor::Unreadable);
+            assert!(life.wait() > Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn two_servers_never_have_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        let first = begin(&path);
+        assert!(matches!(LifeFile::begin(&path, D, 1), Err(LifeError::Taken { .. })));
+        drop(first);
+        begin(&path);
+    }
+
+    #[test]
+    fn a_file_that_others_made_or_may_write_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, target) = (dir.path().join("a.life"), dir.path().join("target"));
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(LifeFile::begin(&path, D, 1).is_err());
+        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(LifeFile::begin(&target, D, 1), Err(LifeError::Foreign { .. })));
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+        assert!(matches!(LifeFile::begin(Path::new("/dev/null"), D, 1), Err(LifeError::Foreign { .. })));
+    }
+
+    #[test]
+    fn a_file_that_was_cleaned_away_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        let mut life = begin(&path);
+        life.serve().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        life.tend().unwrap();
+        assert!(matches!(LifeFile::begin(&path, D, 1), Err(LifeError::Taken { .. })));
+        drop(life);
+        assert!(matches!(begin(&path).predecessor(), Predecessor::Known(Life { incarnation: 77, clean: false, .. })));
+    }
+
+    #[test]
+    fn its_place_is_the_users_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (runtime, socket) = (dir.path().join("run"), dir.path().join("here/kv.sock"));
+        let at = |runtime: Option<&Path>, socket: Option<&Path>| place("rdmakv-11211", runtime, socket, dir.path());
+        assert_eq!(
+            at(Some(&runtime), Some(&socket)).unwrap(),
+            dir.path().join("here/rdmakv-11211.life"),
+            "no such directory"
+        );
+        std::fs::create_dir(&runtime).unwrap();
+        assert_eq!(at(Some(&runtime), Some(&socket)).unwrap(), runtime.join("rdmakv-11211.life"));
+        assert_eq!(at(Some(Path::new("run")), Some(&socket)).unwrap(), dir.path().join("here/rdmakv-11211.life"));
+        let own = dir.path().join(format!("rdmakv-{}", user()));
+        assert_eq!(at(None, None).unwrap(), own.join("rdmakv-11211.life"));
+        assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
+        assert!(at(None, None).is_ok(), "again");
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(at(None, None), Err(LifeError::Foreign { .. })));
+    }
+}
