@@ -9,7 +9,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::datagrams::Datagrams;
 use crate::outgoing::{Outgoing, SLICES};
-use crate::speech::{Answer, Flying, Op, Reader, Speech};
+use crate::speech::{Answer, Flying, Reader, Speech};
 use crate::tally::Calls;
 use crate::target::Target;
 
@@ -117,12 +117,11 @@ impl Conn {
 
     /// A request, to be sent with the next flush.
     #[inline]
-    pub(crate) fn ask(&mut self, speech: &Speech<'_>, op: Op, key: u64, start: u64) {
-        let asked = Flying { start, key, op };
+    pub(crate) fn ask(&mut self, speech: &Speech<'_>, asked: Flying) {
         match &mut self.wire {
             Wire::Stream { flying, .. } => {
                 flying.push_back(asked);
-                speech.put(op, key, &mut self.out);
+                speech.put(&asked.ask, &mut self.out);
             }
             Wire::Datagrams(datagrams) => datagrams.ask(asked, speech),
         }

@@ -45,7 +45,7 @@ impl Datagrams {
         let mut out = Outgoing::default();
         let [high, low] = number.to_be_bytes();
         out.bytes.extend_from_slice(&[high, low, 0, 0, 0, 1, 0, 0]);
-        speech.put(asked.op, asked.key, &mut out);
+        speech.put(&asked.ask, &mut out);
         self.waiting.push_back((Request { number, asked, sent: 0, parts: Vec::new(), missing: 0 }, out.bytes));
     }
 

@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use rand_pcg::Pcg64;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
 use crate::conn::{Conn, Ended};
 use crate::cpu::{self, Used};
-use crate::keys::Chooser;
 use crate::plan::{DEPTH_MAX, Plan};
 use crate::schedule::Schedule;
-use crate::speech::{Op, Speech};
-use crate::tally::{Calls, Tally};
+use crate::sizes::mix;
+use crate::speech::{Answer, Ask, Flying, Part, Speech};
+use crate::tally::{Calls, Kind, Tally};
 use crate::target::Target;
+use crate::work::{Next, Work};
 
 /// Bytes that a read takes at most.
 const BUFFER: usize = 256 << 10;
@@ -30,15 +31,6 @@ const TICK: u64 = 50_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// How long after its end an open loop may begin what was due before.
 const GRACE: u64 = 50_000_000;
-
-/// Which requests are made.
-#[derive(Debug)]
-pub(crate) enum Work {
-    /// Each of these keys is written once.
-    Load(std::ops::Range<u64>),
-    /// Reads and writes without end.
-    Mix { chooser: Chooser, sets: f64 },
-}
 
 /// When it begins and what of it counts, in nanoseconds since then.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +81,8 @@ pub(crate) struct Generator<'a> {
     /// The connection whose turn it is in an open loop.
     turn: usize,
     touched: Vec<usize>,
+    /// Requests that follow from answers, with when the first of their operation was to start.
+    following: Vec<(Ask, u64)>,
 }
 
 impl<'a> Generator<'a> {
@@ -96,7 +90,7 @@ impl<'a> Generator<'a> {
     pub(crate) fn new(plan: &'a Plan, speech: Speech<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
         let failed = |error: rustix::io::Errno| format!("an event loop: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let count = plan.connections / plan.threads + usize::from(thread < plan.connections % plan.threads);
+        let (_, count) = plan.connections_of(thread);
         let mut conns = Vec::with_capacity(count);
         for at in 0..count {
             let conn = Conn::open(target, plan.depth, plan.timeout)?;
@@ -116,6 +110,7 @@ impl<'a> Generator<'a> {
             under_way: 0,
             turn: 0,
             touched: Vec::with_capacity(count),
+            following: Vec::new(),
         })
     }
 
@@ -149,7 +144,8 @@ impl<'a> Generator<'a> {
         let (mut tick, mut second) = (TICK, SECOND);
         let mut events = Vec::with_capacity(256);
         let mut goes_on = true;
-        if schedule.is_none() {
+        let bursts = matches!(work, Work::Bursts(_));
+        if schedule.is_none() && !bursts {
             let now = window.now();
             for at in 0..self.conns.len() {
                 self.refill(at, self.plan.depth, now, work, &mut goes_on);
@@ -160,7 +156,13 @@ impl<'a> Generator<'a> {
             let now = window.now();
             meter.look(now, window, &self.calls);
             match schedule {
-                None => goes_on &= now < window.to,
+                None => {
+                    goes_on &= now < window.to;
+                    if goes_on && bursts {
+                        self.burst(now, window, work, &mut goes_on);
+                        self.flush(now)?;
+                    }
+                }
                 Some(schedule) if goes_on => {
                     self.arrive(schedule, now, window, work, &mut goes_on);
                     self.flush(now)?;
@@ -204,6 +206,9 @@ impl<'a> Generator<'a> {
                 if let Some(schedule) = schedule {
                     until = until.min(schedule.next());
                 }
+                if let Work::Bursts(clients) = work {
+                    until = until.min(clients.next_time().unwrap_or(u64::MAX));
+                }
             }
             let wait = if self.plan.spin { 0 } else { until.saturating_sub(window.now()) };
             self.serve(wait, &mut events, window, schedule.is_none(), work, &mut goes_on)?;
@@ -232,11 +237,11 @@ impl<'a> Generator<'a> {
             let flags = event.flags;
             let mut now = None;
             if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-                let (came, answers) = self.receive(at, window)?;
+                let (came, ended) = self.receive(at, window, work)?;
                 now = Some(came);
-                if closed && answers > 0 {
+                if closed && ended > 0 {
                     *goes_on &= came < window.to;
-                    self.refill(at, answers, came, work, goes_on);
+                    self.refill(at, ended, came, work, goes_on);
                 }
             }
             if flags.contains(epoll::EventFlags::OUT) && !self.conns[at].touched {
@@ -251,25 +256,52 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Reads what is there for a connection; says when, and how many answers.
-    fn receive(&mut self, at: usize, window: Window) -> Result<(u64, usize), Ended> {
-        let mut answers = 0;
+    /// Reads what is there for a connection, and asks for what follows from it; says when, and how many operations have ended.
+    fn receive(&mut self, at: usize, window: Window, work: &mut Work) -> Result<(u64, usize), Ended> {
+        let (mut answers, mut ended) = (0, 0);
         let mut now;
         loop {
             // The clock is read when the bytes are here, and before they are looked at.
-            let (tally, conn) = (&mut self.tally, &mut self.conns[at]);
+            let (tally, conn, following) = (&mut self.tally, &mut self.conns[at], &mut self.following);
+            let (random, penalty) = (&mut self.random, self.plan.penalty.as_ref());
             let mut stamp = None;
             let mut error = None;
             let more = conn.receive(&mut self.buffer, &self.speech, &mut self.calls, &mut error, |asked, answer| {
                 let now = *stamp.get_or_insert_with(|| window.now());
                 answers += 1;
-                if now < window.from {
-                    tally.counts.warm += 1;
-                } else if now < window.to {
-                    tally.counts.answers += 1;
+                let counts = now >= window.from && now < window.to;
+                tally.counts.answers += u64::from(counts);
+                match asked.next(answer) {
+                    Some(ask) => following.push((ask, asked.first)),
+                    None => {
+                        ended += 1;
+                        if counts {
+                            tally.counts.operations += 1;
+                        } else if now < window.from {
+                            tally.counts.warm += 1;
+                        }
+                    }
                 }
-                if asked.start >= window.from && asked.start < window.to {
-                    tally.count(asked.op, answer, now.saturating_sub(asked.start));
+                let within = |start: u64| start >= window.from && start < window.to;
+                if within(asked.start) {
+                    let nanos = now.saturating_sub(asked.start);
+                    tally.count(&asked.ask, answer, nanos);
+                    if let (Some(penalty), Answer::Hit | Answer::Miss) = (penalty, answer) {
+                        let more = if answer == Answer::Miss { penalty.draw(random) } else { 0 };
+                        tally.counts.penalty += more;
+                        tally.latencies.record(Kind::WithPenalty, nanos.saturating_add(more));
+                    }
+                }
+                match asked.ask.part {
+                    Part::Modified if within(asked.first) => {
+                        tally.latencies.record(Kind::Modify, now.saturating_sub(asked.first));
+                    }
+                    Part::Insert => {
+                        if let Work::Mix(drawn) = &*work {
+                            drawn.settle(asked.ask.key);
+                        }
+                    }
+                    _ => {}
                 }
             });
             if error.is_some() && tally.error.is_none() {
@@ -281,27 +313,53 @@ impl<'a> Generator<'a> {
             }
         }
         self.under_way -= answers;
-        Ok((now, answers))
+        while let Some((ask, first)) = self.following.pop() {
+            self.ask(at, Flying { start: now, first, ask });
+        }
+        if let Work::Bursts(clients) = work
+            && let Some(scheduled) = clients.done(at, ended as u64, now)
+            && scheduled >= window.from
+            && scheduled < window.to
+        {
+            self.tally.latencies.record(Kind::Block, now.saturating_sub(scheduled));
+        }
+        Ok((now, ended))
     }
 
     /// So many requests more on a connection of a closed loop.
     fn refill(&mut self, at: usize, requests: usize, now: u64, work: &mut Work, goes_on: &mut bool) {
-        if !*goes_on {
+        if !*goes_on && !work.ends_what_it_began() {
             return;
         }
         for _ in 0..requests {
-            let Some((op, key)) = work.next(&mut self.random) else {
-                *goes_on = false;
-                break;
-            };
-            self.ask(at, op, key, now);
+            match work.next(at, &mut self.random) {
+                Next::Ask(ask) => self.ask(at, Flying { start: now, first: now, ask }),
+                Next::Wait => break,
+                Next::End => {
+                    *goes_on = false;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Blocks that are due begin.
+    fn burst(&mut self, now: u64, window: Window, work: &mut Work, goes_on: &mut bool) {
+        loop {
+            let Work::Bursts(clients) = work else { return };
+            let Some(begun) = clients.begin(now, &mut self.random) else { return };
+            if begun.scheduled >= window.from && begun.scheduled < window.to {
+                self.tally.late.saturating_record(begun.late);
+                self.tally.counts.overrun += u64::from(begun.overrun);
+            }
+            self.refill(begun.conn, self.plan.depth, now, work, goes_on);
         }
     }
 
     #[inline]
-    fn ask(&mut self, at: usize, op: Op, key: u64, start: u64) {
+    fn ask(&mut self, at: usize, asked: Flying) {
         let conn = &mut self.conns[at];
-        conn.ask(&self.speech, op, key, start);
+        conn.ask(&self.speech, asked);
         self.under_way += 1;
         if !conn.touched {
             conn.touched = true;
@@ -317,21 +375,25 @@ impl<'a> Generator<'a> {
                 return;
             }
             schedule.step(&mut self.random);
-            let Some((op, key)) = work.next(&mut self.random) else {
+            self.turn = (self.turn + 1) % self.conns.len();
+            let Next::Ask(ask) = work.next(self.turn, &mut self.random) else {
                 *goes_on = false;
                 return;
             };
+            let at = if work.keeps_order() { (mix(ask.key) >> 32) as usize % self.conns.len() } else { self.turn };
             let counts = start >= window.from;
             if counts {
                 self.tally.late.saturating_record(now - start);
             }
-            self.turn = (self.turn + 1) % self.conns.len();
             // Bounded: a server that never answers must not take all memory here.
-            if self.conns[self.turn].under_way() >= DEPTH_MAX {
+            if self.conns[at].under_way() >= DEPTH_MAX {
                 self.tally.counts.unsent += u64::from(counts);
+                if let (Part::Insert, Work::Mix(drawn)) = (ask.part, &*work) {
+                    drawn.settle(ask.key);
+                }
                 continue;
             }
-            self.ask(self.turn, op, key, start);
+            self.ask(at, Flying { start, first: start, ask });
         }
     }
 
@@ -368,28 +430,15 @@ impl<'a> Generator<'a> {
             if lost > 0 {
                 self.tally.counts.lost += lost as u64;
                 self.under_way -= lost;
+                if let Work::Bursts(clients) = work {
+                    clients.done(at, lost as u64, now);
+                }
                 if closed {
                     self.refill(at, lost, now, work, goes_on);
                 }
             }
         }
         Ok(())
-    }
-}
-
-impl Work {
-    #[inline]
-    fn next(&mut self, random: &mut Pcg64) -> Option<(Op, u64)> {
-        match self {
-            Self::Load(keys) => keys.next().map(|key| (Op::Set, key)),
-            Self::Mix { chooser, sets } => {
-                if *sets > 0.0 && random.random_bool(*sets) {
-                    Some((Op::Set, chooser.write(random)))
-                } else {
-                    Some((Op::Get, chooser.read(random)))
-                }
-            }
-        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Which key a request is for.
 //!
-//! Keys are numbers; the server sees a prefix and as many digits as the key's length leaves. The most popular key of a
-//! Zipf law is number 0, which is also the oldest; *latest* counts from the newest.
+//! Keys are numbers; the server sees a prefix and as many digits as the key's length leaves. Number 0 is the oldest key. The
+//! popular ones of a Zipf law are scattered, or the oldest (*earliest*), or the newest (*latest*).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Zipf};
@@ -23,9 +24,14 @@ use rand_distr::{Distribution, Zipf};
 pub enum Choice {
     /// Each key as often as the others.
     Uniform,
-    /// The key of rank r in proportion to r to the power of -skew; the oldest keys are the popular ones ("earliest").
+    /// The key of rank r in proportion to r to the power of -skew; keys of near ranks are far apart.
     Zipf {
         /// The exponent; 0.99 is customary.
+        skew: f64,
+    },
+    /// The same, the oldest keys being the popular ones.
+    Earliest {
+        /// The exponent.
         skew: f64,
     },
     /// The same from the other end: a SET makes a new key, and the newest are the popular ones.
@@ -42,6 +48,16 @@ pub enum Choice {
     },
     /// One after the other, round and round.
     Sequential,
+}
+
+impl Choice {
+    /// The exponent, if it has one.
+    pub(crate) fn skew(self) -> Option<f64> {
+        match self {
+            Self::Zipf { skew } | Self::Earliest { skew } | Self::Latest { skew } => Some(skew),
+            Self::Uniform | Self::Hotspot { .. } | Self::Sequential => None,
+        }
+    }
 }
 
 impl FromStr for Choice {
@@ -64,7 +80,8 @@ impl FromStr for Choice {
         match (name, &numbers[..]) {
             ("uniform", []) => Ok(Self::Uniform),
             ("sequential", []) => Ok(Self::Sequential),
-            ("zipf" | "earliest", _) => Ok(Self::Zipf { skew: skew()? }),
+            ("zipf", _) => Ok(Self::Zipf { skew: skew()? }),
+            ("earliest", _) => Ok(Self::Earliest { skew: skew()? }),
             ("latest", _) => Ok(Self::Latest { skew: skew()? }),
             ("hotspot", []) => Ok(Self::Hotspot { part: 0.2, share: 0.8 }),
             ("hotspot", &[part, share]) if (0.0..=1.0).contains(&part) && (0.0..=1.0).contains(&share) => {
@@ -81,9 +98,50 @@ impl fmt::Display for Choice {
             Self::Uniform => write!(f, "uniform"),
             Self::Sequential => write!(f, "sequential"),
             Self::Zipf { skew } => write!(f, "zipf:{skew}"),
+            Self::Earliest { skew } => write!(f, "earliest:{skew}"),
             Self::Latest { skew } => write!(f, "latest:{skew}"),
             Self::Hotspot { part, share } => write!(f, "hotspot:{part}:{share}"),
         }
+    }
+}
+
+/// The newest key there is: those that make keys and those that read them share it.
+///
+/// A key counts when it and all before it are there, so that nobody reads what is still on its way.
+#[derive(Debug, Default)]
+pub struct Newest {
+    /// The next to be made.
+    next: AtomicU64,
+    /// Keys below this are there.
+    there: AtomicU64,
+    /// Those that are there beyond a gap. Taken for a few instructions, by whoever hears that a key was stored.
+    beyond: Mutex<BTreeSet<u64>>,
+}
+
+impl Newest {
+    /// So many keys are there.
+    pub fn of(keys: u64) -> Self {
+        Self { next: keys.into(), there: keys.into(), beyond: Mutex::default() }
+    }
+
+    fn make(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// How many there are.
+    pub(crate) fn there(&self) -> u64 {
+        self.there.load(Relaxed)
+    }
+
+    /// This one is there now, or never will be.
+    pub(crate) fn settle(&self, key: u64) {
+        let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
+        beyond.insert(key);
+        let mut there = self.there.load(Relaxed);
+        while beyond.remove(&there) {
+            there += 1;
+        }
+        self.there.store(there, Relaxed);
     }
 }
 
@@ -92,29 +150,61 @@ impl fmt::Display for Choice {
 pub struct Chooser {
     law: Law,
     keys: u64,
-    newest: Arc<AtomicU64>,
+    newest: Arc<Newest>,
 }
 
 #[derive(Clone, Debug)]
 enum Law {
     Uniform,
-    Zipf(Zipf<f64>),
+    Zipf(Zipf<f64>, Scatter),
+    Earliest(Zipf<f64>),
     Latest(Zipf<f64>),
     Hotspot { hot: u64, share: f64 },
     Sequential { next: u64 },
 }
 
+/// Puts each number below a limit in another's place: what was near is far apart, and each place is taken once.
+#[derive(Clone, Copy, Debug)]
+struct Scatter {
+    keys: u64,
+    step: u64,
+}
+
+impl Scatter {
+    fn new(keys: u64) -> Self {
+        // Near the golden section, and without a common divisor, so that no place is met twice.
+        let coprime = |step: &u64| {
+            let (mut a, mut b) = (keys, *step);
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a == 1
+        };
+        let golden = ((keys as f64 * 0.618_033_988_749_895) as u64).max(1);
+        Self { keys, step: (golden..=keys.max(golden)).find(coprime).unwrap_or(1) }
+    }
+
+    #[inline]
+    fn place(self, rank: u64) -> u64 {
+        if self.keys < 1 << 32 {
+            rank * self.step % self.keys
+        } else {
+            (u128::from(rank) * u128::from(self.step) % u128::from(self.keys)) as u64
+        }
+    }
+}
+
 impl Chooser {
     /// Draws from `keys` keys (1 at least); those that choose *latest* share the newest key by `newest`.
-    pub fn new(choice: Choice, keys: u64, newest: Arc<AtomicU64>) -> Self {
+    pub fn new(choice: Choice, keys: u64, newest: Arc<Newest>) -> Self {
         let keys = keys.max(1);
-        newest.fetch_max(keys - 1, Relaxed);
         // Skews are checked where they are read; whatever else comes draws evenly.
         let zipf = |skew: f64| Zipf::new(keys as f64, skew).ok();
         let law = match choice {
             Choice::Uniform => Law::Uniform,
             Choice::Sequential => Law::Sequential { next: 0 },
-            Choice::Zipf { skew } => zipf(skew).map_or(Law::Uniform, Law::Zipf),
+            Choice::Zipf { skew } => zipf(skew).map_or(Law::Uniform, |zipf| Law::Zipf(zipf, Scatter::new(keys))),
+            Choice::Earliest { skew } => zipf(skew).map_or(Law::Uniform, Law::Earliest),
             Choice::Latest { skew } => zipf(skew).map_or(Law::Uniform, Law::Latest),
             Choice::Hotspot { part, share } => {
                 Law::Hotspot { hot: ((keys as f64 * part).round() as u64).clamp(1, keys), share }
@@ -123,15 +213,15 @@ impl Chooser {
         Self { law, keys, newest }
     }
 
-    /// A key to read.
-    pub fn read(&mut self, random: &mut impl Rng) -> u64 {
+    /// A key that is there.
+    #[inline]
+    pub fn draw(&mut self, random: &mut impl Rng) -> u64 {
+        let rank = |zipf: &Zipf<f64>, random: &mut _| (zipf.sample(random) as u64 - 1).min(self.keys - 1);
         match &mut self.law {
             Law::Uniform => random.random_range(0..self.keys),
-            Law::Zipf(zipf) => (zipf.sample(random) as u64 - 1).min(self.keys - 1),
-            Law::Latest(zipf) => {
-                let back = (zipf.sample(random) as u64 - 1).min(self.keys - 1);
-                self.newest.load(Relaxed) - back
-            }
+            Law::Zipf(zipf, scatter) => scatter.place(rank(zipf, random)),
+            Law::Earliest(zipf) => rank(zipf, random),
+            Law::Latest(zipf) => self.newest.there().max(self.keys) - 1 - rank(zipf, random),
             Law::Hotspot { hot, share } => {
                 if *hot == self.keys || random.random_bool(*share) {
                     random.random_range(0..*hot)
@@ -147,12 +237,14 @@ impl Chooser {
         }
     }
 
-    /// A key to write: as to read, but for *latest*, which makes a new one.
-    pub fn write(&mut self, random: &mut impl Rng) -> u64 {
-        match self.law {
-            Law::Latest(_) => self.newest.fetch_add(1, Relaxed) + 1,
-            _ => self.read(random),
-        }
+    /// A key that nobody has written.
+    pub fn make(&mut self) -> u64 {
+        self.newest.make()
+    }
+
+    /// Where the newest key is known.
+    pub(crate) fn newest(&self) -> &Newest {
+        &self.newest
     }
 }
 
@@ -195,6 +287,14 @@ impl Names {
         self.prefix.len() + self.digits
     }
 
+    /// The number of this key, if it is one of these.
+    pub(crate) fn number_of(&self, key: &[u8]) -> Option<u64> {
+        let digits = key.strip_prefix(&self.prefix[..]).filter(|digits| digits.len() == self.digits)?;
+        digits.iter().try_fold(0_u64, |sum, byte| {
+            byte.is_ascii_digit().then(|| sum.checked_mul(10)?.checked_add(u64::from(byte - b'0'))).flatten()
+        })
+    }
+
     /// The key of this number, appended.
     #[inline]
     pub fn put(&self, key: u64, out: &mut Vec<u8>) {
@@ -219,10 +319,10 @@ mod tests {
     const DRAWS: usize = 400_000;
 
     fn frequencies(choice: Choice, keys: u64) -> Vec<u64> {
-        let mut chooser = Chooser::new(choice, keys, Arc::default());
+        let mut chooser = Chooser::new(choice, keys, Arc::new(Newest::of(keys)));
         let mut random = Pcg64::seed_from_u64(11);
         let mut seen = vec![0; keys as usize];
-        (0..DRAWS).for_each(|_| seen[chooser.read(&mut random) as usize] += 1);
+        (0..DRAWS).for_each(|_| seen[chooser.draw(&mut random) as usize] += 1);
         seen
     }
 
@@ -238,7 +338,11 @@ mod tests {
         fits(&frequencies(Choice::Sequential, KEYS), &vec![1.0 / KEYS as f64; KEYS as usize]);
         for skew in [0.0, 0.5, 0.99, 1.0, 1.4] {
             let theory = zipf(KEYS, skew);
-            fits(&frequencies(Choice::Zipf { skew }, KEYS), &theory);
+            fits(&frequencies(Choice::Earliest { skew }, KEYS), &theory);
+            let scatter = Scatter::new(KEYS);
+            let mut scattered = vec![0.0; KEYS as usize];
+            theory.iter().enumerate().for_each(|(rank, share)| scattered[scatter.place(rank as u64) as usize] = *share);
+            fits(&frequencies(Choice::Zipf { skew }, KEYS), &scattered);
             let newest_first: Vec<f64> = theory.into_iter().rev().collect();
             fits(&frequencies(Choice::Latest { skew }, KEYS), &newest_first);
         }
@@ -251,32 +355,50 @@ mod tests {
     #[test]
     #[should_panic(expected = "chi-square")]
     fn a_law_that_is_not_kept_is_noticed() {
-        fits(&frequencies(Choice::Zipf { skew: 0.95 }, KEYS), &zipf(KEYS, 0.99));
+        fits(&frequencies(Choice::Earliest { skew: 0.95 }, KEYS), &zipf(KEYS, 0.99));
     }
 
     #[test]
-    fn what_was_written_last_is_read_most() {
-        let newest = Arc::default();
+    fn ranks_are_scattered_over_all_places_and_neighbours_are_far_apart() {
+        for keys in [1, 2, 3, 4, 10, 97, 1000, 65_536, 99_991] {
+            let scatter = Scatter::new(keys);
+            let mut places: Vec<u64> = (0..keys).map(|rank| scatter.place(rank)).collect();
+            if keys >= 97 {
+                assert!(places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > keys / 4), "{keys}");
+            }
+            places.sort_unstable();
+            assert!(places.into_iter().eq(0..keys), "{keys}");
+        }
+        let far = Scatter::new((1 << 40) - 7);
+        assert!(far.place((1 << 40) - 8) < (1 << 40) - 7);
+    }
+
+    #[test]
+    fn what_was_written_last_is_read_most_once_it_is_there() {
+        let newest = Arc::new(Newest::of(100));
         let mut one = Chooser::new(Choice::Latest { skew: 1.2 }, 100, Arc::clone(&newest));
-        let mut other = Chooser::new(Choice::Latest { skew: 1.2 }, 100, newest);
+        let mut other = Chooser::new(Choice::Latest { skew: 1.2 }, 100, Arc::clone(&newest));
         let mut random = Pcg64::seed_from_u64(1);
-        assert_eq!((one.write(&mut random), other.write(&mut random)), (100, 101));
+        assert_eq!((one.make(), other.make()), (100, 101));
+        newest.settle(101);
+        assert!((0..1000).all(|_| one.draw(&mut random) < 100), "the one before it is not there");
+        newest.settle(100);
         let mut seen = [0_u32; 102];
-        (0..10_000).for_each(|_| seen[one.read(&mut random) as usize] += 1);
+        (0..10_000).for_each(|_| seen[one.draw(&mut random) as usize] += 1);
         assert_eq!(seen[..2], [0, 0], "only as many keys as were asked for");
         assert!(seen[101] > seen[100] && seen[100] > seen[90]);
     }
 
     #[test]
     fn one_key_is_always_chosen() {
-        for choice in ["uniform", "zipf", "latest", "hotspot", "sequential"] {
+        for choice in ["uniform", "zipf", "earliest", "latest", "hotspot", "sequential"] {
             assert_eq!(frequencies(choice.parse().unwrap(), 1), [DRAWS as u64], "{choice}");
         }
     }
 
     #[test]
     fn laws_are_read_as_they_are_written_and_wrong_ones_refused() {
-        for text in ["uniform", "zipf:1.1", "latest:0.5", "hotspot:0.1:0.9", "sequential"] {
+        for text in ["uniform", "zipf:1.1", "earliest:1", "latest:0.5", "hotspot:0.1:0.9", "sequential"] {
             assert_eq!(text.parse::<Choice>().unwrap().to_string(), text);
         }
         for text in ["", "zip", "zipf:x", "zipf:-1", "zipf:NaN", "zipf:1:2", "hotspot:2:1", "hotspot:0.1", "uniform:1"]
@@ -292,6 +414,10 @@ mod tests {
         names.put(42, &mut out);
         assert_eq!(out, b"get key0000000000042");
         assert_eq!(names.key_len(), 16);
+        assert_eq!(names.number_of(&out[4..]), Some(42));
+        for other in ["key000000000004", "kez0000000000042", "key00000000000x2", ""] {
+            assert_eq!(names.number_of(other.as_bytes()), None, "{other}");
+        }
         for (prefix, len, keys) in
             [("key", 7, 1000), ("key", 251, 1), ("a b", 30, 1), ("é", 30, 1), ("k", 12, u64::MAX)]
         {

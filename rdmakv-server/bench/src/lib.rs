@@ -7,6 +7,7 @@
 //! What is decided is pure ([`Choice`], [`Sizes`], [`Arrivals`], the protocols); sockets and clocks are in one event
 //! loop a thread. The command `rdmakv-bench` is a thin face of this library.
 
+mod bursts;
 pub mod cli;
 mod conn;
 mod cpu;
@@ -16,26 +17,37 @@ mod keys;
 pub mod null;
 mod outgoing;
 mod owner;
+mod penalty;
+mod placed;
 mod plan;
+mod recording;
 mod report;
 mod run;
 mod schedule;
 mod sizes;
 mod speech;
+mod study;
 mod table;
 mod tally;
 mod target;
 #[cfg(test)]
 mod theory;
+mod traffic;
 mod values;
+mod work;
 
-pub use keys::{Choice, Chooser, Names};
+pub use keys::{Choice, Chooser, Names, Newest};
+pub use penalty::Penalty;
 pub use plan::Plan;
-pub use report::{Generator, Histograms, Kept, Report, Server, Summary};
-pub use run::{Second, run, run_watched};
+pub use recording::Recording;
+pub use report::{Blocks, Cost, Generator, Kept, Report, Scanned, Server, Summary};
+pub use run::{Second, pin, run, run_watched};
 pub use schedule::{Arrivals, Schedule};
 pub use sizes::Sizes;
 pub use speech::{Op, Protocol};
+pub use study::{Moment, Stage, Study};
 pub use table::render;
+pub use tally::{Histograms, Kind};
 pub use target::Target;
+pub use traffic::{Bursts, Mix, Traffic};
 pub use values::Values;

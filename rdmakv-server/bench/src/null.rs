@@ -21,6 +21,7 @@ pub struct Null {
     door: Door,
     target: Target,
     values: Values,
+    spin: bool,
 }
 
 #[derive(Debug)]
@@ -42,7 +43,7 @@ struct Client {
 
 const DOOR: u64 = u64::MAX;
 /// Bytes of a request's line at most.
-const LINE_MAX: usize = 2048;
+const LINE_MAX: usize = 64 << 10;
 
 impl Null {
     /// Listens there; port 0 is a free one.
@@ -81,7 +82,13 @@ impl Null {
                 (Door::Tcp(listener), target)
             }
         };
-        Ok(Self { door, target, values: Values::new(sizes) })
+        Ok(Self { door, target, values: Values::new(sizes), spin: false })
+    }
+
+    /// Whether it looks for requests again and again instead of sleeping: then nobody has to wake it.
+    #[must_use]
+    pub fn spinning(self, spin: bool) -> Self {
+        Self { spin, ..self }
     }
 
     /// Where it is reached.
@@ -106,7 +113,7 @@ impl Null {
         let (mut events, mut buffer) = (Vec::with_capacity(256), vec![0; 256 << 10]);
         while !stop.load(Relaxed) {
             events.clear();
-            let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            let wait = Timespec { tv_sec: 0, tv_nsec: if self.spin { 0 } else { 100_000_000 } };
             match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -249,14 +256,17 @@ fn understand(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Optio
     let mut skip = 0;
     match name {
         b"get" | b"gets" => {
-            let place = values.place(number_of(key));
-            out.bytes.extend_from_slice(b"VALUE ");
-            out.bytes.extend_from_slice(key);
-            out.bytes.extend_from_slice(b" 0 ");
-            out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
-            out.bytes.extend_from_slice(b"\r\n");
-            out.put(place, values.pattern());
-            out.bytes.extend_from_slice(b"\r\nEND\r\n");
+            for key in std::iter::once(key).chain(words) {
+                let place = values.place(number_of(key));
+                out.bytes.extend_from_slice(b"VALUE ");
+                out.bytes.extend_from_slice(key);
+                out.bytes.extend_from_slice(b" 0 ");
+                out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
+                out.bytes.extend_from_slice(b"\r\n");
+                out.put(place, values.pattern());
+                out.bytes.extend_from_slice(b"\r\n");
+            }
+            out.bytes.extend_from_slice(b"END\r\n");
         }
         b"mg" => {
             let place = values.place(number_of(key));

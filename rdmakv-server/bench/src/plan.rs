@@ -1,12 +1,17 @@
 //! What a run does.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::keys::{Choice, Names};
+use crate::penalty::Penalty;
+use crate::recording::Recording;
 use crate::schedule::Arrivals;
 use crate::sizes::Sizes;
 use crate::speech::Protocol;
 use crate::target::Target;
+use crate::traffic::{Mix, Traffic};
 
 /// All that is to be known before a run. The defaults are one thread, 16 connections, closed loop, 30 GETs to a SET of
 /// 1,024 bytes, 10,000 keys evenly, five seconds after one to warm up.
@@ -44,8 +49,16 @@ pub struct Plan {
     pub key_prefix: String,
     /// Bytes of a value.
     pub sizes: Sizes,
-    /// Share of the requests that are SETs, between 0 and 1.
-    pub sets: f64,
+    /// What is asked for.
+    pub traffic: Traffic,
+    /// What a miss costs behind the server, to be reported beside what is measured.
+    pub penalty: Option<Penalty>,
+    /// Whether a GET that finds nothing makes the figures useless: as where all keys were written and are to be there.
+    pub must_hit: bool,
+    /// Of a recording: whether a key that is missed is written.
+    pub fill: bool,
+    /// Of a recording whose times are kept, how much faster than it was; None for as fast as the server answers.
+    pub speed: Option<f64>,
     /// Whether all keys are written before.
     pub load: bool,
     /// Where they are written to, if not at the target; over UDP it is TCP at the same place.
@@ -70,6 +83,8 @@ pub struct Plan {
     pub server_pid: Option<i32>,
     /// What the random numbers start from.
     pub seed: u64,
+    /// Ends the run with what there is when somebody sets it.
+    pub interrupt: Option<Arc<AtomicBool>>,
 }
 
 /// Requests under way on a connection at most.
@@ -91,7 +106,11 @@ impl Plan {
             key_len: 16,
             key_prefix: "key".into(),
             sizes: Sizes::default(),
-            sets: 1.0 / 31.0,
+            traffic: Traffic::Mix(Mix::sets(1.0 / 31.0)),
+            penalty: None,
+            must_hit: false,
+            fill: true,
+            speed: None,
             load: true,
             load_at: None,
             verify: false,
@@ -104,6 +123,7 @@ impl Plan {
             tolerance: Duration::from_millis(1),
             server_pid: None,
             seed: 1,
+            interrupt: None,
         }
     }
 
@@ -124,9 +144,27 @@ impl Plan {
         within("connections", self.connections as u64, self.threads as u64, 100_000)?;
         within("depth", self.depth as u64, 1, DEPTH_MAX as u64)?;
         within("keys", self.keys, 1, 1 << 40)?;
-        if !(0.0..=1.0).contains(&self.sets) {
-            return Err(format!("sets: {} is not a share between 0 and 1", self.sets));
-        }
+        let writes = match &self.traffic {
+            Traffic::Mix(mix) => {
+                mix.check()?;
+                if mix.scans > 0.0 && self.protocol != Protocol::Text {
+                    return Err(
+                        "scans are read by one GET of several keys, which only the text protocol has: --protocol text"
+                            .into(),
+                    );
+                }
+                mix.writes()
+            }
+            Traffic::Load => true,
+            Traffic::Bursts(bursts) => {
+                bursts.check()?;
+                bursts.reads < 1.0
+            }
+            Traffic::Replay(recording) => {
+                self.check_replay(recording)?;
+                true
+            }
+        };
         if self.rate.is_some_and(|rate| !(0.1..=1e9).contains(&rate)) {
             return Err("rate: between 0.1 and 1,000,000,000 requests a second".into());
         }
@@ -137,8 +175,8 @@ impl Plan {
             return Err("timeout: at least 10 ms, and 1 ms for datagrams".into());
         }
         if matches!(self.target, Target::Udp(_)) {
-            if self.sets > 0.0 {
-                return Err("over UDP only GETs are made: --sets 0".into());
+            if writes {
+                return Err("over UDP only GETs are made: -m 1:0, and nothing that writes".into());
             }
             if self.depth > 1024 {
                 return Err("depth: 1,024 at most over UDP".into());
@@ -147,12 +185,35 @@ impl Plan {
         if matches!(self.load_at, Some(Target::Udp(_))) {
             return Err("values are not written over UDP: name a tcp: or unix: place to write them".into());
         }
-        if let Choice::Zipf { skew } | Choice::Latest { skew } = self.choice
-            && !(0.0..=10.0).contains(&skew)
-        {
+        if let Some(skew) = self.choice.skew().filter(|skew| !(0.0..=10.0).contains(skew)) {
             return Err(format!("the skew {skew} is not between 0 and 10"));
         }
         self.names().map(|_| ())
+    }
+
+    fn check_replay(&self, recording: &Recording) -> Result<(), String> {
+        if self.rate.is_some() {
+            return Err("a recording has times of its own: --speed instead of --rate".into());
+        }
+        let Some(speed) = self.speed else { return Ok(()) };
+        if !(speed.is_finite() && speed > 0.0) {
+            return Err(format!("speed: {speed} is not more than nothing"));
+        }
+        if recording.length().is_zero() {
+            return Err("this recording has no times to keep: --speed max".into());
+        }
+        Ok(())
+    }
+
+    /// The first connection of a thread, and how many it has.
+    pub(crate) fn connections_of(&self, thread: usize) -> (usize, usize) {
+        let (each, more) = (self.connections / self.threads, self.connections % self.threads);
+        (each * thread + more.min(thread), each + usize::from(thread < more))
+    }
+
+    /// Whether requests start by a schedule, whatever the server does.
+    pub(crate) fn is_open(&self) -> bool {
+        self.rate.is_some() || (matches!(self.traffic, Traffic::Replay(_)) && self.speed.is_some())
     }
 
     pub(crate) fn names(&self) -> Result<Names, String> {

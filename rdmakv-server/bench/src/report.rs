@@ -1,8 +1,12 @@
 //! What came of a run.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
-use crate::tally::Latencies;
+use crate::plan::Plan;
+use crate::tally::{Histograms, Kind, Latencies, Tally};
+use crate::traffic::Traffic;
 
 /// The figures. Times are in microseconds, CPU times in nanoseconds an operation.
 #[derive(Clone, Debug, Serialize)]
@@ -18,7 +22,9 @@ pub struct Report {
     pub connections: usize,
     /// Requests under way on a connection, in a closed loop.
     pub depth: Option<usize>,
-    /// How keys were chosen.
+    /// What was asked for.
+    pub traffic: String,
+    /// How keys were chosen, and of how many.
     pub keys: String,
     /// Bytes of values.
     pub sizes: String,
@@ -30,9 +36,11 @@ pub struct Report {
     pub ended_early: Option<String>,
     /// Seconds that counted.
     pub seconds: f64,
-    /// Answers that came in them.
+    /// Operations that ended in them.
     pub operations: u64,
-    /// The same a second.
+    /// Answers that came in them: an operation that reads and then writes has two.
+    pub answers: u64,
+    /// Operations a second.
     pub rate: f64,
     /// GETs that found a value.
     pub hits: u64,
@@ -40,6 +48,8 @@ pub struct Report {
     pub misses: u64,
     /// SETs that were done.
     pub stored: u64,
+    /// What scans found.
+    pub scanned: Option<Scanned>,
     /// Requests that the server could not do, and said so.
     pub errors: u64,
     /// What it said at first.
@@ -48,12 +58,14 @@ pub struct Report {
     pub wrong_values: Option<u64>,
     /// Datagrams without answers.
     pub lost: u64,
-    /// Latencies of GETs.
-    pub gets: Option<Summary>,
-    /// Latencies of SETs.
-    pub sets: Option<Summary>,
+    /// Latencies, by what they are of.
+    pub latencies: BTreeMap<Kind, Summary>,
     /// Of an open loop, whether its schedule was kept.
     pub schedule: Option<Kept>,
+    /// Of bursty load, its blocks.
+    pub bursts: Option<Blocks>,
+    /// What misses would have cost.
+    pub penalty: Option<Cost>,
     /// What the generator itself used.
     pub generator: Generator,
     /// What the server used, if it runs on this host.
@@ -67,6 +79,16 @@ impl Report {
     /// Whether the run went as it should: to its end, with figures that can be used and values that were right.
     pub fn is_good(&self) -> bool {
         self.valid && self.ended_early.is_none() && self.wrong_values.unwrap_or(0) == 0
+    }
+
+    /// Megabytes of requests and answers a second, both ways.
+    pub fn megabytes(&self) -> f64 {
+        (self.generator.bytes_read + self.generator.bytes_written) as f64 / 1e6 / self.seconds.max(1e-9)
+    }
+
+    /// Whether the generator may be what limits the rate.
+    pub fn is_limited_by_generator(&self) -> bool {
+        self.generator.busy > 0.95
     }
 }
 
@@ -102,26 +124,94 @@ impl Summary {
     }
 }
 
-/// Latencies in nanoseconds, for those who want more of them than a summary has.
-#[derive(Clone)]
-#[expect(missing_docs, reason = "the names are what they are")]
-pub struct Histograms {
-    pub gets: Latencies,
-    pub sets: Latencies,
+pub(crate) fn summaries(histograms: &Histograms) -> BTreeMap<Kind, Summary> {
+    Kind::ALL.into_iter().filter_map(|kind| Some((kind, Summary::of(histograms.of(kind)?)?))).collect()
 }
 
-impl std::fmt::Debug for Histograms {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // All their buckets are nothing to look at.
-        write!(f, "{} and {} latencies", self.gets.len(), self.sets.len())
+/// What was asked for, in words.
+pub(crate) fn traffic(plan: &Plan) -> String {
+    match &plan.traffic {
+        Traffic::Mix(mix) => mix.to_string(),
+        Traffic::Load => "each key is written once".into(),
+        Traffic::Bursts(bursts) => {
+            let reads = (100.0 * bursts.reads).round();
+            let kind = match reads as u32 {
+                0 => "written".to_owned(),
+                100 => "read".to_owned(),
+                share => format!("read ({share} %) or written"),
+            };
+            format!("blocks of {} bytes {kind} as chunks of {}", bursts.block, bursts.chunk)
+        }
+        Traffic::Replay(recording) => {
+            let speed =
+                plan.speed.map_or("as fast as it is answered".into(), |speed| format!("at {speed} times its speed"));
+            format!("{}, {speed}{}", recording.about(), if plan.fill { ", misses are written" } else { "" })
+        }
     }
+}
+
+/// What scans found.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Scanned {
+    /// Values that came.
+    pub found: u64,
+    /// Keys that were asked for.
+    pub sought: u64,
+}
+
+/// Blocks of bursty load.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Blocks {
+    /// How many were done.
+    pub done: u64,
+    /// Those that began late since the one before was not done.
+    pub overrun: u64,
+    /// Bytes of one.
+    pub bytes: usize,
+    /// Bytes a second, in millions, while one was under way, by the median: of one connection.
+    pub median_megabytes: f64,
+}
+
+pub(crate) fn bursts(plan: &Plan, total: &Tally) -> Option<Blocks> {
+    let Traffic::Bursts(bursts) = &plan.traffic else { return None };
+    let median = total.latencies.of(Kind::Block).map_or(0, |blocks| blocks.value_at_quantile(0.5));
+    Some(Blocks {
+        done: total.latencies.count(Kind::Block),
+        overrun: total.counts.overrun,
+        bytes: bursts.block,
+        median_megabytes: if median == 0 { 0.0 } else { bursts.block as f64 * 1e3 / median as f64 },
+    })
+}
+
+/// What misses would have cost, had a database been asked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// Where the penalty is from.
+    pub about: String,
+    /// Its mean, in microseconds.
+    pub mean: f64,
+    /// Seconds that all misses together would have taken; nobody waited for them.
+    pub seconds: f64,
+    /// Share of the GETs that missed.
+    pub miss_share: f64,
+}
+
+pub(crate) fn penalty(plan: &Plan, total: &Tally) -> Option<Cost> {
+    let penalty = plan.penalty.as_ref()?;
+    let counts = &total.counts;
+    Some(Cost {
+        about: penalty.about().into(),
+        mean: penalty.mean().as_nanos() as f64 / 1e3,
+        seconds: counts.penalty as f64 / 1e9,
+        miss_share: counts.misses as f64 / (counts.hits + counts.misses).max(1) as f64,
+    })
 }
 
 /// How a schedule was kept.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Kept {
-    /// Requests a second that were asked for.
-    pub wanted: f64,
+    /// Requests a second that were asked for, if it was a rate.
+    pub wanted: Option<f64>,
     /// Requests a second that were started.
     pub started: f64,
     /// How late they were, in microseconds: the median,
@@ -168,6 +258,8 @@ pub struct Server {
     pub system_ns: f64,
     /// CPUs that it kept busy.
     pub cpus: f64,
+    /// Share of the looks, ten a second, in which it computed on a CPU on which the generator did.
+    pub shared: Option<f64>,
 }
 
 impl Server {

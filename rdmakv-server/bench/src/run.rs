@@ -1,24 +1,28 @@
 //! A run: connect, write the keys, warm up, measure, wait for the last answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
+use crate::bursts::Clients;
 use crate::conn::Ended;
 use crate::cpu::{Sample, Used, Watched};
-use crate::generator::{Generator, Line, Own, Window, Work};
-use crate::keys::Chooser;
+use crate::generator::{Generator, Line, Own, Window};
+use crate::keys::{Choice, Chooser, Newest};
 use crate::owner;
+use crate::placed::Placed;
 use crate::plan::Plan;
-use crate::report::{self, Kept, Report, Summary};
+use crate::report::{self, Kept, Report};
 use crate::schedule::Schedule;
 use crate::speech::Speech;
-use crate::tally::{Calls, Latencies, Tally};
+use crate::tally::{Calls, Histograms, Tally};
+use crate::traffic::Traffic;
 use crate::values::Values;
+use crate::work::{Drawn, Work, share_of};
 
 /// A second of a run, for whoever watches.
 #[derive(Debug)]
@@ -32,10 +36,10 @@ pub struct Second<'a> {
     pub misses: u64,
     /// Requests that the server could not do, and datagrams that were lost.
     pub failures: u64,
-    /// Latencies of GETs that count, in nanoseconds.
-    pub gets: &'a Latencies,
-    /// Latencies of SETs that count, in nanoseconds.
-    pub sets: &'a Latencies,
+    /// Latencies that count.
+    pub latencies: &'a Histograms,
+    /// CPU time of the server in this second, in nanoseconds, user and system, if it can be seen.
+    pub server: Option<(f64, f64)>,
 }
 
 /// Runs, and says what came of it.
@@ -54,7 +58,7 @@ pub struct Second<'a> {
 /// plan.duration = Duration::from_secs(2);
 /// let report = rdmakv_bench::run(&plan)?;
 /// assert!(report.is_good(), "{report:?}");
-/// println!("{:.0} operations a second, {:?}", report.rate, report.gets);
+/// println!("{:.0} operations a second, {:?}", report.rate, report.latencies);
 /// # Ok::<(), String>(())
 /// ```
 pub fn run(plan: &Plan) -> Result<Report, String> {
@@ -71,14 +75,16 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
     let names = plan.names()?;
     let values = Values::new(&plan.sizes);
     let speech = Speech { protocol: plan.protocol, names: &names, values: &values, verify: plan.verify };
-    if plan.load {
+    if plan.load && !matches!(plan.traffic, Traffic::Load) {
         load(plan, &speech)?;
     }
     let server = watched(plan)?;
     let mut generators = each_thread(plan, (0..plan.threads).collect(), |_, thread| {
         Generator::new(plan, speech.clone(), &plan.target, thread)
     })?;
-    let newest = Arc::<AtomicU64>::default();
+    let newest = Arc::new(Newest::of(plan.keys));
+    // What each thread is to do is made before the clock runs.
+    let works: Vec<_> = (0..plan.threads).map(|thread| work(plan, &newest, thread)).collect();
     // A moment for the threads to start in.
     let begin = Instant::now() + Duration::from_millis(5);
     let from = plan.warm_up.as_nanos() as u64;
@@ -96,18 +102,16 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
 
     let mut total = Tally::default();
     let mut samples: [Option<Sample>; 2] = [None; 2];
+    let mut placed = server.as_ref().and_then(|server| Placed::of(server.pid));
     let ends: Vec<(Own, Result<(), Ended>)> = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (at, (generator, line)) in generators.iter_mut().zip(lines).enumerate() {
-            let chooser = Chooser::new(plan.choice, plan.keys, Arc::clone(&newest));
-            let schedule = plan.rate.map(|rate| Schedule::new(plan.arrivals, rate, at, plan.threads));
+        for (at, ((generator, line), (work, schedule))) in generators.iter_mut().zip(lines).zip(works).enumerate() {
             let stop = &stop;
             threads.push(scope.spawn(move || {
                 place(plan, at).map_or_else(
                     |wrong| (Own::default(), Err(wrong)),
                     |()| {
                         thread::sleep(window.begin.saturating_duration_since(Instant::now()));
-                        let work = Work::Mix { chooser, sets: plan.sets };
                         let (own, ended) = generator.run(work, schedule, window, &line);
                         if ended.is_err() {
                             stop.store(true, Relaxed);
@@ -117,7 +121,9 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
                 )
             }));
         }
-        observe(&tallies, &returns, window, server.as_ref(), &mut samples, &mut total, &mut watch);
+        let mut watching =
+            Watching { plan, window, stop: &stop, server: server.as_ref(), samples: &mut samples, placed: &mut placed };
+        watching.observe(&tallies, &returns, &mut total, &mut watch);
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -127,7 +133,36 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
     if samples[1].is_none() {
         samples[1] = server.as_ref().and_then(Watched::sample);
     }
-    Ok(conclude(plan, &total, &ends, measured, server.as_ref(), samples))
+    let used = server.as_ref().zip(samples[0]).zip(samples[1]).map(|((server, from), to)| (server, to.since(&from)));
+    Ok(conclude(plan, total, &ends, measured, used, placed.and_then(|placed| placed.shared())))
+}
+
+/// The keys that a thread writes.
+fn load_share(plan: &Plan, thread: usize) -> std::ops::Range<u64> {
+    let until = |thread: usize| (u128::from(plan.keys) * thread as u128 / plan.threads as u128) as u64;
+    until(thread)..until(thread + 1)
+}
+
+/// What a thread is to do, and when if that is not up to the server.
+fn work(plan: &Plan, newest: &Arc<Newest>, thread: usize) -> (Work, Option<Schedule>) {
+    let schedule = plan.rate.map(|rate| Schedule::new(plan.arrivals, rate, thread, plan.threads));
+    match &plan.traffic {
+        Traffic::Mix(mix) => {
+            let chooser = Chooser::new(plan.choice, plan.keys, Arc::clone(newest));
+            let latest = matches!(plan.choice, Choice::Latest { .. });
+            (Work::Mix(Drawn::new(mix, chooser, latest)), schedule)
+        }
+        Traffic::Load => (Work::Load(load_share(plan, thread)), schedule),
+        Traffic::Bursts(bursts) => {
+            let (first, count) = plan.connections_of(thread);
+            (Work::Bursts(Clients::new(bursts, first, count, plan.connections)), None)
+        }
+        Traffic::Replay(recording) => {
+            let (steps, times) = share_of(recording, plan.fill, thread, plan.threads);
+            let scaled = |speed: f64| times.iter().map(|&time| (time as f64 / speed) as u64).collect();
+            (Work::Replay { steps: steps.into_iter() }, plan.speed.map(|speed| Schedule::recorded(scaled(speed))))
+        }
+    }
 }
 
 /// Writes all keys.
@@ -141,14 +176,13 @@ fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
         ..plan.clone()
     };
     let stop = AtomicBool::new(false);
-    let share = |thread: usize| plan.keys * thread as u64 / plan.threads as u64;
     let tallies = each_thread(&loading, (0..plan.threads).collect(), |_, thread| {
         let mut generator = Generator::new(&loading, speech.clone(), &target, thread)?;
         let (seconds, tallies) = channel();
         let (_, emptied) = channel();
         let line = Line { stop: &stop, seconds, emptied };
         let window = Window { begin: Instant::now(), from: 0, to: u64::MAX };
-        let (_, ended) = generator.run(Work::Load(share(thread)..share(thread + 1)), None, window, &line);
+        let (_, ended) = generator.run(Work::Load(load_share(plan, thread)), None, window, &line);
         if ended.is_err() {
             stop.store(true, Relaxed);
         }
@@ -201,7 +235,15 @@ fn place(plan: &Plan, thread: usize) -> Result<(), Ended> {
     if plan.pin.is_empty() {
         return Ok(());
     }
-    let cpu = plan.pin[thread % plan.pin.len()];
+    pin(plan.pin[thread % plan.pin.len()])
+}
+
+/// Keeps the calling thread on this CPU.
+///
+/// # Errors
+///
+/// There is no such CPU, or it is not allowed.
+pub fn pin(cpu: usize) -> Result<(), String> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(format!("pinning a thread to CPU {cpu}: there is no such CPU"));
     }
@@ -222,151 +264,179 @@ fn watched(plan: &Plan) -> Result<Option<Watched>, String> {
     }
 }
 
-/// Collects what the threads count until they end, and reads the server's clock at both ends of the window.
-fn observe(
-    tallies: &std::sync::mpsc::Receiver<Tally>,
-    returns: &[std::sync::mpsc::Sender<Tally>],
+/// What is looked at while the threads work.
+struct Watching<'a> {
+    plan: &'a Plan,
     window: Window,
-    server: Option<&Watched>,
-    samples: &mut [Option<Sample>; 2],
-    total: &mut Tally,
-    watch: &mut impl FnMut(&Second<'_>),
-) {
-    let mut second = Tally::default();
-    let (mut shown, mut turn) = (0, 0);
-    loop {
-        let now = window.now();
-        // A little after the threads have handed over theirs.
-        let due = (shown + 1) * 1_000_000_000 + 20_000_000;
-        for (at, end) in [window.from, window.to].into_iter().enumerate() {
-            if now >= end && samples[at].is_none() {
-                samples[at] = server.and_then(Watched::sample);
-            }
-        }
-        let next = [window.from, window.to, due].into_iter().filter(|&time| time > now).min().unwrap_or(now);
-        match tallies.recv_timeout(Duration::from_nanos(next - now)) {
-            Ok(mut tally) => {
-                second.add(&tally);
-                tally.clear();
-                // One is as good as another; a thread that has none makes one.
-                let _ = returns[turn % returns.len()].send(tally);
-                turn += 1;
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-        if window.now() >= due {
-            shown += 1;
-            show(&second, Duration::from_secs(shown), watch);
-            total.add(&second);
-            second.clear();
-        }
-    }
-    if second.counts.answers + second.counts.warm + second.answered() > 0 {
-        show(&second, Duration::from_nanos(window.now()), watch);
-    }
-    total.add(&second);
+    stop: &'a AtomicBool,
+    server: Option<&'a Watched>,
+    /// The server's clock at both ends of the window.
+    samples: &'a mut [Option<Sample>; 2],
+    placed: &'a mut Option<Placed>,
 }
 
-fn show(second: &Tally, at: Duration, watch: &mut impl FnMut(&Second<'_>)) {
-    let counts = &second.counts;
-    watch(&Second {
-        at,
-        answers: counts.answers + counts.warm,
-        misses: counts.misses,
-        failures: counts.errors + counts.lost + counts.wrong,
-        gets: &second.gets,
-        sets: &second.sets,
-    });
+/// How often we look where threads are, and whether somebody interrupts.
+const LOOK: u64 = 100_000_000;
+
+impl Watching<'_> {
+    /// Collects what the threads count until they end.
+    fn observe(
+        &mut self,
+        tallies: &std::sync::mpsc::Receiver<Tally>,
+        returns: &[std::sync::mpsc::Sender<Tally>],
+        total: &mut Tally,
+        watch: &mut impl FnMut(&Second<'_>),
+    ) {
+        let window = self.window;
+        let mut second = Tally::default();
+        let (mut shown, mut turn, mut look) = (0, 0, LOOK);
+        let mut before = self.server.and_then(Watched::sample);
+        loop {
+            let now = window.now();
+            // A little after the threads have handed over theirs.
+            let due = (shown + 1) * 1_000_000_000 + 20_000_000;
+            for (at, end) in [window.from, window.to].into_iter().enumerate() {
+                if now >= end && self.samples[at].is_none() {
+                    self.samples[at] = self.server.and_then(Watched::sample);
+                }
+            }
+            if now >= look {
+                look = now + LOOK;
+                if let Some(placed) = self.placed.as_mut().filter(|_| now >= window.from && now < window.to) {
+                    placed.look();
+                }
+                if self.plan.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Relaxed)) {
+                    self.stop.store(true, Relaxed);
+                }
+            }
+            let next = [window.from, window.to, due, look].into_iter().filter(|&time| time > now).min().unwrap_or(now);
+            match tallies.recv_timeout(Duration::from_nanos(next - now)) {
+                Ok(mut tally) => {
+                    second.add(&tally);
+                    tally.clear();
+                    // One is as good as another; a thread that has none makes one.
+                    let _ = returns[turn % returns.len()].send(tally);
+                    turn += 1;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if window.now() >= due {
+                shown += 1;
+                self.show(&second, Duration::from_secs(shown), &mut before, watch);
+                total.add(&second);
+                second.clear();
+            }
+        }
+        if second.counts.answers + second.counts.warm + second.answered() > 0 {
+            self.show(&second, Duration::from_nanos(window.now()), &mut before, watch);
+        }
+        total.add(&second);
+    }
+
+    fn show(&self, second: &Tally, at: Duration, before: &mut Option<Sample>, watch: &mut impl FnMut(&Second<'_>)) {
+        let counts = &second.counts;
+        let sample = self.server.and_then(Watched::sample);
+        let server = sample.zip(*before).map(|(now, before)| now.since(&before)).map(|used| (used.user, used.system));
+        *before = sample;
+        watch(&Second {
+            at,
+            answers: counts.answers + counts.warm,
+            misses: counts.misses,
+            failures: counts.errors + counts.lost + counts.wrong,
+            latencies: &second.latencies,
+            server,
+        });
+    }
 }
 
 fn conclude(
     plan: &Plan,
-    total: &Tally,
+    total: Tally,
     ends: &[(Own, Result<(), Ended>)],
     measured: u64,
-    server: Option<&Watched>,
-    samples: [Option<Sample>; 2],
+    server: Option<(&Watched, Used)>,
+    shared: Option<f64>,
 ) -> Report {
     let counts = &total.counts;
     let seconds = measured as f64 / 1e9;
-    let operations = counts.answers.max(1) as f64;
+    let per_second = |number: u64| number as f64 / seconds.max(1e-9);
+    let operations = counts.operations.max(1) as f64;
     let (mut cpu, mut calls) = (Used::default(), Calls::default());
     for (own, _) in ends {
         cpu.add(&own.cpu);
         calls.add(&own.calls);
     }
-    let ended_early = ends.iter().find_map(|(_, ended)| ended.clone().err());
+    let interrupted = plan.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Relaxed));
+    let ended_early =
+        ends.iter().find_map(|(_, ended)| ended.clone().err()).or_else(|| interrupted.then(|| "interrupted".into()));
     let mut invalid = Vec::new();
-    if counts.answers == 0 {
+    if counts.operations == 0 {
         invalid.push("no answer came in the time that counts".into());
     }
-    let schedule = plan.rate.map(|wanted| {
-        let late = |quantile| total.late.value_at_quantile(quantile) as f64 / 1e3;
-        let kept = Kept {
-            wanted,
-            started: total.late.len().saturating_sub(counts.unsent) as f64 / seconds.max(1e-9),
-            late_p50: late(0.5),
-            late_p99: late(0.99),
-            late_max: total.late.max() as f64 / 1e3,
-            unsent: counts.unsent,
-        };
-        if late(0.99) * 1e3 > plan.tolerance.as_nanos() as f64 {
-            invalid.push(format!(
-                "the schedule was not kept: one request in a hundred started {:.0} us late or more; ask for a lower rate, use \
-                 more threads, or give them CPUs of their own (--pin)",
-                kept.late_p99
-            ));
-        }
-        if counts.unsent > 0 {
-            invalid.push(format!("{} requests were never sent: more waited than can be borne", counts.unsent));
-        }
-        let answered = counts.answers as f64 / seconds.max(1e-9);
+    let schedule = (plan.is_open() || !total.late.is_empty()).then(|| kept(plan, &total, seconds, &mut invalid));
+    if let (Some(kept), Some(wanted), None) = (&schedule, plan.rate, &ended_early) {
+        let answered = per_second(counts.operations);
         // Chance alone makes a Poisson schedule miss its rate by a few times the root of the number.
         let chance = 5.0 * (wanted * seconds).sqrt() / seconds.max(1e-9);
-        if ended_early.is_none() && answered < 0.95 * wanted - chance {
-            invalid.push(format!("the server did not keep up: {answered:.0} of {wanted:.0} requests a second were answered"));
+        if answered < 0.95 * wanted - chance {
+            let started = kept.started;
+            invalid.push(format!(
+                "the server did not keep up: {answered:.0} of {wanted:.0} requests a second were answered, and {started:.0} made"
+            ));
         }
-        kept
-    });
+    }
+    if plan.must_hit && counts.misses > 0 {
+        invalid.push(format!(
+            "{} of {} GETs missed, and all keys were to be there: give the server more memory (-m), or ask for fewer or smaller \
+             values",
+            counts.misses,
+            counts.hits + counts.misses
+        ));
+    }
     let failed = counts.errors + counts.lost;
     if failed as f64 > 0.01 * (total.answered() + counts.lost) as f64 {
         invalid.push(format!("{failed} requests failed, which is more than one in a hundred"));
     }
-    let server = server.and_then(|watched| {
-        let used = samples[1]?.since(&samples[0]?);
-        Some(report::Server {
-            pid: watched.pid,
-            name: watched.name.clone(),
-            user_ns: used.user / operations,
-            system_ns: used.system / operations,
-            cpus: (used.user + used.system) / measured.max(1) as f64,
-        })
+    let server = server.map(|(watched, used)| report::Server {
+        pid: watched.pid,
+        name: watched.name.clone(),
+        user_ns: used.user / operations,
+        system_ns: used.system / operations,
+        cpus: (used.user + used.system) / measured.max(1) as f64,
+        shared,
     });
     Report {
         target: plan.target.to_string(),
         protocol: plan.protocol.to_string(),
         threads: plan.threads,
         connections: plan.connections,
-        depth: plan.rate.is_none().then_some(plan.depth),
-        keys: format!("{} of {}", plan.choice, plan.keys),
+        depth: (!plan.is_open()).then_some(plan.depth),
+        traffic: report::traffic(plan),
+        keys: match plan.traffic {
+            Traffic::Mix(_) => format!("{} of {}", plan.choice, plan.keys),
+            Traffic::Load | Traffic::Bursts(_) | Traffic::Replay(_) => plan.keys.to_string(),
+        },
         sizes: plan.sizes.to_string(),
         valid: invalid.is_empty(),
         invalid_because: invalid,
         ended_early,
         seconds,
-        operations: counts.answers,
-        rate: counts.answers as f64 / seconds.max(1e-9),
+        operations: counts.operations,
+        answers: counts.answers,
+        rate: per_second(counts.operations),
         hits: counts.hits,
         misses: counts.misses,
         stored: counts.stored,
+        scanned: (counts.sought > 0).then_some(report::Scanned { found: counts.found, sought: counts.sought }),
         errors: counts.errors,
         first_error: total.error.clone(),
         wrong_values: plan.verify.then_some(counts.wrong),
         lost: counts.lost,
-        gets: Summary::of(&total.gets),
-        sets: Summary::of(&total.sets),
+        latencies: report::summaries(&total.latencies),
         schedule,
+        bursts: report::bursts(plan, &total),
+        penalty: report::penalty(plan, &total),
         generator: report::Generator {
             user_ns: cpu.user / operations,
             system_ns: cpu.system / operations,
@@ -378,6 +448,31 @@ fn conclude(
             bytes_written: calls.bytes_written,
         },
         server,
-        histograms: report::Histograms { gets: total.gets.clone(), sets: total.sets.clone() },
+        histograms: total.latencies,
     }
+}
+
+/// How the schedule was kept; if it was not, that makes the run invalid.
+fn kept(plan: &Plan, total: &Tally, seconds: f64, invalid: &mut Vec<String>) -> Kept {
+    let late = |quantile| total.late.value_at_quantile(quantile) as f64 / 1e3;
+    let unsent = total.counts.unsent;
+    let kept = Kept {
+        wanted: plan.rate,
+        started: total.late.len().saturating_sub(unsent) as f64 / seconds.max(1e-9),
+        late_p50: late(0.5),
+        late_p99: late(0.99),
+        late_max: total.late.max() as f64 / 1e3,
+        unsent,
+    };
+    if late(0.99) * 1e3 > plan.tolerance.as_nanos() as f64 {
+        invalid.push(format!(
+            "the schedule was not kept: one request in a hundred started {:.0} us late or more; ask for a lower rate, use \
+             more threads, or give them CPUs of their own (--pin)",
+            kept.late_p99
+        ));
+    }
+    if unsent > 0 {
+        invalid.push(format!("{unsent} requests were never sent: more waited than can be borne"));
+    }
+    kept
 }

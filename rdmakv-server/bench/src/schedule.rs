@@ -44,9 +44,21 @@ impl fmt::Display for Arrivals {
 /// The times of one thread's requests, in nanoseconds since the run began.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    arrivals: Arrivals,
-    gap: f64,
+    times: Times,
     next: f64,
+}
+
+#[derive(Clone, Debug)]
+enum Times {
+    Law {
+        arrivals: Arrivals,
+        gap: f64,
+    },
+    /// Recorded ones, in order.
+    List {
+        times: Vec<u64>,
+        at: usize,
+    },
 }
 
 impl Schedule {
@@ -57,10 +69,16 @@ impl Schedule {
             Arrivals::Constant => gap * thread as f64 / threads as f64,
             Arrivals::Poisson => 0.0,
         };
-        Self { arrivals, gap, next }
+        Self { times: Times::Law { arrivals, gap }, next }
     }
 
-    /// When the next request is to start.
+    /// These times, which rise.
+    pub fn recorded(times: Vec<u64>) -> Self {
+        let next = times.first().map_or(f64::INFINITY, |&time| time as f64);
+        Self { times: Times::List { times, at: 0 }, next }
+    }
+
+    /// When the next request is to start; after the last of recorded ones, never.
     #[inline]
     pub fn next(&self) -> u64 {
         self.next as u64
@@ -68,19 +86,26 @@ impl Schedule {
 
     /// About how many are still to start between these times.
     pub(crate) fn left_between(&self, from: u64, to: u64) -> u64 {
-        ((to as f64 - self.next.max(from as f64)).max(0.0) / self.gap).ceil() as u64
+        match &self.times {
+            Times::Law { gap, .. } => ((to as f64 - self.next.max(from as f64)).max(0.0) / gap).ceil() as u64,
+            Times::List { times, at } => times[*at..].iter().filter(|time| (from..to).contains(time)).count() as u64,
+        }
     }
 
     /// Goes on to the one after it.
     #[inline]
     pub fn step(&mut self, random: &mut impl Rng) {
-        self.next += match self.arrivals {
-            Arrivals::Constant => self.gap,
-            Arrivals::Poisson => {
-                let gap: f64 = Exp1.sample(random);
-                gap * self.gap
+        match &mut self.times {
+            Times::Law { arrivals: Arrivals::Constant, gap } => self.next += *gap,
+            Times::Law { arrivals: Arrivals::Poisson, gap } => {
+                let part: f64 = Exp1.sample(random);
+                self.next += part * *gap;
             }
-        };
+            Times::List { times, at } => {
+                *at = (*at + 1).min(times.len());
+                self.next = times.get(*at).map_or(f64::INFINITY, |&time| time as f64);
+            }
+        }
     }
 }
 
@@ -121,5 +146,19 @@ mod tests {
         }
         times.sort();
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 1_000_000), "{times:?}");
+    }
+
+    #[test]
+    fn recorded_times_are_kept_and_end() {
+        let mut random = Pcg64::seed_from_u64(5);
+        let mut schedule = Schedule::recorded(vec![0, 5, 5, 9]);
+        assert_eq!(schedule.left_between(1, 9), 2);
+        let mut seen = Vec::new();
+        while schedule.next() < u64::MAX {
+            seen.push(schedule.next());
+            schedule.step(&mut random);
+        }
+        assert_eq!(seen, [0, 5, 5, 9]);
+        assert_eq!((schedule.left_between(0, u64::MAX), Schedule::recorded(Vec::new()).next()), (0, u64::MAX));
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A law of lengths.
 ///
@@ -18,6 +19,8 @@ use std::str::FromStr;
 pub struct Sizes {
     /// Lengths from, to, and the share of the keys up to here.
     parts: Vec<(usize, usize, f64)>,
+    /// A length for each key, if there is no law.
+    each: Arc<[u32]>,
     text: String,
 }
 
@@ -25,9 +28,18 @@ pub struct Sizes {
 const MOST: usize = 1 << 30;
 
 impl Sizes {
+    /// No law, but this length for each key; those beyond the last have the last one's.
+    pub(crate) fn each(lengths: Vec<u32>, text: String) -> Self {
+        let most = lengths.iter().copied().max().unwrap_or(0) as usize;
+        Self { parts: vec![(most, most, 1.0)], each: lengths.into(), text }
+    }
+
     /// The length of this key's value.
     #[inline]
     pub fn of(&self, key: u64) -> usize {
+        if let Some(last) = self.each.last() {
+            return self.each.get(key as usize).copied().unwrap_or(*last) as usize;
+        }
         let (mut from, mut to, _) = self.parts[0];
         if self.parts.len() > 1 {
             let at = (mix(key ^ 0x5349_5a45) >> 11) as f64 / (1_u64 << 53) as f64;
@@ -71,7 +83,7 @@ pub(crate) fn size(text: &str) -> Option<usize> {
 impl Default for Sizes {
     /// 1,024 bytes.
     fn default() -> Self {
-        Self { parts: vec![(1024, 1024, 1.0)], text: "1024".into() }
+        Self { parts: vec![(1024, 1024, 1.0)], each: Arc::default(), text: "1024".into() }
     }
 }
 
@@ -96,7 +108,7 @@ impl FromStr for Sizes {
             parts.push((from, to, total));
         }
         parts.iter_mut().for_each(|part| part.2 /= total);
-        Ok(Self { parts, text: text.into() })
+        Ok(Self { parts, each: Arc::default(), text: text.into() })
     }
 }
 

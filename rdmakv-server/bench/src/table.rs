@@ -5,13 +5,16 @@ use std::fmt::Write;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use crate::report::{Report, Summary};
+use crate::study::notes;
 
 /// The report as a few lines of text.
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
     let loop_kind = match (&report.schedule, report.depth) {
-        (Some(kept), _) => format!("open loop, {:.0} requests a second", kept.wanted),
-        (None, depth) => format!("closed loop, depth {}", depth.unwrap_or(1)),
+        (Some(kept), None) => {
+            kept.wanted.map_or("open loop".into(), |wanted| format!("open loop, {wanted:.0} requests a second"))
+        }
+        (_, depth) => format!("closed loop, depth {}", depth.unwrap_or(1)),
     };
     let (threads, connections) = (report.threads, report.connections);
     let _ = writeln!(
@@ -19,14 +22,19 @@ pub fn render(report: &Report) -> String {
         "{} ({}), {threads} thread(s), {connections} connections, {loop_kind}",
         report.target, report.protocol
     );
-    let _ = writeln!(text, "keys {}, values of {} bytes", report.keys, report.sizes);
+    let _ = writeln!(text, "{}; keys {}, values of {} bytes", report.traffic, report.keys, report.sizes);
     let _ = writeln!(
         text,
-        "{:.0} operations a second: {} in {:.2} s ({} hits, {} misses, {} stored)",
-        report.rate, report.operations, report.seconds, report.hits, report.misses, report.stored
+        "{:.0} operations a second: {} in {:.2} s ({} hits, {} misses, {} stored), {:.1} MB/s",
+        report.rate,
+        report.operations,
+        report.seconds,
+        report.hits,
+        report.misses,
+        report.stored,
+        report.megabytes()
     );
-    let rows = [("GET", report.gets), ("SET", report.sets)];
-    let rows = rows.into_iter().filter_map(|(name, summary)| Some(row(name, &summary?)));
+    let rows = report.latencies.iter().map(|(kind, summary)| row(kind.name(), summary));
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(["us", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "max"].map(Cell::new));
@@ -69,25 +77,11 @@ pub fn render(report: &Report) -> String {
             kept.started, kept.late_p50, kept.late_p99, kept.late_max
         );
     }
-    if report.errors > 0 {
-        let first = report.first_error.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "errors:    {} requests were refused, the first with: {first}", report.errors);
+    if report.wrong_values == Some(0) {
+        text.push_str("values:    each was what it should be\n");
     }
-    if report.lost > 0 {
-        let _ = writeln!(text, "lost:      {} datagrams were not answered", report.lost);
-    }
-    match report.wrong_values {
-        Some(0) => text.push_str("values:    each was what it should be\n"),
-        Some(wrong) => {
-            let _ = writeln!(text, "WRONG:     {wrong} values were not what was written");
-        }
-        None => {}
-    }
-    for why in &report.invalid_because {
-        let _ = writeln!(text, "INVALID:   {why}");
-    }
-    if let Some(why) = &report.ended_early {
-        let _ = writeln!(text, "ENDED:     after {:.2} s that count: {why}", report.seconds);
+    for note in notes(report) {
+        let _ = writeln!(text, "note:      {note}");
     }
     text
 }

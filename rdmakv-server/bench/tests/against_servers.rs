@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use rdmakv_bench::null::Null;
-use rdmakv_bench::{Plan, Protocol, Report, Sizes, run, run_watched};
+use rdmakv_bench::{Kind, Mix, Plan, Protocol, Report, Sizes, Traffic, run, run_watched};
 
 /// A null server on a thread, ended with the test.
 struct Here {
@@ -63,12 +63,12 @@ fn every_protocol_over_every_socket_reads_back_what_it_should() {
                 plan.protocol = protocol;
                 plan.depth = 5;
                 plan.threads = 2;
-                plan.sets = 0.3;
+                plan.traffic = Traffic::Mix(Mix::sets(0.3));
             });
             assert!(report.is_good(), "{report:?}");
             assert!(report.hits > 0 && report.stored > 0 && report.misses == 0, "{report:?}");
             assert_eq!(report.wrong_values, Some(0));
-            assert_eq!(report.histograms.gets.len(), report.hits, "each GET that counts has a latency");
+            assert_eq!(report.histograms.count(Kind::Get), report.hits, "each GET that counts has a latency");
         }
     }
 }
@@ -78,7 +78,7 @@ fn datagrams_are_put_together_again() {
     let server = Here::new("udp:127.0.0.1:0", "0-8k");
     let report = server.run(|plan| {
         plan.load = false;
-        plan.sets = 0.0;
+        plan.traffic = Traffic::Mix(Mix::sets(0.0));
         plan.depth = 3;
     });
     assert!(report.hits > 0 && report.wrong_values == Some(0) && report.ended_early.is_none(), "{report:?}");
@@ -102,9 +102,9 @@ fn an_open_loop_starts_as_many_as_it_should_and_counts_from_when_it_should_have(
         plan.tolerance = Duration::from_secs(10);
     });
     let kept = report.schedule.unwrap();
-    assert_eq!(report.histograms.gets.len() + report.histograms.sets.len(), 1000, "{report:?}");
+    assert_eq!(report.histograms.count(Kind::Get) + report.histograms.count(Kind::Set), 1000, "{report:?}");
     assert_eq!((kept.started, kept.unsent), (2000.0, 0));
-    assert!(report.gets.unwrap().max >= kept.late_p50, "lateness is part of the latency");
+    assert!(report.latencies[&Kind::Get].max >= kept.late_p50, "lateness is part of the latency");
 }
 
 #[test]
@@ -121,12 +121,12 @@ fn whoever_watches_sees_every_answer() {
     plan.duration = Duration::from_millis(1200);
     let (mut latencies, mut seconds) = (0, 0);
     let report = run_watched(&plan, |second| {
-        latencies += second.gets.len() + second.sets.len();
+        latencies += second.latencies.count(Kind::Get) + second.latencies.count(Kind::Set);
         seconds += 1;
     })
     .unwrap();
     assert!(seconds >= 2);
-    assert_eq!(latencies, report.histograms.gets.len() + report.histograms.sets.len());
+    assert_eq!(latencies, report.histograms.count(Kind::Get) + report.histograms.count(Kind::Set));
 }
 
 /// A server that answers each read with this, so often, and then closes the connection.
@@ -169,10 +169,11 @@ fn a_server_that_fails_in_the_middle_ends_the_run_with_what_there_is() {
         let patience = if times == 0 { "0.3" } else { "60" };
         let arguments =
             ["run", &place, "--no-load", "-m", "1:0", "-c", "2", "-T", "20", "-w", "0", "--timeout", patience];
-        let output = command(&[&arguments[..], &["--format", "json"]].concat());
+        let output = command(&[&arguments[..], &["--json"]].concat());
         let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(1), "{said}");
-        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let study: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let report = &study["stages"][0]["report"];
         assert!(report["ended_early"].as_str().unwrap().contains(why), "{report}");
         assert!(report["seconds"].as_f64().unwrap() < 20.0);
         if times == 40 && why.starts_with("closed") {
@@ -233,11 +234,12 @@ fn the_servers_cpu_is_counted_and_the_log_can_be_read() {
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let place = line.trim().strip_prefix("listening on ").unwrap();
-    let mut arguments = vec!["run", place, "-T", "1.1", "-w", "0.1", "--verify", "--timeout", "60", "--format", "json"];
+    let mut arguments = vec!["run", place, "-T", "1.1", "-w", "0.1", "--verify", "--timeout", "60", "--json"];
     arguments.extend(["--log", log.to_str().unwrap()]);
     let output = command(&arguments);
     assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let study: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = &study["stages"][0]["report"];
     assert_eq!(report["server"]["pid"], server.0.id());
     let cpu = |of: &str| report[of]["user_ns"].as_f64().unwrap() + report[of]["system_ns"].as_f64().unwrap();
     assert!(cpu("server") > 0.0 && cpu("generator") > 0.0, "{report}");
@@ -256,7 +258,7 @@ fn the_servers_cpu_is_counted_and_the_log_can_be_read() {
             logged += histogram.len();
         }
     }
-    let counted = report["gets"]["count"].as_u64().unwrap() + report["sets"]["count"].as_u64().unwrap();
+    let counted = ["get", "set"].map(|kind| report["latencies"][kind]["count"].as_u64().unwrap()).iter().sum::<u64>();
     assert_eq!(logged, counted);
 }
 
@@ -303,7 +305,7 @@ fn memcached_itself_is_spoken_to_in_all_its_ways() {
         // Half of the keys were never written.
         plan.key_prefix = format!("{protocol}-");
         plan.key_len = 20;
-        (plan.load, plan.sets) = (false, 0.0);
+        (plan.load, plan.traffic) = (false, Traffic::Mix(Mix::sets(0.0)));
         let report = run(&plan).unwrap();
         assert!(report.is_good() && report.hits == 0 && report.misses > 0, "{report:?}");
     }

@@ -1,6 +1,6 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
-use super::{Answer, Flying, HEAD_MAX, Head, Nonsense, Op, Speech};
+use super::{Answer, Ask, Flying, HEAD_MAX, Head, Nonsense, Op, Speech};
 use crate::outgoing::Outgoing;
 
 const HEADER: usize = 24;
@@ -8,10 +8,11 @@ const GET: u8 = 0;
 const SET: u8 = 1;
 
 #[inline]
-pub(super) fn put(speech: &Speech<'_>, op: Op, key: u64, out: &mut Outgoing) {
-    let (code, extras, place) = match op {
-        Op::Get => (GET, 0, 0..0),
-        Op::Set => (SET, 8, speech.values.place(key)),
+pub(super) fn put(speech: &Speech<'_>, ask: &Ask, out: &mut Outgoing) {
+    let (code, extras, place) = match ask.op {
+        // A plan with scans is refused: there is no request for several keys.
+        Op::Get | Op::Scan => (GET, 0, 0..0),
+        Op::Set => (SET, 8, speech.values.place(ask.key)),
     };
     let key_len = speech.names.key_len();
     let mut header = [0; HEADER + 8];
@@ -20,7 +21,7 @@ pub(super) fn put(speech: &Speech<'_>, op: Op, key: u64, out: &mut Outgoing) {
     header[4] = extras as u8;
     header[8..12].copy_from_slice(&((extras + key_len + place.len()) as u32).to_be_bytes());
     out.bytes.extend_from_slice(&header[..HEADER + extras]);
-    speech.names.put(key, &mut out.bytes);
+    speech.names.put(ask.key, &mut out.bytes);
     out.put(place, speech.values.pattern());
 }
 
@@ -48,12 +49,12 @@ pub(super) fn head(
     speech: &Speech<'_>,
     error: &mut Option<String>,
 ) -> Result<Head, Nonsense> {
-    let awaited = match asked.op {
-        Op::Get => "a binary answer to get",
+    let awaited = match asked.ask.op {
+        Op::Get | Op::Scan => "a binary answer to get",
         Op::Set => "a binary answer to set",
     };
     let wrong = || Nonsense::new(awaited, head);
-    if head.len() < HEADER || head[0] != 0x81 || head[1] != if asked.op == Op::Get { GET } else { SET } {
+    if head.len() < HEADER || head[0] != 0x81 || head[1] != if asked.ask.op == Op::Set { SET } else { GET } {
         return Err(wrong());
     }
     let (key, extras, body) = lengths(head);
@@ -61,14 +62,15 @@ pub(super) fn head(
     if status != 0 && body != head.len() - HEADER {
         return Err(wrong());
     }
-    match (status, asked.op) {
-        (0, Op::Get) if key == 0 && extras == 4 && body >= extras => {
+    match (status, asked.ask.op) {
+        (0, Op::Get | Op::Scan) if key == 0 && extras == 4 && body >= extras => {
             let len = body - extras;
             // No key comes back: the value says whose it is.
-            Ok(Head::Value { len, tail: b"", right: !speech.verify || len <= speech.values.pattern().len() })
+            let right = !speech.verify || len <= speech.values.pattern().len();
+            Ok(Head::Value { key: asked.ask.key, len, tail: b"", right, more: false })
         }
         (0, Op::Set) if body == 0 => Ok(Head::Done(Answer::Stored)),
-        (1, Op::Get) => Ok(Head::Done(Answer::Miss)),
+        (1, Op::Get | Op::Scan) => Ok(Head::Done(Answer::Miss)),
         // Too large, out of memory, busy, for now not possible.
         (3 | 0x82 | 0x85 | 0x86, _) => {
             *error = Some(head[HEADER..].escape_ascii().to_string());

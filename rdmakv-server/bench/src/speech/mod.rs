@@ -56,6 +56,42 @@ pub enum Op {
     Get,
     /// Writes one.
     Set,
+    /// Reads the values of several keys in a row, in one request.
+    Scan,
+}
+
+/// What a request is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Nothing else.
+    Whole,
+    /// A read; what was read is written back.
+    Modify,
+    /// That write.
+    Modified,
+    /// A read; what is missed is written.
+    Fill,
+    /// That write.
+    Filled,
+    /// The write of a new key, to be read only when it is there.
+    Insert,
+}
+
+/// A request, before it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) op: Op,
+    /// The first of its keys.
+    pub(crate) key: u64,
+    /// How many keys in a row.
+    pub(crate) keys: u16,
+    pub(crate) part: Part,
+}
+
+impl Ask {
+    pub(crate) const fn new(op: Op, key: u64) -> Self {
+        Self { op, key, keys: 1, part: Part::Whole }
+    }
 }
 
 /// A request that waits for its answer.
@@ -63,8 +99,22 @@ pub enum Op {
 pub(crate) struct Flying {
     /// When it was to start, in nanoseconds since the run began.
     pub(crate) start: u64,
-    pub(crate) key: u64,
-    pub(crate) op: Op,
+    /// When the first request was to start of which this is a part.
+    pub(crate) first: u64,
+    pub(crate) ask: Ask,
+}
+
+impl Flying {
+    /// What has to be asked next, after this answer.
+    #[inline]
+    pub(crate) fn next(&self, answer: Answer) -> Option<Ask> {
+        let part = match (self.ask.part, answer) {
+            (Part::Modify, Answer::Hit | Answer::Miss) => Part::Modified,
+            (Part::Fill, Answer::Miss) => Part::Filled,
+            _ => return None,
+        };
+        Some(Ask { op: Op::Set, part, ..self.ask })
+    }
 }
 
 /// What the server answered.
@@ -73,6 +123,8 @@ pub(crate) enum Answer {
     Hit,
     Miss,
     Stored,
+    /// So many of the keys of a scan were there.
+    Found(u16),
     /// It could not do it, and says so in an orderly way.
     Error,
     /// A value, but not this key's.
@@ -102,11 +154,11 @@ pub(crate) struct Speech<'a> {
 impl Speech<'_> {
     /// The request, appended.
     #[inline]
-    pub(crate) fn put(&self, op: Op, key: u64, out: &mut Outgoing) {
+    pub(crate) fn put(&self, ask: &Ask, out: &mut Outgoing) {
         match self.protocol {
-            Protocol::Text => text::put(self, op, key, out),
-            Protocol::Meta => meta::put(self, op, key, out),
-            Protocol::Binary => binary::put(self, op, key, out),
+            Protocol::Text => text::put(self, ask, out),
+            Protocol::Meta => meta::put(self, ask, out),
+            Protocol::Binary => binary::put(self, ask, out),
         }
     }
 
@@ -121,12 +173,16 @@ impl Speech<'_> {
 /// What a complete head says.
 enum Head {
     Done(Answer),
-    /// A value of this length, then these bytes.
+    /// A value of this key's and this length, then these bytes; of a scan more may follow.
     Value {
+        key: u64,
         len: usize,
         tail: &'static [u8],
         right: bool,
+        more: bool,
     },
+    /// No more values of a scan.
+    EndOfScan,
 }
 
 #[derive(Debug, Default)]
@@ -138,11 +194,13 @@ enum State {
         left: usize,
         at: usize,
         tail: &'static [u8],
-        answer: Option<Answer>,
+        wrong: bool,
+        more: bool,
     },
     Tail {
         left: &'static [u8],
-        answer: Answer,
+        wrong: bool,
+        more: bool,
     },
 }
 
@@ -152,6 +210,9 @@ pub(crate) struct Reader {
     /// The beginning of a head.
     partial: Vec<u8>,
     state: State,
+    /// Of a scan: values that came, and whether one of them was wrong.
+    found: u16,
+    wrong: bool,
     /// The last error line.
     pub(crate) error: Option<String>,
 }
@@ -177,18 +238,21 @@ impl Reader {
                     used += part;
                     match head {
                         Head::Done(answer) => return Ok((used, Some(answer))),
-                        Head::Value { len, tail, right } => {
-                            let place = speech.values.place(asked.key);
+                        Head::Value { key, len, tail, right, more } => {
+                            let place = speech.values.place(key);
                             let wrong = speech.verify && (!right || len != place.len());
-                            let answer = wrong.then_some(Answer::Wrong);
-                            self.state = State::Value { left: len, at: place.start, tail, answer };
+                            self.state = State::Value { left: len, at: place.start, tail, wrong, more };
+                        }
+                        Head::EndOfScan => {
+                            let (found, wrong) = (std::mem::take(&mut self.found), std::mem::take(&mut self.wrong));
+                            return Ok((used, Some(if wrong { Answer::Wrong } else { Answer::Found(found) })));
                         }
                     }
                 }
-                State::Value { left, at, tail, answer } => {
+                State::Value { left, at, tail, wrong, more } => {
                     let part = rest.len().min(*left);
-                    if speech.verify && answer.is_none() && rest[..part] != speech.values.pattern()[*at..*at + part] {
-                        *answer = Some(Answer::Wrong);
+                    if speech.verify && !*wrong && rest[..part] != speech.values.pattern()[*at..*at + part] {
+                        *wrong = true;
                     }
                     *left -= part;
                     *at += part;
@@ -196,9 +260,9 @@ impl Reader {
                     if *left > 0 {
                         return Ok((used, None));
                     }
-                    self.state = State::Tail { left: tail, answer: answer.unwrap_or(Answer::Hit) };
+                    self.state = State::Tail { left: tail, wrong: *wrong, more: *more };
                 }
-                State::Tail { left, answer } => {
+                State::Tail { left, wrong, more } => {
                     let part = rest.len().min(left.len());
                     if rest[..part] != left[..part] {
                         return Err(Nonsense::new("the end of a value", rest));
@@ -208,9 +272,17 @@ impl Reader {
                     if !left.is_empty() {
                         return Ok((used, None));
                     }
-                    let answer = *answer;
+                    let (wrong, more) = (*wrong, *more);
                     self.state = State::Head;
-                    return Ok((used, Some(answer)));
+                    if !more {
+                        return Ok((used, Some(if wrong { Answer::Wrong } else { Answer::Hit })));
+                    }
+                    // No server sends more than was asked for without being found out: its keys are looked at.
+                    self.found = self.found.saturating_add(1);
+                    self.wrong |= wrong;
+                    if used == input.len() {
+                        return Ok((used, None));
+                    }
                 }
             }
         }
@@ -255,7 +327,7 @@ impl Reader {
                     return Ok(Head::Done(Answer::Error));
                 }
                 if speech.protocol == Protocol::Text {
-                    text::head(line, asked, speech)
+                    text::head(line, asked, speech, self.found)
                 } else {
                     meta::head(line, asked, speech)
                 }
@@ -300,6 +372,10 @@ mod tests {
 
     const KEY: u64 = 7;
 
+    fn flying(op: Op) -> Flying {
+        Flying { start: 0, first: 0, ask: Ask::new(op, KEY) }
+    }
+
     struct World {
         names: Names,
         values: Values,
@@ -322,7 +398,7 @@ mod tests {
             for piece in bytes.chunks(piece) {
                 let mut at = 0;
                 while at < piece.len() {
-                    let asked = Flying { start: 0, key: KEY, op: ops[answers.len()] };
+                    let asked = flying(ops[answers.len()]);
                     let (used, answer) = reader.next(&piece[at..], &asked, &speech)?;
                     assert!(used > 0, "nothing is used and nothing comes of it");
                     at += used;
@@ -450,7 +526,7 @@ mod tests {
             }
             let speech = world.speech(protocol);
             let (mut reader, mut at) = (Reader::default(), 0);
-            let asked = Flying { start: 0, key: KEY, op: Op::Get };
+            let asked = flying(Op::Get);
             while at < bytes.len() {
                 let end = (at + random.random_range(1..50)).min(bytes.len());
                 let Ok((used, _)) = reader.next(&bytes[at..end], &asked, &speech) else { break };
@@ -473,7 +549,7 @@ mod tests {
             let speech = Speech { protocol, names: &names, values: &values, verify: true };
             for (op, text) in [(Op::Get, get), (Op::Set, &set)] {
                 let mut out = Outgoing::default();
-                speech.put(op, KEY, &mut out);
+                speech.put(&Ask::new(op, KEY), &mut out);
                 assert_eq!(out.bytes.escape_ascii().to_string(), text);
             }
         }

@@ -1,0 +1,62 @@
+//! `paper`: the measurements of "Wimpy nodes with 10GbE: leveraging one-sided operations in soft-RDMA to boost memcached", section 4.
+//! A thousand pairs are written; then they are read at the highest rate, and what counts is the server's CPU.
+
+use std::process::ExitCode;
+
+use crate::{Mix, Sizes, Traffic};
+use clap::Args;
+
+use super::Failure;
+use super::flags::{Loop, Names, Output, Pace, Servers, each_size};
+use super::session::{Go, Session};
+
+#[derive(Debug, Args)]
+#[command(mut_arg("keys", |arg| arg.default_value("1000")), mut_arg("duration", |arg| arg.default_value("3s")), after_help = "\
+The server has to run on this host, or its CPU time cannot be seen. Give both CPUs of their own: `taskset -c 0 memcached`
+and --pin 1. For the paper's lower clock, give the server a smaller share of its CPU (cgroup's cpu.max).
+
+Examples:
+  rdmakv-bench paper 127.0.0.1:11211 --pin 1
+  rdmakv-bench paper 127.0.0.1:11211 127.0.0.1:22122 --rounds 5   two servers, in turn")]
+pub(super) struct Paper {
+    #[command(flatten)]
+    servers: Servers,
+    #[command(flatten)]
+    pace: Pace,
+    #[command(flatten)]
+    pattern: Loop,
+    #[command(flatten)]
+    names: Names,
+    /// Bytes of a value, one size after the other
+    #[arg(long, default_value = "1k,10k,100k", value_name = "LIST", value_delimiter = ',', value_parser = each_size,
+          help_heading = "Keys and values")]
+    sizes: Vec<Sizes>,
+    /// How often all of it is done; servers take turns
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Load")]
+    rounds: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Paper {
+    pub(super) fn act(&self) -> Result<ExitCode, Failure> {
+        let mut session = Session::begin("paper", "GETs at the highest rate", &self.output)?;
+        'all: for round in 1..=self.rounds {
+            for size in &self.sizes {
+                for server in &self.servers.servers {
+                    let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
+                    self.pattern.apply(&mut plan);
+                    self.names.apply(&mut plan);
+                    plan.sizes = size.clone();
+                    plan.must_hit = true;
+                    plan.traffic = Traffic::Mix(Mix::sets(0.0));
+                    let name = if self.rounds > 1 { format!("{size} #{round}") } else { size.to_string() };
+                    if session.stage(&name, &plan)? == Go::Home {
+                        break 'all;
+                    }
+                }
+            }
+        }
+        session.finish()
+    }
+}

@@ -1,0 +1,164 @@
+//! What a command does with its plans: run one after the other, show how far it is, and say in the end what came of them.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::{Histograms, Kind, Moment, Plan, Second, Stage, Study, run_watched};
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+
+use super::Failure;
+use super::flags::Output;
+
+/// A command at work.
+pub(super) struct Session<'a> {
+    output: &'a Output,
+    study: Study,
+    interrupt: Arc<AtomicBool>,
+    begin: Instant,
+    /// Tag, when, and the histogram, of each second; written in the end, as the format has one start for all.
+    logged: Vec<(String, Duration, hdrhistogram::Histogram<u64>)>,
+}
+
+/// Whether there is any sense in going on.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    On,
+    Home,
+}
+
+impl<'a> Session<'a> {
+    /// Makes ready; files that cannot be written are heard of now and not in the end.
+    pub(super) fn begin(command: &str, title: &str, output: &'a Output) -> Result<Self, Failure> {
+        if let Some(path) = &output.log {
+            File::create(path).map_err(|error| Failure::work(format!("--log {}: {error}", path.display())))?;
+        }
+        raise_descriptors();
+        let interrupt = Arc::new(AtomicBool::new(false));
+        let heard = Arc::clone(&interrupt);
+        // The second time, nobody waits any longer.
+        let _ = ctrlc::set_handler(move || {
+            if heard.swap(true, Relaxed) {
+                std::process::exit(130);
+            }
+        });
+        let study = Study::new(command, title, std::env::args().skip(1));
+        Ok(Self { output, study, interrupt, begin: Instant::now(), logged: Vec::new() })
+    }
+
+    /// What ends runs early.
+    pub(super) fn interrupt(&self) -> &Arc<AtomicBool> {
+        &self.interrupt
+    }
+
+    /// Says something, unless nobody wants to hear.
+    pub(super) fn tell(&self, what: &str) {
+        if !self.output.quiet {
+            eprintln!("{what}");
+        }
+    }
+
+    /// Runs a plan. What is wrong with it is the caller's error; what goes wrong is part of the result.
+    pub(super) fn stage(&mut self, name: &str, plan: &Plan) -> Result<Go, Failure> {
+        plan.check().map_err(Failure::usage)?;
+        let loads = if plan.load { format!(" (writing {} keys first)", plan.keys) } else { String::new() };
+        self.tell(&format!("{}{name}, {}{loads}", if name.is_empty() { "run" } else { "" }, plan.target));
+        let (mut moments, quiet) = (Vec::new(), self.output.quiet);
+        let mut before = Duration::ZERO;
+        let (log, offset) = (self.output.log.is_some(), self.begin.elapsed());
+        let logged = &mut self.logged;
+        let done = run_watched(plan, |second| {
+            if !quiet {
+                show(second);
+            }
+            moments.push(Moment::of(second, before, plan.warm_up));
+            if log {
+                for (kind, histogram) in present(second.latencies) {
+                    let tag = if name.is_empty() { kind.name().to_owned() } else { format!("{name}/{}", kind.name()) };
+                    logged.push((tag.replace([' ', ','], "_"), offset + before, histogram.clone()));
+                }
+            }
+            before = second.at;
+        });
+        match done {
+            Ok(report) => {
+                let go = if report.ended_early.is_some() { Go::Home } else { Go::On };
+                self.study.stages.push(Stage { name: name.to_owned(), report, moments });
+                Ok(go)
+            }
+            Err(wrong) => {
+                self.study.failed = Some(wrong);
+                Ok(Go::Home)
+            }
+        }
+    }
+
+    /// Prints and writes all there is.
+    pub(super) fn finish(self) -> Result<ExitCode, Failure> {
+        let Self { output, study, logged, .. } = self;
+        if !study.stages.is_empty() {
+            let text = if output.json { study.json() } else { study.table() };
+            // Who does not read to the end wants no more.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            if let Some(path) = &output.log {
+                write_log(path, &logged, &study)
+                    .map_err(|error| Failure::work(format!("--log {}: {error}", path.display())))?;
+            }
+        }
+        match study.why_not_good() {
+            None => Ok(ExitCode::SUCCESS),
+            Some(why) => Err(Failure::work(why)),
+        }
+    }
+}
+
+fn present(latencies: &Histograms) -> impl Iterator<Item = (Kind, &hdrhistogram::Histogram<u64>)> {
+    Kind::ALL.into_iter().filter_map(|kind| Some((kind, latencies.of(kind)?)))
+}
+
+fn write_log(
+    path: &Path,
+    logged: &[(String, Duration, hdrhistogram::Histogram<u64>)],
+    study: &Study,
+) -> Result<(), String> {
+    let mut file = BufWriter::new(File::create(path).map_err(|error| error.to_string())?);
+    let mut serializer = V2DeflateSerializer::new();
+    let mut builder = IntervalLogWriterBuilder::new();
+    builder.add_comment(&format!("{}, latencies in nanoseconds", study.command_line));
+    builder.with_start_time(SystemTime::now() - logged.last().map_or(Duration::ZERO, |(_, at, _)| *at));
+    let mut log = builder.begin_log_with(&mut file, &mut serializer).map_err(|error| error.to_string())?;
+    for (tag, at, histogram) in logged {
+        log.write_histogram(histogram, *at, Duration::from_secs(1), Tag::new(tag))
+            .map_err(|error| format!("{error:?}"))?;
+    }
+    drop(log);
+    file.flush().map_err(|error| error.to_string())
+}
+
+fn show(second: &Second<'_>) {
+    let mut line = format!("{:>4.0} s  {:>9} answers", second.at.as_secs_f64(), second.answers);
+    for (kind, latencies) in present(second.latencies).filter(|(kind, _)| *kind != Kind::WithPenalty) {
+        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        line += &format!("  {} p50 {:.0} us, p99 {:.0} us, max {:.0} us", kind.name(), at(0.5), at(0.99), at(1.0));
+    }
+    if second.misses > 0 {
+        line += &format!("  {} misses", second.misses);
+    }
+    if second.failures > 0 {
+        line += &format!("  {} FAILED", second.failures);
+    }
+    eprintln!("{line}");
+}
+
+/// As many descriptors as the system lets us have.
+pub(super) fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

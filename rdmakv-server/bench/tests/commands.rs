@@ -1,0 +1,278 @@
+//! Each command against a server that is a process: memcached where it is installed, else the null server.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_rdmakv-bench");
+
+/// A server that ends with the test.
+struct Server {
+    process: Child,
+    place: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// None where it is not installed.
+    fn memcached(more: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let mut command = Command::new("memcached");
+        command.args(["-u", "root", "-m", "64", "-s"]).arg(&path).args(more).stderr(Stdio::null());
+        let Ok(mut process) = command.spawn() else {
+            eprintln!("memcached: not run: it is not installed (Debian: memcached)");
+            return None;
+        };
+        while !path.exists() && process.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let place = format!("unix:{}", path.display());
+        Some(Self { process, place, _folder: folder })
+    }
+
+    fn null(size: &str) -> Self {
+        let mut process =
+            Command::new(PROGRAM).args(["null-server", "-s", size]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let place = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+        Self { process, place, _folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn end(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The command with these words, the server's place for `@`, and short times.
+fn words(line: &str, place: &str) -> Vec<String> {
+    let mut words: Vec<String> = line.split_whitespace().map(|word| word.replace('@', place)).collect();
+    words.extend(["--json", "--timeout", "60", "-q"].map(str::to_owned));
+    words
+}
+
+fn run(line: &str, place: &str) -> (Output, Value) {
+    let output = Command::new(PROGRAM).args(words(line, place)).output().unwrap();
+    let study = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output, study)
+}
+
+fn good(line: &str, place: &str) -> Vec<Value> {
+    let (output, study) = run(line, place);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    study["stages"].as_array().unwrap().clone()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn the_papers_experiment_has_a_stage_for_each_size_and_the_servers_cpu_in_it() {
+    let Some(server) = Server::memcached(&["-I", "2m"]) else { return };
+    let stages = good("paper @ -k 100 --sizes 1k,10k,100k -T 0.2 -w 0.05 --verify", &server.place);
+    let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["1k", "10k", "100k"]);
+    for stage in &stages {
+        let report = &stage["report"];
+        assert_eq!(report["server"]["pid"], server.process.id());
+        assert!(number(&report["server"]["user_ns"]) + number(&report["server"]["system_ns"]) > 0.0, "{report}");
+        assert!(number(&report["hits"]) > 0.0 && number(&report["stored"]) == 0.0, "GETs only: {report}");
+    }
+}
+
+#[test]
+fn a_get_that_misses_where_all_keys_should_be_there_makes_the_paper_invalid() {
+    let Some(server) = Server::memcached(&["-m", "2"]) else { return };
+    let (output, study) = run("paper @ --sizes 100k -k 400 -T 0.1 -w 0", &server.place);
+    assert_eq!(output.status.code(), Some(1));
+    let why = study["stages"][0]["report"]["invalid_because"][0].as_str().unwrap_or_default();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Which it is depends on how the server gives room.
+    assert!(why.contains("GETs missed") || said.contains("were refused"), "{why} {said}");
+}
+
+#[test]
+fn latencies_are_of_sets_gets_and_both_one_at_a_time_and_by_windows() {
+    let server = Server::null("100");
+    let stages = good("latency @ -k 100 --sizes 100 --windows 1,8 -T 0.1 -w 0.02 --verify", &server.place);
+    let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "set 100 blocking",
+            "set 100 window 8",
+            "get 100 blocking",
+            "get 100 window 8",
+            "mixed 100 blocking",
+            "mixed 100 window 8"
+        ]
+    );
+    let kinds = |at: usize| stages[at]["report"]["latencies"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        (kinds(0), kinds(2), kinds(4)),
+        (vec!["set".into()], vec!["get".into()], vec!["get".into(), "set".into()])
+    );
+    assert_eq!((&stages[0]["report"]["depth"], &stages[1]["report"]["depth"]), (&1.into(), &8.into()));
+}
+
+#[test]
+fn ycsbs_workloads_find_what_they_loaded_and_what_they_made() {
+    let Some(server) = Server::memcached(&[]) else { return };
+    let stages = good("ycsb all @ -k 2000 -s 100 -T 0.2 -w 0 -c 8 -d 2 --verify --scan 20", &server.place);
+    let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["load", "A", "B", "C", "F", "D", "E"]);
+    for stage in &stages {
+        // Even of D, whose newest keys are read most: a key is not asked for before it is there.
+        assert_eq!(number(&stage["report"]["misses"]), 0.0, "{stage}");
+    }
+    let report = |at: usize| &stages[at]["report"];
+    assert_eq!(number(&report(0)["stored"]), 2000.0);
+    let count = |at: usize, kind: &str| number(&report(at)["latencies"][kind]["count"]);
+    // Each write of F is half of a pair; of those under way in the end, the pair was to start in time and the write was not.
+    let late = count(4, "modify") - count(4, "set");
+    assert!(count(4, "modify") > 0.0 && (0.0..=16.0).contains(&late), "{late} pairs more than writes");
+    // A pair is one operation and two answers.
+    assert!(number(&report(4)["answers"]) > 1.2 * number(&report(4)["operations"]));
+    let scanned = &report(6)["scanned"];
+    assert!(number(&scanned["found"]) > 0.0 && scanned["found"] == scanned["sought"], "{scanned}");
+}
+
+#[test]
+fn scans_are_refused_where_no_request_is_for_several_keys() {
+    let server = Server::null("100");
+    let (output, _) = run("ycsb e @ --protocol binary", &server.place);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("--protocol text"), "{said}");
+}
+
+#[test]
+fn what_misses_would_cost_is_told_apart_from_what_was_measured() {
+    let Some(server) = Server::memcached(&[]) else { return };
+    // Nothing was written before: the first GET of each key misses, and then it is there.
+    let line = "hybrid @ -k 300 -s 100 --no-load --penalty 2s -T 0.3 -w 0 -c 1 --choice sequential";
+    let stages = good(line, &server.place);
+    let report = &stages[0]["report"];
+    assert_eq!((number(&report["misses"]), number(&report["stored"])), (300.0, 300.0), "{report}");
+    let latency = |kind: &str, at: &str| number(&report["latencies"][kind][at]);
+    assert!(latency("get", "max") < 1e6, "nobody waited: {report}");
+    assert!(latency("with_penalty", "max") >= 1.99e6, "{report}");
+    assert_eq!(latency("get", "count"), latency("with_penalty", "count"));
+    assert_eq!(number(&report["penalty"]["seconds"]), 600.0);
+}
+
+#[test]
+fn a_checkpoint_is_read_back_as_it_was_written() {
+    let Some(server) = Server::memcached(&[]) else { return };
+    let line = "bursty @ -c 3 --block 64k --chunk 8k --period 40ms -T 0.4 -d 4 --verify --tolerance 10s";
+    let stages = good(line, &server.place);
+    let (checkpoint, restart) = (&stages[0]["report"], &stages[1]["report"]);
+    // Ten periods, three connections, eight chunks a block: how busy the machine is changes nothing.
+    assert_eq!(number(&checkpoint["latencies"]["block"]["count"]), 30.0, "{checkpoint}");
+    assert_eq!(number(&checkpoint["latencies"]["set"]["count"]), 240.0);
+    assert_eq!((number(&restart["misses"]), number(&restart["wrong_values"])), (0.0, 0.0), "{restart}");
+    assert!(number(&restart["bursts"]["done"]) >= 3.0);
+}
+
+fn trace(folder: &Path) -> String {
+    let path = folder.join("trace");
+    let lines: String = (0..2000_u64).map(|at| format!("{} {} {}\n", at / 100, at * at % 101, 100 + at % 7)).collect();
+    std::fs::write(&path, lines).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_trace_is_replayed_to_its_end_and_what_it_misses_is_written() {
+    let Some(server) = Server::memcached(&[]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let mut keys: Vec<u64> = (0..2000_u64).map(|at| at * at % 101).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let line = format!("replay {trace} @ --format objects -c 1 --verify");
+    let report = &good(&line, &server.place)[0]["report"];
+    assert_eq!(number(&report["operations"]), 2000.0, "{report}");
+    assert_eq!((number(&report["misses"]), number(&report["stored"])), (keys.len() as f64, keys.len() as f64));
+    // 19 seconds of it in 0.19, by two threads: each keeps the order of its keys, so that all are there now.
+    let line = format!("replay {trace} @ --format objects -t 2 -c 4 --speed 100 --tolerance 10s");
+    let report = &good(&line, &server.place)[0]["report"];
+    assert_eq!((number(&report["hits"]), number(&report["misses"])), (2000.0, 0.0), "{report}");
+    assert!(number(&report["seconds"]) >= 0.19 && report["depth"].is_null(), "{report}");
+}
+
+#[test]
+fn a_trace_without_times_is_not_replayed_by_them() {
+    let server = Server::null("4096");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.lirs");
+    std::fs::write(&path, "1\n2\n3\n1\n").unwrap();
+    let line = format!("replay {} @ --format lirs", path.display());
+    assert_eq!(number(&good(&line, &server.place)[0]["report"]["operations"]), 4.0);
+    let (output, _) = run(&format!("{line} --speed 1"), &server.place);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("--speed max"), "{said}");
+}
+
+/// Killed in the middle of each command: what there is comes out, and the exit says that it is not all.
+#[test]
+fn a_server_that_dies_ends_each_command_with_what_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    for line in [
+        "paper @ -k 50 --sizes 100,200 -T 60 -w 0",
+        "ycsb a,b @ -k 50 -s 100 -T 60 -w 0",
+        "latency @ --sizes 100 -k 50 -T 60 -w 0",
+        "hybrid @ -k 50 -s 100 -T 60 -w 0",
+        "bursty @ -m 1:1 --chunk 100 --block 1000 --period 10ms -T 60 --tolerance 10s",
+        &format!("replay {trace} @ --format objects --speed 5"),
+    ] {
+        let mut server = Server::null("100");
+        let log = folder.path().join("log");
+        let process = Command::new(PROGRAM)
+            .args(words(line, &server.place))
+            .args(["--log", log.to_str().unwrap()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It has asked for something when the server has computed.
+        let stat = format!("/proc/{}/schedstat", server.process.id());
+        let computed = || std::fs::read_to_string(&stat).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+        let before = computed();
+        while computed() < before + 5_000_000 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.end();
+        let output = process.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        let study: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let stages = study["stages"].as_array().unwrap_or_else(|| panic!("{line}: nothing came out; {said}"));
+        let last = &stages.last().unwrap()["report"];
+        let why = last["ended_early"].as_str().unwrap_or_default();
+        assert!(why.contains("closed the connection"), "{line}: {last}");
+        assert!(number(&last["operations"]) > 0.0, "{line}: {last}");
+        assert!(said.contains("closed the connection") && log.metadata().unwrap().len() > 0, "{line}: {said}");
+    }
+}
+
+#[test]
+fn help_has_examples_everywhere() {
+    for command in ["", "run", "paper", "latency", "ycsb", "hybrid", "bursty", "replay", "null-server"] {
+        let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let output = Command::new(PROGRAM).args(words).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("Examples:\n  rdmakv-bench "), "{command}: {text}");
+    }
+}
