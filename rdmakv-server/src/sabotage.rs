@@ -48,9 +48,3 @@ pub fn planted(fault: Fault) -> bool {
     });
     *chosen == Some(fault)
 }
-
-/// Keeps the moment open in which a planted fault can be seen.
-#[cfg(rdmakv_sabotage)]
-pub fn linger() {
-    std::thread::sleep(std::time::Duration::from_micros(300));
-}

@@ -75,7 +75,7 @@ impl Store {
         let hash = self.hash(self.chunk(id).key());
         let class = self.chunk(id).class();
         // Dead first: a one-sided reader must not find alive what the index no longer has.
-        self.die(id);
+        self.die(id, false);
         if self.chunk(id).marked(chunk::LEASED) {
             self.leased_dies(hash, now);
         }
@@ -84,14 +84,16 @@ impl Store {
         self.queues[class].remove(&self.arena, id);
         self.retire(id);
         #[cfg(rdmakv_sabotage)]
-        self.reuse_early(id, now);
+        self.reuse_early(id);
     }
 
-    /// From now on no one-sided reader believes the item.
+    /// From now on no one-sided reader believes the item. `replaced` says whether another takes its place.
     #[inline]
-    pub(super) fn die(&mut self, id: Id) {
+    pub(super) fn die(&mut self, id: Id, replaced: bool) {
+        #[cfg(not(rdmakv_sabotage))]
+        let _ = replaced;
         #[cfg(rdmakv_sabotage)]
-        if self.dies_late(id) {
+        if self.dies_late(id, replaced) {
             return;
         }
         self.chunk(id).set_state(State::Dead);

@@ -11,6 +11,7 @@ use super::arena::Arena;
 use super::chunk::Id;
 #[cfg(test)]
 use super::chunk::{Chunk, State};
+use super::index::Index;
 
 /// A chunk's place in memory, and which item is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,9 @@ pub struct Replacement<'a> {
     pub old: Extent,
     /// The chunk that is the key's next.
     pub new: Extent,
+    /// Whether the index still names the old one.
+    #[cfg(test)]
+    pub(crate) named: bool,
 }
 
 impl Replacement<'_> {
@@ -83,8 +87,16 @@ impl fmt::Debug for Exposures {
 }
 
 impl Exposures {
-    pub(super) fn replaced(&mut self, arena: &Arena, old: Extent, new: Extent) -> bool {
-        let replacement = Replacement { arena, old, new };
+    pub(super) fn replaced(&mut self, arena: &Arena, old: Extent, new: Extent, index: &Index) -> bool {
+        #[cfg(not(test))]
+        let _ = index;
+        let replacement = Replacement {
+            arena,
+            old,
+            new,
+            #[cfg(test)]
+            named: index.has(arena.id_of(old.address)) && !index.has(arena.id_of(new.address)),
+        };
         // Each is asked, whatever the others say.
         self.0.iter_mut().fold(false, |any, exposure| exposure.replaced(&replacement) | any)
     }

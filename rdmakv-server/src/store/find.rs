@@ -14,7 +14,7 @@ impl Store {
     #[inline]
     pub(super) fn is_alive(&self, id: Id) -> bool {
         #[cfg(rdmakv_sabotage)]
-        if self.leases.is_late(id) {
+        if self.leases.planted.is_late(id) {
             return false;
         }
         self.chunk(id).state() == State::Alive
@@ -59,6 +59,8 @@ impl Store {
 
     /// The item, if there is one. With `bump` the question counts: for eviction and in the marks.
     pub fn get(&mut self, key: &[u8], bump: bool, now: u64) -> Option<View<'_>> {
+        #[cfg(rdmakv_sabotage)]
+        self.bury(1);
         self.flush_if_due(now);
         let hash = self.hash(key);
         let id = self.find(hash, key)?;

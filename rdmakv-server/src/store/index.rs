@@ -103,6 +103,12 @@ impl Index {
         self.position(hash, is).map(|(at, slot)| self.bucket(at).ids[slot])
     }
 
+    /// Whether any key has this chunk.
+    #[cfg(test)]
+    pub(super) fn has(&self, id: Id) -> bool {
+        self.segments.iter().flatten().chain(&self.spare).any(|bucket| bucket.ids.contains(&id))
+    }
+
     /// Puts another chunk in the place of this one; says whether it was there.
     pub(super) fn replace(&mut self, hash: u64, old: Id, new: Id) -> bool {
         let found = self.position(hash, |id| id == old);

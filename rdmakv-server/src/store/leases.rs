@@ -22,8 +22,6 @@ use super::chunk::{Chunk, Id, LEASED, State};
 use super::exposure::Extent;
 use super::restless::Restless;
 use super::{Handle, Held, Store};
-#[cfg(rdmakv_sabotage)]
-use crate::sabotage::{Fault, planted};
 
 /// The longest D.
 pub const LONGEST: Duration = Duration::from_secs(60);
@@ -72,9 +70,8 @@ pub(super) struct Leases {
     /// The latest moment known.
     latest: u64,
     closed: bool,
-    /// With the fault `dead-after-reply`: what should be dead already.
     #[cfg(rdmakv_sabotage)]
-    late: Vec<Id>,
+    pub(super) planted: super::planted::Planted,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,7 +94,7 @@ impl Leases {
             latest: 0,
             closed: false,
             #[cfg(rdmakv_sabotage)]
-            late: Vec::new(),
+            planted: Default::default(),
         }
     }
 
@@ -120,9 +117,11 @@ impl Leases {
         self.until.get(&id).copied()
     }
 
+    /// As if there had been no lease.
     #[cfg(rdmakv_sabotage)]
-    pub(super) fn is_late(&self, id: Id) -> bool {
-        self.late.contains(&id)
+    pub(super) fn forget(&mut self, id: Id) -> Option<u64> {
+        self.ends.retain(|&Reverse((_, other))| other != id);
+        self.until.remove(&id)
     }
 
     /// A leased chunk has died.
@@ -208,6 +207,8 @@ impl Store {
 
     /// Ends the leases whose time is over, at most so many; says how many were. `now` is in nanoseconds.
     pub fn sweep(&mut self, now: u64, most: usize) -> usize {
+        #[cfg(rdmakv_sabotage)]
+        self.tell_early(now);
         let mut ended = 0;
         // One that was made longer is put back, which counts too: so the time is bounded.
         for _ in 0..most {
@@ -232,10 +233,15 @@ impl Store {
     fn end_lease(&mut self, id: Id, now: u64) {
         let extent = self.extent_of(id);
         self.exposures.ended(extent, now);
+        self.unlease(id);
+    }
+
+    /// The chunk has a holder less, and is free if it was the last of a dead one.
+    pub(super) fn unlease(&mut self, id: Id) {
         self.pages.leased(id, false);
         let dead = !self.is_alive(id);
         #[cfg(rdmakv_sabotage)]
-        self.leases.late.retain(|&late| late != id);
+        self.leases.planted.is_buried(id);
         let chunk = Chunk::new(&self.arena, id);
         chunk.unmark(LEASED);
         let class = &mut self.leases.classes[chunk.class()];
@@ -267,7 +273,7 @@ impl Store {
     pub(super) fn hand_over(&mut self, old: Id, new: Id) {
         let Some(until) = self.leases.until(old) else { return };
         let (from, to) = (self.extent_of(old), self.extent_of(new));
-        if self.exposures.replaced(&self.arena, from, to) {
+        if self.exposures.replaced(&self.arena, from, to, &self.index) {
             // A chunk that is not published has no holders: there is room for this one.
             let leased = self.lease_until(new, until);
             debug_assert!(leased, "a new chunk can be leased");
@@ -312,32 +318,5 @@ impl Store {
     pub fn close(&mut self, now: u64) {
         self.leases.closed = true;
         self.end_leased_items(now, |_, _| true);
-    }
-
-    /// With the fault `dead-after-reply`: what should have died long ago dies.
-    #[cfg(rdmakv_sabotage)]
-    pub(super) fn bury_late(&mut self) {
-        for id in std::mem::take(&mut self.leases.late) {
-            self.chunk(id).set_state(State::Dead);
-        }
-    }
-
-    /// With the fault `dead-after-reply`: notes that a leased chunk is to die later; says whether it is.
-    #[cfg(rdmakv_sabotage)]
-    pub(super) fn dies_late(&mut self, id: Id) -> bool {
-        let late = planted(Fault::DeadAfterReply) && self.chunk(id).marked(LEASED) && self.is_alive(id);
-        if late {
-            self.leases.late.push(id);
-        }
-        late
-    }
-
-    /// With the fault `reuse-early`: leases of the dead count for nothing.
-    #[cfg(rdmakv_sabotage)]
-    pub(super) fn reuse_early(&mut self, id: Id, now: u64) {
-        if planted(Fault::ReuseEarly) && self.leases.until.remove(&id).is_some() {
-            self.leases.ends.retain(|&Reverse((_, other))| other != id);
-            self.end_lease(id, nanos(now));
-        }
     }
 }

@@ -94,7 +94,7 @@ struct Fabric {
 impl Exposure for Fabric {
     fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
         let heard = &mut *self.heard.lock().unwrap();
-        if replacement.states() != (State::Dead, State::Unpublished) {
+        if replacement.states() != (State::Dead, State::Unpublished) || !replacement.named {
             heard.wrong = Some(format!("{:?} when tags go over", replacement.states()));
         }
         match heard.leases.get(&replacement.old.address) {

@@ -62,6 +62,7 @@ struct Fabric {
 impl Exposure for Fabric {
     fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
         let (old, new) = replacement.states();
+        assert!(replacement.named, "the index changes after that");
         self.told.lock().unwrap().push(Told::Replaced(replacement.old, replacement.new, old, new));
         replacement.clear_tail(self.clears);
         self.rebinds

@@ -39,6 +39,8 @@ mod leases_tests;
 mod lend;
 mod moves;
 mod pages;
+#[cfg(rdmakv_sabotage)]
+mod planted;
 mod put;
 mod queues;
 mod report;
@@ -182,7 +184,7 @@ impl Store {
     /// Once a second: leases that have ended, a flush that is due, and a page to where it is needed more.
     pub fn tick(&mut self, now: u64) {
         #[cfg(rdmakv_sabotage)]
-        self.bury_late();
+        self.bury(u32::MAX);
         self.sweep(nanos(now), AT_A_TICK);
         self.flush_if_due(now);
         self.shrink(now);

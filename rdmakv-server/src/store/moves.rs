@@ -84,7 +84,7 @@ impl Store {
         to.value_mut().copy_from_slice(from.value());
         self.classes[class].requested += to.size() as u64;
         self.counters.rescues += 1;
-        self.die(id);
+        self.die(id, true);
         if self.chunk(id).marked(LEASED) {
             self.hand_over(id, new);
         }

@@ -6,9 +6,6 @@ use std::sync::Arc;
 use super::chunk::{self, Chunk, HEADER, Id, State};
 use super::queues::{MAIN, MOST_FREQUENT, SMALL};
 use super::{Filling, Handle, KEY_MAX, Mode, Outcome, Refused, Store, Terms, classes};
-#[cfg(rdmakv_sabotage)]
-use crate::sabotage::linger;
-use crate::sabotage::{Fault, planted};
 
 impl Store {
     /// A chunk for this item, to be filled. `expiry` is in Unix seconds, 0 for never.
@@ -17,6 +14,8 @@ impl Store {
     ///
     /// The item is too large, or there is no memory for it.
     pub fn reserve(&mut self, key: &[u8], value: usize, flags: u32, expiry: u64, now: u64) -> Result<Filling, Refused> {
+        #[cfg(rdmakv_sabotage)]
+        self.bury(1);
         let size = HEADER.saturating_add(key.len()).saturating_add(value);
         let class =
             if key.len() > KEY_MAX || size > self.item_max { None } else { classes::fitting(&self.sizes, size) };
@@ -133,10 +132,7 @@ impl Store {
         // Making room may have driven the old one out meanwhile, where its holder keeps the chunk from being reused.
         let old = old.filter(|&old| self.is_alive(old));
         if let Some(old) = old {
-            let late = planted(Fault::IndexBeforeDead);
-            if !late {
-                self.die(old);
-            }
+            self.die(old, true);
             // Tags go over between the old one's death and the change of the index, if the key is not changed too often.
             if self.chunk(old).marked(chunk::LEASED) && !self.leased_dies(hash, now) {
                 self.hand_over(old, new);
@@ -153,15 +149,9 @@ impl Store {
                 self.queues[class].push(&self.arena, new, queue);
             }
             chunk.set_frequency((frequency + 1).min(MOST_FREQUENT));
-            #[cfg(rdmakv_sabotage)]
-            if late {
-                chunk.set_state(State::Alive);
-                linger();
-                self.die(old);
-            }
             self.retire(old);
             #[cfg(rdmakv_sabotage)]
-            self.reuse_early(old, now);
+            self.reuse_early(old);
         } else {
             let Self { index, arena, hasher, .. } = self;
             index.insert(hash, new, |id| {
