@@ -6,16 +6,19 @@
 mod frames;
 
 use frames::{SOON, end_of, fpdu, greet, last_words, read, untagged, write};
-use frrwp::fabric::iwarp::ddp::{Header, Operation, Place};
+use frrwp::fabric::iwarp::ddp::{Header, Operation, Place, ReadRequest};
 use frrwp::fabric::iwarp::mpa::{self, Fpdu, Start};
 use frrwp::fabric::iwarp::terminate::Terminate;
-use frrwp::fabric::iwarp::{Exact, IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpListener, IwarpOptions};
-use frrwp::wire::MESSAGE;
-use mrrc::Access;
+use frrwp::fabric::iwarp::{Binding, Exact, IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpListener, IwarpOptions};
+use frrwp::fabric::{Domain, Endpoint, Local};
+use frrwp::wire::{MESSAGE, Segment};
+use mrrc::registrar::Registrar;
+use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Of the memory, this is offered.
@@ -179,6 +182,146 @@ fn what_is_allowed_is_done_up_to_the_last_byte() {
     assert!(bytes == payload && scene.memory[OFFERED] == payload);
     drop(scene.peer);
     assert_eq!(end_of(&mut scene.endpoint).1, Some(IwarpEnd::Closed));
+}
+
+/// A request of this side's, as the peer hears it.
+fn heard_request(peer: &mut TcpStream) -> ReadRequest {
+    let mut bytes = vec![0; mpa::framed(18 + 28)];
+    peer.read_exact(&mut bytes).unwrap();
+    let fpdu = Fpdu::split(&bytes).unwrap();
+    let (header, payload) = Header::decode(fpdu.ulpdu).unwrap();
+    assert_eq!(header.operation, Operation::ReadRequest);
+    ReadRequest::decode(payload).unwrap()
+}
+
+fn answer(request: ReadRequest, from: u32, last: bool, payload: &[u8]) -> Vec<u8> {
+    let place = Place::Tagged { tag: request.sink_tag, offset: request.sink_offset + u64::from(from) };
+    fpdu(&Header { operation: Operation::ReadResponse, last, place }, payload)
+}
+
+/// A side that reads a hundred bytes, thrice, into the middle of a buffer; its peer has heard of all three.
+fn reading(answers: impl Fn([ReadRequest; 3], &Scene) -> Vec<u8>) -> (Scene, Vec<u8>) {
+    const MIDDLE: usize = 4096;
+    let mut scene = scene(4);
+    // The memory is registered for all that there is: the cache has it so for other transfers.
+    let sink = vec![7_u8; 4 * MIDDLE].into_boxed_slice();
+    let start = MIDDLE - sink.as_ptr() as usize % MIDDLE;
+    let range = PageRange::of_bytes(sink[start..].as_ptr() as u64, 2 * MIDDLE as u64).unwrap();
+    let registration = scene.domain.register(range, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let address = sink[start + 1000..].as_ptr().cast_mut();
+    scene.peer.write_all(&write(0, 0, b"")).unwrap();
+    for id in 0..3 {
+        let at = address.wrapping_add(id * 100);
+        let local = Local { address: at, length: 100, registration: &registration };
+        let from = Segment { address: 5, length: 100, key: 6 };
+        // SAFETY: the sink is looked at when the connection has ended.
+        unsafe { scene.endpoint.read(id as u64, &[local], from) }.unwrap();
+    }
+    let own = scene.domain.remote(&registration, address, 300);
+    let requests = [0; 3].map(|_| heard_request(&mut scene.peer));
+    for request in requests {
+        assert_ne!(request.sink_tag, own.key, "the peer is not told of a tag that opens the memory");
+        assert_ne!(request.sink_offset, own.address, "nor where it is");
+    }
+    let bytes = answers(requests, &scene);
+    scene.peer.write_all(&bytes).unwrap();
+    let end = last_words(&mut scene.peer);
+    assert!(end.is_some());
+    assert_eq!(end_of(&mut scene.endpoint).1, end.map(IwarpEnd::Breach));
+    // SAFETY: the connection is flushed. By address, because it was written so.
+    let placed: Vec<u8> = (0..300).map(|at| unsafe { address.add(at).read_volatile() }).collect();
+    for outside in [start..start + 1000, start + 1300..start + 2 * MIDDLE] {
+        assert!(sink[outside].iter().all(|&byte| byte == 7), "a byte beside what was read");
+    }
+    drop(sink);
+    (scene, placed)
+}
+
+#[test]
+fn what_this_side_reads_into_is_open_to_the_answers_and_to_nothing_else() {
+    let check = |name: &str, expected: Terminate, placed: usize, misdeed: &dyn Fn([ReadRequest; 3]) -> Vec<u8>| {
+        let (scene, bytes) = reading(|requests, _| misdeed(requests));
+        assert_eq!(scene.endpoint.why(), Some(IwarpEnd::Breach(expected)), "{name}");
+        let want: Vec<u8> = (0..300).map(|at| if at < placed { 9 } else { 7 }).collect();
+        assert!(bytes == want, "{name}: {bytes:?}");
+    };
+    let nines = [9; 101];
+    check("a write to the tag of the answer", Terminate::DDP_BOUNDS, 0, &|[first, ..]| {
+        write(first.sink_tag, first.sink_offset, b"x")
+    });
+    check("a write there after the answer", Terminate::DDP_BOUNDS, 100, &|[first, ..]| {
+        [answer(first, 0, true, &nines[..100]), write(first.sink_tag, first.sink_offset, b"x")].concat()
+    });
+    check("a read of it", Terminate::BASE_OR_BOUNDS, 0, &|[first, ..]| read(1, first.sink_tag, 0, 1));
+    check("ending the tag", Terminate::CANNOT_INVALIDATE, 0, &|[first, ..]| {
+        let place = Place::Untagged { invalidate: first.sink_tag, queue: 0, number: 1, offset: 0 };
+        fpdu(&Header { operation: Operation::SendInvalidate, last: true, place }, b"")
+    });
+    check("an answer that is too long", Terminate::DDP_BOUNDS, 0, &|[first, ..]| answer(first, 0, true, &nines));
+    check("one that goes on too long", Terminate::DDP_BOUNDS, 60, &|[first, ..]| {
+        [answer(first, 0, false, &nines[..60]), answer(first, 60, true, &nines[..41])].concat()
+    });
+    check("one that leaves bytes out", Terminate::DDP_BOUNDS, 0, &|[first, ..]| answer(first, 1, true, &nines[..99]));
+    check("one that ends too early", Terminate::DDP_BOUNDS, 0, &|[first, ..]| answer(first, 0, true, &nines[..99]));
+    check("one that does not end", Terminate::DDP_BOUNDS, 0, &|[first, ..]| answer(first, 0, false, &nines[..100]));
+    check("one by another tag", Terminate::DDP_INVALID_TAG, 0, &|[first, ..]| {
+        answer(ReadRequest { sink_tag: first.sink_tag ^ 1, ..first }, 0, true, &nines[..100])
+    });
+    check("one more than was asked for", Terminate::DDP_INVALID_TAG, 300, &|requests| {
+        let answers = requests.iter().chain(&requests[..1]);
+        answers.flat_map(|&request| answer(request, 0, true, &nines[..100])).collect()
+    });
+}
+
+#[test]
+fn what_was_not_asked_for_yet_is_not_answered() {
+    let mut scene = scene(4);
+    scene.peer.write_all(&write(0, 0, b"")).unwrap();
+    // The peer takes four at a time.
+    let sink = vec![7_u8; 3 * 4096];
+    let range = PageRange::of_bytes(sink.as_ptr() as u64, 8192).unwrap();
+    let registration = scene.domain.register(range, Access::LOCAL_WRITE).unwrap();
+    for id in 0..5 {
+        let local = Local { address: sink.as_ptr().cast_mut(), length: 8, registration: &registration };
+        // SAFETY: as above.
+        unsafe { scene.endpoint.read(id, &[local], Segment { address: 5, length: 8, key: 6 }) }.unwrap();
+    }
+    let requests = [0; 4].map(|_| heard_request(&mut scene.peer));
+    let answers: Vec<u8> =
+        [0, 1, 2, 3, 3].iter().flat_map(|&at: &usize| answer(requests[at], 0, true, b"answered")).collect();
+    scene.peer.write_all(&answers).unwrap();
+    assert_eq!(end_of(&mut scene.endpoint).1, Some(IwarpEnd::Breach(Terminate::DDP_INVALID_TAG)));
+}
+
+#[test]
+fn a_bound_tag_opens_what_it_is_bound_to_for_reading_by_its_connection_and_no_byte_more() {
+    let bound = |misdeed: fn(Segment) -> Vec<u8>, of_other: bool, dropped: bool| {
+        let mut scene = scene(2);
+        // SAFETY: the memory lives as long as the scene.
+        let binding = Arc::new(unsafe { Binding::new(scene.memory[OFFERED].as_ptr()) });
+        let domain = if of_other { scene._other.0.own_domain() } else { scene.endpoint.own_domain() };
+        let handle = domain.handle(&binding, OFFERED.len()).unwrap();
+        let segment = handle.segment();
+        assert_eq!((segment.address, segment.length), (0, OFFERED.len() as u64));
+        let handle = Some(handle).filter(|_| !dropped);
+        scene.peer.write_all(&misdeed(segment)).unwrap();
+        let heard = last_words(&mut scene.peer);
+        assert_eq!(end_of(&mut scene.endpoint).1, heard.map(IwarpEnd::Breach));
+        assert!(scene.memory.iter().all(|&byte| byte == 7) && binding.reads() == 0);
+        drop(handle);
+        assert_eq!(scene.domain.registrations(), 4);
+        heard.unwrap()
+    };
+    assert_eq!(bound(|segment| write(segment.key, 0, b"x"), false, false), Terminate::ACCESS);
+    assert_eq!(
+        bound(|segment| read(1, segment.key, 0, OFFERED.len() as u32 + 1), false, false),
+        Terminate::BASE_OR_BOUNDS
+    );
+    assert_eq!(bound(|segment| read(1, segment.key, 1, OFFERED.len() as u32), false, false), Terminate::BASE_OR_BOUNDS);
+    assert_eq!(bound(|segment| read(1, segment.key, u64::MAX, 2), false, false), Terminate::OFFSET_WRAPS);
+    assert_eq!(bound(|segment| read(1, segment.key, 0, 1), true, false), Terminate::TAG_NOT_ASSOCIATED);
+    assert_eq!(bound(|segment| write(segment.key, 0, b"x"), true, false), Terminate::DDP_NOT_ASSOCIATED);
+    assert_eq!(bound(|segment| read(1, segment.key, 0, 1), false, true), Terminate::INVALID_TAG);
 }
 
 #[test]

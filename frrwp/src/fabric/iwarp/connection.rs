@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "places bytes in registered memory")]
 
 use super::IwarpEnd;
-use super::inbound::{Breach, Event, Gate, Inbound, Landing, Next, Reading};
+use super::inbound::{Breach, Event, Gate, Inbound, Landing, Next};
 use super::memory::Buffer;
 use super::outbound::{Ends, Outbound, Post, Sources};
 use super::provider::Shared;
@@ -20,7 +20,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 mod receiving;
@@ -64,9 +64,13 @@ pub(super) struct Connection {
     /// Known from the start: a socket that was reset does not tell any more.
     pub(super) peer: SocketAddr,
     pub(super) shared: Arc<Shared>,
+    /// What the peer is told that its answers to reads are for. It opens nothing.
+    sink: OnceLock<u32>,
     core: Mutex<Core>,
     /// Told when the provider's thread does not stay at the connection any more.
     pub(super) left: Condvar,
+    /// Told when there is something for an application that waits passively.
+    pub(super) news: Condvar,
 }
 
 /// Something posted whose end is told in the order of posting.
@@ -129,6 +133,8 @@ pub(super) struct Claim {
     pub(super) active: bool,
     /// The provider's thread sleeps in the receiving call, and the application's is to wait until it has left.
     pub(super) stayed: bool,
+    /// The application sleeps until it is told something: whoever serves the connection wakes it.
+    pub(super) passive: bool,
 }
 
 struct Guard<'a> {
@@ -194,7 +200,8 @@ impl Connection {
             nudge: Some(Nudge { after: FIRST_NUDGE, left: NUDGES, spoken: false }),
             nudges: 0,
         };
-        Self { number, socket, peer, shared, core: Mutex::new(core), left: Condvar::new() }
+        let (sink, core) = (OnceLock::new(), Mutex::new(core));
+        Self { number, socket, peer, shared, sink, core, left: Condvar::new(), news: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -203,6 +210,28 @@ impl Connection {
 
     fn pin(&self, tag: u32, at: u64, length: u64, wish: Wish) -> Result<Pin, Terminate> {
         self.shared.tags.pin(tag, at, length, wish, self.number)
+    }
+
+    /// Wakes an application that waits passively, if there is something for it.
+    pub(super) fn tell(&self, core: &mut Core) {
+        if core.claim.passive && (!core.inbox.is_empty() || !core.is_open()) {
+            core.claim.passive = false;
+            self.news.notify_one();
+        }
+    }
+
+    /// The tag of what this side reads. Answers are known by their order, so that the peer is not told of a tag, nor of an
+    /// address, by which it could write there out of turn.
+    pub(super) fn sink(&self) -> u32 {
+        *self.sink.get_or_init(|| self.shared.tags.reserve(self.number))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(&sink) = self.sink.get() {
+            self.shared.tags.release(sink);
+        }
     }
 }
 
@@ -232,10 +261,6 @@ impl Core {
         }
         self.pending.push_back(Pending { id, left: parts });
         self.first + self.pending.len() as u64 - 1
-    }
-
-    pub(super) fn expect(&mut self, reading: Reading) {
-        self.inbound.expect(reading);
     }
 
     fn part_done(&mut self, sequence: u64) {
@@ -324,6 +349,10 @@ impl Core {
                 // this side failed.
                 let _ = terminate;
                 return self.breach(connection, Breach { terminate: Terminate::LOCAL_CATASTROPHE, at_fault: None });
+            }
+            // Nothing may come of a read before it was asked for.
+            for reading in self.outbound.asked.drain(..) {
+                self.inbound.expect(reading);
             }
             let mut vector = SmallVec::new();
             let mut pins = SmallVec::new();

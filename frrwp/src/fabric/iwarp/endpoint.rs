@@ -14,7 +14,7 @@ use mrrc::Access;
 use smallvec::SmallVec;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Things that are posted and have not ended, or not left.
@@ -149,38 +149,46 @@ unsafe impl Endpoint for IwarpEndpoint {
     unsafe fn read(&mut self, id: u64, into: &[Local<'_, IwarpKey>], from: Segment) -> io::Result<()> {
         self.post(|core| {
             let mut left = from.length;
-            let mut requests: SmallVec<[ReadRequest; GATHER]> = SmallVec::new();
+            let sink_tag = self.connection.sink();
+            let mut requests: SmallVec<[(ReadRequest, usize); GATHER]> = SmallVec::new();
+            // Of whatever registrations: what follows each other is one request, and so of one version if its tag is bound.
+            let mut pieces: SmallVec<[Piece; GATHER]> = SmallVec::new();
             for local in into {
+                match pieces.last_mut().filter(|last| last.address.wrapping_add(last.length) == local.address) {
+                    Some(last) => last.length += local.length,
+                    None => pieces.push(Piece { address: local.address, length: local.length }),
+                }
+            }
+            for local in &pieces {
                 let mut done = 0;
                 while done < local.length && left > 0 {
                     // A request's length has 32 bits.
                     let length = (local.length - done).min(1 << 30).min(usize::try_from(left).unwrap_or(usize::MAX));
-                    requests.push(ReadRequest {
-                        sink_tag: local.registration.tag,
-                        sink_offset: local.address as u64 + done as u64,
+                    let request = ReadRequest {
+                        sink_tag,
+                        sink_offset: 0,
                         length: length as u32,
                         source_tag: from.key,
                         source_offset: from.address.wrapping_add(from.length - left),
-                    });
+                    };
+                    requests.push((request, local.address as usize + done));
                     done += length;
                     left -= length as u64;
                 }
             }
             if requests.is_empty() {
                 // Nothing is read by an empty request, so that its end comes in its turn.
-                let sink_tag = into.first().map_or(0, |local| local.registration.tag);
-                let sink_offset = into.first().map_or(0, |local| local.address as u64);
                 let (source_tag, source_offset) = (from.key, from.address);
-                requests.push(ReadRequest { sink_tag, sink_offset, length: 0, source_tag, source_offset });
+                requests.push((ReadRequest { sink_tag, sink_offset: 0, length: 0, source_tag, source_offset }, 0));
             }
             if core.outbound.waiting() + requests.len() > QUEUE || core.pending() >= QUEUE {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let sequence = core.begin(id, requests.len() as u32);
-            for request in requests {
+            for (request, address) in requests {
                 let ReadRequest { sink_tag, sink_offset, length, .. } = request;
-                core.expect(Reading { sequence, tag: sink_tag, at: sink_offset, left: length });
-                core.outbound.post(Post::Read(request));
+                let reading = Reading { sequence, tag: sink_tag, at: sink_offset, address, left: length };
+                core.outbound.post(Post::Read(request, reading));
             }
             Ok(())
         })
@@ -235,6 +243,12 @@ unsafe impl Endpoint for IwarpEndpoint {
             let for_peer = [core.stalls_at(stall), core.nudges_at()].into_iter().flatten();
             let for_peer = for_peer.map(|at| at.saturating_duration_since(now));
             let time = for_caller.into_iter().chain(for_peer).min();
+            if shared.options.passive {
+                // Should the nudge have found no room.
+                shared.arm(connection, &mut core);
+                core = wait_passively(connection, core, time);
+                continue;
+            }
             core.claim.active = true;
             if core.claim.stayed {
                 core = wait_for_provider(connection, core, time);
@@ -288,16 +302,31 @@ fn sleep<'a>(
     core
 }
 
+/// Waits until something is told, or the time is over. Others serve the connection.
+fn wait_passively<'a>(
+    connection: &'a Connection,
+    mut core: MutexGuard<'a, Core>,
+    time: Option<Duration>,
+) -> MutexGuard<'a, Core> {
+    core.claim.passive = true;
+    let mut core = wait(&connection.news, core, time);
+    core.claim.passive = false;
+    core
+}
+
 /// Waits until the provider's thread has left the connection, or the time is over.
 fn wait_for_provider<'a>(
     connection: &'a Connection,
     core: MutexGuard<'a, Core>,
     time: Option<Duration>,
 ) -> MutexGuard<'a, Core> {
-    let left = &connection.left;
+    wait(&connection.left, core, time)
+}
+
+fn wait<'a>(told: &Condvar, core: MutexGuard<'a, Core>, time: Option<Duration>) -> MutexGuard<'a, Core> {
     match time {
-        Some(time) => left.wait_timeout(core, time).unwrap_or_else(PoisonError::into_inner).0,
-        None => left.wait(core).unwrap_or_else(PoisonError::into_inner),
+        Some(time) => told.wait_timeout(core, time).unwrap_or_else(PoisonError::into_inner).0,
+        None => told.wait(core).unwrap_or_else(PoisonError::into_inner),
     }
 }
 

@@ -8,7 +8,7 @@
 //!   section 5.3), a message needs a receive, and no message is longer than its buffer;
 //! * a write's tag opens every byte that it names (RFC 5041, section 8);
 //! * a read response is the next of the oldest read that is on its way (RFC 5040, section 5.5), and its length is what was
-//!   asked for.
+//!   asked for. The tag that the peer was told for it opens nothing: there is no other way to these bytes.
 //!
 //! The CRC ends the frame, so bytes are placed before it is checked, as siw and cards do: what it protects is what the
 //! application is told, not where bytes go, which the tag does.
@@ -100,8 +100,9 @@ pub(super) trait Gate {
 pub(super) struct Reading {
     pub(super) sequence: u64,
     pub(super) tag: u32,
-    /// The tag's offset of the next byte, which is its address too.
+    /// The tag's offset of the next byte, and the byte's address, which is nobody else's business.
     pub(super) at: u64,
+    pub(super) address: usize,
     pub(super) left: u32,
 }
 
@@ -162,7 +163,7 @@ impl Inbound {
         }
     }
 
-    /// A read was posted: its response comes after those of the reads before.
+    /// A read is sent: its response comes after those of the reads before.
     pub(super) fn expect(&mut self, reading: Reading) {
         self.reads.push_back(reading);
     }
@@ -290,7 +291,7 @@ impl Inbound {
                 if !is_next || self.header.last != (length == reading.left as usize) {
                     return Err(Terminate::DDP_BOUNDS);
                 }
-                Ok(Landing::Read { at: offset as usize })
+                Ok(Landing::Read { at: reading.address })
             }
             (Operation::Terminate, Place::Untagged { .. }) => Ok(Landing::Nowhere),
             (Operation::ReadRequest, Place::Untagged { number, offset, .. }) => {
@@ -333,6 +334,7 @@ impl Inbound {
                 let length = u32::from(self.carried) - TAGGED as u32;
                 let Some(reading) = self.reads.front_mut() else { return Event::Placed };
                 reading.at += u64::from(length);
+                reading.address += length as usize;
                 reading.left -= length;
                 let sequence = reading.sequence;
                 if reading.left > 0 {
@@ -447,7 +449,7 @@ mod tests {
     /// Feeds bytes in pieces, and checks every placement. How it ended.
     fn feed(bytes: &[u8], rng: &mut StdRng) -> Result<usize, Breach> {
         let mut inbound = Inbound::new(true, MESSAGE, false);
-        let reading = Reading { sequence: 0, tag: 99, at: 0, left: 40 };
+        let reading = Reading { sequence: 0, tag: 99, at: 0, address: 0, left: 40 };
         inbound.expect(reading);
         let mut gate = Open { receives: 5 };
         let (mut start, mut end, mut events) = (0, 0, 0);

@@ -182,10 +182,10 @@ impl IwarpDomain {
                     core.outbound.post(Post::Write { sequence: u64::MAX, pieces, tag: 0, at: 0 });
                 }
                 Some(Ready::Read) => {
-                    core.expect(Reading { sequence: u64::MAX, tag: 0, at: 0, left: 0 });
+                    let reading = Reading { sequence: u64::MAX, tag: 0, at: 0, address: 0, left: 0 };
                     let (sink_tag, sink_offset, source_tag, source_offset) = (0, 0, 0, 0);
                     let request = ReadRequest { sink_tag, sink_offset, length: 0, source_tag, source_offset };
-                    core.outbound.post(Post::Read(request));
+                    core.outbound.post(Post::Read(request, reading));
                 }
                 Some(Ready::Send) => core.outbound.post(Post::Send { bytes: Vec::new(), invalidate: None }),
                 None => {}

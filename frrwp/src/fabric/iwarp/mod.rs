@@ -16,7 +16,8 @@
 //! ```
 //!
 //! A domain has a thread that serves what peers do to its memory, so that no application is woken for it. What is posted goes
-//! to the socket from the posting thread, and the thread that waits reads the socket itself.
+//! to the socket from the posting thread, and the thread that waits reads the socket itself, unless it waits
+//! [passively](IwarpOptions::passive).
 //!
 //! # Peers that overlook what comes first
 //!
@@ -30,7 +31,11 @@
 //! serves every connection of the domain: right where all peers are trusted alike. For others there is
 //!
 //! * [`IwarpEndpoint::own_domain`]: tags that one connection alone can use. A cache of its own for each such peer;
-//! * [`IwarpDomain::open`]: exact registration, to the byte, for as long as the caller says.
+//! * [`IwarpDomain::open`]: exact registration, to the byte, for as long as the caller says;
+//! * [`IwarpDomain::handle`]: a tag of one connection that stays while what it names is replaced: see [`Binding`].
+//!
+//! What this side reads into is open to nobody: the peer is told of a tag that opens nothing, and of no address, and its answers
+//! are known by their order.
 //!
 //! Every placement is checked against its tag. What fails is answered with the Terminate that the RFC names and ends the
 //! connection; an address that tries tags out waits longer and longer before it is let in again. There is no encryption: who
@@ -56,6 +61,7 @@
 //! bytes are, for the copy. A large write takes two calls or so for each MiB where it comes from, and one for each frame (64
 //! KiB) where it goes to; with CRCs a frame is one copy, and what is received at a time is more.
 
+mod binding;
 mod connection;
 mod crc;
 pub mod ddp;
@@ -73,6 +79,7 @@ mod socket;
 mod tags;
 pub mod terminate;
 
+pub use binding::{Binding, Handle};
 pub use endpoint::IwarpEndpoint;
 pub use listener::{Address, IwarpListener};
 pub use registrar::{Exact, IwarpDomain, IwarpKey};
@@ -99,6 +106,10 @@ pub struct IwarpOptions {
     pub set_up: Duration,
     /// How long a peer may stand still while something is to come from it.
     pub stall: Duration,
+    /// Whether an application that waits leaves its connection to the domain's thread, and is woken by what is told to it alone:
+    /// for servers, whose peers read and write their memory and say little. A read of the peer's then costs no switch to the
+    /// application's thread, and a message costs one more, from the domain's thread to it.
+    pub passive: bool,
 }
 
 impl Default for IwarpOptions {
@@ -110,6 +121,7 @@ impl Default for IwarpOptions {
             outbound: 16,
             set_up: Duration::from_secs(5),
             stall: Duration::from_secs(10),
+            passive: false,
         }
     }
 }

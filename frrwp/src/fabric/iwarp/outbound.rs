@@ -6,18 +6,22 @@
 //! take turns.
 //!
 //! Without CRCs every payload is sent from where it lies. With them the payload of an answer is copied first, because its
-//! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection.
+//! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection. What is read
+//! by a bound tag is copied as a whole when its first frame is cut.
 
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
 use super::crc;
 use super::ddp::{Header, Operation, Place, ReadRequest};
+use super::inbound::Reading;
 use super::memory::Buffer;
 use super::mpa::padding;
 use super::tags::Pin;
 use super::terminate::Terminate;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
 
 /// Pieces of local memory that a write takes.
 pub(super) const GATHER: usize = 8;
@@ -30,7 +34,7 @@ const FRAMES: usize = 17;
 const BYTES: usize = 1024 * 1024;
 /// Pieces of them, as a rule: two of each, and the payload.
 pub(super) const SHOWN: usize = 64;
-/// Buffers of messages that are kept for the next.
+/// Buffers that are kept for the next message or answer, if they are not too large.
 const POOL: usize = 4;
 
 /// Memory of this process.
@@ -61,8 +65,8 @@ pub(super) enum Post {
     Send { bytes: Vec<u8>, invalidate: Option<u32> },
     /// A write: what is left of it.
     Write { sequence: u64, pieces: Pieces, tag: u32, at: u64 },
-    /// A wish to read.
-    Read(ReadRequest),
+    /// A wish to read, and what is to come of it.
+    Read(ReadRequest, Reading),
 }
 
 /// An answer to a read: what is left of it.
@@ -70,13 +74,20 @@ pub(super) enum Post {
 struct Answer {
     request: ReadRequest,
     sent: u32,
+    /// Its tag is bound.
+    bound: bool,
 }
 
 enum Body {
     Nothing,
     Memory(Pieces),
-    Tag { tag: u32, at: u64 },
+    Tag {
+        tag: u32,
+        at: u64,
+    },
     Bytes(Vec<u8>),
+    /// Part of them, from there on.
+    Part(Arc<Vec<u8>>, usize),
 }
 
 /// What is done when a frame was sent.
@@ -129,6 +140,8 @@ pub(super) struct Outbound {
     pub(super) may_speak: bool,
     posts: VecDeque<Post>,
     answers: VecDeque<Answer>,
+    /// The first answer as a whole, where it has left in part and was copied so.
+    copied: Option<Arc<Vec<u8>>>,
     frames: VecDeque<Frame>,
     /// Bytes of the first frame that were sent.
     begun: usize,
@@ -137,6 +150,8 @@ pub(super) struct Outbound {
     within: bool,
     sends: u32,
     requests: u32,
+    /// Reads that were cut, until the receiving half is told.
+    pub(super) asked: SmallVec<[Reading; 4]>,
     /// Reads that may still be sent, and answers that may still be asked for.
     reads: u16,
     room: u16,
@@ -152,12 +167,14 @@ impl Outbound {
             may_speak,
             posts: VecDeque::new(),
             answers: VecDeque::new(),
+            copied: None,
             frames: VecDeque::new(),
             begun: 0,
             turn: Turn::Posts,
             within: false,
             sends: 1,
             requests: 1,
+            asked: SmallVec::new(),
             reads,
             room: answers,
             last_words: None,
@@ -181,17 +198,17 @@ impl Outbound {
 
     /// A buffer that is not needed any more.
     pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
-        if self.pool.len() < POOL {
+        if self.pool.len() < POOL && buffer.capacity() <= 2 * COPIED {
             buffer.clear();
             self.pool.push(buffer);
         }
     }
 
     /// The peer wants to read. False if it has asked for more at a time than was agreed.
-    pub(super) fn answer(&mut self, request: ReadRequest) -> bool {
+    pub(super) fn answer(&mut self, request: ReadRequest, bound: bool) -> bool {
         let Some(room) = self.room.checked_sub(1) else { return false };
         self.room = room;
-        self.answers.push_back(Answer { request, sent: 0 });
+        self.answers.push_back(Answer { request, sent: 0, bound });
         true
     }
 
@@ -204,6 +221,7 @@ impl Outbound {
     pub(super) fn terminate(&mut self, words: Vec<u8>) {
         self.posts.clear();
         self.answers.clear();
+        self.copied = None;
         // What was not begun is not sent.
         self.frames.truncate(usize::from(self.begun > 0));
         // What was begun is finished from a copy: its memory goes back to whoever posted it.
@@ -227,6 +245,7 @@ impl Outbound {
     pub(super) fn clear(&mut self) {
         self.posts.clear();
         self.answers.clear();
+        self.copied = None;
         self.frames.clear();
         self.last_words = None;
         self.begun = 0;
@@ -238,7 +257,7 @@ impl Outbound {
         }
         let posts = match self.posts.front() {
             None => false,
-            Some(Post::Read(_)) => self.reads > 0,
+            Some(Post::Read(..)) => self.reads > 0,
             Some(_) => true,
         };
         match (posts, !self.answers.is_empty()) {
@@ -315,7 +334,8 @@ impl Outbound {
                 self.sends = self.sends.wrapping_add(1);
                 Some(self.frame(header, bytes.len(), Body::Bytes(bytes), Ends::Nothing))
             }
-            Post::Read(request) => {
+            Post::Read(request, reading) => {
+                self.asked.push(*reading);
                 let mut bytes = self.pool.pop().unwrap_or_default();
                 bytes.extend_from_slice(&request.encode());
                 self.posts.pop_front();
@@ -329,10 +349,26 @@ impl Outbound {
 
     fn cut_answer(&mut self, sources: &impl Sources) -> Result<Option<Frame>, Terminate> {
         self.within = false;
-        let Some(Answer { request, sent }) = self.answers.front_mut() else { return Ok(None) };
+        let Some(Answer { request, sent, bound }) = self.answers.front_mut() else { return Ok(None) };
         let request = *request;
         let start = *sent;
-        let most = if self.checksums { COPIED } else { SEGMENT };
+        let mut whole = None;
+        if *bound && start == 0 {
+            let pin = sources.pin(request.source_tag, request.source_offset, request.length.into())?;
+            if let Some(binding) = pin.binding() {
+                let mut bytes = self.pool.pop().unwrap_or_default();
+                let copied =
+                    binding.read(|from| copy(from.wrapping_add(pin.address as usize), request.length, &mut bytes));
+                copied.map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
+                if bytes.len() <= SEGMENT {
+                    whole = Some(bytes);
+                } else {
+                    self.copied = Some(Arc::new(bytes));
+                }
+            }
+        }
+        let is_copied = whole.is_some() || self.copied.is_some();
+        let most = if self.checksums && !is_copied { COPIED } else { SEGMENT };
         let length = (request.length - start).min(most as u32);
         *sent += length;
         let last = *sent == request.length;
@@ -346,14 +382,19 @@ impl Outbound {
         let ends = if last { Ends::Answer } else { Ends::Nothing };
         let body = if length == 0 {
             Body::Nothing
+        } else if let Some(bytes) = whole {
+            Body::Bytes(bytes)
+        } else if let Some(bytes) = &self.copied {
+            let bytes = Arc::clone(bytes);
+            if last {
+                self.copied = None;
+            }
+            Body::Part(bytes, start as usize)
         } else if self.checksums {
             let pin = sources.pin(tag, at, length.into())?;
             let mut bytes = self.pool.pop().unwrap_or_default();
             // Torn where it is written meanwhile, which its readers find out by their own means.
-            let copied = Buffer::with(|buffer| {
-                buffer.get(pin.address, length as usize).map(|copy| bytes.extend_from_slice(copy))
-            });
-            copied.and_then(|copied| copied).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
+            copy(pin.address, length, &mut bytes).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
             Body::Bytes(bytes)
         } else {
             Body::Tag { tag, at }
@@ -374,6 +415,7 @@ impl Outbound {
             let crc = match &body {
                 Body::Nothing | Body::Tag { .. } => crc,
                 Body::Bytes(bytes) => crc::append(crc, bytes),
+                Body::Part(bytes, at) => crc::append(crc, &bytes[*at..*at + length]),
                 Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
                     // SAFETY: who posted the write promised that its memory may be read until it is done.
                     crc::append(crc, unsafe { piece.bytes() })
@@ -406,6 +448,7 @@ impl Outbound {
                 Body::Nothing => {}
                 Body::Memory(pieces) => pieces.iter().for_each(|piece| show(piece.address, piece.length)),
                 Body::Bytes(bytes) => show(bytes.as_ptr(), bytes.len()),
+                Body::Part(bytes, at) => show(bytes[*at..].as_ptr(), frame.length),
                 Body::Tag { tag, at } => {
                     let pin = sources.pin(*tag, *at, frame.length as u64)?;
                     show(pin.address, frame.length);
@@ -436,4 +479,17 @@ impl Outbound {
             }
         }
     }
+}
+
+/// Appends so many bytes from an address of this process, through the kernel, which knows whether they are mapped.
+fn copy(from: *const u8, length: u32, into: &mut Vec<u8>) -> io::Result<()> {
+    Buffer::with(|buffer| {
+        let mut done = 0;
+        while done < length as usize {
+            let now = buffer.get(from.wrapping_add(done), length as usize - done)?;
+            into.extend_from_slice(now);
+            done += now.len();
+        }
+        Ok(())
+    })?
 }

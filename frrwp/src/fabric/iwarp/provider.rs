@@ -9,6 +9,9 @@
 //! *stays* at it: it sleeps in the receiving call itself, which saves every second wake-up call. Nothing interrupts that call but
 //! bytes and its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider,
 //! which then leaves; and a second connection ends the staying, at the latest when the time is over.
+//!
+//! An application that waits *passively* claims nothing: the provider's thread reads the socket whatever comes, stays there too,
+//! and wakes the application when there is something to be told to it.
 
 use super::IwarpOptions;
 use super::connection::{Connection, Core, NAP};
@@ -241,6 +244,7 @@ impl Shared {
 
     fn served(&self, connection: &Connection, mut core: MutexGuard<'_, Core>) {
         self.arm(connection, &mut core);
+        connection.tell(&mut core);
         let closed = core.is_closed();
         drop(core);
         if closed {
@@ -263,6 +267,7 @@ impl Shared {
         drop(core);
         loop {
             let (mut core, came) = connection.sleep();
+            connection.tell(&mut core);
             if !came || !may_stay(&mut core) || Instant::now() >= until {
                 core.claim.stayed = false;
                 let _ = connection.socket.set_read_timeout(Some(NAP));
@@ -302,6 +307,7 @@ impl Shared {
             if !core.claim.held {
                 core.expire(&connection);
                 core.nudge(&connection);
+                connection.tell(&mut core);
             }
             if core.is_closed() {
                 drop(core);

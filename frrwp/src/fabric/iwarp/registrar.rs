@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct IwarpDomain {
     pub(super) provider: Arc<Provider>,
-    scope: Scope,
+    pub(super) scope: Scope,
 }
 
 /// A registration: its tag.

@@ -5,8 +5,11 @@
 //! tag up again, and holds a [`Pin`] while the kernel copies: at most one system call that does not block. Deregistering
 //! takes the tag out first, and then waits for the pins: after it nothing is placed or read by that tag.
 //!
+//! A *bound* tag has no memory of its own: what is read by it is whatever its [`Binding`] names when the read begins.
+//!
 //! The table is cut into shards, each with a lock of its own that guards the map alone; pins are counted outside of it.
 
+use super::binding::Binding;
 use super::terminate::Terminate;
 use mrrc::Access;
 use rand::Rng;
@@ -34,13 +37,22 @@ pub(super) struct Opening {
     end: u64,
     access: Access,
     scope: Scope,
+    /// What is read by this tag: else its addresses are those of the memory.
+    binding: Option<Arc<Binding>>,
 }
 
 /// Keeps the memory of a tag from being deregistered. Held for one system call.
 pub(super) struct Pin {
-    /// The first byte that was asked for.
+    /// The first byte that was asked for; of a bound tag, its offset.
     pub(super) address: *mut u8,
-    _opening: Arc<Opening>,
+    opening: Arc<Opening>,
+}
+
+impl Pin {
+    /// What the tag is bound to, if it is bound.
+    pub(super) fn binding(&self) -> Option<&Binding> {
+        self.opening.binding.as_deref()
+    }
 }
 
 /// What a peer wants of a tag.
@@ -78,11 +90,38 @@ impl Table {
 
     /// A tag for these bytes; `None` where the table is full.
     pub(super) fn open(&self, start: u64, end: u64, access: Access, scope: Scope) -> Option<u32> {
-        if self.live.fetch_add(1, Ordering::Relaxed) >= MOST {
+        self.count_in()?;
+        Some(self.insert(Opening { start, end, access, scope, binding: None }))
+    }
+
+    /// A tag by which peers read so many bytes of whatever is bound; `None` where the table is full.
+    pub(super) fn open_bound(&self, binding: Arc<Binding>, length: u64, scope: Scope) -> Option<u32> {
+        self.count_in()?;
+        let (start, end, access) = (0, length, Access::REMOTE_READ);
+        Some(self.insert(Opening { start, end, access, scope, binding: Some(binding) }))
+    }
+
+    fn count_in(&self) -> Option<()> {
+        let is_full = self.live.fetch_add(1, Ordering::Relaxed) >= MOST;
+        if is_full {
             self.live.fetch_sub(1, Ordering::Relaxed);
-            return None;
         }
-        let opening = Arc::new(Opening { start, end, access, scope });
+        (!is_full).then_some(())
+    }
+
+    /// A tag that opens nothing, and that no other is alike: it counts with its connection, not as one of these.
+    pub(super) fn reserve(&self, connection: u64) -> u32 {
+        let (access, scope) = (Access::empty(), Scope::Connection(connection));
+        self.insert(Opening { start: 0, end: 0, access, scope, binding: None })
+    }
+
+    /// Ends a tag that opened nothing.
+    pub(super) fn release(&self, tag: u32) {
+        self.write(tag).remove(&tag);
+    }
+
+    fn insert(&self, opening: Opening) -> u32 {
+        let opening = Arc::new(opening);
         // A generator of the thread's own, seeded by the system: ChaCha.
         let mut random = rand::rng();
         loop {
@@ -93,7 +132,7 @@ impl Table {
             }
             if let std::collections::hash_map::Entry::Vacant(free) = self.write(tag).entry(tag) {
                 free.insert(opening);
-                return Some(tag);
+                return tag;
             }
         }
     }
@@ -110,17 +149,19 @@ impl Table {
     /// those of the domain.
     pub(super) fn invalidate(&self, tag: u32, connection: u64) -> Result<(), Terminate> {
         let mut tags = self.write(tag);
-        match tags.get(&tag).map(|opening| opening.scope) {
-            None => Err(Terminate::INVALID_TAG),
-            Some(Scope::Connection(owner)) if owner == connection => {
+        let opening = tags.get(&tag).ok_or(Terminate::INVALID_TAG)?;
+        match opening.scope {
+            // What this side reads into.
+            _ if opening.access.is_empty() => Err(Terminate::CANNOT_INVALIDATE),
+            Scope::Connection(owner) if owner == connection => {
                 let opening = tags.remove(&tag);
                 drop(tags);
                 self.live.fetch_sub(1, Ordering::Relaxed);
                 opening.into_iter().for_each(quiesce);
                 Ok(())
             }
-            Some(Scope::Connection(_)) => Err(Terminate::TAG_NOT_ASSOCIATED),
-            Some(Scope::Domain) => Err(Terminate::CANNOT_INVALIDATE),
+            Scope::Connection(_) => Err(Terminate::TAG_NOT_ASSOCIATED),
+            Scope::Domain => Err(Terminate::CANNOT_INVALIDATE),
         }
     }
 
@@ -145,7 +186,7 @@ impl Table {
         if !opening.access.contains(right) {
             return Err(Terminate::ACCESS);
         }
-        Ok(Pin { address: at as *mut u8, _opening: opening })
+        Ok(Pin { address: at as *mut u8, opening })
     }
 
     /// Tags that live.

@@ -242,14 +242,16 @@ impl Core {
             }
             Event::Request(request) => {
                 // An empty read looks at no tag (RFC 5040, section 5.2).
+                let mut bound = false;
                 if request.length > 0 {
                     let pin =
                         connection.pin(request.source_tag, request.source_offset, request.length.into(), Wish::Read);
                     let at_fault = || self.inbound.at_fault().map(|fault| AtFault { request: Some(request), ..fault });
-                    pin.map_err(|terminate| Breach { terminate, at_fault: at_fault() })?;
+                    let pin = pin.map_err(|terminate| Breach { terminate, at_fault: at_fault() })?;
+                    bound = pin.binding().is_some();
                 }
                 // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
-                if !self.outbound.answer(request) {
+                if !self.outbound.answer(request, bound) {
                     return Err(breach(&self.inbound, Terminate::NO_BUFFER).into());
                 }
             }
