@@ -118,13 +118,13 @@ fn violation(evidence: &Evidence, finding: &Finding, keys: Keys, began: u64, tex
     let is_counter = keys.is_counter(finding.key);
     let mut values: Vec<Value> = Vec::new();
     for (line, letter) in finding.lines.iter().zip('A'..='Z') {
-        let at = |time: u64| if time == NEVER { "...".into() } else { format!("{:.6}", (time - began) as f64 / 1e9) };
+        let at = |moment| time(moment, began);
         match line {
             Line::Did { thread, line, record } => {
                 let (what, named) = wording(record.request, record.answer, is_counter);
                 values.extend(named);
                 let path = if record.one_sided { "one-sided" } else { record.face.name() };
-                let name = values::name(*thread, *line);
+                let name = name(*thread, *line);
                 let _ = writeln!(
                     text,
                     "  {letter}  {:>12} to {:>12} s  {name:<10} {path:<9} {what}",
@@ -156,23 +156,33 @@ fn violation(evidence: &Evidence, finding: &Finding, keys: Keys, began: u64, tex
                 let key = keys.name(source.key);
                 let _ = writeln!(text, "  {}: was written to {key}", shown(value, is_counter));
             }
-            Some(_) => {}
+            Some(source) => {
+                let is_shown =
+                    finding.lines.iter().any(|line| matches!(line, Line::Did { record, .. } if *record == source));
+                if !is_shown {
+                    let (begin, end) = (time(source.begin, began), time(source.end, began));
+                    let _ = writeln!(text, "  {}: was written from {begin} to {end} s", shown(value, is_counter));
+                }
+            }
         }
     }
 }
 
-mod values {
-    /// A thread's line, which is also what its value is called.
-    pub(super) fn name(thread: usize, line: usize) -> String {
-        format!("{thread}:{line}")
-    }
+/// Seconds since the run began.
+fn time(at: u64, began: u64) -> String {
+    if at == NEVER { "...".into() } else { format!("{:.6}", (at - began) as f64 / 1e9) }
+}
+
+/// A thread's line, which is also what its value is called.
+fn name(thread: usize, line: usize) -> String {
+    format!("{thread}:{line}")
 }
 
 fn shown(value: Value, is_counter: bool) -> String {
     let version = if is_counter { value >> COUNTS } else { value };
     let count = if is_counter { format!("+{}", value & ((1 << COUNTS) - 1)) } else { String::new() };
     match writer(version) {
-        Some((thread, line)) => format!("value {}{count}", values::name(thread, line)),
+        Some((thread, line)) => format!("value {}{count}", name(thread, line)),
         None => format!("value {value:#x}"),
     }
 }
