@@ -23,6 +23,7 @@ struct Row {
     effective: u64,
     absent: u64,
     refused: u64,
+    not_done: u64,
     unknown: u64,
 }
 
@@ -65,7 +66,8 @@ fn table(run: &Run, text: &mut String) {
             *match record.answer {
                 Answer::Value(_) | Answer::Done | Answer::Torn(..) => &mut row.effective,
                 Answer::Absent => &mut row.absent,
-                Answer::Refused | Answer::NoRoom => &mut row.refused,
+                Answer::Refused => &mut row.refused,
+                Answer::NotDone => &mut row.not_done,
                 Answer::Unknown => &mut row.unknown,
             } += 1;
         }
@@ -73,12 +75,12 @@ fn table(run: &Run, text: &mut String) {
     let one_sided_share = |row: &Row| format!("{:.1} %", 100.0 * row.one_sided as f64 / row.all.max(1) as f64);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let names = ["", "all", "tcp", "shm", "iwarp", "one-sided", "done", "absent", "refused", "unknown"];
+    let names =
+        ["", "all", "tcp", "socket", "shm", "iwarp", "one-sided", "done", "absent", "refused", "not-done", "unknown"];
     table.set_header(names.map(Cell::new));
     for (name, row) in rows.values().map(|(name, row)| (*name, row)).chain([("all", &total)]) {
-        let [tcp, shm, iwarp] = row.faces;
-        let counts = [tcp, shm, iwarp].map(|count| count.to_string());
-        let rest = [row.effective, row.absent, row.refused, row.unknown].map(|count| count.to_string());
+        let counts = row.faces.map(|count| count.to_string());
+        let rest = [row.effective, row.absent, row.refused, row.not_done, row.unknown].map(|count| count.to_string());
         let cells = [name.to_owned(), row.all.to_string()].into_iter().chain(counts).chain([one_sided_share(row)]);
         table.add_row(cells.chain(rest));
     }
@@ -209,7 +211,7 @@ fn wording(request: Request, answer: Answer, is_counter: bool) -> (String, Vec<V
         Answer::Done => "done".into(),
         Answer::Refused => "there was a value, or another".into(),
         Answer::Absent => "absent".into(),
-        Answer::NoRoom => "no room".into(),
+        Answer::NotDone => "not done".into(),
         Answer::Torn(one, other) if one == other => format!("torn: not as long as {}", shown(one)),
         Answer::Torn(one, other) => {
             named.extend([one, other]);
