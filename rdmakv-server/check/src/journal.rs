@@ -173,7 +173,7 @@ impl Journal {
             2 => Answer::Done,
             3 => Answer::Refused,
             4 => Answer::Absent,
-            5 => Answer::NoRoom,
+            5 => Answer::NotDone,
             6 => Answer::Torn(seen, from),
             _ => Answer::Unknown,
         };
@@ -185,7 +185,7 @@ impl Journal {
             request,
             answer: if is_known { answer } else { Answer::Unknown },
             expiry: (head >> 16) as u8,
-            face: Face::ALL[(head >> 8 & 3) as usize % Face::ALL.len()],
+            face: Face::ALL[(head >> 8 & 3) as usize],
             one_sided: head >> 10 & 1 == 1,
         }
     }
@@ -208,7 +208,7 @@ fn head(record: &Record) -> u64 {
         Answer::Done => 2,
         Answer::Refused => 3,
         Answer::Absent => 4,
-        Answer::NoRoom => 5,
+        Answer::NotDone => 5,
         Answer::Torn(..) => 6,
     };
     request
@@ -239,7 +239,7 @@ mod tests {
             Request::Flush,
         ];
         let answers =
-            [Answer::Value(5), Answer::Done, Answer::Refused, Answer::Absent, Answer::NoRoom, Answer::Torn(6, 7)];
+            [Answer::Value(5), Answer::Done, Answer::Refused, Answer::Absent, Answer::NotDone, Answer::Torn(6, 7)];
         let mut records = Vec::new();
         for (at, request) in requests.into_iter().enumerate() {
             for (over, answer) in answers.into_iter().enumerate() {

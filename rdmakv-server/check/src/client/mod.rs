@@ -1,5 +1,6 @@
 //! Those who ask the server: one trait, a face each.
 
+pub mod library;
 pub mod text;
 
 use crate::record::Face;
@@ -20,8 +21,8 @@ pub enum Outcome {
     Refused,
     /// There was none.
     Absent,
-    /// It was not done for want of memory.
-    NoRoom,
+    /// It was not done and will not be: there was no memory, or nobody who could have been asked.
+    NotDone,
     /// The connection, the server or the patience ended first.
     Unknown,
     /// The answer makes no sense.

@@ -143,7 +143,7 @@ fn plain(line: &str) -> Outcome {
         "STORED" | "DELETED" | "TOUCHED" | "OK" => Outcome::Done,
         "NOT_STORED" | "EXISTS" => Outcome::Refused,
         "NOT_FOUND" => Outcome::Absent,
-        _ if line.starts_with("SERVER_ERROR out of memory") => Outcome::NoRoom,
+        _ if line.starts_with("SERVER_ERROR out of memory") => Outcome::NotDone,
         _ => match line.parse() {
             Ok(number) => Outcome::Number(number),
             Err(_) => Outcome::Nonsense(line.chars().take(200).collect()),
