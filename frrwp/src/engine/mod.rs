@@ -333,6 +333,14 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         }
     }
 
+    /// As [`Engine::wait`], for so many nanoseconds at most.
+    pub fn wait_at_most(&mut self, longest: u64) {
+        if !self.closed && self.events.is_empty() {
+            let until = self.endpoint.now().saturating_add(longest);
+            self.endpoint.wait(Some(self.handshake.next_deadline().map_or(until, |deadline| deadline.min(until))));
+        }
+    }
+
     /// Waits for the end of a transfer. What else happens meanwhile is kept for [`Engine::next_event`]: what the peer opens is
     /// not answered before the caller does so.
     ///

@@ -30,6 +30,11 @@ impl Operation {
         matches!(self, Self::Get | Self::Stats | Self::Version)
     }
 
+    /// Whether it is of one key.
+    pub fn has_key(self) -> bool {
+        !matches!(self, Self::Stats | Self::Version | Self::Flush)
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -19,14 +19,14 @@
 //! # Ok::<(), rdmakv_server::client::Error>(())
 //! ```
 
-#![cfg_attr(not(test), expect(dead_code, reason = "fabrics come next"))]
-#![cfg_attr(test, allow(dead_code))]
-
 mod address;
 mod answer;
 mod buffer;
+mod clock;
 mod command;
 mod error;
+mod fabric;
+pub mod future;
 mod memory;
 mod ops;
 mod options;
@@ -52,7 +52,7 @@ pub use ticket::{Outcome, Ticket};
 pub use value::{Source, Value};
 
 use command::{Arguments, check_key};
-use memory::Memory;
+use fabric::domains::Fabrics;
 use ops::Ops;
 use rest::Rest;
 use server::Server;
@@ -64,8 +64,6 @@ pub struct Client {
     servers: Vec<Server>,
     ring: Ring,
     rest: Rest,
-    options: Options,
-    memory: Option<Memory>,
     id: u64,
 }
 
@@ -98,15 +96,15 @@ impl Client {
         let named: Vec<_> = servers.iter().map(|server| (server.name(), server.weight())).collect();
         Ok(Self {
             ring: Ring::new(options.continuum, &named),
-            servers: servers.iter().map(Server::new).collect(),
+            servers: servers.iter().map(|server| Server::new(server, options.tags)).collect(),
             rest: Rest {
                 ops: Ops::new(options.window),
                 patience: options.patience(),
                 timeout: options.timeout,
                 counters: Counters::default(),
+                fabrics: Fabrics::new(&options),
+                one_sided: options.one_sided,
             },
-            options,
-            memory: None,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
         })
     }
@@ -118,7 +116,14 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.run((Operation::Get, key.as_ref()), Arguments::default(), Data::None)
+        let key = key.as_ref();
+        check_key(Operation::Get, key)?;
+        let server = self.server_of(key);
+        if let Some(value) = self.servers[server].get_now(&mut self.rest, key) {
+            self.rest.counters.hits += 1;
+            return Ok(Some(value));
+        }
+        self.run((Operation::Get, key), Arguments::default(), Data::None)
     }
 
     /// The same: a [`Value`] always has the [version](Value::version) that [`Client::cas`] takes.
@@ -347,16 +352,14 @@ impl Client {
     /// # Errors
     /// [`Error::Memory`].
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
-        Ok(Buffer(self.memory()?.sending(bytes)?))
+        Ok(Buffer(self.rest.fabrics.memory()?.sending(bytes)?))
     }
 
     /// Does what can be done now, without waiting.
     pub fn progress(&mut self) {
-        for server in &mut self.servers {
-            server.progress(&mut self.rest);
-        }
-        self.expire();
-        self.rest.ops.woken().into_iter().for_each(std::task::Waker::wake);
+        self.move_on();
+        // Of futures that were taken apart from their client, nobody is left.
+        drop(self.rest.ops.woken());
     }
 
     /// When [`Client::progress`] has something to do though nothing comes.
@@ -375,6 +378,21 @@ impl Client {
         self.rest.counters
     }
 
+    /// The fabric over which the server at this [place](Client::server_of) is read, if one stands.
+    pub fn fabric(&self, server: usize) -> Option<&Fabric> {
+        self.servers.get(server)?.fabric_in_use()
+    }
+
+    /// Keys of which a tag, or a size, is known.
+    pub fn known(&self) -> usize {
+        self.servers.iter().map(Server::known).sum()
+    }
+
+    /// Bytes of this process's memory that are registered, for all servers.
+    pub fn registered(&self) -> u64 {
+        self.rest.fabrics.registered() + self.servers.iter().map(Server::registered).sum::<u64>()
+    }
+
     /// The place, in the order in which they were named, of the server that has a key.
     pub fn server_of(&self, key: impl AsRef<[u8]>) -> usize {
         if self.servers.len() == 1 { 0 } else { self.ring.server(key.as_ref()) }
@@ -382,15 +400,37 @@ impl Client {
 
     // ---- Inside ------------------------------------------------------------------------------------
 
-    fn memory(&mut self) -> Result<&Memory> {
-        match &mut self.memory {
-            Some(memory) => Ok(memory),
-            none => Ok(none.insert(Memory::new(self.options.transfer_memory)?)),
+    fn move_on(&mut self) {
+        for server in &mut self.servers {
+            server.progress(&mut self.rest);
         }
+        self.expire();
+        self.rest.ops.sweep();
     }
 
-    /// The bytes, owned.
+    /// Sleeps until something may have happened, or so long.
+    fn wait_for_news(&mut self, longest: Duration) {
+        let busy = self.servers.iter_mut().filter_map(|server| server.is_busy().then_some(())).count();
+        // Of several servers, one at a time is slept for.
+        let longest = if busy > 1 { Duration::from_millis(1) } else { longest };
+        let Some(oldest) = self.rest.ops.oldest() else {
+            return std::thread::sleep(longest.min(Duration::from_millis(1)));
+        };
+        let Some(op) = self.rest.ops.get(oldest) else { return };
+        let (server, on, left) = (op.server, op.on, op.deadline.saturating_duration_since(Instant::now()));
+        self.servers[server].wait(on, longest.min(left));
+    }
+
+    /// The bytes, owned: what is too large for a message is copied to where a fabric takes it.
     fn copied(&mut self, bytes: &[u8]) -> Data {
+        const LARGE: usize = 4 << 10;
+        if bytes.len() > LARGE
+            && let Some(memory) = self.rest.fabrics.memory_if_any()
+            && let Ok(mut sending) = memory.sending(bytes.len())
+        {
+            sending.bytes_mut().copy_from_slice(bytes);
+            return Buffer(sending).into();
+        }
         Data::Vec(bytes.to_vec())
     }
 
@@ -504,6 +544,12 @@ impl Client {
             let server = op.server;
             self.servers[server].expire(&mut self.rest, name);
         }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.servers.iter_mut().for_each(Server::farewell);
     }
 }
 

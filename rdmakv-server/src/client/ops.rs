@@ -40,8 +40,11 @@ pub(super) struct Op {
     pub(super) on: On,
     /// How often it was sent.
     pub(super) attempts: u8,
-    /// What came so far says that a fabric is not the way for it.
+    /// What came so far says that a fabric is not the way for it; or that a transfer is not.
     pub(super) only_stream: bool,
+    pub(super) no_transfer: bool,
+    /// What the server said when it did not do it over the fabric.
+    pub(super) refused: Option<String>,
     result: Option<Result<Answer, Error>>,
     /// Whoever may take the result.
     holder: Option<Weak<()>>,
@@ -100,6 +103,8 @@ impl Ops {
             on: On::Queue,
             attempts: 0,
             only_stream: false,
+            no_transfer: false,
+            refused: None,
             result: None,
             holder: None,
             waker: None,
@@ -167,18 +172,6 @@ impl Ops {
             self.spare.push(op.key);
         }
         Some((op.result?, op.data))
-    }
-
-    /// Nobody wants its result any more.
-    pub(super) fn abandon(&mut self, name: Name) {
-        match self.get_mut(name) {
-            Some(op) if op.result.is_some() => drop(self.take(name)),
-            Some(op) => {
-                op.holder = Some(Weak::new());
-                op.waker = None;
-            }
-            None => {}
-        }
     }
 
     /// Results that nobody can take any more leave.

@@ -4,16 +4,20 @@
 //! When a connection is lost, what had been sent by it divides: reads are done again, and mutations, of which nobody knows whether they
 //! were done, end with that.
 
-use super::address::{ServerAddress, Socket};
+use super::address::{Fabric, ServerAddress, Socket};
 use super::answer::{Answer, is_store};
 use super::command::line;
-use super::error::{About, Error, Operation};
+use super::error::{About, Error};
+use super::fabric::domains::Connected;
+use super::fabric::link::Link;
 use super::ops::{Name, On, Op};
 use super::rest::Rest;
 use super::stream::{self, Lost, Stream};
+use super::tags::Tags;
+use super::value::Value;
 use super::way::Way;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a read is sent before it is given up.
 const ATTEMPTS: u8 = 4;
@@ -22,8 +26,19 @@ const ATTEMPTS: u8 = 4;
 pub(super) struct Server {
     /// As it was given.
     pub(super) text: String,
+    fabrics: Vec<Fabric>,
     sockets: Vec<Socket>,
+    fabric: Way<Link, Connected>,
     stream: Way<Stream, Stream>,
+    /// Which fabric the attempt is for, or the connection.
+    by: usize,
+    /// Failures of the fabric before it came up, until it has been greeted.
+    young: u32,
+    /// When the last attempt at the fabric began.
+    fabric_begun: Option<Instant>,
+    /// Whether the fabric was up once.
+    was_up: bool,
+    tags: Tags,
     /// What waits for a way.
     queue: VecDeque<Name>,
     /// What the last failure said.
@@ -31,27 +46,92 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(address: &ServerAddress) -> Self {
+    pub(super) fn new(address: &ServerAddress, tags: usize) -> Self {
         Self {
             text: address.to_string(),
+            fabrics: address.fabrics().to_vec(),
             sockets: address.sockets().to_vec(),
+            fabric: Way::new(),
             stream: Way::new(),
+            by: 0,
+            young: 0,
+            fabric_begun: None,
+            was_up: false,
+            tags: Tags::new(tags),
             queue: VecDeque::new(),
             why: "none was tried yet".to_owned(),
         }
     }
 
+    /// The value, if it is to be had one-sidedly.
+    #[inline]
+    pub(super) fn get_now(&mut self, rest: &mut Rest, key: &[u8]) -> Option<Value> {
+        let Way::Up(link) = &mut self.fabric else { return None };
+        link.get_now(rest, &mut self.tags, key)
+    }
+
     /// Begins an operation.
     pub(super) fn issue(&mut self, rest: &mut Rest, name: Name) {
+        if let Some(op) = rest.ops.get(name)
+            && !op.operation.is_read()
+        {
+            // What comes after it, by whatever way, finds what it leaves.
+            if op.operation.has_key() { self.tags.forget(&op.key) } else { self.tags.forget_tags() }
+        }
         self.queue.push_back(name);
         self.progress(rest);
     }
 
     /// Does what can be done now.
     pub(super) fn progress(&mut self, rest: &mut Rest) {
+        self.progress_fabric(rest);
+        self.connect_fabric(rest);
         self.progress_stream(rest);
         self.connect_stream(rest);
         self.dispatch(rest);
+    }
+
+    fn progress_fabric(&mut self, rest: &mut Rest) {
+        let Way::Up(link) = &mut self.fabric else { return };
+        let mut elsewhere = Vec::new();
+        link.progress(rest, &mut self.tags, &self.text, &mut elsewhere);
+        self.queue.extend(elsewhere);
+        if link.is_ready() {
+            (self.young, self.was_up) = (0, true);
+        } else if !link.is_greeted() && link.born.elapsed() > rest.patience.connect {
+            link.give_up("the server did not say that it is there");
+        }
+        if let Some(why) = link.broken() {
+            let why = why.to_owned();
+            self.lose_fabric(rest, why, None);
+        }
+    }
+
+    /// Sees that there is a connection over a fabric, or that one is tried for when it is time.
+    fn connect_fabric(&mut self, rest: &mut Rest) {
+        if self.fabrics.is_empty() {
+            return;
+        }
+        let (within, fabrics, by) = (rest.patience.connect, &self.fabrics, &mut self.by);
+        let (memory, begun) = (&mut rest.fabrics, &mut self.fabric_begun);
+        self.fabric.begin(&rest.patience, |failures| {
+            *by = failures as usize % fabrics.len();
+            *begun = Some(Instant::now());
+            memory.attempt(&fabrics[*by], within)
+        });
+        let outcome = self.fabric.outcome();
+        let Some(outcome) = outcome else { return };
+        match outcome.and_then(|connected| connected(&mut rest.fabrics)) {
+            Ok(end) => {
+                self.young = self.fabric.failures() + 1;
+                self.fabric = Way::Up(Link::new(end, self.fabrics[self.by].counts_reads()));
+            }
+            Err(why) => {
+                self.why = why;
+                self.fabric.fail(&rest.patience);
+                rest.counters.failed_connections += 1;
+            }
+        }
     }
 
     fn progress_stream(&mut self, rest: &mut Rest) {
@@ -75,7 +155,7 @@ impl Server {
 
     /// Sees that there is a connection, if one is needed.
     fn connect_stream(&mut self, rest: &mut Rest) {
-        if !self.queue.is_empty() && !self.sockets.is_empty() {
+        if !self.queue.is_empty() && !self.sockets.is_empty() && !self.may_wait_for_fabric(rest) {
             let within = rest.patience.connect;
             let sockets = &self.sockets;
             self.stream.begin(&rest.patience, |failures| {
@@ -101,18 +181,73 @@ impl Server {
             if rest.ops.unanswered(name).is_none() {
                 continue;
             }
-            if self.stream.up().is_some() {
+            let only_stream = rest.ops.get(name).is_some_and(|op| op.only_stream);
+            if let Way::Up(link) = &mut self.fabric
+                && link.is_ready()
+                && !only_stream
+            {
+                if link.issue(rest, &mut self.tags, name).is_err() {
+                    self.not_by_fabric(rest, name);
+                }
+            } else if self.stream.up().is_some() {
                 self.send_by_stream(rest, name);
-            } else if self.stream.is_connecting() {
+            } else if self.stream.is_connecting() || (!only_stream && self.is_fabric_to_come()) {
                 self.queue.push_front(name);
-                return;
+                break;
+            } else if let Some(said) = rest.ops.unanswered(name).and_then(|op| op.refused.take()) {
+                self.end(rest, name, |about| Error::Refused { about, said });
             } else {
                 let why = self.why.clone();
                 self.end(rest, name, |about| Error::Unreachable { about, why });
             }
         }
+        self.progress_fabric(rest);
         // What was sent just now leaves just now.
         self.progress_stream(rest);
+    }
+
+    /// Whether the fabric is on its way up.
+    fn is_fabric_to_come(&mut self) -> bool {
+        self.fabric.is_connecting()
+            || self.fabric.up().is_some_and(|link| !link.is_greeted() && link.broken().is_none())
+    }
+
+    /// Whether what is queued waits for the fabric though there are sockets: it has not failed yet.
+    fn may_wait_for_fabric(&mut self, rest: &Rest) -> bool {
+        let ready = self.fabric.up().is_some_and(|link| link.is_ready());
+        let only_stream = self.queue.iter().any(|&name| rest.ops.get(name).is_some_and(|op| op.only_stream));
+        let is_first = !self.was_up && self.fabric.failures() == 0 && self.young <= 1;
+        let is_slow = self.fabric_begun.is_some_and(|begun| begun.elapsed() > rest.timeout / 4);
+        !only_stream && (ready || (self.is_fabric_to_come() && is_first && !is_slow))
+    }
+
+    /// The fabric has no room for it, or cannot do it.
+    fn not_by_fabric(&mut self, rest: &mut Rest, name: Name) {
+        if self.sockets.is_empty() {
+            let what = "its data is larger than what Options::transfer_memory leaves free".to_owned();
+            rest.end(name, Err(Error::Memory { why: what }));
+        } else if let Some(op) = rest.ops.unanswered(name) {
+            op.only_stream = true;
+            self.queue.push_back(name);
+            self.connect_stream(rest);
+        }
+    }
+
+    /// The connection over the fabric is of no use any more.
+    fn lose_fabric(&mut self, rest: &mut Rest, why: String, late: Option<Name>) {
+        let Way::Up(link) = std::mem::replace(&mut self.fabric, Way::new()) else { return };
+        rest.counters.lost_connections += 1;
+        if self.young > 0 {
+            self.fabric.fail_young(self.young - 1, &rest.patience);
+        }
+        // Tags are the connection's.
+        self.tags.forget_all();
+        self.why.clone_from(&why);
+        for (name, sent) in link.close() {
+            if Some(name) != late {
+                self.was_lost(rest, name, sent, &why);
+            }
+        }
     }
 
     fn send_by_stream(&mut self, rest: &mut Rest, name: Name) {
@@ -173,11 +308,11 @@ impl Server {
     /// An operation has run out of time: what it was sent by goes with it, as nobody knows what comes there next.
     pub(super) fn expire(&mut self, rest: &mut Rest, name: Name) {
         let Some(op) = rest.ops.unanswered(name) else { return };
-        let (on, is_read, after) = (op.on, op.operation.is_read(), rest.timeout);
+        let (on, attempts, is_read, after) = (op.on, op.attempts, op.operation.is_read(), rest.timeout);
         rest.counters.timeouts += 1;
         let why = format!("no answer within {} ms", after.as_millis());
         match on {
-            On::Queue => {
+            On::Queue if attempts == 0 || !is_read => {
                 let why = format!("{} (waited for {} ms)", self.why, after.as_millis());
                 self.end(rest, name, |about| Error::Unreachable { about, why });
             }
@@ -189,22 +324,60 @@ impl Server {
                 let late = std::io::Error::new(std::io::ErrorKind::TimedOut, why);
                 self.lose_stream(rest, &Lost::System(late), Some(name));
             }
-            On::Fabric | On::Queue => {}
+            On::Fabric => self.lose_fabric(rest, why, Some(name)),
+            On::Queue => {}
         }
     }
 
     /// Sleeps until something may have happened to an operation there, or so long.
     pub(super) fn wait(&mut self, on: On, longest: Duration) {
-        match (on, &mut self.stream) {
-            (_, Way::Up(stream)) if stream.is_busy() => stream.wait(longest),
-            (_, way) if way.is_connecting() => way.wait(longest),
-            _ => std::thread::sleep(longest.min(Duration::from_millis(1))),
+        let moment = Duration::from_millis(1);
+        match (on, &mut self.fabric, &mut self.stream) {
+            (On::Fabric | On::Queue, Way::Up(link), _) if link.is_busy() => link.wait(longest),
+            (On::Stream, _, Way::Up(stream)) if stream.is_busy() => stream.wait(longest),
+            // Of two that come up, either.
+            (On::Queue, fabric, stream) if fabric.is_connecting() && stream.is_connecting() => {
+                fabric.wait(longest.min(moment))
+            }
+            (On::Queue, fabric, _) if fabric.is_connecting() => fabric.wait(longest),
+            (On::Queue, _, stream) if stream.is_connecting() => stream.wait(longest),
+            _ => std::thread::sleep(longest.min(moment)),
         }
     }
 
     /// Whether something there is waited for.
     pub(super) fn is_busy(&mut self) -> bool {
-        !self.queue.is_empty() || self.stream.up().is_some_and(|stream| stream.is_busy())
+        !self.queue.is_empty()
+            || self.fabric.up().is_some_and(|link| link.is_busy())
+            || self.stream.up().is_some_and(|stream| stream.is_busy())
+    }
+
+    /// The last words to the server.
+    pub(super) fn farewell(&mut self) {
+        if let Way::Up(link) = &mut self.fabric {
+            link.farewell(&mut self.tags);
+        }
+    }
+
+    /// The fabric that is in use.
+    pub(super) fn fabric_in_use(&self) -> Option<&Fabric> {
+        match &self.fabric {
+            Way::Up(link) if link.is_ready() => self.fabrics.get(self.by),
+            _ => None,
+        }
+    }
+
+    /// Bytes that are registered for this server alone.
+    pub(super) fn registered(&self) -> u64 {
+        match &self.fabric {
+            Way::Up(link) if self.fabrics[self.by].is_apart() => link.registered(),
+            _ => 0,
+        }
+    }
+
+    /// Keys of which something is known.
+    pub(super) fn known(&self) -> usize {
+        self.tags.len()
     }
 }
 
@@ -215,12 +388,5 @@ fn write(op: &Op, into: &mut Vec<u8>) {
     if is_store(op.operation) {
         into.extend_from_slice(data);
         into.extend_from_slice(b"\r\n");
-    }
-}
-
-impl Operation {
-    /// Whether it is of one key.
-    pub(super) fn has_key(self) -> bool {
-        !matches!(self, Self::Stats | Self::Version | Self::Flush)
     }
 }

@@ -124,9 +124,23 @@ impl Tags {
         }
     }
 
+    /// The item was of this size; of its tag nothing new is known.
+    pub(super) fn learn_size(&mut self, key: &[u8], size: u32) {
+        if let Some(at) = self.find(key) {
+            self.entries[at as usize].size = size;
+        }
+    }
+
     /// The key is not to be read by its tag any more.
     pub(super) fn forget(&mut self, key: &[u8]) {
         if let Some(at) = self.find(key) {
+            self.set(at, None);
+        }
+    }
+
+    /// No item is to be read by its tag any more.
+    pub(super) fn forget_tags(&mut self) {
+        for at in 0..self.entries.len() as u32 {
             self.set(at, None);
         }
     }

@@ -62,6 +62,11 @@ impl Value {
         Self { bytes, at: at as u32, len: len as u32, flags, version, source }
     }
 
+    /// The same, that came in another way.
+    pub(super) fn from(self, source: Source) -> Self {
+        Self { source, ..self }
+    }
+
     /// The flags that were stored with it.
     pub fn flags(&self) -> u32 {
         self.flags

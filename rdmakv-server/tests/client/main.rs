@@ -1,6 +1,10 @@
 //! The client against servers over sockets.
 
+mod by_hand;
 #[path = "../common/mod.rs"]
 mod common;
+mod fabric_faults;
 mod faults;
+mod futures;
+mod one_sided;
 mod operations;

@@ -1,0 +1,443 @@
+//! A connection to a server over a fabric: what is asked, read and written there.
+//!
+//! A GET of a key whose tag is known is a one-sided read: the server's CPU has no part in it. The item is believed if everything in it is
+//! as it should be, and if the lease, as it stood when the read was posted, was not over when the last byte had come. Anything else forgets
+//! the tag and asks the server, by a message, or where the item is known to be large by a transfer that the message goes with.
+//!
+//! The lease of a tag counts from the first sending of the request that brought it, by a clock that runs through suspend.
+
+#![expect(unsafe_code, reason = "lends slots and buffers to engines")]
+
+use super::end::End;
+use super::images;
+use super::outbox::Outbox;
+use crate::client::answer::is_store;
+use crate::client::buffer::Data;
+use crate::client::clock;
+use crate::client::command::line;
+use crate::client::error::Operation;
+use crate::client::memory::Sending;
+use crate::client::ops::{Name, On};
+use crate::client::rest::{Counters, Rest};
+use crate::client::slots::{Slot, Slots};
+use crate::client::tags::{At, Leased, Tags};
+use crate::client::value::Value;
+use crate::item::HEADER;
+use crate::rdma::wire::{self, Assembly, Kind, Request, SEGMENTS, Tag, Welcome};
+use frrwp::engine::Event;
+use frrwp::fabric::shm::ShmBuffer;
+use frrwp::handshake;
+use frrwp::wire::Segment;
+use hashbrown::HashMap;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Tags that one SEEN speaks of.
+const SEEN: usize = 200;
+
+/// A connection.
+pub(in crate::client) struct Link {
+    /// Dropped first: what it was lent is below.
+    pub(super) end: Box<dyn End>,
+    /// What the server said first; nothing is asked before.
+    pub(super) welcome: Option<Welcome>,
+    pub(in crate::client) born: Instant,
+    /// Whether the server counts one-sided reads by itself.
+    counts_reads: bool,
+    next_id: u32,
+    pub(super) asked: HashMap<u32, Asked>,
+    pub(super) fetches: VecDeque<Fetching>,
+    pub(super) landings: HashMap<handshake::Tag, Landing>,
+    pub(super) outbox: Outbox,
+    pub(super) assembly: Assembly,
+    pub(super) heard: Vec<u8>,
+    message: Vec<u8>,
+    text: Vec<u8>,
+    segments: Vec<Segment>,
+    /// Nanoseconds of a lease.
+    pub(super) lease: u64,
+    /// What came while something else was waited for.
+    pub(super) events: VecDeque<Event>,
+    /// When reads were told last.
+    seen_at: u64,
+    /// What is of no use any more, and why.
+    pub(super) broken: Option<String>,
+}
+
+/// A request that was sent, or waits to be.
+pub(super) struct Asked {
+    pub(super) op: Name,
+    /// What lets the server at the data, and the data if it is a copy.
+    _offered: Option<Offered>,
+    /// The transfer that it went with.
+    pub(super) landing: bool,
+}
+
+/// What lets the server at data that is to be stored, and the data if it is a copy. Taken apart in this order.
+type Offered = (Box<dyn Any + Send>, Option<Sending>);
+
+/// A one-sided read.
+pub(super) struct Fetching {
+    pub(super) id: u64,
+    pub(super) op: Option<Name>,
+    pub(super) slot: Slot,
+    pub(super) leased: Leased,
+    pub(super) at: At,
+}
+
+/// A transfer.
+pub(super) struct Landing {
+    pub(super) id: u32,
+    pub(super) op: Name,
+    pub(super) buffer: ShmBuffer,
+}
+
+/// What a fabric does not do, and another way may.
+pub(in crate::client) struct NotHere;
+
+impl Link {
+    /// A connection that was just made. The server is greeted.
+    pub(in crate::client) fn new(end: Box<dyn End>, counts_reads: bool) -> Self {
+        let mut link = Self {
+            end,
+            welcome: None,
+            born: Instant::now(),
+            counts_reads,
+            next_id: 1,
+            asked: HashMap::new(),
+            fetches: VecDeque::new(),
+            landings: HashMap::new(),
+            outbox: Outbox::default(),
+            assembly: Assembly::default(),
+            heard: Vec::new(),
+            message: Vec::new(),
+            text: Vec::new(),
+            segments: Vec::new(),
+            lease: 0,
+            events: VecDeque::new(),
+            seen_at: clock::boot(),
+            broken: None,
+        };
+        let kind = Request::hello(&mut link.message);
+        link.outbox.push(0, kind, &link.message);
+        link.say();
+        link
+    }
+
+    /// Whether the server has said that it is there.
+    pub(in crate::client) fn is_ready(&self) -> bool {
+        self.welcome.is_some() && self.broken.is_none()
+    }
+
+    /// Whether the server has answered the greeting.
+    pub(in crate::client) fn is_greeted(&self) -> bool {
+        self.welcome.is_some()
+    }
+
+    /// It is of no use any more.
+    pub(in crate::client) fn give_up(&mut self, why: &str) {
+        self.broken.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// What is the matter with it, if it is of no use any more.
+    pub(in crate::client) fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Whether something is waited for.
+    pub(in crate::client) fn is_busy(&self) -> bool {
+        !self.asked.is_empty() || !self.fetches.is_empty() || !self.landings.is_empty() || self.welcome.is_none()
+    }
+
+    /// Bytes that are registered here.
+    pub(in crate::client) fn registered(&self) -> u64 {
+        self.end.registered()
+    }
+
+    pub(in crate::client) fn wait(&mut self, longest: Duration) {
+        if self.events.is_empty() {
+            self.end.wait(longest);
+        }
+    }
+
+    fn eager(&self) -> usize {
+        self.welcome.map_or(0, |welcome| welcome.eager as usize)
+    }
+
+    /// Bytes of an item at most.
+    pub(super) fn largest(&self) -> usize {
+        let largest = self.welcome.map_or(0, |welcome| welcome.largest);
+        usize::try_from(largest).unwrap_or(usize::MAX).min(1 << 30)
+    }
+
+    pub(super) fn say(&mut self) {
+        if let Err(unsaid) = self.outbox.say(&mut *self.end) {
+            self.broken.get_or_insert_with(|| unsaid.to_string());
+        }
+    }
+
+    // ---- One-sided ---------------------------------------------------------------------------------
+
+    /// Posts a one-sided read of an item, if the key has a tag whose lease is not over.
+    #[inline]
+    fn post(&mut self, slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Fetching> {
+        let (at, leased, size) = tags.get(key)?;
+        // A read by a tag that is closed would take the connection along.
+        if clock::boot() >= leased.until {
+            tags.forget(key);
+            return None;
+        }
+        let Tag { segment, .. } = leased.tag;
+        let length = if size == 0 { segment.length } else { segment.length.min(size.into()) };
+        let slot = slots?.take(usize::try_from(length).ok()?)?;
+        // SAFETY: the slot is nobody else's before the end of the read is told, or the engine is dropped: it is kept in `fetches`,
+        // which is dropped after the engine, and what waits here waits for that end.
+        let id = unsafe { self.end.fetch(slot.as_ptr(), Segment { length, ..segment }) }.ok()?;
+        Some(Fetching { id, op: None, slot, leased, at })
+    }
+
+    /// The value, read one-sidedly while the caller waits; none if that is not to be had.
+    #[inline]
+    pub(in crate::client) fn get_now(&mut self, rest: &mut Rest, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+        let fetching = self.post(rest.fabrics.slots(), tags, key)?;
+        self.end.progress();
+        // Over shared memory it was done when it was posted.
+        let succeeded = match self.end.next_event() {
+            Some(Event::Fetched { id, succeeded }) if id == fetching.id => succeeded,
+            event => match self.wait_for(fetching.id, event, rest.timeout) {
+                Some(succeeded) => succeeded,
+                None => {
+                    // Its memory is the engine's as long as that lives.
+                    self.fetches.push_back(fetching);
+                    return None;
+                }
+            },
+        };
+        self.believe(&mut rest.counters, tags, fetching, succeeded, key)
+    }
+
+    /// Waits for the end of a read. What else happens is kept.
+    #[cold]
+    fn wait_for(&mut self, read: u64, first: Option<Event>, longest: Duration) -> Option<bool> {
+        self.events.extend(first);
+        let until = Instant::now() + longest;
+        loop {
+            while let Some(event) = self.end.next_event() {
+                match event {
+                    Event::Fetched { id, succeeded } if id == read => return Some(succeeded),
+                    event => self.events.push_back(event),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.broken
+                    .get_or_insert_with(|| format!("a one-sided read took more than {} ms", longest.as_millis()));
+                return None;
+            }
+            if matches!(self.events.back(), Some(Event::Closed { .. })) {
+                return None;
+            }
+            self.end.wait(left);
+            self.end.progress();
+        }
+    }
+
+    /// Reads an item for an operation. False if its key has no tag.
+    pub(super) fn read_by_tag(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> bool {
+        let Some(op) = rest.ops.unanswered(name) else { return false };
+        let Some(fetching) = self.post(rest.fabrics.slots(), tags, &op.key) else { return false };
+        self.fetches.push_back(Fetching { op: Some(name), ..fetching });
+        true
+    }
+
+    /// What was read, if it is the key's value.
+    #[inline]
+    pub(super) fn believe(
+        &mut self,
+        counters: &mut Counters,
+        tags: &mut Tags,
+        Fetching { slot, leased, at, .. }: Fetching,
+        succeeded: bool,
+        key: &[u8],
+    ) -> Option<Value> {
+        if !succeeded {
+            return None;
+        }
+        // After the last byte: what was read within the lease was not used for another item meanwhile.
+        let now = clock::boot();
+        if now < leased.until
+            && let Ok(value) = images::read(slot, key, leased.tag.incarnation, clock::unix())
+        {
+            tags.was_read(at, &leased, (HEADER + key.len() + value.len()) as u32);
+            counters.one_sided += 1;
+            if now.saturating_sub(self.seen_at) >= self.lease / 2 {
+                self.tell_seen(tags, now);
+            }
+            return Some(value);
+        }
+        counters.distrusted += 1;
+        tags.forget(key);
+        None
+    }
+
+    /// Tells the server what was read, if it does not know.
+    fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
+        if self.counts_reads || !tags.has_seen() {
+            return;
+        }
+        self.seen_at = now;
+        self.message.clear();
+        let message = &mut self.message;
+        tags.take_seen(SEEN, |address, key, reads| {
+            Request::seen(message, address, key, reads);
+        });
+        let id = self.name();
+        self.outbox.push(id, Kind::Seen, &self.message);
+        self.say();
+    }
+
+    /// The last that was read, told before the connection is closed.
+    pub(in crate::client) fn farewell(&mut self, tags: &mut Tags) {
+        if self.is_ready() {
+            self.tell_seen(tags, 0);
+        }
+    }
+
+    // ---- Requests ----------------------------------------------------------------------------------
+
+    fn name(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        id
+    }
+
+    /// Begins an operation.
+    pub(in crate::client) fn issue(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> Result<(), NotHere> {
+        let Some(op) = rest.ops.unanswered(name) else { return Ok(()) };
+        (op.on, op.attempts) = (On::Fabric, op.attempts.saturating_add(1));
+        if op.operation == Operation::Get {
+            if !self.read_by_tag(rest, tags, name) {
+                self.ask(rest, tags, name);
+            }
+            return Ok(());
+        }
+        let now = clock::boot();
+        if now.saturating_sub(self.seen_at) >= self.lease / 4 {
+            self.tell_seen(tags, now);
+        }
+        if is_store(op.operation) && op.data.bytes().len() > self.eager() {
+            self.put(rest, tags, name)
+        } else {
+            self.run(rest, tags, name);
+            Ok(())
+        }
+    }
+
+    /// Asks for an item, by a message, or by a transfer where it is known to be large.
+    pub(super) fn ask(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
+        let Some(op) = rest.ops.unanswered(name) else { return };
+        let size = tags.size(&op.key).map_or(0, |size| size as usize);
+        let now = clock::boot();
+        op.first_sent = if op.first_sent == 0 { now } else { op.first_sent };
+        if now.saturating_sub(self.seen_at) >= self.lease / 4 {
+            self.tell_seen(tags, now);
+        }
+        if size > self.eager() && !op.no_transfer && self.ask_into(rest, name, size) {
+            return;
+        }
+        let Some(op) = rest.ops.unanswered(name) else { return };
+        self.message.clear();
+        let kind = Request::get(&mut self.message, rest.one_sided, &op.key);
+        self.send(name, kind, None);
+    }
+
+    /// Asks for an item of this size, by a transfer. False if there is no memory for it.
+    pub(super) fn ask_into(&mut self, rest: &mut Rest, name: Name, size: usize) -> bool {
+        let Ok(buffer) = rest.fabrics.memory().and_then(|memory| memory.landing(size)) else { return false };
+        let Some(op) = rest.ops.unanswered(name) else { return false };
+        let id = self.name();
+        self.message.clear();
+        wire::start(&mut self.message, id, Kind::Get, false);
+        Request::get(&mut self.message, rest.one_sided, &op.key);
+        // SAFETY: the buffer is kept in `landings` until the end of the transfer is told, or dropped after the engine.
+        let Ok(tag) = (unsafe { self.end.read(buffer.as_ptr(), size, &self.message) }) else { return false };
+        self.landings.insert(tag, Landing { id, op: name, buffer });
+        self.asked.insert(id, Asked { op: name, _offered: None, landing: true });
+        true
+    }
+
+    /// Has the server carry out the operation's line.
+    pub(super) fn run(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
+        let Some(op) = rest.ops.unanswered(name) else { return };
+        op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
+        let data = op.data.bytes();
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        line(op.operation, &op.key, &op.arguments, data.len(), &mut text);
+        let wish = rest.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
+        self.message.clear();
+        let end: &[u8] = if is_store(op.operation) { b"\r\n" } else { b"" };
+        let kind = Request::run(&mut self.message, wish, &op.key, &[&text, data, end]);
+        self.text = text;
+        self.send(name, kind, None);
+    }
+
+    /// Has the server read what is to be stored.
+    fn put(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> Result<(), NotHere> {
+        let Some(op) = rest.ops.unanswered(name) else { return Ok(()) };
+        op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
+        let copy = match &op.data {
+            Data::Buffer(_) => None,
+            data => {
+                let bytes = data.bytes();
+                let mut copy =
+                    rest.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotHere)?;
+                copy.bytes_mut().copy_from_slice(bytes);
+                Some(copy)
+            }
+        };
+        let from = match (&copy, &op.data) {
+            (Some(copy), _) => copy.as_ptr(),
+            (None, data) => data.bytes().as_ptr(),
+        };
+        let length = op.data.bytes().len();
+        self.segments.clear();
+        // SAFETY: the memory is of the arena that nobody but this process writes; the copy is kept beside the lease, and the operation's
+        // own buffer as long as the operation is not answered. Where that ends without an answer, this connection is closed with
+        // it, and what the server reads after that it does not get.
+        let lease = unsafe { self.end.offer(from, length, &mut self.segments) }.map_err(|_| NotHere)?;
+        if self.segments.len() > SEGMENTS {
+            return Err(NotHere);
+        }
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        line(op.operation, &op.key, &op.arguments, length, &mut text);
+        let wish = rest.one_sided && tags.knows(&op.key);
+        self.message.clear();
+        let kind = Request::put(&mut self.message, wish, &op.key, &text, &self.segments);
+        self.text = text;
+        self.send(name, kind, Some((lease, copy)));
+        Ok(())
+    }
+
+    fn send(&mut self, op: Name, kind: Kind, offered: Option<Offered>) {
+        let id = self.name();
+        self.asked.insert(id, Asked { op, _offered: offered, landing: false });
+        self.outbox.push(id, kind, &self.message);
+        self.say();
+    }
+
+    // ---- The end -----------------------------------------------------------------------------------
+
+    /// Operations that are open here, and whether anything of them was sent. The connection is closed, and its memory free, when this
+    /// returns.
+    pub(in crate::client) fn close(self) -> Vec<(Name, bool)> {
+        let Self { end, asked, fetches, outbox, .. } = self;
+        // Takes the connection down.
+        drop(end);
+        let mut open: Vec<_> = asked.iter().map(|(&id, asked)| (asked.op, !outbox.has_all(id))).collect();
+        open.extend(fetches.iter().filter_map(|fetching| Some((fetching.op?, true))));
+        open
+    }
+}

@@ -1,0 +1,8 @@
+//! Servers over fabrics: one-sided reads where there is a tag, messages and transfers where there is none.
+
+pub(super) mod domains;
+pub(super) mod end;
+mod images;
+pub(super) mod link;
+mod outbox;
+mod replies;
