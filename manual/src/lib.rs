@@ -24,6 +24,7 @@ pub fn commands() -> Vec<Command> {
         tracesim::cli::command(),
         rdmakv_server::server::command(),
         rdmakv_bench::cli::command(),
+        rdmakv_check::cli::command(),
         benches::cli::command(),
     ]
 }

@@ -8,6 +8,7 @@
 //! gone never comes back; and what nobody answered may take effect at any time, or never.
 
 mod attribution;
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod evidence;

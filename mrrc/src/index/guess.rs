@@ -1,0 +1,54 @@
+//! The look-up itself: the only region that can hold a page, for the owner and for readers beside it.
+
+use super::fork::{FORK_BITS, Fork};
+use super::published::{Edition, Editions};
+use super::{BLOCK_BITS, LAST_PAGE, TOP};
+use crate::regions::RegionId;
+use std::sync::Arc;
+
+/// Finds candidates while the owner changes the index.
+pub(crate) struct IndexReader(pub(super) Arc<Editions>);
+
+impl IndexReader {
+    /// A region that may hold the page: the only one that can, unless the index is just changing or
+    /// the region is a giant.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, page: u64) -> Option<RegionId> {
+        RegionId::from_raw(self.guess(page))
+    }
+
+    /// The same as a name, which may be 0 or no region's.
+    #[inline(always)]
+    pub(crate) fn guess(&self, page: u64) -> u32 {
+        self.0.read().guess(page)
+    }
+}
+
+impl Edition {
+    /// The only region short of a giant that can cover the page. Every hit runs through here, so the levels
+    /// are written out: shifts by constants, and one way to each end. What an entry says may be changing: a
+    /// number beyond the lines is no line.
+    #[inline(always)]
+    pub(super) fn guess(&self, page: u64) -> u32 {
+        let entry = self.blocks.get(page >> BLOCK_BITS);
+        match self.leaves.get(entry.leaf_number()) {
+            Some(leaf) => leaf.guess(page & LAST_PAGE),
+            None => match self.forks.get(entry.fork_number()) {
+                Some(fork) => self.guess_below(fork, page),
+                // Of a leaf or fork beyond the lines, a number that is no region's.
+                None => entry.raw(),
+            },
+        }
+    }
+
+    /// The same in a block that has a fork: called rather than written into every hit, where most blocks have none.
+    #[cold]
+    #[inline(never)]
+    fn guess_below(&self, fork: &Fork, page: u64) -> u32 {
+        let mut entry = fork.entry(page >> TOP.bits);
+        if let Some(fork) = self.forks.get(entry.fork_number()) {
+            entry = fork.entry(page >> (TOP.bits - FORK_BITS));
+        }
+        self.leaves.get(entry.leaf_number()).map_or(entry.raw(), |leaf| leaf.guess(page & LAST_PAGE))
+    }
+}

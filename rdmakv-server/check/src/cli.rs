@@ -1,0 +1,89 @@
+//! The command line: 0 when no violation was found, 1 when one was or the run failed, 2 when it was called wrongly.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::record::Face;
+use crate::torture::Plan;
+use crate::worker::{self, Habits};
+use crate::{report, server, torture};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+/// Tortures an rdmakv server and proves that every key was one linearizable register.
+///
+/// Client processes use the same keys at once, over every path that is asked for; they and the server are killed now and
+/// then. Every answer is written down, and at the end each key's history is judged: is there one order of the operations
+/// that explains all answers? A violation is printed with the operations in question.
+#[derive(Debug, Parser)]
+#[command(name = "rdmakv-check", version, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    plan: Plan,
+}
+
+const EXAMPLES: &str = "Examples:
+  rdmakv-check                                       a million operations, a minute
+  rdmakv-check --operations 10000000                 ten million
+  rdmakv-check --kill-server-every 2 --seed 7        many restarts, other random numbers
+  rdmakv-check --at 127.0.0.1:11211 --flush-every 0  a memcached that runs already
+
+Exit status: 0 no violation was found, 1 one was or the run failed, 2 wrong usage.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A client process of a run
+    #[command(hide = true)]
+    Work(Work),
+}
+
+#[derive(Debug, Args)]
+struct Work {
+    #[arg(long)]
+    directory: PathBuf,
+    #[arg(long)]
+    first_thread: usize,
+    #[arg(long)]
+    threads: usize,
+    #[arg(long)]
+    lines: usize,
+    #[arg(long, value_delimiter = ',')]
+    faces: Vec<Face>,
+    #[command(flatten)]
+    habits: Habits,
+}
+
+/// What may be asked, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command.
+pub fn main() -> ExitCode {
+    if let Some(code) = server::serve_if_asked() {
+        return code;
+    }
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Some(Command::Work(work)) => {
+            server::end_with_parent();
+            worker::work(
+                &work.directory,
+                work.first_thread..work.first_thread + work.threads,
+                work.lines,
+                &work.faces,
+                work.habits,
+            )
+            .map(|()| ExitCode::SUCCESS)
+        }
+        None => torture::run(&cli.plan).map(|run| {
+            print!("{}", report::render(&run, cli.plan.habits.keys));
+            if run.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("rdmakv-check: {error}");
+        ExitCode::FAILURE
+    })
+}
