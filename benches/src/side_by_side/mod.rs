@@ -29,6 +29,7 @@ pub mod part;
 pub mod race;
 pub mod report;
 pub mod results;
+mod share;
 pub mod sim;
 pub mod stall;
 pub mod subject;

@@ -1,5 +1,6 @@
 //! What a GET costs the server: CPU, system calls, and how long its client waits.
 
+use super::calls::calls;
 use super::load::{Load, Mix, Turn};
 use super::server::{Cpu, Server, Whose};
 use super::{contestants, size_name};
@@ -7,8 +8,6 @@ use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
 use crate::side_by_side::report::{Row, Unit};
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
 
 /// Above the table.
 const TITLE: &str =
@@ -17,14 +16,12 @@ const TITLE: &str =
 /// Bytes of values.
 const SIZES: [usize; 4] = [32, 1 << 10, 10 << 10, 100 << 10];
 const ROWS: [&str; 7] = ["cpu", "cpu/user", "cpu/system", "calls", "p50", "p99", "p99.9"];
-/// Requests whose system calls are counted.
-const COUNTED: usize = 2000;
 
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
     for (name, gets_a_set) in [("read-only", 0), ("30:1", 30)] {
         for value in SIZES {
-            let mix = Mix { value, gets_a_set };
+            let mix = Mix { value, gets_a_set, pairs: None };
             parts.push(Part::new(format!("get/{}/{name}", size_name(value)), TITLE, &ROWS, move |setting| {
                 measure(setting, mix, name).map_err(|error| error.to_string())
             }));
@@ -61,7 +58,7 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
         }
     }
     for contestant in &mut all {
-        contestant.calls = calls(contestant)?;
+        contestant.calls = calls(contestant.server.process(), |count| contestant.load.one_by_one(count))?;
     }
     let prefix = format!("get/{}/{name}", size_name(mix.value));
     let row = |what: &str, unit: Unit, value: &dyn Fn(&Turn, &Cpu) -> f64| {
@@ -90,31 +87,4 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
         rows.push(row(what, Unit::Nanos, &|turn, _| turn.quantiles[nth] as f64));
     }
     Ok(rows)
-}
-
-/// System calls of a request, where strace is there and may look: of one connection alone, as it depends on nothing else
-/// then.
-fn calls(contestant: &mut Contestant) -> Outcome<Option<f64>> {
-    let process = contestant.server.process().to_string();
-    let strace = Command::new("strace")
-        .args(["-f", "-c", "-U", "calls,name", "-p", &process])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut strace) = strace else { return Ok(None) };
-    let mut said = BufReader::new(strace.stderr.take().ok_or("strace has no output")?);
-    let mut line = String::new();
-    // It says so when it has attached; a line that says something else is why it has not.
-    said.read_line(&mut line)?;
-    if line.contains("attached") {
-        contestant.load.one_by_one(COUNTED)?;
-    }
-    Command::new("sh").args(["-c", &format!("kill -INT {}", strace.id())]).status()?;
-    let mut text = String::new();
-    said.read_to_string(&mut text)?;
-    strace.wait()?;
-    // What others of its threads do meanwhile counts too: a call or two for each second.
-    let total = text.lines().find_map(|line| line.trim().strip_suffix("total")?.trim().parse::<u64>().ok());
-    Ok(total.map(|total| total as f64 / COUNTED as f64))
 }

@@ -18,10 +18,18 @@ pub(super) struct Mix {
     pub(super) value: usize,
     /// A SET after so many GETs; none if 0.
     pub(super) gets_a_set: u64,
+    /// Values; as many as are useful, unless it is said.
+    pub(super) pairs: Option<u32>,
+}
+
+impl Mix {
+    pub(super) fn keys(&self) -> u32 {
+        self.pairs.unwrap_or((WORKING_SET.0 / self.value.max(1)).clamp(1, WORKING_SET.1) as u32)
+    }
 }
 
 /// Connections at once.
-const CONNECTIONS: usize = 32;
+pub(super) const CONNECTIONS: usize = 32;
 /// Bytes of all values together at most, and their number at most.
 const WORKING_SET: (usize, usize) = (48 << 20, 20_000);
 
@@ -32,6 +40,8 @@ pub(super) struct Turn {
     pub(super) requests: u64,
     /// Of a request, in nanoseconds: the median, one in a hundred, one in a thousand.
     pub(super) quantiles: [u64; 3],
+    /// The turn's length.
+    pub(super) nanos: u64,
 }
 
 /// Connections to a server that has all the values.
@@ -46,14 +56,14 @@ pub(super) struct Load {
     sent: u64,
 }
 
-fn key(number: u32) -> String {
+pub(super) fn key(number: u32) -> String {
     format!("key:{number:012}")
 }
 
 impl Load {
     /// Stores the values and connects.
     pub(super) fn begin(address: SocketAddr, mix: Mix) -> Outcome<Self> {
-        let keys = (WORKING_SET.0 / mix.value.max(1)).clamp(1, WORKING_SET.1) as u32;
+        let keys = mix.keys();
         let mut client = Client::connect(address)?;
         let value = vec![b'v'; mix.value];
         for number in 0..keys {
@@ -140,6 +150,6 @@ impl Load {
             }
         }
         let quantiles = [0.5, 0.99, 0.999].map(|quantile| times.value_at_quantile(quantile));
-        Ok(Turn { requests, quantiles })
+        Ok(Turn { requests, quantiles, nanos: begun.elapsed().as_nanos() as u64 })
     }
 }

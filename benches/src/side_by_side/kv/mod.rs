@@ -4,15 +4,19 @@
 //! process, on another CPU. Ours is this program under another name, so it is what was built.
 //!
 //! * `cpu`: a request's cost, at several sizes of values.
+//! * `paper`: the paper's experiment: GETs of 1,000 values by TCP and by one-sided reads, also with a share of a CPU.
 //! * `overhead`: what an item takes besides its key and value.
 //! * `eviction`: how often real traces miss, with the same memory.
 
+mod calls;
 mod client;
 mod cpu;
 mod eviction;
 mod load;
 mod objects;
+mod one_sided;
 mod overhead;
+mod paper;
 mod server;
 
 use super::part::Part;
@@ -26,6 +30,7 @@ use std::process::Command;
 /// What is wrong with the name of a trace.
 pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
     let mut parts = cpu::parts();
+    parts.extend(paper::parts());
     parts.extend(overhead::parts());
     parts.extend(eviction::parts(traces)?);
     Ok(parts)

@@ -127,6 +127,17 @@ impl Server {
         Ok(Cpu { all, user: ticks(11)? * TICK, system: ticks(12)? * TICK })
     }
 
+    /// How often its threads have waited for something, and were woken.
+    pub(super) fn waits(&self) -> Outcome<u64> {
+        let mut waits = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = fs::read_to_string(task?.path().join("status"))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            waits += line.unwrap_or("0").trim().parse::<u64>()?;
+        }
+        Ok(waits)
+    }
+
     /// Bytes that it has resident, without the files that are its program.
     pub(super) fn resident(&self) -> Outcome<u64> {
         let text = self.read("status")?;
