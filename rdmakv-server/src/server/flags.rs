@@ -5,10 +5,11 @@ use clap::Parser;
 use super::process::{self, User};
 use super::tls::{Certificates, Options};
 use super::{extended, users};
+use crate::rdma::server::{open, options};
 use crate::session::{Settings, Speaks};
 use crate::store::Config;
 
-/// A memcached whose memory RDMA clients will be able to read.
+/// A memcached whose memory RDMA clients can read.
 #[derive(Debug, Parser)]
 #[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true, after_help = EXAMPLES)]
 pub(super) struct Flags {
@@ -125,6 +126,8 @@ pub(super) struct Flags {
     /// Address for watching the server: an overview at /, Prometheus metrics at /metrics, /health
     #[arg(long = "http", value_name = "ADDR", value_parser = http)]
     http: Option<(String, u16)>,
+    #[command(flatten)]
+    fabrics: options::FabricFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -231,6 +234,7 @@ pub(super) struct Plan {
     /// The file of names and passwords, to be read again.
     pub(super) users_file: Option<String>,
     pub(super) http: Option<(String, u16)>,
+    pub(super) fabrics: options::Plan,
     pub(super) tls: Option<Options>,
     pub(super) certificates: Option<Certificates>,
 }
@@ -268,6 +272,11 @@ impl Flags {
         if users.is_some() && self.protocol == Speaks::Binary {
             return Err("-Y: names and passwords go with the text protocol; use -B ascii".into());
         }
+        let fabrics = self.fabrics.plan(options::Server {
+            memory: memory as u64,
+            item: self.item,
+            has_port: self.port != 0 && self.socket.is_none(),
+        })?;
         let mut plan = Plan {
             settings: Settings {
                 maxbytes: memory as u64,
@@ -294,6 +303,8 @@ impl Flags {
                 dump: !self.no_dump,
                 users,
                 tls: Vec::new(),
+                fabrics: fabrics.list(),
+                seats: if fabrics.places.is_empty() { 0 } else { fabrics.connections + open::FABRICS },
             },
             store: Config {
                 memory,
@@ -307,9 +318,10 @@ impl Flags {
                 huge: true,
                 hashpower: 0,
                 seed: rand::random(),
-                lease: Config::default().lease,
                 incarnation: rand::random::<u32>().max(1),
+                lease: fabrics.lease,
             },
+            fabrics,
             places,
             crawler: true,
             notes: Vec::new(),

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::signals::Signals;
-use super::{activation, trace, users, worker};
+use super::{activation, clock, trace, users};
 use crate::session::{Shared, is_stopping};
 
 /// Between two looks at the flags that signals set.
@@ -41,7 +41,7 @@ fn keep(shared: &Shared, signals: &Signals, users: Option<&str>) {
             reload(shared, users);
         }
         std::thread::sleep(LOOK);
-        let now = worker::now();
+        let now = clock::now();
         if now == ticked {
             continue;
         }
@@ -82,7 +82,7 @@ fn reload(shared: &Shared, users: Option<&str>) {
         done.push(users::refresh(file, shared).map(|()| "users"));
     }
     if let Some(tls) = &shared.tls {
-        done.push(tls.refresh(worker::now()).map(|()| "certificates"));
+        done.push(tls.refresh(clock::now()).map(|()| "certificates"));
     }
     for each in done {
         match each {

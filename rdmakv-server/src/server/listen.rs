@@ -36,6 +36,8 @@ pub(super) struct Doors {
     pub(super) datagrams: Vec<UdpSocket>,
     /// The socket on which the server is watched.
     pub(super) http: Option<TcpListener>,
+    /// The first TCP port.
+    pub(super) port: Option<u16>,
     /// Where they are, for the start-up lines.
     pub(super) said: Vec<String>,
 }
@@ -136,6 +138,7 @@ impl Doors {
     }
 
     fn tcp(&mut self, listener: TcpListener, local: SocketAddr, certificates: Option<&Arc<Certificates>>) {
+        self.port.get_or_insert(local.port());
         match certificates {
             Some(certificates) => {
                 self.said.push(format!("listening on tls {local}"));

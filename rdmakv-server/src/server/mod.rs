@@ -6,6 +6,7 @@
 
 mod activation;
 mod background;
+pub(crate) mod clock;
 mod conn;
 mod datagrams;
 mod extended;
@@ -18,7 +19,7 @@ mod listen;
 mod process;
 mod signals;
 mod tls;
-mod trace;
+pub(crate) mod trace;
 mod users;
 mod worker;
 
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
 
+use crate::rdma::server::open::{Opened, Running};
 use crate::session::{Shards, Shared, Tls, is_stopping};
 use background::Background;
 use flags::{Flags, Plan};
@@ -127,18 +129,34 @@ fn as_user(
     if let Some(path) = plan.settings.socket.clone().filter(|_| !activated) {
         doors.unix(&path, &plan.settings)?;
     }
-    let shards =
-        Shards::new(&plan.store, plan.settings.threads).map_err(|error| format!("-m: mapping the arena: {error}"))?;
+    let mut fabrics = Opened::open(plan.fabrics, doors.port)?;
+    plan.store.incarnation = fabrics.incarnation().unwrap_or(plan.store.incarnation);
+    doors.said.extend(fabrics.said.iter().cloned());
+    let threads = plan.settings.threads;
+    let shards = match fabrics.memory() {
+        Some(memory) => Shards::with_memory(&plan.store, threads, memory),
+        None => Shards::new(&plan.store, threads),
+    };
+    let shards = shards.map_err(|error| format!("-m: mapping the arena: {error}"))?;
     if flags.lock_memory {
         process::lock_memory().map_err(|error| format!("-k: {error}; raise ulimit -l"))?;
     }
-    let mut shared = Shared::new(shards, plan.settings, worker::now());
-    shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), worker::now()));
+    let mut shared = Shared::new(shards, plan.settings, clock::now());
+    shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), clock::now()));
     let shared = Arc::new(shared);
     shared.verbosity.store(u32::from(flags.verbose), Relaxed);
     shared.crawler.store(plan.crawler, Relaxed);
     let signals = Signals::listen()?;
-    serve(&shared, doors, &signals, plan.users_file, background)
+    if !fabrics.wait(|| signals.is_end_wanted())? {
+        return Ok(());
+    }
+    let fabrics = fabrics.start(&shared, threads + 1)?;
+    let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
+    let served = serve(&shared, doors, &signals, plan.users_file, background, &fabrics);
+    // Also where it failed.
+    shared.stop.store(true, Relaxed);
+    fabrics.end(&shared.shards);
+    served
 }
 
 fn serve(
@@ -147,6 +165,7 @@ fn serve(
     signals: &Signals,
     users: Option<String>,
     background: Option<Background>,
+    fabrics: &Running,
 ) -> Result<(), String> {
     let mut workers = Vec::new();
     let mut sockets = std::mem::take(&mut doors.datagrams);
@@ -181,7 +200,7 @@ fn serve(
     activation::stopping();
     let finished_at = Instant::now();
     while !is_stopping(shared) && served.is_ok() && finished_at.elapsed() < FINISH {
-        if shared.connections.load(Relaxed) <= 0 {
+        if shared.connections.load(Relaxed) <= 0 && fabrics.connections() == 0 {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));

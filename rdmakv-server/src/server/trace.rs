@@ -12,26 +12,26 @@ const SHOWN: usize = 200;
 
 /// A line, whether somebody reads it or not: `eprintln!` panics where its reader is gone or its disk is full, and no
 /// thread of the server is to end for that.
-pub(super) fn say(what: impl Display) {
+pub(crate) fn say(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "rdmakv-server: {what}");
 }
 
 /// A warning, from `-v` on.
-pub(super) fn warn(shared: &Shared, what: impl Display) {
+pub(crate) fn warn(shared: &Shared, what: impl Display) {
     if shared.verbosity.load(Relaxed) > 0 {
         say(what);
     }
 }
 
 /// Somebody came or went, from `-vv` on.
-pub(super) fn tell(shared: &Shared, what: impl FnOnce() -> String) {
+pub(crate) fn tell(shared: &Shared, what: impl FnOnce() -> String) {
     if shared.verbosity.load(Relaxed) > 1 {
         say(what());
     }
 }
 
 /// What a client said.
-pub(super) fn said(bytes: &[u8]) {
+pub(crate) fn said(bytes: &[u8]) {
     say(format_args!("< {}", line(bytes)));
 }
 

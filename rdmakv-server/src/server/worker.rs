@@ -5,15 +5,15 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token, Waker};
-use rustix::time::{ClockId, clock_gettime};
 
+use super::clock::now;
 use super::conn::{Conn, Next, Stream};
 use super::datagrams::Datagrams;
 use super::trace;
@@ -32,15 +32,6 @@ const HANDSHAKE: u64 = 10;
 const SILENCE: u64 = 1;
 /// Of so many turns one is measured, about.
 const SAMPLE: u32 = 64;
-
-/// Unix seconds as of the start, and by a clock that nobody sets since: as in memcached, items do not expire, nor clients, because the
-/// machine's clock was put right. It runs on while the machine sleeps.
-pub(super) fn now() -> u64 {
-    static BETWEEN: OnceLock<u64> = OnceLock::new();
-    let since_boot = clock_gettime(ClockId::Boottime).tv_sec.cast_unsigned();
-    let unix = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    since_boot + BETWEEN.get_or_init(|| unix().saturating_sub(since_boot))
-}
 
 /// How the listener reaches a worker.
 pub(super) struct Reach {

@@ -17,7 +17,7 @@ mod tests;
 mod text;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use counts::Counts;
 pub use latencies::{Asked, BUCKETS, Latencies, Measured, below_micros, end_of};
@@ -25,6 +25,7 @@ pub use out::{Out, SLICES};
 pub use shards::Shards;
 pub(crate) use stats::{classes, counts};
 
+use crate::rdma::server::counts::Reported;
 use crate::store::{Filling, Handle, Mode, Outcome, Refused, Store, Terms};
 
 /// Values up to this length are copied; larger ones are lent.
@@ -82,6 +83,10 @@ pub struct Settings {
     pub users: Option<Vec<Vec<u8>>>,
     /// What `stats settings` says of TLS, by memcached's names; empty without it.
     pub tls: Vec<(&'static str, String)>,
+    /// And of fabrics; empty without any.
+    pub fabrics: Vec<(&'static str, String)>,
+    /// How many besides the workers keep counts: connections over fabrics.
+    pub seats: usize,
 }
 
 /// What all sessions share.
@@ -127,6 +132,8 @@ pub struct Shared {
     pub latencies: Vec<Latencies>,
     /// TLS as the server has it.
     pub tls: Option<Tls>,
+    /// Fabrics, to report on.
+    pub fabrics: OnceLock<Vec<Arc<dyn Reported>>>,
 }
 
 /// What sessions know of TLS.
@@ -169,7 +176,7 @@ impl std::fmt::Debug for Tls {
 impl Shared {
     /// For a server that has not yet met anyone.
     pub fn new(shards: Shards, settings: Settings, now: u64) -> Self {
-        let workers = settings.threads + 1;
+        let workers = settings.threads + 1 + settings.seats;
         Self {
             shards,
             verbosity: AtomicU32::new(0),
@@ -190,6 +197,7 @@ impl Shared {
             rounds: (0..settings.threads).map(|_| AtomicU64::new(now)).collect(),
             latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
             tls: None,
+            fabrics: OnceLock::new(),
             settings,
         }
     }
@@ -484,6 +492,19 @@ impl Session {
         }
     }
 
+    /// Where the value that the last line announced goes, if none of it has come: for who brings it another way. What ends the
+    /// request still has to come the usual way.
+    pub(crate) fn awaited(&mut self) -> Option<&mut [u8]> {
+        let body = self.body.as_mut().filter(|body| body.got == 0)?;
+        Some(body.filling.as_mut()?.value())
+    }
+
+    /// Gives up the request whose data did not come: the next bytes are another's.
+    pub(crate) fn give_up(&mut self, shards: &Shards) {
+        self.close(shards);
+        self.drop = 0;
+    }
+
     /// Whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
         self.body.is_none() && self.drop == 0 && !self.has_more()
@@ -526,7 +547,7 @@ impl Session {
     }
 
     /// Whether the client may do something yet.
-    fn may_speak(&self, cx: &Context<'_>) -> bool {
+    pub(crate) fn may_speak(&self, cx: &Context<'_>) -> bool {
         self.authenticated || cx.shared.settings.users.is_none()
     }
 }

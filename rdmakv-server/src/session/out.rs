@@ -65,6 +65,24 @@ impl Out {
         count
     }
 
+    /// Copies the next bytes, so many, of those that [wait](Self::waiting).
+    pub(crate) fn copy(&self, mut bytes: usize, into: &mut Vec<u8>) {
+        let (mut at, mut skip) = self.sent;
+        let mut push = |part: &[u8]| {
+            let part = &part[..part.len().min(bytes)];
+            into.extend_from_slice(part);
+            bytes -= part.len();
+            bytes > 0
+        };
+        for lent in &self.lent {
+            if !push(&self.bytes[at..lent.before]) || !push(&lent.held.value()[skip..]) {
+                return;
+            }
+            (at, skip) = (lent.before, 0);
+        }
+        push(&self.bytes[at..]);
+    }
+
     /// So many bytes were written; values that went entirely go back to the store.
     pub fn advance(&mut self, mut written: usize, shards: &Shards) {
         while let Some(first) = self.lent.front() {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
 
-use crate::store::{Config, Store};
+use crate::store::{Config, Memory, Store};
 
 /// The shards.
 #[derive(Debug)]
@@ -27,6 +27,27 @@ impl Shards {
     ///
     /// Those of the mapping.
     pub fn new(config: &Config, threads: usize) -> io::Result<Self> {
+        Self::build(config, threads, None::<fn(usize) -> io::Result<Memory>>)
+    }
+
+    /// The same, in memory that is made elsewhere: `make` is told how many bytes each takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`.
+    pub fn with_memory(
+        config: &Config,
+        threads: usize,
+        make: impl FnMut(usize) -> io::Result<Memory>,
+    ) -> io::Result<Self> {
+        Self::build(config, threads, Some(make))
+    }
+
+    fn build(
+        config: &Config,
+        threads: usize,
+        mut make: Option<impl FnMut(usize) -> io::Result<Memory>>,
+    ) -> io::Result<Self> {
         let by_memory = config.memory / A_SHARD.max(config.item_max * 16);
         // A store holds less than 32 GiB.
         let least = (config.memory.max(config.memory_max) >> 30) / 31 + 1;
@@ -41,7 +62,12 @@ impl Shards {
             .map(|at| {
                 // Another seed, or all keys of a shard would have hashes alike.
                 let seed = config.seed.wrapping_add(at as u64 + 1);
-                Store::new(&Config { seed, ..each.clone() }).map(Mutex::new)
+                let config = Config { seed, ..each.clone() };
+                let store = match &mut make {
+                    Some(make) => Store::with_memory(&config, make),
+                    None => Store::new(&config),
+                };
+                store.map(Mutex::new)
             })
             .collect::<io::Result<_>>()?;
         Ok(Self { stores, hasher: FixedState::with_seed(config.seed) })

@@ -42,6 +42,7 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
             cx.shared.total_connections.store(0, Relaxed);
             cx.shared.rejected_connections.store(0, Relaxed);
             cx.shared.listen_disabled.store(0, Relaxed);
+            cx.shared.fabrics.get().into_iter().flatten().for_each(|fabric| fabric.counts().reset());
             cx.shared.shards.each(crate::store::Store::reset_counters);
             return Ok("RESET");
         }
@@ -146,6 +147,19 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("reclaimed", totals.reclaimed);
     say("crawler_reclaimed", totals.crawler_reclaimed);
     say("crawler_items_checked", whole.crawler_checked);
+    if let Some(fabrics) = shared.fabrics.get().filter(|fabrics| !fabrics.is_empty()) {
+        say("leases", whole.leases);
+        say("leases_refused", whole.leases_refused);
+        say("leases_doomed", whole.leases_doomed);
+        say("leased_chunks", sum(|report| report.leased));
+        say("leased_dead_chunks", sum(|report| report.leased_dead));
+        say("leased_dead_bytes", sum(|report| report.leased_dead_bytes));
+        for fabric in fabrics {
+            for (name, value) in fabric.gauges().list().into_iter().chain(fabric.counts().list()) {
+                say(&format!("{}_{name}", fabric.name()), value);
+            }
+        }
+    }
     if let Some(tls) = &shared.tls {
         say("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
         say("ssl_handshakes", tls.handshakes.load(Relaxed));
@@ -270,7 +284,7 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
     ] {
         emit(name, value);
     }
-    for (name, value) in &settings.tls {
+    for (name, value) in settings.tls.iter().chain(&settings.fabrics) {
         emit(name, value);
     }
 }

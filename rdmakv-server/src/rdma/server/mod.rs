@@ -1,11 +1,26 @@
-//! The server's side: who may read what, for how long, and at what cost in registered memory.
+//! The server's side: who may read what, for how long, and at what cost in registered memory; and who comes and asks.
 
 pub mod admission;
+mod arenas;
+mod budget;
+mod connection;
+pub mod counts;
+mod fabrics;
+mod face;
+mod grants;
 pub mod hotness;
 pub mod life;
+mod listener;
+pub(crate) mod open;
+pub(crate) mod options;
 pub mod pages;
+mod pinned;
 pub mod predecessor;
+mod puts;
+mod reaper;
+mod saying;
 pub mod shared;
 pub mod tags;
 #[cfg(test)]
 mod tags_tests;
+mod transfers;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::peer::{Answer, Request};
 use super::snapshot::Snapshot;
 use super::{Scene, metrics, overview};
-use crate::server::{keeper, worker};
+use crate::server::{clock, keeper};
 use crate::session::{is_accepting, is_stopping};
 
 /// The answer to a request.
@@ -31,7 +31,7 @@ fn health(scene: &Scene) -> Answer {
     } else if !is_accepting(&scene.shared) {
         wrong.push_str("finishing: nobody new is accepted");
     }
-    if let Some(worker) = keeper::stuck(&scene.shared, worker::now()) {
+    if let Some(worker) = keeper::stuck(&scene.shared, clock::now()) {
         // Writing into a string does not fail.
         let _ = write!(wrong, "{}worker {worker} is stuck", if wrong.is_empty() { "" } else { "; " });
     }

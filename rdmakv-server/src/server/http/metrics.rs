@@ -56,6 +56,7 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
     connections(&mut text, now, shared);
     memory(&mut text, now);
     classes(&mut text, now);
+    fabrics(&mut text, now, shared);
     latencies(&mut text, now);
     text.0
 }
@@ -183,6 +184,41 @@ fn classes(text: &mut Text, now: &Snapshot) {
         let mut family = text.family(kind, name, help);
         for (number, class) in &now.classes {
             family.one(&format!("class=\"{number}\""), of(class));
+        }
+    }
+}
+
+fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
+    let Some(fabrics) = shared.fabrics.get().filter(|fabrics| !fabrics.is_empty()) else { return };
+    text.counter("leases_total", "Leases granted to clients over fabrics, or made longer.", now.whole.leases);
+    let help = "Items that had to go for memory though clients could read them.";
+    text.counter("leases_doomed_total", help, now.whole.leases_doomed);
+    let help = "Bytes of items that are gone and whose memory clients may still read.";
+    text.gauge("leased_dead_bytes", help, now.leased_dead_bytes);
+    for (name, help) in [
+        ("connections", "Clients connected over the fabric."),
+        ("leased_chunks", "Items that clients may read by themselves, those included that are gone."),
+        ("leased_pages", "Pages of 4 KiB that these are in."),
+        ("registered_bytes", "Bytes registered with the fabric."),
+        ("registered_limit_bytes", "Bytes that may be registered with it."),
+    ] {
+        let mut family = text.family("gauge", &format!("fabric_{name}"), help);
+        for fabric in fabrics {
+            let gauges = fabric.gauges().list();
+            let found = gauges.iter().find(|(of, _)| *of == name).map_or(0, |(_, value)| *value);
+            family.one(&format!("fabric=\"{}\"", fabric.name()), found);
+        }
+    }
+    let help = "Tags that went over to the next value of their key.";
+    let mut family = text.family("counter", "fabric_swaps_total", help);
+    for fabric in fabrics {
+        family.one(&format!("fabric=\"{}\"", fabric.name()), fabric.gauges().swaps);
+    }
+    let help = "What happened on the fabric's connections, by the names of `stats`.";
+    let mut family = text.family("counter", "fabric_events_total", help);
+    for fabric in fabrics {
+        for (name, value) in fabric.counts().list() {
+            family.one(&format!("fabric=\"{}\",event=\"{name}\"", fabric.name()), value);
         }
     }
 }

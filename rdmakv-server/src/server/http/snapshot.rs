@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::server::worker;
+use crate::server::clock;
 use crate::session::{Asked, Counts, Measured, Shared, classes, counts};
 use crate::store::{ClassCounters, ClassReport, Counters, Report};
 
@@ -22,6 +22,8 @@ pub(super) struct Snapshot {
     /// Of pages in use.
     pub(super) paged: u64,
     pub(super) hash_bytes: u64,
+    /// Of items that are gone and that clients may still read.
+    pub(super) leased_dead_bytes: u64,
     pub(super) limit: u64,
     pub(super) connections: u64,
     pub(super) accepted: u64,
@@ -35,7 +37,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     pub(super) fn take(shared: &Shared) -> Self {
-        let now = worker::now();
+        let now = clock::now();
         let (mut reports, mut whole, mut totals) = (Vec::new(), Counters::default(), ClassCounters::default());
         shared.shards.each(|store| {
             reports.push(store.report(now));
@@ -54,6 +56,7 @@ impl Snapshot {
             bytes: sum(|report| report.bytes),
             paged: sum(|report| report.malloced),
             hash_bytes: sum(|report| report.hash_bytes),
+            leased_dead_bytes: sum(|report| report.leased_dead_bytes),
             classes: classes(&reports),
             limit: shared.limit.load(Relaxed),
             connections: shared.connections.load(Relaxed).max(0) as u64,

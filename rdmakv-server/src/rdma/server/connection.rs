@@ -1,0 +1,332 @@
+//! One connection of a fabric: what comes is carried out in turn, and answered in the same order.
+//!
+//! It has a thread of its own, blocked in [`Engine::wait`] while nothing happens. One request is under way at a time: what a
+//! client says meanwhile stays where it came in, and holds the client back when that is full. So what a connection takes of
+//! memory is bounded: what it is told in one message, one answer on its way, the chunks that transfers lend, a chunk that is
+//! filled.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use frrwp::engine::{Engine, Event};
+use frrwp::handshake::{Limits, Side, Tag};
+
+use super::counts::count;
+use super::face::{Fabric, Face};
+use super::pinned::End;
+use super::puts::Put;
+use super::saying::{Said, Saying};
+use super::tags::Client;
+use super::transfers::Lent;
+use crate::rdma::wire::{Assembly, Kind, Malformed, Refusal, Reply, Request, VERSION, Welcome};
+use crate::server::clock;
+use crate::server::trace;
+use crate::session::{Context, Counts, Out, Pause, Session, Shared, Speaks, is_accepting, is_stopping};
+
+/// Receives that are posted: what a client may have said that is not looked at.
+pub(super) const RECEIVES: u16 = 32;
+/// Transfers that a client may have open.
+const TRANSFERS: usize = 64;
+/// Bytes of a request at most, beside a value that travels in it.
+const REQUEST: usize = 128 << 10;
+/// How long what is under way may take when the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long a client has to be silent before its connection ends when the server finishes, in seconds.
+const SILENCE: u64 = 1;
+/// How long a client may take to make room for what it is told.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection and its thread's.
+pub(super) struct Connection<'f, F: Fabric> {
+    pub(super) face: &'f Face<F>,
+    /// Dropped before what is borrowed of the stores goes back: then nobody is at that memory any more.
+    pub(super) engine: Engine<'f, End<F::Endpoint>>,
+    pub(super) own: Own<'f>,
+    /// As whom it has tags, and what makes them.
+    pub(super) client: Client,
+    pub(super) makes: F::Own,
+    input: Assembly,
+    heard: Vec<u8>,
+    pub(super) part: Vec<u8>,
+    pub(super) image: Vec<u8>,
+    /// Transfers that the client has opened and that nobody looked at.
+    questions: VecDeque<(Tag, u64)>,
+    greeted: bool,
+    closed: bool,
+    /// When something last came, in seconds.
+    heard_at: u64,
+    stopped: Option<Instant>,
+}
+
+/// What the connection has of the session and the stores. Dropping it gives everything back.
+pub(super) struct Own<'f> {
+    pub(super) shared: &'f Shared,
+    /// Where its counts are published.
+    seat: usize,
+    pub(super) counts: Counts,
+    pub(super) session: Session,
+    pub(super) out: Out,
+    pub(super) saying: Saying,
+    pub(super) lent: HashMap<Tag, Lent>,
+    pub(super) put: Option<Put>,
+}
+
+impl Own<'_> {
+    pub(super) fn context(&mut self) -> (&mut Session, &mut Out, Context<'_>) {
+        let Self { shared, seat, counts, session, out, .. } = self;
+        (session, out, Context { shared, now: clock::now(), counts, worker: *seat })
+    }
+
+    fn publish(&self) {
+        if let Ok(mut counts) = self.shared.counts[self.seat].lock() {
+            *counts = self.counts;
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.saying.is_some() && self.put.is_none() && self.lent.is_empty()
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        let shards = &self.shared.shards;
+        self.session.close(shards);
+        self.out.clear(shards);
+        self.saying.clear(shards);
+        for (_, lent) in self.lent.drain() {
+            lent.give_back(shards);
+        }
+        self.publish();
+    }
+}
+
+impl<F: Fabric> Drop for Connection<'_, F> {
+    fn drop(&mut self) {
+        self.face.tags().leave(self.client);
+        self.face.bell.ring();
+    }
+}
+
+impl<'f, F: Fabric> Connection<'f, F> {
+    /// On an endpoint at which [`RECEIVES`] are posted.
+    pub(super) fn new(face: &'f Face<F>, endpoint: F::Endpoint, seat: usize) -> Self {
+        let limits = Limits { receives: RECEIVES, open: TRANSFERS, ..Limits::default() };
+        let shared = &*face.shared;
+        let makes = F::own(&endpoint);
+        let counts = shared.counts[seat].lock().map_or_else(|_| Counts::default(), |counts| *counts);
+        Self {
+            face,
+            engine: Engine::new(&face.cache, End(endpoint), Side::Accepting, limits),
+            own: Own {
+                shared,
+                seat,
+                counts,
+                session: Session::new(Speaks::Ascii),
+                out: Out::default(),
+                saying: Saying::default(),
+                lent: HashMap::new(),
+                put: None,
+            },
+            client: face.tags().join(),
+            makes,
+            input: Assembly::default(),
+            heard: Vec::new(),
+            part: Vec::new(),
+            image: Vec::new(),
+            questions: VecDeque::new(),
+            greeted: false,
+            closed: false,
+            heard_at: clock::now(),
+            stopped: None,
+        }
+    }
+
+    /// Serves it until it ends.
+    pub(super) fn run(&mut self) {
+        while !self.closed {
+            self.engine.progress();
+            while let Some(event) = self.engine.next_event() {
+                self.told(event);
+            }
+            if !self.closed {
+                self.work();
+            }
+            self.own.publish();
+            if self.closed || self.is_over() {
+                return;
+            }
+            self.engine.wait();
+        }
+    }
+
+    fn told(&mut self, event: Event) {
+        match event {
+            Event::Asked { tag, read: true, length } => self.questions.push_back((tag, length)),
+            // Nobody writes here unasked.
+            Event::Asked { tag, .. } => drop(self.engine.refuse(tag)),
+            Event::Ended { tag, result } => self.transferred(tag, result),
+            Event::Fetched { succeeded, .. } => self.pulled(succeeded),
+            Event::Closed { .. } => self.closed = true,
+            Event::Deaf { .. } => self.close(),
+            // That something was said, or that there is room again: work is done in any case.
+            _ => {}
+        }
+    }
+
+    /// Does what can be done: first what is to be said, then what is under way, then what is new.
+    fn work(&mut self) {
+        while !self.closed {
+            match self.speak() {
+                Said::All => {}
+                Said::Part => return,
+                Said::Last => return self.close(),
+            }
+            if self.own.put.is_some() {
+                if !self.pull() {
+                    return;
+                }
+            } else if let Some((tag, length)) = self.questions.pop_front() {
+                self.answer_question(tag, length);
+            } else if self.engine.heard(&mut self.heard) {
+                self.take();
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// The connection has to end: nothing that it has can go on.
+    pub(super) fn close(&mut self) {
+        self.engine.disconnect();
+        self.closed = true;
+    }
+
+    /// Whether it has to end though the client does not want it.
+    fn is_over(&mut self) -> bool {
+        let now = clock::now();
+        let shared = self.own.shared;
+        let silent = now.saturating_sub(self.heard_at);
+        let limit = shared.settings.idle_timeout;
+        let late = self.own.saying.since().is_some_and(|since| since.elapsed() > PATIENCE)
+            || self.own.put.as_ref().is_some_and(Put::is_late);
+        if limit > 0 && silent > limit {
+            self.own.counts.idle_kicks += 1;
+            return true;
+        }
+        if is_stopping(shared) {
+            let stopped = *self.stopped.get_or_insert_with(Instant::now);
+            return self.own.is_quiet() || stopped.elapsed() > DRAIN;
+        }
+        late || (!is_accepting(shared) && silent > SILENCE && self.own.is_quiet())
+    }
+
+    /// Takes a fragment that came.
+    fn take(&mut self) {
+        self.heard_at = clock::now();
+        self.own.counts.bytes_read += self.heard.len() as u64;
+        let (mut input, heard) = (std::mem::take(&mut self.input), std::mem::take(&mut self.heard));
+        let most = REQUEST + self.face.terms.eager;
+        let done = match input.take(&heard, most) {
+            Ok(None) => Ok(()),
+            Ok(Some((id, kind, bytes))) => self.request(id, kind, bytes).map_err(|malformed| (id, malformed)),
+            Err(malformed) => Err((0, malformed)),
+        };
+        (self.input, self.heard) = (input, heard);
+        if let Err((id, Malformed(what))) = done {
+            self.makes_no_sense(id, what);
+        }
+    }
+
+    /// The client is told what was wrong, and its connection ends.
+    pub(super) fn makes_no_sense(&mut self, id: u32, what: &str) {
+        count(&self.face.counts.malformed);
+        trace::warn(self.own.shared, format_args!("{}: a client's message: {what}", F::NAME));
+        self.refuse_and_end(id, Refusal::NotUnderstood, what);
+    }
+
+    pub(super) fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// The transfer has ended before it was looked at.
+    pub(super) fn forget_question(&mut self, transfer: Tag) {
+        self.questions.retain(|&(tag, _)| tag != transfer);
+    }
+
+    fn request(&mut self, id: u32, kind: Kind, bytes: &[u8]) -> Result<(), Malformed> {
+        let request = Request::decode(kind, bytes)?;
+        if !self.greeted && !matches!(request, Request::Hello { .. }) {
+            return Err(Malformed("something before HELLO"));
+        }
+        match request {
+            Request::Hello { version } => self.greet(id, version),
+            Request::Run { wish, key, command } => self.carry_out(id, wish.then_some(key), command)?,
+            Request::Get { wish, key } => self.get(id, wish, key)?,
+            Request::Put { wish, key, line, segments } => self.put(id, wish.then_some(key), line, segments)?,
+            Request::Seen(seen) => self.seen(seen),
+        }
+        Ok(())
+    }
+
+    fn greet(&mut self, id: u32, version: u16) {
+        if version != VERSION {
+            let text = format!("version {version} is not spoken here; version {VERSION} is");
+            return self.refuse_and_end(id, Refusal::NotUnderstood, &text);
+        }
+        self.greeted = true;
+        let terms = &self.face.terms;
+        let welcome = Welcome {
+            version: VERSION,
+            incarnation: terms.incarnation,
+            lease_ms: terms.lease.as_millis() as u32,
+            eager: terms.eager as u32,
+            largest: self.own.shared.settings.item_max as u64,
+        };
+        self.own.saying.reply(id, &Reply::Welcome(welcome));
+    }
+
+    /// Whether the client may ask for items; it is told if not.
+    pub(super) fn may_ask(&mut self, id: u32) -> bool {
+        let (session, _, cx) = self.own.context();
+        let may = session.may_speak(&cx);
+        if !may {
+            self.refuse(id, Refusal::NotNow, "CLIENT_ERROR unauthenticated");
+        }
+        may
+    }
+
+    pub(super) fn refuse(&mut self, id: u32, why: Refusal, text: &str) {
+        if why == Refusal::Busy {
+            count(&self.face.counts.busy);
+        }
+        self.own.saying.reply(id, &Reply::Refused { why, text });
+    }
+
+    fn refuse_and_end(&mut self, id: u32, why: Refusal, text: &str) {
+        self.own.saying.reply(id, &Reply::Refused { why, text });
+        self.own.saying.last();
+    }
+
+    /// A command of the text or meta protocol, as over TCP.
+    fn carry_out(&mut self, id: u32, wish: Option<&[u8]>, command: &[u8]) -> Result<(), Malformed> {
+        if self.own.shared.verbosity.load(std::sync::atomic::Ordering::Relaxed) > 1 {
+            trace::said(command);
+        }
+        let (session, out, mut cx) = self.own.context();
+        let mut turns = 1;
+        let (used, pause) = session.advance(command, &mut turns, &mut cx, out);
+        let over = pause == Pause::Over;
+        if !over && (used < command.len() || !(session.is_quiet() || session.has_more())) {
+            session.give_up(&cx.shared.shards);
+            out.clear(&cx.shared.shards);
+            return Err(Malformed("RUN takes one command, whole, with its data"));
+        }
+        let tag = wish.and_then(|key| self.grant(key));
+        self.own.saying.ran(id, tag);
+        if over {
+            self.own.saying.last();
+        }
+        Ok(())
+    }
+}

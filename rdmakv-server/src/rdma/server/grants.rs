@@ -1,0 +1,191 @@
+//! From a key to a tag: the chunk is leased, its memory registered, and the client let at it.
+//!
+//! Registering may take long and happens outside of all locks: the chunk is held, the shard let go, the memory registered, and when
+//! the shard is there again the item has to be alive still. What is registered already, or leased to somebody else, takes one
+//! visit to the shard.
+//!
+//! What is registered is what the cache of the fabric has, under its budget; of that at most half is leased to clients
+//! ([`Limits`](super::tags::Limits)), and while more is wanted those pages are leased that are read most.
+
+use std::sync::MutexGuard;
+
+use mrrc::{AcquireError, Cache};
+
+use super::connection::Connection;
+use super::counts::{add, count};
+use super::face::{Fabric, Face, Leased};
+use super::pinned::Pinned;
+use super::tags::{Admitted, Client, Refused, Tags};
+use crate::rdma::wire::{Seen, Tag};
+use crate::server::clock;
+use crate::store::{Exposure, Extent, NoLease, Replacement, Store};
+
+/// Leases that are ended at once by who finds that there are too many.
+const AT_A_REFUSAL: usize = 64;
+/// Tags whose leases are ended at a grant.
+const AT_A_GRANT: usize = 8;
+
+/// All of a chunk that a tag reaches, if it is registered or can be.
+fn lease<F: Fabric>(cache: &Cache<Pinned<F::Provider>>, address: u64, bound: u64) -> Result<Leased<F>, AcquireError> {
+    #[expect(unsafe_code, reason = "the chunk is lent to the fabric by its address")]
+    // SAFETY: the stores' memory outlives the cache. What peers read of a chunk while it is written are words of its header, and
+    // whatever a late reader gets, who has no lease any more and believes nothing; no peer writes it.
+    unsafe {
+        cache.acquire(address as *const u8, bound as usize, F::RIGHTS)
+    }
+}
+
+impl<F: Fabric> Face<F> {
+    /// Who has which tag. Whoever has it asks no store for anything: a store's lock is taken before this one.
+    pub(super) fn tags(&self) -> MutexGuard<'_, Tags<F>> {
+        self.tags.lock()
+    }
+
+    fn refused(&self, refused: Refused) {
+        let counts = &self.counts;
+        count(match refused {
+            Refused::Full => &counts.refused_budget,
+            Refused::Seldom => &counts.refused_seldom,
+            Refused::Share | Refused::Tags => &counts.refused_share,
+            Refused::Left | Refused::Unregistered => &counts.refused_gone,
+        });
+    }
+
+    fn unleased(&self, why: NoLease) {
+        let counts = &self.counts;
+        count(match why {
+            NoLease::Restless => &counts.refused_restless,
+            NoLease::Gone | NoLease::Closed => &counts.refused_gone,
+        });
+    }
+
+    /// A tag of the key's item for this client, if it can have one.
+    fn grant(&self, client: Client, own: &F::Own, key: &[u8]) -> Option<Tag> {
+        let shards = &self.shared.shards;
+        let shard = shards.of(key);
+        let mut store = shards.at(shard);
+        let now = clock::nanos();
+        let handle = store.get(key, false, now / 1_000_000_000)?.handle();
+        let extent = store.extent(handle);
+        let admitted = self.admits(&mut store, client, extent, now).map_err(|refused| self.refused(refused)).ok()?;
+        if !admitted.registers && !admitted.clears {
+            let until = store.lease(handle, now).map_err(|why| self.unleased(why)).ok()?;
+            return self.give(client, own, extent, until, None);
+        }
+        let held = store.hold(handle)?;
+        let mut registration = None;
+        if admitted.registers {
+            drop(store);
+            let leased = lease::<F>(&self.cache, extent.address, admitted.bound).map_err(std::io::Error::other);
+            let registered = leased.and_then(|leased| self.fabric.registration(leased));
+            store = shards.at(shard);
+            match registered {
+                Ok(registered) => registration = Some(registered),
+                Err(_) => {
+                    store.release(held);
+                    count(&self.counts.refused_registration);
+                    return None;
+                }
+            }
+        }
+        if admitted.clears {
+            store.clear_tail(&held, admitted.bound);
+        }
+        let (tag, left) = match store.expose(&held, clock::nanos()) {
+            Ok(until) => (self.give(client, own, extent, until, registration), None),
+            Err(why) => {
+                self.unleased(why);
+                (None, registration)
+            }
+        };
+        store.release(held);
+        // Dropped without locks.
+        drop(store);
+        left.into_iter().for_each(|registration| self.fabric.over(registration));
+        tag
+    }
+
+    fn admits(&self, store: &mut Store, client: Client, extent: Extent, now: u64) -> Result<Admitted, Refused> {
+        let mut tags = self.tags();
+        tags.sweep(now, AT_A_GRANT);
+        let first = tags.admits(client, extent);
+        drop(tags);
+        // Leases may have ended that nobody has looked at since.
+        match first {
+            Err(Refused::Full) if store.sweep(now, AT_A_REFUSAL) > 0 => self.tags().admits(client, extent),
+            other => other,
+        }
+    }
+
+    /// The tag of a chunk that is leased until then. Under the shard's lock.
+    fn give(
+        &self,
+        client: Client,
+        own: &F::Own,
+        extent: Extent,
+        until: u64,
+        registration: Option<F::Registration>,
+    ) -> Option<Tag> {
+        let mut tags = self.tags();
+        let make = |record: &F::Record, bound| self.fabric.tag(own, record, bound);
+        let granted = tags.grant(client, extent, until, registration, || self.fabric.record(), make);
+        let granted = granted.map_err(|refused| self.refused(refused)).ok()?;
+        let segment = self.fabric.segment(&self.cache, &granted, extent.address);
+        drop(tags);
+        self.bell.ring();
+        count(&self.counts.grants);
+        Some(Tag { segment, incarnation: self.terms.incarnation })
+    }
+
+    /// Reads that nobody asked for: they count as if somebody had.
+    pub(super) fn read_by_tag(&self, address: u64, reads: u64, now: u64, hits: &mut u64) {
+        let Some(shard) = self.arenas.shard(address) else { return };
+        let shards = &self.shared.shards;
+        shards.at(shard).seen(address, reads, now / 1_000_000_000);
+        add(&self.counts.seen_reads, reads);
+        *hits += reads;
+    }
+}
+
+/// A fabric as the stores see it.
+pub(super) struct Exposed<F: Fabric>(pub(super) std::sync::Weak<Face<F>>);
+
+impl<F: Fabric> Exposure for Exposed<F> {
+    fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
+        let Some(face) = self.0.upgrade().filter(|_| F::REBINDS) else { return false };
+        let registered = |address: u64, bound: u64| {
+            // Nothing may wait here: what is not registered yet is not registered for this.
+            let there = face.cache.explain(address as *const u8, bound as usize, F::RIGHTS).is_hit();
+            let leased = there.then(|| lease::<F>(&face.cache, address, bound).ok()).flatten()?;
+            face.fabric.registration(leased).ok()
+        };
+        face.tags().replaced(replacement, registered)
+    }
+
+    fn ended(&mut self, chunk: Extent, _: u64) {
+        if let Some(face) = self.0.upgrade() {
+            face.tags().ended(chunk);
+        }
+    }
+}
+
+impl<F: Fabric> Connection<'_, F> {
+    /// A tag for this client, if it can have one.
+    pub(super) fn grant(&mut self, key: &[u8]) -> Option<Tag> {
+        self.face.grant(self.client, &self.makes, key)
+    }
+
+    /// Reads by tag that the client tells of.
+    pub(super) fn seen(&mut self, seen: Seen<'_>) {
+        let (face, now) = (self.face, clock::nanos());
+        for (told, _, reads) in seen.iter() {
+            let Some(address) = face.fabric.address(told) else { continue };
+            let reads = face.tags().seen(self.client, address, reads.into(), now);
+            if reads > 0 {
+                let counts = &mut self.own.counts;
+                counts.cmd_get += reads;
+                face.read_by_tag(address, reads, now, &mut counts.get_hits);
+            }
+        }
+    }
+}

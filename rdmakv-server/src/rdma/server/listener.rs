@@ -1,0 +1,138 @@
+//! Lets clients in: a thread that accepts, and a thread for each connection.
+//!
+//! A connection that ends by a fault of the server's own ends alone: its thread is given up, what it has of the stores goes back,
+//! and the fault is counted.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use super::connection::{Connection, RECEIVES};
+use super::counts::{add, count};
+use super::face::{Door, Fabric, Face};
+use super::pinned::ROUND;
+use crate::server::trace;
+use crate::session::is_accepting;
+
+/// A connection's stack. What is large is elsewhere.
+const STACK: usize = 256 << 10;
+/// How long it waits after the system refused it something.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Places for connections, all fabrics together: each has room for its counts in what the sessions share.
+#[derive(Debug)]
+pub(super) struct Seats(Mutex<Vec<usize>>);
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+struct Seat {
+    number: usize,
+    of: Arc<Seats>,
+}
+
+impl Seats {
+    /// So many, by numbers from there.
+    pub(super) fn new(first: usize, count: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new((first..first + count).rev().collect())))
+    }
+
+    fn take(self: &Arc<Self>) -> Option<Seat> {
+        let number = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Seat { number, of: self.clone() })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.of.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+    }
+}
+
+/// Counts a connection as long as it is there.
+struct Counted<'f>(&'f AtomicU64);
+
+impl<'f> Counted<'f> {
+    fn new(connections: &'f AtomicU64) -> Self {
+        connections.fetch_add(1, Relaxed);
+        Self(connections)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Starts to let clients in. The thread ends when the server stops, after those of its connections.
+///
+/// # Errors
+///
+/// No thread.
+pub(super) fn start<F: Fabric>(
+    face: Arc<Face<F>>,
+    door: impl Door<F>,
+    seats: Arc<Seats>,
+) -> std::io::Result<JoinHandle<()>> {
+    Builder::new().name(format!("{}-door", F::NAME)).spawn(move || listen(&face, door, &seats))
+}
+
+fn listen<F: Fabric>(face: &Arc<Face<F>>, mut door: impl Door<F>, seats: &Arc<Seats>) {
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let mut refused = 0;
+    while is_accepting(&face.shared) {
+        match door.accept(RECEIVES, ROUND) {
+            Ok(Some(endpoint)) => {
+                threads.retain(|thread| !thread.is_finished());
+                match seats.take() {
+                    Some(seat) => threads.extend(serve(face, endpoint, seat)),
+                    None => {
+                        count(&face.counts.rejected_connections);
+                        trace::warn(&face.shared, format_args!("{}: more than --fabric-connections: refused", F::NAME));
+                    }
+                }
+            }
+            Ok(None) => {}
+            Err(why) => {
+                count(&face.counts.rejected_connections);
+                trace::warn(&face.shared, format_args!("{}: accepting a connection: {why}", F::NAME));
+                std::thread::sleep(PAUSE);
+            }
+        }
+        let now = door.refused();
+        add(&face.counts.rejected_connections, now - refused);
+        refused = now;
+    }
+    drop(door);
+    for thread in threads {
+        let _ = thread.join();
+    }
+}
+
+fn serve<F: Fabric>(face: &Arc<Face<F>>, endpoint: F::Endpoint, seat: Seat) -> Option<JoinHandle<()>> {
+    let own = face.clone();
+    let work = move || {
+        let (face, seat) = (&*own, seat);
+        let _counted = Counted::new(&face.connections);
+        trace::tell(&face.shared, || format!("{}: connection {} comes", F::NAME, seat.number));
+        let served = catch_unwind(AssertUnwindSafe(|| Connection::new(face, endpoint, seat.number).run()));
+        if served.is_err() {
+            count(&face.counts.faults);
+            trace::say(format_args!("{}: a fault of the server's ended a connection; please report it", F::NAME));
+        }
+        trace::tell(&face.shared, || format!("{}: connection {} goes", F::NAME, seat.number));
+    };
+    match Builder::new().name(format!("{}-client", F::NAME)).stack_size(STACK).spawn(work) {
+        Ok(thread) => {
+            count(&face.counts.total_connections);
+            Some(thread)
+        }
+        Err(error) => {
+            count(&face.counts.rejected_connections);
+            trace::warn(&face.shared, format_args!("{}: a thread for a connection: {error}; refused", F::NAME));
+            None
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What the command line says of fabrics: where to listen, how much may be registered, how long tags last.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use frrwp::fabric::iwarp;
+use frrwp::fabric::shm::ShmAddress;
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use frrwp::fabric::verbs::VerbsAddress;
+use mrrc::policy::PolicyKind;
+
+use crate::item::{HEADER, KEY_MAX};
+
+/// The longest lease of a tag.
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+/// The shortest: clients have to get at something within it.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// The largest items that may travel in messages.
+const EAGER_MOST: usize = 64 << 10;
+
+/// The flags.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Clients over RDMA")]
+pub(crate) struct FabricFlags {
+    /// Listen on a fabric: shm:PATH or shm:@NAME for processes of this user, iwarp:HOST:PORT, verbs:HOST:PORT; may be
+    /// repeated. "none" turns them off (default: shm:@rdmakv-PORT beside the TCP port)
+    #[arg(long = "fabric", value_name = "ADDR")]
+    fabric: Vec<String>,
+    /// "slab": clients over verbs: may read whatever memory is registered, not only items that they were told of
+    #[arg(long = "expose", value_name = "WHAT", value_parser = ["slab"])]
+    expose: Option<String>,
+    /// Memory that may be registered with fabrics at a time, in megabytes, all of them together (default: a quarter of -m)
+    #[arg(long = "registered-memory", value_name = "MB")]
+    registered: Option<u64>,
+    /// What leaves when that is full, by the names of mrrc's policies
+    #[arg(long = "registration-policy", value_name = "NAME", default_value = "mrrc", value_parser = policy)]
+    policy: PolicyKind,
+    /// Pin what is registered with shm: and iwarp: too, which do not need it: it is never swapped out then
+    #[arg(long = "pin")]
+    pin: bool,
+    /// How long a client may read an item by itself before it asks again: 500ms, 1s; up to 60s
+    #[arg(long = "tag-lease", value_name = "TIME", default_value = "1s", value_parser = time)]
+    lease: Duration,
+    /// Values of at most so many bytes travel in messages; k is understood, up to 64k
+    #[arg(long = "eager", value_name = "BYTES", default_value = "8k", value_parser = bytes)]
+    eager: usize,
+    /// Connections over fabrics at most
+    #[arg(long = "fabric-connections", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    fabric_connections: u16,
+}
+
+fn policy(text: &str) -> Result<PolicyKind, String> {
+    let names = || PolicyKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+    PolicyKind::from_str(text).map_err(|_| format!("one of {}", names()))
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let number = number.parse::<u32>().ok();
+    let time = match (number, unit) {
+        (Some(number), "ms") => Some(Duration::from_millis(number.into())),
+        (Some(number), "s" | "") => Some(Duration::from_secs(number.into())),
+        _ => None,
+    };
+    let within = time.filter(|time| (SHORTEST..=LONGEST).contains(time));
+    within.ok_or_else(|| "a time is needed, 10ms to 60s: 500ms, 1s".into())
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (number, 1024),
+        None => (text, 1),
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|&bytes| bytes <= EAGER_MOST).ok_or_else(|| "a number of bytes is needed, 0 to 64k".into())
+}
+
+/// Where to listen.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// With shared memory.
+    Shm(ShmAddress),
+    /// The same, under a name that nobody chose: it need not be had.
+    ShmOfPort,
+    /// iWARP in user space.
+    Iwarp(iwarp::Address),
+    /// RDMA devices.
+    #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+    Verbs(VerbsAddress),
+}
+
+/// What is asked of the face.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Where to listen; nowhere if empty.
+    pub(crate) places: Vec<Place>,
+    /// Bytes that may be registered.
+    pub(crate) registered: u64,
+    /// What leaves when they are full.
+    pub(crate) policy: PolicyKind,
+    /// Whether fabrics pin that do not need it.
+    pub(crate) pin: bool,
+    /// How long a tag lasts.
+    pub(crate) lease: Duration,
+    /// Bytes of a value that travels in a message at most.
+    pub(crate) eager: usize,
+    /// Connections at most.
+    pub(crate) connections: usize,
+}
+
+impl Plan {
+    /// What `stats settings` says of it.
+    pub(crate) fn list(&self) -> Vec<(&'static str, String)> {
+        if self.places.is_empty() {
+            return Vec::new();
+        }
+        vec![
+            ("registered_memory", self.registered.to_string()),
+            ("registration_policy", self.policy.to_string()),
+            ("registration_pins", if self.pin { "yes" } else { "no" }.to_owned()),
+            ("tag_lease_ms", self.lease.as_millis().to_string()),
+            ("eager", self.eager.to_string()),
+            ("fabric_connections", self.connections.to_string()),
+        ]
+    }
+}
+
+/// What the rest of the command line says that matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Server {
+    /// Bytes for items.
+    pub(crate) memory: u64,
+    /// Bytes of an item at most.
+    pub(crate) item: usize,
+    /// Whether there is a TCP port beside which clients look for the fabric.
+    pub(crate) has_port: bool,
+}
+
+fn place(text: &str, expose: bool) -> Result<Place, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("--fabric {text}: {error}");
+    match text.split_once(':').map_or(text, |(fabric, _)| fabric) {
+        "shm" => ShmAddress::from_str(text).map(Place::Shm).map_err(|error| wrong(&error)),
+        "iwarp" => iwarp::Address::from_str(text).map(Place::Iwarp).map_err(|error| wrong(&error)),
+        "verbs" if !expose => Err(wrong(
+            &"its keys open whatever memory is registered, not only items that a client was told of; say --expose slab if \
+              that may be, or use iwarp:HOST:PORT",
+        )),
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        "verbs" => VerbsAddress::from_str(text).map(Place::Verbs).map_err(|error| wrong(&error)),
+        #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
+        "verbs" => Err(wrong(&"this server was built without RDMA devices; build it with --features verbs")),
+        "none" => Err(wrong(&"there are others besides; leave one of them out")),
+        _ => Err(wrong(&"one of shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT, none")),
+    }
+}
+
+impl FabricFlags {
+    /// What is to be done.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong and what would be right.
+    pub(crate) fn plan(&self, server: Server) -> Result<Plan, String> {
+        let places = match &self.fabric[..] {
+            [] if server.has_port => vec![Place::ShmOfPort],
+            [] => Vec::new(),
+            [none] if none == "none" => Vec::new(),
+            all => all.iter().map(|text| place(text, self.expose.is_some())).collect::<Result<_, _>>()?,
+        };
+        // Half of it is for what clients were told of, half for what is under way; of each fabric.
+        let largest = (server.item + 8192) as u64;
+        let fabrics = places.len().max(1) as u64;
+        let least = (4 * largest * fabrics).next_multiple_of(1 << 20);
+        let registered = match self.registered {
+            Some(megabytes) => megabytes.saturating_mul(1 << 20),
+            None => (server.memory / 4).max(least),
+        };
+        if registered < least && !places.is_empty() {
+            return Err(format!(
+                "--registered-memory: with items of up to {} bytes (-I) on {fabrics} fabric(s) it takes {} at least",
+                server.item,
+                least >> 20
+            ));
+        }
+        let eager = self.eager.min(server.item.saturating_sub(HEADER + KEY_MAX));
+        Ok(Plan {
+            places,
+            registered,
+            policy: self.policy,
+            pin: self.pin,
+            lease: self.lease,
+            eager,
+            connections: usize::from(self.fabric_connections),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: FabricFlags,
+    }
+
+    const SERVER: Server = Server { memory: 64 << 20, item: 1 << 20, has_port: true };
+
+    fn plan(arguments: &str, server: Server) -> Result<Plan, String> {
+        let line = Line::try_parse_from(std::iter::once("x").chain(arguments.split_whitespace()));
+        line.map_err(|error| error.to_string())?.flags.plan(server)
+    }
+
+    #[test]
+    fn shared_memory_is_there_beside_a_port_unless_it_is_turned_off() {
+        let default = plan("", SERVER).unwrap();
+        assert!(matches!(default.places[..], [Place::ShmOfPort]));
+        assert_eq!((default.registered, default.eager, default.connections), (16 << 20, 8192, 256));
+        assert_eq!((default.lease, default.policy, default.pin), (Duration::from_secs(1), PolicyKind::Mrrc, false));
+        assert!(plan("--fabric none", SERVER).unwrap().places.is_empty());
+        assert!(plan("", Server { has_port: false, ..SERVER }).unwrap().places.is_empty());
+        let named = plan("--fabric shm:@x --fabric iwarp:[::1]:0 --tag-lease 250ms --pin", SERVER).unwrap();
+        assert!(matches!(named.places[..], [Place::Shm(_), Place::Iwarp(_)]));
+        assert_eq!((named.lease, named.pin), (Duration::from_millis(250), true));
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        for (arguments, words) in [
+            ("--fabric nonsense:x", "iwarp:HOST:PORT"),
+            ("--fabric shm:", "shm:PATH"),
+            ("--fabric iwarp:x", "iwarp:HOST:PORT"),
+            ("--fabric verbs:x:1", "--expose slab"),
+            ("--fabric none --fabric shm:@x", "leave one of them out"),
+            ("--expose everything", "slab"),
+            ("--registered-memory 3", "it takes 5 at least"),
+            ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 at least"),
+            ("--registration-policy best", "gdsf"),
+            ("--tag-lease 1h", "10ms to 60s"),
+            ("--tag-lease 61s", "10ms to 60s"),
+            ("--tag-lease 9ms", "10ms to 60s"),
+            ("--eager 65k", "0 to 64k"),
+            ("--fabric-connections 0", "1..=16384"),
+        ] {
+            let error = plan(arguments, SERVER).unwrap_err();
+            assert!(error.contains(words), "{arguments}: {error}");
+        }
+        #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
+        assert!(plan("--fabric verbs:x:1 --expose slab", SERVER).unwrap_err().contains("--features verbs"));
+    }
+}

@@ -1,0 +1,55 @@
+//! Clients over fabrics, against the real server: what they are told, what they can read by themselves, and what becomes of them.
+
+// Each module uses some of it.
+#[path = "../common/mod.rs"]
+mod common;
+
+mod asks;
+mod client;
+mod hostile;
+mod terms;
+
+use client::{Client, Shm, Way, cache};
+use common::Server;
+
+/// Where a server listens over this fabric.
+fn fabric(server: &Server, kind: &str) -> String {
+    let start = format!("listening on {kind}:");
+    let found = server.lines.iter().find_map(|line| line.strip_prefix(&start));
+    format!("{kind}:{}", found.expect("it says where it listens"))
+}
+
+/// Runs a test on both fabrics, each against a server of its own.
+macro_rules! on_both {
+    ($($(#[$attribute:meta])* $name:ident($flags:expr) = $test:ident;)*) => {
+        mod shm {
+            $($(#[$attribute])* #[test] fn $name() {
+                let server = crate::common::Server::on_a_free_port($flags);
+                let address = crate::fabric(&server, "shm");
+                super::$test(&server, &crate::client::Shm::new(), &address);
+            })*
+        }
+        mod iwarp {
+            $($(#[$attribute])* #[test] fn $name() {
+                let flags: &[&str] = $flags;
+                let server = crate::common::Server::on_a_free_port(&[flags, &["--fabric", "iwarp:127.0.0.1:0"]].concat());
+                let address = crate::fabric(&server, "iwarp");
+                super::$test(&server, &crate::client::Iwarp::new(), &address);
+            })*
+        }
+    };
+}
+use on_both;
+
+/// The smallest thing that can be seen.
+#[test]
+fn a_server_says_where_it_listens_and_who_it_is() {
+    let server = Server::on_a_free_port(&["--tag-lease", "2s", "--eager", "4k"]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let mut client = Client::silent(&way, &cache, &fabric(&server, "shm")).unwrap();
+    let welcome = client.hello();
+    assert_eq!((welcome.version, welcome.lease_ms, welcome.eager, welcome.largest), (1, 2000, 4096, 1 << 20));
+    assert!(welcome.incarnation != 0 && !way.memory().is_null());
+    assert!(server.lines.iter().any(|line| line.contains("of this user, can read every item")));
+}

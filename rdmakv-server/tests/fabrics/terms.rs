@@ -1,0 +1,229 @@
+//! On what terms clients are served: names and passwords, how many, how much may be leased, how servers follow each other.
+
+use std::process::{Command, Stdio};
+
+use rdmakv_server::rdma::wire::{Kind, Refusal, Reply, Request};
+
+use super::client::{Client, Shm, Way, cache};
+use super::common::{SERVER, Server, ask, soon};
+use super::{fabric, on_both};
+
+on_both! {
+    who_asks_for_many_tags_gets_his_share_and_all_together_half(&["-m", "64", "--registered-memory", "8"]) = shares;
+    leases_end_and_what_they_held_is_free_again(&["--tag-lease", "100ms", "-m", "64"]) = ends;
+    a_key_that_changes_all_the_time_gets_no_tags(&["--tag-lease", "60s"]) = restless;
+    reads_that_nobody_asked_for_count(&["--tag-lease", "200ms"]) = seen;
+    statistics_say_what_is_there(&[]) = statistics;
+}
+
+const MB: u64 = 1 << 20;
+
+/// Stores so many items of 4000 bytes, and asks for tags of all; how many it gets.
+fn tags<W: Way>(client: &mut Client<'_, W>, of: &str, count: usize) -> usize {
+    let mut given = 0;
+    for n in 0..count {
+        let key = format!("{of}{n}");
+        let (answer, _) = client.run(None, &[format!("set {key} 0 0 4000\r\n").as_bytes(), &[b'x'; 4000], b"\r\n"]);
+        assert_eq!(answer, "STORED\r\n");
+        let (_, kind, answer) = client.get(&key, true);
+        let Reply::Item { tag, .. } = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}") };
+        given += usize::from(tag.is_some());
+    }
+    given
+}
+
+fn shares<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let name = address.split(':').next().unwrap();
+    let stat = |client: &mut Client<'_, W>, name_of: &str| client.stat(&format!("{name}_{name_of}"));
+    let mut first = Client::new(way, &cache, address);
+    let limit = stat(&mut first, "registered_limit_bytes");
+    assert_eq!(limit, 8 * MB);
+    // An eighth of 2048 pages is 256; an item here is on two pages or one.
+    let given = tags(&mut first, "a", 600);
+    assert!((128..=256).contains(&given), "{given}");
+    assert!(stat(&mut first, "leased_pages") <= 256);
+    assert!(stat(&mut first, "refused_share") > 0);
+    // Others get theirs, and all together half of it.
+    let mut others: Vec<_> = (0..6).map(|_| Client::new(way, &cache, address)).collect();
+    for (n, other) in others.iter_mut().enumerate() {
+        tags(other, &format!("b{n}-"), 400);
+        assert!(stat(other, "leased_pages") <= 1024);
+        assert!(stat(other, "registered_bytes") <= limit);
+    }
+    assert!(stat(&mut first, "leased_pages") > 600);
+    // All are served all the same, and what could not be leased can be stored and read.
+    assert_eq!(first.get("b5-399", false).1, Kind::Item);
+}
+
+fn ends<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let name = address.split(':').next().unwrap();
+    let mut client = Client::new(way, &cache, address);
+    assert_eq!(tags(&mut client, "a", 100), 100);
+    for n in 0..50 {
+        client.run(None, &[format!("delete a{n}\r\n").as_bytes()]);
+    }
+    soon("that leases end", || client.stat("leased_chunks") == 0);
+    assert_eq!(client.stat("leased_dead_chunks"), 0);
+    soon("that their memory is nobody's", || client.stat(&format!("{name}_leased_pages")) == 0);
+    assert_eq!(client.stat("curr_items"), 50);
+    // Whoever leaves while he has tags leaves nothing.
+    assert_eq!(tags(&mut client, "a", 100), 100);
+    drop(client);
+    let mut client = Client::new(way, &cache, address);
+    soon("that leases end", || client.stat("leased_chunks") == 0);
+}
+
+fn restless<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut client = Client::new(way, &cache, address);
+    let given = (0..20).filter(|n| client.set("a", format!("value {n}").as_bytes()).is_some()).count();
+    assert!(given <= 3, "{given}");
+    assert!(client.set("b", b"x").is_some(), "other keys have nothing to do with it");
+    let (text, _) = client.run(None, &[b"stats\r\n"]);
+    assert!(text.contains("_refused_restless 1"), "{text}");
+}
+
+fn seen<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let name = address.split(':').next().unwrap();
+    let mut client = Client::new(way, &cache, address);
+    let tag = client.set("a", b"value").unwrap();
+    for _ in 0..10 {
+        assert_eq!(client.read_value(&tag, "a").as_deref(), Some(&b"value"[..]));
+    }
+    if name == "shm" {
+        // The server does not see them; the client tells.
+        let mut bytes = Vec::new();
+        let kind = Request::seen(&mut bytes, tag.segment.address, tag.segment.key, 10);
+        // What is not this client's counts for nothing.
+        Request::seen(&mut bytes, tag.segment.address + 8, tag.segment.key, 1000);
+        Request::seen(&mut bytes, u64::MAX, 0, 1000);
+        client.tell(kind, &bytes).unwrap();
+    }
+    soon("that the reads count", || client.stat(&format!("{name}_seen_reads")) == 10);
+    soon("that they are hits", || client.stat("get_hits") == 10);
+    assert_eq!(client.stat("cmd_get"), 10);
+}
+
+fn statistics<W: Way>(server: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let name = address.split(':').next().unwrap();
+    let mut client = Client::new(way, &cache, address);
+    client.set("a", b"value");
+    client.get("a", true);
+    for (stat, wanted) in [("connections", 1), ("total_connections", 1), ("grants", 2), ("gets_by_message", 1)] {
+        assert_eq!(client.stat(&format!("{name}_{stat}")), wanted, "{stat}");
+    }
+    let (settings, _) = client.run(None, &[b"stats settings\r\n"]);
+    assert!(settings.contains("STAT tag_lease_ms 1000\r\n") && settings.contains("STAT registration_policy mrrc\r\n"));
+    drop(client);
+    soon("that it is gone", || server.stat(&format!("{name}_connections")) == 0);
+}
+
+#[test]
+fn the_metrics_have_the_fabrics() {
+    let server = Server::on_a_free_port(&["--http", "127.0.0.1:0"]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let mut client = Client::new(&way, &cache, &fabric(&server, "shm"));
+    client.set("a", b"value");
+    let (_, text) = server.http("/metrics");
+    for line in [
+        "rdmakv_fabric_connections{fabric=\"shm\"} 1",
+        "rdmakv_fabric_leased_chunks{fabric=\"shm\"} 1",
+        "rdmakv_fabric_events_total{fabric=\"shm\",event=\"grants\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+}
+
+#[test]
+fn names_and_passwords_are_asked_for_over_fabrics_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("users");
+    std::fs::write(&file, "me:secret\n").unwrap();
+    let server = Server::on_a_free_port(&["-Y", file.to_str().unwrap()]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let mut client = Client::new(&way, &cache, &fabric(&server, "shm"));
+    assert_eq!(client.run(None, &[b"get a\r\n"]).0, "CLIENT_ERROR unauthenticated\r\n");
+    assert_eq!(client.run(None, &[b"set a 0 0 1\r\nx\r\n"]).0, "CLIENT_ERROR bad authentication token format\r\n");
+    let refused = |(_, kind, answer): (u32, Kind, Vec<u8>)| match Reply::decode(kind, &answer).unwrap() {
+        Reply::Refused { why: Refusal::NotNow, text } => text.contains("unauthenticated"),
+        _ => false,
+    };
+    assert!(refused(client.get("a", true)));
+    let transfer = client.open("a", true, 100_000);
+    assert!(refused(client.hear().unwrap()) && !client.finish(transfer));
+    assert!(refused(client.put("a", &[b'x'; 10_000], 1)));
+    assert_eq!(client.run(None, &[b"set auth 0 0 9\r\nme secret\r\n"]).0, "STORED\r\n");
+    assert!(client.set("a", b"value").is_some());
+    assert_eq!(client.get("a", true).1, Kind::Item);
+}
+
+#[test]
+fn no_more_come_in_than_there_may_be() {
+    let server = Server::on_a_free_port(&["--fabric-connections", "2"]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let address = fabric(&server, "shm");
+    let mut there: Vec<_> = (0..2).map(|_| Client::new(&way, &cache, &address)).collect();
+    let mut bytes = Vec::new();
+    let kind = Request::hello(&mut bytes);
+    let comes_in = || Client::silent(&way, &cache, &address).is_some_and(|mut next| next.ask(kind, &bytes).is_some());
+    assert!(!comes_in());
+    soon("that it is counted", || there[0].stat("shm_rejected_connections") == 1);
+    there.pop();
+    // As one goes, another comes in.
+    soon("that there is a place", comes_in);
+}
+
+#[test]
+fn without_fabrics_there_are_none() {
+    let server = Server::on_a_free_port(&["--fabric", "none"]);
+    assert!(!server.lines.iter().any(|line| line.contains("shm:")));
+    let mut stream = server.connect();
+    ask(&mut stream, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+}
+
+/// A server on this port and address, with its lines of both kinds.
+fn again(port: &str, runtime: &std::path::Path) -> Server {
+    let mut command = Command::new(SERVER);
+    command.args(["-p", port, "-l", "127.0.0.1", "--tag-lease", "300ms"]).env("XDG_RUNTIME_DIR", runtime);
+    Server::run(command.stderr(Stdio::from(std::fs::File::create(runtime.join("said")).unwrap())))
+}
+
+#[test]
+fn who_comes_after_a_killed_server_waits_and_after_one_that_ended_well_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let way = Shm::new();
+    let cache = cache(&way);
+    let said = || std::fs::read_to_string(folder.path().join("said")).unwrap();
+    let mut server = again("-1", folder.path());
+    let port = server.address("tcp").rsplit_once(':').unwrap().1.to_owned();
+    let mut first = Client::silent(&way, &cache, &fabric(&server, "shm")).unwrap().hello().incarnation;
+    for (signal, waits) in [("-KILL", true), ("-TERM", false), ("-KILL", true)] {
+        server.signal(signal);
+        server.process.wait().unwrap();
+        server = again(&port, folder.path());
+        assert_eq!(said().contains("nobody is served before"), waits, "{signal}: {}", said());
+        let next = Client::silent(&way, &cache, &fabric(&server, "shm")).unwrap().hello().incarnation;
+        assert_ne!(next, first, "another life of the server");
+        first = next;
+    }
+}
+
+#[test]
+fn a_server_that_ends_takes_nobody_by_surprise() {
+    let mut server = Server::on_a_free_port(&[]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let mut client = Client::new(&way, &cache, &fabric(&server, "shm"));
+    let tag = client.set("a", b"value").unwrap();
+    server.signal("-TERM");
+    assert_eq!(client.hear(), None);
+    assert!(server.process.wait().unwrap().success());
+    assert_eq!(client.read_value(&tag, "a"), None);
+}
