@@ -146,6 +146,13 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("reclaimed", totals.reclaimed);
     say("crawler_reclaimed", totals.crawler_reclaimed);
     say("crawler_items_checked", whole.crawler_checked);
+    say("get_one_sided", whole.one_sided);
+    say("tag_leases", whole.leases);
+    say("tag_leases_refused", whole.leases_refused);
+    say("tag_leases_doomed", whole.leases_doomed);
+    say("leased_chunks", sum(|report| report.leased));
+    say("leased_dead_chunks", sum(|report| report.leased_dead));
+    say("leased_dead_bytes", sum(|report| report.leased_dead_bytes));
     if let Some(tls) = &shared.tls {
         say("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
         say("ssl_handshakes", tls.handshakes.load(Relaxed));
