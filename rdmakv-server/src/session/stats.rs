@@ -148,9 +148,10 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("crawler_reclaimed", totals.crawler_reclaimed);
     say("crawler_items_checked", whole.crawler_checked);
     if let Some(fabrics) = shared.fabrics.get().filter(|fabrics| !fabrics.is_empty()) {
-        say("leases", whole.leases);
-        say("leases_refused", whole.leases_refused);
-        say("leases_doomed", whole.leases_doomed);
+        say("get_one_sided", whole.one_sided);
+        say("tag_leases", whole.leases);
+        say("tag_leases_refused", whole.leases_refused);
+        say("tag_leases_doomed", whole.leases_doomed);
         say("leased_chunks", sum(|report| report.leased));
         say("leased_dead_chunks", sum(|report| report.leased_dead));
         say("leased_dead_bytes", sum(|report| report.leased_dead_bytes));

@@ -144,8 +144,8 @@ impl Store {
             self.bump(id, now);
         }
         let class = self.chunk(id).class();
-        self.classes[class].get_hits += reads;
-        self.counters.one_sided += reads;
+        self.classes[class].get_hits = self.classes[class].get_hits.saturating_add(reads);
+        self.counters.one_sided = self.counters.one_sided.saturating_add(reads);
         true
     }
 

@@ -119,6 +119,10 @@ impl Store {
         let class = self.chunk(id).class();
         self.classes[class].touches += 1;
         self.bump(id, now);
+        // An end that has come already is one for those who read by themselves as well.
+        if self.chunk(id).marked(chunk::LEASED) && self.is_over(id, now) {
+            self.reclaim(id, now);
+        }
         Some(self.view(id))
     }
 

@@ -29,7 +29,7 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 /// Leases that may end at a grant, when memory is short, and at a tick.
 const AT_A_GRANT: usize = 8;
 pub(super) const WHEN_SHORT: usize = 256;
-pub(super) const AT_A_TICK: usize = 1 << 16;
+pub(super) const AT_A_TICK: usize = 1 << 13;
 
 /// Of a class, chunks that may wait dead before eviction makes more of them so.
 const WAITING: u32 = 64;

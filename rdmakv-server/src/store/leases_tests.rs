@@ -102,10 +102,11 @@ fn a_leased_chunk_is_dead_at_once_and_free_when_its_lease_has_ended() {
 fn a_lease_is_made_longer_and_never_shorter() {
     let mut store = store(2 << 20);
     set(&mut store, b"key", b"x");
-    lease(&mut store, b"key", AT + 500).unwrap();
-    assert_eq!(lease(&mut store, b"key", AT), Ok(ENDS), "what this grant says");
+    for at in [AT, AT + 500, AT + 100] {
+        assert_eq!(lease(&mut store, b"key", at), Ok(at - AT + ENDS), "what this grant says");
+    }
     store.delete(b"key", None, NOW);
-    assert_eq!(store.sweep(ENDS, 10), 0);
+    assert_eq!(store.sweep(ENDS + 499, 10), 0);
     assert_eq!(store.sweep(ENDS + 500, 10), 1);
 }
 
@@ -283,6 +284,35 @@ fn who_is_not_shown_an_expired_item_is_right_for_all() {
     set_at(&mut store, b"key", b"x", NOW + 1, NOW);
     let handle = store.get(b"key", false, NOW).unwrap().handle();
     assert_eq!(store.lease(handle, nanos(NOW + 1)), Err(NoLease::Gone), "nor is it leased");
+}
+
+#[test]
+fn an_end_that_is_past_already_is_one_for_all() {
+    for rebinds in [true, false] {
+        let mut store = store(2 << 20);
+        attach(&mut store, rebinds);
+        set(&mut store, b"touched", &[1; 5000]);
+        let place = extent(&mut store, b"touched");
+        lease(&mut store, b"touched", AT).unwrap();
+        let handle = store.touch(b"touched", 1, NOW).expect("as it was").handle();
+        assert_eq!(state(&store, place), State::Dead);
+        let held = store.hold(handle).expect("who touched it may still read it");
+        store.sweep(ENDS, 10);
+        assert_eq!(held.value(), [1; 5000]);
+        store.release(held);
+        assert_eq!(state(&store, place), State::Free);
+        set(&mut store, b"set", b"x");
+        lease(&mut store, b"set", AT).unwrap();
+        set_at(&mut store, b"set", b"y", 1, NOW);
+        for page in 0..store.pages.count() {
+            for slot in 0..store.pages.touched(page) {
+                let id = store.pages.id(page, slot);
+                assert!(!store.chunk(id).marked(chunk::LEASED) || !store.is_alive(id));
+            }
+        }
+        assert!(store.get(b"set", false, NOW).is_none());
+        store.check().unwrap();
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Store;
 use super::arena::Arena;
-use super::chunk::{Chunk, Id, State};
+use super::chunk::{Chunk, Id, LEASED, State};
 
 /// An item as it was when asked for, before the asking left its traces.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,9 @@ impl Store {
     /// If the item is gone: a handle is good until the store changes.
     pub fn hold(&mut self, handle: Handle) -> Option<Held> {
         let chunk = Chunk::new(&self.arena, handle.0);
-        assert_eq!(chunk.state(), State::Alive, "a handle is good until the store changes");
+        // One that is dead for others, but was still looked at, is leased: it stays as it is.
+        let stays = chunk.state() == State::Alive || chunk.marked(LEASED);
+        assert!(stays, "a handle is good until the store changes");
         let holders = chunk.holders();
         // More would not fit into its field: the caller copies the value then.
         if holders == 0xffff {

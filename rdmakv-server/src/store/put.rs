@@ -166,7 +166,12 @@ impl Store {
             let queue = if ghost.is_some_and(|ghost| ghost.small) { MAIN } else { SMALL };
             self.queues[class].push(&self.arena, new, queue);
         }
-        Chunk::new(&self.arena, new).set_state(State::Alive);
+        let chunk = Chunk::new(&self.arena, new);
+        chunk.set_state(State::Alive);
+        // With an expiry that is past it is over at once, and tags may lead to it already.
+        if chunk.marked(chunk::LEASED) && self.is_over(new, now) {
+            self.reclaim(new, now);
+        }
         self.version
     }
 }
