@@ -277,6 +277,34 @@ fn futures_hand_their_buffers_over_and_back() {
 }
 
 #[test]
+fn futures_say_things_as_there_is_room_and_hear_them_in_order() {
+    let place = Place::new();
+    let [one, other] = place.transfers();
+    let talks = async {
+        for number in 0..100_u32 {
+            one.say(&number.to_le_bytes()).await.unwrap();
+        }
+        let answer = one.hear().await;
+        one.disconnect();
+        answer
+    };
+    let listens = async {
+        for number in 0..100_u32 {
+            assert_eq!(other.hear().await.unwrap(), number.to_le_bytes());
+        }
+        other.say(b"that is all").await.unwrap();
+        // Nothing more comes: the connection ends.
+        other.hear().await
+    };
+    // The end of the other comes last.
+    let (answer, last) = other.block_on(both(talks, listens));
+    assert_eq!((answer.as_deref(), last), (Some(&b"that is all"[..]), None));
+    assert!(one.block_on(one.say(b"x")).is_err());
+    drop((one, other));
+    place.nothing_is_held();
+}
+
+#[test]
 fn a_future_that_is_dropped_keeps_its_buffer_until_the_peer_can_no_longer_write() {
     let place = Place::new();
     let [one, other] = place.transfers();

@@ -4,11 +4,11 @@
 use frrwp::engine::future::Transfers;
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint, SimKey};
-use frrwp::fabric::{Abilities, Completion, Endpoint, Local};
+use frrwp::fabric::{Abilities, Completion, Domain, Endpoint, Local};
 use frrwp::handshake::{Limits, RECEIVES, Side, Tag};
 use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
-use mrrc::Cache;
 use mrrc::invalidation::Explicit;
+use mrrc::{Access, Cache};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
@@ -20,11 +20,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// A simulated endpoint that counts how often it was slept in, and whose peer may be a flood.
+/// A simulated endpoint that counts how often it was slept in, whose peer may be a flood, and whose queue may be full.
 struct Between {
     inner: SimEndpoint,
     sleeps: Rc<Cell<u32>>,
     flood: Option<Flood>,
+    /// Chooses when.
+    full: Option<StdRng>,
+}
+
+impl Between {
+    fn takes_more(&mut self) -> io::Result<()> {
+        let is_full = self.full.as_mut().is_some_and(|rng| rng.random_ratio(1, 3));
+        if is_full { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
 }
 
 /// Opens transfers and takes them back, as fast as the engine adds receives.
@@ -68,6 +77,7 @@ unsafe impl Endpoint for Between {
     }
 
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.takes_more()?;
         match &mut self.flood {
             Some(flood) => flood.credits += u32::from(Message::decode(message).unwrap().credits),
             None => self.inner.send(message)?,
@@ -86,11 +96,14 @@ unsafe impl Endpoint for Between {
         to: Segment,
         immediate: Option<u32>,
     ) -> io::Result<()> {
+        self.takes_more()?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.write(id, from, to, immediate) }
     }
 
     unsafe fn read(&mut self, id: u64, into: &[Local<'_, SimKey>], from: Segment) -> io::Result<()> {
+        self.takes_more()?;
+        assert!(into.len() <= self.abilities().gather, "no more pieces than it takes");
         // SAFETY: the caller's promise.
         unsafe { self.inner.read(id, into, from) }
     }
@@ -134,7 +147,7 @@ impl Place {
     /// An engine that accepted, and the end of its peer.
     fn engine(&self, flood: Option<Flood>) -> (Engine<'_, Between>, SimEndpoint) {
         let [peer, inner] = self.network.connect(&self.nodes[1], &self.nodes[0], RECEIVES);
-        let between = Between { inner, sleeps: self.sleeps.clone(), flood };
+        let between = Between { inner, sleeps: self.sleeps.clone(), flood, full: None };
         (Engine::new(&self.cache, between, Side::Accepting, Limits::default()), peer)
     }
 }
@@ -167,6 +180,77 @@ fn what_the_peer_opens_and_takes_back_before_it_is_told_is_never_told() {
     engine.progress();
     assert_eq!((engine.open_transfers(), engine.counters().failed), (0, 10_000));
     assert!(engine.next_event().is_none(), "neither that it was asked, nor that it ended");
+}
+
+#[test]
+fn a_fabric_that_is_full_now_and_then_loses_nothing_and_changes_no_order() {
+    const PAGE: usize = 4096;
+    const BYTES: usize = 12 * PAGE;
+    for seed in 0..20 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let network = Network::new(seed, Costs::default(), Faults::default());
+        let nodes = [network.node(), network.node()];
+        let caches = nodes.each_ref().map(|node| {
+            let builder = Cache::builder(node.domain()).ignore_environment().monitor(Explicit).background(false);
+            builder.capacity_pages(100).build().unwrap()
+        });
+        let mut ends = network.connect(&nodes[0], &nodes[1], RECEIVES).into_iter();
+        let mut engine = |at: usize, side| {
+            let (inner, full) = (ends.next().unwrap(), Some(StdRng::seed_from_u64(seed + 100 + at as u64)));
+            let between = Between { inner, sleeps: Rc::default(), flood: None, full };
+            Engine::new(&caches[at], between, side, Limits { fetches: 2, ..Limits::default() })
+        };
+        let mut engines = [engine(0, Side::Connecting), engine(1, Side::Accepting)];
+        let source: Vec<u8> = (0..BYTES + PAGE).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        let mut sink = vec![0_u8; BYTES + PAGE];
+        let to = sink.as_mut_ptr();
+        // SAFETY: the memory lives longer than the engines; what is read into is looked at when that has ended.
+        let lease =
+            |at: usize, from: *const u8, length, rights| unsafe { caches[at].acquire(from, length, rights) }.unwrap();
+        // The buffer is in many registrations, so that a read takes several posts, and the fabric is full in between.
+        let pieces: Vec<_> =
+            (0..12).step_by(2).map(|page| lease(0, to.wrapping_add(page * PAGE), 1, Access::LOCAL_WRITE)).collect();
+        let offered = lease(1, source.as_ptr(), BYTES, Access::REMOTE_READ);
+        let part = offered.segments().next().unwrap();
+        let from = nodes[1].domain().remote(part.registration(), part.address(), BYTES);
+        let (mut said, mut heard, mut fetched, mut rooms) = ([0_u32; 2], [0_u32; 2], 0_u64, 0);
+        let (mut last, mut into) = (None, Vec::new());
+        while heard != [200; 2] || fetched < 50 {
+            for side in 0..2 {
+                if said[side] < 200 && rng.random_ratio(1, 2) {
+                    said[side] += u32::from(engines[side].say(&said[side].to_le_bytes()).is_ok());
+                }
+            }
+            if last.is_none() && fetched < 50 {
+                sink.fill(0);
+                // SAFETY: as above.
+                last = unsafe { engines[0].fetch(to, BYTES, from) }.ok();
+            }
+            network.step(u64::MAX);
+            for side in 0..2 {
+                engines[side].progress();
+                while let Some(event) = engines[side].next_event() {
+                    match event {
+                        Event::Said => {
+                            assert!(engines[side].heard(&mut into));
+                            assert_eq!(into, heard[side].to_le_bytes(), "seed {seed}: in order");
+                            heard[side] += 1;
+                        }
+                        Event::Fetched { id, succeeded: true } => {
+                            assert_eq!(last.take(), Some(id));
+                            assert!(sink[..BYTES] == source[..BYTES], "seed {seed}");
+                            fetched += 1;
+                        }
+                        Event::Room => rooms += 1,
+                        other => panic!("seed {seed}: {other:?}"),
+                    }
+                }
+            }
+        }
+        assert!(rooms > 0 && engines[0].open_fetches() == 0, "seed {seed}: {rooms}");
+        drop(engines);
+        drop((pieces, offered));
+    }
 }
 
 #[test]
@@ -208,7 +292,8 @@ fn fuzz(seed: u64, messages: u32) -> (u32, u32) {
             let placed = [Placed { offset: 0, segment }; 3];
             let segments = Segments::Plain(&placed[..rng.random_range(0..=3)]);
             let offset = if rng.random() { 0 } else { rng.random_range(0..60) };
-            let body = match rng.random_range(0..9) {
+            let body = match rng.random_range(0..10) {
+                9 => Body::Say(b"something"),
                 0..3 => Body::Sync { length: rng.random_range(0..100), read: rng.random(), header: b"", offer: None },
                 3..5 => Body::Stcrw(Offer { offset, segments, more: rng.random() }),
                 5 => Body::Done { bytes: rng.random_range(0..100) },

@@ -258,8 +258,27 @@ struct Lent {
     writes: bool,
 }
 
+/// What goes on beside the transfers of a storm: things are said, numbered, and sometimes not taken; a page of the peer's is
+/// read.
+struct Beside {
+    said: [u32; 2],
+    heard: [u32; 2],
+    fetching: [Option<u64>; 2],
+    fetched: u64,
+}
+
+impl Beside {
+    fn listen<E: Endpoint>(&mut self, side: usize, engine: &mut Engine<'_, E>) {
+        let mut said = Vec::new();
+        if engine.heard(&mut said) {
+            assert_eq!(said, self.heard[side].to_le_bytes(), "in order");
+            self.heard[side] += 1;
+        }
+    }
+}
+
 /// Random transfers of random lengths both ways, some refused, some cancelled; connections that are taken down under way.
-/// Returns how many ended well on both sides, and how many did not.
+/// Beside them, things are said and memory is read. Returns how many ended well on both sides, and how many did not.
 pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits) -> (usize, usize) {
     const ROOM: usize = 16;
     const SLOT: usize = 20 * PAGE;
@@ -268,13 +287,22 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
     let caches = caches(fabric, 150);
     let memory = [0, 1].map(|side| fabric.memory(side, noise(seed + side as u64, ROOM * SLOT)));
     let bases = [0, 1].map(|side: usize| memory[side].start());
-    let (mut well, mut badly, mut opened) = (0, 0, 0);
+    let pages = [0, 1].map(|side| fabric.memory(side, noise(seed + 10 + side as u64, PAGE)));
+    let sinks = [0, 1].map(|side| fabric.memory(side, vec![0; PAGE]));
+    // SAFETY: the pages live longer than the engines, and are not written.
+    let offered = [0, 1].map(|side: usize| unsafe {
+        let lease = caches[side].acquire(pages[side].start(), PAGE, Access::REMOTE_READ).unwrap();
+        let part = lease.segments().next().unwrap();
+        (caches[side].registrar().remote(part.registration(), part.address(), PAGE), lease)
+    });
+    let (mut well, mut badly, mut opened, mut fetched) = (0, 0, 0, 0);
     while opened < transfers {
         let mut engines = engines(fabric, &caches, limits);
         let mut free: [Vec<usize>; 2] = [(0..ROOM).collect(), (0..ROOM).collect()];
         let mut lent: [HashMap<Tag, Lent>; 2] = Default::default();
         let mut results: HashMap<Tag, [Option<Told>; 2]> = HashMap::new();
         let mut closed = [false; 2];
+        let mut beside = Beside { said: [0; 2], heard: [0; 2], fetching: [None; 2], fetched: 0 };
         let last = opened + transfers / 3 + 1;
         while closed != [true; 2] {
             fabric.idle();
@@ -295,6 +323,17 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                     }
                     Err(_) => free[side].push(slot),
                 }
+            }
+            if rng.random_ratio(1, 4) && engines[side].say(&beside.said[side].to_le_bytes()).is_ok() {
+                beside.said[side] += 1;
+            }
+            if rng.random_ratio(1, 8) {
+                beside.listen(side, &mut engines[side]);
+            }
+            if beside.fetching[side].is_none() && rng.random_ratio(1, 4) {
+                // SAFETY: the sink is looked at when the read has ended, and lives longer than the engines.
+                let id = unsafe { engines[side].fetch(sinks[side].start(), PAGE, offered[1 - side].0) };
+                beside.fetching[side] = id.ok();
             }
             if rng.random_ratio(1, 500)
                 && let Some(&tag) = lent[side].keys().min()
@@ -348,12 +387,28 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                             assert!(ends[side].is_none(), "an end that is told twice");
                             ends[side] = Some(bytes);
                         }
+                        Event::Said => {
+                            if rng.random_ratio(3, 4) {
+                                beside.listen(side, &mut engines[side]);
+                            }
+                        }
+                        Event::Fetched { id, succeeded } => {
+                            assert_eq!(beside.fetching[side].take(), Some(id), "an end that is told once");
+                            if succeeded {
+                                let there = pages[1 - side].bytes(0, PAGE);
+                                assert!(sinks[side].bytes(0, PAGE) == there, "{}: what was read", fabric.name());
+                                beside.fetched += 1;
+                            }
+                        }
+                        Event::Room => {}
                         Event::Closed { .. } => closed[side] = true,
                         other => panic!("{other:?}"),
                     }
                 }
             }
         }
+        assert_eq!(beside.fetching, [None; 2], "{}, seed {seed}: every read ends", fabric.name());
+        fetched += beside.fetched;
         for (tag, ends) in results {
             match ends {
                 [Some(Some(one)), Some(Some(other))] => {
@@ -366,6 +421,8 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
         assert!(lent.iter().all(HashMap::is_empty), "{}, seed {seed}: every transfer ends", fabric.name());
         assert!(engines.iter().all(|engine| engine.open_transfers() == 0));
     }
+    assert!(fetched > 0, "{}, seed {seed}: some is read", fabric.name());
+    drop(offered);
     for (side, cache) in caches.iter().enumerate() {
         cache.flush().unwrap();
         let held = (cache.usage().regions, fabric.registrations(side));
