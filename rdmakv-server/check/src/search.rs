@@ -4,9 +4,11 @@
 //! moment; which, nobody knows. So the history is walked through by time, with the set of all situations that the
 //! answers so far allow: the key's value, and which of the operations under way have taken effect already. As in Lowe's
 //! *Testing for linearizability* (2017) an operation takes effect no sooner than something ends that needs it; those who
-//! only look take effect as soon as they can, which excludes nothing. What the zones know keeps the set small: a value is
-//! not left before the last one who saw it has begun, and one that was replaced is left by its successor only. When no
-//! situation is left, no order exists. The set has a bound; past it the key is undecided, which is said, not hidden.
+//! only look take effect as soon as they can, which excludes nothing; and a write that nobody saw, or somebody who found
+//! nothing, may always have come just before the next write, so that its place need not be guessed. What the zones know
+//! keeps the set small as well: a value is not left before the last one who saw it has begun, and one that was replaced is
+//! left by its successor only. When no situation is left, no order exists. The set has a bound; past it the key is
+//! undecided, which is said, not hidden.
 
 use std::collections::BinaryHeap;
 
@@ -35,11 +37,15 @@ pub(crate) enum Found {
     Undecided,
 }
 
-/// The key's value (0: none), and which of the operations under way have taken effect.
+/// The key's value (0: none), and what the operations under way have come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Situation {
     value: Value,
+    /// Those that have taken effect.
     done: u128,
+    /// Writes that nobody saw and that may have taken effect just before something else was written: they may still
+    /// be used, and need not.
+    covered: u128,
 }
 
 /// What is known of a value from all of the history.
@@ -53,14 +59,20 @@ struct Known {
 struct Search<'a> {
     operations: &'a [Operation],
     values: FxHashMap<Value, Known>,
+    /// Values that some operation names, other than its writer.
+    named: FxHashSet<Value>,
     under_way: [usize; SLOTS],
     open: u128,
-    /// Those that only look.
+    /// Those that leave some value as it is.
     lookers: u128,
+    /// Those that found nothing: they leave nothing as it is, and anything else they take away.
+    gones: u128,
     /// Those that may have taken effect, or not.
     optional: u128,
     /// Those that need some value, whichever.
     wanting: u128,
+    /// Writes of values that nobody saw.
+    unseen: u128,
     situations: FxHashSet<Situation>,
 }
 
@@ -101,6 +113,13 @@ pub(crate) fn search(attributed: &Attributed, zones: &Zones) -> Found {
     Found::Order
 }
 
+impl Situation {
+    /// The same, when these have ended.
+    fn without(self, ended: u128) -> Self {
+        Self { done: self.done & !ended, covered: self.covered & !ended, ..self }
+    }
+}
+
 impl Found {
     fn placed(mut self, attributed: &Attributed) -> Self {
         if let Self::None(violation) = &mut self {
@@ -120,9 +139,26 @@ impl<'a> Search<'a> {
                 known.replaced |= matches!(operation.step, Step::Swap { .. });
             }
         }
-        let situations = std::iter::once(Situation { value: 0, done: 0 }).collect();
+        let named = |operation: &Operation| match operation.step {
+            Step::Present { not } => not,
+            _ => operation.seen(),
+        };
+        let named = operations.iter().filter_map(named).collect();
+        let situations = std::iter::once(Situation { value: 0, done: 0, covered: 0 }).collect();
         let under_way = [usize::MAX; SLOTS];
-        Self { operations, values, under_way, open: 0, lookers: 0, optional: 0, wanting: 0, situations }
+        Self {
+            operations,
+            values,
+            named,
+            under_way,
+            open: 0,
+            lookers: 0,
+            gones: 0,
+            optional: 0,
+            wanting: 0,
+            unseen: 0,
+            situations,
+        }
     }
 
     fn begin(&mut self, place: usize) -> Option<usize> {
@@ -136,11 +172,14 @@ impl<'a> Search<'a> {
         if !operation.certain {
             self.optional |= bit;
         }
-        if let Step::Take | Step::Present { .. } = operation.step {
-            self.wanting |= bit;
+        match operation.step {
+            Step::Take | Step::Present { .. } => self.wanting |= bit,
+            Step::Gone => self.gones |= bit,
+            _ => {}
         }
         match operation.step {
-            Step::Read(_) | Step::Present { .. } => {
+            Step::Write(value) if operation.certain && !self.named.contains(&value) => self.unseen |= bit,
+            Step::Read(_) | Step::Present { .. } | Step::Gone => {
                 self.lookers |= bit;
                 let look = |mut now: Situation| {
                     now.done |= if sees(operation, now.value) { bit } else { 0 };
@@ -162,8 +201,8 @@ impl<'a> Search<'a> {
         let mut tried = FxHashSet::default();
         for situation in &before {
             let is_done = situation.done & bit != 0;
-            if is_done || !is_needed {
-                after.insert(Situation { done: situation.done & !bit, ..*situation });
+            if is_done || !is_needed || situation.covered & bit != 0 {
+                after.insert(situation.without(bit));
             }
             if !is_done {
                 self.reach(*situation, slot, &mut tried, &mut after);
@@ -178,8 +217,10 @@ impl<'a> Search<'a> {
         self.situations = after;
         self.open &= !bit;
         self.lookers &= !bit;
+        self.gones &= !bit;
         self.optional &= !bit;
         self.wanting &= !bit;
+        self.unseen &= !bit;
         Ok(())
     }
 
@@ -193,7 +234,7 @@ impl<'a> Search<'a> {
             }
             for next in self.steps(situation, bit, now) {
                 if next.done & bit != 0 {
-                    after.insert(Situation { done: next.done & !bit, ..next });
+                    after.insert(next.without(bit));
                 } else {
                     waiting.push(next);
                 }
@@ -204,11 +245,13 @@ impl<'a> Search<'a> {
     fn steps(&self, situation: Situation, ending: u128, now: u64) -> impl Iterator<Item = Situation> {
         let known = self.values.get(&situation.value).copied().unwrap_or_default();
         let undone = self.open & !situation.done;
-        // What may have been written helps only who wants some value where there is none.
-        let optional = undone & self.optional;
-        let optional = if undone & self.wanting == 0 { optional & ending } else { self.earliest(optional) };
-        let may = (undone & !self.optional & !self.lookers) | optional;
-        let may = if situation.value != 0 && known.last_begin > now { 0 } else { may };
+        let may = if situation.value != 0 && known.last_begin > now {
+            0
+        } else {
+            (undone & !(self.optional | self.lookers | self.unseen))
+                | (undone & ending)
+                | self.of_use(situation, undone)
+        };
         bits(may).filter_map(move |slot| {
             let operation = &self.operations[self.under_way[slot]];
             let value = match operation.step {
@@ -222,22 +265,35 @@ impl<'a> Search<'a> {
             let looked =
                 bits(undone & self.lookers).filter(|&slot| sees(&self.operations[self.under_way[slot]], value));
             let done = looked.fold(situation.done | 1 << slot, |done, slot| done | 1 << slot);
-            Some(Situation { value, done })
+            // Just before it others may have written what nobody saw, or found nothing after that; but between a value and
+            // its successor by a swap there is room for nothing.
+            let (done, hidden) = match operation.step {
+                Step::Swap { .. } => (done, 0),
+                _ => (done | self.gones, self.unseen),
+            };
+            Some(Situation { value, done, covered: (situation.covered | hidden) & !done })
         })
     }
 
-    /// Writes that nobody saw are alike, so that the one is used that ends first; swaps are not.
-    fn earliest(&self, optional: u128) -> u128 {
-        let (mut all, mut first) = (0, None);
-        for slot in bits(optional) {
-            match self.operations[self.under_way[slot]] {
-                Operation { step: Step::Write(_), end, .. } => {
-                    first = first.into_iter().chain([(end, slot)]).min();
-                }
-                _ => all |= 1 << slot,
-            }
+    /// Values that nobody saw are of use for those who need some value and cannot have this one. They are alike, so that
+    /// of those that need not be written the one is used that ends first, and of those that have to be as well.
+    fn of_use(&self, situation: Situation, undone: u128) -> u128 {
+        let in_want = |slot: usize| match self.operations[self.under_way[slot]].step {
+            Step::Take => situation.value == 0,
+            _ => !sees(&self.operations[self.under_way[slot]], situation.value),
+        };
+        if !bits(undone & self.wanting).any(in_want) {
+            return 0;
         }
-        all | first.map_or(0, |(_, slot): (u64, usize)| 1 << slot)
+        let free = undone & (self.optional | situation.covered);
+        let first = |set: u128| {
+            let is_write = |slot: &usize| matches!(self.operations[self.under_way[*slot]].step, Step::Write(_));
+            let end = |slot: &usize| (self.operations[self.under_way[*slot]].end, *slot);
+            bits(set).filter(is_write).min_by_key(end).map_or(0, |slot| 1u128 << slot)
+        };
+        let is_swap = |&slot: &usize| matches!(self.operations[self.under_way[slot]].step, Step::Swap { .. });
+        let swaps = bits(free).filter(is_swap).fold(0, |all, slot| all | 1 << slot);
+        first(free) | first(undone & self.unseen & !situation.covered) | swaps
     }
 
     fn no_order(&self, slot: usize, before: &FxHashSet<Situation>) -> Violation {
@@ -278,6 +334,7 @@ fn sees(operation: &Operation, value: Value) -> bool {
     match operation.step {
         Step::Read(seen) => seen == value,
         Step::Present { not } => value != 0 && not != Some(value),
+        Step::Gone => value == 0,
         _ => false,
     }
 }

@@ -56,7 +56,8 @@ fn has_an_order(history: &[Record]) -> bool {
 /// Requests with times; values are numbers of their own, those of CAS are some other's.
 fn requests(count: usize, counters: bool) -> impl Strategy<Value = Vec<(Request, u64, u64, u64)>> {
     let one = (0..100u32, 0..24u64, 0..9u64, 0..count, any::<u64>());
-    prop::collection::vec(one, 2..=count).prop_map(move |all| {
+    // Some are crowded.
+    (prop::collection::vec(one, 2..=count), 1..4u64).prop_map(move |(all, crowd)| {
         let name = |place: usize| if counters { (place as u64 + 1) << 8 } else { place as u64 + 1 };
         let each = all.into_iter().enumerate().map(|(place, (kind, at, length, other, chance))| {
             let request = match kind {
@@ -70,7 +71,7 @@ fn requests(count: usize, counters: bool) -> impl Strategy<Value = Vec<(Request,
                 97.. => Request::Flush,
                 _ => Request::Get,
             };
-            (request, at, at + length, chance)
+            (request, at / crowd, at / crowd + length, chance)
         });
         each.collect()
     })
