@@ -17,6 +17,7 @@ mod keys;
 pub mod null;
 mod outgoing;
 mod owner;
+mod page;
 mod penalty;
 mod placed;
 mod plan;

@@ -93,7 +93,7 @@ impl Recording {
     /// Lengths of the values: for each key the greatest that was asked for.
     pub fn sizes(&self) -> Sizes {
         let (least, most) = (self.lengths.iter().min().unwrap_or(&0), self.lengths.iter().max().unwrap_or(&0));
-        let text = if least == most { most.to_string() } else { format!("{least}-{most}, by the trace") };
+        let text = if least == most { most.to_string() } else { format!("{least}-{most}") };
         Sizes::each(self.lengths.clone(), text)
     }
 

@@ -15,6 +15,8 @@ use crate::tally::Kind;
 pub struct Moment {
     /// When it ended, in seconds since the run began.
     pub at: f64,
+    /// How long it was, in seconds: the last one is shorter.
+    pub length: f64,
     /// Whether it is in the time that counts.
     pub counts: bool,
     /// Answers a second.
@@ -39,6 +41,7 @@ impl Moment {
         let at = |quantile: f64| latencies.map(|latencies| latencies.value_at_quantile(quantile) as f64 / 1e3);
         Self {
             at: second.at.as_secs_f64(),
+            length,
             counts: before >= warm_up,
             rate: second.answers as f64 / length,
             p50: at(0.5),
@@ -53,6 +56,12 @@ impl Moment {
 /// One of the runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stage {
+    /// Runs of one group are shown together.
+    #[serde(skip)]
+    pub group: String,
+    /// What tells it from the others of its group, if that is shorter than its name.
+    #[serde(skip)]
+    pub short: String,
     /// What tells it from the others; empty if there is but one for a server.
     pub name: String,
     /// What came of it.
@@ -62,6 +71,15 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// What it is called within its group.
+    pub(crate) fn short(&self, with_server: bool) -> String {
+        match (self.short.is_empty(), with_server) {
+            (true, _) => self.label(with_server),
+            (false, false) => self.short.clone(),
+            (false, true) => format!("{}, {}", self.short, self.report.target),
+        }
+    }
+
     /// What it is called where the servers' names are not beside it.
     pub fn label(&self, with_server: bool) -> String {
         match (self.name.is_empty(), with_server) {
@@ -117,6 +135,11 @@ impl Study {
     pub fn json(&self) -> String {
         // Numbers, texts and lists of them can always be written.
         serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// As a page of HTML, with curves.
+    pub fn html(&self) -> String {
+        crate::page::render(self)
     }
 
     /// For people: a run as [`render`](crate::render) shows it, several as a table and what is to be said of them.

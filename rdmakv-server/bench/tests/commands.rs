@@ -268,6 +268,22 @@ fn a_server_that_dies_ends_each_command_with_what_there_is() {
 }
 
 #[test]
+fn pages_and_logs_are_written_and_a_place_that_cannot_be_is_heard_of_before_the_run() {
+    let server = Server::null("100");
+    let folder = tempfile::tempdir().unwrap();
+    let [page, log] = ["page.html", "log.hlog"].map(|name| folder.path().join(name));
+    let line = format!("paper @ -k 50 --sizes 100 -T 0.1 -w 0 --html {} --log {}", page.display(), log.display());
+    good(&line, &server.place);
+    let (page, log) = (std::fs::read_to_string(page).unwrap(), std::fs::read_to_string(log).unwrap());
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("GETs at the highest rate"));
+    assert!(log.contains("[Histogram log format version") || log.contains("rdmakv-bench paper"), "{log}");
+    assert!(log.lines().any(|line| line.starts_with("Tag=100/GET,")), "{log}");
+    let (output, _) = run("run @ --html /nowhere/at/all.html", &server.place);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("/nowhere/at/all.html"), "{said}");
+}
+
+#[test]
 fn help_has_examples_everywhere() {
     for command in ["", "run", "paper", "latency", "ycsb", "hybrid", "bursty", "replay", "null-server"] {
         let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();

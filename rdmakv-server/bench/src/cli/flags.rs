@@ -119,6 +119,9 @@ pub(super) struct Output {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,
+    /// Write a page with curves and tables to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
     /// Write each second's histograms to this file, as HdrHistogram's tools read them
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,

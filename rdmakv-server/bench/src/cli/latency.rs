@@ -81,7 +81,8 @@ impl Latency {
                         plan.load = !loaded && op != Ops::Set;
                         loaded |= plan.load;
                         let how = if window == 1 { "blocking".into() } else { format!("window {window}") };
-                        if session.stage(&format!("{word} {size} {how}"), &plan)? == Go::Home {
+                        let (group, name) = (format!("{word}, {how}"), format!("{word} {size} {how}"));
+                        if session.stage_of((&group, &size.to_string()), &name, &plan)? == Go::Home {
                             break 'all;
                         }
                     }

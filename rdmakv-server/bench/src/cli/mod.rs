@@ -24,7 +24,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     after_help = "\
 Examples:
   rdmakv-bench run 127.0.0.1:11211 -c 64 -s 100              as fast as it answers
-  rdmakv-bench run 127.0.0.1:11211 -r 50000  50,000 a second, whatever it does
+  rdmakv-bench run 127.0.0.1:11211 -r 50000 --html run.html  50,000 a second, whatever it does
   rdmakv-bench ycsb a,b,f unix:/run/kv.sock
   rdmakv-bench replay access.log.gz 127.0.0.1:11211 --speed 60"
 )]

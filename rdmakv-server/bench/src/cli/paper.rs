@@ -17,7 +17,7 @@ and --pin 1. For the paper's lower clock, give the server a smaller share of its
 
 Examples:
   rdmakv-bench paper 127.0.0.1:11211 --pin 1
-  rdmakv-bench paper 127.0.0.1:11211 127.0.0.1:22122 --rounds 5   two servers, in turn")]
+  rdmakv-bench paper 127.0.0.1:11211 127.0.0.1:22122 --rounds 5 --html paper.html   two servers, in turn")]
 pub(super) struct Paper {
     #[command(flatten)]
     servers: Servers,

@@ -36,8 +36,10 @@ pub(super) enum Go {
 impl<'a> Session<'a> {
     /// Makes ready; files that cannot be written are heard of now and not in the end.
     pub(super) fn begin(command: &str, title: &str, output: &'a Output) -> Result<Self, Failure> {
-        if let Some(path) = &output.log {
-            File::create(path).map_err(|error| Failure::work(format!("--log {}: {error}", path.display())))?;
+        for (flag, path) in [("--log", &output.log), ("--html", &output.html)] {
+            if let Some(path) = path {
+                File::create(path).map_err(|error| Failure::work(format!("{flag} {}: {error}", path.display())))?;
+            }
         }
         raise_descriptors();
         let interrupt = Arc::new(AtomicBool::new(false));
@@ -66,6 +68,11 @@ impl<'a> Session<'a> {
 
     /// Runs a plan. What is wrong with it is the caller's error; what goes wrong is part of the result.
     pub(super) fn stage(&mut self, name: &str, plan: &Plan) -> Result<Go, Failure> {
+        self.stage_of(("", ""), name, plan)
+    }
+
+    /// The same, of a group that is shown together, where it has a shorter name.
+    pub(super) fn stage_of(&mut self, (group, short): (&str, &str), name: &str, plan: &Plan) -> Result<Go, Failure> {
         plan.check().map_err(Failure::usage)?;
         let loads = if plan.load { format!(" (writing {} keys first)", plan.keys) } else { String::new() };
         self.tell(&format!("{}{name}, {}{loads}", if name.is_empty() { "run" } else { "" }, plan.target));
@@ -89,7 +96,13 @@ impl<'a> Session<'a> {
         match done {
             Ok(report) => {
                 let go = if report.ended_early.is_some() { Go::Home } else { Go::On };
-                self.study.stages.push(Stage { name: name.to_owned(), report, moments });
+                self.study.stages.push(Stage {
+                    group: group.to_owned(),
+                    short: short.to_owned(),
+                    name: name.to_owned(),
+                    report,
+                    moments,
+                });
                 Ok(go)
             }
             Err(wrong) => {
@@ -106,6 +119,10 @@ impl<'a> Session<'a> {
             let text = if output.json { study.json() } else { study.table() };
             // Who does not read to the end wants no more.
             let _ = std::io::stdout().write_all(text.as_bytes());
+            if let Some(path) = &output.html {
+                std::fs::write(path, study.html())
+                    .map_err(|error| Failure::work(format!("--html {}: {error}", path.display())))?;
+            }
             if let Some(path) = &output.log {
                 write_log(path, &logged, &study)
                     .map_err(|error| Failure::work(format!("--log {}: {error}", path.display())))?;

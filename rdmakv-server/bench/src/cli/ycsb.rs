@@ -26,7 +26,7 @@ as one operation. memcached has no scans: E reads 1 to --scan keys in a row by o
 
 Examples:
   rdmakv-bench ycsb a 127.0.0.1:11211
-  rdmakv-bench ycsb all unix:/run/kv.sock -k 1000000 -c 64 -t 2
+  rdmakv-bench ycsb all unix:/run/kv.sock -k 1000000 -c 64 -t 2 --html ycsb.html
   rdmakv-bench ycsb b,d --choice hotspot:0.1:0.9 -r 20000")]
 pub(super) struct Ycsb {
     /// The workloads: a letter, several (a,b,f), or all

@@ -1,0 +1,86 @@
+use super::*;
+use crate::plan::Plan;
+use crate::traffic::{Mix, Traffic};
+
+/// A study of runs against a null server, short as they are.
+fn study(names: &[(&str, &str)]) -> Study {
+    let sizes = "100".parse().unwrap();
+    let null = crate::null::Null::bind("127.0.0.1:0", &sizes).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let mut study = Study::new("run", "A <run> & more", ["run".to_owned(), "it's".to_owned()]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| null.serve(&stop).unwrap());
+        for (group, name) in names {
+            let mut plan = Plan::new(null.target().clone());
+            (plan.keys, plan.sizes, plan.traffic) = (50, sizes.clone(), Traffic::Mix(Mix::sets(0.5)));
+            (plan.warm_up, plan.duration) = (std::time::Duration::ZERO, std::time::Duration::from_millis(60));
+            let report = crate::run(&plan).unwrap();
+            // Its seconds are made up: tests are short.
+            let moment = |at: u32| Moment {
+                at: at.into(),
+                length: 1.0,
+                counts: true,
+                rate: 1000.0 * f64::from(at),
+                p50: Some(10.0),
+                p99: Some(100.0),
+                max: Some(1000.0),
+                user: Some(0.1),
+                system: Some(0.3),
+            };
+            let moments = (1..6).map(moment).collect();
+            let [group, name] = [group, name].map(|text| (*text).to_owned());
+            study.stages.push(Stage { group, name, short: String::new(), report, moments });
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    study
+}
+
+#[test]
+fn the_page_of_one_run_has_all_curves_and_needs_nothing_else() {
+    let page = render(&study(&[("", "")]));
+    for title in [
+        "Latency by percentile",
+        "Latency over time",
+        "Throughput over time",
+        "The server's CPUs over time",
+        "CPU an operation",
+    ] {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "{title}");
+    }
+    assert!(page.contains("A &lt;run&gt; &amp; more") && page.contains("rdmakv-bench run"), "texts are escaped");
+    for outside in ["http:", "https:", "<script", "<link", "<img", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"), "every coordinate is a number");
+    assert!(page.contains(">GET<") && page.contains(">SET<"));
+}
+
+#[test]
+fn runs_of_a_group_share_plots_and_groups_have_their_own() {
+    let page = render(&study(&[("set", "set 1k"), ("set", "set 8k"), ("get", "get 1k")]));
+    assert_eq!(page.matches("<h3>Latency by percentile</h3>").count(), 2);
+    assert_eq!(page.matches("<h3>Operations a second</h3>").count(), 1, "of the one that has several");
+    for name in ["set 1k", "set 8k", "get 1k"] {
+        assert!(page.contains(&format!(r#"<td class="word">{name}</td>"#)), "{name}");
+    }
+}
+
+#[test]
+fn what_went_wrong_is_said_first() {
+    let mut study = study(&[("", "")]);
+    study.stages[0].report.ended_early = Some("the server <closed> the connection".into());
+    let page = render(&study);
+    let (said, curves) = (page.find("ENDED").unwrap(), page.find("<main>").unwrap());
+    assert!(said < curves && page.contains("Not to be used") && page.contains("&lt;closed&gt;"));
+    let none = Study::new("run", "Nothing", []);
+    assert!(render(&none).contains("</html>"));
+}
+
+#[test]
+fn more_lines_than_hues_are_not_drawn_and_that_is_said() {
+    let names: Vec<String> = (0..10).map(|number| format!("stage {number}")).collect();
+    let names: Vec<(&str, &str)> = names.iter().map(|name| ("", name.as_str())).collect();
+    let page = render(&study(&names));
+    assert!(page.contains("2 more runs are in the table"), "eight of ten are drawn");
+}
