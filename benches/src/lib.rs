@@ -1,5 +1,15 @@
 //! What the benches share: address layouts and request streams that no index is tuned to, and the
 //! [measurements beside the peers](side_by_side).
+//!
+//! # Beside this crate
+//!
+//! What is measured: [`mrrc`], [`frrwp`], [`traces`], [`tracesim`] and [`rdmakv-server`].
+//!
+//! [`mrrc`]: ../mrrc/index.html
+//! [`frrwp`]: ../frrwp/index.html
+//! [`traces`]: ../traces/index.html
+//! [`tracesim`]: ../tracesim/index.html
+//! [`rdmakv-server`]: ../rdmakv_server/index.html
 
 pub mod cli;
 pub mod peer;

@@ -119,6 +119,16 @@
 //! | `--test hostile -- --ignored` | messages that are nearly right, against one side | 50,000,000, no panic, less than 64 KiB of state |
 //! | `--test wire -- --ignored` | noise, and messages changed and cut, for the decoder | 100,000,000, of which 53,944,532 were understood |
 //! | `--test cost -- --nocapture` | allocations of a transfer in steady state, and the state of an open one | none; 312 bytes |
+//!
+//! # Beside this crate
+//!
+//! The caches are [`mrrc`]'s. [`tracesim`] reproduces the paper, with [`latency`] for its section 8; [`benches`] has
+//! the handshake beside the traditional process, and the fabrics beside what they stand on; [`rdmakv-server`] serves
+//! clients over a [`fabric`].
+//!
+//! [`tracesim`]: ../tracesim/index.html
+//! [`benches`]: ../benches/index.html
+//! [`rdmakv-server`]: ../rdmakv_server/index.html
 
 pub mod engine;
 pub mod fabric;

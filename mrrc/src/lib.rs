@@ -94,6 +94,19 @@
 //! squeezed, which visits an entry or two for each hit since the last time. Memory is about 100 bytes a
 //! cached region and stays at its highest level; policies that remember what they evicted take more, in
 //! proportion to the capacity. `cargo bench -p benches --bench core` measures both.
+//!
+//! # Beside this crate
+//!
+//! [`mrrc-c`] is this cache from C, [`mrrc-preload`] under verbs programs that were never changed. [`frrwp`] moves
+//! buffers between peers that both have to register, through caches like these. [`tracesim`] says which policy and
+//! which capacity a program should have, from [`traces`] of it; [`benches`] measures the cache beside its peers.
+//!
+//! [`mrrc-c`]: ../mrrc_c/index.html
+//! [`mrrc-preload`]: ../mrrc_preload/index.html
+//! [`frrwp`]: ../frrwp/index.html
+//! [`tracesim`]: ../tracesim/index.html
+//! [`traces`]: ../traces/index.html
+//! [`benches`]: ../benches/index.html
 
 mod access;
 pub mod cache;

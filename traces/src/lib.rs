@@ -14,6 +14,16 @@
 //!   a wrong guess is seen at once.
 //! * [`open()`]: a reader of a file in any [`Format`], compressed or not, and [`Cut`] for requests of limited size.
 //! * [`Trace`]: events in 16 bytes a range, in pages, one list for each process.
+//!
+//! # Beside this crate
+//!
+//! [`tracesim`] replays traces; [`mrrc-record`] and what stands on it, [`mrrc-preload`] and [`mrrc-mpi`], record them
+//! in running programs. Pages and ranges are [`mrrc`]'s.
+//!
+//! [`tracesim`]: ../tracesim/index.html
+//! [`mrrc-record`]: ../mrrc_record/index.html
+//! [`mrrc-preload`]: ../mrrc_preload/index.html
+//! [`mrrc-mpi`]: ../mrrc_mpi/index.html
 
 mod archive;
 mod columns;

@@ -11,6 +11,15 @@
 //! ```
 //!
 //! The command is in [`cli`]; nothing else here prints.
+//!
+//! # Beside this crate
+//!
+//! Traces are read by [`traces`] and recorded by [`mrrc-preload`] and [`mrrc-mpi`]; the cache is [`mrrc`], the
+//! handshake [`frrwp`]. [`benches`] has this simulator beside libCacheSim.
+//!
+//! [`mrrc-preload`]: ../mrrc_preload/index.html
+//! [`mrrc-mpi`]: ../mrrc_mpi/index.html
+//! [`benches`]: ../benches/index.html
 
 pub mod advice;
 pub mod bound;

@@ -38,6 +38,13 @@
 //! | `changes.rs` | memory that changes: invalidate, reap, flush |
 //! | `arena.rs` | memory of the cache's own |
 //! | `report.rs` | counters, latencies, explain |
+//!
+//! # Beside this crate
+//!
+//! [`mrrc-preload`] is for programs that cannot be changed; [`frrwp`] has peers register at once, from Rust.
+//!
+//! [`mrrc-preload`]: ../mrrc_preload/index.html
+//! [`frrwp`]: ../frrwp/index.html
 
 #![allow(non_camel_case_types, reason = "types have the names by which C knows them")]
 #![allow(

@@ -25,6 +25,16 @@
 //!
 //! What it costs: some hundred instructions for an event, and no system call but three for each 8,192 events. It allocates
 //! nothing, but for lists of more than 64 requests. Where `MRRC_RECORD` is not set it only passes calls on.
+//!
+//! # Beside this crate
+//!
+//! The recorder is [`mrrc-record`]; `tracesim record` of [`tracesim`] runs programs under this library, and [`traces`]
+//! reads what it wrote. [`mrrc-preload`] records verbs programs.
+//!
+//! [`mrrc-record`]: ../mrrc_record/index.html
+//! [`tracesim`]: ../tracesim/index.html
+//! [`traces`]: ../traces/index.html
+//! [`mrrc-preload`]: ../mrrc_preload/index.html
 #![cfg(target_os = "linux")]
 
 mod asks;

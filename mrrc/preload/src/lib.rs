@@ -20,6 +20,16 @@
 //! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
 //! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
 //! | `recording.rs`, `unmapped.rs` | what the program asks for, into a file, and what becomes of that memory |
+//!
+//! # Beside this crate
+//!
+//! The cache is [`mrrc`], the recorder [`mrrc-record`]; [`tracesim`] runs programs under this library and advises on
+//! variables. [`mrrc-c`] is for programs that can be changed.
+//!
+//! [`mrrc`]: ../mrrc/index.html
+//! [`mrrc-record`]: ../mrrc_record/index.html
+//! [`tracesim`]: ../tracesim/index.html
+//! [`mrrc-c`]: ../mrrc_c/index.html
 
 #![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
 

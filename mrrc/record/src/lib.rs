@@ -26,6 +26,16 @@
 //! # }
 //! # Ok::<(), mrrc_record::OpenError>(())
 //! ```
+//!
+//! # Beside this crate
+//!
+//! [`mrrc-preload`] and [`mrrc-mpi`] record with it, `tracesim record` of [`tracesim`] runs programs under them, and
+//! [`traces`] reads what was recorded.
+//!
+//! [`mrrc-preload`]: ../mrrc_preload/index.html
+//! [`mrrc-mpi`]: ../mrrc_mpi/index.html
+//! [`tracesim`]: ../tracesim/index.html
+//! [`traces`]: ../traces/index.html
 
 pub mod layout;
 

@@ -6,6 +6,13 @@
 //!
 //! What is decided is pure ([`Choice`], [`Sizes`], [`Arrivals`], the protocols); sockets and clocks are in one event
 //! loop a thread. The command `rdmakv-bench` is a thin face of this library.
+//!
+//! # Beside this crate
+//!
+//! [`rdmakv-server`] is the server that it was made for, and [`benches`] compares that with memcached.
+//!
+//! [`rdmakv-server`]: ../rdmakv_server/index.html
+//! [`benches`]: ../benches/index.html
 
 mod bursts;
 pub mod cli;

@@ -6,6 +6,13 @@
 //! whether some order of a key's operations explains all answers. The rules: a key is a register or absent;
 //! eviction and expiry may take a value away at any moment, a restart takes all; a value that was replaced or
 //! gone never comes back; and what nobody answered may take effect at any time, or never.
+//!
+//! # Beside this crate
+//!
+//! The server is [`rdmakv-server`]; [`rdmakv-bench`] makes load for it.
+//!
+//! [`rdmakv-server`]: ../rdmakv_server/index.html
+//! [`rdmakv-bench`]: ../rdmakv_bench/index.html
 
 mod attribution;
 pub mod cli;
