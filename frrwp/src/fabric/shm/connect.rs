@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
+/// How long who connects has to say hello at least.
+const SETTING_UP: Duration = Duration::from_secs(1);
 /// How long somebody else may be busy replacing a socket file of the same directory.
 const REPLACING: Duration = Duration::from_secs(2);
 
@@ -75,7 +77,8 @@ impl ShmListener {
         Ok(Self { domain: domain.clone(), address: address.clone(), socket, file, process: std::process::id() })
     }
 
-    /// The next connection, with so many receives posted at this end. Its set-up counts in the time.
+    /// The next connection, with so many receives posted at this end. Its set-up counts in the time, but who comes at its end
+    /// has a second all the same.
     ///
     /// # Errors
     /// [`ShmError::TimedOut`] if nobody comes, or does not finish; and what is wrong with who comes. The listener goes on.
@@ -92,6 +95,7 @@ impl ShmListener {
                 Err(error) => return Err(doing(error)),
             }
         };
+        let until = until.max(Instant::now() + SETTING_UP);
         set_up(&self.domain, &self.address, socket, receives, until, within)
     }
 
