@@ -33,6 +33,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::rdma::server::open::{Opened, Running};
 use crate::session::{Shards, Shared, Tls, is_stopping};
+use crate::store::Backing;
 use background::Background;
 use flags::{Flags, Plan};
 use listen::Doors;
@@ -159,6 +160,16 @@ fn as_user(
     served
 }
 
+/// What stands behind the items' memory, for the start-up lines.
+fn backing(backing: Backing) -> &'static str {
+    match backing {
+        Backing::HugePages => "HugePages",
+        Backing::Memfd => "Memfd",
+        Backing::Anonymous => "Anonymous",
+        Backing::Given => "Memfd (shared)",
+    }
+}
+
 fn serve(
     shared: &Arc<Shared>,
     mut doors: Doors,
@@ -181,9 +192,9 @@ fn serve(
     let settings = &shared.settings;
     let memory = format!("{} MB for items in {} shard(s)", settings.maxbytes >> 20, shared.shards.count());
     let said = format!(
-        "{}\n{memory}, {:?}; {} threads, {} connections; SIGTERM ends it\n",
+        "{}\n{memory}, {}; {} threads, {} connections; SIGTERM ends it\n",
         doors.said.join("\n"),
-        shared.shards.at(0).backing(),
+        backing(shared.shards.at(0).backing()),
         settings.threads,
         settings.maxconns
     );

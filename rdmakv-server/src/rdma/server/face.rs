@@ -105,6 +105,8 @@ pub(super) struct Face<F: Fabric> {
     pub(super) connections: AtomicU64,
     /// Registered memory that transfers may use.
     pub(super) under_way: Arc<Budget>,
+    /// And one client's bytes of it, if it is more than one item.
+    pub(super) share: u64,
     /// Where the stores' memory is.
     pub(super) arenas: Arc<Arenas>,
     /// Who has which tag.
@@ -143,6 +145,7 @@ impl<F: Fabric> Face<F> {
             counts: FabricCounts::default(),
             connections: AtomicU64::new(0),
             under_way: Budget::new(pages - pages / 2),
+            share: pages / 8 * PAGE,
             tags: SharedTags::new(Limits::of(pages, terms.lease, F::REBINDS)),
             arenas,
             bell: Bell::default(),

@@ -99,7 +99,11 @@ impl Opened {
             }
         }
         let mut life = None;
-        if !said.is_empty() {
+        if said.is_empty() {
+            // The server before may have told its clients something all the same.
+            let there = life_place(&plan, port).ok().filter(|path| path.exists());
+            life = there.and_then(|path| LifeFile::begin(&path, plan.lease, rand::random()).ok());
+        } else {
             match take_life(&plan, port) {
                 Ok(taken) => life = Some(taken),
                 // Nobody asked for it.
@@ -312,8 +316,12 @@ impl Running {
     }
 }
 
-/// The file by which servers of this name hear of each other.
 fn take_life(plan: &Plan, port: Option<u16>) -> Result<LifeFile, LifeError> {
+    LifeFile::begin(&life_place(plan, port)?, plan.lease, rand::random())
+}
+
+/// The file by which servers of this name hear of each other.
+fn life_place(plan: &Plan, port: Option<u16>) -> Result<PathBuf, LifeError> {
     let first = |place: &Place| match place {
         Place::ShmOfPort => String::new(),
         Place::Shm(address) => address.to_string(),
@@ -331,6 +339,5 @@ fn take_life(plan: &Plan, port: Option<u16>) -> Result<LifeFile, LifeError> {
         _ => None,
     });
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let path = life::place(&format!("rdmakv-{name}"), runtime.as_deref(), socket, &std::env::temp_dir())?;
-    LifeFile::begin(&path, plan.lease, rand::random())
+    life::place(&format!("rdmakv-{name}"), runtime.as_deref(), socket, &std::env::temp_dir())
 }

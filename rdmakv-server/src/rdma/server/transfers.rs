@@ -49,6 +49,7 @@ impl<F: Fabric> Connection<'_, F> {
     /// Looks an item up. For a transfer into so many bytes a long one is held.
     fn find(&mut self, key: &[u8], transfer: Option<u64>) -> Found {
         let face = self.face;
+        let lent = self.own.lent.values().map(|lent| lent.size as u64).sum::<u64>();
         let (_, _, cx) = self.own.context();
         let shards = &cx.shared.shards;
         let shard = shards.of(key);
@@ -68,6 +69,10 @@ impl<F: Fabric> Connection<'_, F> {
         }
         if transfer.is_none_or(|room| room < size as u64) {
             return Found::Long(size as u64);
+        }
+        // One client does not take all of the room from the others; but one item is always worth a try.
+        if lent > 0 && lent + size as u64 > face.share {
+            return Found::Busy;
         }
         let Some(room) = face.under_way.take(size as u64) else { return Found::Busy };
         match store.hold(handle) {
