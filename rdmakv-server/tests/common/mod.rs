@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The program.
 pub(crate) const SERVER: &str = env!("CARGO_BIN_EXE_rdmakv-server");
 
+/// Where servers leave word for each other.
+const RUNTIME: &str = "XDG_RUNTIME_DIR";
+
 /// A server that has said where it listens.
 pub(crate) struct Server {
     pub(crate) process: Child,
@@ -24,6 +27,10 @@ impl Server {
     }
 
     pub(crate) fn run(command: &mut Command) -> Self {
+        // Servers that are killed leave a file for their successors, who are none of ours.
+        if !command.get_envs().any(|(name, _)| name == RUNTIME) {
+            command.env(RUNTIME, env!("CARGO_TARGET_TMPDIR"));
+        }
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the server starts");
         let mut lines = Vec::new();
         // The line about memory is the last one.
@@ -78,6 +85,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        for line in &self.lines {
+            if let Some((_, port)) = line.strip_prefix("listening on ").and_then(|line| line.rsplit_once(':')) {
+                let _ = std::fs::remove_file(format!("{}/rdmakv-{port}.life", env!("CARGO_TARGET_TMPDIR")));
+            }
+        }
     }
 }
 

@@ -7,6 +7,9 @@ mod common;
 mod asks;
 mod client;
 mod hostile;
+mod kills;
+mod quiet;
+mod rights;
 mod terms;
 
 use client::{Client, Shm, Way, cache};

@@ -9,7 +9,7 @@ use super::common::{SERVER, Server, ask, soon};
 use super::{fabric, on_both};
 
 on_both! {
-    who_asks_for_many_tags_gets_his_share_and_all_together_half(&["-m", "64", "--registered-memory", "8"]) = shares;
+    who_asks_for_many_tags_gets_his_share_and_all_together_half(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = shares;
     leases_end_and_what_they_held_is_free_again(&["--tag-lease", "100ms", "-m", "64"]) = ends;
     a_key_that_changes_all_the_time_gets_no_tags(&["--tag-lease", "60s"]) = restless;
     reads_that_nobody_asked_for_count(&["--tag-lease", "200ms"]) = seen;
@@ -188,10 +188,10 @@ fn without_fabrics_there_are_none() {
     ask(&mut stream, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
 }
 
-/// A server on this port and address, with its lines of both kinds.
-fn again(port: &str, runtime: &std::path::Path) -> Server {
+/// A server on this port, whose errors are kept.
+fn again(port: &str, runtime: &std::path::Path, flags: &[&str]) -> Server {
     let mut command = Command::new(SERVER);
-    command.args(["-p", port, "-l", "127.0.0.1", "--tag-lease", "300ms"]).env("XDG_RUNTIME_DIR", runtime);
+    command.args(["-p", port, "-l", "127.0.0.1", "--tag-lease", "300ms"]).args(flags).env("XDG_RUNTIME_DIR", runtime);
     Server::run(command.stderr(Stdio::from(std::fs::File::create(runtime.join("said")).unwrap())))
 }
 
@@ -201,18 +201,39 @@ fn who_comes_after_a_killed_server_waits_and_after_one_that_ended_well_does_not(
     let way = Shm::new();
     let cache = cache(&way);
     let said = || std::fs::read_to_string(folder.path().join("said")).unwrap();
-    let mut server = again("-1", folder.path());
+    let mut server = again("-1", folder.path(), &[]);
     let port = server.address("tcp").rsplit_once(':').unwrap().1.to_owned();
     let mut first = Client::silent(&way, &cache, &fabric(&server, "shm")).unwrap().hello().incarnation;
     for (signal, waits) in [("-KILL", true), ("-TERM", false), ("-KILL", true)] {
         server.signal(signal);
         server.process.wait().unwrap();
-        server = again(&port, folder.path());
+        server = again(&port, folder.path(), &[]);
         assert_eq!(said().contains("nobody is served before"), waits, "{signal}: {}", said());
         let next = Client::silent(&way, &cache, &fabric(&server, "shm")).unwrap().hello().incarnation;
         assert_ne!(next, first, "another life of the server");
         first = next;
     }
+    // Who has no fabrics comes after one that had some all the same.
+    for (signal, waits) in [("-KILL", true), ("-TERM", false)] {
+        server.signal(signal);
+        server.process.wait().unwrap();
+        server = again(&port, folder.path(), &["--fabric", "none"]);
+        assert_eq!(said().contains("nobody is served before"), waits, "{signal}: {}", said());
+    }
+}
+
+#[test]
+fn who_finishes_waits_for_clients_over_fabrics_too() {
+    let mut server = Server::on_a_free_port(&[]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let mut client = Client::new(&way, &cache, &fabric(&server, "shm"));
+    server.signal("-USR1");
+    soon("that nobody is let in", || Client::silent(&way, &cache, &fabric(&server, "shm")).is_none());
+    // Who goes on to ask is answered; who is silent is let go.
+    assert_eq!(client.run(None, &[b"mn\r\n"]).0, "MN\r\n");
+    assert_eq!(client.hear(), None);
+    assert!(server.process.wait().unwrap().success());
 }
 
 #[test]
