@@ -11,6 +11,7 @@ mod kills;
 mod quiet;
 mod rights;
 mod terms;
+mod together;
 
 use client::{Client, Shm, Way, cache};
 use common::Server;
