@@ -377,7 +377,8 @@ fn a_chunk_that_died_while_its_memory_was_registered_is_not_exposed() {
 #[test]
 fn reports_of_reads_reach_the_item_that_begins_there_and_nothing_else() {
     let mut store = store(2 << 20);
-    set(&mut store, b"key", b"x");
+    // Its expiry has the byte in it that says alive: whoever takes the middle of a header for a begin is misled.
+    set_at(&mut store, b"key", b"x", (NOW | 0xff) + 3, NOW);
     let place = extent(&mut store, b"key");
     assert!(store.seen(place.address, 1_000_000, NOW));
     let view = store.get(b"key", false, NOW).unwrap();

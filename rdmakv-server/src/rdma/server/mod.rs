@@ -21,6 +21,4 @@ mod reaper;
 mod saying;
 pub mod shared;
 pub mod tags;
-#[cfg(test)]
-mod tags_tests;
 mod transfers;

@@ -11,8 +11,8 @@ use mrrc::PAGE;
 /// Pages of the bytes from an address on: the first and the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    first: u64,
-    last: u64,
+    pub(super) first: u64,
+    pub(super) last: u64,
 }
 
 impl Span {

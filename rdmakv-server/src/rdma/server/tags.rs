@@ -19,6 +19,14 @@
 //!
 //! [`Exposure`]: crate::store::Exposure
 
+mod end;
+mod follow;
+mod grant;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -26,7 +34,9 @@ use foldhash::fast::FixedState;
 
 use super::admission::Admission;
 use super::pages::{Pages, Span};
-use crate::store::{Extent, Replacement};
+use crate::store::Extent;
+
+pub use grant::{Admitted, Granted, Refused};
 
 /// Pages whose reads are counted, for each that may be leased.
 const ADMISSION: u64 = 64;
@@ -86,45 +96,6 @@ impl Limits {
             lease: duration.as_nanos() as u64,
         }
     }
-}
-
-/// Why there is no tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Half of the budget is leased.
-    Full,
-    /// Others are read more often.
-    Seldom,
-    /// The client has its share.
-    Share,
-    /// The client has all the tags that it may have, or the fabric has no more.
-    Tags,
-    /// The client has left.
-    Left,
-    /// The chunk is registered no more, so a registration has to be brought.
-    Unregistered,
-}
-
-/// What a grant takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
-    /// Whether a registration has to be brought.
-    pub registers: bool,
-    /// How many bytes the tag reaches.
-    pub bound: u64,
-    /// Whether what is beyond the item has to be cleared first, up to the bound.
-    pub clears: bool,
-}
-
-/// A tag as the client is told of it.
-#[derive(Debug)]
-pub struct Granted<'a, F: Fabric> {
-    /// The client's own.
-    pub tag: &'a F::Tag,
-    /// The chunk's registration.
-    pub registration: &'a F::Registration,
-    /// How many bytes the tag reaches.
-    pub bound: u64,
 }
 
 /// What is over and wants to be dropped.
@@ -295,163 +266,10 @@ impl<F: Fabric> Tags<F> {
         self.clients.get(&client).map_or(0, |of| of.pages.count())
     }
 
-    /// How many bytes a new tag of this chunk reaches: a little more than the item, so that the key's next values fit
-    /// under it too.
-    fn bound(extent: Extent) -> u64 {
-        if !F::REBINDS {
-            return extent.used;
-        }
-        (extent.used + (extent.used / 8).max(64)).next_multiple_of(8).min(extent.slot)
-    }
-
     /// The record for exactly this item.
     fn record_of(&self, extent: Extent) -> Option<Number> {
         let number = *self.by_address.get(&extent.address)?;
         self.records[number].as_ref().is_some_and(|record| record.extent.version == extent.version).then_some(number)
-    }
-
-    /// Whether the client may have a tag of this chunk, and what it takes. Asked before the chunk is leased.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refused`].
-    pub fn admits(&mut self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
-        // Who asks for a tag reads the item now.
-        let span = Span::of(extent.address, extent.used);
-        self.admission.saw(span.edges(), 1, self.latest);
-        let admitted = self.weigh(client, extent);
-        match admitted {
-            Err(Refused::Full) => self.counts.full += 1,
-            Err(Refused::Seldom) => self.counts.seldom += 1,
-            Err(Refused::Share) => self.counts.share += 1,
-            Err(Refused::Tags) => self.counts.too_many += 1,
-            _ => {}
-        }
-        admitted
-    }
-
-    fn weigh(&mut self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
-        let of = self.clients.get(&client).ok_or(Refused::Left)?;
-        let record = self.record_of(extent);
-        let bound = record.and_then(|number| self.records[number].as_ref()).map(|record| record.bound);
-        let pin = self.pins.get(&extent.address);
-        let span = Span::of(extent.address, bound.unwrap_or_else(|| Self::bound(extent)));
-        if pin.is_none() {
-            let (leased, most) = (self.pages.count(), self.limits.pages);
-            let fresh = self.pages.count_with(span) - leased;
-            if !self.admission.wants(span.edges(), fresh, leased, most, self.latest) {
-                return Err(if leased + fresh > most { Refused::Full } else { Refused::Seldom });
-            }
-        }
-        let charged = pin.is_some_and(|pin| pin.charged.contains(&client));
-        if !charged && of.pages.count_with(pin.map_or(span, |pin| pin.span)) > self.limits.client_pages {
-            return Err(Refused::Share);
-        }
-        let has = record.is_some_and(|number| of.has(number));
-        if !has && of.tags.len() >= self.limits.client_tags {
-            return Err(Refused::Tags);
-        }
-        Ok(Admitted {
-            registers: pin.is_none(),
-            bound: bound.unwrap_or_else(|| Self::bound(extent)),
-            clears: F::REBINDS && record.is_none(),
-        })
-    }
-
-    /// A tag of a chunk that is leased until then, or the one that the client has already. `registration` is of the
-    /// bytes that [`admits`](Self::admits) named, if it asked for one; `record` makes a record, which is bound
-    /// then; `tag` makes the client's tag of a record, with this bound, or nothing if there are no more.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refused`]. What was brought is put aside.
-    pub fn grant(
-        &mut self,
-        client: Client,
-        extent: Extent,
-        until: u64,
-        registration: Option<F::Registration>,
-        record: impl FnOnce() -> F::Record,
-        tag: impl FnOnce(&F::Record, u64) -> Option<F::Tag>,
-    ) -> Result<Granted<'_, F>, Refused> {
-        let admitted = match self.weigh(client, extent) {
-            Ok(admitted) if admitted.registers && registration.is_none() => Err(Refused::Unregistered),
-            other => other,
-        };
-        let Admitted { registers, bound, .. } = match admitted {
-            Ok(admitted) => admitted,
-            Err(refused) => {
-                self.over.registrations.extend(registration);
-                return Err(refused);
-            }
-        };
-        let (number, fresh) = match self.record_of(extent) {
-            Some(number) => (number, false),
-            None => (self.enter(record(), extent, bound), true),
-        };
-        let made = if self.clients.get(&client).is_some_and(|of| of.has(number)) {
-            None
-        } else {
-            let made = self.records[number].as_ref().and_then(|known| tag(&known.record, bound));
-            if made.is_none() {
-                self.counts.too_many += 1;
-                self.over.registrations.extend(registration);
-                self.leave_empty(number);
-                return Err(Refused::Tags);
-            }
-            made
-        };
-        let (Some(known), Some(of)) = (self.records[number].as_mut(), self.clients.get_mut(&client)) else {
-            return Err(Refused::Left);
-        };
-        if let Some(tag) = made {
-            // Its lease begins below.
-            of.tags.insert(number, Tag { tag, until: 0, lapsed: true, serial: 0 });
-            known.clients.push(client);
-        }
-        match registration {
-            Some(registration) if registers => {
-                let span = Span::of(extent.address, bound);
-                self.pages.add(span);
-                self.pins.insert(extent.address, Pin { registration, span, charged: Vec::new() });
-            }
-            other => self.over.registrations.extend(other),
-        }
-        if fresh || registers {
-            F::bind(&known.record, Some(extent.address));
-        }
-        let (Some(had), Some(pin)) = (of.tags.get_mut(&number), self.pins.get_mut(&extent.address)) else {
-            return Err(Refused::Unregistered);
-        };
-        had.until = had.until.max(until);
-        if std::mem::take(&mut had.lapsed) {
-            // What is left of its earlier life in the heap is told apart by the serial.
-            self.serial += 1;
-            had.serial = self.serial;
-            self.ends.push(Reverse((had.until, client, number, had.serial)));
-        }
-        if !pin.charged.contains(&client) {
-            pin.charged.push(client);
-            of.pages.add(pin.span);
-        }
-        self.counts.granted += 1;
-        Ok(Granted { tag: &had.tag, registration: &pin.registration, bound })
-    }
-
-    fn enter(&mut self, record: F::Record, extent: Extent, bound: u64) -> Number {
-        let entry = Some(Record { record, extent, bound, clients: Vec::new(), reads: 0 });
-        let number = match self.vacant.pop() {
-            Some(number) => {
-                self.records[number] = entry;
-                number
-            }
-            None => {
-                self.records.push(entry);
-                self.records.len() - 1
-            }
-        };
-        self.by_address.insert(extent.address, number);
-        number
     }
 
     /// A client's tag of this record is gone.
@@ -474,111 +292,6 @@ impl<F: Fabric> Tags<F> {
         }
         self.over.records.extend(self.records[number].take().map(|record| record.record));
         self.vacant.push(number);
-    }
-
-    /// Ends the leases of tags whose time is over and closes those whose afterlife is, at most so many.
-    pub fn sweep(&mut self, now: u64, most: usize) {
-        self.latest = self.latest.max(now);
-        for _ in 0..most {
-            let Some(&Reverse((end, client, number, serial))) = self.ends.peek() else { return };
-            if end > now {
-                return;
-            }
-            self.ends.pop();
-            let Some(of) = self.clients.get_mut(&client) else { continue };
-            let Some(tag) = of.tags.get_mut(&number).filter(|tag| tag.serial == serial) else { continue };
-            let until = tag.until;
-            if until > now {
-                self.ends.push(Reverse((until, client, number, serial)));
-                continue;
-            }
-            tag.lapsed = true;
-            if let Some(record) = &self.records[number]
-                && let Some(pin) = self.pins.get_mut(&record.extent.address)
-                && self.by_address.get(&record.extent.address) == Some(&number)
-                && let Some(at) = pin.charged.iter().position(|&other| other == client)
-            {
-                pin.charged.swap_remove(at);
-                of.pages.remove(pin.span);
-            }
-            let closes = until.saturating_add(self.limits.afterlife);
-            if closes > now {
-                self.ends.push(Reverse((closes, client, number, serial)));
-            } else if let Some(tag) = of.tags.remove(&number) {
-                self.over.tags.push(tag.tag);
-                self.detach(client, number);
-            }
-        }
-    }
-
-    /// See [`Exposure::replaced`](crate::store::Exposure::replaced). `registered` says whether the bytes of the new chunk
-    /// that tags reach are registered already, and keeps them so; it must not wait.
-    pub fn replaced(
-        &mut self,
-        replacement: &Replacement<'_>,
-        registered: impl FnOnce(u64, u64) -> Option<F::Registration>,
-    ) -> bool {
-        self.follow(replacement.old, replacement.new, registered, |bound| replacement.clear_tail(bound))
-    }
-
-    pub(super) fn follow(
-        &mut self,
-        old: Extent,
-        new: Extent,
-        registered: impl FnOnce(u64, u64) -> Option<F::Registration>,
-        clear_tail: impl FnOnce(u64),
-    ) -> bool {
-        if !F::REBINDS {
-            return false;
-        }
-        let Some(number) = self.by_address.get(&old.address).copied() else { return false };
-        let Some(record) = &mut self.records[number] else { return false };
-        let Some(pin) = self.pins.get(&old.address) else { return false };
-        // The bounds of a tag stay: what it reaches of the new chunk must all be that chunk's, and all of the item.
-        if record.extent.version != old.version || new.slot < record.bound || new.used > record.bound {
-            return false;
-        }
-        let span = Span::of(new.address, record.bound);
-        let charged = pin.charged.clone();
-        let room = |client: &Client| {
-            self.clients.get(client).is_none_or(|of| of.pages.count_with(span) <= self.limits.client_pages)
-        };
-        if self.pages.count_with(span) > self.limits.pages || !charged.iter().all(room) {
-            return false;
-        }
-        let Some(registration) = registered(new.address, record.bound) else { return false };
-        clear_tail(record.bound);
-        self.pages.add(span);
-        for client in &charged {
-            if let Some(of) = self.clients.get_mut(client) {
-                of.pages.add(span);
-            }
-        }
-        self.pins.insert(new.address, Pin { registration, span, charged });
-        F::bind(&record.record, Some(new.address));
-        record.extent = new;
-        self.by_address.remove(&old.address);
-        self.by_address.insert(new.address, number);
-        self.counts.followed += 1;
-        true
-    }
-
-    /// See [`Exposure::ended`](crate::store::Exposure::ended).
-    pub fn ended(&mut self, chunk: Extent) {
-        let Some(pin) = self.pins.remove(&chunk.address) else { return };
-        if let Some(number) = self.record_of(chunk)
-            && let Some(record) = &self.records[number]
-        {
-            F::bind(&record.record, None);
-            self.leave_empty(number);
-        }
-        self.pages.remove(pin.span);
-        for client in pin.charged {
-            if let Some(of) = self.clients.get_mut(&client) {
-                of.pages.remove(pin.span);
-            }
-        }
-        self.over.registrations.push(pin.registration);
     }
 
     /// What is over, to be dropped outside of all locks: tags first, then registrations.

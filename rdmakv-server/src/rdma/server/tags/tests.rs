@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::tags::{Client, Counts, Fabric, Limits, Refused, Tags};
+use super::{Client, Counts, Fabric, Limits, Refused, Tags};
 use crate::store::Extent;
 
 /// Counts what is there of its kind.

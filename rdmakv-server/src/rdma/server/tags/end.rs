@@ -1,0 +1,61 @@
+//! How tags and pins end.
+
+use std::cmp::Reverse;
+
+use super::{Fabric, Tags};
+use crate::store::Extent;
+
+impl<F: Fabric> Tags<F> {
+    /// Ends the leases of tags whose time is over and closes those whose afterlife is, at most so many.
+    pub fn sweep(&mut self, now: u64, most: usize) {
+        self.latest = self.latest.max(now);
+        for _ in 0..most {
+            let Some(&Reverse((end, client, number, serial))) = self.ends.peek() else { return };
+            if end > now {
+                return;
+            }
+            self.ends.pop();
+            let Some(of) = self.clients.get_mut(&client) else { continue };
+            let Some(tag) = of.tags.get_mut(&number).filter(|tag| tag.serial == serial) else { continue };
+            let until = tag.until;
+            if until > now {
+                self.ends.push(Reverse((until, client, number, serial)));
+                continue;
+            }
+            tag.lapsed = true;
+            if let Some(record) = &self.records[number]
+                && let Some(pin) = self.pins.get_mut(&record.extent.address)
+                && self.by_address.get(&record.extent.address) == Some(&number)
+                && let Some(at) = pin.charged.iter().position(|&other| other == client)
+            {
+                pin.charged.swap_remove(at);
+                of.pages.remove(pin.span);
+            }
+            let closes = until.saturating_add(self.limits.afterlife);
+            if closes > now {
+                self.ends.push(Reverse((closes, client, number, serial)));
+            } else if let Some(tag) = of.tags.remove(&number) {
+                self.over.tags.push(tag.tag);
+                self.detach(client, number);
+            }
+        }
+    }
+
+    /// See [`Exposure::ended`](crate::store::Exposure::ended).
+    pub fn ended(&mut self, chunk: Extent) {
+        let Some(pin) = self.pins.remove(&chunk.address) else { return };
+        if let Some(number) = self.record_of(chunk)
+            && let Some(record) = &self.records[number]
+        {
+            F::bind(&record.record, None);
+            self.leave_empty(number);
+        }
+        self.pages.remove(pin.span);
+        for client in pin.charged {
+            if let Some(of) = self.clients.get_mut(&client) {
+                of.pages.remove(pin.span);
+            }
+        }
+        self.over.registrations.push(pin.registration);
+    }
+}

@@ -1,0 +1,62 @@
+//! Tags that follow their key to another chunk.
+
+use super::super::pages::Span;
+use super::{Client, Fabric, Pin, Tags};
+use crate::store::{Extent, Replacement};
+
+impl<F: Fabric> Tags<F> {
+    /// See [`Exposure::replaced`](crate::store::Exposure::replaced). `registered` says whether the bytes of the new chunk
+    /// that tags reach are registered already, and keeps them so; it must not wait.
+    pub fn replaced(
+        &mut self,
+        replacement: &Replacement<'_>,
+        registered: impl FnOnce(u64, u64) -> Option<F::Registration>,
+    ) -> bool {
+        self.follow(replacement.old, replacement.new, registered, |bound| replacement.clear_tail(bound))
+    }
+
+    pub(super) fn follow(
+        &mut self,
+        old: Extent,
+        new: Extent,
+        registered: impl FnOnce(u64, u64) -> Option<F::Registration>,
+        clear_tail: impl FnOnce(u64),
+    ) -> bool {
+        if !F::REBINDS {
+            return false;
+        }
+        let Some(number) = self.by_address.get(&old.address).copied() else { return false };
+        let Some(record) = &mut self.records[number] else { return false };
+        let Some(pin) = self.pins.get(&old.address) else { return false };
+        // The bounds of a tag stay: what it reaches of the new chunk must all be that chunk's, and all of the item.
+        if record.extent.version != old.version || new.slot < record.bound || new.used > record.bound {
+            return false;
+        }
+        let span = Span::of(new.address, record.bound);
+        let charged = pin.charged.clone();
+        if charged.is_empty() {
+            return false;
+        }
+        let room = |client: &Client| {
+            self.clients.get(client).is_none_or(|of| of.pages.count_with(span) <= self.limits.client_pages)
+        };
+        if self.pages.count_with(span) > self.limits.pages || !charged.iter().all(room) {
+            return false;
+        }
+        let Some(registration) = registered(new.address, record.bound) else { return false };
+        clear_tail(record.bound);
+        self.pages.add(span);
+        for client in &charged {
+            if let Some(of) = self.clients.get_mut(client) {
+                of.pages.add(span);
+            }
+        }
+        self.pins.insert(new.address, Pin { registration, span, charged });
+        F::bind(&record.record, Some(new.address));
+        record.extent = new;
+        self.by_address.remove(&old.address);
+        self.by_address.insert(new.address, number);
+        self.counts.followed += 1;
+        true
+    }
+}

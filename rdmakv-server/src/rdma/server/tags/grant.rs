@@ -1,0 +1,201 @@
+//! Who gets a tag, and its lease.
+
+use std::cmp::Reverse;
+
+use super::super::pages::Span;
+use super::{Client, Fabric, Number, Pin, Record, Tag, Tags};
+use crate::store::Extent;
+
+/// Why there is no tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Half of the budget is leased.
+    Full,
+    /// Others are read more often.
+    Seldom,
+    /// The client has its share.
+    Share,
+    /// The client has all the tags that it may have, or the fabric has no more.
+    Tags,
+    /// The client has left.
+    Left,
+    /// The chunk is registered no more, so a registration has to be brought.
+    Unregistered,
+}
+
+/// What a grant takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Whether a registration has to be brought.
+    pub registers: bool,
+    /// How many bytes the tag reaches.
+    pub bound: u64,
+    /// Whether what is beyond the item has to be cleared first, up to the bound.
+    pub clears: bool,
+}
+
+/// A tag as the client is told of it.
+#[derive(Debug)]
+pub struct Granted<'a, F: Fabric> {
+    /// The client's own.
+    pub tag: &'a F::Tag,
+    /// The chunk's registration.
+    pub registration: &'a F::Registration,
+    /// How many bytes the tag reaches.
+    pub bound: u64,
+}
+
+impl<F: Fabric> Tags<F> {
+    /// How many bytes a new tag of this chunk reaches: a little more than the item, so that the key's next values fit
+    /// under it too.
+    fn bound(extent: Extent) -> u64 {
+        if !F::REBINDS {
+            return extent.used;
+        }
+        (extent.used + (extent.used / 8).max(64)).next_multiple_of(8).min(extent.slot)
+    }
+
+    /// Whether the client may have a tag of this chunk, and what it takes. Asked before the chunk is leased.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refused`].
+    pub fn admits(&mut self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
+        // Who asks for a tag reads the item now.
+        let span = Span::of(extent.address, extent.used);
+        self.admission.saw(span.edges(), 1, self.latest);
+        let admitted = self.weigh(client, extent);
+        match admitted {
+            Err(Refused::Full) => self.counts.full += 1,
+            Err(Refused::Seldom) => self.counts.seldom += 1,
+            Err(Refused::Share) => self.counts.share += 1,
+            Err(Refused::Tags) => self.counts.too_many += 1,
+            _ => {}
+        }
+        admitted
+    }
+
+    fn weigh(&mut self, client: Client, extent: Extent) -> Result<Admitted, Refused> {
+        let of = self.clients.get(&client).ok_or(Refused::Left)?;
+        let record = self.record_of(extent);
+        let bound = record.and_then(|number| self.records[number].as_ref()).map(|record| record.bound);
+        let pin = self.pins.get(&extent.address);
+        let span = Span::of(extent.address, bound.unwrap_or_else(|| Self::bound(extent)));
+        if pin.is_none() {
+            let (leased, most) = (self.pages.count(), self.limits.pages);
+            let fresh = self.pages.count_with(span) - leased;
+            if !self.admission.wants(span.edges(), fresh, leased, most, self.latest) {
+                return Err(if leased + fresh > most { Refused::Full } else { Refused::Seldom });
+            }
+        }
+        let charged = pin.is_some_and(|pin| pin.charged.contains(&client));
+        if !charged && of.pages.count_with(pin.map_or(span, |pin| pin.span)) > self.limits.client_pages {
+            return Err(Refused::Share);
+        }
+        let has = record.is_some_and(|number| of.has(number));
+        if !has && of.tags.len() >= self.limits.client_tags {
+            return Err(Refused::Tags);
+        }
+        Ok(Admitted {
+            registers: pin.is_none(),
+            bound: bound.unwrap_or_else(|| Self::bound(extent)),
+            clears: F::REBINDS && record.is_none(),
+        })
+    }
+
+    /// A tag of a chunk that is leased until then, or the one that the client has already. `registration` is of the
+    /// bytes that [`admits`](Self::admits) named, if it asked for one; `record` makes a record, which is bound
+    /// then; `tag` makes the client's tag of a record, with this bound, or nothing if there are no more.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refused`]. What was brought is put aside.
+    pub fn grant(
+        &mut self,
+        client: Client,
+        extent: Extent,
+        until: u64,
+        registration: Option<F::Registration>,
+        record: impl FnOnce() -> F::Record,
+        tag: impl FnOnce(&F::Record, u64) -> Option<F::Tag>,
+    ) -> Result<Granted<'_, F>, Refused> {
+        let admitted = match self.weigh(client, extent) {
+            Ok(admitted) if admitted.registers && registration.is_none() => Err(Refused::Unregistered),
+            other => other,
+        };
+        let Admitted { registers, bound, .. } = match admitted {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                self.over.registrations.extend(registration);
+                return Err(refused);
+            }
+        };
+        let (number, fresh) = match self.record_of(extent) {
+            Some(number) => (number, false),
+            None => (self.enter(record(), extent, bound), true),
+        };
+        let made = if self.clients.get(&client).is_some_and(|of| of.has(number)) {
+            None
+        } else {
+            let made = self.records[number].as_ref().and_then(|known| tag(&known.record, bound));
+            if made.is_none() {
+                self.counts.too_many += 1;
+                self.over.registrations.extend(registration);
+                self.leave_empty(number);
+                return Err(Refused::Tags);
+            }
+            made
+        };
+        let (Some(known), Some(of)) = (self.records[number].as_mut(), self.clients.get_mut(&client)) else {
+            return Err(Refused::Left);
+        };
+        if let Some(tag) = made {
+            // Its lease begins below.
+            of.tags.insert(number, Tag { tag, until: 0, lapsed: true, serial: 0 });
+            known.clients.push(client);
+        }
+        match registration {
+            Some(registration) if registers => {
+                let span = Span::of(extent.address, bound);
+                self.pages.add(span);
+                self.pins.insert(extent.address, Pin { registration, span, charged: Vec::new() });
+            }
+            other => self.over.registrations.extend(other),
+        }
+        if fresh || registers {
+            F::bind(&known.record, Some(extent.address));
+        }
+        let (Some(had), Some(pin)) = (of.tags.get_mut(&number), self.pins.get_mut(&extent.address)) else {
+            return Err(Refused::Unregistered);
+        };
+        had.until = had.until.max(until);
+        if std::mem::take(&mut had.lapsed) {
+            // What is left of its earlier life in the heap is told apart by the serial.
+            self.serial += 1;
+            had.serial = self.serial;
+            self.ends.push(Reverse((had.until, client, number, had.serial)));
+        }
+        if !pin.charged.contains(&client) {
+            pin.charged.push(client);
+            of.pages.add(pin.span);
+        }
+        self.counts.granted += 1;
+        Ok(Granted { tag: &had.tag, registration: &pin.registration, bound })
+    }
+
+    fn enter(&mut self, record: F::Record, extent: Extent, bound: u64) -> Number {
+        let entry = Some(Record { record, extent, bound, clients: Vec::new(), reads: 0 });
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.records[number] = entry;
+                number
+            }
+            None => {
+                self.records.push(entry);
+                self.records.len() - 1
+            }
+        };
+        self.by_address.insert(extent.address, number);
+        number
+    }
+}
