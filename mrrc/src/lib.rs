@@ -108,6 +108,8 @@
 //! [`traces`]: ../traces/index.html
 //! [`benches`]: ../benches/index.html
 
+#![warn(missing_debug_implementations)]
+
 mod access;
 pub mod cache;
 mod config;

@@ -126,11 +126,13 @@ impl PageRange {
 
     /// The smallest range that holds both.
     #[inline]
+    #[must_use]
     pub fn hull(self, other: Self) -> Self {
         Self::between(self.start.min(other.start), self.end().max(other.end()))
     }
 
     /// This range grown at both ends to multiples of `unit` pages, within the address space.
+    #[must_use]
     pub fn rounded_out(self, unit: u64) -> Self {
         let unit = unit.max(1);
         let start = self.start - self.start % unit;

@@ -11,6 +11,7 @@ use crate::access::Access;
 use crate::grow;
 use crate::range::PageRange;
 use std::cell::Cell;
+use std::fmt;
 
 mod links;
 
@@ -18,6 +19,7 @@ use links::Lists;
 pub use links::{ListId, RegionId};
 
 /// What look-ups read: sixteen bytes a region, apart from the rest, so that many fit a near cache.
+#[derive(Debug)]
 struct Span {
     start: Cell<u64>,
     /// The number of pages, and in the bits above it the state, the aside flag and the mark.
@@ -37,7 +39,7 @@ struct Notes {
 /// What the core knows of a region, and the notes that policies keep with it.
 ///
 /// The public fields belong to the policy: they mean what it says they mean.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Region<'a> {
     span: &'a Span,
     held: &'a Cell<u32>,
@@ -188,6 +190,12 @@ pub struct Regions {
     notes: Vec<Notes>,
     free: Vec<RegionId>,
     lists: Lists,
+}
+
+impl fmt::Debug for Regions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Regions").field("places", &self.spans.len()).finish_non_exhaustive()
+    }
 }
 
 impl Regions {

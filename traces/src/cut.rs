@@ -37,6 +37,16 @@ pub struct Cut<R> {
     summary: Summary,
 }
 
+impl<R> fmt::Debug for Cut<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cut")
+            .field("pages", &self.pages)
+            .field("larger", &self.larger)
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<R: Reader> Cut<R> {
     /// Sees to it that no range of `inner` has more than `pages` pages.
     pub fn new(inner: R, pages: NonZeroU64, larger: Larger) -> Self {

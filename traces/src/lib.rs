@@ -25,6 +25,8 @@
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
 //! [`mrrc-mpi`]: ../mrrc_mpi/index.html
 
+#![warn(missing_debug_implementations)]
+
 mod archive;
 mod columns;
 mod compress;

@@ -21,6 +21,7 @@ pub mod verbs;
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use mrrc::registrar::Registrar;
+use std::fmt;
 use std::io;
 
 /// Registers memory for the connections of one protection domain.
@@ -49,6 +50,12 @@ pub struct Local<'a, T> {
     pub length: usize,
     /// The registration that covers them.
     pub registration: &'a T,
+}
+
+impl<T> fmt::Debug for Local<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("address", &self.address).field("length", &self.length).finish_non_exhaustive()
+    }
 }
 
 /// What a provider can do.

@@ -18,7 +18,7 @@
 //! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
 //! | `dlsym.rs` | for programs that ask libibverbs for its functions |
 //! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
-//! | `settings.rs`, `tally.rs`, `summary.rs` | variables, counters, and what is told at the end |
+//! | `settings.rs`, `lineage.rs`, `tally.rs`, `summary.rs` | variables, and who says what is wrong with them; counters, and what is told at the end |
 //! | `recording.rs`, `unmapped.rs` | what the program asks for, into a file, and what becomes of that memory |
 //!
 //! # Beside this crate
@@ -39,6 +39,7 @@ mod domain;
 mod exports;
 mod fork;
 mod inside;
+mod lineage;
 mod pinner;
 mod process;
 mod real;

@@ -11,6 +11,7 @@ use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
 use crate::domain::Domain;
 use crate::fork::{Birthmark, kernel_copies_pinned_pages};
 use crate::inside::Inside;
+use crate::lineage::parent_has_said_it;
 use crate::real::Real;
 use crate::settings::Settings;
 use crate::shadow::{self, Backing, Behind, Shadows};
@@ -87,7 +88,8 @@ impl Process {
             Err(wrong) => (None, Some(wrong)),
         };
         let process = Self::new(0, settings, summary);
-        if let Some(wrong) = wrong {
+        // Of a tree of processes, the first says it.
+        if let Some(wrong) = wrong.filter(|_| !parent_has_said_it()) {
             process.tell(&format!("{wrong}; nothing is cached"));
         }
         if let Some(wrong) = unwritten {

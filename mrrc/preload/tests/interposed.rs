@@ -163,6 +163,18 @@ fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
 }
 
 #[test]
+fn of_a_tree_of_processes_one_says_what_is_wrong() {
+    let script = "true; sh -c 'true; true'; true";
+    let same = run(true, "/bin/sh", &["-c", script], &[("MRRC_POLICY", "best")]);
+    assert_eq!((same.code, same.complained.lines().count()), (Some(0), 1), "{same:?}");
+    // What somebody sets on the way is another mistake.
+    let script = "true; MRRC_POLICY=worst sh -c 'true; true'; true";
+    let other = run(true, "/bin/sh", &["-c", script], &[("MRRC_POLICY", "best")]);
+    let lines: Vec<_> = other.complained.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("best") && lines[1].contains("worst"), "{other:?}");
+}
+
+#[test]
 fn where_that_line_cannot_be_written_the_program_runs_all_the_same() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut program = std::process::Command::new("true");

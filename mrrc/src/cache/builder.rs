@@ -19,6 +19,7 @@ use crate::policy::{Keeps, Matching, PolicyKind};
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,15 @@ pub struct Builder<R: Registrar> {
     pub(super) settings: Settings,
     monitor: Option<Box<dyn Monitor>>,
     reads_environment: bool,
+}
+
+impl<R: Registrar> fmt::Debug for Builder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .field("reads_environment", &self.reads_environment)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a cache is made of, with the settings, the environment and the registrar's limits in it.

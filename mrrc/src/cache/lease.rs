@@ -266,6 +266,12 @@ pub struct Segments<'lease, R: Registrar> {
     last: usize,
 }
 
+impl<R: Registrar> fmt::Debug for Segments<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segments").field("address", &self.address).field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
 impl<'lease, R: Registrar> Segments<'lease, R> {
     pub(super) fn over(shared: &'lease Shared<R>, holds: &'lease [Hold], address: usize, length: usize) -> Self {
         Self { shared, holds: holds.iter(), address, last: address + (length - 1) }

@@ -35,6 +35,7 @@ use crate::registrar::{Failure, Registered, Registrar};
 use crate::shim::sync::MutexGuard;
 use crate::shim::sync::atomic::Ordering;
 use smallvec::SmallVec;
+use std::fmt;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,12 @@ pub struct Acquiring<'cache, R: Registrar> {
     /// Registered, and not in the books yet. Whatever happens it is not lost: a registrar or a monitor can panic.
     /// Of `mine`, the first.
     made: SmallVec<[Registered<R::Registration>; 1]>,
+}
+
+impl<R: Registrar> fmt::Debug for Acquiring<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquiring").field("range", &self.wish.range).finish_non_exhaustive()
+    }
 }
 
 mod alone;

@@ -74,6 +74,7 @@ pub trait Holders {
 }
 
 /// Nobody else: whatever holds a region told the core.
+#[derive(Debug)]
 pub struct NobodyElse;
 
 impl Holders for NobodyElse {

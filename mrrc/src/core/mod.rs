@@ -24,6 +24,7 @@ use crate::policy::{Granule, Keeps, Matching, Policy, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions, State};
 use rustc_hash::FxHashMap;
+use std::fmt;
 
 mod anew;
 mod counters;
@@ -90,6 +91,15 @@ pub struct Core<P = Box<dyn Policy + Send>> {
     met: Vec<RegionId>,
     /// Whether what does not fit beside its overlaps is cached in their place, and not let bypass the limit.
     hard_limit: bool,
+}
+
+impl<P> fmt::Debug for Core<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("capacity", &self.capacity)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How a range finds its region.

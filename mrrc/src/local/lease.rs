@@ -112,6 +112,15 @@ pub struct LocalSegments<'lease, R: Registrar> {
     last: usize,
 }
 
+impl<R: Registrar> fmt::Debug for LocalSegments<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalSegments")
+            .field("address", &self.address)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'lease, R: Registrar> Iterator for LocalSegments<'lease, R> {
     type Item = Segment<'lease, R::Registration>;
 

@@ -19,6 +19,7 @@ use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
 
 /// T1 with B1, T2 with B2, and `p`.
+#[derive(Debug)]
 pub struct Arc {
     once: Queue,
     once_ghosts: Ghosts,
@@ -31,6 +32,7 @@ pub struct Arc {
 }
 
 /// A victim, and what was cached when it was chosen.
+#[derive(Debug)]
 struct Victim {
     range: PageRange,
     was_once: bool,

@@ -9,6 +9,7 @@ use super::queue::Queue;
 use crate::regions::{RegionId, Regions};
 
 /// One queue. A hit does nothing.
+#[derive(Debug)]
 pub struct Fifo {
     queue: Queue,
 }

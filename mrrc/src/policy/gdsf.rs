@@ -16,6 +16,7 @@ use crate::cost::Linear;
 use crate::regions::{RegionId, Regions};
 
 /// Regions by worth. Uses [`Region::count`](crate::Region::count) for the frequency.
+#[derive(Debug)]
 pub struct Gdsf {
     worth: Ordered,
     clock: f64,

@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 /// Evicted ranges in the order in which they left, each with what the policy remembers of it.
+#[derive(Debug)]
 pub(crate) struct Ghosts<V = ()> {
     limit: u64,
     pages: u64,

@@ -25,6 +25,7 @@ use crate::regions::{RegionId, Regions};
 
 /// LIR regions, HIR regions and ghosts. Uses [`Region::order`](crate::Region::order) for the number of the
 /// last reference.
+#[derive(Debug)]
 pub struct Lirs {
     lir: Queue,
     /// Q.

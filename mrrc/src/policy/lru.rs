@@ -10,6 +10,7 @@ use super::{Need, Policy, Scheme};
 use crate::regions::{RegionId, Regions};
 
 /// An LRU stack under a scheme.
+#[derive(Debug)]
 pub struct Lru {
     stack: Recency,
     scheme: Scheme,

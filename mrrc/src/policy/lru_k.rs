@@ -23,6 +23,7 @@ const RANKED: u8 = 2;
 type Times = VecDeque<u64>;
 
 /// Regions by their K-th last reference.
+#[derive(Debug)]
 pub struct LruK {
     k: usize,
     clock: u64,

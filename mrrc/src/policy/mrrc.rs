@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::regions::{RegionId, Regions};
 
 /// The paper's three-section stack.
+#[derive(Debug)]
 pub struct Mrrc {
     frequent: Recency,
     resorting: Resorting,

@@ -4,7 +4,7 @@ use super::{Keeps, Policy, Scheme};
 use crate::regions::{RegionId, Regions};
 
 /// Keeps nothing, so it never has a region to order.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct NoCache;
 
 impl Policy for NoCache {

@@ -13,7 +13,7 @@ use std::cmp::{Ordering, Reverse};
 
 /// Regions by (value, last reference). Uses [`Region::weight`](crate::Region::weight) for the value,
 /// which is never negative, and [`Region::order`](crate::Region::order) for the number of the reference.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Ordered {
     /// What is ordered, in no useful order. Made on first use.
     list: Option<ListId>,
@@ -24,7 +24,7 @@ pub(crate) struct Ordered {
 }
 
 /// Sorts by value, then by reference, of which no two regions have the same. Positive floats sort as their bits do.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     value: u64,
     reference: u64,

@@ -68,6 +68,7 @@ const SAMPLED: u8 = 1;
 
 /// Regions by worth, those evicted by uses, and the stances. Uses [`Region::count`](crate::Region::count) for the
 /// uses and [`Region::mark`](crate::Region::mark) for whether a region is in the sample.
+#[derive(Debug)]
 pub struct Probation {
     worth: Ordered,
     clock: f64,

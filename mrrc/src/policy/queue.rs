@@ -8,6 +8,7 @@ use crate::regions::{ListId, RegionId, Regions};
 /// One queue of a policy. Uses [`Region::mark`](crate::Region::mark), and
 /// [`Region::weight`](crate::Region::weight) to number those that leave by the old end: what comes back
 /// is older than all that stayed, in the order in which it left.
+#[derive(Debug)]
 pub(crate) struct Queue {
     /// Made on first use: a policy is built before it meets its store.
     list: Option<ListId>,

@@ -17,7 +17,7 @@ use crate::regions::{RegionId, Regions};
 use std::collections::BTreeMap;
 
 /// An LRU stack. Numbers those that leave by the old end in [`Region::order`](crate::Region::order).
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Recency {
     /// Names in the order of use; an entry is current if it is the place of its region.
     log: Vec<RegionId>,

@@ -18,6 +18,7 @@ use std::collections::binary_heap::PeekMut;
 const FADING: f64 = 1.0 - 1.0 / 2000.0;
 
 /// One stance at work on a sample.
+#[derive(Debug)]
 pub(super) struct Rehearsal {
     stance: Stance,
     capacity: u64,
@@ -36,6 +37,7 @@ pub(super) struct Rehearsal {
 /// The bits of a worth, the last request and the name.
 type Entry = (u64, u32, u64);
 
+#[derive(Debug)]
 struct Row {
     pages: u64,
     worth: f64,

@@ -27,6 +27,7 @@ pub(super) fn name_of(range: PageRange) -> u64 {
 }
 
 /// Counts by name. A count of 0 is an empty place.
+#[derive(Debug)]
 pub(super) struct Remembered {
     places: Vec<u64>,
 }

@@ -13,7 +13,7 @@ use std::collections::binary_heap::PeekMut;
 
 /// Uses [`Region::weight`](crate::Region::weight) for the eviction factor, which is 0 outside the
 /// section and never inside, and [`Region::order`](crate::Region::order) for the entry number.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Resorting {
     pages: u64,
     entries: u64,
@@ -23,7 +23,7 @@ pub(super) struct Resorting {
 }
 
 /// A list for each size: in an array up to [`SMALL`] pages, where most sizes are, in a hash map beyond.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Sizes {
     small: Vec<Option<ListId>>,
     large: FxHashMap<u64, ListId>,
@@ -67,7 +67,7 @@ impl Sizes {
 }
 
 /// The first region of a size, as the heap knows it.
-#[derive(PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Head {
     /// The factor's bits: positive floats sort as their bits do.
     factor: u64,

@@ -23,6 +23,7 @@ const MOST: u32 = 3;
 
 /// Small queue, main queue and ghosts. A hit does no more than count, in
 /// [`Region::count`](crate::Region::count).
+#[derive(Debug)]
 pub struct S3Fifo {
     small: Queue,
     main: Queue,

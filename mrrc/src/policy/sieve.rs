@@ -14,7 +14,7 @@ use crate::regions::{ListId, RegionId, Regions};
 const VISITED: u8 = 1;
 
 /// A queue and a hand. A hit does no more than mark its region.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Sieve {
     /// Newest first. Made on first use: a policy is built before it meets its store.
     list: Option<ListId>,

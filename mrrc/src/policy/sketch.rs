@@ -20,6 +20,7 @@ const NARROWEST: u64 = 1 << 12;
 const WIDEST: u64 = 1 << 22;
 
 /// An estimate of frequencies up to 255.
+#[derive(Debug)]
 pub(crate) struct Sketch {
     counters: Vec<u8>,
     mask: u64,

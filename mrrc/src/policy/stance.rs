@@ -15,7 +15,7 @@ const PROBATION: f64 = 0.05;
 pub(super) const STANCES: [(f64, u32, f64); 3] = [(0.1, 16, 1.0), (0.3, 16, 1.0), (1.0, 8, 0.7)];
 
 /// What is thought of newcomers and of uses.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Stance {
     /// The share of newcomers that are trusted at once, in 2^32 parts.
     trusted: u64,

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::regions::{RegionId, Regions};
 
 /// A1in, A1out and Am.
+#[derive(Debug)]
 pub struct TwoQ {
     recent: Queue,
     ghosts: Ghosts,

@@ -31,6 +31,7 @@ use crate::regions::{RegionId, Regions};
 const SAMPLE: u64 = 32;
 
 /// Window, main part and sketch.
+#[derive(Debug)]
 pub struct WTinyLfu {
     window: Queue,
     probation: Queue,

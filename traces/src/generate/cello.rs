@@ -36,6 +36,7 @@ use mrrc::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
+use std::fmt;
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -186,6 +187,12 @@ pub struct Cello {
     left: u64,
     summary: Summary,
     tally: Tally,
+}
+
+impl fmt::Debug for Cello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cello").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 /// What the events had.

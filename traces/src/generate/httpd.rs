@@ -47,6 +47,7 @@ use mrrc::{Access, PAGE};
 use plan::{BUCKETS, ONCE, Plan, TENTH_SHARE, TOP, TOP_SHARE};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use std::fmt;
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -112,6 +113,12 @@ pub struct Httpd {
     rest: Option<(Span, u32)>,
     summary: Summary,
     tally: Tally,
+}
+
+impl fmt::Debug for Httpd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Httpd").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 /// What the events had.

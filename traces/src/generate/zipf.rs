@@ -13,6 +13,7 @@ use mrrc::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::Distribution;
 use rand_pcg::Pcg64Mcg;
+use std::fmt;
 
 /// What to generate.
 #[derive(Clone, PartialEq, Debug)]
@@ -57,6 +58,12 @@ pub struct Zipf {
     seen: u64,
     left: u64,
     summary: Summary,
+}
+
+impl fmt::Debug for Zipf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Zipf").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, Default)]

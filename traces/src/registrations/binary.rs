@@ -38,6 +38,7 @@ use super::{Cut, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusab
 use crate::reader::Steps;
 use crate::{Event, Span, Spans, Summary, TraceError};
 use mrrc::{Access, PAGE};
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -57,7 +58,7 @@ const PAGES: u8 = 1 << 5;
 const RESERVED: u8 = 0b1100_0000;
 
 /// What an event's differences are taken from.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Last {
     time: u64,
     address: u64,
@@ -69,6 +70,7 @@ struct Last {
 const START: Last = Last { time: 0, address: 0, process: 0, thread: 0, access: Access::empty() };
 
 /// Collects events into a frame. Single-threaded, by `&mut`; it allocates only when a frame is longer than any before it.
+#[derive(Debug)]
 pub struct Encoder {
     /// Eight bytes for the head of the frame, then its content.
     frame: Vec<u8>,
@@ -277,6 +279,12 @@ pub struct Binary<R> {
     is_cut: bool,
     /// Where `content` begins in the file.
     offset: u64,
+}
+
+impl<R> fmt::Debug for Binary<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Binary").field("file", &self.file).field("summary", &self.summary).finish_non_exhaustive()
+    }
 }
 
 impl<R: Read> Binary<R> {

@@ -25,6 +25,7 @@ use super::{Cut, LETTERS, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordabl
 use crate::reader::Steps;
 use crate::{Event, Span, Spans, Summary, TraceError};
 use mrrc::Access;
+use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,12 @@ pub struct Csv<R> {
     number: u64,
     /// The event whose ranges are being read, and whether one of them was bad.
     open: Option<Group>,
+}
+
+impl<R> fmt::Debug for Csv<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Csv").field("file", &self.file).field("summary", &self.summary).finish_non_exhaustive()
+    }
 }
 
 struct Group {

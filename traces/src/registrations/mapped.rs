@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use mrrc::Access;
 use mrrc_record::layout::{HEAD, Head, NoHead, Operation, Place, RECORD, Record};
 use rustc_hash::FxBuildHasher;
+use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,12 @@ pub struct Mapped<R> {
     /// cache of its own.
     processes: HashMap<(u32, u8), u32, FxBuildHasher>,
     is_over: bool,
+}
+
+impl<R> fmt::Debug for Mapped<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapped").field("file", &self.file).field("summary", &self.summary).finish_non_exhaustive()
+    }
 }
 
 impl<R: Read> Mapped<R> {

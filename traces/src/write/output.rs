@@ -4,6 +4,7 @@ use crate::TraceError;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use liblzma::write::XzEncoder;
+use std::fmt;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,12 @@ use tempfile::NamedTempFile;
 pub struct Output {
     file: PathBuf,
     coder: Coder,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("file", &self.file).finish_non_exhaustive()
+    }
 }
 
 enum Coder {

@@ -7,6 +7,7 @@ use crate::{Event, TraceError};
 use std::io::ErrorKind;
 
 /// Writes [the CSV form](csv).
+#[derive(Debug)]
 pub struct CsvRecords {
     output: Output,
     written: Written,
@@ -40,6 +41,7 @@ impl Writer for CsvRecords {
 }
 
 /// Writes [the binary form](crate::registrations::binary).
+#[derive(Debug)]
 pub struct BinaryRecords {
     output: Output,
     encoder: Encoder,

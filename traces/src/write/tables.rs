@@ -9,6 +9,7 @@ use mrrc::Access;
 use std::io::Write;
 
 /// Writes `start_page,pages`: the pages that each range touches.
+#[derive(Debug)]
 pub struct Pages {
     output: Output,
     written: Written,
@@ -47,6 +48,7 @@ impl Writer for Pages {
 }
 
 /// Writes `time_ns,addr,len,op,client,process`: nanoseconds, a hexadecimal address, bytes, `r` or `w` (any right to write).
+#[derive(Debug)]
 pub struct Csv {
     output: Output,
     written: Written,

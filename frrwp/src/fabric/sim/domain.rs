@@ -9,7 +9,7 @@ use mrrc::{Access, PageRange};
 use std::io;
 
 /// Registers memory of one node.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct SimDomain {
     pub(super) node: Node,
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 
 /// One end of a simulated connection. It stays in the thread that connected it: see [`sim`](super).
+#[derive(Debug)]
 pub struct SimEndpoint {
     pub(super) network: Network,
     pub(super) link: usize,

@@ -6,6 +6,7 @@ use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,8 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Network(Arc<Mutex<World>>);
 
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
 /// A node of a network: a process with memory and a clock.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Node {
     pub(super) network: Network,
     pub(super) at: usize,
