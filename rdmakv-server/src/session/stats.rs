@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Context, Counts, Out, Shared, Speaks, VERSION};
 use crate::protocol::{number, words};
+use crate::rdma::server::counts::by_name;
 use crate::store::{ClassCounters, ClassReport, Counters, Report};
 
 /// Takes a name and a value.
@@ -155,9 +156,9 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
         say("leased_chunks", sum(|report| report.leased));
         say("leased_dead_chunks", sum(|report| report.leased_dead));
         say("leased_dead_bytes", sum(|report| report.leased_dead_bytes));
-        for fabric in fabrics {
-            for (name, value) in fabric.gauges().list().into_iter().chain(fabric.counts().list()) {
-                say(&format!("{}_{name}", fabric.name()), value);
+        for fabric in by_name(fabrics) {
+            for (name, value) in fabric.gauges.into_iter().chain(fabric.counts) {
+                say(&format!("{}_{name}", fabric.name), value);
             }
         }
     }

@@ -289,6 +289,20 @@ impl<'c, W: Way> Client<'c, W> {
         unsafe { self.engine.read(self.way.memory(), room, &header) }.expect("a transfer opens")
     }
 
+    /// Opens a transfer with any header; false if that cannot be.
+    #[expect(unsafe_code, reason = "lends this client's memory")]
+    pub(crate) fn open_any(&mut self, header: &[u8], room: usize, read: bool) -> bool {
+        let memory = self.way.memory();
+        // SAFETY: the memory is the way's, and what it holds then matters to nobody.
+        let opened = unsafe {
+            match read {
+                true => self.engine.read(memory, room, header),
+                false => self.engine.write(memory, room, header),
+            }
+        };
+        opened.is_ok()
+    }
+
     /// Waits for the end of a transfer; whether it has succeeded.
     pub(crate) fn finish(&mut self, transfer: frrwp::handshake::Tag) -> bool {
         loop {

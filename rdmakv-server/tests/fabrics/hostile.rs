@@ -21,6 +21,24 @@ fn resident(process: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// What a client does.
+#[derive(Clone, Debug)]
+enum Act {
+    Say(Vec<u8>),
+    /// Opens a transfer with this header, of so many bytes, one way or the other.
+    Open(Vec<u8>, usize, bool),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let asked = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..4000),
+        Just([&[1, 0, 0, 0, Kind::Get as u8, 0, 0, 0, 1, 1][..], b"a"].concat()),
+        fragment(),
+    ];
+    let open = (asked, 0..200_000_usize, any::<bool>());
+    prop_oneof![3 => fragment().prop_map(Act::Say), 1 => open.prop_map(|(asked, room, read)| Act::Open(asked, room, read))]
+}
+
 /// A fragment: noise, or the right start and noise, or something that is nearly right.
 fn fragment() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..2000);
@@ -60,7 +78,7 @@ fn noise<W: Way>(server: &Server, way: &W, address: &str) {
     let before = resident(server.process.id());
     let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
     runner
-        .run(&(any::<bool>(), prop::collection::vec(fragment(), 1..12)), |(greets, fragments)| {
+        .run(&(any::<bool>(), prop::collection::vec(act(), 1..12)), |(greets, acts)| {
             let Some(mut client) = Client::silent(way, &cache, address) else {
                 return Err(TestCaseError::fail("nobody is let in"));
             };
@@ -70,8 +88,12 @@ fn noise<W: Way>(server: &Server, way: &W, address: &str) {
                 Request::hello(&mut hello);
                 client.say(&hello);
             }
-            for fragment in &fragments {
-                if !client.say(fragment) {
+            for act in &acts {
+                let goes_on = match act {
+                    Act::Say(fragment) => client.say(fragment),
+                    Act::Open(header, room, read) => client.open_any(header, *room, *read),
+                };
+                if !goes_on {
                     break;
                 }
                 client.look();

@@ -118,6 +118,25 @@ fn over_iwarp_a_tag_is_of_one_client_alone() {
 }
 
 #[test]
+fn over_iwarp_a_tag_shows_nothing_of_who_was_in_the_chunk_before() {
+    let server = iwarp(&[]);
+    let way = Iwarp::new();
+    let cache = cache(&way);
+    let mut client = Client::new(&way, &cache, &fabric(&server, "iwarp"));
+    // Over TCP, so that nobody has a tag of it and its chunk is free at once.
+    let secret = [&b"set secret 0 0 1000\r\n"[..], &[b's'; 1000], b"\r\ndelete secret\r\n"].concat();
+    for _ in 0..3 {
+        ask(&mut server.connect(), &secret, b"STORED\r\nDELETED\r\n");
+        let tag = client.set("a", &[b'a'; 950]).unwrap();
+        let (image, used) = (client.read(&tag).unwrap(), item::HEADER + 1 + 950);
+        assert!(image.len() > used, "a tag reaches a little farther than its item");
+        assert!(image[used..].iter().all(|&byte| byte == 0));
+        assert_eq!(client.run(None, &[b"delete a\r\n"]).0, "DELETED\r\n");
+        soon("that nothing is leased", || client.stat("leased_chunks") == 0);
+    }
+}
+
+#[test]
 fn over_iwarp_a_tag_whose_lease_has_ended_leads_to_nothing_and_a_new_one_is_the_same() {
     let server = iwarp(&["--tag-lease", "300ms"]);
     let way = Iwarp::new();

@@ -1,5 +1,6 @@
 //! What the face counts, fabric by fabric, for `stats` and for Prometheus.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
@@ -106,6 +107,34 @@ pub trait Reported: Send + Sync + std::fmt::Debug {
     fn gauges(&self) -> FabricGauges;
     /// Nobody is served any more.
     fn end(&self);
+}
+
+/// What there is to report, once for each name: devices are several fabrics of one.
+pub fn by_name(fabrics: &[Arc<dyn Reported>]) -> Vec<Report> {
+    let mut reports: Vec<Report> = Vec::new();
+    for fabric in fabrics {
+        let gauges = fabric.gauges().list().to_vec();
+        let counts = fabric.counts().list();
+        match reports.iter_mut().find(|report| report.name == fabric.name()) {
+            Some(report) => {
+                let sums = report.gauges.iter_mut().zip(gauges).chain(report.counts.iter_mut().zip(counts));
+                sums.for_each(|((_, sum), (_, more))| *sum += more);
+            }
+            None => reports.push(Report { name: fabric.name(), gauges, counts }),
+        }
+    }
+    reports
+}
+
+/// What there is to say of the fabrics of a name.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Their name.
+    pub name: &'static str,
+    /// What is so now.
+    pub gauges: Vec<(&'static str, u64)>,
+    /// What happened.
+    pub counts: Vec<(&'static str, u64)>,
 }
 
 /// One more.

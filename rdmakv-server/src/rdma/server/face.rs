@@ -31,6 +31,8 @@ pub(super) trait Fabric:
     const NAME: &'static str;
     /// The rights that chunks are registered with before a client gets a tag.
     const RIGHTS: Access;
+    /// Registrations at most that a chunk may be in, where a tag is the key of one.
+    const SEGMENTS: Option<usize> = None;
     /// What registers memory for it.
     type Provider: Domain;
     /// One end of a connection.
@@ -133,9 +135,12 @@ impl<F: Fabric> Face<F> {
             .capacity_bytes(terms.registered)
             .policy(terms.policy)
             .monitor(Explicit)
-            .ignore_environment()
-            .build()
-            .map_err(io::Error::other)?;
+            .ignore_environment();
+        let cache = match F::SEGMENTS {
+            Some(most) => cache.max_segments(most),
+            None => cache,
+        };
+        let cache = cache.build().map_err(io::Error::other)?;
         let pages = cache.usage().capacity_pages;
         Ok(Self {
             fabric,

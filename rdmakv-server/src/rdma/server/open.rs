@@ -13,12 +13,16 @@ use std::time::Duration;
 
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmSettings};
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use frrwp::fabric::verbs::{VerbsDomain, VerbsListener, VerbsOptions};
 use mrrc::PAGE;
 
 use super::arenas::Arenas;
 use super::counts::Reported;
 use super::fabrics::iwarp::Iwarp;
 use super::fabrics::shm::Shm;
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use super::fabrics::verbs::Verbs;
 use super::face::{Door, Fabric, Face, Terms};
 use super::grants::Exposed;
 use super::life::{self, LifeError, LifeFile};
@@ -45,6 +49,9 @@ pub(crate) struct Opened {
     plan: Plan,
     shm: Option<(ShmDomain, Vec<ShmListener>)>,
     iwarp: Option<(IwarpDomain, Vec<IwarpListener>)>,
+    /// Each may be another device's.
+    #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+    verbs: Vec<(VerbsDomain, VerbsListener)>,
     life: Option<LifeFile>,
     /// Where it listens, and what clients can read there: for the start-up lines.
     pub(crate) said: Vec<String>,
@@ -58,6 +65,8 @@ impl Opened {
     /// What could not be opened, why, and what would help.
     pub(crate) fn open(plan: Plan, port: Option<u16>) -> Result<Self, String> {
         let (mut shm, mut iwarp, mut said) = (None, None, Vec::new());
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        let mut verbs = Vec::new();
         let by_default = matches!(plan.places[..], [Place::ShmOfPort]);
         for place in &plan.places {
             match place {
@@ -95,7 +104,17 @@ impl Opened {
                     doors.push(door);
                 }
                 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-                Place::Verbs(address) => return Err(format!("--fabric {address}: not yet")),
+                Place::Verbs(address) => {
+                    let wrong = |error: &dyn std::fmt::Display| format!("--fabric {address}: {error}");
+                    let text = address.to_string();
+                    let domain =
+                        VerbsDomain::reaching(&text, VerbsOptions::default()).map_err(|error| wrong(&error))?;
+                    let door = domain.listen(&text).map_err(|error| wrong(&error))?;
+                    let local = door.address().map_err(|error| wrong(&error))?;
+                    said.push(format!("listening on verbs:{local}"));
+                    said.push("each client there can read whatever memory is registered (--expose slab)".into());
+                    verbs.push((domain, door));
+                }
             }
         }
         let mut life = None;
@@ -114,7 +133,30 @@ impl Opened {
                 Err(error) => return Err(format!("--fabric: {error}")),
             }
         }
-        Ok(Self { plan, shm, iwarp, life, said })
+        Ok(Self {
+            plan,
+            shm,
+            iwarp,
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            verbs,
+            life,
+            said,
+        })
+    }
+
+    /// How many there are.
+    fn fabrics(&self) -> usize {
+        let verbs = {
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            {
+                self.verbs.len()
+            }
+            #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
+            {
+                0
+            }
+        };
+        usize::from(self.shm.is_some()) + usize::from(self.iwarp.is_some()) + verbs
     }
 
     /// Which life of the server this is, where that matters to anybody.
@@ -166,20 +208,20 @@ impl Opened {
     ///
     /// What could not be had, and what would help.
     pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> Result<Running, String> {
+        let fabrics = self.fabrics();
         let Self { plan, shm, iwarp, life, .. } = self;
         let incarnation = life.as_ref().map_or(0, LifeFile::incarnation);
         let life = Arc::new(Mutex::new(life));
         let mut running = Running { doors: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), life: life.clone() };
-        if shm.is_none() && iwarp.is_none() {
+        if fabrics == 0 {
             return Ok(running);
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
-        let fabrics = u64::from(shm.is_some()) + u64::from(iwarp.is_some());
         let terms = Terms {
             incarnation,
             lease: plan.lease,
             eager: plan.eager,
-            registered: plan.registered / fabrics / PAGE * PAGE,
+            registered: plan.registered / fabrics as u64 / PAGE * PAGE,
             policy: plan.policy,
         };
         let start = Start {
@@ -200,6 +242,11 @@ impl Opened {
         }
         if let Some((domain, doors)) = iwarp {
             start.fabric(Iwarp::new(domain, shared.settings.item_max), doors, &mut running)?;
+        }
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        for (domain, door) in self.verbs {
+            // Devices pin by themselves.
+            Start { pin: false, ..start.clone() }.fabric(Verbs(domain), vec![door], &mut running)?;
         }
         Ok(running)
     }
@@ -235,6 +282,7 @@ fn listen_shm<'a>(
 }
 
 /// What every fabric is started with.
+#[derive(Clone)]
 struct Start<'a> {
     shared: &'a Arc<Shared>,
     arenas: Arc<Arenas>,

@@ -168,6 +168,9 @@ impl FabricFlags {
             [none] if none == "none" => Vec::new(),
             all => all.iter().map(|text| place(text, self.expose.is_some())).collect::<Result<_, _>>()?,
         };
+        if places.len() > super::open::FABRICS {
+            return Err(format!("--fabric: {} of them; {} may be had", places.len(), super::open::FABRICS));
+        }
         // Half of it is for what clients were told of, half for what is under way; of each fabric.
         let largest = (server.item + 8192) as u64;
         let fabrics = places.len().max(1) as u64;

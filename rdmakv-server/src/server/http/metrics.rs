@@ -4,6 +4,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::snapshot::Snapshot;
+use crate::rdma::server::counts::by_name;
 use crate::session::{Asked, Measured, Shared, VERSION, below_micros, is_accepting};
 
 /// Powers of two of microseconds at which the histogram of latencies is cut: 1 µs to 2 s.
@@ -195,30 +196,27 @@ fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
     text.counter("leases_doomed_total", help, now.whole.leases_doomed);
     let help = "Bytes of items that are gone and whose memory clients may still read.";
     text.gauge("leased_dead_bytes", help, now.leased_dead_bytes);
-    for (name, help) in [
-        ("connections", "Clients connected over the fabric."),
-        ("leased_chunks", "Items that clients may read by themselves, those included that are gone."),
-        ("leased_pages", "Pages of 4 KiB that these are in."),
-        ("registered_bytes", "Bytes registered with the fabric."),
-        ("registered_limit_bytes", "Bytes that may be registered with it."),
+    let fabrics = by_name(fabrics);
+    for (kind, name, help) in [
+        ("gauge", "connections", "Clients connected over the fabric."),
+        ("counter", "swaps", "Tags that went over to the next value of their key."),
+        ("gauge", "leased_chunks", "Items that clients may read by themselves, those included that are gone."),
+        ("gauge", "leased_pages", "Pages of 4 KiB that these are in."),
+        ("gauge", "registered_bytes", "Bytes registered with the fabric."),
+        ("gauge", "registered_limit_bytes", "Bytes that may be registered with it."),
     ] {
-        let mut family = text.family("gauge", &format!("fabric_{name}"), help);
-        for fabric in fabrics {
-            let gauges = fabric.gauges().list();
-            let found = gauges.iter().find(|(of, _)| *of == name).map_or(0, |(_, value)| *value);
-            family.one(&format!("fabric=\"{}\"", fabric.name()), found);
+        let total = if kind == "counter" { "_total" } else { "" };
+        let mut family = text.family(kind, &format!("fabric_{name}{total}"), help);
+        for fabric in &fabrics {
+            let found = fabric.gauges.iter().find(|(of, _)| *of == name).map_or(0, |(_, value)| *value);
+            family.one(&format!("fabric=\"{}\"", fabric.name), found);
         }
-    }
-    let help = "Tags that went over to the next value of their key.";
-    let mut family = text.family("counter", "fabric_swaps_total", help);
-    for fabric in fabrics {
-        family.one(&format!("fabric=\"{}\"", fabric.name()), fabric.gauges().swaps);
     }
     let help = "What happened on the fabric's connections, by the names of `stats`.";
     let mut family = text.family("counter", "fabric_events_total", help);
-    for fabric in fabrics {
-        for (name, value) in fabric.counts().list() {
-            family.one(&format!("fabric=\"{}\",event=\"{name}\"", fabric.name()), value);
+    for fabric in &fabrics {
+        for (name, value) in &fabric.counts {
+            family.one(&format!("fabric=\"{}\",event=\"{name}\"", fabric.name), value);
         }
     }
 }

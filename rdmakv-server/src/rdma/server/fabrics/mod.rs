@@ -2,3 +2,5 @@
 
 pub(super) mod iwarp;
 pub(super) mod shm;
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+pub(super) mod verbs;
