@@ -10,6 +10,7 @@ use super::command::line;
 use super::error::{About, Error};
 use super::fabric::domains::Connected;
 use super::fabric::link::Link;
+use super::fabric::replies::Elsewhere;
 use super::ops::{Name, On, Op};
 use super::rest::Rest;
 use super::stream::{self, Lost, Stream};
@@ -95,7 +96,16 @@ impl Server {
         let Way::Up(link) = &mut self.fabric else { return };
         let mut elsewhere = Vec::new();
         link.progress(rest, &mut self.tags, &self.text, &mut elsewhere);
-        self.queue.extend(elsewhere);
+        for Elsewhere { op: name, busy } in elsewhere {
+            // Where there is no other way, what the server is too busy for is asked again, as long as there is time.
+            if busy
+                && self.sockets.is_empty()
+                && let Some(op) = rest.ops.unanswered(name)
+            {
+                op.only_stream = false;
+            }
+            self.queue.push_back(name);
+        }
         if link.is_ready() {
             (self.young, self.was_up) = (0, true);
         } else if !link.is_greeted() && link.born.elapsed() > rest.patience.connect {

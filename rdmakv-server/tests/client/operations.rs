@@ -10,14 +10,15 @@ fn version(stored: Stored) -> u64 {
     version
 }
 
-fn everything_at(server: &str) {
+pub(crate) fn everything_at(server: &str) {
     let mut client = Client::new([server]).unwrap();
     let minute = Duration::from_secs(60);
     assert!(client.get("a").unwrap().is_none());
     let terms = Terms { flags: 7, expire: Expire::In(minute) };
     let first = version(client.set("a", "one", terms).unwrap());
     let value = client.gets("a").unwrap().unwrap();
-    assert_eq!((&value[..], value.flags(), value.version(), value.source()), (&b"one"[..], 7, first, Source::Socket));
+    assert_eq!((&value[..], value.flags(), value.version()), (&b"one"[..], 7, first));
+    assert_eq!(value.source() == Source::Socket, client.fabric(0).is_none());
     assert_eq!(client.add("a", "two", ()).unwrap(), Stored::NotStored);
     assert_eq!(client.replace("b", "two", ()).unwrap(), Stored::NotStored);
     assert_eq!(client.append("b", "two").unwrap(), Stored::NotStored);

@@ -35,6 +35,10 @@ use std::time::{Duration, Instant};
 
 /// Tags that one SEEN speaks of.
 const SEEN: usize = 200;
+/// One-sided reads under way at a time; the next ones wait.
+const READS: usize = 48;
+/// Transfers under way at a time; others come in messages.
+const TRANSFERS: usize = 32;
 
 /// A connection.
 pub(in crate::client) struct Link {
@@ -48,6 +52,8 @@ pub(in crate::client) struct Link {
     next_id: u32,
     pub(super) asked: HashMap<u32, Asked>,
     pub(super) fetches: VecDeque<Fetching>,
+    /// GETs that wait until fewer reads are under way.
+    held: VecDeque<Name>,
     pub(super) landings: HashMap<handshake::Tag, Landing>,
     pub(super) outbox: Outbox,
     pub(super) assembly: Assembly,
@@ -107,6 +113,7 @@ impl Link {
             next_id: 1,
             asked: HashMap::new(),
             fetches: VecDeque::new(),
+            held: VecDeque::new(),
             landings: HashMap::new(),
             outbox: Outbox::default(),
             assembly: Assembly::default(),
@@ -147,7 +154,11 @@ impl Link {
 
     /// Whether something is waited for.
     pub(in crate::client) fn is_busy(&self) -> bool {
-        !self.asked.is_empty() || !self.fetches.is_empty() || !self.landings.is_empty() || self.welcome.is_none()
+        !self.asked.is_empty()
+            || !self.fetches.is_empty()
+            || !self.held.is_empty()
+            || !self.landings.is_empty()
+            || self.welcome.is_none()
     }
 
     /// Bytes that are registered here.
@@ -317,9 +328,7 @@ impl Link {
         let Some(op) = rest.ops.unanswered(name) else { return Ok(()) };
         (op.on, op.attempts) = (On::Fabric, op.attempts.saturating_add(1));
         if op.operation == Operation::Get {
-            if !self.read_by_tag(rest, tags, name) {
-                self.ask(rest, tags, name);
-            }
+            self.get(rest, tags, name);
             return Ok(());
         }
         let now = clock::boot();
@@ -334,6 +343,24 @@ impl Link {
         }
     }
 
+    /// Gets an item, one-sidedly if that is to be had.
+    fn get(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
+        if self.fetches.len() >= READS {
+            self.held.push_back(name);
+        } else if !self.read_by_tag(rest, tags, name) {
+            self.ask(rest, tags, name);
+        }
+    }
+
+    /// What waited for its turn to be read.
+    pub(super) fn get_held(&mut self, rest: &mut Rest, tags: &mut Tags) {
+        while self.fetches.len() < READS
+            && let Some(name) = self.held.pop_front()
+        {
+            self.get(rest, tags, name);
+        }
+    }
+
     /// Asks for an item, by a message, or by a transfer where it is known to be large.
     pub(super) fn ask(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
         let Some(op) = rest.ops.unanswered(name) else { return };
@@ -343,7 +370,7 @@ impl Link {
         if now.saturating_sub(self.seen_at) >= self.lease / 4 {
             self.tell_seen(tags, now);
         }
-        if size > self.eager() && !op.no_transfer && self.ask_into(rest, name, size) {
+        if size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.ask_into(rest, name, size) {
             return;
         }
         let Some(op) = rest.ops.unanswered(name) else { return };
@@ -354,6 +381,9 @@ impl Link {
 
     /// Asks for an item of this size, by a transfer. False if there is no memory for it.
     pub(super) fn ask_into(&mut self, rest: &mut Rest, name: Name, size: usize) -> bool {
+        if self.landings.len() >= TRANSFERS {
+            return false;
+        }
         let Ok(buffer) = rest.fabrics.memory().and_then(|memory| memory.landing(size)) else { return false };
         let Some(op) = rest.ops.unanswered(name) else { return false };
         let id = self.name();
@@ -433,10 +463,11 @@ impl Link {
     /// Operations that are open here, and whether anything of them was sent. The connection is closed, and its memory free, when this
     /// returns.
     pub(in crate::client) fn close(self) -> Vec<(Name, bool)> {
-        let Self { end, asked, fetches, outbox, .. } = self;
+        let Self { end, asked, fetches, held, outbox, .. } = self;
         // Takes the connection down.
         drop(end);
         let mut open: Vec<_> = asked.iter().map(|(&id, asked)| (asked.op, !outbox.has_all(id))).collect();
+        open.extend(held.iter().map(|&name| (name, false)));
         open.extend(fetches.iter().filter_map(|fetching| Some((fetching.op?, true))));
         open
     }

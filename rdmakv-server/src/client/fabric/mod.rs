@@ -5,4 +5,4 @@ pub(super) mod end;
 mod images;
 pub(super) mod link;
 mod outbox;
-mod replies;
+pub(super) mod replies;

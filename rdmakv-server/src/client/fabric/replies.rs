@@ -12,6 +12,12 @@ use crate::item::HEADER;
 use crate::rdma::wire::{Kind, Refusal, Reply, Tag, VERSION};
 use frrwp::engine::Event;
 
+/// An operation that was not carried out, and whether that is only for now.
+pub(in crate::client) struct Elsewhere {
+    pub(in crate::client) op: Name,
+    pub(in crate::client) busy: bool,
+}
+
 /// A server's words that make no sense, or an end of the connection.
 type Broken = String;
 
@@ -22,7 +28,7 @@ impl Link {
         rest: &mut Rest,
         tags: &mut Tags,
         server: &str,
-        elsewhere: &mut Vec<Name>,
+        elsewhere: &mut Vec<Elsewhere>,
     ) {
         self.end.progress();
         while let Some(event) = self.events.pop_front().or_else(|| self.end.next_event()) {
@@ -38,12 +44,13 @@ impl Link {
         rest: &mut Rest,
         tags: &mut Tags,
         server: &str,
-        elsewhere: &mut Vec<Name>,
+        elsewhere: &mut Vec<Elsewhere>,
     ) -> Result<(), Broken> {
         match event {
             Event::Said => self.hear(rest, tags, server, elsewhere),
             Event::Fetched { id, succeeded } => {
                 self.fetched(id, succeeded, rest, tags);
+                self.get_held(rest, tags);
                 Ok(())
             }
             Event::Ended { tag, result } => {
@@ -122,7 +129,7 @@ impl Link {
         rest: &mut Rest,
         tags: &mut Tags,
         server: &str,
-        elsewhere: &mut Vec<Name>,
+        elsewhere: &mut Vec<Elsewhere>,
     ) -> Result<(), Broken> {
         let mut heard = std::mem::take(&mut self.heard);
         let mut assembly = std::mem::take(&mut self.assembly);
@@ -149,7 +156,7 @@ impl Link {
         rest: &mut Rest,
         tags: &mut Tags,
         server: &str,
-        elsewhere: &mut Vec<Name>,
+        elsewhere: &mut Vec<Elsewhere>,
     ) -> Result<(), Broken> {
         let reply = Reply::decode(kind, bytes).map_err(|malformed| malformed.to_string())?;
         match reply {
@@ -235,7 +242,7 @@ impl Link {
                     (op.no_transfer, op.only_stream) = (true, false);
                     self.run(rest, tags, name);
                 } else {
-                    elsewhere.push(name);
+                    elsewhere.push(Elsewhere { op: name, busy: why == Refusal::Busy });
                 }
             }
             Reply::Welcome(_) | Reply::Tag(_) => {

@@ -1,0 +1,161 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use rdmakv_server::client::Expire;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  rdmakv set greeting hello
+  rdmakv get greeting
+  rdmakv -s 10.0.0.1:11211 set page < page.html         the value from standard input, byte by byte
+  rdmakv -s iwarp:10.0.0.1:7471,tcp:10.0.0.1:11211 get -v --times 1000 page > copy.html
+  rdmakv -s 10.0.0.1 -s 10.0.0.2,weight=2 stats slabs
+  rdmakv watch
+
+Servers:
+  ADDRESS[,ADDRESS...][,weight=N][,name=HOST:PORT]      every way to one server, the best one first
+  shm:@NAME, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT over a fabric, with one-sided reads
+  tcp:HOST:PORT, HOST[:PORT], unix:PATH                 over a socket; what reads fall back to
+  Keys are spread over several servers as libmemcached does it. Without -s, the environment variable RDMAKV_SERVERS names
+  servers, with spaces between them; without that it is the server on this machine at memcached's port.
+
+Exit codes: 0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage; 3 nobody knows whether it was done.";
+
+/// Asks key-value servers, over RDMA or TCP
+#[derive(Parser, Debug)]
+#[command(name = "rdmakv", version, after_help = EXAMPLES)]
+pub(crate) struct Flags {
+    /// A server; may be repeated
+    #[arg(short, long = "server", value_name = "SERVER", global = true)]
+    pub(crate) servers: Vec<String>,
+    /// How long an operation may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, global = true, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub(crate) timeout: u64,
+    /// Do not read one-sidedly
+    #[arg(long, global = true)]
+    pub(crate) ask: bool,
+    /// Say on standard error how it went
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Writes the values of keys to standard output, as they are
+    Get {
+        /// Keys; the values of several follow each other, each with a line's end
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// Get each key so often; -v says how many of these were one-sided reads, and what they took
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        times: u32,
+        /// Write the value to this file
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Stores a value; prints its version with -v
+    Set {
+        /// The key
+        key: String,
+        /// The value; without it, standard input up to its end
+        value: Option<String>,
+        /// Read the value from this file
+        #[arg(short, long, value_name = "FILE", conflicts_with = "value")]
+        input: Option<PathBuf>,
+        /// When it ends, in seconds from now; 0 is never
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        ttl: u64,
+        /// A number that is stored with it
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        flags: u32,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Takes keys away
+    Delete {
+        /// Keys
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Changes when a value ends
+    Touch {
+        /// The key
+        key: String,
+        /// Seconds from now; 0 is never
+        seconds: u64,
+    },
+    /// Adds to a number; prints what it is then
+    Incr {
+        /// The key
+        key: String,
+        /// How much
+        #[arg(default_value_t = 1)]
+        by: u64,
+    },
+    /// Takes from a number; prints what it is then
+    Decr {
+        /// The key
+        key: String,
+        /// How much
+        #[arg(default_value_t = 1)]
+        by: u64,
+    },
+    /// Prints servers' statistics
+    Stats {
+        /// Which: items, slabs, settings, sizes, reset; without it, the general ones
+        #[arg(default_value = "")]
+        kind: String,
+    },
+    /// Shows what servers are doing, again and again
+    Watch {
+        /// Seconds between two looks
+        #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
+        interval: f64,
+        /// Look so often, then end
+        #[arg(short, long, value_name = "N")]
+        count: Option<u64>,
+    },
+    /// Prints servers' versions
+    Version,
+    /// Empties servers
+    Flush {
+        /// In so many seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        after: u64,
+    },
+}
+
+/// How a value is stored.
+#[derive(Args, Debug, Clone, Copy)]
+#[group(multiple = false)]
+pub(crate) struct How {
+    /// Only where there is none
+    #[arg(long)]
+    pub(crate) add: bool,
+    /// Only where there is one
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// At the end of what is there
+    #[arg(long)]
+    pub(crate) append: bool,
+    /// At the start of what is there
+    #[arg(long)]
+    pub(crate) prepend: bool,
+    /// Only where this version is there
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) cas: Option<u64>,
+}
+
+/// As the flags say it.
+pub(crate) fn ends(seconds: u64) -> Expire {
+    if seconds == 0 { Expire::Never } else { Expire::In(Duration::from_secs(seconds)) }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "a number of seconds is needed, 0.05 to 3600".to_owned())
+}

@@ -1,0 +1,99 @@
+//! Values from and to files, byte by byte.
+
+use crate::flags::How;
+use crate::{Failure, none};
+use rdmakv_server::client::{Client, Expire, Source, Stored, Terms};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::Instant;
+
+/// What is to be stored.
+pub(crate) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<u8>, Failure> {
+    let (mut bytes, name) = (Vec::new(), input.map_or("standard input".into(), |path| path.display().to_string()));
+    let read = match (value, input) {
+        (Some(value), _) => return Ok(value.as_bytes().to_vec()),
+        (None, Some(path)) => File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
+        (None, None) => io::stdin().lock().read_to_end(&mut bytes),
+    };
+    read.map(|_| bytes).map_err(|error| Failure::Io(format!("read {name}: {error}")))
+}
+
+pub(crate) fn set(
+    client: &mut Client,
+    key: &str,
+    value: Vec<u8>,
+    (expire, flags): (Expire, u32),
+    how: How,
+    verbose: bool,
+) -> Result<(), Failure> {
+    let terms = Terms { expire, flags };
+    let stored = match how {
+        How { add: true, .. } => client.add(key, value, terms),
+        How { replace: true, .. } => client.replace(key, value, terms),
+        How { append: true, .. } => client.append(key, value),
+        How { prepend: true, .. } => client.prepend(key, value),
+        How { cas: Some(version), .. } => client.cas(key, value, version, terms),
+        _ => client.set(key, value, terms),
+    }?;
+    match stored {
+        Stored::Yes(version) if verbose => Ok(writeln!(io::stderr(), "stored, version {version}")?),
+        Stored::Yes(_) => Ok(()),
+        Stored::NotStored if how.add => Err(Failure::No(format!("not stored: there is a \"{}\"", key.escape_debug()))),
+        Stored::NotStored | Stored::NotFound => Err(none(key)),
+        Stored::Exists => Err(Failure::No("not stored: another version is there".to_owned())),
+    }
+}
+
+pub(crate) fn get(
+    client: &mut Client,
+    keys: &[String],
+    times: u32,
+    output: Option<&Path>,
+    verbose: bool,
+) -> Result<(), Failure> {
+    let mut to: Box<dyn Write> = match output {
+        Some(path) => {
+            let file = File::create(path).map_err(|error| Failure::Io(format!("write {}: {error}", path.display())))?;
+            Box::new(file)
+        }
+        None => Box::new(io::stdout().lock()),
+    };
+    let between = keys.len() > 1 || (output.is_none() && io::stdout().is_terminal());
+    let mut missing = None;
+    for key in keys {
+        let (mut took, mut one_sided, mut last) = (Vec::new(), 0, None);
+        for _ in 0..times {
+            let begun = Instant::now();
+            let value = client.get(key)?;
+            took.push(begun.elapsed());
+            one_sided += u32::from(value.as_ref().is_some_and(|value| value.source() == Source::OneSided));
+            last = value;
+        }
+        let Some(value) = last else {
+            missing.get_or_insert_with(|| none(key));
+            continue;
+        };
+        if verbose {
+            took.sort_unstable();
+            let median = took[took.len() / 2];
+            let over = match (value.source(), client.fabric(client.server_of(key))) {
+                (Source::Socket, _) | (_, None) => "socket".to_owned(),
+                (source, Some(fabric)) => format!("{source}, {fabric}"),
+            };
+            let (len, flags, version) = (value.len(), value.flags(), value.version());
+            let key = key.escape_debug();
+            let mut said = format!("{key}: {len} bytes, flags {flags}, version {version}; {over}; {median:?}");
+            if times > 1 {
+                said += &format!(" (median of {times}, {one_sided} one-sided)");
+            }
+            writeln!(io::stderr(), "{said}")?;
+        }
+        to.write_all(&value)?;
+        if between {
+            to.write_all(b"\n")?;
+        }
+    }
+    to.flush()?;
+    missing.map_or(Ok(()), Err)
+}

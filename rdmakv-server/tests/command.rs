@@ -1,0 +1,94 @@
+//! The command `rdmakv`, as a shell uses it.
+
+mod common;
+
+use common::Server;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn rdmakv(server: &str, arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rdmakv"))
+        .args(["-s", server])
+        .args(arguments)
+        .env_remove("RDMAKV_SERVERS")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Who does not read it has ended.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn it_does_what_it_is_told_over_every_way() {
+    let server = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
+    let other = Server::on_a_free_port(&[]);
+    let fabric = |server: &Server, kind: &str| {
+        let line =
+            server.lines.iter().find_map(|line| line.strip_prefix("listening on ").filter(|at| at.starts_with(kind)));
+        line.unwrap().to_owned()
+    };
+    for server in [server.address("tcp"), fabric(&server, "iwarp:"), fabric(&other, "shm:")] {
+        let run = |arguments: &[&str]| said(&rdmakv(&server, arguments, b""));
+        assert_eq!(run(&["get", "a"]), (1, String::new(), "rdmakv: there is no \"a\"\n".to_owned()));
+        assert_eq!(run(&["set", "a", "one"]), (0, String::new(), String::new()));
+        assert_eq!(run(&["get", "a"]), (0, "one".to_owned(), String::new()));
+        assert_eq!(run(&["set", "--add", "a", "two"]).0, 1);
+        assert_eq!(run(&["set", "--append", "a", "+"]).0, 0);
+        assert_eq!(run(&["get", "a", "a"]).1, "one+\none+\n");
+        assert_eq!(run(&["set", "n", "41"]).0, 0);
+        assert_eq!(run(&["incr", "n"]).1, "42\n");
+        assert_eq!(run(&["decr", "n", "2"]).1, "40\n");
+        assert_eq!((run(&["touch", "n", "60"]).0, run(&["touch", "m", "60"]).0), (0, 1));
+        let (code, _, why) = run(&["delete", "n", "m"]);
+        assert_eq!((code, why.as_str()), (1, "rdmakv: there is no \"m\"\n"));
+        // Any bytes, and many.
+        let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at * 7) as u8).collect();
+        assert!(rdmakv(&server, &["set", "large"], &bytes).status.success());
+        let got = rdmakv(&server, &["get", "-v", "--times", "20", "large"], b"");
+        assert!(got.stdout == bytes);
+        let how = said(&got).2;
+        if server.contains("shm") || server.contains("iwarp") {
+            assert!(how.contains("one-sided read, ") && how.contains("(median of 20, "), "{how}");
+            assert!(how.contains(" 19 one-sided") || how.contains(" 20 one-sided"), "{how}");
+        } else {
+            assert!(how.contains("; socket; ") && how.contains(" 0 one-sided"), "{how}");
+        }
+        let (code, stats, _) = run(&["stats"]);
+        assert!(code == 0 && stats.lines().any(|line| line.starts_with("curr_items ")), "{stats}");
+        let (code, table, _) = run(&["watch", "--interval", "0.1", "--count", "2"]);
+        assert!(code == 0 && table.matches("one-sided").count() == 3 && table.matches("MiB").count() == 4, "{table}");
+        assert!(run(&["version"]).1.contains("1.6."));
+        assert_eq!((run(&["flush"]).0, run(&["get", "a"]).0), (0, 1));
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_said_with_a_code() {
+    let server = Server::on_a_free_port(&[]);
+    let address = server.address("tcp");
+    assert_eq!(said(&rdmakv("::1:1", &["get", "a"], b"")).0, 2);
+    assert_eq!(said(&rdmakv(&address, &["get"], b"")).0, 2);
+    assert_eq!(said(&rdmakv(&address, &["get", &"k".repeat(300)], b"")).0, 2);
+    drop(server);
+    let (code, out, why) = said(&rdmakv(&address, &["get", "a"], b""));
+    assert!(code == 1 && out.is_empty() && why.contains("no connection"), "{why}");
+    // Nobody knows what became of it.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (code, _, why) = said(&rdmakv(&address, &["--timeout", "50", "set", "a", "b"], b""));
+    assert!(code == 3 && why.contains("unknown"), "{why}");
+}
+
+#[test]
+fn help_has_examples() {
+    let help = Command::new(env!("CARGO_BIN_EXE_rdmakv")).arg("--help").output().unwrap();
+    assert!(said(&help).1.contains("rdmakv set greeting hello"));
+}
