@@ -169,7 +169,12 @@ fn a_tag_follows_its_key_where_all_it_reaches_is_the_new_chunks() {
 
 #[test]
 fn a_tag_stays_where_the_new_chunk_is_not_registered_or_there_is_no_room() {
-    let mut table = Table::new(Limits { pages: 3, client_pages: 3, ..LIMITS });
+    no_room(Limits { pages: 3, ..LIMITS });
+    no_room(Limits { client_pages: 3, ..LIMITS });
+}
+
+fn no_room(limits: Limits) {
+    let mut table = Table::new(limits);
     let client = table.tags.join();
     table.grant(client, chunk(0, 1), D).unwrap();
     assert!(!table.tags.follow(chunk(0, 1), chunk(1, 2), |_, _| None, |_| panic!("nothing is cleared")));
