@@ -40,6 +40,19 @@ fn half_of_the_credits_are_never_said_away() {
 }
 
 #[test]
+fn what_is_to_be_done_and_said_for_transfers_comes_first() {
+    let mut side = Side::new(Limits::default());
+    let mut message = [0; MESSAGE];
+    side.0.write(0, 10, b"").unwrap();
+    assert_eq!(side.0.say(b"x", &mut message), Err(Unsaid::Full), "a SYNC waits");
+    assert_eq!(side.hears(), [(2, "SYNC".into())]);
+    side.say(1, sync(10, false));
+    assert_eq!(side.0.say(b"x", &mut message), Err(Unsaid::Full), "the application is to be asked");
+    assert_eq!(side.actions().len(), 1);
+    assert_eq!(side.0.say(b"x", &mut message), Ok(17));
+}
+
+#[test]
 fn what_is_not_taken_is_not_announced() {
     let mut side = Side::new(Limits::default());
     for _ in 0..8 {

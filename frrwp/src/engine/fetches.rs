@@ -110,7 +110,7 @@ impl<E: Endpoint> Engine<'_, E> {
             }
             return Ok(id);
         }
-        self.wants_room = true;
+        self.wants.to_fetch = true;
         Err(self.fetches.busy())
     }
 
@@ -141,7 +141,7 @@ impl<E: Endpoint> Engine<'_, E> {
         // SAFETY: the caller's promise.
         let posted = unsafe { self.endpoint.read(FETCH | id, &pieces, from) };
         if !is_posted(posted)? {
-            self.wants_room = true;
+            self.wants.to_fetch = true;
             return Err(self.fetches.busy());
         }
         let left = Segment { length: 0, ..from };
@@ -164,7 +164,7 @@ impl<E: Endpoint> Engine<'_, E> {
             if self.fetches.have_room() {
                 return Ok(());
             }
-            self.wants_room = true;
+            self.wants.to_fetch = true;
             return Err(self.fetches.busy());
         }
         Err(OpenError::TooShort { length, wanted: from.length })

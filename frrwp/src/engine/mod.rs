@@ -115,7 +115,7 @@ use mrrc::cache::AcquireError;
 use mrrc::{Access, Cache};
 use posts::Posts;
 use rustc_hash::FxHashMap;
-use saying::Said;
+use saying::{Said, Wants};
 use std::collections::VecDeque;
 
 /// One end of a connection on which transfers run.
@@ -128,8 +128,8 @@ pub struct Engine<'cache, E: Endpoint> {
     posts: Posts,
     fetches: Fetches<E::Domain>,
     said: Said,
-    /// Something was refused for want of room, and is waited for.
-    wants_room: bool,
+    /// What was refused for want of room, and is waited for.
+    wants: Wants,
     events: VecDeque<Event>,
     /// What the transfer is told at its end in the place of what the handshake says.
     errors: FxHashMap<Tag, AcquireError>,
@@ -154,7 +154,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             posts: Posts::default(),
             fetches: Fetches::new(limits.fetches, endpoint.abilities()),
             said: Said::default(),
-            wants_room: false,
+            wants: Wants::default(),
             events: VecDeque::new(),
             errors: FxHashMap::default(),
             ends: FxHashMap::default(),
@@ -321,7 +321,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             self.handshake.expire(self.endpoint.now());
         }
         self.drive();
-        if self.wants_room {
+        if self.wants.to_say || self.wants.to_fetch {
             self.look_for_room();
         }
     }

@@ -19,6 +19,13 @@ pub(super) struct Said {
     untold: usize,
 }
 
+/// What was refused for want of room.
+#[derive(Default)]
+pub(super) struct Wants {
+    pub(super) to_say: bool,
+    pub(super) to_fetch: bool,
+}
+
 impl Said {
     /// An event that speaks of it follows.
     pub(super) fn came(&mut self, bytes: &[u8]) {
@@ -46,7 +53,7 @@ impl<E: Endpoint> Engine<'_, E> {
         }
         if self.posts.waits() {
             self.handshake.may_ever_say(bytes.len())?;
-            self.wants_room = true;
+            self.wants.to_say = true;
             return Err(Unsaid::Full);
         }
         match self.handshake.say(bytes, &mut self.message) {
@@ -56,7 +63,7 @@ impl<E: Endpoint> Engine<'_, E> {
                 Ok(())
             }
             Err(error) => {
-                self.wants_room |= error == Unsaid::Full;
+                self.wants.to_say |= error == Unsaid::Full;
                 Err(error)
             }
         }
@@ -92,8 +99,11 @@ impl<E: Endpoint> Engine<'_, E> {
     /// Tells who was refused that there is room, when there is.
     #[cold]
     pub(super) fn look_for_room(&mut self) {
-        if self.may_say() && self.fetches.have_room() {
-            self.wants_room = false;
+        let to_say = self.wants.to_say && self.may_say();
+        let to_fetch = self.wants.to_fetch && self.fetches.have_room();
+        self.wants.to_say &= !to_say;
+        self.wants.to_fetch &= !to_fetch;
+        if to_say || to_fetch {
             self.events.push_back(Event::Room);
         }
     }

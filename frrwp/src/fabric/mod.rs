@@ -65,7 +65,8 @@ pub struct Abilities {
     pub gather: usize,
     /// Whether a write can carry an immediate.
     pub immediate: bool,
-    /// The rights that local memory needs for a read to fill it.
+    /// The rights that local memory needs for a read to fill it: writing by this side. A device of iWARP wants writing by the
+    /// peer too, and tells it the key: there the peer can write to all of the registration, for as long as it is registered.
     pub sink: Access,
 }
 

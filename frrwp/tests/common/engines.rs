@@ -190,7 +190,8 @@ pub fn fetched<F: Fabric>(fabric: &F) {
         assert!(sink.bytes(0, length) == expected[at..], "{}, {length} bytes", fabric.name());
     }
     assert_eq!(engines[0].open_fetches(), 0);
-    // More than may be under way.
+    // More than may be under way, while there is no room to say anything either, as nobody listens.
+    while engines[0].say(b"is anybody there?").is_ok() {}
     let mut ids = Vec::new();
     let busy = loop {
         let at = ids.len() * 1000;
