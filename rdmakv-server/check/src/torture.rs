@@ -41,7 +41,7 @@ pub struct Plan {
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "FACE")]
     pub faces: Vec<Face>,
     /// Memory of the server, in megabytes
-    #[arg(short = 'm', long, default_value_t = 16, value_name = "MB")]
+    #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
     /// Seconds from one kill -9 of the server to the next; 0 is never
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS", value_parser = seconds)]
@@ -210,7 +210,9 @@ impl<'a> Torture<'a> {
     fn start_server(&mut self) -> io::Result<()> {
         if self.plan.at.is_none() {
             let mut arguments = self.addresses.arguments(&self.plan.tag_lease);
-            arguments.extend(["-t".into(), "4".into(), "-m".into(), self.plan.memory.to_string()]);
+            // Pages are as large as the largest item: with small ones memory is full soon.
+            let memory = self.plan.memory.to_string();
+            arguments.extend(["-t", "4", "-I", "128k", "-m", &memory].map(str::to_owned));
             arguments.extend(self.plan.server_argument.iter().cloned());
             // There it says what the next one has to know of it.
             let mut environment = vec![("XDG_RUNTIME_DIR", self.place.directory().as_os_str())];
