@@ -14,6 +14,7 @@
 //! [`rdmakv-server`]: ../rdmakv_server/index.html
 //! [`rdmakv-bench`]: ../rdmakv_bench/index.html
 
+mod addresses;
 mod attribution;
 pub mod cli;
 pub mod client;
@@ -25,6 +26,7 @@ pub mod judge;
 pub mod keys;
 pub mod lifetimes;
 pub mod place;
+mod planted;
 mod progress;
 pub mod record;
 pub mod report;

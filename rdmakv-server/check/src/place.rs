@@ -1,5 +1,6 @@
 //! The run's directory, where its processes meet: the server's address, the journals, and a word that says when to stop.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use crate::journal::{Journal, Words};
 
 const STOP: usize = 0;
 const DOWN: usize = 1;
+const LOG: &str = "server.log";
 
 /// The directory of a run.
 #[derive(Clone, Debug)]
@@ -63,7 +65,7 @@ impl Place {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub fn up(&self, addresses: &[(&str, &str)]) -> io::Result<()> {
+    pub fn up(&self, addresses: &[(&str, String)]) -> io::Result<()> {
         for (face, address) in addresses {
             let new = self.directory.join(format!("{face}.new"));
             std::fs::write(&new, address)?;
@@ -86,6 +88,22 @@ impl Place {
     /// Whether they do.
     pub fn is_stopping(&self) -> bool {
         self.words.at(STOP).load(Acquire) != 0
+    }
+
+    /// Where the servers' complaints go.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened.
+    pub fn server_log(&self) -> io::Result<File> {
+        OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
+    }
+
+    /// What the servers complained of last.
+    pub fn end_of_server_log(&self) -> String {
+        let text = std::fs::read_to_string(self.directory.join(LOG)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().rev().take(10).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
     fn journal_path(&self, thread: usize) -> PathBuf {

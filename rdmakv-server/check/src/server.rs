@@ -1,5 +1,7 @@
 //! The server under torture: a process of its own, which is killed and started anew.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -24,17 +26,20 @@ pub fn end_with_parent() {
 #[derive(Debug)]
 pub struct Server {
     process: Child,
-    /// Where it listens: what it said, a line each, as `tcp 127.0.0.1:11211`.
-    listening: Vec<String>,
 }
 
 impl Server {
-    /// Starts one and waits until it says where it listens.
+    /// Starts one and waits until it serves; what it complains of goes to the log.
     ///
     /// # Errors
     ///
-    /// It cannot be started, or ends before it has said so.
-    pub fn start(program: Option<&Path>, arguments: &[String]) -> io::Result<Self> {
+    /// It cannot be started, or ends before it serves.
+    pub fn start(
+        program: Option<&Path>,
+        arguments: &[String],
+        environment: &[(&str, &OsStr)],
+        log: &File,
+    ) -> io::Result<Self> {
         let mut command = match program {
             Some(program) => Command::new(program),
             None => Command::new(std::env::current_exe()?),
@@ -42,24 +47,16 @@ impl Server {
         if program.is_none() {
             command.env(SERVE, "1");
         }
-        let mut process = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let mut listening = Vec::new();
+        command.args(arguments).envs(environment.iter().copied());
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
         for line in process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-            let line = line?;
-            if let Some(place) = line.strip_prefix("listening on ") {
-                listening.push(place.to_owned());
-            }
-            if line.contains("SIGTERM") {
-                return Ok(Self { process, listening });
+            // Its last line, after those that say where it listens.
+            if line?.contains("SIGTERM") {
+                return Ok(Self { process });
             }
         }
         let status = process.wait()?;
         Err(io::Error::other(format!("the server ended with {status} before it served")))
-    }
-
-    /// Where it listens with that face.
-    pub fn address(&self, face: &str) -> Option<&str> {
-        self.listening.iter().find_map(|place| place.strip_prefix(face)?.strip_prefix(' '))
     }
 
     /// Whether it has ended by itself, and how.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
+use crate::addresses::Addresses;
 use crate::client::{Client, Outcome, text::Text};
 use crate::clock;
 use crate::evidence::{Evidence, Findings, Restart};
@@ -40,7 +41,7 @@ pub struct Plan {
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "FACE")]
     pub faces: Vec<Face>,
     /// Memory of the server, in megabytes
-    #[arg(short = 'm', long, default_value_t = 16, value_name = "MB")]
+    #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
     /// Seconds from one kill -9 of the server to the next; 0 is never
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS", value_parser = seconds)]
@@ -48,6 +49,9 @@ pub struct Plan {
     /// Seconds from one kill -9 of a client process to the next; 0 is never
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
     pub kill_client_every: f64,
+    /// How long clients on fabrics may rely on what they were told
+    #[arg(long, default_value = "500ms", value_name = "TIME")]
+    pub tag_lease: String,
     /// The server's program, if not the one that is built in
     #[arg(long, value_name = "FILE")]
     pub server: Option<PathBuf>,
@@ -57,6 +61,12 @@ pub struct Plan {
     /// More arguments for the server
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_argument: Vec<String>,
+    /// A fault of the server's, in builds with --cfg rdmakv_sabotage
+    #[arg(long, value_name = "NAME", hide = true, value_parser = fault)]
+    pub server_fault: Option<String>,
+    /// A fault of the clients', in builds with --cfg rdmakv_sabotage
+    #[arg(long, value_name = "NAME", hide = true, value_parser = fault)]
+    pub client_fault: Option<String>,
     /// What threads do.
     #[command(flatten)]
     pub habits: Habits,
@@ -66,6 +76,13 @@ pub struct Plan {
     /// No progress on standard error
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+fn fault(text: &str) -> Result<String, String> {
+    if !cfg!(rdmakv_sabotage) {
+        return Err("this program was built without faults; see `rdmakv-check planted`".into());
+    }
+    Ok(text.to_owned())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -152,6 +169,7 @@ impl Drop for Clients {
 struct Torture<'a> {
     plan: &'a Plan,
     place: Place,
+    addresses: Addresses,
     server: Option<Server>,
     clients: Vec<Clients>,
     /// Lines of clients that were killed.
@@ -170,6 +188,7 @@ impl<'a> Torture<'a> {
         let mut torture = Self {
             plan,
             place,
+            addresses: Addresses::choose(plan)?,
             server: None,
             clients: Vec::new(),
             lines_before: 0,
@@ -189,17 +208,21 @@ impl<'a> Torture<'a> {
     }
 
     fn start_server(&mut self) -> io::Result<()> {
-        if let Some(address) = &self.plan.at {
-            return self.place.up(&[("tcp", address)]);
+        if self.plan.at.is_none() {
+            let mut arguments = self.addresses.arguments(&self.plan.tag_lease);
+            // Pages are as large as the largest item: with small ones memory is full soon.
+            let memory = self.plan.memory.to_string();
+            arguments.extend(["-t", "4", "-I", "128k", "-m", &memory].map(str::to_owned));
+            arguments.extend(self.plan.server_argument.iter().cloned());
+            // There it says what the next one has to know of it.
+            let mut environment = vec![("XDG_RUNTIME_DIR", self.place.directory().as_os_str())];
+            environment.extend(self.plan.server_fault.as_deref().map(|fault| ("RDMAKV_SABOTAGE", fault.as_ref())));
+            let log = self.place.server_log()?;
+            let started = Server::start(self.plan.server.as_deref(), &arguments, &environment, &log);
+            let with_log = |error| io::Error::other(format!("{error}:\n{}", self.place.end_of_server_log()));
+            self.server = Some(started.map_err(with_log)?);
         }
-        let mut arguments: Vec<String> = ["-p", "-1", "-l", "127.0.0.1", "-t", "4"].map(str::to_owned).into();
-        arguments.extend(["-m".into(), self.plan.memory.to_string()]);
-        arguments.extend(self.plan.server_argument.iter().cloned());
-        let server = Server::start(self.plan.server.as_deref(), &arguments)?;
-        let tcp = server.address("tcp").ok_or_else(|| io::Error::other("the server does not listen on tcp"))?;
-        self.place.up(&[("tcp", tcp)])?;
-        self.server = Some(server);
-        Ok(())
+        self.place.up(&self.addresses.all())
     }
 
     fn start_clients(&mut self) -> io::Result<()> {
@@ -217,13 +240,16 @@ impl<'a> Torture<'a> {
             ("--lines", self.plan.operations),
             ("--hot", keys.hot.into()),
             ("--counters", keys.counters.into()),
+            ("--warm", keys.warm.into()),
             ("--cold", keys.cold.into()),
             ("--gets", habits.gets.into()),
+            ("--warm-changes", habits.warm_changes.into()),
             ("--flush-every", habits.flush_every.into()),
             ("--seed", habits.seed),
         ] {
             command.arg(name).arg(value.to_string());
         }
+        command.envs(self.plan.client_fault.as_ref().map(|fault| ("RDMAKV_SABOTAGE", fault)));
         let faces: Vec<&str> = self.plan.faces.iter().map(|face| face.name()).collect();
         let process = command.arg("--faces").arg(faces.join(",")).stdin(Stdio::null()).spawn()?;
         self.next_thread += threads;

@@ -67,7 +67,12 @@ fn words(version: Value) -> usize {
 pub fn write(version: Value, to: &mut Vec<u8>) {
     to.clear();
     let word = mixed(version).to_le_bytes();
-    to.extend(std::iter::repeat_n(word, words(version)).flatten());
+    to.extend_from_slice(&word);
+    let length = words(version) * WORD;
+    // Twice as much each time.
+    while to.len() < length {
+        to.extend_from_within(..to.len().min(length - to.len()));
+    }
 }
 
 /// What bytes turn out to be.
@@ -84,7 +89,9 @@ pub fn read(bytes: &[u8]) -> Read {
     let (words_there, rest) = bytes.as_chunks::<WORD>();
     let Some(first) = words_there.first() else { return Read::Torn(0, 0) };
     let version = |word: &[u8; WORD]| unmixed(u64::from_le_bytes(*word));
-    if let Some(other) = words_there.iter().find(|word| *word != first) {
+    // Each word is the one before it.
+    if bytes[WORD..] != bytes[..bytes.len() - WORD] {
+        let other = words_there.iter().find(|word| *word != first).unwrap_or(first);
         return Read::Torn(version(first), version(other));
     }
     if !rest.is_empty() || words_there.len() != words(version(first)) {

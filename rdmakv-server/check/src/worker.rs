@@ -15,7 +15,7 @@ use crate::client::{Client, Outcome, text::Text};
 use crate::clock;
 use crate::history::{NEVER, Value};
 use crate::journal::Journal;
-use crate::keys::{EVERY, Keys};
+use crate::keys::{EVERY, Keys, Kind};
 use crate::place::Place;
 use crate::record::{Answer, Face, Record, Request};
 use crate::values;
@@ -29,9 +29,12 @@ pub struct Habits {
     /// The keys.
     #[command(flatten)]
     pub keys: Keys,
-    /// How many of 100 operations are GETs
+    /// How many of 100 operations are GETs, but for warm keys
     #[arg(long, default_value_t = 55, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..100))]
     pub gets: u32,
+    /// How many of 1000 operations on warm keys are no GETs
+    #[arg(long, default_value_t = 5, value_name = "PERMILLE", value_parser = clap::value_parser!(u32).range(0..1000))]
+    pub warm_changes: u32,
     /// How many operations there are for each flush_all; 0 is none at all
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub flush_every: u32,
@@ -54,7 +57,7 @@ impl Worker {
     fn run(mut self) {
         let mut random = Pcg64Mcg::seed_from_u64(self.habits.seed ^ (self.thread as u64) << 32);
         let (mut versions, mut connections) = (FxHashMap::default(), 0);
-        let (mut value, mut found) = (Vec::new(), Vec::new());
+        let (mut value, mut found, mut missed) = (Vec::new(), Vec::new(), None);
         while !self.place.is_stopping() && !self.journal.is_full() {
             if !self.client.is_ready() {
                 std::thread::sleep(Duration::from_millis(5));
@@ -65,27 +68,43 @@ impl Worker {
                 // A server that was started anew counts its versions from the start.
                 versions.clear();
             }
-            let (key, request, expiry) = self.choose(&mut random, &versions);
-            self.carry_out(key, request, expiry, (&mut value, &mut found), &mut versions);
+            let (key, request, expiry) = self.choose(&mut random, &versions, &mut missed);
+            let answer = self.carry_out(key, request, expiry, (&mut value, &mut found), &mut versions);
+            let is_warm = self.habits.keys.kind(key) == Kind::Warm;
+            missed = (is_warm && request == Request::Get && answer == Answer::Absent).then_some(key);
         }
     }
 
-    fn choose(&self, random: &mut impl Rng, versions: &FxHashMap<u32, (u64, Value)>) -> (u32, Request, u8) {
+    fn choose(
+        &self,
+        random: &mut impl Rng,
+        versions: &FxHashMap<u32, (u64, Value)>,
+        missed: &mut Option<u32>,
+    ) -> (u32, Request, u8) {
         let (habits, keys) = (self.habits, self.habits.keys);
         if habits.flush_every != 0 && random.random_ratio(1, habits.flush_every) {
             return (EVERY, Request::Flush, 0);
         }
-        let key = match random.random_range(0..100) {
-            0..45 => random.random_range(0..keys.hot),
-            45..55 => keys.hot + random.random_range(0..keys.counters),
-            _ => keys.hot + keys.counters + random.random_range(0..keys.cold),
+        let kind = match random.random_range(0..100) {
+            0..25 => Kind::Hot,
+            25..33 => Kind::Counter,
+            33..75 => Kind::Warm,
+            _ => Kind::Cold,
         };
+        let key = random.random_range(keys.of(kind));
         let expiry = if random.random_ratio(1, 8) { random.random_range(1..4) } else { 0 };
         let version = values::version(self.thread, self.journal.lines());
-        let is_get = random.random_range(0..100) < habits.gets;
+        // As those do who keep in a cache what is elsewhere.
+        if let Some(key) = missed.take_if(|_| random.random_ratio(1, 2)) {
+            return (key, Request::Add(version), expiry);
+        }
+        let is_get = match kind {
+            Kind::Warm => random.random_range(0..1000) < 1000 - habits.warm_changes,
+            _ => random.random_range(0..100) < habits.gets,
+        };
         let request = match random.random_range(0..100) {
             _ if is_get => Request::Get,
-            kind if keys.is_counter(key) => match kind {
+            chance if kind == Kind::Counter => match chance {
                 0..70 => Request::Incr,
                 70..80 => Request::Delete,
                 80..95 => Request::Add(values::counter(version)),
@@ -110,7 +129,7 @@ impl Worker {
         expiry: u8,
         (value, found): (&mut Vec<u8>, &mut Vec<u8>),
         versions: &mut FxHashMap<u32, (u64, Value)>,
-    ) {
+    ) -> Answer {
         let is_counter = self.habits.keys.is_counter(key);
         let name = self.habits.keys.name(key);
         let name = name.as_bytes();
@@ -169,6 +188,7 @@ impl Worker {
             }
         };
         self.journal.end(line, &record);
+        record.answer
     }
 }
 

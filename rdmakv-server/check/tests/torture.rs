@@ -25,9 +25,31 @@ fn cell(text: &str, row: &str, column: &str) -> u64 {
 
 #[test]
 fn every_key_is_one_register_while_clients_and_the_server_are_killed() {
-    let kills = ["--kill-server-every", "0.7", "--kill-client-every", "0.5", "-m", "4"];
-    let (output, text) =
-        check(&[&["-q", "-n", "15000", "--cold", "200", "--flush-every", "2000"], &kills[..]].concat());
+    let text = survives(&["-n", "6000", "--kill-server-every", "0.7"]);
+    assert_eq!(cell(&text, "GET", "tcp"), cell(&text, "GET", "all"), "{text}");
+}
+
+#[test]
+fn every_key_is_one_register_for_clients_on_different_ways() {
+    let faces = ["--faces", "shm,tcp,iwarp,socket", "--tag-lease", "300ms"];
+    let text = survives(&[&["-n", "12000", "--kill-server-every", "2"], &faces[..]].concat());
+    for face in ["tcp", "socket", "shm", "iwarp"] {
+        assert!(cell(&text, "GET", face) > 0 && cell(&text, "SET", face) > 0, "{face}: {text}");
+    }
+    assert!(share(&text, "GET") > 0.0, "{text}");
+}
+
+/// The share of those in that row in which the server had no part.
+fn share(text: &str, row: &str) -> f64 {
+    let line = text.lines().find(|line| line.starts_with(row)).unwrap();
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    cells[cells.iter().position(|&cell| cell == "%").unwrap() - 1].parse().unwrap()
+}
+
+/// A run on the real server, which is killed, as its clients are.
+fn survives(arguments: &[&str]) -> String {
+    let plan = ["-q", "--cold", "200", "--flush-every", "2000", "--kill-client-every", "0.5", "-m", "4"];
+    let (output, text) = check(&[&plan[..], arguments].concat());
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     // Otherwise it would have shown nothing.
     for (row, column) in [("GET", "done"), ("GET", "absent"), ("SET", "done"), ("DELETE", "done"), ("CAS", "done")] {
@@ -35,6 +57,7 @@ fn every_key_is_one_register_while_clients_and_the_server_are_killed() {
     }
     assert!(cell(&text, "CAS", "refused") > 0 && cell(&text, "INCR", "done") > 0, "{text}");
     assert!(!text.contains("\n0 restarts") && !text.contains(" 0 client processes killed"), "{text}");
+    text
 }
 
 /// What is found when a server is wrong in that way.

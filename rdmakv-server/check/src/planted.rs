@@ -1,0 +1,131 @@
+//! Faults put in on purpose: the product is built with them, each is run, and the checker has to find it; and where
+//! nothing is wrong it has to find nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What is asked of the faults.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Planted {
+    /// Operations of each run
+    #[arg(short = 'n', long, default_value_t = 300_000, value_name = "N")]
+    operations: u64,
+    /// Where the build with faults goes
+    #[arg(long, default_value = "target/sabotage", value_name = "DIRECTORY")]
+    target_dir: PathBuf,
+    /// Build without optimisation
+    #[arg(long)]
+    debug: bool,
+    /// Runs of these faults only
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Print the whole report of each run
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// A run with faults.
+struct Case {
+    server: Option<&'static str>,
+    client: Option<&'static str>,
+    /// What has to be found: one of these; nothing if there are none.
+    finds: &'static [&'static str],
+    arguments: &'static [&'static str],
+}
+
+const ORDER: &[&str] = &["came back", "out of turn", "no order"];
+const FABRICS: &[&str] = &["--faces", "tcp,shm,iwarp,shm", "--kill-server-every", "0", "--kill-client-every", "0"];
+/// Values that change often, so that what is read is being written.
+const CHURN: &[&str] = &[
+    "--faces",
+    "shm",
+    "--kill-server-every",
+    "0",
+    "--kill-client-every",
+    "0",
+    "--warm-changes",
+    "30",
+    "--tag-lease",
+    "50ms",
+];
+const RESTARTS: &[&str] = &["--faces", "shm,tcp", "--kill-server-every", "1.5", "--kill-client-every", "0"];
+
+const CASES: &[Case] = &[
+    Case { server: None, client: None, finds: &[], arguments: FABRICS },
+    Case { server: None, client: None, finds: &[], arguments: RESTARTS },
+    Case { server: None, client: Some("no-crc"), finds: &[], arguments: CHURN },
+    Case { server: Some("index-before-dead"), client: None, finds: ORDER, arguments: FABRICS },
+    Case { server: Some("dead-after-reply"), client: None, finds: ORDER, arguments: FABRICS },
+    Case { server: Some("no-restart-wait"), client: None, finds: ORDER, arguments: RESTARTS },
+    Case { server: Some("reuse-early"), client: None, finds: &[], arguments: CHURN },
+    Case { server: Some("reuse-early"), client: Some("no-crc"), finds: &["torn value"], arguments: CHURN },
+];
+
+impl Case {
+    fn name(&self) -> String {
+        let parts: Vec<&str> = self.server.into_iter().chain(self.client).collect();
+        if parts.is_empty() { "no fault".into() } else { parts.join(" and ") }
+    }
+}
+
+/// Builds and runs; says whether every run found what it had to, and nothing where there was nothing.
+pub(crate) fn run(planted: &Planted) -> io::Result<bool> {
+    let program = build(planted)?;
+    let mut good = true;
+    let chosen = |case: &&Case| {
+        let is_named = |name: &String| case.server == Some(name) || case.client == Some(name);
+        planted.only.is_empty() || planted.only.iter().any(is_named)
+    };
+    for case in CASES.iter().filter(chosen) {
+        let began = Instant::now();
+        let mut command = Command::new(&program);
+        command.arg("--quiet").arg("--operations").arg(planted.operations.to_string()).args(case.arguments);
+        command.args(case.server.map(|fault| format!("--server-fault={fault}")));
+        command.args(case.client.map(|fault| format!("--client-fault={fault}")));
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let found: Vec<&str> = text.lines().filter(|line| line.starts_with("VIOLATION")).collect();
+        let is_as_it_should_be = match (case.finds, output.status.code()) {
+            ([], code) => code == Some(0),
+            (kinds, Some(1)) => found.iter().any(|line| kinds.iter().any(|kind| line.contains(kind))),
+            _ => false,
+        };
+        good &= is_as_it_should_be;
+        let verdict = match (is_as_it_should_be, case.finds) {
+            (true, []) => "nothing found, as it should be",
+            (true, _) => "found",
+            (false, []) => "FOUND SOMETHING WHERE NOTHING IS",
+            (false, _) => "NOT FOUND",
+        };
+        println!(
+            "{:<30} {verdict} ({:.0} s, {})",
+            case.name(),
+            began.elapsed().as_secs_f64(),
+            case.arguments.join(" ")
+        );
+        if planted.verbose || !is_as_it_should_be {
+            println!("{text}");
+        } else if let Some(first) = text.split_once("\nVIOLATION").map(|(_, first)| first) {
+            let first = first.split("\n\n").next().unwrap_or(first);
+            println!("VIOLATION{first}\n");
+        }
+    }
+    Ok(good)
+}
+
+/// This program with its server and clients, with the faults in them.
+fn build(planted: &Planted) -> io::Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "-p", "rdmakv-check", "--target-dir"]).arg(&planted.target_dir);
+    command.args((!planted.debug).then_some("--release"));
+    // Those of the caller stay: they may say how to link.
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let status = command.env("RUSTFLAGS", format!("{flags} --cfg rdmakv_sabotage")).status()?;
+    if !status.success() {
+        return Err(io::Error::other("the build with faults failed; run this in the repository"));
+    }
+    let profile = if planted.debug { "debug" } else { "release" };
+    std::path::absolute(planted.target_dir.join(Path::new(profile)).join("rdmakv-check"))
+}
