@@ -66,10 +66,18 @@ impl Clients {
         self.next.peek().map(|Reverse((time, _))| *time)
     }
 
-    /// Begins the next block that is due.
-    pub(crate) fn begin(&mut self, now: u64, random: &mut impl Rng) -> Option<Begun> {
+    /// How many blocks are to begin before this time and have not.
+    pub(crate) fn left_before(&self, to: u64) -> u64 {
+        let Some(period) = self.plan.period.map(|period| (period.as_nanos() as u64).max(1)) else { return 0 };
+        let waiting = self.next.iter().map(|Reverse((time, _))| *time);
+        let busy = self.clients.iter().filter(|client| client.undone > 0).map(|client| client.scheduled + period);
+        waiting.chain(busy).map(|next| to.saturating_sub(next).div_ceil(period)).sum()
+    }
+
+    /// Begins the next block that is due, if it was to begin before the end.
+    pub(crate) fn begin(&mut self, now: u64, end: u64, random: &mut impl Rng) -> Option<Begun> {
         let &Reverse((time, conn)) = self.next.peek()?;
-        if time > now {
+        if time > now || time >= end {
             return None;
         }
         self.next.pop();
@@ -130,13 +138,13 @@ mod tests {
         for (time, blocks) in [(0, [24, 32]), (1000, [28, 36]), (2000, [24, 32])] {
             assert_eq!(clients.next_time(), Some(time));
             for first in blocks {
-                let begun = clients.begin(time, &mut random).unwrap();
+                let begun = clients.begin(time, u64::MAX, &mut random).unwrap();
                 let keys: Vec<u64> = std::iter::from_fn(|| Some(clients.chunk(begun.conn)?.key)).collect();
                 assert_eq!(keys, [first, first + 1, first + 2, first + 3]);
                 assert_eq!(clients.done(begun.conn, 3, time + 500), None);
                 assert_eq!(clients.done(begun.conn, 1, time + 600), Some(time));
             }
-            assert_eq!(clients.begin(time + 600, &mut random), None, "it is off");
+            assert_eq!(clients.begin(time + 600, u64::MAX, &mut random), None, "it is off");
         }
     }
 
@@ -144,11 +152,15 @@ mod tests {
     fn a_block_that_takes_long_delays_the_next_whose_time_counts_from_when_it_should_have_begun() {
         let mut random = Pcg64::seed_from_u64(1);
         let mut clients = Clients::new(&plan(), 0, 1, 1);
-        clients.begin(10, &mut random).unwrap();
+        clients.begin(10, u64::MAX, &mut random).unwrap();
         clients.done(0, 4, 2500);
-        let begun = clients.begin(2510, &mut random).unwrap();
+        let begun = clients.begin(2510, u64::MAX, &mut random).unwrap();
         assert_eq!(begun, Begun { conn: 0, scheduled: 1000, late: 10, overrun: true });
+        // Those of 2,000 and 3,000 are due before 3,500.
+        assert_eq!((clients.left_before(3500), clients.left_before(2000)), (2, 0));
         assert_eq!(clients.done(0, 4, 2600), Some(1000));
+        assert_eq!(clients.left_before(3500), 2);
+        assert_eq!(clients.begin(2700, 2000, &mut random), None, "the end was before it");
     }
 
     #[test]
@@ -157,7 +169,7 @@ mod tests {
         let mut clients = Clients::new(&Bursts { reads: 0.3, period: None, ..plan() }, 0, 1, 1);
         let mut seen = [0, 0];
         for turn in 0..10_000 {
-            clients.begin(turn, &mut random).unwrap();
+            clients.begin(turn, u64::MAX, &mut random).unwrap();
             seen[usize::from(clients.chunk(0).unwrap().op == Op::Get)] += 1;
             clients.done(0, 4, turn + 1);
         }

@@ -89,6 +89,8 @@ impl Conn {
                 let address = SockAddr::unix(path).map_err(failed)?;
                 (open(&address, Domain::UNIX, Type::STREAM, timeout).map_err(failed)?, stream())
             }
+            // Those have a generator of their own.
+            Target::Client(_) => return Err(format!("connecting to {target}: not by a socket of ours")),
             Target::Tcp(place) | Target::Udp(place) => {
                 let udp = matches!(target, Target::Udp(_));
                 let kind = if udp { Type::DGRAM } else { Type::STREAM };

@@ -3,67 +3,28 @@
 //! All answers in one read are counted together, and the requests that follow them go out in one write, so that the
 //! generator makes few system calls when much is under way. In the loop nothing is allocated but for datagrams.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
+use crate::account::Account;
 use crate::conn::{Conn, Ended};
-use crate::cpu::{self, Used};
 use crate::plan::{DEPTH_MAX, Plan};
 use crate::schedule::Schedule;
 use crate::sizes::mix;
-use crate::speech::{Answer, Ask, Flying, Part, Speech};
+use crate::speech::{Ask, Flying, Part, Speech};
 use crate::tally::{Calls, Kind, Tally};
 use crate::target::Target;
+use crate::window::{Line, Meter, Own, SECOND, TICK, Window};
 use crate::work::{Next, Work};
 
 /// Bytes that a read takes at most.
 const BUFFER: usize = 256 << 10;
 /// How often an open loop looks for answers while it is behind.
 const BATCH: usize = 128;
-/// How often time-outs are looked for.
-const TICK: u64 = 50_000_000;
-const SECOND: u64 = 1_000_000_000;
-/// How long after its end an open loop may begin what was due before.
-const GRACE: u64 = 50_000_000;
-
-/// When it begins and what of it counts, in nanoseconds since then.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
-    pub(crate) begin: Instant,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-}
-
-impl Window {
-    #[inline]
-    pub(crate) fn now(&self) -> u64 {
-        self.begin.elapsed().as_nanos() as u64
-    }
-}
-
-/// What the thread itself used in the time that counts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Own {
-    pub(crate) cpu: Used,
-    pub(crate) calls: Calls,
-}
-
-/// How a thread and the one that waits for it speak.
-#[derive(Debug)]
-pub(crate) struct Line<'a> {
-    /// Somebody has failed: all end.
-    pub(crate) stop: &'a AtomicBool,
-    /// Each second's counts.
-    pub(crate) seconds: Sender<Tally>,
-    /// Tallies that were emptied.
-    pub(crate) emptied: Receiver<Tally>,
-}
 
 /// The thread's things.
 #[derive(Debug)]
@@ -156,19 +117,17 @@ impl<'a> Generator<'a> {
             let now = window.now();
             meter.look(now, window, &self.calls);
             match schedule {
-                None => {
-                    goes_on &= now < window.to;
-                    if goes_on && bursts {
-                        self.burst(now, window, work, &mut goes_on);
-                        self.flush(now)?;
-                    }
+                None if bursts => {
+                    self.burst(now, window, work, &mut goes_on);
+                    self.flush(now)?;
                 }
+                None => goes_on &= now < window.to,
                 Some(schedule) if goes_on => {
                     self.arrive(schedule, now, window, work, &mut goes_on);
                     self.flush(now)?;
                     if schedule.next() >= window.to {
                         goes_on = false;
-                    } else if now >= window.to + GRACE {
+                    } else if now >= window.to + self.plan.grace() {
                         // What is due and not begun by now never will be.
                         let left = schedule.left_between(window.from, window.to);
                         self.tally.late.saturating_record_n(now - schedule.next().max(window.from), left);
@@ -185,15 +144,13 @@ impl<'a> Generator<'a> {
                 tick = now + TICK;
                 self.look_at_time(now, schedule.is_none(), work, &mut goes_on)?;
                 self.flush(now)?;
-                if line.stop.load(Relaxed) {
+                if line.is_stopped() {
                     return Ok(());
                 }
             }
             if now >= second {
                 second += SECOND;
-                let mut next = line.emptied.try_recv().unwrap_or_default();
-                std::mem::swap(&mut next, &mut self.tally);
-                let _ = line.seconds.send(next);
+                line.hand_over(&mut self.tally);
             }
             let mut until = tick.min(second);
             if goes_on {
@@ -207,7 +164,7 @@ impl<'a> Generator<'a> {
                     until = until.min(schedule.next());
                 }
                 if let Work::Bursts(clients) = work {
-                    until = until.min(clients.next_time().unwrap_or(u64::MAX));
+                    until = until.min(clients.next_time().filter(|&time| time < window.to).unwrap_or(u64::MAX));
                 }
             }
             let wait = if self.plan.spin { 0 } else { until.saturating_sub(window.now()) };
@@ -240,7 +197,7 @@ impl<'a> Generator<'a> {
                 let (came, ended) = self.receive(at, window, work)?;
                 now = Some(came);
                 if closed && ended > 0 {
-                    *goes_on &= came < window.to;
+                    *goes_on &= came < window.to || work.ends_what_it_began();
                     self.refill(at, ended, came, work, goes_on);
                 }
             }
@@ -263,47 +220,18 @@ impl<'a> Generator<'a> {
         loop {
             // The clock is read when the bytes are here, and before they are looked at.
             let (tally, conn, following) = (&mut self.tally, &mut self.conns[at], &mut self.following);
-            let (random, penalty) = (&mut self.random, self.plan.penalty.as_ref());
+            let mut account = Account { tally, window, random: &mut self.random, penalty: self.plan.penalty.as_ref() };
             let mut stamp = None;
             let mut error = None;
             let more = conn.receive(&mut self.buffer, &self.speech, &mut self.calls, &mut error, |asked, answer| {
                 let now = *stamp.get_or_insert_with(|| window.now());
                 answers += 1;
-                let counts = now >= window.from && now < window.to;
-                tally.counts.answers += u64::from(counts);
-                match asked.next(answer) {
+                match account.answered(asked, answer, now, work) {
                     Some(ask) => following.push((ask, asked.first)),
-                    None => {
-                        ended += 1;
-                        if counts {
-                            tally.counts.operations += 1;
-                        } else if now < window.from {
-                            tally.counts.warm += 1;
-                        }
-                    }
-                }
-                let within = |start: u64| start >= window.from && start < window.to;
-                if within(asked.start) {
-                    let nanos = now.saturating_sub(asked.start);
-                    tally.count(&asked.ask, answer, nanos);
-                    if let (Some(penalty), Answer::Hit | Answer::Miss) = (penalty, answer) {
-                        let more = if answer == Answer::Miss { penalty.draw(random) } else { 0 };
-                        tally.counts.penalty += more;
-                        tally.latencies.record(Kind::WithPenalty, nanos.saturating_add(more));
-                    }
-                }
-                match asked.ask.part {
-                    Part::Modified if within(asked.first) => {
-                        tally.latencies.record(Kind::Modify, now.saturating_sub(asked.first));
-                    }
-                    Part::Insert => {
-                        if let Work::Mix(drawn) = &*work {
-                            drawn.settle(asked.ask.key);
-                        }
-                    }
-                    _ => {}
+                    None => ended += 1,
                 }
             });
+            let tally = account.tally;
             if error.is_some() && tally.error.is_none() {
                 tally.error = error;
             }
@@ -318,8 +246,7 @@ impl<'a> Generator<'a> {
         }
         if let Work::Bursts(clients) = work
             && let Some(scheduled) = clients.done(at, ended as u64, now)
-            && scheduled >= window.from
-            && scheduled < window.to
+            && window.counts(scheduled)
         {
             self.tally.latencies.record(Kind::Block, now.saturating_sub(scheduled));
         }
@@ -343,16 +270,26 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Blocks that are due begin.
+    /// Blocks that are due begin; those that were due before the end, soon after it at the latest.
     fn burst(&mut self, now: u64, window: Window, work: &mut Work, goes_on: &mut bool) {
-        loop {
+        while *goes_on {
             let Work::Bursts(clients) = work else { return };
-            let Some(begun) = clients.begin(now, &mut self.random) else { return };
-            if begun.scheduled >= window.from && begun.scheduled < window.to {
+            let Some(begun) = clients.begin(now, window.to, &mut self.random) else { break };
+            if window.counts(begun.scheduled) {
                 self.tally.late.saturating_record(begun.late);
                 self.tally.counts.overrun += u64::from(begun.overrun);
             }
             self.refill(begun.conn, self.plan.depth, now, work, goes_on);
+        }
+        if let Work::Bursts(clients) = work
+            && *goes_on
+            && now >= window.to
+        {
+            let left = clients.left_before(window.to);
+            if left == 0 || now >= window.to + self.plan.grace() {
+                self.tally.counts.unsent += left;
+                *goes_on = false;
+            }
         }
     }
 
@@ -439,32 +376,5 @@ impl<'a> Generator<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Reads the thread's use of CPU and calls at both ends of the window.
-#[derive(Debug, Default)]
-struct Meter {
-    from: Option<(Used, Calls)>,
-    to: Option<Own>,
-}
-
-impl Meter {
-    #[inline]
-    fn look(&mut self, now: u64, window: Window, calls: &Calls) {
-        if self.from.is_none() && now >= window.from {
-            self.from = Some((cpu::of_this_thread(), *calls));
-        }
-        if self.to.is_none() && now >= window.to {
-            self.to = Some(self.read(calls));
-        }
-    }
-
-    fn read(&self, calls: &Calls) -> Own {
-        if let Some(own) = self.to {
-            return own;
-        }
-        let Some((cpu, before)) = &self.from else { return Own::default() };
-        Own { cpu: cpu::of_this_thread().since(cpu), calls: calls.since(before) }
     }
 }

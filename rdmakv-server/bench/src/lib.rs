@@ -14,6 +14,7 @@
 //! [`rdmakv-server`]: ../rdmakv_server/index.html
 //! [`benches`]: ../benches/index.html
 
+mod account;
 mod bursts;
 pub mod cli;
 mod conn;
@@ -40,15 +41,17 @@ mod tally;
 mod target;
 #[cfg(test)]
 mod theory;
+mod through_client;
 mod traffic;
 mod values;
+mod window;
 mod work;
 
 pub use keys::{Choice, Chooser, Names, Newest};
 pub use penalty::Penalty;
 pub use plan::Plan;
 pub use recording::Recording;
-pub use report::{Blocks, Cost, Generator, Kept, Report, Scanned, Server, Summary};
+pub use report::{Blocks, Cost, Generator, Kept, Report, Scanned, Server, Summary, Ways};
 pub use run::{Second, pin, run, run_watched};
 pub use schedule::{Arrivals, Schedule};
 pub use sizes::Sizes;

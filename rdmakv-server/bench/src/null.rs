@@ -272,10 +272,7 @@ fn understand(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Optio
             let place = values.place(number_of(key));
             out.bytes.extend_from_slice(b"VA ");
             out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
-            if words.any(|flag| flag == b"k") {
-                out.bytes.extend_from_slice(b" k");
-                out.bytes.extend_from_slice(key);
-            }
+            give_back(words, key, out);
             out.bytes.extend_from_slice(b"\r\n");
             out.put(place, values.pattern());
             out.bytes.extend_from_slice(b"\r\n");
@@ -286,11 +283,29 @@ fn understand(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Optio
         }
         b"ms" => {
             skip = number(words.next()).ok_or(())? + 2;
-            out.bytes.extend_from_slice(b"HD\r\n");
+            out.bytes.extend_from_slice(b"HD");
+            give_back(words, key, out);
+            out.bytes.extend_from_slice(b"\r\n");
         }
+        b"version" => out.bytes.extend_from_slice(b"VERSION 1.6.0 stores nothing\r\n"),
         _ => out.bytes.extend_from_slice(b"ERROR\r\n"),
     }
     Ok(Some((end + 1, skip)))
+}
+
+/// What a meta command wants to hear again, or of the item: its key, its flags, its version.
+fn give_back<'a>(wishes: impl Iterator<Item = &'a [u8]>, key: &[u8], out: &mut Outgoing) {
+    for wish in wishes {
+        match wish {
+            b"k" => {
+                out.bytes.extend_from_slice(b" k");
+                out.bytes.extend_from_slice(key);
+            }
+            b"f" => out.bytes.extend_from_slice(b" f0"),
+            b"c" => out.bytes.extend_from_slice(b" c1"),
+            _ => {}
+        }
+    }
 }
 
 fn binary(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Option<(usize, usize)>, ()> {

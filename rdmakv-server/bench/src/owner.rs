@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use procfs::net::{TcpState, tcp, tcp6, udp, udp6};
 use procfs::process::{FDTarget, all_processes};
 
+use rdmakv_server::client::{Fabric, ServerAddress, Socket};
+
 use crate::target::Target;
 
 /// The process that listens there. None if the server is elsewhere, or hidden from us.
@@ -13,8 +15,24 @@ pub(crate) fn find(target: &Target) -> Option<i32> {
         Target::Unix(path) => return peer_of(path),
         Target::Tcp(place) => listening(place, true),
         Target::Udp(place) => listening(place, false),
+        Target::Client(address) => return find_any(address),
     };
     owner(&inodes)
+}
+
+/// By whichever of its ways says it.
+fn find_any(address: &ServerAddress) -> Option<i32> {
+    let sockets = address.sockets().iter().map(|socket| match socket {
+        Socket::Tcp(host, port) if host.contains(':') => Target::Tcp(format!("[{host}]:{port}")),
+        Socket::Tcp(host, port) => Target::Tcp(format!("{host}:{port}")),
+        Socket::Unix(path) => Target::Unix(path.clone()),
+    });
+    // The others have no listener that the system tells of; --server-pid names the process.
+    let fabrics = address.fabrics().iter().filter_map(|fabric| match fabric {
+        Fabric::Iwarp(text) => Some(Target::Tcp(text.strip_prefix("iwarp:")?.to_owned())),
+        Fabric::Shm(_) | Fabric::Verbs(_) => None,
+    });
+    sockets.chain(fabrics).find_map(|target| find(&target))
 }
 
 fn peer_of(path: &std::path::Path) -> Option<i32> {

@@ -174,6 +174,13 @@ impl Plan {
         if self.timeout < Duration::from_millis(10) || self.datagram_timeout < Duration::from_millis(1) {
             return Err("timeout: at least 10 ms, and 1 ms for datagrams".into());
         }
+        if self.target.is_through_client() {
+            within("connections", self.connections as u64, 1, 1024)
+                .map_err(|wrong| format!("{wrong}, as each is a client with a thread of its own"))?;
+            if matches!(&self.traffic, Traffic::Mix(mix) if mix.scans > 0.0) {
+                return Err("scans are made over sockets only: tcp:, unix:".into());
+            }
+        }
         if matches!(self.target, Target::Udp(_)) {
             if writes {
                 return Err("over UDP only GETs are made: -m 1:0, and nothing that writes".into());
@@ -209,6 +216,12 @@ impl Plan {
     pub(crate) fn connections_of(&self, thread: usize) -> (usize, usize) {
         let (each, more) = (self.connections / self.threads, self.connections % self.threads);
         (each * thread + more.min(thread), each + usize::from(thread < more))
+    }
+
+    /// How long after its end an open loop may begin what was due before, in nanoseconds: as late as may be borne, and no less than
+    /// 50 ms.
+    pub(crate) fn grace(&self) -> u64 {
+        (self.tolerance.as_nanos() as u64).max(50_000_000)
     }
 
     /// Whether requests start by a schedule, whatever the server does.

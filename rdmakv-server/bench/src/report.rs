@@ -66,6 +66,8 @@ pub struct Report {
     pub bursts: Option<Blocks>,
     /// What misses would have cost.
     pub penalty: Option<Cost>,
+    /// Through the client library, how values came.
+    pub ways: Option<Ways>,
     /// What the generator itself used.
     pub generator: Generator,
     /// What the server used, if it runs on this host.
@@ -181,6 +183,31 @@ pub(crate) fn bursts(plan: &Plan, total: &Tally) -> Option<Blocks> {
         bytes: bursts.block,
         median_megabytes: if median == 0 { 0.0 } else { bursts.block as f64 * 1e3 / median as f64 },
     })
+}
+
+/// How values came through the client library, in the time that counts.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Ways {
+    /// Read from the server's memory, without its CPU.
+    pub one_sided: u64,
+    /// In messages over the fabric.
+    pub messages: u64,
+    /// Written by the server into this side's memory.
+    pub transfers: u64,
+    /// Over sockets.
+    pub sockets: u64,
+}
+
+impl Ways {
+    /// The share that was read one-sidedly.
+    pub fn one_sided_share(&self) -> f64 {
+        self.one_sided as f64 / (self.one_sided + self.messages + self.transfers + self.sockets).max(1) as f64
+    }
+}
+
+pub(crate) fn ways(plan: &Plan, total: &Tally) -> Option<Ways> {
+    let [one_sided, messages, transfers, sockets] = total.counts.ways;
+    plan.target.is_through_client().then_some(Ways { one_sided, messages, transfers, sockets })
 }
 
 /// What misses would have cost, had a database been asked.

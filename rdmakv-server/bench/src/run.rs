@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use crate::bursts::Clients;
 use crate::conn::Ended;
 use crate::cpu::{Sample, Used, Watched};
-use crate::generator::{Generator, Line, Own, Window};
+use crate::generator::Generator;
 use crate::keys::{Choice, Chooser, Newest};
 use crate::owner;
 use crate::placed::Placed;
@@ -20,8 +20,11 @@ use crate::report::{self, Kept, Report};
 use crate::schedule::Schedule;
 use crate::speech::Speech;
 use crate::tally::{Calls, Histograms, Tally};
+use crate::target::Target;
+use crate::through_client::ThroughClient;
 use crate::traffic::Traffic;
 use crate::values::Values;
+use crate::window::{Line, Own, Window};
 use crate::work::{Drawn, Work, share_of};
 
 /// A second of a run, for whoever watches.
@@ -72,6 +75,9 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
 /// As of [`run`].
 pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Report, String> {
     plan.check()?;
+    // A client blocks: each has a thread to itself.
+    let threads = if plan.target.is_through_client() { plan.connections } else { plan.threads };
+    let plan = &Plan { threads, ..plan.clone() };
     let names = plan.names()?;
     let values = Values::new(&plan.sizes);
     let speech = Speech { protocol: plan.protocol, names: &names, values: &values, verify: plan.verify };
@@ -79,9 +85,8 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
         load(plan, &speech)?;
     }
     let server = watched(plan)?;
-    let mut generators = each_thread(plan, (0..plan.threads).collect(), |_, thread| {
-        Generator::new(plan, speech.clone(), &plan.target, thread)
-    })?;
+    let mut generators =
+        each_thread(plan, (0..plan.threads).collect(), |_, thread| Driver::new(plan, &speech, &plan.target, thread))?;
     let newest = Arc::new(Newest::of(plan.keys));
     // What each thread is to do is made before the clock runs.
     let works: Vec<_> = (0..plan.threads).map(|thread| work(plan, &newest, thread)).collect();
@@ -165,19 +170,49 @@ fn work(plan: &Plan, newest: &Arc<Newest>, thread: usize) -> (Work, Option<Sched
     }
 }
 
+/// Who makes a thread's requests.
+enum Driver<'a> {
+    Sockets(Box<Generator<'a>>),
+    Client(Box<ThroughClient<'a>>),
+}
+
+impl<'a> Driver<'a> {
+    fn new(plan: &'a Plan, speech: &Speech<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
+        Ok(match target {
+            Target::Client(address) => {
+                Self::Client(Box::new(ThroughClient::new(plan, speech.clone(), address, thread)?))
+            }
+            _ => Self::Sockets(Box::new(Generator::new(plan, speech.clone(), target, thread)?)),
+        })
+    }
+
+    fn run(
+        &mut self,
+        work: Work,
+        schedule: Option<Schedule>,
+        window: Window,
+        line: &Line<'_>,
+    ) -> (Own, Result<(), Ended>) {
+        match self {
+            Self::Sockets(generator) => generator.run(work, schedule, window, line),
+            Self::Client(client) => client.run(work, schedule, window, line),
+        }
+    }
+}
+
 /// Writes all keys.
 fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
     let target = plan.loading_place();
     let loading = Plan {
         target: target.clone(),
         depth: plan.depth.clamp(16, 256),
-        connections: plan.connections.min(plan.threads * 4),
+        connections: if target.is_through_client() { plan.threads } else { plan.connections.min(plan.threads * 4) },
         spin: false,
         ..plan.clone()
     };
     let stop = AtomicBool::new(false);
     let tallies = each_thread(&loading, (0..plan.threads).collect(), |_, thread| {
-        let mut generator = Generator::new(&loading, speech.clone(), &target, thread)?;
+        let mut generator = Driver::new(&loading, speech, &target, thread)?;
         let (seconds, tallies) = channel();
         let (_, emptied) = channel();
         let line = Line { stop: &stop, seconds, emptied };
@@ -437,6 +472,7 @@ fn conclude(
         schedule,
         bursts: report::bursts(plan, &total),
         penalty: report::penalty(plan, &total),
+        ways: report::ways(plan, &total),
         generator: report::Generator {
             user_ns: cpu.user / operations,
             system_ns: cpu.system / operations,
@@ -456,9 +492,10 @@ fn conclude(
 fn kept(plan: &Plan, total: &Tally, seconds: f64, invalid: &mut Vec<String>) -> Kept {
     let late = |quantile| total.late.value_at_quantile(quantile) as f64 / 1e3;
     let unsent = total.counts.unsent;
+    let bursts = matches!(plan.traffic, Traffic::Bursts(_));
     let kept = Kept {
         wanted: plan.rate,
-        started: total.late.len().saturating_sub(unsent) as f64 / seconds.max(1e-9),
+        started: total.late.len().saturating_sub(if bursts { 0 } else { unsent }) as f64 / seconds.max(1e-9),
         late_p50: late(0.5),
         late_p99: late(0.99),
         late_max: total.late.max() as f64 / 1e3,
@@ -471,7 +508,10 @@ fn kept(plan: &Plan, total: &Tally, seconds: f64, invalid: &mut Vec<String>) -> 
             kept.late_p99
         ));
     }
-    if unsent > 0 {
+    if unsent > 0 && bursts {
+        invalid
+            .push(format!("{unsent} blocks were due and never began: the server takes longer for one than a period"));
+    } else if unsent > 0 {
         invalid.push(format!("{unsent} requests were never sent: more waited than can be borne"));
     }
     kept

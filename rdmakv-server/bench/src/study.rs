@@ -153,6 +153,8 @@ impl Study {
         let mut header = vec!["", "server"];
         header.extend(["ops/s", "MB/s", "us:", "mean", "p50", "p99", "p99.9", "max"]);
         header.extend(["srv us/op", "user", "system", "CPUs", "generator"]);
+        let ways = self.stages.iter().any(|stage| stage.report.ways.is_some());
+        header.extend(ways.then_some("one-sided"));
         if !servers {
             header.remove(1);
         }
@@ -217,6 +219,7 @@ fn rows(stage: &Stage, servers: bool) -> Vec<Vec<String>> {
                 None => row.extend(["-"; 4].map(str::to_owned)),
             }
             row.push(format!("{:.0} %", 100.0 * report.generator.busy));
+            row.extend(report.ways.map(|ways| format!("{:.1} %", 100.0 * ways.one_sided_share())));
         }
         rows.push(row);
     }
@@ -250,6 +253,16 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
             cost.mean,
             cost.about,
             cost.seconds
+        ));
+    }
+    if let Some(ways) = &report.ways {
+        notes.push(format!(
+            "{:.1} % of the values were read one-sidedly ({}); {} came in messages, {} by transfers, {} over sockets",
+            100.0 * ways.one_sided_share(),
+            ways.one_sided,
+            ways.messages,
+            ways.transfers,
+            ways.sockets
         ));
     }
     if report.errors > 0 {

@@ -1,17 +1,22 @@
-//! Where the server is.
+//! Where the server is, and by which side of its own it is spoken to.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A server's place: `HOST:PORT` or `tcp:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`.
+use rdmakv_server::client::ServerAddress;
+
+/// A server's place: `HOST:PORT` or `tcp:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`, which the generator speaks to itself; or an address
+/// that rdmakv-server's client library takes, through which it is spoken to: one that begins with a fabric (`shm:@NAME`,
+/// `iwarp:HOST:PORT`, `verbs:HOST:PORT`, each with what to fall back to after a comma), or any after `client:`.
 ///
 /// ```
 /// use rdmakv_bench::Target;
 ///
 /// let target: Target = "udp:127.0.0.1:11211".parse().unwrap();
 /// assert_eq!(target, Target::Udp("127.0.0.1:11211".into()));
-/// assert!("iwarp:127.0.0.1:11211".parse::<Target>().is_err());
+/// let target: Target = "iwarp:10.0.0.1:11211,tcp:10.0.0.1:11211".parse().unwrap();
+/// assert!(target.is_through_client());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -21,6 +26,15 @@ pub enum Target {
     Udp(String),
     /// A socket's path.
     Unix(PathBuf),
+    /// Whatever the client library reaches.
+    Client(ServerAddress),
+}
+
+impl Target {
+    /// Whether requests go through the client library.
+    pub fn is_through_client(&self) -> bool {
+        matches!(self, Self::Client(_))
+    }
 }
 
 impl FromStr for Target {
@@ -29,9 +43,8 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme @ ("tcp" | "udp" | "unix"), rest)) => (scheme, rest),
-            Some((scheme @ ("iwarp" | "shm" | "verbs"), _)) => {
-                return Err(format!("{text}: {scheme} is not offered yet; tcp:, udp: and unix: are"));
-            }
+            Some(("iwarp" | "shm" | "verbs", _)) => return through_client(text),
+            Some(("client", rest)) => return through_client(rest),
             _ => ("tcp", text),
         };
         if scheme == "unix" {
@@ -53,12 +66,18 @@ impl FromStr for Target {
     }
 }
 
+fn through_client(text: &str) -> Result<Target, String> {
+    text.parse().map(Target::Client).map_err(|error: rdmakv_server::client::Error| error.to_string())
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(place) => write!(f, "tcp:{place}"),
             Self::Udp(place) => write!(f, "udp:{place}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Client(address) if address.fabrics().is_empty() => write!(f, "client:{address}"),
+            Self::Client(address) => write!(f, "{address}"),
         }
     }
 }
@@ -69,7 +88,15 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_written() {
-        for text in ["tcp:localhost:11211", "udp:[::1]:1", "unix:/tmp/a:b"] {
+        for text in [
+            "tcp:localhost:11211",
+            "udp:[::1]:1",
+            "unix:/tmp/a:b",
+            "client:tcp:h:5",
+            "shm:@kv,tcp:h:5",
+            "iwarp:10.0.0.1:5",
+            "verbs:10.0.0.1:5,unix:/tmp/a",
+        ] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
         assert_eq!("h:5".parse::<Target>().unwrap().to_string(), "tcp:h:5");
@@ -80,6 +107,9 @@ mod tests {
         for text in ["", "host", "host:", ":5", "host:0", "host:70000", "::1:5", "unix:", "tcp:x"] {
             let wrong = text.parse::<Target>().unwrap_err();
             assert!(wrong.contains("unix:/run/kv"), "{text}: {wrong}");
+        }
+        for text in ["client:", "shm:", "iwarp:x", "verbs:", "shm:@kv,"] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }
 }

@@ -11,7 +11,8 @@ use clap::Args;
 /// Where requests go.
 #[derive(Debug, Args)]
 pub(super) struct Servers {
-    /// The servers: HOST:PORT, udp:HOST:PORT, unix:PATH. Of several, one after the other is asked
+    /// The servers: HOST:PORT, udp:HOST:PORT, unix:PATH; through rdmakv-server's client library shm:@NAME, iwarp:HOST:PORT,
+    /// verbs:HOST:PORT, or any of its addresses after client:. Of several, one after the other is asked
     #[arg(default_value = "127.0.0.1:11211", value_name = "SERVER", num_args = 1..)]
     pub(super) servers: Vec<Target>,
     /// text, meta or binary

@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{Choice, Mix, Traffic};
+use crate::{Choice, Mix, Plan, Traffic};
 use clap::Args;
 
 use super::Failure;
@@ -71,21 +71,25 @@ impl Ycsb {
             let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
             self.names.apply(&mut plan);
             plan.sizes = self.valued.size.clone();
-            if !self.no_load {
-                let mut loading = plan.clone();
-                loading.traffic = Traffic::Load;
-                (loading.warm_up, loading.duration) = (Duration::ZERO, Duration::from_secs(86_400));
-                if session.stage("load", &loading)? == Go::Home {
-                    break;
-                }
-            }
             plan.load = false;
+            let mut loading = plan.clone();
+            loading.traffic = Traffic::Load;
+            (loading.warm_up, loading.duration) = (Duration::ZERO, Duration::from_secs(86_400));
             self.pattern.apply(&mut plan);
+            let mut stages: Vec<(String, Plan)> = Vec::new();
+            if !self.no_load {
+                stages.push(("load".into(), loading));
+            }
             for &(letter, mix) in &workloads {
                 let usual = if letter == 'd' { Choice::Latest { skew: 0.99 } } else { Choice::Zipf { skew: 0.99 } };
-                plan.choice = self.choice.unwrap_or(usual);
-                plan.traffic = Traffic::Mix(Mix { scan_most: self.scan, ..mix });
-                if session.stage(&letter.to_ascii_uppercase().to_string(), &plan)? == Go::Home {
+                let choice = self.choice.unwrap_or(usual);
+                let traffic = Traffic::Mix(Mix { scan_most: self.scan, ..mix });
+                stages.push((letter.to_ascii_uppercase().to_string(), Plan { choice, traffic, ..plan.clone() }));
+            }
+            // What cannot be done is heard of before the first of them is.
+            stages.iter().try_for_each(|(_, plan)| plan.check()).map_err(Failure::usage)?;
+            for (name, plan) in &stages {
+                if session.stage(name, plan)? == Go::Home {
                     break 'all;
                 }
             }

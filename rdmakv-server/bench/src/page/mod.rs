@@ -362,6 +362,7 @@ fn cpu_over_time(stages: &[&Stage]) -> Option<Markup> {
 
 fn table(study: &Study) -> Markup {
     let servers = study.has_servers();
+    let ways = study.stages.iter().any(|stage| stage.report.ways.is_some());
     html! {
         div class="card scroll" {
             table {
@@ -373,6 +374,7 @@ fn table(study: &Study) -> Markup {
                         @for name in ["mean", "50 %", "90 %", "99 %", "99.9 %", "worst"] { th { (name) } }
                         th { "server's CPU" small { "an operation" } } th { "user" } th { "kernel" } th { "CPUs" }
                         th { "generator" small { "busy" } }
+                        @if ways { th { "one-sided" small { "of the values" } } }
                     }
                 }
                 tbody { @for stage in &study.stages { (rows(stage, servers, study.stages.len() > 1)) } }
@@ -406,6 +408,7 @@ fn rows(stage: &Stage, servers: bool, several: bool) -> Markup {
                         None => { @for _ in 0..4 { td { "–" } } }
                     }
                     td { (format!("{:.0} %", 100.0 * report.generator.busy)) }
+                    @if let Some(ways) = &report.ways { td { (percent(ways.one_sided_share())) } }
                 } @else {
                     @for _ in 0..5 { td {} }
                 }
