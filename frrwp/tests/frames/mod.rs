@@ -16,11 +16,16 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// What a client says first.
 pub(crate) fn hello() -> Vec<u8> {
+    hello_with(true)
+}
+
+/// The same, where CRCs are wanted or not.
+pub(crate) fn hello_with(checksums: bool) -> Vec<u8> {
     let enhanced =
         mpa::Enhanced { peer_to_peer: true, inbound: 4, outbound: 2, ready_by_write: true, ..mpa::Enhanced::default() };
     let start = Start {
         role: mpa::Role::Request,
-        checksums: true,
+        checksums,
         rejected: false,
         revision: 2,
         enhanced: Some(enhanced),
@@ -33,9 +38,14 @@ pub(crate) fn hello() -> Vec<u8> {
 
 /// Connects as a client would.
 pub(crate) fn greet(address: std::net::SocketAddr) -> TcpStream {
+    greet_with(address, true)
+}
+
+/// The same, where CRCs are wanted or not.
+pub(crate) fn greet_with(address: std::net::SocketAddr, checksums: bool) -> TcpStream {
     let mut peer = TcpStream::connect(address).unwrap();
     peer.set_read_timeout(Some(SOON)).unwrap();
-    peer.write_all(&hello()).unwrap();
+    peer.write_all(&hello_with(checksums)).unwrap();
     peer
 }
 

@@ -6,11 +6,12 @@
 //!
 //! # What a read sees
 //!
-//! A read resolves its binding once, when its first answer is made, and is copied at that moment as a whole: all its frames are of one
-//! version, however long the peer takes to receive them, and no peer keeps this side at memory by not receiving. That is
-//! why a handle's [length is bounded](Handle::LONGEST): so much is copied for a connection at a time. Whoever changes
-//! the bytes of a version while they are bound has the copy torn, as with any one-sided read; whoever binds another version
-//! instead has not.
+//! A read resolves its binding once, when its first answer is made: all its bytes are of one version or zeros. Without CRCs they are sent
+//! from where they lie, and each call that sends looks first whether the same is bound still: what has not been sent when
+//! another version was bound is zeros. With CRCs the read is copied as a whole when its first answer is made, as what is summed up must not
+//! change. Either way no peer keeps this side at memory by not receiving, and a handle's [length is bounded](Handle::LONGEST), because
+//! so much may be copied for a connection at a time. Who reads looks at what came, as with any one-sided read: whoever changes the
+//! bytes of a version while they are bound has it torn.
 //!
 //! # What quiescence promises
 //!
@@ -147,30 +148,41 @@ impl Binding {
         self.copying[now].load(SeqCst) == 0
     }
 
-    /// A read: resolves what is bound, once.
-    pub(super) fn read<T>(&self, copy: impl FnOnce(*const u8) -> T) -> T {
-        /// Also where the copy unwinds.
-        struct Copying<'a>(&'a AtomicU32);
-        impl Drop for Copying<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, SeqCst);
-            }
-        }
+    /// A read begins.
+    pub(super) fn count(&self) {
         self.reads.fetch_add(1, Relaxed);
-        let (address, _copying) = loop {
+    }
+
+    /// Lets a system call at what is bound.
+    pub(super) fn enter(self: &Arc<Self>) -> Entered {
+        loop {
             let word = self.word.load(SeqCst);
             step();
-            let copying = &self.copying[phase(word)];
-            copying.fetch_add(1, SeqCst);
-            let copying = Copying(copying);
+            self.copying[phase(word)].fetch_add(1, SeqCst);
+            let address = (word & ADDRESS) as *const u8;
+            let entered = Entered { address, binding: Arc::clone(self), phase: phase(word) };
             step();
             // Nobody who looked at the phase before it was counted missed it.
             if self.word.load(SeqCst) == word {
-                break ((word & ADDRESS) as *const u8, copying);
+                step();
+                return entered;
             }
-        };
-        step();
-        copy(address)
+        }
+    }
+}
+
+/// Somebody is at what was bound, until this is dropped: for one system call that does not block, or a few.
+pub(super) struct Entered {
+    /// What was bound.
+    pub(super) address: *const u8,
+    binding: Arc<Binding>,
+    phase: usize,
+}
+
+impl Drop for Entered {
+    /// Also where what is done meanwhile unwinds.
+    fn drop(&mut self) {
+        self.binding.copying[self.phase].fetch_sub(1, SeqCst);
     }
 }
 
@@ -188,7 +200,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The most bytes of a handle: 2 MiB. A connection of a peer that asks and does not receive keeps a copy of so many.
+    /// The most bytes of a handle: 2 MiB. With CRCs a connection of a peer that asks and does not receive keeps a copy of so many.
     pub const LONGEST: usize = 2 << 20;
 
     /// What lets the peer read it: its address is 0.
@@ -257,23 +269,24 @@ mod tests {
         versions[0].store(1, SeqCst);
         let at = |version: usize| std::ptr::from_ref(&versions[version % VERSIONS]).cast::<u8>();
         // SAFETY: the versions live longer than the binding.
-        let binding = unsafe { Binding::new(at(0)) };
+        let binding = Arc::new(unsafe { Binding::new(at(0)) });
         let ends = AtomicU32::new(0);
         let (reads, mixed) = thread::scope(|scope| {
             let reader = || {
                 let mut reads = 0_u64;
                 while ends.load(SeqCst) == 0 {
-                    binding.read(|address| {
-                        // SAFETY: one of the versions.
-                        let version = unsafe { &*address.cast::<AtomicUsize>() };
-                        let first = version.load(SeqCst);
-                        (0..4).for_each(|_| step());
-                        let last = version.load(SeqCst);
-                        if first == 0 || last != first {
-                            ends.store(1, SeqCst);
-                            panic!("a version that was taken back is read: {first}, {last}");
-                        }
-                    });
+                    binding.count();
+                    let entered = binding.enter();
+                    // SAFETY: one of the versions.
+                    let version = unsafe { &*entered.address.cast::<AtomicUsize>() };
+                    let first = version.load(SeqCst);
+                    (0..4).for_each(|_| step());
+                    let last = version.load(SeqCst);
+                    if first == 0 || last != first {
+                        ends.store(1, SeqCst);
+                        panic!("a version that was taken back is read: {first}, {last}");
+                    }
+                    drop(entered);
                     reads += 1;
                 }
                 reads
@@ -308,10 +321,13 @@ mod tests {
     #[test]
     fn a_copy_that_unwinds_is_over() {
         // SAFETY: nothing is read.
-        let binding = unsafe { Binding::new(std::ptr::null()) };
-        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| binding.read(|_| panic!("it unwinds"))));
+        let binding = Arc::new(unsafe { Binding::new(std::ptr::null()) });
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _entered = binding.enter();
+            panic!("it unwinds");
+        }));
         // SAFETY: as above.
         unsafe { binding.bind(std::ptr::null()) };
-        assert!(unwound.is_err() && binding.is_idle() && binding.reads() == 1);
+        assert!(unwound.is_err() && binding.is_idle());
     }
 }

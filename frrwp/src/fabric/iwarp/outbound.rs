@@ -11,6 +11,7 @@
 
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
+use super::binding::{Binding, Entered};
 use super::crc;
 use super::ddp::{Header, Operation, Place, ReadRequest};
 use super::inbound::Reading;
@@ -76,6 +77,8 @@ struct Answer {
     sent: u32,
     /// Its tag is bound.
     bound: bool,
+    /// What it was bound to when the answer began.
+    resolved: usize,
 }
 
 enum Body {
@@ -85,10 +88,22 @@ enum Body {
         tag: u32,
         at: u64,
     },
+    /// Of a bound tag: as long as it is bound to this address, else zeros.
+    Bound {
+        tag: u32,
+        at: u64,
+        address: usize,
+    },
     Bytes(Vec<u8>),
     /// Part of them, from there on.
     Part(Arc<Vec<u8>>, usize),
 }
+
+/// Keeps memory where it is during a call that sends it.
+pub(super) type Kept = (Pin, Option<Entered>);
+
+/// What is sent in the place of bytes that may not be read any more.
+static ZEROS: [u8; SEGMENT] = [0; SEGMENT];
 
 /// What is done when a frame was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,7 +223,7 @@ impl Outbound {
     pub(super) fn answer(&mut self, request: ReadRequest, bound: bool) -> bool {
         let Some(room) = self.room.checked_sub(1) else { return false };
         self.room = room;
-        self.answers.push_back(Answer { request, sent: 0, bound });
+        self.answers.push_back(Answer { request, sent: 0, bound, resolved: 0 });
         true
     }
 
@@ -349,24 +364,29 @@ impl Outbound {
 
     fn cut_answer(&mut self, sources: &impl Sources) -> Result<Option<Frame>, Terminate> {
         self.within = false;
-        let Some(Answer { request, sent, bound }) = self.answers.front_mut() else { return Ok(None) };
+        let Some(Answer { request, sent, bound, resolved }) = self.answers.front_mut() else { return Ok(None) };
         let request = *request;
         let start = *sent;
         let mut whole = None;
         if *bound && start == 0 {
             let pin = sources.pin(request.source_tag, request.source_offset, request.length.into())?;
             if let Some(binding) = pin.binding() {
-                let mut bytes = self.pool.pop().unwrap_or_default();
-                let copied =
-                    binding.read(|from| copy(from.wrapping_add(pin.address as usize), request.length, &mut bytes));
-                copied.map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
-                if bytes.len() <= SEGMENT {
-                    whole = Some(bytes);
-                } else {
-                    self.copied = Some(Arc::new(bytes));
+                binding.count();
+                let entered = binding.enter();
+                *resolved = entered.address as usize;
+                if self.checksums {
+                    let mut bytes = self.pool.pop().unwrap_or_default();
+                    let from = entered.address.wrapping_add(pin.address as usize);
+                    copy(from, request.length, &mut bytes).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
+                    if bytes.len() <= SEGMENT {
+                        whole = Some(bytes);
+                    } else {
+                        self.copied = Some(Arc::new(bytes));
+                    }
                 }
             }
         }
+        let (bound, resolved) = (*bound, *resolved);
         let is_copied = whole.is_some() || self.copied.is_some();
         let most = if self.checksums && !is_copied { COPIED } else { SEGMENT };
         let length = (request.length - start).min(most as u32);
@@ -396,6 +416,8 @@ impl Outbound {
             // Torn where it is written meanwhile, which its readers find out by their own means.
             copy(pin.address, length, &mut bytes).map_err(|_| Terminate::LOCAL_CATASTROPHE)?;
             Body::Bytes(bytes)
+        } else if bound {
+            Body::Bound { tag, at, address: resolved }
         } else {
             Body::Tag { tag, at }
         };
@@ -413,7 +435,7 @@ impl Outbound {
         if self.checksums {
             let crc = crc::of(&head);
             let crc = match &body {
-                Body::Nothing | Body::Tag { .. } => crc,
+                Body::Nothing | Body::Tag { .. } | Body::Bound { .. } => crc,
                 Body::Bytes(bytes) => crc::append(crc, bytes),
                 Body::Part(bytes, at) => crc::append(crc, &bytes[*at..*at + length]),
                 Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
@@ -432,7 +454,7 @@ impl Outbound {
         &self,
         sources: &impl Sources,
         vector: &mut SmallVec<[Piece; SHOWN]>,
-        pins: &mut SmallVec<[Pin; FRAMES]>,
+        pins: &mut SmallVec<[Kept; FRAMES]>,
     ) -> Result<(), Terminate> {
         let mut skip = self.begun;
         let mut show = |address: *const u8, length: usize| {
@@ -452,7 +474,19 @@ impl Outbound {
                 Body::Tag { tag, at } => {
                     let pin = sources.pin(*tag, *at, frame.length as u64)?;
                     show(pin.address, frame.length);
-                    pins.push(pin);
+                    pins.push((pin, None));
+                }
+                Body::Bound { tag, at, address } => {
+                    // The tag may have ended, or its binding have changed, since the answer began.
+                    let pin = sources.pin(*tag, *at, frame.length as u64).ok();
+                    let entered = pin.as_ref().and_then(Pin::binding).map(Binding::enter);
+                    match pin.zip(entered.filter(|entered| entered.address as usize == *address)) {
+                        Some((pin, entered)) => {
+                            show(entered.address.wrapping_add(*at as usize), frame.length);
+                            pins.push((pin, Some(entered)));
+                        }
+                        None => show(ZEROS.as_ptr(), frame.length),
+                    }
                 }
             }
             show(frame.tail.as_ptr(), frame.ends_at);

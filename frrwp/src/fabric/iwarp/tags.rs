@@ -50,8 +50,8 @@ pub(super) struct Pin {
 
 impl Pin {
     /// What the tag is bound to, if it is bound.
-    pub(super) fn binding(&self) -> Option<&Binding> {
-        self.opening.binding.as_deref()
+    pub(super) fn binding(&self) -> Option<&Arc<Binding>> {
+        self.opening.binding.as_ref()
     }
 }
 
