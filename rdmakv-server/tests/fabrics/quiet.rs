@@ -67,11 +67,10 @@ fn over_shared_memory_nothing_of_the_server_runs_for_a_read() {
     let (before, used) = (sleeps(process), ticks(process));
     read_often(&Shm::new(), &fabric(&server, "shm"));
     let (after, used) = (sleeps(process), ticks(process) - used);
-    let all = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
-    let woken: u64 = all.iter().map(|name| grown(&before, &after, name)).sum();
-    // What there is goes on as on any idle server: some wake-ups a second.
-    assert!(woken < READS / 40, "{woken} wake-ups: {before:?}, then {after:?}");
-    assert!(used < 20, "{used} ticks");
+    let woken: u64 = ["shm-client", "shm-door", "shm-reaper"].iter().map(|name| grown(&before, &after, name)).sum();
+    // They look round now and then, as on any idle server.
+    assert!(woken < READS / 50, "{woken} wake-ups: {before:?}, then {after:?}");
+    assert!(used < 50, "{used} ticks");
 }
 
 #[test]
