@@ -1,23 +1,86 @@
-//! A client: any number of servers, by memcached's protocol over TCP and Unix sockets.
+//! A client of one or several servers: over RDMA, where it reads items out of their memory by itself, and over TCP.
 //!
-//! ```no_run
+//! ```
 //! use rdmakv_server::client::{Client, Expire};
 //! use std::time::Duration;
 //!
-//! let mut client = Client::new(["10.0.0.1:11211", "10.0.0.2:11211,weight=2"])?;
+//! # let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+//! # let address = listener.local_addr().unwrap().to_string();
+//! # std::thread::spawn(move || {
+//! #     use std::io::{Read, Write};
+//! #     let mut stream = listener.accept().unwrap().0;
+//! #     for answer in ["HD c1\r\n", "VA 5 f0 c1\r\nhello\r\n", "EN\r\n"] {
+//! #         assert!(stream.read(&mut [0; 1000]).unwrap() > 0);
+//! #         stream.write_all(answer.as_bytes()).unwrap();
+//! #     }
+//! # });
+//! # let server = &address;
+//! // let server = "shm:@rdmakv-11211,tcp:127.0.0.1:11211";
+//! let mut client = Client::new([server])?;
 //! let stored = client.set("greeting", "hello", Expire::In(Duration::from_secs(60)))?;
 //! assert!(stored.is_stored());
-//! if let Some(value) = client.get("greeting")? {
-//!     assert_eq!(&value[..], b"hello");
-//! }
-//! // Several at once; then something else, and the outcome later.
-//! for value in client.get_many(["a", "b", "c"]) {
-//!     println!("{:?}", value?);
-//! }
-//! let ticket = client.iset("later", vec![7; 1000], ())?;
-//! assert!(client.wait(ticket)?.is_stored());
+//! let value = client.get("greeting")?.expect("it was stored just now");
+//! assert_eq!(&value[..], b"hello");
+//! assert!(client.get("another")?.is_none());
 //! # Ok::<(), rdmakv_server::client::Error>(())
 //! ```
+//!
+//! # Servers
+//!
+//! A server is named with every way to it, the best one first: `shm:@rdmakv-11211,tcp:127.0.0.1:11211`. While the fabric stands, all
+//! goes over it; when it goes, reads fall back to the socket, and the fabric is tried again in the background. Several servers
+//! share the keys as libmemcached has it ([`Ring`]); [`ServerAddress`] has the syntax, with weights and names.
+//!
+//! # One-sided reads
+//!
+//! Who asks a server for an item over a fabric is told a *tag*: where the item lies in the server's memory. Until its lease is over
+//! (a second, as a rule) the next GETs of the key are reads of that memory, of which the server's CPU knows nothing. An item is believed if
+//! it is alive, of this life of the server, of this key, not expired, of the right sum, and if the lease, as it stood when the read was
+//! begun, was not over when its last byte had come. Anything else forgets the tag and asks the server. So a GET answers what the server
+//! would: operations on one key have one order, whoever asks and by whatever way.
+//!
+//! [`Value::source`] says which way a value came, [`Client::counters`] how often. Each server's tags are bounded
+//! ([`Options::tags`]); the least recently used leaves first.
+//!
+//! *What the server does not see, it takes for cold.* So reads are counted and told to it (over `iwarp` it counts by itself): with the next
+//! request or read once a quarter or half of a lease has passed, and when the client is dropped. Nobody does that for a client that is
+//! idle; what it read last is told when it is used again, if the connection still stands. What is lost by that is how hot an item
+//! looks, and nothing else.
+//!
+//! # Three ways to wait
+//!
+//! * *Blocking*: [`Client::get`], [`Client::set`] and so on.
+//! * *Tickets*: [`Client::iget`] and [`Client::iset`] begin an operation and never wait: the data is the client's until the end.
+//!   [`Client::bget`] and [`Client::bset`] wait while the [window](Options::window) is full, and the caller's bytes are free when they return.
+//!   [`Client::test`] and [`Client::wait`] take the outcome. What is begun goes out together.
+//! * *Futures*, without a runtime: [`future::AsyncClient`].
+//!
+//! Operations on one key that go the same way are carried out in the order in which they were begun. Where one of two is under way
+//! over a fabric and the other over a socket, or after an error, wait for the first before the second.
+//!
+//! # When something goes wrong
+//!
+//! Each operation has a time ([`Options::timeout`]). Who runs out of it takes the connection along, because nobody knows what comes there
+//! next. Of what was under way on a connection that is lost, *reads are done again*, a bounded number of times, and *mutations end with
+//! [`Error::OutcomeUnknown`]*: nobody knows whether they were done, and doing them twice could be wrong. Where no way stands, operations
+//! end with [`Error::Unreachable`] at once, and attempts to connect follow each other with growing pauses
+//! ([`Options::back_off`]). Errors name the operation, the key and the server.
+//!
+//! # Memory
+//!
+//! One-sided reads go into memory of the client's, and a [`Value`] is lent from there without another copy. Values of more than the eager
+//! limit (8 KiB) that have no tag come by a transfer of `frrwp`'s, into memory that the server may write, and are copied once, because the
+//! server may write it later too. Values to be stored of more than that are read by the server out of the client's memory: without a copy
+//! out of a [`Client::buffer`]. All of it is registered by [`mrrc::Cache`]s, one for each domain, and bounded
+//! ([`Options::value_memory`], [`Options::transfer_memory`]).
+//!
+//! Whom this trusts: over `shm` the servers, which are processes of the same user, can read what is to be stored, all of it, and write
+//! where transfers arrive; over other fabrics what they were given keys of. Nothing else, and no server's word decides where this
+//! process writes.
+//!
+//! # Threads
+//!
+//! A client is of one thread at a time, and can be sent to another. Several threads have a client each; values go anywhere.
 
 mod address;
 mod answer;
@@ -104,6 +167,7 @@ impl Client {
                 counters: Counters::default(),
                 fabrics: Fabrics::new(&options),
                 one_sided: options.one_sided,
+                login: options.login(),
             },
             id: NEXT.fetch_add(1, Ordering::Relaxed),
         })

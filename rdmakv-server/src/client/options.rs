@@ -5,8 +5,10 @@ use super::way::Patience;
 use std::time::Duration;
 
 /// Every bound of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
+    /// Name and password, for servers that ask for them (`-Y`); they go as they are. None, unless set.
+    pub login: Option<(String, String)>,
     /// How long an operation may take, connecting included: 1 s. What takes longer takes its connection with it.
     pub timeout: Duration,
     /// How long connecting may take: 1 s.
@@ -32,6 +34,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            login: None,
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             back_off: (Duration::from_millis(20), Duration::from_secs(2)),
@@ -46,6 +49,13 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What is said first on each connection.
+    pub(super) fn login(&self) -> Option<Vec<u8>> {
+        let (name, password) = self.login.as_ref()?;
+        let length = name.len() + 1 + password.len();
+        Some(format!("set login 0 0 {length}\r\n{name} {password}\r\n").into_bytes())
+    }
+
     pub(super) fn patience(&self) -> Patience {
         let (least, most) = self.back_off;
         Patience { connect: self.connect_timeout, least, most }

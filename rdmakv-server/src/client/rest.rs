@@ -15,6 +15,8 @@ pub(super) struct Rest {
     pub(super) timeout: Duration,
     pub(super) counters: Counters,
     pub(super) fabrics: Fabrics,
+    /// What is said first on each connection.
+    pub(super) login: Option<Vec<u8>>,
     /// Whether tags are wished for.
     pub(super) one_sided: bool,
 }

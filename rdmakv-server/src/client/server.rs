@@ -134,7 +134,7 @@ impl Server {
         match outcome.and_then(|connected| connected(&mut rest.fabrics)) {
             Ok(end) => {
                 self.young = self.fabric.failures() + 1;
-                self.fabric = Way::Up(Link::new(end, self.fabrics[self.by].counts_reads()));
+                self.fabric = Way::Up(Link::new(end, self.fabrics[self.by].counts_reads(), rest.login.clone()));
             }
             Err(why) => {
                 self.why = why;
@@ -167,10 +167,10 @@ impl Server {
     fn connect_stream(&mut self, rest: &mut Rest) {
         if !self.queue.is_empty() && !self.sockets.is_empty() && !self.may_wait_for_fabric(rest) {
             let within = rest.patience.connect;
-            let sockets = &self.sockets;
+            let (sockets, login) = (&self.sockets, &rest.login);
             self.stream.begin(&rest.patience, |failures| {
-                let to = sockets[failures as usize % sockets.len()].clone();
-                Box::new(move || stream::connect(&to, within))
+                let (to, login) = (sockets[failures as usize % sockets.len()].clone(), login.clone());
+                Box::new(move || stream::connect(&to, login.as_deref(), within))
             });
         }
         match self.stream.outcome() {
@@ -343,6 +343,10 @@ impl Server {
     pub(super) fn wait(&mut self, on: On, longest: Duration) {
         let moment = Duration::from_millis(1);
         match (on, &mut self.fabric, &mut self.stream) {
+            // What the fabric does not do waits for a socket.
+            (On::Queue, Way::Up(link), stream) if link.is_busy() && stream.is_connecting() => {
+                link.wait(longest.min(moment))
+            }
             (On::Fabric | On::Queue, Way::Up(link), _) if link.is_busy() => link.wait(longest),
             (On::Stream, _, Way::Up(stream)) if stream.is_busy() => stream.wait(longest),
             // Of two that come up, either.

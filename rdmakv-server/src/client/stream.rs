@@ -64,9 +64,9 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// Connects, within this time. Blocks.
-pub(super) fn connect(to: &Socket, within: Duration) -> Result<Stream, String> {
-    let kind = match to {
+/// Connects, within this time, and says who this is. Blocks.
+pub(super) fn connect(to: &Socket, login: Option<&[u8]>, within: Duration) -> Result<Stream, String> {
+    let mut kind = match to {
         Socket::Tcp(host, port) => {
             let places: Vec<_> = (host.as_str(), *port)
                 .to_socket_addrs()
@@ -86,17 +86,47 @@ pub(super) fn connect(to: &Socket, within: Duration) -> Result<Stream, String> {
             let stream = connected.ok_or_else(|| format!("{to}: {last}"))?;
             // Requests are sent whole.
             let _ = stream.set_nodelay(true);
-            stream.set_nonblocking(true).map_err(|error| format!("{to}: {error}"))?;
+            let _ = stream.set_read_timeout(Some(within));
             Kind::Tcp(stream)
         }
         Socket::Unix(path) => {
             let stream = UnixStream::connect(path).map_err(|error| format!("{to}: {error}"))?;
-            stream.set_nonblocking(true).map_err(|error| format!("{to}: {error}"))?;
+            let _ = stream.set_read_timeout(Some(within));
             Kind::Unix(stream)
         }
     };
+    if let Some(login) = login {
+        let answer = kind.say(login).map_err(|error| format!("{to}: logging in: {error}"))?;
+        if answer != "STORED" {
+            return Err(format!("{to}: logging in: the server says: {answer}"));
+        }
+    }
+    match &kind {
+        Kind::Tcp(stream) => stream.set_nonblocking(true),
+        Kind::Unix(stream) => stream.set_nonblocking(true),
+    }
+    .map_err(|error| format!("{to}: {error}"))?;
     let (out, into) = (Vec::new(), Vec::new());
     Ok(Stream { kind, out, sent: 0, before: 0, into, taken: 0, wanted: 1, waiting: VecDeque::new() })
+}
+
+impl Kind {
+    /// Says something while nothing else is under way; the line that is answered.
+    fn say(&mut self, request: &[u8]) -> io::Result<String> {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        match self {
+            Self::Tcp(stream) => stream.write_all(request),
+            Self::Unix(stream) => stream.write_all(request),
+        }?;
+        while !line.ends_with(b"\n") && line.len() < 1000 {
+            match self {
+                Self::Tcp(stream) => stream.read_exact(&mut byte),
+                Self::Unix(stream) => stream.read_exact(&mut byte),
+            }?;
+            line.push(byte[0]);
+        }
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    }
 }
 
 impl Stream {

@@ -158,3 +158,24 @@ fn the_server_learns_what_was_read_without_it() {
         drop(client);
     }
 }
+
+#[test]
+fn a_server_that_asks_for_a_password_gets_it_by_every_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("passwords");
+    std::fs::write(&file, "me:secret\n").unwrap();
+    for fabric in FABRICS {
+        let (server, address) = start(fabric, &["-Y", file.to_str().unwrap()]);
+        for address in [address, format!("tcp:{}", server.address("tcp"))] {
+            let with =
+                |password: &str| Options { login: Some(("me".to_owned(), password.to_owned())), ..Options::default() };
+            let mut client = Client::with_options([&address], with("secret")).unwrap();
+            assert!(client.set("key", "value", ()).unwrap().is_stored());
+            assert_eq!(client.get("key").unwrap().unwrap(), b"value");
+            let mut client = Client::with_options([&address], with("wrong")).unwrap();
+            let error = client.get("key").unwrap_err();
+            assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+            assert!(error.to_string().contains("authentication failure"), "{error}");
+        }
+    }
+}

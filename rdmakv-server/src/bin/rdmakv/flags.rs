@@ -18,10 +18,13 @@ Servers:
   ADDRESS[,ADDRESS...][,weight=N][,name=HOST:PORT]      every way to one server, the best one first
   shm:@NAME, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT over a fabric, with one-sided reads
   tcp:HOST:PORT, HOST[:PORT], unix:PATH                 over a socket; what reads fall back to
-  Keys are spread over several servers as libmemcached does it. Without -s, the environment variable RDMAKV_SERVERS names
-  servers, with spaces between them; without that it is the server on this machine at memcached's port.
+  Keys are spread over several servers as libmemcached does it. Without -s, the variable
+  RDMAKV_SERVERS names servers, with spaces between them; without that it is the server on
+  this machine at memcached's port. RDMAKV_LOGIN=NAME:PASSWORD for servers that ask for it (-Y).
 
-Exit codes: 0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage; 3 nobody knows whether it was done.";
+Exit codes:
+  0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage;
+  3 nobody knows whether it was done";
 
 /// Asks key-value servers, over RDMA or TCP
 #[derive(Parser, Debug)]

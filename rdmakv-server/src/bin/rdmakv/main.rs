@@ -63,7 +63,11 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         (servers, _) => servers.to_vec(),
     };
     let timeout = Duration::from_millis(flags.timeout);
-    let options = Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, ..Options::default() };
+    // Not a flag: others see those.
+    let login = std::env::var("RDMAKV_LOGIN").ok();
+    let login = login.as_deref().and_then(|login| login.split_once(':'));
+    let login = login.map(|(name, password)| (name.to_owned(), password.to_owned()));
+    let options = Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() };
     let mut client = Client::with_options(&servers, options)?;
     match &flags.command {
         Command::Get { keys, times, output } => {

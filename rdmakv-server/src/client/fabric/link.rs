@@ -46,6 +46,9 @@ pub(in crate::client) struct Link {
     pub(super) end: Box<dyn End>,
     /// What the server said first; nothing is asked before.
     pub(super) welcome: Option<Welcome>,
+    /// What is said next, before anything else.
+    pub(super) login: Option<Vec<u8>>,
+    pub(super) greeted: bool,
     pub(in crate::client) born: Instant,
     /// Whether the server counts one-sided reads by itself.
     counts_reads: bool,
@@ -104,10 +107,12 @@ pub(in crate::client) struct NotHere;
 
 impl Link {
     /// A connection that was just made. The server is greeted.
-    pub(in crate::client) fn new(end: Box<dyn End>, counts_reads: bool) -> Self {
+    pub(in crate::client) fn new(end: Box<dyn End>, counts_reads: bool, login: Option<Vec<u8>>) -> Self {
         let mut link = Self {
             end,
             welcome: None,
+            login,
+            greeted: false,
             born: Instant::now(),
             counts_reads,
             next_id: 1,
@@ -132,14 +137,22 @@ impl Link {
         link
     }
 
+    /// Says who this is.
+    pub(super) fn log_in(&mut self, login: &[u8]) {
+        self.message.clear();
+        let kind = Request::run(&mut self.message, false, b"login", &[login]);
+        self.outbox.push(0, kind, &self.message);
+        self.say();
+    }
+
     /// Whether the server has said that it is there.
     pub(in crate::client) fn is_ready(&self) -> bool {
-        self.welcome.is_some() && self.broken.is_none()
+        self.greeted && self.broken.is_none()
     }
 
     /// Whether the server has answered the greeting.
     pub(in crate::client) fn is_greeted(&self) -> bool {
-        self.welcome.is_some()
+        self.greeted
     }
 
     /// It is of no use any more.
@@ -158,7 +171,7 @@ impl Link {
             || !self.fetches.is_empty()
             || !self.held.is_empty()
             || !self.landings.is_empty()
-            || self.welcome.is_none()
+            || !self.greeted
     }
 
     /// Bytes that are registered here.

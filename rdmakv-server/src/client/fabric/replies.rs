@@ -169,7 +169,20 @@ impl Link {
                 }
                 self.lease = u64::from(welcome.lease_ms) * 1_000_000;
                 self.welcome = Some(welcome);
+                match self.login.take() {
+                    Some(login) => self.log_in(&login),
+                    None => self.greeted = true,
+                }
                 return Ok(());
+            }
+            Reply::Ran { answer, .. } if id == 0 && !self.greeted => {
+                self.greeted = answer == b"STORED\r\n";
+                let said = String::from_utf8_lossy(answer);
+                return if self.greeted {
+                    Ok(())
+                } else {
+                    Err(format!("logging in: the server says: {}", said.trim_end()))
+                };
             }
             Reply::Refused { text, .. } if id == 0 => {
                 return Err(format!("the server does not want this client: {text}"));
