@@ -22,12 +22,21 @@ impl Used {
 
 /// What this thread has used.
 pub(crate) fn of_this_thread() -> Used {
+    usage(libc::RUSAGE_THREAD)
+}
+
+/// What all threads of this process have used.
+pub(crate) fn of_this_process() -> Used {
+    usage(libc::RUSAGE_SELF)
+}
+
+fn usage(of: libc::c_int) -> Used {
     #[expect(unsafe_code, reason = "getrusage, which no safe crate at hand offers for a thread")]
     // SAFETY: an all-zero record is a value of the type, and the call overwrites it.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
         // It fails only for arguments that are wrong, and then the record stays zero.
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        libc::getrusage(of, &raw mut usage);
         usage
     };
     let nanos = |time: libc::timeval| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3;

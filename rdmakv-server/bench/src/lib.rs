@@ -62,3 +62,8 @@ pub use tally::{Histograms, Kind};
 pub use target::Target;
 pub use traffic::{Bursts, Mix, Traffic};
 pub use values::Values;
+
+/// The README's example is one that compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
 use crate::bursts::Clients;
 use crate::conn::Ended;
-use crate::cpu::{Sample, Used, Watched};
+use crate::cpu::{self, Sample, Used, Watched};
 use crate::generator::Generator;
 use crate::keys::{Choice, Chooser, Newest};
 use crate::owner;
@@ -107,6 +107,7 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
 
     let mut total = Tally::default();
     let mut samples: [Option<Sample>; 2] = [None; 2];
+    let mut own: [Option<Used>; 2] = [None; 2];
     let mut placed = server.as_ref().and_then(|server| Placed::of(server.pid));
     let ends: Vec<(Own, Result<(), Ended>)> = thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -126,8 +127,15 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
                 )
             }));
         }
-        let mut watching =
-            Watching { plan, window, stop: &stop, server: server.as_ref(), samples: &mut samples, placed: &mut placed };
+        let mut watching = Watching {
+            plan,
+            window,
+            stop: &stop,
+            server: server.as_ref(),
+            samples: &mut samples,
+            own: &mut own,
+            placed: &mut placed,
+        };
         watching.observe(&tallies, &returns, &mut total, &mut watch);
         threads
             .into_iter()
@@ -138,8 +146,12 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
     if samples[1].is_none() {
         samples[1] = server.as_ref().and_then(Watched::sample);
     }
+    // Fabrics have threads of their own, which are part of what a client costs.
+    let whole = own[0].filter(|_| plan.target.is_through_client());
+    let whole = whole.map(|before| own[1].unwrap_or_else(cpu::of_this_process).since(&before));
     let used = server.as_ref().zip(samples[0]).zip(samples[1]).map(|((server, from), to)| (server, to.since(&from)));
-    Ok(conclude(plan, total, &ends, measured, used, placed.and_then(|placed| placed.shared())))
+    let shared = placed.and_then(|placed| placed.shared());
+    Ok(conclude(plan, total, &ends, measured, (used, shared), whole))
 }
 
 /// The keys that a thread writes.
@@ -210,12 +222,13 @@ fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
         spin: false,
         ..plan.clone()
     };
-    let stop = AtomicBool::new(false);
+    let own = AtomicBool::new(false);
+    let stop = plan.interrupt.as_deref().unwrap_or(&own);
     let tallies = each_thread(&loading, (0..plan.threads).collect(), |_, thread| {
         let mut generator = Driver::new(&loading, speech, &target, thread)?;
         let (seconds, tallies) = channel();
         let (_, emptied) = channel();
-        let line = Line { stop: &stop, seconds, emptied };
+        let line = Line { stop, seconds, emptied };
         let window = Window { begin: Instant::now(), from: 0, to: u64::MAX };
         let (_, ended) = generator.run(Work::Load(load_share(plan, thread)), None, window, &line);
         if ended.is_err() {
@@ -224,6 +237,9 @@ fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
         ended.map(|()| tallies)
     })
     .map_err(|wrong| format!("writing the keys: {wrong}"))?;
+    if stop.load(Relaxed) {
+        return Err("writing the keys: interrupted".into());
+    }
     let mut total = Tally::default();
     tallies.iter().flat_map(|tallies| tallies.try_iter()).for_each(|tally| total.add(&tally));
     if total.counts.errors > 0 {
@@ -307,6 +323,8 @@ struct Watching<'a> {
     server: Option<&'a Watched>,
     /// The server's clock at both ends of the window.
     samples: &'a mut [Option<Sample>; 2],
+    /// What this process had used then.
+    own: &'a mut [Option<Used>; 2],
     placed: &'a mut Option<Placed>,
 }
 
@@ -333,6 +351,9 @@ impl Watching<'_> {
             for (at, end) in [window.from, window.to].into_iter().enumerate() {
                 if now >= end && self.samples[at].is_none() {
                     self.samples[at] = self.server.and_then(Watched::sample);
+                }
+                if now >= end && self.own[at].is_none() {
+                    self.own[at] = Some(cpu::of_this_process());
                 }
             }
             if now >= look {
@@ -390,8 +411,8 @@ fn conclude(
     total: Tally,
     ends: &[(Own, Result<(), Ended>)],
     measured: u64,
-    server: Option<(&Watched, Used)>,
-    shared: Option<f64>,
+    (server, shared): (Option<(&Watched, Used)>, Option<f64>),
+    whole: Option<Used>,
 ) -> Report {
     let counts = &total.counts;
     let seconds = measured as f64 / 1e9;
@@ -402,6 +423,7 @@ fn conclude(
         cpu.add(&own.cpu);
         calls.add(&own.calls);
     }
+    let cpu = whole.unwrap_or(cpu);
     let interrupted = plan.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Relaxed));
     let ended_early =
         ends.iter().find_map(|(_, ended)| ended.clone().err()).or_else(|| interrupted.then(|| "interrupted".into()));

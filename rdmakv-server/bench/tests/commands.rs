@@ -43,6 +43,16 @@ impl Server {
         Self { process, place, _folder: tempfile::tempdir().unwrap() }
     }
 
+    /// Returns when it has computed so many nanoseconds more: then it was asked for something.
+    fn has_computed_more(&self, nanos: u64) {
+        let stat = format!("/proc/{}/schedstat", self.process.id());
+        let computed = || std::fs::read_to_string(&stat).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+        let before = computed();
+        while computed() < before + nanos {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn end(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -81,7 +91,7 @@ fn number(value: &Value) -> f64 {
 #[test]
 fn the_papers_experiment_has_a_stage_for_each_size_and_the_servers_cpu_in_it() {
     let Some(server) = Server::memcached(&["-I", "2m"]) else { return };
-    let stages = good("paper @ -k 100 --sizes 1k,10k,100k -T 0.2 -w 0.05 --verify", &server.place);
+    let stages = good("paper @ -k 100 --sizes 1k,10k,100k -T 0.5 -w 0.05 --verify", &server.place);
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["1k", "10k", "100k"]);
     for stage in &stages {
@@ -106,7 +116,7 @@ fn a_get_that_misses_where_all_keys_should_be_there_makes_the_paper_invalid() {
 #[test]
 fn latencies_are_of_sets_gets_and_both_one_at_a_time_and_by_windows() {
     let server = Server::null("100");
-    let stages = good("latency @ -k 100 --sizes 100 --windows 1,8 -T 0.1 -w 0.02 --verify", &server.place);
+    let stages = good("latency @ -k 100 --sizes 100 --windows 1,8 -T 0.4 -w 0.02 --verify", &server.place);
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
@@ -130,7 +140,7 @@ fn latencies_are_of_sets_gets_and_both_one_at_a_time_and_by_windows() {
 #[test]
 fn ycsbs_workloads_find_what_they_loaded_and_what_they_made() {
     let Some(server) = Server::memcached(&[]) else { return };
-    let stages = good("ycsb all @ -k 2000 -s 100 -T 0.2 -w 0 -c 8 -d 2 --verify --scan 20", &server.place);
+    let stages = good("ycsb all @ -k 2000 -s 100 -T 0.5 -w 0 -c 8 -d 2 --verify --scan 20", &server.place);
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["load", "A", "B", "C", "F", "D", "E"]);
     for stage in &stages {
@@ -161,7 +171,7 @@ fn scans_are_refused_where_no_request_is_for_several_keys() {
 fn what_misses_would_cost_is_told_apart_from_what_was_measured() {
     let Some(server) = Server::memcached(&[]) else { return };
     // Nothing was written before: the first GET of each key misses, and then it is there.
-    let line = "hybrid @ -k 300 -s 100 --no-load --penalty 2s -T 0.3 -w 0 -c 1 --choice sequential";
+    let line = "hybrid @ -k 300 -s 100 --no-load --penalty 2s -T 1 -w 0 -c 1 --choice sequential";
     let stages = good(line, &server.place);
     let report = &stages[0]["report"];
     assert_eq!((number(&report["misses"]), number(&report["stored"])), (300.0, 300.0), "{report}");
@@ -243,12 +253,12 @@ fn through_the_client_library_each_command_does_what_it_does_by_itself() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
     for line in [
-        "run client:@ -k 200 -s 100 -c 2 -d 4 -T 0.2 -w 0.05 --verify -m 1:1",
+        "run client:@ -k 200 -s 100 -c 2 -d 4 -T 0.5 -w 0.05 --verify -m 1:1",
         "run client:@ -k 200 -s 100 -c 2 -r 200 --arrivals constant -T 0.3 -w 0.1 --verify --tolerance 10s",
-        "paper client:@ -k 100 --sizes 1k -T 0.2 -w 0 -c 2",
-        "latency client:@ -k 100 --sizes 100 --windows 1,8 -T 0.1 -w 0 --verify",
-        "ycsb a,d,f client:@ -k 500 -s 100 -T 0.2 -w 0 -c 3 --verify",
-        "hybrid client:@ -k 100 -s 100 -T 0.2 -w 0 -c 2 --no-load --key-prefix hy",
+        "paper client:@ -k 100 --sizes 1k -T 0.5 -w 0 -c 2",
+        "latency client:@ -k 100 --sizes 100 --windows 8 --ops set,get -T 0.5 -w 0 --verify",
+        "ycsb d,f client:@ -k 500 -s 100 -T 0.5 -w 0 -c 3 --verify",
+        "hybrid client:@ -k 100 -s 100 -T 0.5 -w 0 -c 2 --no-load --key-prefix hy",
         "bursty client:@ -c 2 --block 64k --chunk 8k --period 40ms -T 0.2 -d 4 --verify --tolerance 10s",
         &format!("replay {trace} client:@ --format objects -c 2 --key-prefix re"),
     ] {
@@ -264,6 +274,46 @@ fn through_the_client_library_each_command_does_what_it_does_by_itself() {
             );
         }
     }
+}
+
+/// Over each fabric that needs no device, values are read without the server; where it is not built beside us, that is said.
+#[test]
+fn over_fabrics_values_are_read_one_sidedly_and_each_is_right() {
+    let server = Path::new(PROGRAM).with_file_name("rdmakv-server");
+    if !server.exists() {
+        eprintln!("fabrics: not run: {} is not built (cargo build -p rdmakv-server)", server.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, shm] = ["socket", "shm"].map(|name| folder.path().join(name).display().to_string());
+    let shm = format!("shm:{shm}");
+    let mut command = Command::new(server);
+    command.args(["-m", "64", "-s", &socket, "--fabric", &shm]).stdout(Stdio::null()).stderr(Stdio::null());
+    let process = command.spawn().unwrap();
+    let mut server = Server { process, place: format!("{shm},unix:{socket}"), _folder: folder };
+    while !Path::new(&socket).exists() && server.process.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for line in [
+        "run @ -k 100 -s 1k -c 2 -m 1:0 -T 0.6 -w 0.1 --verify",
+        "ycsb f @ -k 100 -s 1k -c 2 -T 0.5 -w 0 --verify",
+        "latency @ -k 50 --sizes 20k --windows 4 --ops get,mixed -T 0.5 -w 0.1 --verify",
+        "bursty @ -c 2 --block 64k --chunk 8k --period 40ms -T 0.3 -d 4 --verify --tolerance 10s",
+    ] {
+        for stage in good(line, &server.place) {
+            let (name, report) = (&stage["name"], &stage["report"]);
+            assert_eq!((number(&report["wrong_values"]), number(&report["misses"])), (0.0, 0.0), "{line}: {report}");
+            assert_eq!(report["server"]["pid"], server.process.id(), "by its socket");
+            let ways = &report["ways"];
+            if number(&report["hits"]) > 1000.0 {
+                assert!(number(&ways["one_sided"]) > 0.0, "{line}, {name}: {ways}");
+            }
+            assert_eq!(number(&ways["sockets"]), 0.0, "{line}, {name}: {ways}");
+        }
+    }
+    server.end();
+    let (output, _) = run("run @ -T 1", &server.place);
+    assert_eq!(output.status.code(), Some(1), "it is gone");
 }
 
 /// Killed in the middle of each command: what there is comes out, and the exit says that it is not all.
@@ -289,13 +339,7 @@ fn a_server_that_dies_ends_each_command_with_what_there_is() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // It has asked for something when the server has computed.
-        let stat = format!("/proc/{}/schedstat", server.process.id());
-        let computed = || std::fs::read_to_string(&stat).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
-        let before = computed();
-        while computed() < before + 5_000_000 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        server.has_computed_more(5_000_000);
         server.end();
         let output = process.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -313,11 +357,26 @@ fn a_server_that_dies_ends_each_command_with_what_there_is() {
 }
 
 #[test]
+fn who_interrupts_gets_what_there_is() {
+    let server = Server::null("100");
+    let words = words("run @ -k 50 -s 100 -T 60 -w 0", &server.place);
+    let process = Command::new(PROGRAM).args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    server.has_computed_more(5_000_000);
+    let pid = process.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = process.wait_with_output().unwrap();
+    let study: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = &study["stages"][0]["report"];
+    assert!(output.status.code() == Some(1) && report["ended_early"] == "interrupted", "{report}");
+    assert!(number(&report["operations"]) > 0.0 && number(&report["seconds"]) < 60.0, "{report}");
+}
+
+#[test]
 fn pages_and_logs_are_written_and_a_place_that_cannot_be_is_heard_of_before_the_run() {
     let server = Server::null("100");
     let folder = tempfile::tempdir().unwrap();
     let [page, log] = ["page.html", "log.hlog"].map(|name| folder.path().join(name));
-    let line = format!("paper @ -k 50 --sizes 100 -T 0.1 -w 0 --html {} --log {}", page.display(), log.display());
+    let line = format!("paper @ -k 50 --sizes 100 -T 0.5 -w 0 --html {} --log {}", page.display(), log.display());
     good(&line, &server.place);
     let (page, log) = (std::fs::read_to_string(page).unwrap(), std::fs::read_to_string(log).unwrap());
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("GETs at the highest rate"));
