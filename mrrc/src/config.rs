@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn every_mistake_has_its_own_error() {
         let base = Config::new(100);
-        let refused = |config: Config| config.build().err().expect("refused");
+        let refused = |config: Config| config.build().expect_err("refused");
         assert_eq!(refused(Config::new(0)), ConfigError::ZeroCapacity);
         for value in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert!(matches!(

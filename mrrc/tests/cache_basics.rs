@@ -124,7 +124,7 @@ fn no_buffer_is_null_empty_or_wraps() {
         // SAFETY: no transfer is made.
         let acquired = unsafe { cache.acquire(address as *const u8, length, Access::LOCAL) }.unwrap_err();
         // SAFETY: as above.
-        let begun = unsafe { cache.begin(address as *const u8, length, Access::LOCAL) }.err().unwrap();
+        let begun = unsafe { cache.begin(address as *const u8, length, Access::LOCAL) }.unwrap_err();
         // SAFETY: no transfer is made.
         let warmed = unsafe { cache.warm(address as *const u8, length, Access::LOCAL) }.unwrap_err();
         let struck = cache.invalidate(address as *const u8, length).unwrap_err();

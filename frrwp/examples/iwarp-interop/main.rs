@@ -32,10 +32,18 @@ const RECEIVES: u16 = 2;
 
 /// Proves that this crate's iWARP and somebody else's understand each other.
 #[derive(Parser)]
+#[command(after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  iwarp-interop serve 0.0.0.0:7174          until somebody's rping has connected as often as is asked for
+  iwarp-interop connect server:7174         to an rping -s -P there
+
+Exit status: 0 understood, 1 not, 2 wrong usage.";
 
 #[derive(Subcommand)]
 enum Role {
