@@ -86,6 +86,50 @@ impl Way for Iwarp {
     }
 }
 
+/// RDMA devices.
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+pub(crate) struct Verbs {
+    domain: frrwp::fabric::verbs::VerbsDomain,
+    memory: *mut u8,
+}
+
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+impl Verbs {
+    /// The address by which a device is reached, if one is to be tested with.
+    pub(crate) fn address() -> Option<String> {
+        let host = std::env::var("MRRC_VERBS_ADDRESS").ok().filter(|host| !host.is_empty());
+        if host.is_none() {
+            assert!(
+                std::env::var("MRRC_VERBS_MUST").is_err(),
+                "not run, and it must: MRRC_VERBS_ADDRESS names no device"
+            );
+            println!("skipped: MRRC_VERBS_ADDRESS does not say by which IP address an RDMA device is reached");
+        }
+        host
+    }
+
+    pub(crate) fn new(address: &str) -> Self {
+        let memory = Box::leak(vec![0_u8; MEMORY].into_boxed_slice()).as_mut_ptr();
+        let options = frrwp::fabric::verbs::VerbsOptions::default();
+        Self { domain: frrwp::fabric::verbs::VerbsDomain::reaching(address, options).unwrap(), memory }
+    }
+}
+
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+impl Way for Verbs {
+    type Domain = frrwp::fabric::verbs::VerbsDomain;
+    type Endpoint = frrwp::fabric::verbs::VerbsEndpoint;
+    fn domain(&self) -> Self::Domain {
+        self.domain.clone()
+    }
+    fn connect(&self, address: &str) -> Option<Self::Endpoint> {
+        self.domain.connect(address, RECEIVES).ok()
+    }
+    fn memory(&self) -> *mut u8 {
+        self.memory
+    }
+}
+
 /// A cache for a way's registrations.
 pub(crate) fn cache<W: Way>(way: &W) -> Cache<W::Domain> {
     Cache::builder(way.domain()).capacity_bytes(64 << 20).monitor(Explicit).ignore_environment().build().unwrap()

@@ -36,9 +36,12 @@ fn child(address: &str, step: usize) -> Child {
 fn what_the_child_does() {
     let Ok(order) = std::env::var(ADDRESS) else { return };
     let (address, step) = order.rsplit_once('#').unwrap();
-    match address.starts_with("shm") {
-        true => act(&Shm::new(), address, step.parse().unwrap()),
-        false => act(&Iwarp::new(), address, step.parse().unwrap()),
+    let step = step.parse().unwrap();
+    match address.split(':').next().unwrap() {
+        "shm" => act(&Shm::new(), address, step),
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        "verbs" => act(&super::client::Verbs::new(address), address, step),
+        _ => act(&Iwarp::new(), address, step),
     }
 }
 

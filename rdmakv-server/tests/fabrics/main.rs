@@ -23,7 +23,7 @@ fn fabric(server: &Server, kind: &str) -> String {
     format!("{kind}:{}", found.expect("it says where it listens"))
 }
 
-/// Runs a test on both fabrics, each against a server of its own.
+/// Runs a test on both fabrics, each against a server of its own; and on an RDMA device where there is one.
 macro_rules! on_both {
     ($($(#[$attribute:meta])* $name:ident($flags:expr) = $test:ident;)*) => {
         mod shm {
@@ -39,6 +39,17 @@ macro_rules! on_both {
                 let server = crate::common::Server::on_a_free_port(&[flags, &["--fabric", "iwarp:127.0.0.1:0"]].concat());
                 let address = crate::fabric(&server, "iwarp");
                 super::$test(&server, &crate::client::Iwarp::new(), &address);
+            })*
+        }
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        mod verbs {
+            $($(#[$attribute])* #[test] fn $name() {
+                let Some(host) = crate::client::Verbs::address() else { return };
+                let (flags, place): (&[&str], _) = ($flags, format!("verbs:{host}:0"));
+                let flags = [flags, &["--fabric", &place, "--expose", "slab"]].concat();
+                let server = crate::common::Server::on_a_free_port(&flags);
+                let address = crate::fabric(&server, "verbs");
+                super::$test(&server, &crate::client::Verbs::new(&address), &address);
             })*
         }
     };

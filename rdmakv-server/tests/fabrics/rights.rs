@@ -62,7 +62,7 @@ fn replaced<W: Way>(server: &Server, way: &W, address: &str) {
     ask(&mut other, &[&b"set a 0 0 900\r\n"[..], &[b'2'; 900], b"\r\n"].concat(), b"STORED\r\n");
     // Over TCP nobody is told of a tag: the old one leads to what is dead, or to what is there now.
     match client.read_value(&first, "a") {
-        None => assert_eq!((name, client.stat(&format!("{name}_swaps"))), ("shm", 0)),
+        None => assert!(name != "iwarp" && client.stat(&format!("{name}_swaps")) == 0),
         Some(value) => {
             assert_eq!((&value[..], client.stat(&format!("{name}_swaps"))), (&[b'2'; 900][..], 1));
             // What is behind the shorter item is nobody's.

@@ -9,12 +9,11 @@
 
 use std::sync::MutexGuard;
 
-use mrrc::{AcquireError, Cache};
+use mrrc::AcquireError;
 
 use super::connection::Connection;
 use super::counts::{add, count};
 use super::face::{Fabric, Face, Leased};
-use super::pinned::Pinned;
 use super::tags::{Admitted, Client, Refused, Tags};
 use crate::rdma::wire::{Seen, Tag};
 use crate::server::clock;
@@ -26,12 +25,14 @@ const AT_A_REFUSAL: usize = 64;
 const AT_A_GRANT: usize = 8;
 
 /// All of a chunk that a tag reaches, if it is registered or can be.
-fn lease<F: Fabric>(cache: &Cache<Pinned<F::Provider>>, address: u64, bound: u64) -> Result<Leased<F>, AcquireError> {
+fn lease<F: Fabric>(face: &Face<F>, address: u64, bound: u64) -> Result<Leased<F>, AcquireError> {
+    // Where a tag is the key of one registration, that is made large enough to be others' too.
+    let (address, bytes) = if F::SEGMENTS.is_some() { face.arenas.block(address, bound) } else { (address, bound) };
     #[expect(unsafe_code, reason = "the chunk is lent to the fabric by its address")]
     // SAFETY: the stores' memory outlives the cache. What peers read of a chunk while it is written are words of its header, and
     // whatever a late reader gets, who has no lease any more and believes nothing; no peer writes it.
     unsafe {
-        cache.acquire(address as *const u8, bound as usize, F::RIGHTS)
+        face.cache.acquire(address as *const u8, bytes as usize, F::RIGHTS)
     }
 }
 
@@ -76,7 +77,7 @@ impl<F: Fabric> Face<F> {
         let mut registration = None;
         if admitted.registers {
             drop(store);
-            let leased = lease::<F>(&self.cache, extent.address, admitted.bound).map_err(std::io::Error::other);
+            let leased = lease(self, extent.address, admitted.bound).map_err(std::io::Error::other);
             let registered = leased.and_then(|leased| self.fabric.registration(leased));
             store = shards.at(shard);
             match registered {
@@ -156,7 +157,7 @@ impl<F: Fabric> Exposure for Exposed<F> {
         let registered = |address: u64, bound: u64| {
             // Nothing may wait here: what is not registered yet is not registered for this.
             let there = face.cache.explain(address as *const u8, bound as usize, F::RIGHTS).is_hit();
-            let leased = there.then(|| lease::<F>(&face.cache, address, bound).ok()).flatten()?;
+            let leased = there.then(|| lease(&face, address, bound).ok()).flatten()?;
             face.fabric.registration(leased).ok()
         };
         face.tags().replaced(replacement, registered)

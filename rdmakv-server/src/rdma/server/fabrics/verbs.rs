@@ -1,5 +1,5 @@
 //! RDMA devices: a tag is the key of the registration that the item is in, and opens all of that, for whoever is told it. That
-//! has to be asked for (`--expose slab`).
+//! has to be asked for (`--expose slab`). A registration is a block of 64 KiB or more, so that items share them.
 //!
 //! A key goes when the cache takes the registration back, after the leases of what is in it. Who reads later than that loses
 //! his connection.
