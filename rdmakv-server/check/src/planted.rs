@@ -9,7 +9,7 @@ use std::time::Instant;
 /// What is asked of the faults.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Planted {
-    /// Operations of each run
+    /// Operations of each run; those with large values have a third
     #[arg(short = 'n', long, default_value_t = 300_000, value_name = "N")]
     operations: u64,
     /// Where the build with faults goes
@@ -18,6 +18,9 @@ pub(crate) struct Planted {
     /// Build without optimisation
     #[arg(long)]
     debug: bool,
+    /// A build with faults that is there already
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
     /// Runs of these faults only
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -36,21 +39,32 @@ struct Case {
 }
 
 const ORDER: &[&str] = &["came back", "out of turn", "no order"];
-const FABRICS: &[&str] = &["--faces", "tcp,shm,iwarp,shm", "--kill-server-every", "0", "--kill-client-every", "0"];
-/// Values that change often, so that what is read is being written.
+/// Every way, on the same keys.
+const FABRICS: &[&str] = &["--faces=shm,tcp,iwarp,shm", "--kill-server-every=0", "--kill-client-every=0"];
+/// Large values that change often, so that what is read is being written.
 const CHURN: &[&str] = &[
-    "--faces",
-    "shm",
-    "--kill-server-every",
-    "0",
-    "--kill-client-every",
-    "0",
-    "--warm-changes",
-    "30",
-    "--tag-lease",
-    "50ms",
+    "--faces=shm",
+    "--large",
+    "--gets=20",
+    "--cold=50",
+    "--memory=64",
+    "--warm=24",
+    "--readers=2",
+    "--warm-changes=60",
+    "--tag-lease=100ms",
+    "--kill-server-every=0",
+    "--kill-client-every=0",
 ];
-const RESTARTS: &[&str] = &["--faces", "shm,tcp", "--kill-server-every", "1.5", "--kill-client-every", "0"];
+/// Leases that are longer than a server takes to start, of a few keys, so that readers need nobody for a while.
+const RESTARTS: &[&str] = &[
+    "--faces=shm,shm,tcp",
+    "--readers=2",
+    "--warm=4",
+    "--warm-changes=1",
+    "--tag-lease=3s",
+    "--kill-server-every=3",
+    "--kill-client-every=0",
+];
 
 const CASES: &[Case] = &[
     Case { server: None, client: None, finds: &[], arguments: FABRICS },
@@ -72,7 +86,7 @@ impl Case {
 
 /// Builds and runs; says whether every run found what it had to, and nothing where there was nothing.
 pub(crate) fn run(planted: &Planted) -> io::Result<bool> {
-    let program = build(planted)?;
+    let program = planted.program.clone().map_or_else(|| build(planted), Ok)?;
     let mut good = true;
     let chosen = |case: &&Case| {
         let is_named = |name: &String| case.server == Some(name) || case.client == Some(name);
@@ -81,7 +95,9 @@ pub(crate) fn run(planted: &Planted) -> io::Result<bool> {
     for case in CASES.iter().filter(chosen) {
         let began = Instant::now();
         let mut command = Command::new(&program);
-        command.arg("--quiet").arg("--operations").arg(planted.operations.to_string()).args(case.arguments);
+        let is_large = case.arguments.contains(&"--large");
+        let operations = (planted.operations / if is_large { 3 } else { 1 }).max(1);
+        command.arg("--quiet").arg("--operations").arg(operations.to_string()).args(case.arguments);
         command.args(case.server.map(|fault| format!("--server-fault={fault}")));
         command.args(case.client.map(|fault| format!("--client-fault={fault}")));
         let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;

@@ -243,6 +243,7 @@ impl<'a> Torture<'a> {
             ("--warm", keys.warm.into()),
             ("--cold", keys.cold.into()),
             ("--gets", habits.gets.into()),
+            ("--readers", habits.readers.into()),
             ("--warm-changes", habits.warm_changes.into()),
             ("--flush-every", habits.flush_every.into()),
             ("--seed", habits.seed),
@@ -250,6 +251,7 @@ impl<'a> Torture<'a> {
             command.arg(name).arg(value.to_string());
         }
         command.envs(self.plan.client_fault.as_ref().map(|fault| ("RDMAKV_SABOTAGE", fault)));
+        command.args(habits.large.then_some("--large"));
         let faces: Vec<&str> = self.plan.faces.iter().map(|face| face.name()).collect();
         let process = command.arg("--faces").arg(faces.join(",")).stdin(Stdio::null()).spawn()?;
         self.next_thread += threads;

@@ -51,9 +51,21 @@ fn unmixed(mut word: u64) -> u64 {
     word ^ word >> 30 ^ word >> 60
 }
 
-/// Words of this version's value: one to 100 KiB of them, small ones more often.
-fn words(version: Value) -> usize {
+/// How long values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths {
+    /// From a word to 100 KiB, small ones more often.
+    Mixed,
+    /// From 50 to 100 KiB.
+    Large,
+}
+
+/// Words of this version's value.
+fn words(version: Value, lengths: Lengths) -> usize {
     let chance = mixed(version ^ 0x5eed);
+    if lengths == Lengths::Large {
+        return 6_400 + chance as usize % 6_400;
+    }
     let most = match chance % 20 {
         0..10 => 8,
         10..16 => 128,
@@ -64,11 +76,11 @@ fn words(version: Value) -> usize {
 }
 
 /// Puts this version's value there.
-pub fn write(version: Value, to: &mut Vec<u8>) {
+pub fn write(version: Value, lengths: Lengths, to: &mut Vec<u8>) {
     to.clear();
     let word = mixed(version).to_le_bytes();
     to.extend_from_slice(&word);
-    let length = words(version) * WORD;
+    let length = words(version, lengths) * WORD;
     // Twice as much each time.
     while to.len() < length {
         to.extend_from_within(..to.len().min(length - to.len()));
@@ -85,7 +97,7 @@ pub enum Read {
 }
 
 /// Looks at each word.
-pub fn read(bytes: &[u8]) -> Read {
+pub fn read(bytes: &[u8], lengths: Lengths) -> Read {
     let (words_there, rest) = bytes.as_chunks::<WORD>();
     let Some(first) = words_there.first() else { return Read::Torn(0, 0) };
     let version = |word: &[u8; WORD]| unmixed(u64::from_le_bytes(*word));
@@ -94,7 +106,7 @@ pub fn read(bytes: &[u8]) -> Read {
         let other = words_there.iter().find(|word| *word != first).unwrap_or(first);
         return Read::Torn(version(first), version(other));
     }
-    if !rest.is_empty() || words_there.len() != words(version(first)) {
+    if !rest.is_empty() || words_there.len() != words(version(first), lengths) {
         return Read::Torn(version(first), version(first));
     }
     Read::Whole(version(first))
@@ -115,8 +127,10 @@ mod tests {
         let mut value = Vec::new();
         for line in 0..3_000 {
             let version = version(line % MOST_THREADS, line);
-            write(version, &mut value);
-            assert!(value.len() <= 100 << 10 && read(&value) == Read::Whole(version));
+            for lengths in [Lengths::Mixed, Lengths::Large] {
+                write(version, lengths, &mut value);
+                assert!(value.len() <= 100 << 10 && read(&value, lengths) == Read::Whole(version));
+            }
             assert_eq!(writer(version), Some((line % MOST_THREADS, line)));
         }
     }
@@ -127,8 +141,8 @@ mod tests {
         let (mut tried, mut at) = (0, 0);
         while tried < 3_000 {
             at += 1;
-            write(version(1, at), &mut one);
-            write(version(2, at), &mut other);
+            write(version(1, at), Lengths::Mixed, &mut one);
+            write(version(2, at), Lengths::Mixed, &mut other);
             let cut = (at * 7919) % one.len().min(other.len());
             let torn = [&one[..cut], &other[cut..]].concat();
             if torn == one || torn == other {
@@ -136,12 +150,12 @@ mod tests {
             }
             tried += 1;
             // Within its only word it is a version that nobody has written.
-            let is_noticed = match read(&torn) {
+            let is_noticed = match read(&torn, Lengths::Mixed) {
                 Read::Torn(..) => true,
                 Read::Whole(found) => found != version(1, at) && found != version(2, at),
             };
             assert!(is_noticed, "{at} {cut}");
-            assert_ne!(read(&one[..cut]), Read::Whole(version(1, at)));
+            assert_ne!(read(&one[..cut], Lengths::Mixed), Read::Whole(version(1, at)));
         }
     }
 }

@@ -18,10 +18,12 @@ use crate::journal::Journal;
 use crate::keys::{EVERY, Keys, Kind};
 use crate::place::Place;
 use crate::record::{Answer, Face, Record, Request};
-use crate::values;
+use crate::values::{self, Lengths};
 
 /// Answers to GET that a thread remembers for its next CAS.
 const REMEMBERED: usize = 256;
+/// What a thread that only reads waits between reads.
+const BREATH: Duration = Duration::from_micros(20);
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -35,6 +37,12 @@ pub struct Habits {
     /// How many of 1000 operations on warm keys are no GETs
     #[arg(long, default_value_t = 5, value_name = "PERMILLE", value_parser = clap::value_parser!(u32).range(0..1000))]
     pub warm_changes: u32,
+    /// Threads of each process that do nothing but read warm keys, so that they rely on what they know
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub readers: u32,
+    /// Large values only
+    #[arg(long)]
+    pub large: bool,
     /// How many operations there are for each flush_all; 0 is none at all
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub flush_every: u32,
@@ -43,11 +51,22 @@ pub struct Habits {
     pub seed: u64,
 }
 
+impl Habits {
+    fn lengths(self) -> Lengths {
+        if self.large { Lengths::Large } else { Lengths::Mixed }
+    }
+
+    fn read(self, is_counter: bool, found: &[u8]) -> values::Read {
+        if is_counter { values::read_counter(found) } else { values::read(found, self.lengths()) }
+    }
+}
+
 /// One thread.
 struct Worker {
     client: Box<dyn Client + Send>,
     journal: Journal,
     thread: usize,
+    only_reads: bool,
     habits: Habits,
     place: Place,
 }
@@ -70,6 +89,11 @@ impl Worker {
             }
             let (key, request, expiry) = self.choose(&mut random, &versions, &mut missed);
             let answer = self.carry_out(key, request, expiry, (&mut value, &mut found), &mut versions);
+            if self.only_reads {
+                // What others do is to be the larger part.
+                std::thread::sleep(BREATH);
+                continue;
+            }
             let is_warm = self.habits.keys.kind(key) == Kind::Warm;
             missed = (is_warm && request == Request::Get && answer == Answer::Absent).then_some(key);
         }
@@ -82,6 +106,9 @@ impl Worker {
         missed: &mut Option<u32>,
     ) -> (u32, Request, u8) {
         let (habits, keys) = (self.habits, self.habits.keys);
+        if self.only_reads {
+            return (random.random_range(keys.of(Kind::Warm)), Request::Get, 0);
+        }
         if habits.flush_every != 0 && random.random_ratio(1, habits.flush_every) {
             return (EVERY, Request::Flush, 0);
         }
@@ -138,7 +165,9 @@ impl Worker {
                 value.clear();
                 value.extend_from_slice(itoa::Buffer::new().format(new).as_bytes());
             }
-            Request::Set(new) | Request::Add(new) | Request::Cas { to: new, .. } => values::write(new, value),
+            Request::Set(new) | Request::Add(new) | Request::Cas { to: new, .. } => {
+                values::write(new, self.habits.lengths(), value)
+            }
             _ => {}
         }
         let (face, answer) = (self.client.face(), Answer::Unknown);
@@ -163,18 +192,16 @@ impl Worker {
         record.one_sided = request == Request::Get && client.was_one_sided();
         record.face = client.face();
         record.answer = match outcome {
-            Outcome::Found { token } => {
-                match if is_counter { values::read_counter(found) } else { values::read(found) } {
-                    values::Read::Whole(seen) => {
-                        if versions.len() >= REMEMBERED {
-                            versions.clear();
-                        }
-                        versions.insert(key, (token, seen));
-                        Answer::Value(seen)
+            Outcome::Found { token } => match self.habits.read(is_counter, found) {
+                values::Read::Whole(seen) => {
+                    if versions.len() >= REMEMBERED {
+                        versions.clear();
                     }
-                    values::Read::Torn(one, other) => Answer::Torn(one, other),
+                    versions.insert(key, (token, seen));
+                    Answer::Value(seen)
                 }
-            }
+                values::Read::Torn(one, other) => Answer::Torn(one, other),
+            },
             Outcome::Number(number) => Answer::Value(number),
             Outcome::Done => Answer::Done,
             Outcome::Refused => Answer::Refused,
@@ -200,10 +227,12 @@ impl Worker {
 pub fn work(directory: &Path, threads: Range<usize>, lines: usize, faces: &[Face], habits: Habits) -> io::Result<()> {
     let place = Place::open(directory)?;
     let mut started = Vec::new();
+    let first = threads.start;
     for (thread, face) in threads.zip(faces.iter().cycle()) {
+        let only_reads = thread - first < habits.readers as usize;
         let (place, journal) = (place.clone(), place.new_journal(thread, lines)?);
         let client = connect(*face, &place)?;
-        let worker = Worker { client, journal, thread, habits, place };
+        let worker = Worker { client, journal, thread, only_reads, habits, place };
         started.push(std::thread::Builder::new().spawn(move || worker.run())?);
     }
     for thread in started {

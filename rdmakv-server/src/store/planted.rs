@@ -5,6 +5,9 @@ use super::chunk::{Id, State};
 use super::exposure::Extent;
 use crate::sabotage::{Fault, planted};
 
+/// With `index-before-dead`: operations of others for which both are there. One would do, but is seldom seen.
+const OTHERS: u32 = 100;
+
 /// What a fault has left undone.
 #[derive(Debug, Default)]
 pub(super) struct Planted {
@@ -32,7 +35,7 @@ impl Store {
         let after = if planted(Fault::DeadAfterReply) {
             u32::MAX
         } else if planted(Fault::IndexBeforeDead) && replaced {
-            3
+            OTHERS
         } else {
             return false;
         };

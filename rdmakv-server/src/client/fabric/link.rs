@@ -217,8 +217,26 @@ impl Link {
         let slot = slots?.take(usize::try_from(length).ok()?)?;
         // SAFETY: the slot is nobody else's before the end of the read is told, or the engine is dropped: it is kept in `fetches`,
         // which is dropped after the engine, and what waits here waits for that end.
-        let id = unsafe { self.end.fetch(slot.as_ptr(), Segment { length, ..segment }) }.ok()?;
+        let id = unsafe { self.fetch(slot.as_ptr(), Segment { length, ..segment }) }?;
         Some(Fetching { id, op: None, slot, leased, at })
+    }
+
+    /// As [`End::fetch`]. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
+    #[inline]
+    unsafe fn fetch(&mut self, memory: *mut u8, from: Segment) -> Option<u64> {
+        #[cfg(rdmakv_sabotage)]
+        if crate::sabotage::planted(crate::sabotage::Fault::NoCrc) {
+            let half = from.length / 2;
+            // SAFETY: as the caller has it; of the end of the first half nobody needs to hear, as that of the second comes later.
+            return unsafe {
+                self.end.fetch(memory, Segment { length: half, ..from }).ok()?;
+                std::thread::sleep(Duration::from_millis(1));
+                let rest = Segment { address: from.address + half, length: from.length - half, ..from };
+                self.end.fetch(memory.add(half as usize), rest).ok()
+            };
+        }
+        // SAFETY: as the caller has it.
+        unsafe { self.end.fetch(memory, from) }.ok()
     }
 
     /// The value, read one-sidedly while the caller waits; none if that is not to be had.
