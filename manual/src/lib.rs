@@ -23,6 +23,7 @@ pub fn commands() -> Vec<Command> {
     vec![
         tracesim::cli::command(),
         rdmakv_server::server::command(),
+        rdmakv_server::cli::command(),
         rdmakv_bench::cli::command(),
         rdmakv_check::cli::command(),
         benches::cli::command(),

@@ -16,6 +16,8 @@
 //! [`mrrc`]: ../mrrc/index.html
 //! [`frrwp`]: ../frrwp/index.html
 
+#[cfg(feature = "cli")]
+pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod item;

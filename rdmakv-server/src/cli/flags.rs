@@ -1,7 +1,7 @@
 //! The command line.
 
+use crate::client::Expire;
 use clap::{Args, Parser, Subcommand};
-use rdmakv_server::client::Expire;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,26 +29,29 @@ Exit codes:
 /// Asks key-value servers, over RDMA or TCP
 #[derive(Parser, Debug)]
 #[command(name = "rdmakv", version, after_help = EXAMPLES)]
-pub(crate) struct Flags {
+pub(super) struct Flags {
     /// A server; may be repeated
     #[arg(short, long = "server", value_name = "SERVER", global = true)]
-    pub(crate) servers: Vec<String>,
+    pub(super) servers: Vec<String>,
     /// How long an operation may take, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, global = true, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    pub(crate) timeout: u64,
+    pub(super) timeout: u64,
     /// Do not read one-sidedly
     #[arg(long, global = true)]
-    pub(crate) ask: bool,
+    pub(super) ask: bool,
     /// Say on standard error how it went
     #[arg(short, long, global = true)]
-    pub(crate) verbose: bool,
+    pub(super) verbose: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(super) command: Command,
 }
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum Command {
+pub(super) enum Command {
     /// Writes the values of keys to standard output, as they are
+    #[command(
+        after_help = "Examples:\n  rdmakv get greeting\n  rdmakv get -v --times 1000 page -o copy.html    with how many were one-sided reads"
+    )]
     Get {
         /// Keys; the values of several follow each other, each with a line's end
         #[arg(required = true)]
@@ -61,6 +64,9 @@ pub(crate) enum Command {
         output: Option<PathBuf>,
     },
     /// Stores a value; prints its version with -v
+    #[command(
+        after_help = "Examples:\n  rdmakv set greeting hello\n  rdmakv set --ttl 60 page < page.html            from standard input, for a minute\n  rdmakv set --add -i page.html page              only where there is none"
+    )]
     Set {
         /// The key
         key: String,
@@ -79,12 +85,14 @@ pub(crate) enum Command {
         how: How,
     },
     /// Takes keys away
+    #[command(after_help = "Examples:\n  rdmakv delete greeting page")]
     Delete {
         /// Keys
         #[arg(required = true)]
         keys: Vec<String>,
     },
     /// Changes when a value ends
+    #[command(after_help = "Examples:\n  rdmakv touch page 3600                          another hour from now")]
     Touch {
         /// The key
         key: String,
@@ -92,6 +100,7 @@ pub(crate) enum Command {
         seconds: u64,
     },
     /// Adds to a number; prints what it is then
+    #[command(after_help = "Examples:\n  rdmakv incr visits\n  rdmakv incr visits 10")]
     Incr {
         /// The key
         key: String,
@@ -100,6 +109,7 @@ pub(crate) enum Command {
         by: u64,
     },
     /// Takes from a number; prints what it is then
+    #[command(after_help = "Examples:\n  rdmakv decr stock 2")]
     Decr {
         /// The key
         key: String,
@@ -108,12 +118,14 @@ pub(crate) enum Command {
         by: u64,
     },
     /// Prints servers' statistics
+    #[command(after_help = "Examples:\n  rdmakv stats\n  rdmakv -s 10.0.0.1 -s 10.0.0.2 stats items")]
     Stats {
         /// Which: items, slabs, settings, sizes, reset; without it, the general ones
         #[arg(default_value = "")]
         kind: String,
     },
     /// Shows what servers are doing, again and again
+    #[command(after_help = "Examples:\n  rdmakv watch\n  rdmakv watch -i 5 -c 12                         a minute")]
     Watch {
         /// Seconds between two looks
         #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
@@ -123,8 +135,10 @@ pub(crate) enum Command {
         count: Option<u64>,
     },
     /// Prints servers' versions
+    #[command(after_help = "Examples:\n  rdmakv version")]
     Version,
     /// Empties servers
+    #[command(after_help = "Examples:\n  rdmakv flush\n  rdmakv flush --after 30")]
     Flush {
         /// In so many seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 0)]
@@ -135,26 +149,26 @@ pub(crate) enum Command {
 /// How a value is stored.
 #[derive(Args, Debug, Clone, Copy)]
 #[group(multiple = false)]
-pub(crate) struct How {
+pub(super) struct How {
     /// Only where there is none
     #[arg(long)]
-    pub(crate) add: bool,
+    pub(super) add: bool,
     /// Only where there is one
     #[arg(long)]
-    pub(crate) replace: bool,
+    pub(super) replace: bool,
     /// At the end of what is there
     #[arg(long)]
-    pub(crate) append: bool,
+    pub(super) append: bool,
     /// At the start of what is there
     #[arg(long)]
-    pub(crate) prepend: bool,
+    pub(super) prepend: bool,
     /// Only where this version is there
     #[arg(long, value_name = "VERSION")]
-    pub(crate) cas: Option<u64>,
+    pub(super) cas: Option<u64>,
 }
 
 /// As the flags say it.
-pub(crate) fn ends(seconds: u64) -> Expire {
+pub(super) fn ends(seconds: u64) -> Expire {
     if seconds == 0 { Expire::Never } else { Expire::In(Duration::from_secs(seconds)) }
 }
 

@@ -4,9 +4,9 @@ mod flags;
 mod values;
 mod watch;
 
-use clap::Parser;
+use crate::client::{Client, Error, Everywhere, Options, Stats};
+use clap::{CommandFactory, Parser};
 use flags::{Command, Flags, ends};
-use rdmakv_server::client::{Client, Error, Everywhere, Options, Stats};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use std::time::Duration;
 const HERE: &str = "shm:@rdmakv-11211,tcp:127.0.0.1:11211";
 
 /// Why the command comes to nothing.
-pub(crate) enum Failure {
+pub(super) enum Failure {
     Client(Error),
     Io(String),
     /// It was done, and the answer is no.
@@ -40,7 +40,13 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn main() -> ExitCode {
+/// What may be asked, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Flags::command()
+}
+
+/// Runs the command.
+pub fn main() -> ExitCode {
     let flags = Flags::parse();
     let (code, said) = match run(&flags) {
         Ok(()) | Err(Failure::Hung) => return ExitCode::SUCCESS,
@@ -98,7 +104,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn none(key: &str) -> Failure {
+pub(super) fn none(key: &str) -> Failure {
     Failure::No(format!("there is no \"{}\"", key.escape_debug()))
 }
 

@@ -1,7 +1,7 @@
 //! What servers are doing, as a table that is drawn again and again.
 
-use crate::Failure;
-use rdmakv_server::client::{Client, Stats};
+use super::Failure;
+use crate::client::{Client, Stats};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Look {
 
 const HEAD: [&str; 8] = ["server", "gets/s", "one-sided", "hit rate", "sets/s", "items", "registered", "leased"];
 
-pub(crate) fn watch(client: &mut Client, interval: Duration, count: Option<u64>) -> Result<(), Failure> {
+pub(super) fn watch(client: &mut Client, interval: Duration, count: Option<u64>) -> Result<(), Failure> {
     let mut before: Vec<Option<Look>> = Vec::new();
     let live = io::stdout().is_terminal();
     let mut left = count;

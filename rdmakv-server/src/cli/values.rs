@@ -1,15 +1,15 @@
 //! Values from and to files, byte by byte.
 
-use crate::flags::How;
-use crate::{Failure, none};
-use rdmakv_server::client::{Client, Expire, Source, Stored, Terms};
+use super::flags::How;
+use super::{Failure, none};
+use crate::client::{Client, Expire, Source, Stored, Terms};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
 /// What is to be stored.
-pub(crate) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<u8>, Failure> {
+pub(super) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let (mut bytes, name) = (Vec::new(), input.map_or("standard input".into(), |path| path.display().to_string()));
     let read = match (value, input) {
         (Some(value), _) => return Ok(value.as_bytes().to_vec()),
@@ -19,7 +19,7 @@ pub(crate) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<
     read.map(|_| bytes).map_err(|error| Failure::Io(format!("read {name}: {error}")))
 }
 
-pub(crate) fn set(
+pub(super) fn set(
     client: &mut Client,
     key: &str,
     value: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) fn set(
     }
 }
 
-pub(crate) fn get(
+pub(super) fn get(
     client: &mut Client,
     keys: &[String],
     times: u32,
