@@ -58,7 +58,7 @@ mod tests {
             assert!(!texts.is_empty());
             for text in texts {
                 // Up to what is the shell's.
-                let own = text.split(['|', '>']).next().unwrap_or_default();
+                let own = text.split(['|', '<', '>']).next().unwrap_or_default();
                 let words = shlex::split(own).unwrap_or_else(|| panic!("{text}"));
                 if words[0] == line.get_name() && !own.contains("$(") {
                     let taken = line.clone().try_get_matches_from(&words);
