@@ -31,7 +31,7 @@ fn every_key_is_one_register_while_clients_and_the_server_are_killed() {
 
 #[test]
 fn every_key_is_one_register_for_clients_on_different_ways() {
-    let faces = ["--faces", "shm,tcp,iwarp,socket", "--tag-lease", "300ms"];
+    let faces = ["--faces", "shm,shm,tcp,iwarp,socket", "--threads", "5", "--processes", "3", "--tag-lease", "300ms"];
     let text = survives(&[&["-n", "12000", "--kill-server-every", "2"], &faces[..]].concat());
     for face in ["tcp", "socket", "shm", "iwarp"] {
         assert!(cell(&text, "GET", face) > 0 && cell(&text, "SET", face) > 0, "{face}: {text}");
@@ -63,8 +63,21 @@ fn survives(arguments: &[&str]) -> String {
 /// What is found when a server is wrong in that way.
 fn found(flaw: Flaw) -> String {
     let server = flawed::Server::start(flaw);
-    let (output, text) =
-        check(&["-q", "-n", "4000", "--cold", "50", "--at", &server.address, "--kill-client-every", "0"]);
+    let (output, text) = check(&[
+        "-q",
+        "-n",
+        "4000",
+        "--cold",
+        "50",
+        "--warm",
+        "8",
+        "--readers",
+        "0",
+        "--at",
+        &server.address,
+        "--kill-client-every",
+        "0",
+    ]);
     assert_eq!(output.status.code(), Some(i32::from(flaw != Flaw::None)), "{flaw:?}: {text}");
     text
 }

@@ -120,7 +120,7 @@ impl Store {
             }
             ("touch", Some(_)) => plain("TOUCHED"),
             ("delete", Some((_, value))) => {
-                if !is_wrong(Flaw::Undeleted) {
+                if flaw != Flaw::Undeleted {
                     self.before.insert(key.clone(), value);
                     self.values.remove(&key);
                 }
