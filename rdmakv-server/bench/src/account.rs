@@ -51,3 +51,52 @@ impl<R: Rng> Account<'_, R> {
         next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::{Choice, Chooser, Newest};
+    use crate::speech::Op;
+    use crate::traffic::Mix;
+    use crate::work::Drawn;
+    use rand::SeedableRng;
+    use rand_pcg::Pcg64;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_new_key_is_read_from_its_answer_on_and_what_is_outside_the_time_does_not_count() {
+        let newest = Arc::new(Newest::of(10));
+        let mut chooser = Chooser::new(Choice::Latest { skew: 0.99 }, 10, Arc::clone(&newest));
+        let key = chooser.make();
+        let work = Work::Mix(Drawn::new(&Mix::ycsb('d').unwrap(), chooser, true));
+        let (mut tally, mut random) = (Tally::default(), Pcg64::seed_from_u64(1));
+        let window = Window { begin: std::time::Instant::now(), from: 100, to: 200 };
+        let mut account = Account { tally: &mut tally, window, random: &mut random, penalty: None };
+        let asked = |start, ask| Flying { start, first: start, ask };
+        assert_eq!(newest.there(), 10);
+        let insert = Ask { part: Part::Insert, ..Ask::new(Op::Set, key) };
+        assert_eq!(account.answered(&asked(90, insert), Answer::Stored, 110, &work), None);
+        assert_eq!(newest.there(), 11);
+        // Begun before, and ended after.
+        account.answered(&asked(90, Ask::new(Op::Get, 1)), Answer::Hit, 95, &work);
+        account.answered(&asked(150, Ask::new(Op::Get, 1)), Answer::Hit, 210, &work);
+        assert_eq!((tally.counts.operations, tally.counts.warm, tally.counts.hits), (1, 1, 1));
+        assert_eq!((tally.latencies.count(Kind::Set), tally.latencies.count(Kind::Get)), (0, 1));
+    }
+
+    #[test]
+    fn a_pair_is_one_operation_whose_time_is_that_of_both() {
+        let work = Work::Load(0..1);
+        let (mut tally, mut random) = (Tally::default(), Pcg64::seed_from_u64(1));
+        let window = Window { begin: std::time::Instant::now(), from: 0, to: 1000 };
+        let mut account = Account { tally: &mut tally, window, random: &mut random, penalty: None };
+        let read = Flying { start: 10, first: 10, ask: Ask { part: Part::Modify, ..Ask::new(Op::Get, 3) } };
+        let write = account.answered(&read, Answer::Miss, 50, &work).unwrap();
+        assert_eq!((write.op, write.key), (Op::Set, 3));
+        let write = Flying { start: 60, first: 10, ask: write };
+        assert_eq!(account.answered(&write, Answer::Stored, 100, &work), None);
+        assert_eq!((tally.counts.operations, tally.counts.answers), (1, 2));
+        let most = |kind| tally.latencies.of(kind).unwrap().max();
+        assert_eq!((most(Kind::Get), most(Kind::Set), most(Kind::Modify)), (40, 40, 90));
+    }
+}

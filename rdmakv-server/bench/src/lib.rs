@@ -17,6 +17,7 @@
 mod account;
 mod bursts;
 pub mod cli;
+mod conclude;
 mod conn;
 mod cpu;
 mod datagrams;
@@ -44,6 +45,7 @@ mod theory;
 mod through_client;
 mod traffic;
 mod values;
+mod watching;
 mod window;
 mod work;
 

@@ -298,24 +298,27 @@ fn over_time(stages: &[&Stage], servers: bool, over: Over) -> Option<Markup> {
         (false, "") => stage.short(servers),
         (false, what) => format!("{} {what}", stage.short(servers)),
     };
-    let line = |stage: &Stage, what: &str, value: fn(&Moment) -> Option<f64>| {
+    let line = |hue: usize, stage: &Stage, what: &str, value: fn(&Moment) -> Option<f64>| {
         let points: Vec<_> = whole(stage).filter_map(|moment| Some((moment.at, value(moment)?))).collect();
-        (!points.is_empty()).then(|| (name(stage, what), points))
+        (!points.is_empty()).then(|| Series { name: name(stage, what), hue, points })
     };
-    let found: Vec<_> = match over {
-        Over::Rate => stages.iter().filter_map(|stage| line(stage, "", |moment| Some(moment.rate))).collect(),
+    // A run has the hue here that it has in the other plots.
+    let each = |value: fn(&Moment) -> Option<f64>| -> Vec<Series> {
+        let some = stages.iter().enumerate().take(HUES);
+        some.filter_map(|(hue, stage)| line(hue, stage, "", value)).collect()
+    };
+    let series: Vec<Series> = match over {
+        Over::Rate => each(|moment| Some(moment.rate)),
         Over::Latency if alone => [
-            line(stages[0], "50 %", |moment| moment.p50),
-            line(stages[0], "99 %", |moment| moment.p99),
-            line(stages[0], "worst", |moment| moment.max),
+            line(0, stages[0], "50 %", |moment| moment.p50),
+            line(1, stages[0], "99 %", |moment| moment.p99),
+            line(2, stages[0], "worst", |moment| moment.max),
         ]
         .into_iter()
         .flatten()
         .collect(),
-        Over::Latency => stages.iter().filter_map(|stage| line(stage, "", |moment| moment.p99)).collect(),
+        Over::Latency => each(|moment| moment.p99),
     };
-    let series: Vec<Series> =
-        found.into_iter().take(HUES).enumerate().map(|(hue, (name, points))| Series { name, hue, points }).collect();
     let x = Axis::from_zero(
         "seconds since the run began",
         Unit::Seconds,

@@ -476,6 +476,59 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_is_answered_by_the_values_that_are_there_each_looked_at() {
+        let names = Names::new("k", 12, 100).unwrap();
+        let values = Values::new(&"5-900".parse().unwrap());
+        let speech = Speech { protocol: Protocol::Text, names: &names, values: &values, verify: true };
+        let ask = Ask { keys: 4, ..Ask::new(Op::Scan, KEY) };
+        let mut out = Outgoing::default();
+        speech.put(&ask, &mut out);
+        assert_eq!(out.bytes, b"get k00000000007 k00000000008 k00000000009 k00000000010\r\n");
+        // Values of these keys, each with that key's own or another's bytes.
+        let answer = |keys: &[(u64, u64)]| {
+            let mut bytes = Vec::new();
+            for &(key, whose) in keys {
+                let value = &values.pattern()[values.place(whose)];
+                bytes.extend(format!("VALUE k{key:011} 0 {}\r\n", value.len()).bytes());
+                bytes.extend(value);
+                bytes.extend(b"\r\n");
+            }
+            bytes.extend(b"END\r\n");
+            bytes
+        };
+        let read = |bytes: &[u8], piece: usize| -> Result<Answer, Nonsense> {
+            let (mut reader, asked) = (Reader::default(), Flying { start: 0, first: 0, ask });
+            for (at, piece) in bytes.chunks(piece).enumerate() {
+                let mut rest = piece;
+                while !rest.is_empty() {
+                    let (used, answer) = reader.next(rest, &asked, &speech)?;
+                    rest = &rest[used..];
+                    if let Some(answer) = answer {
+                        assert!(rest.is_empty(), "the end of piece {at} is left");
+                        return Ok(answer);
+                    }
+                }
+            }
+            panic!("no answer came of it");
+        };
+        for piece in [1, 7, 100, 100_000] {
+            for (keys, found) in [
+                (&[(7, 7), (8, 8), (9, 9), (10, 10)][..], Answer::Found(4)),
+                (&[(8, 8), (10, 10)], Answer::Found(2)),
+                (&[], Answer::Found(0)),
+                (&[(7, 7), (8, 9)], Answer::Wrong),
+                // A key that was not asked for, be its value right.
+                (&[(7, 7), (11, 11)], Answer::Wrong),
+                (&[(6, 6)], Answer::Wrong),
+            ] {
+                assert_eq!(read(&answer(keys), piece), Ok(found), "{keys:?} in pieces of {piece}");
+            }
+            let more = answer(&[(7, 7), (8, 8), (9, 9), (10, 10), (7, 7)]);
+            assert!(read(&more, piece).unwrap_err().0.contains("END was awaited"));
+        }
+    }
+
+    #[test]
     fn what_no_server_should_answer_is_nonsense() {
         let world = World::new();
         let long = "x".repeat(3000);
