@@ -1,5 +1,6 @@
 //! Items as they came, and the values in them.
 
+use crate::client::clock;
 use crate::client::slots::Slot;
 use crate::client::value::{Bytes, Source, Value};
 use crate::item::{self, Distrust, HEADER, Item, State};
@@ -7,7 +8,10 @@ use crate::sabotage::{Fault, planted};
 
 /// The item that was read one-sidedly, if it can be believed.
 #[inline]
-pub(super) fn read(slot: Slot, key: &[u8], incarnation: u32, now: u64) -> Result<Value, Distrust> {
+pub(super) fn read(slot: Slot, key: &[u8], incarnation: u32) -> Result<Value, Distrust> {
+    // The clock is asked where an end is near or far.
+    let ends = slot.bytes().get(8..16).is_some_and(|expiry| expiry != [0; 8]);
+    let now = if ends { clock::unix() } else { 0 };
     let fields = match item::check(slot.bytes(), key, incarnation, now) {
         Err(Distrust::Torn) if planted(Fault::NoCrc) => unsummed(slot.bytes(), key),
         Err(distrust) => return Err(distrust),

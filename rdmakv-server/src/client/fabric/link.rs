@@ -309,7 +309,7 @@ impl Link {
         // After the last byte: what was read within the lease was not used for another item meanwhile.
         let now = clock::boot();
         if now < leased.until
-            && let Ok(value) = images::read(slot, key, leased.tag.incarnation, clock::unix())
+            && let Ok(value) = images::read(slot, key, leased.tag.incarnation)
         {
             tags.was_read(at, &leased, (HEADER + key.len() + value.len()) as u32);
             counters.one_sided += 1;
