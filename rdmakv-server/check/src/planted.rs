@@ -69,8 +69,8 @@ const RESTARTS: &[&str] = &[
     "--readers=2",
     "--warm=4",
     "--warm-changes=1",
-    "--tag-lease=3s",
-    "--kill-server-every=3",
+    "--tag-lease=2s",
+    "--kill-server-every=0.7",
     "--kill-client-every=0",
 ];
 
