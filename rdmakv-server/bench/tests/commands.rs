@@ -305,7 +305,8 @@ fn over_fabrics_values_are_read_one_sidedly_and_each_is_right() {
             assert_eq!((number(&report["wrong_values"]), number(&report["misses"])), (0.0, 0.0), "{line}: {report}");
             assert_eq!(report["server"]["pid"], server.process.id(), "by its socket");
             let ways = &report["ways"];
-            if number(&report["hits"]) > 1000.0 {
+            // A key that was just written several times is not lent: only what is merely read has to be read one-sidedly.
+            if line.starts_with("run") && number(&report["hits"]) > 2000.0 {
                 assert!(number(&ways["one_sided"]) > 0.0, "{line}, {name}: {ways}");
             }
             assert_eq!(number(&ways["sockets"]), 0.0, "{line}, {name}: {ways}");
