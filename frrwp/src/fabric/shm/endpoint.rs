@@ -36,6 +36,8 @@ const ARENAS: usize = 1024;
 const MAPPED: u64 = 1 << 44;
 /// Polls without news between two looks at the socket.
 const PATIENCE: u32 = 64;
+/// Writes and reads between two looks at the socket: a poll that only fetches their ends does not count as one without news.
+const BUSY: u32 = 1 << 16;
 /// The longest sleep while a peer is waited for that is at memory: its leaving wakes nobody.
 const NAP: u64 = 500_000;
 
@@ -55,6 +57,7 @@ pub struct ShmEndpoint {
     wants_room: bool,
     sleeps: u64,
     idle: u32,
+    posted: u32,
     start: Instant,
     broken: Option<&'static str>,
     process: u32,
@@ -89,6 +92,7 @@ impl ShmEndpoint {
             wants_room: false,
             sleeps: 0,
             idle: 0,
+            posted: 0,
             start: Instant::now(),
             broken: None,
             process: std::process::id(),
@@ -290,6 +294,17 @@ impl ShmEndpoint {
         self.link.tags.still(tag) && !self.link.is_closed()
     }
 
+    /// Something was carried out, so this end is busy, and does not look at the socket as often as one that has nothing to do.
+    #[inline]
+    fn carried_out(&mut self) {
+        self.idle = self.idle.saturating_sub(1);
+        self.posted += 1;
+        if self.posted >= BUSY {
+            self.posted = 0;
+            self.listen();
+        }
+    }
+
     fn news(&self) -> bool {
         !self.done.is_empty()
             || self.rings.has_news(&self.link)
@@ -377,6 +392,7 @@ unsafe impl Endpoint for ShmEndpoint {
         // SAFETY: the caller's promise.
         let succeeded = unsafe { self.place(from, to, false) };
         self.done.push_back(Completion::Done { id, succeeded });
+        self.carried_out();
         match immediate {
             _ if !succeeded => self.lose(),
             Some(immediate) => {
@@ -398,6 +414,7 @@ unsafe impl Endpoint for ShmEndpoint {
         // SAFETY: the caller's promise.
         let succeeded = unsafe { self.place(into, from, true) };
         self.done.push_back(Completion::Done { id, succeeded });
+        self.carried_out();
         if !succeeded {
             self.lose();
         }
