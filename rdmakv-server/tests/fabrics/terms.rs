@@ -105,6 +105,15 @@ fn seen<W: Way>(_: &Server, way: &W, address: &str) {
     soon("that the reads count", || client.stat(&format!("{name}_seen_reads")) == 10);
     soon("that they are hits", || client.stat("get_hits") == 10);
     assert_eq!(client.stat("cmd_get"), 10);
+    if name == "shm" {
+        // Who goes says it last, and is heard.
+        let mut bytes = Vec::new();
+        let kind = Request::seen(&mut bytes, tag.segment.address, tag.segment.key, 7);
+        client.tell(kind, &bytes).unwrap();
+        drop(client);
+        let mut client = Client::new(way, &cache, address);
+        soon("that the last reads count", || client.stat("shm_seen_reads") == 17);
+    }
 }
 
 fn statistics<W: Way>(server: &Server, way: &W, address: &str) {

@@ -152,6 +152,9 @@ impl<'f, F: Fabric> Connection<'f, F> {
             if !self.closed {
                 self.work();
             }
+            if self.closed {
+                self.hear_the_rest();
+            }
             self.own.publish();
             if self.closed || self.is_over() {
                 return;
@@ -171,6 +174,19 @@ impl<'f, F: Fabric> Connection<'f, F> {
             Event::Deaf { .. } => self.close(),
             // That something was said, or that there is room again: work is done in any case.
             _ => {}
+        }
+    }
+
+    /// Who has gone may have said what he read. Whatever else was asked and not begun is dropped.
+    fn hear_the_rest(&mut self) {
+        while self.greeted && self.engine.heard(&mut self.heard) {
+            let (mut input, heard) = (std::mem::take(&mut self.input), std::mem::take(&mut self.heard));
+            if let Ok(Some((_, kind @ Kind::Seen, bytes))) = input.take(&heard, REQUEST)
+                && let Ok(Request::Seen(seen)) = Request::decode(kind, bytes)
+            {
+                self.seen(seen);
+            }
+            (self.input, self.heard) = (input, heard);
         }
     }
 
