@@ -45,8 +45,9 @@ pub struct VerbsEndpoint {
     out: Slots,
     into: Slots,
     pub(super) domain: VerbsDomain,
-    /// What is on the send queue, in order, and since when the first of it is the first.
-    posted: VecDeque<Posted>,
+    /// What is on the send queue, in order, the number of the first of it, and since when that is the first.
+    posted: VecDeque<Queued>,
+    first: u64,
     first_since: Instant,
     /// Entries of the queues, and receives that are posted or whose message was not taken yet.
     depth: usize,
@@ -80,7 +81,13 @@ enum Arrival {
     Told(Completion),
 }
 
-/// Something on the send queue.
+/// Something on the send queue, and how the device says that it ended. Over siw what is posted behind a read may end before it.
+struct Queued {
+    what: Posted,
+    ended: Option<ib::ibv_wc_status::Type>,
+}
+
+/// What is on the send queue.
 enum Posted {
     /// With its slot, where it did not go inline.
     Message(Option<u32>),
@@ -127,6 +134,7 @@ impl VerbsEndpoint {
             into: Slots::new(domain),
             domain: domain.clone(),
             posted: VecDeque::new(),
+            first: 0,
             first_since: Instant::now(),
             depth: depth as usize,
             room: room as usize,
@@ -199,7 +207,7 @@ impl VerbsEndpoint {
     /// # Safety
     /// As [`Pair::post`].
     unsafe fn post(&mut self, what: Posted, mut request: Request<'_>) -> io::Result<()> {
-        request.number = self.posted.len() as u64;
+        request.number = self.first + self.posted.len() as u64;
         let posted = match &self.pair {
             // SAFETY: the caller's promise.
             Some(pair) => unsafe { pair.post(request) },
@@ -210,7 +218,7 @@ impl VerbsEndpoint {
                 if self.posted.is_empty() {
                     self.first_since = Instant::now();
                 }
-                self.posted.push_back(what);
+                self.posted.push_back(Queued { what, ended: None });
                 Ok(())
             }
             Err(error) => {
@@ -283,7 +291,7 @@ unsafe impl Endpoint for VerbsEndpoint {
             let slot = match self.out.take() {
                 Ok(slot) => slot,
                 // Room comes when others have left.
-                Err(_) if self.posted.iter().any(|posted| matches!(posted, Posted::Message(Some(_)))) => {
+                Err(_) if self.posted.iter().any(|posted| matches!(posted.what, Posted::Message(Some(_)))) => {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
                 Err(error) => {

@@ -5,7 +5,7 @@
 use super::super::error::{VerbsEnd, status_text};
 use super::super::ib;
 use super::super::pair::{Pair, RECEIVE};
-use super::{Arrival, PATIENCE, Posted, State, TICK, VerbsEndpoint};
+use super::{Arrival, PATIENCE, Posted, Queued, State, TICK, VerbsEndpoint};
 use crate::fabric::Completion;
 use crate::wire::{MESSAGE, Segment};
 use ib::ibv_wc_status as status;
@@ -60,14 +60,26 @@ impl VerbsEndpoint {
         }
     }
 
+    /// Something posted has ended: it is told when all before it have. siw ends a message or a write when it has left, though a read
+    /// before it is still on its way.
     pub(super) fn sent(&mut self, completion: &ib::ibv_wc) {
-        let Some(posted) = self.posted.pop_front() else { return };
+        let at = completion.wr_id.wrapping_sub(self.first);
+        let Some(queued) = usize::try_from(at).ok().and_then(|at| self.posted.get_mut(at)) else { return };
+        queued.ended = Some(completion.status);
+        while let Some(status) = self.posted.front().and_then(|first| first.ended) {
+            let Some(Queued { what, .. }) = self.posted.pop_front() else { return };
+            self.first += 1;
+            self.ended(what, status);
+        }
+    }
+
+    fn ended(&mut self, posted: Posted, said: status::Type) {
         let now = Instant::now();
         self.first_since = now;
         if now.saturating_duration_since(self.ticked) >= TICK {
             self.polls = PATIENCE;
         }
-        let succeeded = completion.status == status::IBV_WC_SUCCESS;
+        let succeeded = said == status::IBV_WC_SUCCESS;
         let (name, mut to) = (posted.name(), None);
         match posted {
             Posted::Message(slot) => slot.into_iter().for_each(|slot| self.out.give(slot)),
@@ -81,7 +93,7 @@ impl VerbsEndpoint {
             Posted::Nudge => {}
         }
         if !succeeded {
-            self.fails(completion.status, name, to);
+            self.fails(said, name, to);
         }
     }
 

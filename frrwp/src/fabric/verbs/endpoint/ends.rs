@@ -83,7 +83,7 @@ impl VerbsEndpoint {
         }
         self.state = State::Flushed;
         for posted in self.posted.drain(..) {
-            match posted {
+            match posted.what {
                 Posted::Part { id, is_last: true, .. } => {
                     self.arrivals.push_back(Arrival::Told(Completion::Done { id, succeeded: false }));
                 }
@@ -124,7 +124,7 @@ impl VerbsEndpoint {
     /// When what is first on the send queue counts as standing still.
     pub(super) fn stalls_at(&self) -> Option<Instant> {
         let first = self.posted.front()?;
-        let time = Duration::from_nanos((first.bytes() / (LOWEST_RATE / 1_000_000)).saturating_mul(1_000));
+        let time = Duration::from_nanos((first.what.bytes() / (LOWEST_RATE / 1_000_000)).saturating_mul(1_000));
         Some(self.first_since + self.domain.0.options.stall + time)
     }
 
@@ -139,7 +139,7 @@ impl VerbsEndpoint {
             self.nudge();
         }
         if self.stalls_at().is_some_and(|at| at <= now) {
-            let operation = self.posted.front().map_or("write", Posted::name);
+            let operation = self.posted.front().map_or("write", |posted| posted.what.name());
             let after = now.saturating_duration_since(self.first_since);
             self.lose(self.gone().unwrap_or(VerbsEnd::Stalled { operation, after }));
         }
