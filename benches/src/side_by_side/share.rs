@@ -6,6 +6,8 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Microseconds in which the quota may be used.
 const PERIOD: u32 = 5_000;
@@ -22,7 +24,9 @@ impl Share {
     /// # Errors
     /// There are no control groups for CPU time here, or they are not this user's to make.
     pub(super) fn new(percent: u32) -> io::Result<Self> {
-        let name = format!("side-by-side-{}-{percent}", std::process::id());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("side-by-side-{}-{number}", std::process::id());
         let quota = PERIOD * percent / 100;
         let one = PathBuf::from("/sys/fs/cgroup/cpu");
         let group = if one.join("cpu.cfs_quota_us").exists() || one.join("cgroup.procs").exists() {
