@@ -1,5 +1,5 @@
 //! The memory that items live in: one shared mapping, backed by a memfd where the system has them, so that
-//! every fabric can expose it later.
+//! every fabric can expose it.
 //!
 //! Ownership: a mapping is shared by a store and by what the store lent out ([`Held`](super::Held),
 //! [`Filling`](super::Filling)). Words of headers are atomics and may be read from anywhere. Bytes of keys and
