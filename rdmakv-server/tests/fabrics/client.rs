@@ -25,7 +25,7 @@ pub(crate) trait Way {
     type Domain: frrwp::fabric::Domain;
     type Endpoint: Endpoint<Domain = Self::Domain>;
     fn domain(&self) -> Self::Domain;
-    fn connect(&self, address: &str) -> Option<Self::Endpoint>;
+    fn connect(&self, address: &str) -> Result<Self::Endpoint, String>;
     /// Memory that servers may be let at.
     fn memory(&self) -> *mut u8;
 }
@@ -51,8 +51,9 @@ impl Way for Shm {
     fn domain(&self) -> ShmDomain {
         self.domain.clone()
     }
-    fn connect(&self, address: &str) -> Option<ShmEndpoint> {
-        frrwp::fabric::shm::connect(&self.domain, &address.parse().unwrap(), RECEIVES, PATIENCE).ok()
+    fn connect(&self, address: &str) -> Result<ShmEndpoint, String> {
+        frrwp::fabric::shm::connect(&self.domain, &address.parse().unwrap(), RECEIVES, PATIENCE)
+            .map_err(|error| error.to_string())
     }
     fn memory(&self) -> *mut u8 {
         self.buffer.as_ptr()
@@ -78,8 +79,8 @@ impl Way for Iwarp {
     fn domain(&self) -> IwarpDomain {
         self.domain.clone()
     }
-    fn connect(&self, address: &str) -> Option<IwarpEndpoint> {
-        self.domain.connect(address, RECEIVES).ok()
+    fn connect(&self, address: &str) -> Result<IwarpEndpoint, String> {
+        self.domain.connect(address, RECEIVES).map_err(|error| error.to_string())
     }
     fn memory(&self) -> *mut u8 {
         self.memory
@@ -122,8 +123,8 @@ impl Way for Verbs {
     fn domain(&self) -> Self::Domain {
         self.domain.clone()
     }
-    fn connect(&self, address: &str) -> Option<Self::Endpoint> {
-        self.domain.connect(address, RECEIVES).ok()
+    fn connect(&self, address: &str) -> Result<Self::Endpoint, String> {
+        self.domain.connect(address, RECEIVES).map_err(|error| error.to_string())
     }
     fn memory(&self) -> *mut u8 {
         self.memory
@@ -152,12 +153,12 @@ pub(crate) struct Client<'c, W: Way> {
 
 impl<'c, W: Way> Client<'c, W> {
     /// Connects, and says nothing.
-    pub(crate) fn silent(way: &'c W, cache: &'c Cache<W::Domain>, address: &str) -> Option<Self> {
+    pub(crate) fn silent(way: &'c W, cache: &'c Cache<W::Domain>, address: &str) -> Result<Self, String> {
         let endpoint = way.connect(address)?;
         let limits = Limits { receives: RECEIVES, ..Limits::default() };
         let engine = Engine::new(cache, endpoint, Side::Connecting, limits);
         let input = Assembly::default();
-        Some(Self { way, cache, engine, input, id: 0, closed: false, ended: Vec::new(), fetched: Vec::new() })
+        Ok(Self { way, cache, engine, input, id: 0, closed: false, ended: Vec::new(), fetched: Vec::new() })
     }
 
     /// Connects and says hello.

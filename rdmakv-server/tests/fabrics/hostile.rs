@@ -79,7 +79,7 @@ fn noise<W: Way>(server: &Server, way: &W, address: &str) {
     let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
     runner
         .run(&(any::<bool>(), prop::collection::vec(act(), 1..12)), |(greets, acts)| {
-            let Some(mut client) = Client::silent(way, &cache, address) else {
+            let Ok(mut client) = Client::silent(way, &cache, address) else {
                 return Err(TestCaseError::fail("nobody is let in"));
             };
             if greets {
@@ -117,7 +117,7 @@ fn noise<W: Way>(server: &Server, way: &W, address: &str) {
 /// Does something up to a point, and is gone.
 fn go<W: Way>(way: &W, address: &str, point: usize) {
     let cache = cache(way);
-    let Some(mut client) = Client::silent(way, &cache, address) else { return };
+    let Ok(mut client) = Client::silent(way, &cache, address) else { return };
     if point == 0 {
         return;
     }
