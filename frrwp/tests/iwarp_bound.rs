@@ -307,3 +307,40 @@ impl<'a> Sent<'a> {
 
 // SAFETY: nothing of it is of the thread that made it.
 unsafe impl Send for Sent<'_> {}
+
+#[test]
+fn what_is_held_leaves_when_it_is_let_go_or_waited_for() {
+    for options in variants() {
+        let client = IwarpDomain::new(IwarpOptions { passive: false, ..options }).unwrap();
+        let cache = cache(&client);
+        let (_domain, mut listener) = listening(options);
+        let [connected, served] = connected(&client, &mut listener);
+        let mut engine = Engine::new(&cache, connected, Side::Connecting, Limits::default());
+        let bytes = version(7, 1000);
+        // SAFETY: the bytes outlive the handle.
+        let binding = Arc::new(unsafe { Binding::new(bytes.as_ptr()) });
+        let handle = served.own_domain().handle(&binding, bytes.len()).unwrap();
+        let mut sinks = [(); 40].map(|()| vec![0; bytes.len()]);
+        for round in 1..=3 {
+            engine.hold(true);
+            for sink in &mut sinks {
+                // SAFETY: the sinks are used again when the reads have ended.
+                unsafe { engine.fetch(sink.as_mut_ptr(), sink.len(), handle.segment()) }.unwrap();
+                engine.progress();
+            }
+            assert_eq!(binding.reads(), (round - 1) * 40, "nothing has left");
+            if round < 3 {
+                engine.hold(false);
+            }
+            for sink in &mut sinks {
+                let told = engine.run();
+                assert!(matches!(told, Some(Event::Fetched { succeeded: true, .. })), "{told:?}");
+                assert!(*sink == bytes);
+                sink.fill(0);
+            }
+            assert_eq!(binding.reads(), round * 40);
+        }
+        // The tag goes first.
+        drop(handle);
+    }
+}

@@ -326,6 +326,12 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         }
     }
 
+    /// From `true` on, what is opened may wait until this is called with `false`, or until the engine waits, so that it leaves
+    /// together: see [`Endpoint::hold`].
+    pub fn hold(&mut self, posts: bool) {
+        self.endpoint.hold(posts);
+    }
+
     /// Sleeps until [`Engine::progress`] may have something to do.
     pub fn wait(&mut self) {
         if !self.closed && self.events.is_empty() {

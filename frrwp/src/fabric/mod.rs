@@ -159,6 +159,12 @@ pub unsafe trait Endpoint {
         from: Segment,
     ) -> io::Result<()>;
 
+    /// From `true` on, what is posted may be held until this is called with `false` or this side waits, so that it leaves
+    /// together: as the doorbell of a device is rung once for a list. For a fabric to which that is nothing, it is nothing.
+    fn hold(&mut self, posts: bool) {
+        let _ = posts;
+    }
+
     /// The next thing that happened, without waiting.
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion>;
 

@@ -119,6 +119,7 @@ use fabric::domains::Fabrics;
 use ops::Ops;
 use rest::Rest;
 use server::Server;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -201,17 +202,28 @@ impl Client {
     /// The values of several keys, each with its own outcome, in their order. All are asked for at once, as far as the
     /// [window](Options::window) goes.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: impl IntoIterator<Item = K>) -> Vec<Result<Option<Value>>> {
-        let mut under_way = std::collections::VecDeque::new();
-        let mut got = Vec::new();
-        for key in keys {
-            if under_way.len() >= self.rest.ops.most() {
-                let first = under_way.pop_front();
-                got.extend(first.map(|ticket: Result<Ticket<_>>| ticket.and_then(|ticket| self.wait(ticket))));
+        let (mut under_way, mut got) = (VecDeque::new(), Vec::new());
+        let mut keys = keys.into_iter().peekable();
+        while keys.peek().is_some() {
+            // As many as there is room for leave together; half of them are waited for before the next.
+            self.hold(true);
+            while under_way.len() < self.rest.ops.most()
+                && let Some(key) = keys.next()
+            {
+                under_way.push_back(self.bget(key));
             }
-            under_way.push_back(self.bget(key));
+            self.hold(false);
+            let left = if keys.peek().is_some() { under_way.len() / 2 } else { 0 };
+            while under_way.len() > left {
+                let first: Option<Result<Ticket<_>>> = under_way.pop_front();
+                got.extend(first.map(|ticket| ticket.and_then(|ticket| self.wait(ticket))));
+            }
         }
-        got.extend(under_way.into_iter().map(|ticket| ticket.and_then(|ticket| self.wait(ticket))));
         got
+    }
+
+    fn hold(&mut self, requests: bool) {
+        self.servers.iter_mut().for_each(|server| server.hold(requests));
     }
 
     /// Stores a value, whatever was there.

@@ -96,6 +96,8 @@ pub(super) struct Core {
     pub(super) why: Option<IwarpEnd>,
     /// Whether the socket takes no more now.
     blocked: bool,
+    /// Whether what the application posts waits for more to leave with.
+    pub(super) holds: bool,
     /// The application's thread serves the socket, and the provider's keeps away.
     pub(super) claim: Claim,
     /// What the provider's thread is woken for: reading, writing.
@@ -194,6 +196,7 @@ impl Connection {
             phase: Phase::Open,
             why: None,
             blocked: false,
+            holds: false,
             claim: Claim::default(),
             armed: (false, false),
             progress: Instant::now(),

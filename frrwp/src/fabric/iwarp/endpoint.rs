@@ -81,6 +81,24 @@ impl IwarpEndpoint {
     }
 
     fn post(&self, post: impl FnOnce(&mut Core) -> io::Result<()>) -> io::Result<()> {
+        self.post_and(post, |core| self.connection.shared.arm(&self.connection, core))
+    }
+
+    /// As [`post`](Self::post), of something whose answer the application will come for: it begins to serve its connection now.
+    /// Who has many connections would find else that the provider's thread was woken for each answer, before he waited for it.
+    fn post_and_expect(&self, post: impl FnOnce(&mut Core) -> io::Result<()>) -> io::Result<()> {
+        let shared = &self.connection.shared;
+        self.post_and(post, |core| {
+            let claim = core.claim;
+            if shared.options.passive || claim.held || claim.stayed || !core.is_open() {
+                shared.arm(&self.connection, core);
+            } else {
+                shared.claim(&self.connection, core);
+            }
+        })
+    }
+
+    fn post_and(&self, post: impl FnOnce(&mut Core) -> io::Result<()>, then: impl FnOnce(&mut Core)) -> io::Result<()> {
         let connection = &*self.connection;
         let mut core = connection.lock();
         if !core.is_open() {
@@ -88,9 +106,19 @@ impl IwarpEndpoint {
         }
         core.claim.active = true;
         post(&mut core)?;
-        core.flush(connection);
-        connection.shared.arm(connection, &mut core);
+        if !core.holds {
+            core.flush(connection);
+        }
+        then(&mut core);
         Ok(())
+    }
+
+    /// Sends what was held.
+    fn let_go(&self, core: &mut Core) {
+        if std::mem::take(&mut core.holds) && core.is_open() {
+            core.flush(&self.connection);
+            self.connection.shared.arm(&self.connection, core);
+        }
     }
 }
 
@@ -147,7 +175,7 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     unsafe fn read(&mut self, id: u64, into: &[Local<'_, IwarpKey>], from: Segment) -> io::Result<()> {
-        self.post(|core| {
+        self.post_and_expect(|core| {
             let mut left = from.length;
             let sink_tag = self.connection.sink();
             let mut requests: SmallVec<[(ReadRequest, usize); GATHER]> = SmallVec::new();
@@ -194,16 +222,25 @@ unsafe impl Endpoint for IwarpEndpoint {
         })
     }
 
+    fn hold(&mut self, posts: bool) {
+        let mut core = self.connection.lock();
+        if posts {
+            core.holds = true;
+        } else {
+            self.let_go(&mut core);
+        }
+    }
+
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
         let connection = &*self.connection;
         let mut core = connection.lock();
         core.claim.active = true;
         if core.inbox.is_empty() {
             self.empty_polls += 1;
-            if !core.claim.held || self.empty_polls < EMPTY {
+            if !core.claim.held || core.holds || self.empty_polls < EMPTY {
                 return None;
             }
-            // Who only polls serves its connection too.
+            // Who only polls serves its connection too; but what is held would leave with that.
             core.serve(connection);
             connection.shared.arm(connection, &mut core);
         }
@@ -229,6 +266,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         let stall = shared.options.stall;
         let until = until.map(Duration::from_nanos);
         let mut core = connection.lock();
+        self.let_go(&mut core);
         while core.inbox.is_empty() && core.is_open() {
             let now = Instant::now();
             if core.stalls_at(stall).is_some_and(|at| at <= now) {

@@ -117,8 +117,8 @@ impl Default for IwarpOptions {
         Self {
             checksums: true,
             ready_to_receive: true,
-            inbound: 16,
-            outbound: 16,
+            inbound: 64,
+            outbound: 64,
             set_up: Duration::from_secs(5),
             stall: Duration::from_secs(10),
             passive: false,

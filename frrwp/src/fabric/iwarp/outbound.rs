@@ -38,8 +38,9 @@ pub(super) const SHOWN: usize = 64;
 /// Buffers that are kept for the next message or answer, if they are not too large.
 const POOL: usize = 4;
 
-/// Memory of this process.
+/// Memory of this process, as the system's calls want it (an `iovec`).
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct Piece {
     pub(super) address: *const u8,
     pub(super) length: usize,

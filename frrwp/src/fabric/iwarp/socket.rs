@@ -1,7 +1,7 @@
 //! The edge to the kernel: bytes between a socket and memory, without a copy of ours.
 #![expect(unsafe_code, reason = "system calls that take addresses of registered memory")]
 
-use super::outbound::{Piece, SHOWN};
+use super::outbound::Piece;
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,6 +14,12 @@ pub(super) struct Room {
     pub(super) length: usize,
 }
 
+const _: () = assert!(
+    size_of::<Piece>() == size_of::<libc::iovec>()
+        && std::mem::offset_of!(Piece, address) == std::mem::offset_of!(libc::iovec, iov_base)
+        && std::mem::offset_of!(Piece, length) == std::mem::offset_of!(libc::iovec, iov_len)
+);
+
 fn result(returned: isize) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
@@ -23,6 +29,11 @@ fn result(returned: isize) -> io::Result<usize> {
 /// # Safety
 /// The memory may be written until this returns.
 pub(super) unsafe fn receive(socket: BorrowedFd<'_>, rooms: &[Room]) -> io::Result<usize> {
+    if let &[Room { address, length }] = rooms {
+        // Half of the way into the kernel of a vector of one.
+        // SAFETY: the memory may be written: the caller's promise.
+        return result(unsafe { libc::recv(socket.as_raw_fd(), address.cast(), length, libc::MSG_DONTWAIT) });
+    }
     let mut vector: SmallVec<[libc::iovec; 2]> =
         rooms.iter().map(|room| libc::iovec { iov_base: room.address.cast(), iov_len: room.length }).collect();
     // SAFETY: all zeroes is a header without anything.
@@ -38,15 +49,12 @@ pub(super) unsafe fn receive(socket: BorrowedFd<'_>, rooms: &[Room]) -> io::Resu
 /// # Safety
 /// The memory may be read until this returns.
 pub(super) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
-    let mut vector: SmallVec<[libc::iovec; SHOWN]> = pieces
-        .iter()
-        .map(|piece| libc::iovec { iov_base: piece.address.cast_mut().cast(), iov_len: piece.length })
-        .collect();
     // SAFETY: all zeroes is a header without anything.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = vector.as_mut_ptr();
-    message.msg_iovlen = vector.len() as _;
-    // SAFETY: the vector lives, and the memory may be read: the caller's promise.
+    // A piece is laid out as the system has it, and the system only reads.
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: the pieces live, and the memory may be read: the caller's promise.
     result(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
 

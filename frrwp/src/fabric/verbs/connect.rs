@@ -199,7 +199,7 @@ fn unconnected(address: String, event: Event) -> VerbsError {
             VerbsError::Unreachable { address, what: "connect", error: event.error() }
         }
         (kind::RDMA_CM_EVENT_DISCONNECTED, _) => VerbsError::Hung { address },
-        _ => VerbsError::System { address, what: "connect", error: event.error() },
+        _ => VerbsError::System { address, what: "come to stand", error: event.error() },
     }
 }
 

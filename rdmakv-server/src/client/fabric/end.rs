@@ -50,6 +50,9 @@ pub(in crate::client) trait End: Send {
 
     fn next_event(&mut self) -> Option<Event>;
 
+    /// As [`Engine::hold`].
+    fn hold(&mut self, posts: bool);
+
     fn wait(&mut self, longest: Duration);
 
     /// Bytes that are registered.
@@ -131,6 +134,10 @@ where
     #[inline]
     fn next_event(&mut self) -> Option<Event> {
         self.engine.next_event()
+    }
+
+    fn hold(&mut self, posts: bool) {
+        self.engine.hold(posts);
     }
 
     fn wait(&mut self, longest: Duration) {

@@ -179,6 +179,11 @@ impl Link {
         self.end.registered()
     }
 
+    /// Whether what is asked from now on may wait until it leaves together.
+    pub(in crate::client) fn hold(&mut self, requests: bool) {
+        self.end.hold(requests);
+    }
+
     pub(in crate::client) fn wait(&mut self, longest: Duration) {
         if self.events.is_empty() {
             self.end.wait(longest);
