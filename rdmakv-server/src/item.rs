@@ -1,26 +1,27 @@
 //! An item as it lies in memory: what the store writes, and what a one-sided reader has to check before it believes it.
 //!
-//! | at | bytes | what                                             | in the CRC |
-//! |---:|------:|--------------------------------------------------|------------|
-//! |  0 |     1 | state: free, unpublished, alive, dead            | no         |
-//! |  1 |     1 | marks: fetched, stale, won, leased               | no         |
-//! |  2 |     2 | magic                                            | no         |
-//! |  4 |     4 | incarnation of the server                        | no         |
-//! |  8 |     8 | expiry, in Unix seconds; 0 is never              | no         |
-//! | 16 |     8 | version (CAS)                                    | yes        |
-//! | 24 |     4 | length of the value                              | yes        |
-//! | 28 |     4 | the client's flags                               | yes        |
-//! | 32 |     4 | CRC32C                                           |            |
-//! | 36 |     4 | length of the key, class                         | length     |
-//! | 40 |    16 | the store's own                                  | no         |
-//! | 56 |       | the key, then the value                          | yes        |
+//! | at | bytes | what                                                              | in the CRC |
+//! |---:|------:|-------------------------------------------------------------------|------------|
+//! |  0 |     1 | state: 0 free, 1 unpublished, 2 alive, 3 dead                     | no         |
+//! |  1 |     1 | marks: 1 fetched, 2 stale, 4 won, 8 leased                        | no         |
+//! |  2 |     2 | magic: 76 6b                                                      | no         |
+//! |  4 |     4 | incarnation of the server                                         | no         |
+//! |  8 |     8 | expiry, in Unix seconds; 0 is never                               | no         |
+//! | 16 |     8 | version (CAS)                                                     | yes        |
+//! | 24 |     4 | length of the value                                               | yes        |
+//! | 28 |     4 | the client's flags                                                | yes        |
+//! | 32 |     4 | CRC32C                                                            |            |
+//! | 36 |     1 | length of the key, 1 to 250                                       | yes        |
+//! | 37 |     3 | class of the chunk's size (one byte), zero                        | no         |
+//! | 40 |    16 | the store's own: neighbours in the queue, last access, holders, … | no         |
+//! | 56 |       | the key, then the value                                           | yes        |
 //!
 //! Numbers are little-endian. What the CRC covers is put together as version, length of the value, flags, length of the key
 //! (one byte), key, value.
 //!
-//! The first sixteen bytes change in place, as two words of eight; nothing else does while an item is alive. A reader that finds
-//! the state *alive* has read it at a moment at which the chunk was the key's value, and the rest, read after that within the
-//! reader's lease, is of the same value.
+//! While an item is alive the first sixteen bytes change in place, as two words of eight, and so do the store's own; nothing else
+//! does. A reader that finds the state *alive* has read it at a moment at which the chunk was the key's value, and the rest, read
+//! after that within the reader's lease, is of the same value.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -45,6 +45,7 @@ pub type Spans = SmallVec<[Span; 1]>;
 
 /// What was done with the memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Action {
     /// Asked for together, and released at once.
     Request(Spans),

@@ -10,6 +10,7 @@ use mrrc::policy::Policy;
 use mrrc::{Config, ConfigError, Core, Counters, Outcome, PageRange, RegionId, Segment};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use traces::{Kind, Step, Trace};
 
@@ -30,6 +31,12 @@ pub struct Watch<'a> {
     pub stop: &'a AtomicBool,
     /// Hears how many more steps were replayed, now and then.
     pub replayed: &'a (dyn Fn(u64) + Sync),
+}
+
+impl fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("stop", self.stop).finish_non_exhaustive()
+    }
 }
 
 /// What a replay counted.

@@ -57,6 +57,7 @@ pub enum Event {
 
 /// Why a transfer failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransferError {
     /// Its memory could not be registered.
     #[error("transfer {}: {error}", tag.0)]
@@ -89,6 +90,7 @@ pub enum TransferError {
 
 /// Why no transfer, or no one-sided read, was opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The handshake refuses.
     #[error(transparent)]

@@ -43,7 +43,10 @@
 //! ```
 #![expect(unsafe_code, reason = "hands buffers that it owns to the engine, by address")]
 
+mod block_on;
 mod talking;
+
+pub use block_on::block_on;
 
 use super::{Engine, Event, OpenError, TransferError};
 use crate::fabric::Endpoint;
@@ -51,11 +54,10 @@ use crate::handshake::{Refusal, Tag};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 /// The transfers of one connection, as futures.
 ///
@@ -226,29 +228,21 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
 
     /// Runs a future, sleeping in the endpoint where it waits. What it waits for has to come by this connection.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        let woken = Arc::new(Woken(AtomicBool::new(false)));
-        let waker = Waker::from(woken.clone());
-        let mut context = Context::from_waker(&waker);
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                return output;
-            }
-            // One part of it may have been ended by another part's poll: nothing more need come for it.
-            if !woken.0.swap(false, Ordering::AcqRel) {
-                self.0.borrow_mut().engine.wait();
-                self.progress();
-            }
-        }
+        block_on(future, || {
+            self.0.borrow_mut().engine.wait();
+            self.progress();
+        })
     }
 }
 
-/// Whether what is run by [`Transfers::block_on`] is to be polled again at once.
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
+impl<E: Endpoint> fmt::Debug for Transfers<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Transfers");
+        // Whoever prints may have been called with it in use.
+        if let Ok(inner) = self.0.try_borrow() {
+            shown.field("engine", &inner.engine).field("held", &inner.open.len());
+        }
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -330,6 +324,12 @@ impl<E: Endpoint> Inner<'_, E> {
 pub struct Transfer<'a, 'cache, E: Endpoint> {
     transfers: &'a Transfers<'cache, E>,
     tag: Tag,
+}
+
+impl<E: Endpoint> fmt::Debug for Transfer<'_, '_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Transfer").field(&self.tag).finish()
+    }
 }
 
 impl<E: Endpoint> Transfer<'_, '_, E> {

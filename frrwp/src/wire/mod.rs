@@ -228,6 +228,7 @@ impl Eq for Segments<'_> {}
 
 /// Bytes that are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// Too short for a start, or the start is not the magic.
     #[error("{length} bytes that do not start as a message of this protocol")]

@@ -46,6 +46,7 @@
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
 //! [`frrwp`]: ../frrwp/index.html
 
+#![allow(missing_debug_implementations, reason = "these are C's: opaque there, or plain fields")]
 #![allow(non_camel_case_types, reason = "types have the names by which C knows them")]
 #![allow(
     clippy::missing_safety_doc,

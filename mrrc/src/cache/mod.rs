@@ -11,7 +11,7 @@
 //! | `hit.rs` | the path of a hit, and why it never gets what is going |
 //! | `slots.rs`, `records.rs`, `barrier.rs`, `gate.rs` | what that path is made of |
 //! | `acquire.rs` | the entry of every request |
-//! | `miss.rs`, `miss/register.rs` | the locked path: placeholders and waiting; registering and failing |
+//! | `miss.rs`, `miss/` | the locked path: placeholders and waiting; `alone.rs`, the usual miss; `register.rs`, registering and failing |
 //! | `leave.rs` | deregistration, the background, the end of a cache |
 //! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
 //! | `who.rs` | which thread it is |
@@ -21,7 +21,7 @@
 //! | `changing.rs`, `listener.rs` | changes that the program tells of, and those that a monitor does |
 //! | `explain.rs` | why a request would hit or miss |
 //! | `orders.rs` | the lock-free pieces under loom |
-//! | `builder.rs`, `terms.rs`, `environment.rs`, `error.rs`, `stats.rs`, `times.rs` | settings, errors, counters, latencies |
+//! | `builder.rs`, `terms.rs`, `environment.rs`, `error.rs`, `stats.rs`, `tally.rs`, `times.rs` | settings, errors, counters, latencies |
 //!
 //! # Ways in
 //!

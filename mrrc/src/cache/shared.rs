@@ -9,21 +9,18 @@ use super::barrier::Barrier;
 use super::books::{Books, Desk, GROUP};
 use super::error::Unusable;
 use super::gate::Gate;
-use super::hit::{self, Grip};
-use super::records::{Record, Records};
-use super::slots::{self, Block, Blocks};
+use super::records::Records;
+use super::slots::{self, Blocks};
 use super::terms::Terms;
 use super::times::Times;
-use crate::access::Access;
 use crate::core::Core;
 use crate::index::IndexReader;
 use crate::invalidation::Monitor;
 #[cfg(target_os = "linux")]
 use crate::invalidation::mappings::Mappings;
 use crate::range::PageRange;
-use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::shim::sync::atomic::{AtomicBool, AtomicU32};
 use crate::shim::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +34,7 @@ pub(super) struct Shared<R: Registrar> {
     pub(super) readers: [IndexReader; 2],
     /// The number of the cache where a hit is a plain one: no latency is recorded, and the device's pages are ours. No
     /// cache's where it is not.
-    quick_number: u64,
+    pub(super) quick_number: u64,
     pub(super) most_touches: u32,
     pub(super) barrier: Barrier,
     /// Whether rights for peers were ever asked for.
@@ -183,88 +180,6 @@ impl<R: Registrar> Shared<R> {
         Unusable::Broken
     }
 
-    /// The way of a hit, see `hit.rs`, where nothing is out of the ordinary: it ends early rather than call what is
-    /// seldom needed. [`Shared::hit`] finds the rest.
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
-    pub(super) fn hit_quickly(&self, range: PageRange, access: Access) -> Option<&AtomicU32> {
-        let block = slots::nearby(self.quick_number)?;
-        // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
-        let block = unsafe { &*block };
-        // No test whether there is a candidate: the record of none says so.
-        let name = self.readers[access.class()].guess(range.start());
-        let record = self.records.named(name)?;
-        let slot = block.free_slot()?;
-        let pages = hit::take(self.barrier, slot, record, name, range, access, || self.gate.is_open())?;
-        self.note_hit(block, record, name, pages, range.pages());
-        Some(slot)
-    }
-
-    /// The way of a hit, with everything that can be on it.
-    #[inline(never)]
-    pub(super) fn hit(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let class = access.class();
-        if let Some(hit) = self.hit_in(class, range, access) {
-            return Some(hit);
-        }
-        // A region that peers have rights to serves its owner too.
-        if class == 0 && self.has_remote.load(Ordering::Relaxed) { self.hit_in_remote(range, access) } else { None }
-    }
-
-    #[inline(never)]
-    fn hit_in_remote(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        self.hit_in(1, range, access)
-    }
-
-    #[inline]
-    fn hit_in(&self, class: usize, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let id = self.readers[class].candidate(range.start())?;
-        let record = self.records.get(id)?;
-        // Mostly it is a miss that comes here: whoever has the lock finds what this guess does not.
-        hit::serves(record, range, access)?;
-        let block = self.block()?;
-        let Some(slot) = block.free_slot() else { return self.hit_counted(block, id, range, access) };
-        let pages = hit::take(self.barrier, slot, record, id.raw(), range, access, || self.gate.is_open())?;
-        self.note_hit(block, record, id.raw(), pages, range.pages());
-        Some((id, Grip::Slot(slot)))
-    }
-
-    #[inline(never)]
-    fn hit_counted(
-        &self,
-        block: &Block,
-        id: RegionId,
-        range: PageRange,
-        access: Access,
-    ) -> Option<(RegionId, Grip<'_>)> {
-        let record = &self.records[id];
-        let pages = hit::take_counted(self.barrier, record, range, access, || self.gate.is_open())?;
-        self.note_hit(block, record, id.raw(), pages, range.pages());
-        Some((id, Grip::Counted))
-    }
-
-    #[inline(always)]
-    fn note_hit(&self, block: &Block, record: &Record<R::Registration>, name: u32, pages: u64, asked: u64) {
-        block.count(pages == asked, asked);
-        if record.touch(self.most_touches) {
-            let sign = &self.signs[(name as usize).wrapping_sub(1) / GROUP];
-            if sign.load(Ordering::Relaxed) == 0 {
-                // Release, with the acquire of who takes it away: the mark is there to be found.
-                sign.store(1, Ordering::Release);
-            }
-        }
-    }
-
-    /// This thread's block.
-    #[inline]
-    #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
-    fn block(&self) -> Option<&Block> {
-        // The lock may have been held at a fork.
-        let block = slots::mine(self.number, &self.blocks, || !self.gate.is_forked())?;
-        // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
-        Some(unsafe { &*block })
-    }
-
     /// Whether all of the range lies in one mapping, as far as the system tells.
     #[cfg(target_os = "linux")]
     pub(super) fn is_one_mapping(&self, range: PageRange) -> bool {
@@ -278,36 +193,6 @@ impl<R: Registrar> Shared<R> {
     pub(super) fn is_one_mapping(&self, _: PageRange) -> bool {
         false
     }
-
-    /// For requests that only regions for local use may serve. `None` also where the thread has no free slot.
-    pub(super) fn hit_own_class(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let id = self.readers[access.class()].candidate(range.start())?;
-        self.hit_of_class(id, range, access)
-    }
-
-    /// The name may be another region's by now, of another class: that is looked at when it is held.
-    fn hit_of_class(&self, id: RegionId, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let block = self.block()?;
-        let record = self.records.get(id)?;
-        let slot = block.free_slot()?;
-        let pages = hit::take(self.barrier, slot, record, id.raw(), range, access, || self.gate.is_open())?;
-        if record.access().class() != access.class() {
-            hit::let_go(slot);
-            return None;
-        }
-        self.note_hit(block, record, id.raw(), pages, range.pages());
-        Some((id, Grip::Slot(slot)))
-    }
-
-    /// Takes hold of a region that stands. Under the lock: nobody can retire it meanwhile.
-    pub(super) fn grip(&self, id: RegionId) -> Grip<'_> {
-        if let Some(slot) = self.block().and_then(Block::free_slot) {
-            slot.store(id.raw(), Ordering::Relaxed);
-            return Grip::Slot(slot);
-        }
-        self.records[id].counted().fetch_add(1, Ordering::Relaxed);
-        Grip::Counted
-    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -315,48 +200,7 @@ mod tests {
     use crate::cache::{AcquireError, Unusable};
     use crate::invalidation::Explicit;
     use crate::registrar::model::Dummy;
-    use crate::{Access, Cache, PAGE, PageRange};
-
-    #[test]
-    fn a_name_that_is_used_again_by_a_region_of_another_class_is_no_hit() {
-        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment().build().unwrap();
-        let (range, access) = (PageRange::new(16, 4).unwrap(), Access::LOCAL | Access::REMOTE_READ);
-        #[expect(unsafe_code, reason = "no transfer is made")]
-        // SAFETY: no transfer is made.
-        let lease = unsafe { cache.acquire((16 * PAGE) as *const u8, 4 * PAGE as usize, access) }.unwrap();
-        drop(lease);
-        let shared = &cache.shared;
-        let id = shared.readers[1].candidate(range.start()).unwrap();
-        // As if the index of the other class still named it.
-        assert!(shared.hit_of_class(id, range, Access::LOCAL).is_none());
-        assert_eq!((cache.counters().decisions.requests, cache.reap().unwrap().regions), (1, 0), "and is not counted");
-        assert_eq!(cache.flush().unwrap().regions, 1, "nor held");
-    }
-
-    #[test]
-    fn a_hit_whose_mark_has_no_sign_still_keeps_its_region() {
-        use std::sync::atomic::Ordering;
-        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment();
-        let cache = cache.capacity_pages(2).policy("pindown".parse().unwrap()).build().unwrap();
-        #[expect(unsafe_code, reason = "no transfer is made")]
-        let ask = |page: u64| {
-            // SAFETY: no transfer is made.
-            drop(unsafe { cache.acquire((page * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap());
-        };
-        ask(16);
-        ask(20);
-        ask(16);
-        // As if the mark had not been seen yet by who took the sign away.
-        assert_eq!(cache.shared.signs[0].swap(0, Ordering::Relaxed), 1);
-        ask(24);
-        ask(16);
-        assert_eq!((cache.counters().attempts, cache.counters().decisions.hits()), (3, 2));
-        // Where all were hit, one leaves all the same.
-        ask(24);
-        cache.shared.signs[0].swap(0, Ordering::Relaxed);
-        ask(28);
-        assert_eq!((cache.counters().attempts, cache.usage().regions), (4, 2));
-    }
+    use crate::{Access, Cache, PAGE};
 
     #[test]
     #[cfg(target_os = "linux")]

@@ -37,17 +37,10 @@ impl<R: Rng> Account<'_, R> {
                 tally.latencies.record(Kind::WithPenalty, nanos.saturating_add(more));
             }
         }
-        match asked.ask.part {
-            Part::Modified if window.counts(asked.first) => {
-                tally.latencies.record(Kind::Modify, now.saturating_sub(asked.first));
-            }
-            Part::Insert => {
-                if let Work::Mix(drawn) = work {
-                    drawn.settle(asked.ask.key);
-                }
-            }
-            _ => {}
+        if asked.ask.part == Part::Modified && window.counts(asked.first) {
+            tally.latencies.record(Kind::Modify, now.saturating_sub(asked.first));
         }
+        work.settle(&asked.ask);
         next
     }
 }

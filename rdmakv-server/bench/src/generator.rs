@@ -15,10 +15,10 @@ use crate::conn::{Conn, Ended};
 use crate::plan::{DEPTH_MAX, Plan};
 use crate::schedule::Schedule;
 use crate::sizes::mix;
-use crate::speech::{Ask, Flying, Part, Speech};
-use crate::tally::{Calls, Kind, Tally};
+use crate::speech::{Ask, Flying, Speech};
+use crate::tally::{Calls, Tally};
 use crate::target::Target;
-use crate::window::{Line, Meter, Own, SECOND, TICK, Window};
+use crate::window::{Line, Meter, SECOND, TICK, Window};
 use crate::work::{Next, Work};
 
 /// Bytes that a read takes at most.
@@ -35,8 +35,8 @@ pub(crate) struct Generator<'a> {
     epoll: OwnedFd,
     buffer: Vec<u8>,
     random: Pcg64,
-    tally: Tally,
-    calls: Calls,
+    pub(crate) tally: Tally,
+    pub(crate) calls: Calls,
     /// Requests that were asked and not answered, on all connections.
     under_way: usize,
     /// The connection whose turn it is in an open loop.
@@ -80,21 +80,7 @@ impl<'a> Generator<'a> {
     /// # Errors
     ///
     /// What ended it before.
-    pub(crate) fn run(
-        &mut self,
-        mut work: Work,
-        mut schedule: Option<Schedule>,
-        window: Window,
-        line: &Line<'_>,
-    ) -> (Own, Result<(), Ended>) {
-        let mut meter = Meter::default();
-        let ended = self.drive(&mut work, &mut schedule, window, line, &mut meter);
-        let own = meter.read(&self.calls);
-        let _ = line.seconds.send(std::mem::take(&mut self.tally));
-        (own, ended)
-    }
-
-    fn drive(
+    pub(crate) fn drive(
         &mut self,
         work: &mut Work,
         schedule: &mut Option<Schedule>,
@@ -125,15 +111,7 @@ impl<'a> Generator<'a> {
                 Some(schedule) if goes_on => {
                     self.arrive(schedule, now, window, work, &mut goes_on);
                     self.flush(now)?;
-                    if schedule.next() >= window.to {
-                        goes_on = false;
-                    } else if now >= window.to + self.plan.grace() {
-                        // What is due and not begun by now never will be.
-                        let left = schedule.left_between(window.from, window.to);
-                        self.tally.late.saturating_record_n(now - schedule.next().max(window.from), left);
-                        self.tally.counts.unsent += left;
-                        goes_on = false;
-                    }
+                    goes_on &= !self.tally.ends_open_loop(schedule, now, window, self.plan.grace());
                 }
                 Some(_) => {}
             }
@@ -244,11 +222,8 @@ impl<'a> Generator<'a> {
         while let Some((ask, first)) = self.following.pop() {
             self.ask(at, Flying { start: now, first, ask });
         }
-        if let Work::Bursts(clients) = work
-            && let Some(scheduled) = clients.done(at, ended as u64, now)
-            && window.counts(scheduled)
-        {
-            self.tally.latencies.record(Kind::Block, now.saturating_sub(scheduled));
+        if let Work::Bursts(clients) = work {
+            self.tally.chunks_end(clients, at, ended as u64, now, window);
         }
         Ok((now, ended))
     }
@@ -275,21 +250,13 @@ impl<'a> Generator<'a> {
         while *goes_on {
             let Work::Bursts(clients) = work else { return };
             let Some(begun) = clients.begin(now, window.to, &mut self.random) else { break };
-            if window.counts(begun.scheduled) {
-                self.tally.late.saturating_record(begun.late);
-                self.tally.counts.overrun += u64::from(begun.overrun);
-            }
+            self.tally.block_begins(&begun, window);
             self.refill(begun.conn, self.plan.depth, now, work, goes_on);
         }
         if let Work::Bursts(clients) = work
             && *goes_on
-            && now >= window.to
         {
-            let left = clients.left_before(window.to);
-            if left == 0 || now >= window.to + self.plan.grace() {
-                self.tally.counts.unsent += left;
-                *goes_on = false;
-            }
+            *goes_on = !self.tally.ends_bursts(clients, now, window, self.plan.grace());
         }
     }
 
@@ -325,9 +292,7 @@ impl<'a> Generator<'a> {
             // Bounded: a server that never answers must not take all memory here.
             if self.conns[at].under_way() >= DEPTH_MAX {
                 self.tally.counts.unsent += u64::from(counts);
-                if let (Part::Insert, Work::Mix(drawn)) = (ask.part, &*work) {
-                    drawn.settle(ask.key);
-                }
+                work.settle(&ask);
                 continue;
             }
             self.ask(at, Flying { start, first: start, ask });

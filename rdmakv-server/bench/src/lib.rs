@@ -21,6 +21,7 @@ mod conclude;
 mod conn;
 mod cpu;
 mod datagrams;
+mod due;
 mod generator;
 mod keys;
 pub mod null;

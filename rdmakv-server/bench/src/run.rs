@@ -26,7 +26,7 @@ use crate::through_client::ThroughClient;
 use crate::traffic::Traffic;
 use crate::values::Values;
 use crate::watching::Watching;
-use crate::window::{Line, Own, Window};
+use crate::window::{Line, Meter, Own, Window};
 use crate::work::{Drawn, Work, share_of};
 
 /// A second of a run, for whoever watches.
@@ -202,15 +202,25 @@ impl<'a> Driver<'a> {
 
     fn run(
         &mut self,
-        work: Work,
-        schedule: Option<Schedule>,
+        mut work: Work,
+        mut schedule: Option<Schedule>,
         window: Window,
         line: &Line<'_>,
     ) -> (Own, Result<(), Ended>) {
-        match self {
-            Self::Sockets(generator) => generator.run(work, schedule, window, line),
-            Self::Client(client) => client.run(work, schedule, window, line),
-        }
+        let (mut meter, work, schedule) = (Meter::default(), &mut work, &mut schedule);
+        let (ended, calls, tally) = match self {
+            Self::Sockets(generator) => {
+                let ended = generator.drive(work, schedule, window, line, &mut meter);
+                (ended, &generator.calls, &mut generator.tally)
+            }
+            Self::Client(client) => {
+                let ended = client.drive(work, schedule, window, line, &mut meter);
+                (ended, &client.calls, &mut client.tally)
+            }
+        };
+        let own = meter.read(calls);
+        let _ = line.seconds.send(std::mem::take(tally));
+        (own, ended)
     }
 }
 

@@ -16,9 +16,9 @@ use crate::account::Account;
 use crate::conn::Ended;
 use crate::plan::{DEPTH_MAX, Plan};
 use crate::schedule::Schedule;
-use crate::speech::{Answer, Ask, Flying, Op, Part, Speech};
-use crate::tally::{Calls, Kind, Tally};
-use crate::window::{Line, Meter, Own, SECOND, TICK, Window};
+use crate::speech::{Answer, Ask, Flying, Op, Speech};
+use crate::tally::{Calls, Tally};
+use crate::window::{Line, Meter, SECOND, TICK, Window};
 use crate::work::{Next, Work};
 
 /// The thread's things.
@@ -27,8 +27,8 @@ pub(crate) struct ThroughClient<'a> {
     speech: Speech<'a>,
     client: Client,
     random: Pcg64,
-    tally: Tally,
-    calls: Calls,
+    pub(crate) tally: Tally,
+    pub(crate) calls: Calls,
     flying: VecDeque<(Flying, Pending)>,
     key: Vec<u8>,
     goes_on: bool,
@@ -80,21 +80,7 @@ impl<'a> ThroughClient<'a> {
     /// # Errors
     ///
     /// What ended it before.
-    pub(crate) fn run(
-        &mut self,
-        mut work: Work,
-        mut schedule: Option<Schedule>,
-        window: Window,
-        line: &Line<'_>,
-    ) -> (Own, Result<(), Ended>) {
-        let mut meter = Meter::default();
-        let ended = self.drive(&mut work, &mut schedule, window, line, &mut meter);
-        let own = meter.read(&self.calls);
-        let _ = line.seconds.send(std::mem::take(&mut self.tally));
-        (own, ended)
-    }
-
-    fn drive(
+    pub(crate) fn drive(
         &mut self,
         work: &mut Work,
         schedule: &mut Option<Schedule>,
@@ -144,18 +130,8 @@ impl<'a> ThroughClient<'a> {
     fn refill(&mut self, now: u64, window: Window, work: &mut Work) -> Result<u64, Ended> {
         if let (Work::Bursts(clients), true) = (&mut *work, self.goes_on) {
             match clients.begin(now, window.to, &mut self.random) {
-                Some(begun) if window.counts(begun.scheduled) => {
-                    self.tally.late.saturating_record(begun.late);
-                    self.tally.counts.overrun += u64::from(begun.overrun);
-                }
-                None if now >= window.to => {
-                    let left = clients.left_before(window.to);
-                    if left == 0 || now >= window.to + self.plan.grace() {
-                        self.tally.counts.unsent += left;
-                        self.goes_on = false;
-                    }
-                }
-                _ => {}
+                Some(begun) => self.tally.block_begins(&begun, window),
+                None => self.goes_on = !self.tally.ends_bursts(clients, now, window, self.plan.grace()),
             }
         }
         while self.flying.len() < self.plan.depth && (self.goes_on || work.ends_what_it_began()) {
@@ -186,21 +162,12 @@ impl<'a> ThroughClient<'a> {
             }
             if self.flying.len() >= DEPTH_MAX / 2 {
                 self.tally.counts.unsent += u64::from(counts);
-                if let (Part::Insert, Work::Mix(drawn)) = (ask.part, &*work) {
-                    drawn.settle(ask.key);
-                }
+                work.settle(&ask);
                 continue;
             }
             self.ask(Flying { start, first: start, ask })?;
         }
-        if schedule.next() >= window.to {
-            self.goes_on = false;
-        } else if self.goes_on && now >= window.to + self.plan.grace() {
-            let left = schedule.left_between(window.from, window.to);
-            self.tally.late.saturating_record_n(now - schedule.next().max(window.from), left);
-            self.tally.counts.unsent += left;
-            self.goes_on = false;
-        }
+        self.goes_on = self.goes_on && !self.tally.ends_open_loop(schedule, now, window, self.plan.grace());
         Ok(schedule.next())
     }
 
@@ -295,11 +262,8 @@ impl<'a> ThroughClient<'a> {
         if let Some(ask) = next {
             self.ask(Flying { start: now, first: asked.first, ask })?;
         }
-        if let Work::Bursts(clients) = work
-            && let Some(scheduled) = clients.done(0, ended, now)
-            && window.counts(scheduled)
-        {
-            self.tally.latencies.record(Kind::Block, now.saturating_sub(scheduled));
+        if let Work::Bursts(clients) = work {
+            self.tally.chunks_end(clients, 0, ended, now, window);
         }
         Ok(now)
     }

@@ -47,6 +47,14 @@ impl Work {
         }
     }
 
+    /// The request was answered, or is not made after all: if it is for a new key, that is there now, or will never be.
+    #[inline]
+    pub(crate) fn settle(&self, ask: &Ask) {
+        if let (Self::Mix(drawn), Part::Insert) = (self, ask.part) {
+            drawn.chooser.newest().settle(ask.key);
+        }
+    }
+
     /// Whether what was begun is gone on with when time is up.
     pub(crate) fn ends_what_it_began(&self) -> bool {
         matches!(self, Self::Bursts(_))
@@ -107,11 +115,6 @@ impl Drawn {
         }
         let key = self.chooser.draw(random);
         Ask { part: Part::Modify, ..Ask::new(Op::Get, key) }
-    }
-
-    /// A new key is there now, or will never be.
-    pub(crate) fn settle(&self, key: u64) {
-        self.chooser.newest().settle(key);
     }
 }
 

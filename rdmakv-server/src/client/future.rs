@@ -24,12 +24,12 @@ use super::command::{Arguments, Expire, Terms};
 use super::error::{Error, Operation};
 use super::ticket::{Outcome, Ticket};
 use super::{Client, Data, Stored, Value, until};
+use frrwp::engine::future::block_on;
 use std::cell::RefCell;
+use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// A client whose operations are futures.
@@ -133,29 +133,16 @@ impl AsyncClient {
 
     /// Runs a future, sleeping until there is news where it waits. What it waits for has to come by this client.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        let woken = Arc::new(Woken(AtomicBool::new(false)));
-        let waker = Waker::from(woken.clone());
-        let mut context = Context::from_waker(&waker);
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                return output;
-            }
-            // One part of it may have been ended by another part's poll: nothing more need come for it.
-            if !woken.0.swap(false, Ordering::AcqRel) {
-                self.0.borrow_mut().wait_for_news(Duration::from_secs(1));
-                self.progress();
-            }
-        }
+        block_on(future, || {
+            self.0.borrow_mut().wait_for_news(Duration::from_secs(1));
+            self.progress();
+        })
     }
 }
 
-/// Whether what is run by [`AsyncClient::block_on`] is to be polled again at once.
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
+impl fmt::Debug for AsyncClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncClient").finish_non_exhaustive()
     }
 }
 
@@ -164,6 +151,12 @@ impl Wake for Woken {
 pub struct Reply<'a, T> {
     client: &'a AsyncClient,
     begun: Option<Result<Ticket<T>, Error>>,
+}
+
+impl<T> fmt::Debug for Reply<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("is_begun", &matches!(self.begun, Some(Ok(_)))).finish_non_exhaustive()
+    }
 }
 
 impl<T> Unpin for Reply<'_, T> {}

@@ -120,6 +120,7 @@ use ops::Ops;
 use rest::Rest;
 use server::Server;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -136,6 +137,12 @@ type Result<T> = std::result::Result<T, Error>;
 pub type Stats = Vec<(String, String)>;
 /// What became of it at each server, by the server's address as it was given.
 pub type Everywhere<T> = Vec<(String, Result<T>)>;
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("id", &self.id).field("servers", &self.servers.len()).finish_non_exhaustive()
+    }
+}
 
 impl Client {
     /// A client of these servers, with the [defaults](Options::default).

@@ -47,6 +47,7 @@ pub trait Outcome: Sized + sealed::Sealed {
 }
 
 #[doc(hidden)]
+#[derive(Debug)]
 pub struct AnyAnswer(pub(super) Answer);
 
 macro_rules! outcomes {

@@ -22,24 +22,31 @@
 //!   5 SEEN    for each tag that was read by: u64 address, u32 key, u32 reads. Not answered
 //!
 //! server
-//!  17 WELCOME u16 version, u16 zero, u32 incarnation, u32 lease in milliseconds, u32 eager limit, u64 bytes of the largest item
+//!  17 WELCOME u16 version, u16 zero, u32 incarnation, u32 lease in milliseconds, u32 eager limit: bytes of a value that travels in a
+//!             message at most, u64 bytes of the largest item
 //!  18 RAN     tag; then what the command answered
 //!  19 ITEM    tag; then the item as it lies in memory
-//!  20 LARGE   tag; then u64 bytes of the item: more than the eager limit
+//!  20 LARGE   tag; then u64 bytes of the item as it lies in memory: its value is longer than the eager limit
 //!  21 NONE    nothing: no such item
 //!  22 TAG     tag: of an item that is being written by a transfer
-//!  23 REFUSED u8 reason (1 busy, 2 not understood, 3 too large, 4 the client's memory could not be read, 5 not now), then text
+//!  23 REFUSED u8 reason (1 busy, 2 not understood, 3 too large, 4 the client's memory could not be read, 5 not now), then text.
+//!             After reason 2 the connection ends
 //!
 //! wish, key   u8 1 if a tag is wished for, u8 length of the key, then the key
 //! tag         u8 1 if there is one, then, if there is: u64 address, u64 length, u32 key, u32 incarnation
 //! segment     u64 address, u64 length, u32 key, u32 zero
 //! ```
 //!
-//! The lease of a tag begins, for the client, when it first sent the request, and lasts as long as WELCOME says.
+//! HELLO comes first, and nothing is asked before WELCOME has come. The lease of a tag begins, for the client, when it first sent the
+//! request, and lasts as long as WELCOME says.
 //!
-//! A large item is fetched by a transfer that the client opens as its target; the header of its SYNC is a GET, id and kind included, and
-//! its TAG comes before its DONE. There is no such item: NONE, and the transfer is refused. The item has come to be short: ITEM, and the
-//! transfer is refused.
+//! A large item is fetched by a transfer that the client opens as its target; the header of its SYNC is a GET in one fragment, the
+//! fragment's start included, and its TAG comes before its DONE. Every other answer comes in place of TAG, and the transfer is refused
+//! after it: NONE, there is no such item; ITEM, it is short by now; LARGE, the client's buffer is too small for it, and a transfer into
+//! as many bytes as LARGE says may be asked for; REFUSED, too many are on their way.
+//!
+//! `docs/wire-formats.md` has these tables too, with the order of messages and some of them in bytes; `tests/wire_page.rs` keeps
+//! the two together.
 
 use frrwp::wire::Segment;
 

@@ -28,6 +28,7 @@ pub struct Extent {
 }
 
 /// A leased chunk is dead and gives way to another, which is not published yet.
+#[derive(Debug)]
 pub struct Replacement<'a> {
     arena: &'a Arena,
     /// The chunk that is dead.

@@ -45,6 +45,7 @@ impl<G: Generator + ?Sized> Generator for Box<G> {
 /// # Ok::<(), traces::TraceError>(())
 /// ```
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub enum Workload {
     /// A web server.
     Httpd(httpd::Options),

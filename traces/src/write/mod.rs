@@ -50,6 +50,7 @@ pub struct Written {
 
 /// What can be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Form {
     /// `start_page,pages`.
     Pages,

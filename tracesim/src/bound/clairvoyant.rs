@@ -20,6 +20,7 @@ use traces::{Kind, Process};
 const NEVER: u32 = u32::MAX;
 
 /// When each request of a process has its pages used again, and which one is being served.
+#[derive(Debug)]
 pub struct Future {
     /// By request, counted as `now` is.
     next: Vec<u32>,
@@ -71,6 +72,7 @@ impl Future {
 }
 
 /// Farthest next use, by room over worth. Uses [`Region::order`](mrrc::Region::order) for the next use.
+#[derive(Debug)]
 pub struct Clairvoyant {
     future: Rc<Future>,
     costs: Linear,
@@ -84,6 +86,7 @@ pub struct Clairvoyant {
     entries: usize,
 }
 
+#[derive(Debug)]
 struct Size {
     /// Room over worth, of a region of this size.
     room_for_worth: f64,

@@ -116,13 +116,14 @@ fn shown(info: &Info, first: &[traces::Event]) -> String {
 /// An event as it was understood.
 fn shown_event(event: &traces::Event) -> String {
     use traces::Action::{Acquire, Invalidate, Release, Request};
-    let (what, spans) = match &event.action {
-        Request(spans) => ("request", &spans[..]),
-        Acquire(spans) => ("acquire", &spans[..]),
-        Release(spans) => ("release", &spans[..]),
-        Invalidate(span) => ("invalidate", std::slice::from_ref(span)),
+    let what = match &event.action {
+        Request(_) => "request",
+        Acquire(_) => "acquire",
+        Release(_) => "release",
+        Invalidate(_) => "invalidate",
+        _ => "something else",
     };
-    let spans: Vec<String> = spans.iter().map(ToString::to_string).collect();
+    let spans: Vec<String> = event.action.spans().iter().map(ToString::to_string).collect();
     let time = std::time::Duration::from_nanos(event.time);
     format!("{what} {} at {time:?} by {}.{}", spans.join(" "), event.process, event.client)
 }

@@ -12,6 +12,7 @@ use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use smallvec::SmallVec;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
@@ -375,5 +376,13 @@ impl Drop for IwarpEndpoint {
             self.disconnect();
             self.connection.shared.forget(&self.connection);
         }
+    }
+}
+
+impl fmt::Debug for IwarpEndpoint {
+    // Without the connection's lock: whoever prints may hold it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Connection { number, peer, .. } = &*self.connection;
+        f.debug_struct("IwarpEndpoint").field("number", number).field("peer", peer).finish_non_exhaustive()
     }
 }

@@ -313,6 +313,12 @@ impl IwarpListener {
     }
 }
 
+impl fmt::Debug for IwarpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IwarpListener").field("address", &self.socket.local_addr().ok()).finish_non_exhaustive()
+    }
+}
+
 impl Embryo {
     /// What was agreed, and the length of the start frame.
     fn look(&mut self, domain: &IwarpDomain, now: Instant) -> Result<Option<(Agreed, usize)>, IwarpError> {

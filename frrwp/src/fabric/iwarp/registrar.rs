@@ -8,6 +8,7 @@ use crate::fabric::Domain;
 use crate::wire::Segment;
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -85,6 +86,21 @@ impl Exact {
     /// What lets the peer at it.
     pub fn segment(&self) -> Segment {
         self.segment
+    }
+}
+
+impl fmt::Debug for IwarpDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IwarpDomain")
+            .field("scope", &self.scope)
+            .field("options", &self.provider.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Exact").field(&self.segment).finish()
     }
 }
 

@@ -22,6 +22,11 @@ use rdmakv_bench::{Mix, Plan, Traffic, pin, run};
 
 /// This generator beside memaslap
 #[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  beside-memaslap                                  CPU 0 for memcached, CPU 1 for who asks; 45 s
+  beside-memaslap --rounds 9 --seconds 3 -c 64     more of all
+  beside-memaslap --cpu 0 --server-cpu 0           where there is but one")]
 struct Cli {
     /// How often each has its turn
     #[arg(long, default_value_t = 5)]

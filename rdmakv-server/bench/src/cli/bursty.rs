@@ -8,7 +8,7 @@ use crate::{Bursts, Plan, Sizes, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Names, Output, Pace, Servers, mix, time};
+use super::flags::{Common, Output, mix, time};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -24,11 +24,7 @@ Examples:
   rdmakv-bench bursty unix:/run/kv.sock -m 3:1 --period 0 --pause 50ms")]
 pub(super) struct Bursty {
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
-    #[command(flatten)]
-    names: Names,
+    common: Common,
     /// Bytes of a block: a whole number of chunks
     #[arg(long, default_value = "4m", value_name = "BYTES", value_parser = bytes, help_heading = "Blocks")]
     block: usize,
@@ -80,10 +76,9 @@ impl Bursty {
             Some(sets) => vec![("mixed", Bursts { reads: 1.0 - sets, ..usual }, true)],
             None => vec![("checkpoint", usual.clone(), false), ("restart", restart, false)],
         };
-        'all: for server in &self.servers.servers {
+        'all: for server in self.common.servers() {
             for (name, bursts, load) in &stages {
-                let mut plan: Plan = self.servers.plan(server, &self.pace, session.interrupt());
-                self.names.apply(&mut plan);
+                let mut plan: Plan = self.common.plan(server, session.interrupt());
                 plan.keys = (plan.connections as u64).saturating_mul(bursts.blocks).saturating_mul(bursts.chunks());
                 plan.sizes = self.chunk.to_string().parse().map_err(Failure::usage)?;
                 plan.depth = self.depth;

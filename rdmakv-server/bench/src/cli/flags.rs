@@ -8,13 +8,24 @@ use std::time::Duration;
 use crate::{Arrivals, Choice, Plan, Protocol, Sizes, Target};
 use clap::Args;
 
+/// What every command that makes load is told.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    #[command(flatten)]
+    servers: Servers,
+    #[command(flatten)]
+    pace: Pace,
+    #[command(flatten)]
+    names: Names,
+}
+
 /// Where requests go.
 #[derive(Debug, Args)]
-pub(super) struct Servers {
+struct Servers {
     /// The servers: HOST:PORT, udp:HOST:PORT, unix:PATH; through rdmakv-server's client library shm:@NAME, iwarp:HOST:PORT,
     /// verbs:HOST:PORT, or any of its addresses after client:. Of several, one after the other is asked
     #[arg(default_value = "127.0.0.1:11211", value_name = "SERVER", num_args = 1..)]
-    pub(super) servers: Vec<Target>,
+    servers: Vec<Target>,
     /// text, meta or binary
     #[arg(long, default_value = "text", help_heading = "Server")]
     protocol: Protocol,
@@ -35,22 +46,22 @@ pub(super) struct Servers {
 /// How requests are made.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-pub(super) struct Pace {
+struct Pace {
     /// Threads that make requests
     #[arg(short = 't', long, default_value_t = 1, value_name = "N")]
     threads: usize,
     /// Connections of all threads
     #[arg(short = 'c', long, default_value = "16", value_name = "N")]
-    pub(super) connections: usize,
+    connections: usize,
     /// Time that counts
     #[arg(short = 'T', long, default_value = "5s", value_name = "TIME", value_parser = time)]
-    pub(super) duration: Duration,
+    duration: Duration,
     /// Time before it
     #[arg(short = 'w', long, default_value = "1s", value_name = "TIME", value_parser = time)]
     warm_up: Duration,
     /// Compare each value with what was written
     #[arg(long)]
-    pub(super) verify: bool,
+    verify: bool,
     /// Put the threads on these CPUs, one each and round again: 1,2
     #[arg(long, value_delimiter = ',', value_name = "CPU")]
     pin: Vec<usize>,
@@ -83,10 +94,10 @@ pub(super) struct Loop {
 /// What keys look like.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Keys and values")]
-pub(super) struct Names {
+struct Names {
     /// How many keys
     #[arg(short = 'k', long, default_value = "10000", value_name = "N")]
-    pub(super) keys: u64,
+    keys: u64,
     /// Bytes of a key
     #[arg(long, default_value = "16", value_name = "BYTES")]
     key_len: usize,
@@ -131,15 +142,21 @@ pub(super) struct Output {
     pub(super) quiet: bool,
 }
 
-impl Servers {
+impl Common {
+    /// The servers, one after the other.
+    pub(super) fn servers(&self) -> &[Target] {
+        &self.servers.servers
+    }
+
     /// A plan for this server of them.
-    pub(super) fn plan(&self, server: &Target, pace: &Pace, interrupt: &Arc<AtomicBool>) -> Plan {
+    pub(super) fn plan(&self, server: &Target, interrupt: &Arc<AtomicBool>) -> Plan {
+        let Self { servers, pace, names } = self;
         let mut plan = Plan::new(server.clone());
-        plan.protocol = self.protocol;
-        plan.load_at.clone_from(&self.load_at);
-        plan.server_pid = self.server_pid;
-        plan.timeout = self.timeout;
-        plan.datagram_timeout = self.datagram_timeout;
+        plan.protocol = servers.protocol;
+        plan.load_at.clone_from(&servers.load_at);
+        plan.server_pid = servers.server_pid;
+        plan.timeout = servers.timeout;
+        plan.datagram_timeout = servers.datagram_timeout;
         plan.threads = pace.threads;
         plan.connections = pace.connections;
         plan.duration = pace.duration;
@@ -149,6 +166,9 @@ impl Servers {
         plan.spin = pace.spin;
         plan.tolerance = pace.tolerance;
         plan.seed = pace.seed;
+        plan.keys = names.keys;
+        plan.key_len = names.key_len;
+        plan.key_prefix.clone_from(&names.key_prefix);
         plan.interrupt = Some(Arc::clone(interrupt));
         plan
     }
@@ -159,14 +179,6 @@ impl Loop {
         plan.depth = self.depth;
         plan.rate = self.rate;
         plan.arrivals = self.arrivals;
-    }
-}
-
-impl Names {
-    pub(super) fn apply(&self, plan: &mut Plan) {
-        plan.keys = self.keys;
-        plan.key_len = self.key_len;
-        plan.key_prefix.clone_from(&self.key_prefix);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{Mix, Penalty, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Chosen, Loop, Names, Output, Pace, Servers, Valued, time};
+use super::flags::{Chosen, Common, Loop, Output, Valued, time};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -24,13 +24,9 @@ Examples:
   rdmakv-bench hybrid 127.0.0.1:11211 --penalty-by 'mysql -e \"select * from t where k = 1\" db'")]
 pub(super) struct Hybrid {
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
+    common: Common,
     #[command(flatten)]
     pattern: Loop,
-    #[command(flatten)]
-    names: Names,
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
@@ -64,10 +60,9 @@ impl Hybrid {
         }
         .map_err(Failure::work)?;
         session.tell(&format!("a miss costs {:.3} ms ({})", penalty.mean().as_secs_f64() * 1e3, penalty.about()));
-        for server in &self.servers.servers {
-            let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
+        for server in self.common.servers() {
+            let mut plan = self.common.plan(server, session.interrupt());
             self.pattern.apply(&mut plan);
-            self.names.apply(&mut plan);
             plan.choice = self.chosen.choice;
             plan.sizes = self.valued.size.clone();
             plan.load = !self.no_load;

@@ -7,7 +7,7 @@ use crate::{Mix, Sizes, Target, Traffic};
 use clap::{Args, ValueEnum};
 
 use super::Failure;
-use super::flags::{Chosen, Names, Output, Pace, Servers, each_size, mix};
+use super::flags::{Chosen, Common, Output, each_size, mix};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -21,11 +21,7 @@ Examples:
   rdmakv-bench latency unix:/run/kv.sock --sizes 64,4k,512k --windows 1,8,64 --ops get")]
 pub(super) struct Latency {
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
-    #[command(flatten)]
-    names: Names,
+    common: Common,
     #[command(flatten)]
     chosen: Chosen,
     /// Bytes of a value, one size after the other
@@ -55,7 +51,7 @@ enum Ops {
 impl Latency {
     pub(super) fn act(&self) -> Result<ExitCode, Failure> {
         let mut session = Session::begin("latency", "Latencies", &self.output)?;
-        'all: for server in &self.servers.servers {
+        'all: for server in self.common.servers() {
             let udp = matches!(server, Target::Udp(_));
             let ops: &[Ops] = match self.ops.as_slice() {
                 [] if udp => &[Ops::Get],
@@ -66,8 +62,7 @@ impl Latency {
                 let mut loaded = false;
                 for &op in ops {
                     for &window in &self.windows {
-                        let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
-                        self.names.apply(&mut plan);
+                        let mut plan = self.common.plan(server, session.interrupt());
                         plan.choice = self.chosen.choice;
                         plan.sizes = size.clone();
                         plan.must_hit = true;

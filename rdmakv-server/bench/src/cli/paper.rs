@@ -7,7 +7,7 @@ use crate::{Mix, Sizes, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Loop, Names, Output, Pace, Servers, each_size};
+use super::flags::{Common, Loop, Output, each_size};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -20,13 +20,9 @@ Examples:
   rdmakv-bench paper 127.0.0.1:11211 127.0.0.1:22122 --rounds 5 --html paper.html   two servers, in turn")]
 pub(super) struct Paper {
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
+    common: Common,
     #[command(flatten)]
     pattern: Loop,
-    #[command(flatten)]
-    names: Names,
     /// Bytes of a value, one size after the other
     #[arg(long, default_value = "1k,10k,100k", value_name = "LIST", value_delimiter = ',', value_parser = each_size,
           help_heading = "Keys and values")]
@@ -43,10 +39,9 @@ impl Paper {
         let mut session = Session::begin("paper", "GETs at the highest rate", &self.output)?;
         'all: for round in 1..=self.rounds {
             for size in &self.sizes {
-                for server in &self.servers.servers {
-                    let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
+                for server in self.common.servers() {
+                    let mut plan = self.common.plan(server, session.interrupt());
                     self.pattern.apply(&mut plan);
-                    self.names.apply(&mut plan);
                     plan.sizes = size.clone();
                     plan.must_hit = true;
                     plan.traffic = Traffic::Mix(Mix::sets(0.0));

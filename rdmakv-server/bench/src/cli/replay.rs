@@ -9,7 +9,7 @@ use clap::Args;
 use traces::{BlockSize, Columns, Format, ReadOptions};
 
 use super::Failure;
-use super::flags::{Names, Output, Pace, Servers};
+use super::flags::{Common, Output};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -29,17 +29,13 @@ pub(super) struct Replay {
     /// The trace
     trace: PathBuf,
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
+    common: Common,
     /// Requests under way on each connection, with --speed max
     #[arg(short = 'd', long, default_value_t = 1, value_name = "N", help_heading = "Load")]
     depth: usize,
     /// How much faster than it was, 1 for as it was; max for as fast as it is answered
     #[arg(long, default_value = "max", value_name = "FACTOR", value_parser = speed, help_heading = "Load")]
     speed: Speed,
-    #[command(flatten)]
-    names: Names,
     /// Do not write what was missed
     #[arg(long, help_heading = "Load")]
     no_fill: bool,
@@ -89,9 +85,8 @@ impl Replay {
         let recording = Recording::open(&self.trace, &options, chunk, self.requests).map_err(Failure::work)?;
         session.tell(&recording.about());
         let recording = Arc::new(recording);
-        for server in &self.servers.servers {
-            let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
-            self.names.apply(&mut plan);
+        for server in self.common.servers() {
+            let mut plan = self.common.plan(server, session.interrupt());
             plan.keys = recording.keys();
             plan.sizes = recording.sizes();
             plan.depth = self.depth;

@@ -6,7 +6,7 @@ use crate::{Mix, Target, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Chosen, Loop, Names, Output, Pace, Servers, Valued, mix};
+use super::flags::{Chosen, Common, Loop, Output, Valued, mix};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -19,13 +19,9 @@ Examples:
   rdmakv-bench run host:11211 --json -q | jq '.stages[0].report.latencies.get.p99'")]
 pub(super) struct Run {
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
+    common: Common,
     #[command(flatten)]
     pattern: Loop,
-    #[command(flatten)]
-    names: Names,
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
@@ -43,10 +39,9 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn act(&self) -> Result<ExitCode, Failure> {
         let mut session = Session::begin("run", "A run", &self.output)?;
-        for server in &self.servers.servers {
-            let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
+        for server in self.common.servers() {
+            let mut plan = self.common.plan(server, session.interrupt());
             self.pattern.apply(&mut plan);
-            self.names.apply(&mut plan);
             plan.choice = self.chosen.choice;
             plan.sizes = self.valued.size.clone();
             let sets = self.mix.unwrap_or(if matches!(server, Target::Udp(_)) { 0.0 } else { 1.0 / 31.0 });

@@ -11,7 +11,7 @@ use crate::{Choice, Mix, Plan, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Loop, Names, Output, Pace, Servers, Valued};
+use super::flags::{Common, Loop, Output, Valued};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -33,13 +33,9 @@ pub(super) struct Ycsb {
     #[arg(value_name = "WORKLOADS")]
     workloads: String,
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    pace: Pace,
+    common: Common,
     #[command(flatten)]
     pattern: Loop,
-    #[command(flatten)]
-    names: Names,
     /// Which keys: uniform, zipf[:SKEW], earliest[:SKEW], latest[:SKEW], hotspot[:PART:SHARE] [default: the workload's]
     #[arg(long, help_heading = "Keys and values")]
     choice: Option<Choice>,
@@ -67,9 +63,8 @@ impl Ycsb {
             workloads.push((letter.to_ascii_lowercase(), Mix::ycsb(letter).ok_or_else(|| unknown(word))?));
         }
         let mut session = Session::begin("ycsb", "YCSB", &self.output)?;
-        'all: for server in &self.servers.servers {
-            let mut plan = self.servers.plan(server, &self.pace, session.interrupt());
-            self.names.apply(&mut plan);
+        'all: for server in self.common.servers() {
+            let mut plan = self.common.plan(server, session.interrupt());
             plan.sizes = self.valued.size.clone();
             plan.load = false;
             let mut loading = plan.clone();

@@ -1,6 +1,7 @@
 //! Our own client library, over sockets or a fabric: what it says of an operation is taken at its word. What it calls not
 //! done must not be seen; what it calls unknown may have been done, or may be yet.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use rdmakv_server::client::{self as kv, Error, Expire, Source, Stored, Terms};
@@ -22,6 +23,12 @@ pub struct Library {
     clients: u64,
     one_sided: bool,
     not_before: Instant,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").field("face", &self.face).field("clients", &self.clients).finish_non_exhaustive()
+    }
 }
 
 impl Library {

@@ -1,16 +1,15 @@
-//! A connection to a server over a fabric: what is asked, read and written there.
+//! A connection to a server over a fabric, and what the server is asked there.
 //!
-//! A GET of a key whose tag is known is a one-sided read: the server's CPU has no part in it. The item is believed if everything in it is
-//! as it should be, and if the lease, as it stood when the read was posted, was not over when the last byte had come. Anything else forgets
-//! the tag and asks the server, by a message, or where the item is known to be large by a transfer that the message goes with.
+//! Items whose tags are known are not asked for but read (`reads.rs`); what the server says is in `replies.rs`. It is asked by a message, or
+//! where the item is known to be large by a transfer that the message goes with.
 //!
 //! The lease of a tag counts from the first sending of the request that brought it, by a clock that runs through suspend.
 
-#![expect(unsafe_code, reason = "lends slots and buffers to engines")]
+#![expect(unsafe_code, reason = "lends buffers to engines")]
 
 use super::end::End;
-use super::images;
 use super::outbox::Outbox;
+use super::reads::Fetching;
 use crate::client::answer::is_store;
 use crate::client::buffer::Data;
 use crate::client::clock;
@@ -18,12 +17,10 @@ use crate::client::command::line;
 use crate::client::error::Operation;
 use crate::client::memory::Sending;
 use crate::client::ops::{Name, On};
-use crate::client::rest::{Counters, Rest};
-use crate::client::slots::{Slot, Slots};
-use crate::client::tags::{At, Leased, Tags};
-use crate::client::value::Value;
+use crate::client::rest::Rest;
+use crate::client::tags::Tags;
 use crate::item::HEADER;
-use crate::rdma::wire::{self, Assembly, Kind, Request, SEGMENTS, Tag, Welcome};
+use crate::rdma::wire::{self, Assembly, Kind, Request, SEGMENTS, Welcome};
 use frrwp::engine::Event;
 use frrwp::fabric::shm::ShmBuffer;
 use frrwp::handshake;
@@ -33,10 +30,6 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Tags that one SEEN speaks of.
-const SEEN: usize = 200;
-/// One-sided reads under way at a time; the next ones wait.
-const READS: usize = 48;
 /// Transfers under way at a time; others come in messages.
 const TRANSFERS: usize = 32;
 
@@ -51,17 +44,17 @@ pub(in crate::client) struct Link {
     pub(super) greeted: bool,
     pub(in crate::client) born: Instant,
     /// Whether the server counts one-sided reads by itself.
-    counts_reads: bool,
+    pub(super) counts_reads: bool,
     next_id: u32,
     pub(super) asked: HashMap<u32, Asked>,
     pub(super) fetches: VecDeque<Fetching>,
     /// GETs that wait until fewer reads are under way.
-    held: VecDeque<Name>,
+    pub(super) held: VecDeque<Name>,
     pub(super) landings: HashMap<handshake::Tag, Landing>,
     pub(super) outbox: Outbox,
     pub(super) assembly: Assembly,
     pub(super) heard: Vec<u8>,
-    message: Vec<u8>,
+    pub(super) message: Vec<u8>,
     text: Vec<u8>,
     segments: Vec<Segment>,
     /// Nanoseconds of a lease.
@@ -69,7 +62,7 @@ pub(in crate::client) struct Link {
     /// What came while something else was waited for.
     pub(super) events: VecDeque<Event>,
     /// When reads were told last.
-    seen_at: u64,
+    pub(super) seen_at: u64,
     /// What is of no use any more, and why.
     pub(super) broken: Option<String>,
 }
@@ -85,15 +78,6 @@ pub(super) struct Asked {
 
 /// What lets the server at data that is to be stored, and the data if it is a copy. Taken apart in this order.
 type Offered = (Box<dyn Any + Send>, Option<Sending>);
-
-/// A one-sided read.
-pub(super) struct Fetching {
-    pub(super) id: u64,
-    pub(super) op: Option<Name>,
-    pub(super) slot: Slot,
-    pub(super) leased: Leased,
-    pub(super) at: At,
-}
 
 /// A transfer.
 pub(super) struct Landing {
@@ -206,154 +190,9 @@ impl Link {
         }
     }
 
-    // ---- One-sided ---------------------------------------------------------------------------------
-
-    /// Posts a one-sided read of an item, if the key has a tag whose lease is not over.
-    #[inline]
-    fn post(&mut self, slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Fetching> {
-        let (at, leased, size) = tags.get(key)?;
-        // A read by a tag that is closed would take the connection along.
-        if clock::boot() >= leased.until {
-            tags.forget(key);
-            return None;
-        }
-        let Tag { segment, .. } = leased.tag;
-        let length = if size == 0 { segment.length } else { segment.length.min(size.into()) };
-        let slot = slots?.take(usize::try_from(length).ok()?)?;
-        // SAFETY: the slot is nobody else's before the end of the read is told, or the engine is dropped: it is kept in `fetches`,
-        // which is dropped after the engine, and what waits here waits for that end.
-        let id = unsafe { self.fetch(slot.as_ptr(), Segment { length, ..segment }) }?;
-        Some(Fetching { id, op: None, slot, leased, at })
-    }
-
-    /// As [`End::fetch`]. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
-    #[inline]
-    unsafe fn fetch(&mut self, memory: *mut u8, from: Segment) -> Option<u64> {
-        #[cfg(rdmakv_sabotage)]
-        if crate::sabotage::planted(crate::sabotage::Fault::NoCrc) {
-            let half = from.length / 2;
-            // SAFETY: as the caller has it; of the end of the first half nobody needs to hear, as that of the second comes later.
-            return unsafe {
-                self.end.fetch(memory, Segment { length: half, ..from }).ok()?;
-                std::thread::sleep(Duration::from_millis(1));
-                let rest = Segment { address: from.address + half, length: from.length - half, ..from };
-                self.end.fetch(memory.add(half as usize), rest).ok()
-            };
-        }
-        // SAFETY: as the caller has it.
-        unsafe { self.end.fetch(memory, from) }.ok()
-    }
-
-    /// The value, read one-sidedly while the caller waits; none if that is not to be had.
-    #[inline]
-    pub(in crate::client) fn get_now(&mut self, rest: &mut Rest, tags: &mut Tags, key: &[u8]) -> Option<Value> {
-        let fetching = self.post(rest.fabrics.slots(), tags, key)?;
-        self.end.progress();
-        // Over shared memory it was done when it was posted.
-        let succeeded = match self.end.next_event() {
-            Some(Event::Fetched { id, succeeded }) if id == fetching.id => succeeded,
-            event => match self.wait_for(fetching.id, event, rest.timeout) {
-                Some(succeeded) => succeeded,
-                None => {
-                    // Its memory is the engine's as long as that lives.
-                    self.fetches.push_back(fetching);
-                    return None;
-                }
-            },
-        };
-        self.believe(&mut rest.counters, tags, fetching, succeeded, key)
-    }
-
-    /// Waits for the end of a read. What else happens is kept.
-    #[cold]
-    fn wait_for(&mut self, read: u64, first: Option<Event>, longest: Duration) -> Option<bool> {
-        self.events.extend(first);
-        let until = Instant::now() + longest;
-        loop {
-            while let Some(event) = self.end.next_event() {
-                match event {
-                    Event::Fetched { id, succeeded } if id == read => return Some(succeeded),
-                    event => self.events.push_back(event),
-                }
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                self.broken
-                    .get_or_insert_with(|| format!("a one-sided read took more than {} ms", longest.as_millis()));
-                return None;
-            }
-            if matches!(self.events.back(), Some(Event::Closed { .. })) {
-                return None;
-            }
-            self.end.wait(left);
-            self.end.progress();
-        }
-    }
-
-    /// Reads an item for an operation. False if its key has no tag.
-    pub(super) fn read_by_tag(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> bool {
-        let Some(op) = rest.ops.unanswered(name) else { return false };
-        let Some(fetching) = self.post(rest.fabrics.slots(), tags, &op.key) else { return false };
-        self.fetches.push_back(Fetching { op: Some(name), ..fetching });
-        true
-    }
-
-    /// What was read, if it is the key's value.
-    #[inline]
-    pub(super) fn believe(
-        &mut self,
-        counters: &mut Counters,
-        tags: &mut Tags,
-        Fetching { slot, leased, at, .. }: Fetching,
-        succeeded: bool,
-        key: &[u8],
-    ) -> Option<Value> {
-        if !succeeded {
-            return None;
-        }
-        // After the last byte: what was read within the lease was not used for another item meanwhile.
-        let now = clock::boot();
-        if now < leased.until
-            && let Ok(value) = images::read(slot, key, leased.tag.incarnation)
-        {
-            tags.was_read(at, &leased, (HEADER + key.len() + value.len()) as u32);
-            counters.one_sided += 1;
-            if now.saturating_sub(self.seen_at) >= self.lease / 2 {
-                self.tell_seen(tags, now);
-            }
-            return Some(value);
-        }
-        counters.distrusted += 1;
-        tags.forget(key);
-        None
-    }
-
-    /// Tells the server what was read, if it does not know.
-    fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
-        if self.counts_reads || !tags.has_seen() {
-            return;
-        }
-        self.seen_at = now;
-        self.message.clear();
-        let message = &mut self.message;
-        tags.take_seen(SEEN, |address, key, reads| {
-            Request::seen(message, address, key, reads);
-        });
-        let id = self.name();
-        self.outbox.push(id, Kind::Seen, &self.message);
-        self.say();
-    }
-
-    /// The last that was read, told before the connection is closed.
-    pub(in crate::client) fn farewell(&mut self, tags: &mut Tags) {
-        if self.is_ready() {
-            self.tell_seen(tags, 0);
-        }
-    }
-
     // ---- Requests ----------------------------------------------------------------------------------
 
-    fn name(&mut self) -> u32 {
+    pub(super) fn name(&mut self) -> u32 {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1).max(1);
         id
@@ -376,24 +215,6 @@ impl Link {
         } else {
             self.run(rest, tags, name);
             Ok(())
-        }
-    }
-
-    /// Gets an item, one-sidedly if that is to be had.
-    fn get(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
-        if self.fetches.len() >= READS {
-            self.held.push_back(name);
-        } else if !self.read_by_tag(rest, tags, name) {
-            self.ask(rest, tags, name);
-        }
-    }
-
-    /// What waited for its turn to be read.
-    pub(super) fn get_held(&mut self, rest: &mut Rest, tags: &mut Tags) {
-        while self.fetches.len() < READS
-            && let Some(name) = self.held.pop_front()
-        {
-            self.get(rest, tags, name);
         }
     }
 

@@ -5,4 +5,5 @@ pub(super) mod end;
 mod images;
 pub(super) mod link;
 mod outbox;
+mod reads;
 pub(super) mod replies;

@@ -13,11 +13,11 @@ use frrwp::handshake::{Limits, Side, Tag};
 
 use super::counts::count;
 use super::face::{Fabric, Face};
+use super::gets::Lent;
 use super::pinned::End;
 use super::puts::Put;
 use super::saying::{Said, Saying};
 use super::tags::Client;
-use super::transfers::Lent;
 use crate::rdma::wire::{Assembly, Kind, Malformed, Refusal, Reply, Request, VERSION, Welcome};
 use crate::server::clock;
 use crate::server::trace;

@@ -11,10 +11,9 @@ use frrwp::fabric::verbs::VerbsAddress;
 use mrrc::policy::PolicyKind;
 
 use crate::item::{HEADER, KEY_MAX};
+use crate::store::LONGEST;
 
-/// The longest lease of a tag.
-pub(crate) const LONGEST: Duration = Duration::from_secs(60);
-/// The shortest: clients have to get at something within it.
+/// The shortest lease of a tag: clients have to get at something within it.
 const SHORTEST: Duration = Duration::from_millis(10);
 /// The largest items that may travel in messages.
 const EAGER_MOST: usize = 64 << 10;

@@ -7,7 +7,7 @@ use frrwp::wire::SAID;
 
 use super::connection::{Connection, Own};
 use super::face::Fabric;
-use super::transfers::Lent;
+use super::gets::Lent;
 use crate::rdma::wire::{self, FRAGMENT, Kind, Reply, Tag};
 use crate::session::Shards;
 

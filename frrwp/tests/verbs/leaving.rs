@@ -1,0 +1,84 @@
+//! Ends of connections that nobody is to blame for: a side goes, many come and go, a process forks.
+
+use super::ends::{RECEIVES, alone, connected, domain, listening, next, noise, pair, rest};
+use super::held::Held;
+use super::memory::Memory;
+use crate::device::Device;
+use frrwp::fabric::{Completion, Endpoint};
+use frrwp::wire::MESSAGE;
+
+#[test]
+fn what_was_sent_before_a_side_disconnects_arrives_and_then_the_connection_is_told_to_be_gone() {
+    let (Some(device), _alone) = (Device::get(), alone()) else { return };
+    let domain = domain(&device);
+    for connecting_leaves in [true, false] {
+        let [one, other] = pair(&domain, &device);
+        let (mut leaves, mut stays) = if connecting_leaves { (one, other) } else { (other, one) };
+        let sent: Vec<_> = (0..RECEIVES as usize).map(|number| noise(100 * number + 1)).collect();
+        sent.iter().for_each(|message| leaves.send(message).unwrap());
+        drop(leaves);
+        let mut message = Box::new([0; MESSAGE]);
+        let mut came = Vec::new();
+        while stays.why().is_none() || came.len() < sent.len() {
+            match stays.poll(&mut message) {
+                Some(Completion::Message { length }) => came.push(message[..length].to_vec()),
+                Some(Completion::Lost) => break,
+                Some(other) => panic!("{other:?}"),
+                None => stays.wait(Some(stays.now() + 50_000_000)),
+            }
+        }
+        assert!(came == sent, "{} of {} came: {:?}", came.len(), sent.len(), stays.why());
+        assert_eq!(rest(&mut stays).last(), Some(&Completion::Flushed));
+        assert!(stays.send(b"too late").is_err());
+    }
+}
+
+#[test]
+fn connections_that_come_and_go_leave_nothing_behind() {
+    let (Some(device), _alone) = (Device::get(), alone()) else { return };
+    let domain = domain(&device);
+    let (mut listener, address) = listening(&domain, &device);
+    drop(connected(&domain, &mut listener, &address));
+    let held = Held::now(Some(&domain));
+    let mut nudges = 0;
+    for number in 0..20 {
+        let [mut one, mut other] = connected(&domain, &mut listener, &address);
+        one.send(b"here").unwrap();
+        assert_eq!(next(&mut other, &mut one).1, b"here");
+        other.send(b"there").unwrap();
+        assert_eq!(next(&mut one, &mut other).1, b"there");
+        nudges += one.nudges() + other.nudges();
+        // Either may be the first to go.
+        if number % 2 == 0 { drop((one, other)) } else { drop((other, one)) }
+    }
+    println!("{nudges} nudges");
+    assert_eq!(domain.registrations(), 0);
+    held.comes_back(Some(&domain));
+}
+
+#[test]
+fn a_child_that_drops_what_its_parent_has_changes_nothing_there() {
+    let (Some(device), _alone) = (Device::get(), alone()) else { return };
+    let domain = domain(&device);
+    let (listener, _) = listening(&domain, &device);
+    let ends = pair(&domain, &device);
+    let memory = Memory::of(&domain, &noise(1000));
+    // SAFETY: the child drops, allocates little, and ends without running anything else of the test's.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop((ends, listener, domain));
+            // SAFETY: nothing else runs.
+            unsafe { libc::_exit(0) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+    }
+    let [mut one, mut other] = ends;
+    one.send(b"still here").unwrap();
+    assert_eq!(next(&mut other, &mut one).1, b"still here");
+    drop((listener, memory));
+}

@@ -1,0 +1,198 @@
+//! One-sided reads: a GET of a key whose tag is known, in which the server's CPU has no part.
+//!
+//! The item is believed if everything in it is as it should be, and if the lease, as it stood when the read was posted, was not over when
+//! the last byte had come. Anything else forgets the tag and asks the server. What was read the server is told now and then, unless its
+//! fabric counts reads by itself.
+
+#![expect(unsafe_code, reason = "lends slots to engines")]
+
+use super::images;
+use super::link::Link;
+use crate::client::clock;
+use crate::client::ops::Name;
+use crate::client::rest::{Counters, Rest};
+use crate::client::slots::{Slot, Slots};
+use crate::client::tags::{At, Leased, Tags};
+use crate::client::value::Value;
+use crate::item::HEADER;
+use crate::rdma::wire::{Kind, Request, Tag};
+use frrwp::engine::Event;
+use frrwp::wire::Segment;
+use std::time::{Duration, Instant};
+
+/// Tags that one SEEN speaks of.
+const SEEN: usize = 200;
+/// One-sided reads under way at a time; the next ones wait.
+const READS: usize = 48;
+
+/// A one-sided read.
+pub(super) struct Fetching {
+    pub(super) id: u64,
+    pub(super) op: Option<Name>,
+    pub(super) slot: Slot,
+    pub(super) leased: Leased,
+    pub(super) at: At,
+}
+
+impl Link {
+    /// Gets an item, one-sidedly if that is to be had.
+    pub(super) fn get(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
+        if self.fetches.len() >= READS {
+            self.held.push_back(name);
+        } else if !self.read_by_tag(rest, tags, name) {
+            self.ask(rest, tags, name);
+        }
+    }
+
+    /// What waited for its turn to be read.
+    pub(super) fn get_held(&mut self, rest: &mut Rest, tags: &mut Tags) {
+        while self.fetches.len() < READS
+            && let Some(name) = self.held.pop_front()
+        {
+            self.get(rest, tags, name);
+        }
+    }
+
+    /// Posts a one-sided read of an item, if the key has a tag whose lease is not over.
+    #[inline]
+    fn post(&mut self, slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Fetching> {
+        let (at, leased, size) = tags.get(key)?;
+        // A read by a tag that is closed would take the connection along.
+        if clock::boot() >= leased.until {
+            tags.forget(key);
+            return None;
+        }
+        let Tag { segment, .. } = leased.tag;
+        let length = if size == 0 { segment.length } else { segment.length.min(size.into()) };
+        let slot = slots?.take(usize::try_from(length).ok()?)?;
+        // SAFETY: the slot is nobody else's before the end of the read is told, or the engine is dropped: it is kept in `fetches`,
+        // which is dropped after the engine, and what waits here waits for that end.
+        let id = unsafe { self.fetch(slot.as_ptr(), Segment { length, ..segment }) }?;
+        Some(Fetching { id, op: None, slot, leased, at })
+    }
+
+    /// As the end's `fetch`. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
+    #[inline]
+    unsafe fn fetch(&mut self, memory: *mut u8, from: Segment) -> Option<u64> {
+        #[cfg(rdmakv_sabotage)]
+        if crate::sabotage::planted(crate::sabotage::Fault::NoCrc) {
+            let half = from.length / 2;
+            // SAFETY: as the caller has it; of the end of the first half nobody needs to hear, as that of the second comes later.
+            return unsafe {
+                self.end.fetch(memory, Segment { length: half, ..from }).ok()?;
+                std::thread::sleep(Duration::from_millis(1));
+                let rest = Segment { address: from.address + half, length: from.length - half, ..from };
+                self.end.fetch(memory.add(half as usize), rest).ok()
+            };
+        }
+        // SAFETY: as the caller has it.
+        unsafe { self.end.fetch(memory, from) }.ok()
+    }
+
+    /// The value, read one-sidedly while the caller waits; none if that is not to be had.
+    #[inline]
+    pub(in crate::client) fn get_now(&mut self, rest: &mut Rest, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+        let fetching = self.post(rest.fabrics.slots(), tags, key)?;
+        self.end.progress();
+        // Over shared memory it was done when it was posted.
+        let succeeded = match self.end.next_event() {
+            Some(Event::Fetched { id, succeeded }) if id == fetching.id => succeeded,
+            event => match self.wait_for(fetching.id, event, rest.timeout) {
+                Some(succeeded) => succeeded,
+                None => {
+                    // Its memory is the engine's as long as that lives.
+                    self.fetches.push_back(fetching);
+                    return None;
+                }
+            },
+        };
+        self.believe(&mut rest.counters, tags, fetching, succeeded, key)
+    }
+
+    /// Waits for the end of a read. What else happens is kept.
+    #[cold]
+    fn wait_for(&mut self, read: u64, first: Option<Event>, longest: Duration) -> Option<bool> {
+        self.events.extend(first);
+        let until = Instant::now() + longest;
+        loop {
+            while let Some(event) = self.end.next_event() {
+                match event {
+                    Event::Fetched { id, succeeded } if id == read => return Some(succeeded),
+                    event => self.events.push_back(event),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.broken
+                    .get_or_insert_with(|| format!("a one-sided read took more than {} ms", longest.as_millis()));
+                return None;
+            }
+            if matches!(self.events.back(), Some(Event::Closed { .. })) {
+                return None;
+            }
+            self.end.wait(left);
+            self.end.progress();
+        }
+    }
+
+    /// Reads an item for an operation. False if its key has no tag.
+    pub(super) fn read_by_tag(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> bool {
+        let Some(op) = rest.ops.unanswered(name) else { return false };
+        let Some(fetching) = self.post(rest.fabrics.slots(), tags, &op.key) else { return false };
+        self.fetches.push_back(Fetching { op: Some(name), ..fetching });
+        true
+    }
+
+    /// What was read, if it is the key's value.
+    #[inline]
+    pub(super) fn believe(
+        &mut self,
+        counters: &mut Counters,
+        tags: &mut Tags,
+        Fetching { slot, leased, at, .. }: Fetching,
+        succeeded: bool,
+        key: &[u8],
+    ) -> Option<Value> {
+        if !succeeded {
+            return None;
+        }
+        // After the last byte: what was read within the lease was not used for another item meanwhile.
+        let now = clock::boot();
+        if now < leased.until
+            && let Ok(value) = images::read(slot, key, leased.tag.incarnation)
+        {
+            tags.was_read(at, &leased, (HEADER + key.len() + value.len()) as u32);
+            counters.one_sided += 1;
+            if now.saturating_sub(self.seen_at) >= self.lease / 2 {
+                self.tell_seen(tags, now);
+            }
+            return Some(value);
+        }
+        counters.distrusted += 1;
+        tags.forget(key);
+        None
+    }
+
+    /// Tells the server what was read, if it does not know.
+    pub(super) fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
+        if self.counts_reads || !tags.has_seen() {
+            return;
+        }
+        self.seen_at = now;
+        self.message.clear();
+        let message = &mut self.message;
+        tags.take_seen(SEEN, |address, key, reads| {
+            Request::seen(message, address, key, reads);
+        });
+        let id = self.name();
+        self.outbox.push(id, Kind::Seen, &self.message);
+        self.say();
+    }
+
+    /// The last that was read, told before the connection is closed.
+    pub(in crate::client) fn farewell(&mut self, tags: &mut Tags) {
+        if self.is_ready() {
+            self.tell_seen(tags, 0);
+        }
+    }
+}
