@@ -474,8 +474,8 @@ impl Client {
 
     /// Sleeps until something may have happened, or so long.
     fn wait_for_news(&mut self, longest: Duration) {
-        let busy = self.servers.iter_mut().filter_map(|server| server.is_busy().then_some(())).count();
-        // Of several servers, one at a time is slept for.
+        let busy: usize = self.servers.iter_mut().map(Server::busy).sum();
+        // Of several servers, and of several ways to one, one at a time is slept for.
         let longest = if busy > 1 { Duration::from_millis(1) } else { longest };
         let Some(oldest) = self.rest.ops.oldest() else {
             return std::thread::sleep(longest.min(Duration::from_millis(1)));

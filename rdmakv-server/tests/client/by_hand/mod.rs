@@ -318,6 +318,7 @@ impl<E: Endpoint> Serving<'_, E> {
                 }
                 None => b"EN\r\n".to_vec(),
             },
+            "set" if key == b"login" => b"STORED\r\n".to_vec(),
             "version" => b"VERSION by hand\r\n".to_vec(),
             _ => b"ERROR\r\n".to_vec(),
         }
