@@ -242,6 +242,9 @@ impl Link {
     /// The value, read one-sidedly while the caller waits; none if that is not to be had.
     #[inline]
     pub(in crate::client) fn get_now(&mut self, rest: &mut Rest, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+        if rest.ops.is_changing(key) {
+            return None;
+        }
         let fetching = self.post(rest.fabrics.slots(), tags, key)?;
         self.end.progress();
         // Over shared memory it was done when it was posted.
@@ -285,9 +288,9 @@ impl Link {
         }
     }
 
-    /// Reads an item for an operation. False if its key has no tag.
+    /// Reads an item for an operation. False if its key has no tag, or is being changed: then the server knows what comes first.
     pub(super) fn read_by_tag(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> bool {
-        let Some(op) = rest.ops.unanswered(name) else { return false };
+        let Some(op) = rest.ops.get(name).filter(|op| !rest.ops.is_changing(&op.key)) else { return false };
         let Some(fetching) = self.post(rest.fabrics.slots(), tags, &op.key) else { return false };
         self.fetches.push_back(Fetching { op: Some(name), ..fetching });
         true
@@ -325,15 +328,21 @@ impl Link {
 
     /// Tells the server what was read, if it does not know.
     fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
-        if self.counts_reads || !tags.has_seen() {
+        if self.counts_reads || !tags.has_seen() || !self.outbox.is_empty() {
             return;
         }
-        self.seen_at = now;
         self.message.clear();
         let message = &mut self.message;
         tags.take_seen(SEEN, |address, key, reads| {
             Request::seen(message, address, key, reads);
         });
+        // What does not fit goes with what is sent next: else of many that are read the same would never be told.
+        if !tags.has_seen() {
+            self.seen_at = now;
+        }
+        if self.message.is_empty() {
+            return;
+        }
         let id = self.name();
         self.outbox.push(id, Kind::Seen, &self.message);
         self.say();
@@ -341,7 +350,8 @@ impl Link {
 
     /// The last that was read, told before the connection is closed.
     pub(in crate::client) fn farewell(&mut self, tags: &mut Tags) {
-        if self.is_ready() {
+        // As much as there is room for: nobody waits for more.
+        while self.is_ready() && !self.counts_reads && tags.has_seen() && self.outbox.is_empty() {
             self.tell_seen(tags, 0);
         }
     }
@@ -401,7 +411,9 @@ impl Link {
         if now.saturating_sub(self.seen_at) >= self.lease / 4 {
             self.tell_seen(tags, now);
         }
-        if size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.ask_into(rest, name, size) {
+        // A transfer overtakes what waits to be said, which may be of this key.
+        let is_large = size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.outbox.is_empty();
+        if is_large && self.ask_into(rest, name, size) {
             return;
         }
         let Some(op) = rest.ops.unanswered(name) else { return };
