@@ -77,6 +77,12 @@ fn what_goes_wrong_is_said_with_a_code() {
     assert_eq!(said(&rdmakv("::1:1", &["get", "a"], b"")).0, 2);
     assert_eq!(said(&rdmakv(&address, &["get"], b"")).0, 2);
     assert_eq!(said(&rdmakv(&address, &["get", &"k".repeat(300)], b"")).0, 2);
+    // A file stays as it is where there is nothing to write to it.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    assert_eq!(said(&rdmakv(&address, &["get", "a", "-o", file.to_str().unwrap()], b"")).0, 1);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     drop(server);
     let (code, out, why) = said(&rdmakv(&address, &["get", "a"], b""));
     assert!(code == 1 && out.is_empty() && why.contains("no connection"), "{why}");

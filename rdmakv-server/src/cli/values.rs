@@ -52,12 +52,12 @@ pub(super) fn get(
     output: Option<&Path>,
     verbose: bool,
 ) -> Result<(), Failure> {
-    let mut to: Box<dyn Write> = match output {
-        Some(path) => {
-            let file = File::create(path).map_err(|error| Failure::Io(format!("write {}: {error}", path.display())))?;
-            Box::new(file)
-        }
-        None => Box::new(io::stdout().lock()),
+    // A file is what it was until there is something to be written.
+    let mut to: Option<Box<dyn Write>> = None;
+    let open = || -> Result<Box<dyn Write>, Failure> {
+        let Some(path) = output else { return Ok(Box::new(io::stdout().lock())) };
+        let file = File::create(path).map_err(|error| Failure::Io(format!("write {}: {error}", path.display())))?;
+        Ok(Box::new(file))
     };
     let between = keys.len() > 1 || (output.is_none() && io::stdout().is_terminal());
     let mut missing = None;
@@ -89,11 +89,17 @@ pub(super) fn get(
             }
             writeln!(io::stderr(), "{said}")?;
         }
+        let to = match &mut to {
+            Some(to) => to,
+            none => none.insert(open()?),
+        };
         to.write_all(&value)?;
         if between {
             to.write_all(b"\n")?;
         }
     }
-    to.flush()?;
+    if let Some(mut to) = to {
+        to.flush()?;
+    }
     missing.map_or(Ok(()), Err)
 }

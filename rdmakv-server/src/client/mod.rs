@@ -55,8 +55,10 @@
 //!   [`Client::test`] and [`Client::wait`] take the outcome. What is begun goes out together.
 //! * *Futures*, without a runtime: [`future::AsyncClient`].
 //!
-//! Operations on one key that go the same way are carried out in the order in which they were begun. Where one of two is under way
-//! over a fabric and the other over a socket, or after an error, wait for the first before the second.
+//! What is begun after a change of the same key, and goes the same way, finds what the change has left; and changes of one key that go the
+//! same way are carried out in the order in which they were begun. A GET may also find what was begun after it, while it is under way: where
+//! its tag leads to nothing any more, the server is asked then. Where one of two is under way over a fabric and the other over a
+//! socket, or after an error, wait for the first before the second.
 //!
 //! # When something goes wrong
 //!
@@ -493,8 +495,8 @@ impl Client {
 
     /// Sleeps until something may have happened, or so long.
     fn wait_for_news(&mut self, longest: Duration) {
-        let busy = self.servers.iter_mut().filter_map(|server| server.is_busy().then_some(())).count();
-        // Of several servers, one at a time is slept for.
+        let busy: usize = self.servers.iter_mut().map(Server::busy).sum();
+        // Of several servers, and of several ways to one, one at a time is slept for.
         let longest = if busy > 1 { Duration::from_millis(1) } else { longest };
         let Some(oldest) = self.rest.ops.oldest() else {
             return std::thread::sleep(longest.min(Duration::from_millis(1)));

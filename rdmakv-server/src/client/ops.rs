@@ -7,7 +7,10 @@ use super::answer::Answer;
 use super::buffer::Data;
 use super::command::Arguments;
 use super::error::{About, Error, Operation};
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
@@ -31,6 +34,8 @@ pub(super) enum On {
 pub(super) struct Op {
     pub(super) operation: Operation,
     pub(super) key: Vec<u8>,
+    /// The hash of the key, if it changes something.
+    changes: Option<u64>,
     pub(super) arguments: Arguments,
     pub(super) data: Data,
     pub(super) server: usize,
@@ -59,13 +64,24 @@ pub(super) struct Ops {
     most: usize,
     /// Keys that were used, to be used again.
     spare: Vec<Vec<u8>>,
+    /// How many that change something are not answered, by their keys' hashes.
+    changing: HashMap<u64, u32>,
+    hasher: RandomState,
     woken: Vec<Waker>,
 }
 
 impl Ops {
     pub(super) fn new(most: usize) -> Self {
-        let (free, by_age) = (Vec::new(), VecDeque::new());
-        Self { places: Vec::new(), free, by_age, most: most.max(1), spare: Vec::new(), woken: Vec::new() }
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            by_age: VecDeque::new(),
+            most: most.max(1),
+            spare: Vec::new(),
+            changing: HashMap::new(),
+            hasher: RandomState::default(),
+            woken: Vec::new(),
+        }
     }
 
     pub(super) fn most(&self) -> usize {
@@ -92,9 +108,14 @@ impl Ops {
         let mut owned = self.spare.pop().unwrap_or_default();
         owned.clear();
         owned.extend_from_slice(key);
+        let changes = (!operation.is_read()).then(|| self.hasher.hash_one(key));
+        if let Some(hash) = changes {
+            *self.changing.entry(hash).or_default() += 1;
+        }
         let op = Op {
             operation,
             key: owned,
+            changes,
             arguments,
             data,
             server,
@@ -145,6 +166,13 @@ impl Ops {
         self.get_mut(name).filter(|op| op.result.is_none())
     }
 
+    /// Whether an operation is open that may change this key, or all of them.
+    #[inline]
+    pub(super) fn is_changing(&self, key: &[u8]) -> bool {
+        let has = |key: &[u8]| self.changing.contains_key(&self.hasher.hash_one(key));
+        !self.changing.is_empty() && (has(key) || has(b""))
+    }
+
     pub(super) fn is_done(&self, name: Name) -> bool {
         self.get(name).is_none_or(|op| op.result.is_some())
     }
@@ -155,7 +183,16 @@ impl Ops {
         let unwanted = op.holder.as_ref().is_some_and(|holder| holder.strong_count() == 0);
         op.result = Some(result);
         let waker = op.waker.take();
+        let changes = op.changes;
         self.woken.extend(waker);
+        if let Some(hash) = changes
+            && let Some(left) = self.changing.get_mut(&hash)
+        {
+            *left -= 1;
+            if *left == 0 {
+                self.changing.remove(&hash);
+            }
+        }
         if unwanted {
             self.take(name);
         }
@@ -171,6 +208,8 @@ impl Ops {
         if self.spare.len() < 64 {
             self.spare.push(op.key);
         }
+        // Nobody else may ever ask for the oldest.
+        self.forget_done();
         Some((op.result?, op.data))
     }
 
@@ -188,13 +227,16 @@ impl Ops {
 
     /// The oldest one that is not answered.
     pub(super) fn oldest(&mut self) -> Option<Name> {
-        while let Some(&name) = self.by_age.front() {
-            if !self.is_done(name) {
-                return Some(name);
-            }
+        self.forget_done();
+        self.by_age.front().copied()
+    }
+
+    fn forget_done(&mut self) {
+        while let Some(&name) = self.by_age.front()
+            && self.is_done(name)
+        {
             self.by_age.pop_front();
         }
-        None
     }
 
     /// Those who wait for what has ended since the last time.
@@ -226,6 +268,37 @@ mod tests {
         ops.end(one, Ok(Answer::Yes(true)));
         assert!(one != two && !ops.is_done(two));
         assert_eq!(ops.oldest(), Some(two));
+    }
+
+    #[test]
+    fn a_key_is_being_changed_until_the_last_that_changes_it_is_answered() {
+        let mut ops = Ops::new(9);
+        let begin = |ops: &mut Ops, operation, key: &[u8]| {
+            ops.insert((operation, key), Arguments::default(), Data::None, 0, Instant::now())
+        };
+        let set = [(); 2].map(|()| begin(&mut ops, Operation::Set, b"k"));
+        begin(&mut ops, Operation::Get, b"other");
+        assert!(ops.is_changing(b"k") && !ops.is_changing(b"other"));
+        ops.end(set[0], Ok(Answer::Yes(true)));
+        assert!(ops.is_changing(b"k"));
+        ops.end(set[1], Ok(Answer::Yes(true)));
+        ops.end(set[1], Ok(Answer::Yes(true)));
+        assert!(!ops.is_changing(b"k") && ops.changing.is_empty());
+        let flush = begin(&mut ops, Operation::Flush, b"");
+        assert!(ops.is_changing(b"k") && ops.is_changing(b"other"));
+        ops.end(flush, Ok(Answer::Yes(true)));
+        assert!(!ops.is_changing(b"k"));
+    }
+
+    #[test]
+    fn what_was_taken_leaves_nothing_behind() {
+        let mut ops = Ops::new(2);
+        for _ in 0..1000 {
+            let one = insert(&mut ops);
+            ops.end(one, Ok(Answer::Yes(true)));
+            assert!(ops.take(one).is_some());
+        }
+        assert_eq!((ops.by_age.len(), ops.places.len(), ops.open()), (0, 1, 0));
     }
 
     #[test]

@@ -104,14 +104,13 @@ impl Server {
         let mut elsewhere = Vec::new();
         link.progress(rest, &mut self.tags, &self.text, &mut elsewhere);
         for Elsewhere { op: name, busy } in elsewhere {
-            // Where there is no other way, what the server is too busy for is asked again, as long as there is time.
-            if busy
-                && self.sockets.is_empty()
-                && let Some(op) = rest.ops.unanswered(name)
-            {
-                op.only_stream = false;
+            if let Some(op) = rest.ops.unanswered(name) {
+                // Nothing of it is under way any more, so that its end is not the connection's.
+                op.on = On::Queue;
+                // Where there is no other way, what the server is too busy for is asked again, as long as there is time.
+                op.only_stream &= !(busy && self.sockets.is_empty());
+                self.queue.push_back(name);
             }
-            self.queue.push_back(name);
         }
         if link.is_ready() {
             (self.young, self.was_up) = (0, true);
@@ -244,7 +243,7 @@ impl Server {
             let what = "its data is larger than what Options::transfer_memory leaves free".to_owned();
             rest.end(name, Err(Error::Memory { why: what }));
         } else if let Some(op) = rest.ops.unanswered(name) {
-            op.only_stream = true;
+            (op.on, op.only_stream) = (On::Queue, true);
             self.queue.push_back(name);
             self.connect_stream(rest);
         }
@@ -269,8 +268,7 @@ impl Server {
 
     fn send_by_stream(&mut self, rest: &mut Rest, name: Name) {
         let (Some(stream), Some(op)) = (self.stream.up(), rest.ops.unanswered(name)) else { return };
-        op.on = On::Stream;
-        op.attempts += 1;
+        (op.on, op.attempts) = (On::Stream, op.attempts.saturating_add(1));
         stream.send(name, op.operation, |into| write(op, into));
     }
 
@@ -366,11 +364,11 @@ impl Server {
         }
     }
 
-    /// Whether something there is waited for.
-    pub(super) fn is_busy(&mut self) -> bool {
-        !self.queue.is_empty()
-            || self.fabric.up().is_some_and(|link| link.is_busy())
-            || self.stream.up().is_some_and(|stream| stream.is_busy())
+    /// How many ways there are on which something is waited for.
+    pub(super) fn busy(&mut self) -> usize {
+        let fabric = self.fabric.up().is_some_and(|link| link.is_busy());
+        let stream = self.stream.up().is_some_and(|stream| stream.is_busy());
+        usize::from(!self.queue.is_empty()) + usize::from(fabric) + usize::from(stream)
     }
 
     /// The last words to the server.

@@ -171,7 +171,8 @@ impl Stream {
     fn read(&mut self) -> Result<(), Lost> {
         loop {
             let len = self.into.len();
-            let left = (self.taken + self.wanted).saturating_sub(len).max(CHUNK);
+            // Not all of a long answer at once: room is made anew each time, and a word of the server's alone is worth none.
+            let left = (self.taken + self.wanted).saturating_sub(len).clamp(CHUNK, KEPT);
             self.into.resize(len + left, 0);
             let read = match &mut self.kind {
                 Kind::Tcp(stream) => stream.read(&mut self.into[len..]),
@@ -254,6 +255,34 @@ impl AsFd for Stream {
         match &self.kind {
             Kind::Tcp(stream) => stream.as_fd(),
             Kind::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_announcement_of_a_long_value_takes_no_memory() {
+        let (mut server, here) = UnixStream::pair().unwrap();
+        here.set_nonblocking(true).unwrap();
+        let (out, into) = (Vec::new(), Vec::new());
+        let kind = Kind::Unix(here);
+        let mut stream = Stream { kind, out, sent: 0, before: 0, into, taken: 0, wanted: 1, waiting: VecDeque::new() };
+        let mut ops = super::super::ops::Ops::new(1);
+        let op = ops.insert(
+            (Operation::Get, b"k"),
+            super::super::command::Arguments::default(),
+            super::super::Data::None,
+            0,
+            std::time::Instant::now(),
+        );
+        stream.send(op, Operation::Get, |out| out.extend_from_slice(b"mg k v\r\n"));
+        for part in [&b"VA 1000000000 c1\r\n"[..], &[0; 1000], &[0; 1000]] {
+            server.write_all(part).unwrap();
+            assert!(stream.progress(|_, _| panic!("it is not there yet")).is_ok());
+            assert!(stream.into.capacity() < 4 * KEPT, "{}", stream.into.capacity());
         }
     }
 }

@@ -32,6 +32,8 @@ struct Entry {
     /// Bytes of the item when it was last seen; 0 if it never was.
     size: u32,
     reads: u32,
+    /// Whether it is among those with reads that were not told.
+    listed: bool,
     newer: u32,
     older: u32,
 }
@@ -48,7 +50,7 @@ pub(super) struct Tags {
     newest: u32,
     oldest: u32,
     most: usize,
-    /// Entries with reads that were not told.
+    /// Entries with reads that were not told, each once; of some they have gone elsewhere since.
     read: Vec<u32>,
     gone: Vec<(u64, u32, u32)>,
 }
@@ -101,10 +103,10 @@ impl Tags {
         let Some(entry) = self.entries.get_mut(at as usize) else { return };
         if entry.leased.is_some_and(|now| now.tag == leased.tag) {
             entry.size = size;
-            if entry.reads == 0 {
+            entry.reads = entry.reads.saturating_add(1);
+            if !std::mem::replace(&mut entry.listed, true) {
                 self.read.push(at);
             }
-            entry.reads = entry.reads.saturating_add(1);
         }
     }
 
@@ -149,7 +151,7 @@ impl Tags {
     pub(super) fn forget_all(&mut self) {
         for entry in &mut self.entries {
             entry.leased = None;
-            entry.reads = 0;
+            (entry.reads, entry.listed) = (0, false);
         }
         self.read.clear();
         self.gone.clear();
@@ -163,7 +165,6 @@ impl Tags {
             && leased.is_none_or(|now| now.tag != before.tag)
         {
             let reads = std::mem::take(&mut entry.reads);
-            self.read.retain(|&read| read != at);
             self.keep_gone(before, reads);
         }
     }
@@ -183,6 +184,7 @@ impl Tags {
                 leased: None,
                 size: 0,
                 reads: 0,
+                listed: false,
                 newer: NONE,
                 older: NONE,
             });
@@ -247,8 +249,9 @@ impl Tags {
                 see(address, key, reads);
             } else if let Some(at) = self.read.pop() {
                 let entry = &mut self.entries[at as usize];
+                entry.listed = false;
                 let reads = std::mem::take(&mut entry.reads);
-                if let Some(Leased { tag, .. }) = entry.leased {
+                if let Some(Leased { tag, .. }) = entry.leased.filter(|_| reads > 0) {
                     see(tag.segment.address, tag.segment.key, reads);
                 }
             } else {
@@ -326,6 +329,20 @@ mod tests {
         tags.learn(b"c", Some(leased(3)), None);
         tags.learn(b"d", Some(leased(4)), None);
         assert_eq!(seen(&mut tags), [(1, 1), (b'a'.into(), 1)]);
+    }
+
+    #[test]
+    fn an_entry_waits_once_to_be_told_however_often_its_tag_changes() {
+        let mut tags = Tags::new(4);
+        for turn in 0..1000 {
+            tags.learn(b"a", Some(leased(turn)), Some(50));
+            let (at, leased, _) = tags.get(b"a").unwrap();
+            tags.was_read(at, &leased, 50);
+            tags.forget(b"a");
+        }
+        assert_eq!((tags.read.len(), tags.gone.len()), (1, GONE));
+        assert_eq!(seen(&mut tags).len(), GONE, "what was forgotten is told, and nothing twice");
+        assert!(!tags.has_seen());
     }
 
     #[test]

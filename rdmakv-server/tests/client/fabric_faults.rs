@@ -82,6 +82,31 @@ fn what_the_fabric_does_not_take_goes_over_tcp() {
 }
 
 #[test]
+fn what_the_fabric_did_not_take_and_nobody_else_could_was_not_done() {
+    let server = Running::over_shm();
+    // Whoever connects here is let in and never answered: it takes as long as it may.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = format!("{},{}", server.address, silent.local_addr().unwrap());
+    let login = Some(("me".to_owned(), "secret".to_owned()));
+    let (timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(30));
+    let options = Options { login, timeout, connect_timeout, ..Options::default() };
+    let mut client = Client::with_options([addresses], options).unwrap();
+    server.store.put(b"key", b"value", 0);
+    assert_eq!(client.get("key").unwrap().unwrap(), b"value");
+    server.store.knobs.refuses.store(true, SeqCst);
+    let deleted = client.idelete("key").unwrap();
+    soon("the refusal", || {
+        client.progress();
+        client.counters().refused == 1
+    });
+    // It waits for the socket until its time is over.
+    let error = client.wait(deleted).unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    // And the fabric has no part in that.
+    assert_eq!((client.counters().lost_connections, client.fabric(0).is_some()), (0, true));
+}
+
+#[test]
 fn a_fabric_that_is_not_there_costs_nothing_but_the_fabric() {
     let tcp = Server::on_a_free_port(&[]);
     let address = tcp.address("tcp");

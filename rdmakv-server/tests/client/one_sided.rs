@@ -236,3 +236,43 @@ fn whoever_does_not_want_tags_gets_none() {
         assert_eq!(got(&mut client, "key").source(), Source::Message);
     }
 }
+
+#[test]
+fn what_is_being_changed_is_asked_for() {
+    on_each_fabric(|server| {
+        let mut client = Client::new([&server.address]).unwrap();
+        server.store.put(b"key", b"old", 0);
+        server.store.put(b"other", b"value", 0);
+        assert_eq!(got(&mut client, "other"), b"value");
+        // The answer to the first, with its tag, comes before the second is carried out.
+        server.store.knobs.lazy.store(true, SeqCst);
+        let first = client.iget("key").unwrap();
+        let second = client.iset("key", &b"new"[..], ()).unwrap();
+        assert_eq!(client.wait(first).unwrap().unwrap(), b"old");
+        // The server knows what is first, the tag does not.
+        assert_eq!(got(&mut client, "key").source(), Source::Message);
+        let third = client.iget("key").unwrap();
+        assert_eq!(client.wait(third).unwrap().unwrap().source(), Source::Message);
+        assert_eq!(got(&mut client, "other").source(), Source::OneSided);
+        drop(second);
+    });
+}
+
+#[test]
+fn however_many_are_read_the_server_is_told_of_all() {
+    let server = Running::over_shm();
+    server.store.knobs.lease_ms.store(2_000, SeqCst);
+    let mut client = Client::new([&server.address]).unwrap();
+    let keys: Vec<_> = (0..1500_u32).map(u32::to_le_bytes).collect();
+    for key in &keys {
+        server.store.put(key, b"value", 0);
+        assert!(client.get(key).unwrap().is_some());
+    }
+    for key in &keys {
+        assert!(client.get(key).unwrap().is_some());
+    }
+    let read = client.counters().one_sided;
+    assert!(read >= 1000, "{read}");
+    drop(client);
+    crate::common::soon("that all are told of", || server.store.knobs.seen.load(SeqCst) == read);
+}

@@ -1,7 +1,7 @@
 //! What clients ask for, and what they are told.
 
 use rdmakv_server::item;
-use rdmakv_server::rdma::wire::{Kind, Reply};
+use rdmakv_server::rdma::wire::{Kind, Reply, Request};
 
 use super::client::{Client, Way, cache};
 use super::common::{Server, ask};
@@ -13,6 +13,7 @@ on_both! {
     long_items_are_written_into_the_clients_memory(&["-I", "4m"]) = long;
     long_values_are_read_out_of_the_clients_memory(&["-I", "4m"]) = pulled;
     long_answers_come_whole(&[]) = dump;
+    what_is_asked_is_answered_in_its_order_by_message_or_by_transfer(&[]) = order;
 }
 
 fn value(length: usize) -> Vec<u8> {
@@ -127,4 +128,28 @@ fn dump<W: Way>(_: &Server, way: &W, address: &str) {
     client.put("long", &value(500_000), 1);
     let (answer, _) = client.run(None, &[b"get long key-1 long key-2 long\r\n"]);
     assert!(answer.len() > 1_500_000 && answer.ends_with("END\r\n"));
+}
+
+fn order<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut client = Client::new(way, &cache, address);
+    let length = 9_000;
+    for round in 0..20_u8 {
+        client.set("a", &vec![round; length]);
+        // What takes a while; meanwhile the next two come, and neither is waited for.
+        let tell = |client: &mut Client<'_, W>, command: &[&[u8]]| {
+            let mut bytes = Vec::new();
+            let kind = Request::run(&mut bytes, false, b"", command);
+            client.tell(kind, &bytes).expect("it is said");
+        };
+        tell(&mut client, &[b"stats\r\n"]);
+        tell(&mut client, &[format!("set a 0 0 {length}\r\n").as_bytes(), &vec![round + 100; length], b"\r\n"]);
+        let transfer = client.open("a", false, 20_000);
+        for wanted in [Kind::Ran, Kind::Ran, Kind::Tag] {
+            assert_eq!(client.hear().unwrap().1, wanted, "round {round}");
+        }
+        assert!(client.finish(transfer));
+        let image = client.memory(item::HEADER + 1 + length);
+        assert_eq!(image.last(), Some(&(round + 100)), "round {round}: what came before it was done before it");
+    }
 }

@@ -170,6 +170,10 @@ fn names_and_passwords_are_asked_for_over_fabrics_too() {
     assert_eq!(client.run(None, &[b"set auth 0 0 9\r\nme secret\r\n"]).0, "STORED\r\n");
     assert!(client.set("a", b"value").is_some());
     assert_eq!(client.get("a", true).1, Kind::Item);
+    // Nor may a command that is refused bring the tag of an item that is there.
+    let mut other = Client::new(&way, &cache, &fabric(&server, "shm"));
+    let (answer, tag) = other.run(Some(b"a"), &[b"version\r\n"]);
+    assert_eq!((answer.as_str(), tag), ("CLIENT_ERROR unauthenticated\r\n", None));
 }
 
 #[test]

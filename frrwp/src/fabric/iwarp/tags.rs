@@ -39,6 +39,8 @@ pub(super) struct Opening {
     scope: Scope,
     /// What is read by this tag: else its addresses are those of the memory.
     binding: Option<Arc<Binding>>,
+    /// Its peer has ended it. Its number stays taken until its owner closes it, who would close another's else.
+    ended: bool,
 }
 
 /// Keeps the memory of a tag from being deregistered. Held for one system call.
@@ -91,14 +93,14 @@ impl Table {
     /// A tag for these bytes; `None` where the table is full.
     pub(super) fn open(&self, start: u64, end: u64, access: Access, scope: Scope) -> Option<u32> {
         self.count_in()?;
-        Some(self.insert(Opening { start, end, access, scope, binding: None }))
+        Some(self.insert(Opening { start, end, access, scope, binding: None, ended: false }))
     }
 
     /// A tag by which peers read so many bytes of whatever is bound; `None` where the table is full.
     pub(super) fn open_bound(&self, binding: Arc<Binding>, length: u64, scope: Scope) -> Option<u32> {
         self.count_in()?;
         let (start, end, access) = (0, length, Access::REMOTE_READ);
-        Some(self.insert(Opening { start, end, access, scope, binding: Some(binding) }))
+        Some(self.insert(Opening { start, end, access, scope, binding: Some(binding), ended: false }))
     }
 
     fn count_in(&self) -> Option<()> {
@@ -112,7 +114,7 @@ impl Table {
     /// A tag that opens nothing, and that no other is alike: it counts with its connection, not as one of these.
     pub(super) fn reserve(&self, connection: u64) -> u32 {
         let (access, scope) = (Access::empty(), Scope::Connection(connection));
-        self.insert(Opening { start: 0, end: 0, access, scope, binding: None })
+        self.insert(Opening { start: 0, end: 0, access, scope, binding: None, ended: false })
     }
 
     /// Ends a tag that opened nothing.
@@ -140,7 +142,7 @@ impl Table {
     /// Takes a tag back. When this returns, nothing is placed or read by it any more.
     pub(super) fn close(&self, tag: u32) -> bool {
         let Some(opening) = self.write(tag).remove(&tag) else { return false };
-        self.live.fetch_sub(1, Ordering::Relaxed);
+        self.live.fetch_sub(usize::from(!opening.ended), Ordering::Relaxed);
         quiesce(opening);
         true
     }
@@ -149,15 +151,17 @@ impl Table {
     /// those of the domain.
     pub(super) fn invalidate(&self, tag: u32, connection: u64) -> Result<(), Terminate> {
         let mut tags = self.write(tag);
-        let opening = tags.get(&tag).ok_or(Terminate::INVALID_TAG)?;
+        let opening = tags.get_mut(&tag).filter(|opening| !opening.ended).ok_or(Terminate::INVALID_TAG)?;
         match opening.scope {
             // What this side reads into.
             _ if opening.access.is_empty() => Err(Terminate::CANNOT_INVALIDATE),
             Scope::Connection(owner) if owner == connection => {
-                let opening = tags.remove(&tag);
+                let (access, scope) = (Access::empty(), opening.scope);
+                let ended = Opening { start: 0, end: 0, access, scope, binding: None, ended: true };
+                let opening = std::mem::replace(opening, Arc::new(ended));
                 drop(tags);
                 self.live.fetch_sub(1, Ordering::Relaxed);
-                opening.into_iter().for_each(quiesce);
+                quiesce(opening);
                 Ok(())
             }
             Scope::Connection(_) => Err(Terminate::TAG_NOT_ASSOCIATED),
@@ -168,7 +172,7 @@ impl Table {
     /// Lets a peer at bytes of a tag, or says what the RFC calls its mistake: a read's in RDMAP's words (RFC 5040,
     /// section 4.8), a write's in DDP's (RFC 5041, section 8).
     pub(super) fn pin(&self, tag: u32, at: u64, length: u64, wish: Wish, connection: u64) -> Result<Pin, Terminate> {
-        let opening = self.read(tag).get(&tag).cloned();
+        let opening = self.read(tag).get(&tag).filter(|opening| !opening.ended).cloned();
         let by = |read, write| if wish == Wish::Read { read } else { write };
         let opening = opening.ok_or(by(Terminate::INVALID_TAG, Terminate::DDP_INVALID_TAG))?;
         if let Scope::Connection(owner) = opening.scope
@@ -254,6 +258,11 @@ mod tests {
         assert_eq!(table.invalidate(tag, 7), Ok(()));
         assert_eq!(pin(1000, 1, Wish::Write, 7), Err(Terminate::DDP_INVALID_TAG));
         assert_eq!(pin(1000, 1, Wish::Read, 7), Err(Terminate::INVALID_TAG));
+        assert_eq!(table.invalidate(tag, 7), Err(Terminate::INVALID_TAG));
+        // Its number is nobody else's before its owner has closed it too, who closes nobody else's then.
+        assert!(table.live() == 0 && table.read(tag).contains_key(&tag));
+        assert!(table.close(tag) && !table.read(tag).contains_key(&tag));
+        assert_eq!(table.live(), 0);
         let shared = table.open(0, 1, Access::all(), Scope::Domain).unwrap();
         assert_eq!(table.invalidate(shared, 7), Err(Terminate::CANNOT_INVALIDATE));
         assert!(table.close(shared) && !table.close(shared));

@@ -227,7 +227,9 @@ impl Link {
         if now.saturating_sub(self.seen_at) >= self.lease / 4 {
             self.tell_seen(tags, now);
         }
-        if size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.ask_into(rest, name, size) {
+        // A transfer overtakes what waits to be said, which may be of this key.
+        let is_large = size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.outbox.is_empty();
+        if is_large && self.ask_into(rest, name, size) {
             return;
         }
         let Some(op) = rest.ops.unanswered(name) else { return };

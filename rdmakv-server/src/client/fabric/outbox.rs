@@ -56,6 +56,11 @@ impl Outbox {
         Ok(())
     }
 
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Whether no part of a message has been said.
     pub(super) fn has_all(&self, id: u32) -> bool {
         self.waiting.iter().any(|fragment| fragment.id == id && fragment.first)

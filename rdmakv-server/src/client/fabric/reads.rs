@@ -92,6 +92,9 @@ impl Link {
     /// The value, read one-sidedly while the caller waits; none if that is not to be had.
     #[inline]
     pub(in crate::client) fn get_now(&mut self, rest: &mut Rest, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+        if rest.ops.is_changing(key) {
+            return None;
+        }
         let fetching = self.post(rest.fabrics.slots(), tags, key)?;
         self.end.progress();
         // Over shared memory it was done when it was posted.
@@ -135,9 +138,9 @@ impl Link {
         }
     }
 
-    /// Reads an item for an operation. False if its key has no tag.
+    /// Reads an item for an operation. False if its key has no tag, or is being changed: then the server knows what comes first.
     pub(super) fn read_by_tag(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> bool {
-        let Some(op) = rest.ops.unanswered(name) else { return false };
+        let Some(op) = rest.ops.get(name).filter(|op| !rest.ops.is_changing(&op.key)) else { return false };
         let Some(fetching) = self.post(rest.fabrics.slots(), tags, &op.key) else { return false };
         self.fetches.push_back(Fetching { op: Some(name), ..fetching });
         true
@@ -175,15 +178,21 @@ impl Link {
 
     /// Tells the server what was read, if it does not know.
     pub(super) fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
-        if self.counts_reads || !tags.has_seen() {
+        if self.counts_reads || !tags.has_seen() || !self.outbox.is_empty() {
             return;
         }
-        self.seen_at = now;
         self.message.clear();
         let message = &mut self.message;
         tags.take_seen(SEEN, |address, key, reads| {
             Request::seen(message, address, key, reads);
         });
+        // What does not fit goes with what is sent next: else of many that are read the same would never be told.
+        if !tags.has_seen() {
+            self.seen_at = now;
+        }
+        if self.message.is_empty() {
+            return;
+        }
         let id = self.name();
         self.outbox.push(id, Kind::Seen, &self.message);
         self.say();
@@ -191,7 +200,8 @@ impl Link {
 
     /// The last that was read, told before the connection is closed.
     pub(in crate::client) fn farewell(&mut self, tags: &mut Tags) {
-        if self.is_ready() {
+        // As much as there is room for: nobody waits for more.
+        while self.is_ready() && !self.counts_reads && tags.has_seen() && self.outbox.is_empty() {
             self.tell_seen(tags, 0);
         }
     }

@@ -1,7 +1,7 @@
 //! One connection of a fabric: what comes is carried out in turn, and answered in the same order.
 //!
 //! It has a thread of its own, blocked in [`Engine::wait`] while nothing happens. One request is under way at a time: what a
-//! client says meanwhile stays where it came in, and holds the client back when that is full. So what a connection takes of
+//! client asks meanwhile, in messages and by transfers, waits in its order, and holds the client back when there is too much of it. So what a connection takes of
 //! memory is bounded: what it is told in one message, one answer on its way, the chunks that transfers lend, a chunk that is
 //! filled.
 
@@ -49,13 +49,22 @@ pub(super) struct Connection<'f, F: Fabric> {
     heard: Vec<u8>,
     pub(super) part: Vec<u8>,
     pub(super) image: Vec<u8>,
-    /// Transfers that the client has opened and that nobody looked at.
-    questions: VecDeque<(Tag, u64)>,
+    /// What the client asked and nobody looked at, in its order.
+    asked: VecDeque<Asked>,
     greeted: bool,
     closed: bool,
     /// When something last came, in seconds.
     heard_at: u64,
     stopped: Option<Instant>,
+}
+
+/// Something that a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// By a message, or part of one: the next that the engine has.
+    Said,
+    /// By a transfer into so many bytes.
+    Transfer(Tag, u64),
 }
 
 /// What the connection has of the session and the stores. Dropping it gives everything back.
@@ -134,7 +143,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
             heard: Vec::new(),
             part: Vec::new(),
             image: Vec::new(),
-            questions: VecDeque::new(),
+            asked: VecDeque::new(),
             greeted: false,
             closed: false,
             heard_at: clock::now(),
@@ -164,15 +173,18 @@ impl<'f, F: Fabric> Connection<'f, F> {
     }
 
     fn told(&mut self, event: Event) {
+        // Whatever happens, the client has a part in it.
+        self.heard_at = clock::now();
         match event {
-            Event::Asked { tag, read: true, length } => self.questions.push_back((tag, length)),
+            Event::Said => self.asked.push_back(Asked::Said),
+            Event::Asked { tag, read: true, length } => self.asked.push_back(Asked::Transfer(tag, length)),
             // Nobody writes here unasked.
             Event::Asked { tag, .. } => drop(self.engine.refuse(tag)),
             Event::Ended { tag, result } => self.transferred(tag, result),
             Event::Fetched { succeeded, .. } => self.pulled(succeeded),
             Event::Closed { .. } => self.closed = true,
             Event::Deaf { .. } => self.close(),
-            // That something was said, or that there is room again: work is done in any case.
+            // That there is room again: work is done in any case.
             _ => {}
         }
     }
@@ -202,12 +214,13 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 if !self.pull() {
                     return;
                 }
-            } else if let Some((tag, length)) = self.questions.pop_front() {
-                self.answer_question(tag, length);
-            } else if self.engine.heard(&mut self.heard) {
-                self.take();
             } else {
-                return;
+                match self.asked.pop_front() {
+                    Some(Asked::Transfer(tag, length)) => self.answer_question(tag, length),
+                    Some(Asked::Said) if self.engine.heard(&mut self.heard) => self.take(),
+                    Some(Asked::Said) => {}
+                    None => return,
+                }
             }
         }
     }
@@ -226,7 +239,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
         let limit = shared.settings.idle_timeout;
         let late = self.own.saying.since().is_some_and(|since| since.elapsed() > PATIENCE)
             || self.own.put.as_ref().is_some_and(Put::is_late);
-        if limit > 0 && silent > limit {
+        if limit > 0 && silent > limit && self.own.is_quiet() {
             self.own.counts.idle_kicks += 1;
             return true;
         }
@@ -239,7 +252,6 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// Takes a fragment that came.
     fn take(&mut self) {
-        self.heard_at = clock::now();
         self.own.counts.bytes_read += self.heard.len() as u64;
         let (mut input, heard) = (std::mem::take(&mut self.input), std::mem::take(&mut self.heard));
         let most = REQUEST + self.face.terms.eager;
@@ -267,7 +279,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// The transfer has ended before it was looked at.
     pub(super) fn forget_question(&mut self, transfer: Tag) {
-        self.questions.retain(|&(tag, _)| tag != transfer);
+        self.asked.retain(|asked| !matches!(asked, Asked::Transfer(tag, _) if *tag == transfer));
     }
 
     fn request(&mut self, id: u32, kind: Kind, bytes: &[u8]) -> Result<(), Malformed> {
@@ -338,7 +350,9 @@ impl<'f, F: Fabric> Connection<'f, F> {
             out.clear(&cx.shared.shards);
             return Err(Malformed("RUN takes one command, whole, with its data"));
         }
-        let tag = wish.and_then(|key| self.grant(key));
+        // Whoever has not said who he is may be told of no item, whatever he asks for.
+        let may = session.may_speak(&cx);
+        let tag = wish.filter(|_| may).and_then(|key| self.grant(key));
         self.own.saying.ran(id, tag);
         if over {
             self.own.saying.last();

@@ -2,8 +2,8 @@
 //!
 //! Its order: [`begin`](LifeFile::begin) takes the file, which shows that the predecessor is gone, and reads what it
 //! said. Nobody is served before [`wait`](LifeFile::wait) is over. [`serve`](LifeFile::serve) then writes that this server
-//! may expose something: until then the file says what the predecessor said, so that a server that is killed while it waits
-//! makes the next one wait as long. [`end`](LifeFile::end) comes when every item that was leased is dead.
+//! may expose something: until then the file says what the predecessor said (of a first server: that nothing was exposed), so that
+//! a server that is killed while it waits makes the next one wait as long. [`end`](LifeFile::end) comes when every item that was leased is dead.
 //!
 //! The lock is the system's (`flock`) and ends with the process, however that ends.
 
@@ -126,8 +126,14 @@ impl LifeFile {
                 Err(_) => Predecessor::Unreadable,
             }
         };
-        let life = Life { incarnation: predecessor.next_incarnation(random), lease, clean: false };
-        Ok(Self { path: path.to_owned(), file, predecessor, life, begun: clock(), serves: false })
+        let life = Life { incarnation: predecessor.next_incarnation(random), lease, clean: made };
+        let mut own = Self { path: path.to_owned(), file, predecessor, life, begun: clock(), serves: false };
+        if made {
+            // Who fails before it serves leaves nothing that would have to be waited for, and says so.
+            own.write()?;
+            own.life.clean = false;
+        }
+        Ok(own)
     }
 
     /// What is known of the server before.
@@ -252,6 +258,18 @@ mod tests {
         assert_eq!((life.predecessor(), life.wait(), life.incarnation()), (Predecessor::None, Duration::ZERO, 77));
         life.serve().unwrap();
         assert_eq!(std::fs::metadata(dir.path().join("a.life")).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn after_a_first_server_that_never_served_nobody_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.life");
+        drop(begin(&path));
+        let mut second = begin(&path);
+        assert_eq!((second.wait(), second.incarnation()), (Duration::ZERO, 78));
+        second.serve().unwrap();
+        drop(second);
+        assert!(!begin(&path).wait().is_zero(), "this one has served");
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub trait Fabric {
     /// From now on the record's tags lead to the chunk at this address, or to the permanent dead one. A store, no more.
     fn bind(record: &Self::Record, to: Option<u64>);
 
+    /// When this returns, nobody is at anything that the record's tags led to before: a chunk is another's after it.
+    fn settle(_record: &Self::Record) {}
+
     /// Reads of the record so far, where the fabric counts them.
     fn reads(_record: &Self::Record) -> u64 {
         0
@@ -122,6 +125,8 @@ type Number = usize;
 struct Pin<R> {
     registration: R,
     span: Span,
+    /// The record that leads there, or has until its key went on to another chunk.
+    record: Number,
     /// Who has a share in it.
     charged: Vec<Client>,
 }

@@ -29,6 +29,8 @@ pub(crate) struct Knobs {
     pub(crate) hangs_up: AtomicBool,
     /// What is asked for is not to be had now.
     pub(crate) refuses: AtomicBool,
+    /// Commands are taken and neither carried out nor answered.
+    pub(crate) lazy: AtomicBool,
     /// Transfers are refused.
     pub(crate) no_transfers: AtomicBool,
     pub(crate) stop: AtomicBool,
@@ -63,6 +65,7 @@ impl Store {
             silent: AtomicBool::new(false),
             hangs_up: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
+            lazy: AtomicBool::new(false),
             no_transfers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             requests: AtomicU64::new(0),
@@ -257,6 +260,7 @@ impl<E: Endpoint> Serving<'_, E> {
         }
         match request {
             Request::Get { wish, key } => self.get(id, wish, key),
+            Request::Run { .. } if knobs.lazy.load(SeqCst) => {}
             Request::Run { wish, key, command } => {
                 let end = command.windows(2).position(|two| two == b"\r\n").unwrap();
                 let line = String::from_utf8(command[..end].to_vec()).unwrap();
@@ -318,6 +322,7 @@ impl<E: Endpoint> Serving<'_, E> {
                 }
                 None => b"EN\r\n".to_vec(),
             },
+            "set" if key == b"login" => b"STORED\r\n".to_vec(),
             "version" => b"VERSION by hand\r\n".to_vec(),
             _ => b"ERROR\r\n".to_vec(),
         }

@@ -17,8 +17,8 @@ use crate::rdma::server::face::{Door, Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
 use crate::rdma::server::tags::{self, Granted};
 
-/// Looks at a read that is just being copied before it is left alone.
-const LOOKS: u32 = 10_000;
+/// Looks at a read that is just being copied before other threads have their turn.
+const LOOKS: u32 = 1_000;
 
 /// The fabric.
 pub(crate) struct Iwarp {
@@ -64,14 +64,14 @@ impl tags::Fabric for Iwarp {
         // never unmapped while connections stand. The zeros live as long as the record, and it longer than its tags. Clients
         // believe nothing that they read of a chunk that is written meanwhile.
         unsafe { record.binding.bind(address) };
-        if to.is_none() {
-            // What was bound is another's soon. A copy takes microseconds and waits for nobody.
-            for _ in 0..LOOKS {
-                if record.binding.is_idle() {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
+    }
+
+    fn settle(record: &Record) {
+        // A copy takes microseconds and waits for nobody; but the thread that makes it may have to wait for its turn.
+        let mut looks = 0_u32;
+        while !record.binding.is_idle() {
+            looks = looks.saturating_add(1);
+            if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 

@@ -44,10 +44,15 @@ impl<F: Fabric> Tags<F> {
     /// See [`Exposure::ended`](crate::store::Exposure::ended).
     pub fn ended(&mut self, chunk: Extent) {
         let Some(pin) = self.pins.remove(&chunk.address) else { return };
-        if let Some(number) = self.record_of(chunk)
-            && let Some(record) = &self.records[number]
-        {
+        let bound = self.record_of(chunk);
+        if let Some(record) = bound.and_then(|number| self.records[number].as_ref()) {
             F::bind(&record.record, None);
+        }
+        // Also where it was bound to another chunk a moment ago. A record that is gone has no tags, and nobody is at a closed one's.
+        if let Some(record) = &self.records[pin.record] {
+            F::settle(&record.record);
+        }
+        if let Some(number) = bound {
             self.leave_empty(number);
         }
         self.pages.remove(pin.span);

@@ -51,7 +51,7 @@ impl<F: Fabric> Tags<F> {
                 of.pages.add(span);
             }
         }
-        self.pins.insert(new.address, Pin { registration, span, charged });
+        self.pins.insert(new.address, Pin { registration, span, record: number, charged });
         F::bind(&record.record, Some(new.address));
         record.extent = new;
         self.by_address.remove(&old.address);

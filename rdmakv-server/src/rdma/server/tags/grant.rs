@@ -158,7 +158,8 @@ impl<F: Fabric> Tags<F> {
             Some(registration) if registers => {
                 let span = Span::of(extent.address, bound);
                 self.pages.add(span);
-                self.pins.insert(extent.address, Pin { registration, span, charged: Vec::new() });
+                let pin = Pin { registration, span, record: number, charged: Vec::new() };
+                self.pins.insert(extent.address, pin);
             }
             other => self.over.registrations.extend(other),
         }
@@ -168,6 +169,7 @@ impl<F: Fabric> Tags<F> {
         let (Some(had), Some(pin)) = (of.tags.get_mut(&number), self.pins.get_mut(&extent.address)) else {
             return Err(Refused::Unregistered);
         };
+        pin.record = number;
         had.until = had.until.max(until);
         if std::mem::take(&mut had.lapsed) {
             // What is left of its earlier life in the heap is told apart by the serial.

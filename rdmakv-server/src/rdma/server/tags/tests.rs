@@ -26,6 +26,11 @@ impl Drop for Counted {
     }
 }
 
+thread_local! {
+    /// Bindings that nobody has waited for.
+    static COPIES: Cell<u32> = const { Cell::new(0) };
+}
+
 #[derive(Debug)]
 struct Rebinding;
 impl Fabric for Rebinding {
@@ -35,6 +40,10 @@ impl Fabric for Rebinding {
     const REBINDS: bool = true;
     fn bind(record: &Self::Record, to: Option<u64>) {
         record.0.store(to.unwrap_or(0), Relaxed);
+        COPIES.with(|copies| copies.set(copies.get() + 1));
+    }
+    fn settle(_: &Self::Record) {
+        COPIES.with(|copies| copies.set(0));
     }
     fn reads(record: &Self::Record) -> u64 {
         record.1.load(Relaxed)
@@ -165,6 +174,20 @@ fn a_tag_follows_its_key_where_all_it_reaches_is_the_new_chunks() {
     let just = Extent { slot: bound, used: bound, ..chunk(2, 3) };
     assert!(table.replaced(chunk(1, 2), just));
     assert_eq!(table.grant(client, just, 2 * D).unwrap().1, bound);
+}
+
+#[test]
+fn a_chunk_is_nobody_elses_while_somebody_is_at_it() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join();
+    let waited = || COPIES.with(Cell::get) == 0;
+    table.grant(client, chunk(0, 1), D).unwrap();
+    // A read of the first chunk may be on its way when the tag goes on to the second.
+    assert!(table.replaced(chunk(0, 1), chunk(1, 2)) && !waited());
+    table.tags.ended(chunk(0, 1));
+    assert!(waited(), "the first chunk is free after this");
+    table.tags.ended(chunk(1, 2));
+    assert!(waited());
 }
 
 #[test]
