@@ -119,6 +119,13 @@ The peer is memcached, on the same CPU with the same flags. Rows:
   get/SIZE/MIX/cpu, cpu/user, cpu/system   the server's CPU for a request; MIX is read-only or 30:1 (GETs to a SET)
   get/SIZE/MIX/calls                       its system calls for a request on one connection, where strace is there
   get/SIZE/MIX/p50, p99, p99.9             how long a client waits
+  paper/SHARE/SIZE/WAY/cpu, waits, …       the paper's GETs; WAY is iwarp (one-sided reads) or tcp
+  breakdown/SIZE/WAY/user, system          where the CPU of such a GET goes
+  breakdown/SIZE/WAY/switches/…, calls/…   how often threads wait and are pushed off; system calls by name
+  breakdown/SIZE/WAY/cpu/CLASS             the paper's classes of cycles, where perf may sample
+  crossover/FABRIC/OP/SIZE/p50, cpu        a request with its value in a message or by a transfer: ours is the way that the
+                                           server's default limit takes at that size, peer the other one
+  crossover/FABRIC/OP/COST/messages-to, transfers-from   the sizes up to which, and from which on, all rounds say so
   overhead/SIZE/item, items                bytes for an item besides key and value, in a full server of 64 MB
   eviction/TRACE/MB/misses, resident       a trace replayed, what is missing set
 
@@ -126,8 +133,9 @@ Units: `items` is better the higher it is, all others the lower. Ratios are ours
 null (`-` in tables) where the rounds of both overlap.
 
 Examples:
-  side-by-side kv                                some five minutes
+  side-by-side kv                                some fifteen minutes
   side-by-side kv --only get/32B --rounds 9
+  side-by-side kv --only crossover/iwarp
   side-by-side kv --only eviction --trace requests.trace.xz:64
 
 Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";

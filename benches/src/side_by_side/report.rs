@@ -230,6 +230,8 @@ fn number(value: f64, unit: Unit) -> String {
         Unit::Part => format!("{value:.2}"),
         Unit::Share => format!("{value:.4}"),
         Unit::Nanos | Unit::Bytes if value < 1000.0 => format!("{value:.1}"),
+        // A count for each of many.
+        Unit::Count if value < 100.0 && value.fract() != 0.0 => format!("{value:.2}"),
         Unit::Nanos | Unit::Count | Unit::Bytes | Unit::Items => {
             let digits = format!("{value:.0}");
             let first = digits.len() % 3;

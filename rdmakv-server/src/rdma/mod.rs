@@ -8,6 +8,7 @@
 //! which the server writes large values into the client's buffer, and *reads*: the client's of items, and the server's of values
 //! that the client wants stored.
 
+pub mod eager;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod wire;

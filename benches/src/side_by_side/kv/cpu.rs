@@ -1,6 +1,6 @@
 //! What a GET costs the server: CPU, system calls, and how long its client waits.
 
-use super::calls::calls;
+use super::calls::{Calls, calls};
 use super::load::{Load, Mix, Turn};
 use super::server::{Cpu, Server, Whose};
 use super::{contestants, size_name};
@@ -35,7 +35,7 @@ struct Contestant {
     server: Server,
     load: Load,
     turns: Vec<(Turn, Cpu)>,
-    calls: Option<f64>,
+    calls: Option<Calls>,
 }
 
 fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
@@ -79,9 +79,9 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
         let row = Row::new(format!("{prefix}/{what}"), whole(&all[0], part), peer, Unit::Nanos);
         rows.push(row.without_ratio().note("all rounds, by the clock's ticks"));
     }
-    if let Some(ours) = all[0].calls {
-        let peer = all.get(1).and_then(|peer| peer.calls).map(Figure::once);
-        rows.push(Row::new(format!("{prefix}/calls"), Figure::once(ours), peer, Unit::Calls));
+    if let Some(ours) = &all[0].calls {
+        let peer = all.get(1).and_then(|peer| peer.calls.as_ref()).map(|calls| Figure::once(calls.all()));
+        rows.push(Row::new(format!("{prefix}/calls"), Figure::once(ours.all()), peer, Unit::Calls));
     }
     for (nth, what) in ["p50", "p99", "p99.9"].into_iter().enumerate() {
         rows.push(row(what, Unit::Nanos, &|turn, _| turn.quantiles[nth] as f64));

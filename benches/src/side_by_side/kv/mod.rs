@@ -5,18 +5,24 @@
 //!
 //! * `cpu`: a request's cost, at several sizes of values.
 //! * `paper`: the paper's experiment: GETs of 1,000 values by TCP and by one-sided reads, also with a share of a CPU.
+//! * `breakdown`: where the cycles of the paper's GETs go.
+//! * `crossover`: from which size on a value goes by a transfer rather than in a message.
 //! * `overhead`: what an item takes besides its key and value.
 //! * `eviction`: how often real traces miss, with the same memory.
 
+mod breakdown;
 mod calls;
 mod client;
+mod contestant;
 mod cpu;
+mod crossover;
 mod eviction;
 mod load;
 mod objects;
 mod one_sided;
 mod overhead;
 mod paper;
+mod profile;
 mod server;
 
 use super::part::Part;
@@ -31,6 +37,8 @@ use std::process::Command;
 pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
     let mut parts = cpu::parts();
     parts.extend(paper::parts());
+    parts.extend(breakdown::parts());
+    parts.extend(crossover::parts());
     parts.extend(overhead::parts());
     parts.extend(eviction::parts(traces)?);
     Ok(parts)
@@ -47,6 +55,9 @@ pub fn about() -> Vec<String> {
     ];
     if Command::new("strace").arg("-V").output().is_err() {
         lines.push("System calls are not counted, as there is no strace: apt-get install strace".into());
+    }
+    if Command::new("perf").arg("--version").output().is_err() {
+        lines.push("Cycles have no classes, as there is no perf: apt-get install linux-perf".into());
     }
     if objects::folder().is_none() {
         lines.push("No traces beside the repository at ../shared/traces: --trace names others.".into());

@@ -59,6 +59,21 @@ impl Cpu {
     }
 }
 
+/// How often the threads of a process have left their CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Switches {
+    /// They waited for something, and were woken.
+    pub(super) waited: u64,
+    /// They were pushed off by others.
+    pub(super) pushed: u64,
+}
+
+impl Switches {
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self { waited: self.waited - earlier.waited, pushed: self.pushed - earlier.pushed }
+    }
+}
+
 impl Server {
     /// Starts one on a CPU. Both get the same flags, which are memcached's.
     pub(super) fn start(whose: Whose, cpu: usize, flags: &[&str]) -> Outcome<Self> {
@@ -127,15 +142,19 @@ impl Server {
         Ok(Cpu { all, user: ticks(11)? * TICK, system: ticks(12)? * TICK })
     }
 
-    /// How often its threads have waited for something, and were woken.
-    pub(super) fn waits(&self) -> Outcome<u64> {
-        let mut waits = 0;
+    /// How often its threads have left their CPU.
+    pub(super) fn switches(&self) -> Outcome<Switches> {
+        let mut switches = Switches { waited: 0, pushed: 0 };
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let text = fs::read_to_string(task?.path().join("status"))?;
-            let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            waits += line.unwrap_or("0").trim().parse::<u64>()?;
+            let count = |name: &str| -> Outcome<u64> {
+                let line = text.lines().find_map(|line| line.strip_prefix(name));
+                Ok(line.unwrap_or("0").trim().parse()?)
+            };
+            switches.waited += count("voluntary_ctxt_switches:")?;
+            switches.pushed += count("nonvoluntary_ctxt_switches:")?;
         }
-        Ok(waits)
+        Ok(switches)
     }
 
     /// Bytes that it has resident, without the files that are its program.

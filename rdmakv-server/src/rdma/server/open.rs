@@ -221,17 +221,12 @@ impl Opened {
             return Ok(running);
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
-        let terms = Terms {
-            incarnation,
-            lease: plan.lease,
-            eager: plan.eager,
-            registered: plan.registered / fabrics as u64 / PAGE * PAGE,
-            policy: plan.policy,
-        };
         let start = Start {
+            plan: &plan,
             shared,
             arenas,
-            terms,
+            incarnation,
+            registered: plan.registered / fabrics as u64 / PAGE * PAGE,
             pin: plan.pin,
             first,
             life,
@@ -241,7 +236,7 @@ impl Opened {
             let places = start.arenas.places();
             let keys = keys(&plan) as usize / 2;
             let fabric =
-                Shm::new(domain, &places, terms.lease, keys).map_err(|error| format!("--fabric shm: {error}"))?;
+                Shm::new(domain, &places, plan.lease, keys).map_err(|error| format!("--fabric shm: {error}"))?;
             start.fabric(fabric, doors, &mut running)?;
         }
         if let Some((domain, doors)) = iwarp {
@@ -288,9 +283,12 @@ fn listen_shm<'a>(
 /// What every fabric is started with.
 #[derive(Clone)]
 struct Start<'a> {
+    plan: &'a Plan,
     shared: &'a Arc<Shared>,
     arenas: Arc<Arenas>,
-    terms: Terms,
+    incarnation: u32,
+    /// Bytes that may be registered with each.
+    registered: u64,
     pin: bool,
     first: usize,
     life: Arc<Mutex<Option<LifeFile>>>,
@@ -300,20 +298,27 @@ struct Start<'a> {
 impl Start<'_> {
     fn fabric<F: Fabric>(&self, fabric: F, doors: Vec<impl Door<F>>, running: &mut Running) -> Result<(), String> {
         let name = F::NAME;
+        let terms = Terms {
+            incarnation: self.incarnation,
+            lease: self.plan.lease,
+            eager: self.plan.eager(name),
+            registered: self.registered,
+            policy: self.plan.policy,
+        };
         let pins = if self.pin {
-            let pins = Pins::new(self.terms.registered / PAGE).map_err(|error| format!("--pin: {error}"))?;
-            if let Some(pages) = pins.pages().filter(|&pages| pages < self.terms.registered / PAGE) {
+            let pins = Pins::new(terms.registered / PAGE).map_err(|error| format!("--pin: {error}"))?;
+            if let Some(pages) = pins.pages().filter(|&pages| pages < terms.registered / PAGE) {
                 trace::say(format_args!(
                     "--pin: {} MB may be pinned of the {} MB of --registered-memory that {name} has; raise ulimit -l",
                     (pages * PAGE) >> 20,
-                    self.terms.registered >> 20
+                    terms.registered >> 20
                 ));
             }
             Some(pins)
         } else {
             None
         };
-        let face = Face::new(fabric, self.shared.clone(), self.arenas.clone(), self.terms, pins);
+        let face = Face::new(fabric, self.shared.clone(), self.arenas.clone(), terms, pins);
         let face = Arc::new(face.map_err(|error| format!("--fabric {name}: {error}"))?);
         self.shared.shards.each(|store| store.attach(Box::new(Exposed(Arc::downgrade(&face)))));
         let thread = |error| format!("--fabric {name}: starting a thread: {error}");

@@ -11,12 +11,11 @@ use frrwp::fabric::verbs::VerbsAddress;
 use mrrc::policy::PolicyKind;
 
 use crate::item::{HEADER, KEY_MAX};
+use crate::rdma::eager;
 use crate::store::LONGEST;
 
 /// The shortest lease of a tag: clients have to get at something within it.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// The largest items that may travel in messages.
-const EAGER_MOST: usize = 64 << 10;
 
 /// The flags.
 #[derive(Args, Clone, Debug)]
@@ -41,9 +40,9 @@ pub(crate) struct FabricFlags {
     /// How long a client may read an item by itself before it asks again: 500ms, 1s; up to 60s
     #[arg(long = "tag-lease", value_name = "TIME", default_value = "1s", value_parser = time)]
     lease: Duration,
-    /// Values of at most so many bytes travel in messages; k is understood, up to 64k
-    #[arg(long = "eager", value_name = "BYTES", default_value = "8k", value_parser = bytes)]
-    eager: usize,
+    /// Values of at most so many bytes travel in messages; k is understood, up to 64k (default: 32k, over verbs: 8k)
+    #[arg(long = "eager", value_name = "BYTES", value_parser = bytes)]
+    eager: Option<usize>,
     /// Connections over fabrics at most
     #[arg(long = "fabric-connections", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16384))]
     fabric_connections: u16,
@@ -72,7 +71,7 @@ fn bytes(text: &str) -> Result<usize, String> {
         None => (text, 1),
     };
     let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.filter(|&bytes| bytes <= EAGER_MOST).ok_or_else(|| "a number of bytes is needed, 0 to 64k".into())
+    bytes.filter(|&bytes| bytes <= eager::MOST).ok_or_else(|| "a number of bytes is needed, 0 to 64k".into())
 }
 
 /// Where to listen.
@@ -102,13 +101,31 @@ pub(crate) struct Plan {
     pub(crate) pin: bool,
     /// How long a tag lasts.
     pub(crate) lease: Duration,
-    /// Bytes of a value that travels in a message at most.
-    pub(crate) eager: usize,
+    /// Bytes of a value that travels in a message at most, if that was said.
+    eager: Option<usize>,
+    /// Bytes of a value at most.
+    longest: usize,
     /// Connections at most.
     pub(crate) connections: usize,
 }
 
 impl Plan {
+    /// Bytes of a value that travels in a message at most, on the fabric of this name.
+    pub(crate) fn eager(&self, fabric: &str) -> usize {
+        self.eager.unwrap_or_else(|| eager::limit(fabric)).min(self.longest)
+    }
+
+    /// A number, or each fabric's.
+    fn eagers(&self) -> String {
+        let mut each: Vec<_> = self.places.iter().map(Place::fabric).map(|name| (name, self.eager(name))).collect();
+        each.sort_unstable();
+        each.dedup();
+        match each[..] {
+            [(_, first), ..] if each.iter().all(|&(_, eager)| eager == first) => first.to_string(),
+            _ => each.iter().map(|(name, eager)| format!("{name}:{eager}")).collect::<Vec<_>>().join(" "),
+        }
+    }
+
     /// What `stats settings` says of it.
     pub(crate) fn list(&self) -> Vec<(&'static str, String)> {
         if self.places.is_empty() {
@@ -119,9 +136,21 @@ impl Plan {
             ("registration_policy", self.policy.to_string()),
             ("registration_pins", if self.pin { "yes" } else { "no" }.to_owned()),
             ("tag_lease_ms", self.lease.as_millis().to_string()),
-            ("eager", self.eager.to_string()),
+            ("eager", self.eagers()),
             ("fabric_connections", self.connections.to_string()),
         ]
+    }
+}
+
+impl Place {
+    /// Its fabric's name in addresses.
+    fn fabric(&self) -> &'static str {
+        match self {
+            Self::Shm(_) | Self::ShmOfPort => "shm",
+            Self::Iwarp(_) => "iwarp",
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Self::Verbs(_) => "verbs",
+        }
     }
 }
 
@@ -185,14 +214,14 @@ impl FabricFlags {
                 least >> 20
             ));
         }
-        let eager = self.eager.min(server.item.saturating_sub(HEADER + KEY_MAX));
         Ok(Plan {
             places,
             registered,
             policy: self.policy,
             pin: self.pin,
             lease: self.lease,
-            eager,
+            eager: self.eager,
+            longest: server.item.saturating_sub(HEADER + KEY_MAX),
             connections: usize::from(self.fabric_connections),
         })
     }
@@ -221,13 +250,27 @@ mod tests {
     fn shared_memory_is_there_beside_a_port_unless_it_is_turned_off() {
         let default = plan("", SERVER).unwrap();
         assert!(matches!(default.places[..], [Place::ShmOfPort]));
-        assert_eq!((default.registered, default.eager, default.connections), (16 << 20, 8192, 256));
+        assert_eq!((default.registered, default.connections), (16 << 20, 256));
+        assert_eq!(default.eager("shm"), eager::limit("shm"));
         assert_eq!((default.lease, default.policy, default.pin), (Duration::from_secs(1), PolicyKind::Mrrc, false));
         assert!(plan("--fabric none", SERVER).unwrap().places.is_empty());
         assert!(plan("", Server { has_port: false, ..SERVER }).unwrap().places.is_empty());
         let named = plan("--fabric shm:@x --fabric iwarp:[::1]:0 --tag-lease 250ms --pin", SERVER).unwrap();
         assert!(matches!(named.places[..], [Place::Shm(_), Place::Iwarp(_)]));
         assert_eq!((named.lease, named.pin), (Duration::from_millis(250), true));
+    }
+
+    #[test]
+    fn what_is_said_of_messages_holds_on_every_fabric_and_no_item_is_longer() {
+        let both = "--fabric shm:@x --fabric iwarp:[::1]:0";
+        let said = plan(&format!("{both} --eager 4k"), SERVER).unwrap();
+        assert_eq!((said.eager("shm"), said.eager("iwarp"), said.eagers()), (4096, 4096, "4096".into()));
+        assert_eq!(plan(&format!("{both} --eager 64k"), SERVER).unwrap().eager("iwarp"), eager::MOST);
+        assert_eq!(plan("--eager 0", SERVER).unwrap().eager("shm"), 0);
+        let short = plan("", Server { item: 1024, ..SERVER }).unwrap();
+        assert_eq!(short.eager("shm"), 1024 - HEADER - KEY_MAX);
+        let unsaid = plan(both, SERVER).unwrap();
+        assert_eq!(["shm", "iwarp"].map(|name| unsaid.eager(name)), ["shm", "iwarp"].map(eager::limit));
     }
 
     #[test]
