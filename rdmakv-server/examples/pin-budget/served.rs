@@ -13,7 +13,7 @@ use mrrc::registrar::io_uring::IoUringBuffers;
 use mrrc::registrar::model::Dummy;
 use mrrc::{Access, Cache, Lease, PAGE};
 use rdmakv_server::rdma::server::shared::SharedTags;
-use rdmakv_server::rdma::server::tags::{Fabric, Limits, Refused};
+use rdmakv_server::rdma::server::tags::{Fabric, Limits, Peer, Refused};
 use rdmakv_server::store::{Config, Extent, Outcome, Store, Terms};
 
 use crate::Options;
@@ -129,7 +129,7 @@ where
     }
     let tags: SharedTags<Plain<R>> = SharedTags::new(limits);
     store.attach(tags.exposure(|_, _| None));
-    let clients: Vec<_> = (0..options.clients.max(1)).map(|_| tags.lock().join()).collect();
+    let clients: Vec<_> = (0..options.clients.max(1)).map(|_| tags.lock().join(Peer::Other)).collect();
     let before = vm_pin();
     let (mut one_sided, mut seldom, mut pinned) = (0_u64, 0_u64, 0);
     let mut registered = 0;

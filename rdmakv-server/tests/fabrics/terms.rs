@@ -10,6 +10,7 @@ use super::{fabric, on_both};
 
 on_both! {
     who_asks_for_many_tags_gets_his_share_and_all_together_half(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = shares;
+    who_connects_again_and_again_keeps_one_share(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = again_and_again;
     leases_end_and_what_they_held_is_free_again(&["--tag-lease", "100ms", "-m", "64"]) = ends;
     a_key_that_changes_all_the_time_gets_no_tags(&["--tag-lease", "60s"]) = restless;
     reads_that_nobody_asked_for_count(&["--tag-lease", "200ms"]) = seen;
@@ -54,6 +55,24 @@ fn shares<W: Way>(_: &Server, way: &W, address: &str) {
     assert!(stat(&mut first, "leased_pages") > 600);
     // All are served all the same, and what could not be leased can be stored and read.
     assert_eq!(first.get("b5-399", false).1, Kind::Item);
+}
+
+fn again_and_again<W: Way>(server: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let name = address.split(':').next().unwrap();
+    for round in 0..5 {
+        let mut client = Client::new(way, &cache, address);
+        let given = tags(&mut client, &format!("{round}-"), 300);
+        assert!(round > 0 || given > 100, "{given} at first");
+        // What he had he can have again.
+        let (_, kind, answer) = client.get("0-0", true);
+        let Reply::Item { tag, .. } = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}") };
+        assert!(tag.is_some(), "round {round}");
+        drop(client);
+        soon("that he is gone", || server.stat(&format!("{name}_connections")) == 0);
+        let leased = server.stat(&format!("{name}_leased_pages"));
+        assert!((100..=256).contains(&leased), "{leased} pages are leased after round {round}");
+    }
 }
 
 fn ends<W: Way>(_: &Server, way: &W, address: &str) {

@@ -14,6 +14,7 @@ use frrwp::handshake::{Limits, Side, Tag};
 use super::counts::count;
 use super::face::{Fabric, Face};
 use super::gets::Lent;
+use super::origin::Origin;
 use super::pinned::End;
 use super::puts::Put;
 use super::saying::{Said, Saying};
@@ -122,7 +123,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
     pub(super) fn new(face: &'f Face<F>, endpoint: F::Endpoint, seat: usize) -> Self {
         let limits = Limits { receives: RECEIVES, open: TRANSFERS, ..Limits::default() };
         let shared = &*face.shared;
-        let makes = F::own(&endpoint);
+        let (makes, peer) = (F::own(&endpoint), Origin::peer(&endpoint));
         let counts = shared.counts[seat].lock().map_or_else(|_| Counts::default(), |counts| *counts);
         Self {
             face,
@@ -137,7 +138,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 lent: HashMap::new(),
                 put: None,
             },
-            client: face.tags().join(),
+            client: face.tags().join(peer),
             makes,
             input: Assembly::default(),
             heard: Vec::new(),

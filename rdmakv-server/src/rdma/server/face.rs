@@ -14,6 +14,7 @@ use mrrc::{Access, Cache, Lease, PAGE};
 use super::arenas::Arenas;
 use super::budget::Budget;
 use super::counts::{FabricCounts, FabricGauges, Reported};
+use super::origin::Origin;
 use super::pinned::{Pinned, Pins};
 use super::reaper::Bell;
 use super::shared::SharedTags;
@@ -36,7 +37,7 @@ pub(super) trait Fabric:
     /// What registers memory for it.
     type Provider: Domain;
     /// One end of a connection.
-    type Endpoint: Endpoint<Domain = Self::Provider> + Send;
+    type Endpoint: Endpoint<Domain = Self::Provider> + Origin + Send;
     /// What makes tags for one connection.
     type Own;
 

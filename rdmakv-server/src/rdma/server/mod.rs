@@ -14,6 +14,7 @@ pub mod life;
 mod listener;
 pub(crate) mod open;
 pub(crate) mod options;
+mod origin;
 pub mod pages;
 mod pinned;
 pub mod predecessor;

@@ -125,7 +125,7 @@ fn reap<F: Fabric>(face: &Face<F>, counts: &mut Counts) -> bool {
         let mut tags = face.tags();
         tags.sweep(now, PIECE);
         let over = tags.take_over();
-        let more = over.tags.len() >= PIECE / 2 && rounds < A_ROUND / PIECE;
+        let more = (over.tags.len() >= PIECE / 2 || tags.is_behind(now)) && rounds < A_ROUND / PIECE;
         drop(tags);
         rounds += 1;
         drop(over.tags);
@@ -137,5 +137,5 @@ fn reap<F: Fabric>(face: &Face<F>, counts: &mut Counts) -> bool {
     }
     let buried = face.fabric.bury();
     let now = face.tags().counts();
-    buried && now.tags == 0 && now.pins == 0
+    buried && now.tags == 0 && now.pins == 0 && now.left == 0
 }

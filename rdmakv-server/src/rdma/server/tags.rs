@@ -10,6 +10,8 @@
 //! * A **tag** is one client's, of one record. Its lease ends, then the client's share is free; and after the afterlife it
 //!   is closed, as a late read of it must not end the client's connection. Only a grant of that tag renews it.
 //!
+//! The share of a client that goes while its leases last counts for its [peer](Peer) until they have ended.
+//!
 //! Nothing here waits. Registrations and tags that are over are put aside, and whoever drops them takes them out with
 //! [`Tags::take_over`], outside of all locks.
 //!
@@ -24,6 +26,7 @@ mod follow;
 mod grant;
 #[cfg(test)]
 mod model;
+mod peers;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +40,7 @@ use super::pages::{Pages, Span};
 use crate::store::Extent;
 
 pub use grant::{Admitted, Granted, Refused};
+pub use peers::Peer;
 
 /// Pages whose reads are counted, for each that may be leased.
 const ADMISSION: u64 = 64;
@@ -73,7 +77,7 @@ pub struct Client(u64);
 pub struct Limits {
     /// Leased pages of all.
     pub pages: u64,
-    /// Leased pages of one client.
+    /// Leased pages of one client; and of a peer's, present and gone, for each that is present.
     pub client_pages: u64,
     /// Tags of one client, those in their afterlife too.
     pub client_tags: usize,
@@ -152,7 +156,10 @@ struct Tag<T> {
 
 #[derive(Debug)]
 pub(super) struct Of<T> {
+    peer: Peer,
     pages: Pages,
+    /// Chunks that its tags have left to follow their keys, and until when it may still be at them.
+    former: HashMap<u64, u64, FixedState>,
     tags: HashMap<Number, Tag<T>, FixedState>,
     pub(super) reports: super::hotness::Allowance,
 }
@@ -176,6 +183,8 @@ pub struct Counts {
     pub tags: usize,
     /// Clients.
     pub clients: usize,
+    /// Leases of clients that have gone.
+    pub left: usize,
     /// Tags that were granted or renewed.
     pub granted: u64,
     /// Grants refused, as half of the budget was leased.
@@ -201,6 +210,8 @@ pub struct Tags<F: Fabric> {
     /// Records by the chunk that they are bound to, or were last.
     pub(super) by_address: HashMap<u64, Number, FixedState>,
     pub(super) clients: HashMap<Client, Of<F::Tag>, FixedState>,
+    /// What clients have together that came from the same place, those that have gone too.
+    accounts: peers::Accounts,
     /// One entry for each tag, with its serial; where it was renewed, the entry comes too early.
     ends: BinaryHeap<Reverse<(u64, Client, Number, u64)>>,
     over: Over<F>,
@@ -225,6 +236,7 @@ impl<F: Fabric> Tags<F> {
             vacant: Vec::new(),
             by_address: HashMap::default(),
             clients: HashMap::default(),
+            accounts: peers::Accounts::default(),
             ends: BinaryHeap::new(),
             over: Over::default(),
             serial: 0,
@@ -235,23 +247,43 @@ impl<F: Fabric> Tags<F> {
         }
     }
 
-    /// A client comes.
-    pub fn join(&mut self) -> Client {
+    /// A client comes from there.
+    pub fn join(&mut self, peer: Peer) -> Client {
         self.serial += 1;
+        let peer = self.accounts.come(peer);
         let reports = super::hotness::Allowance::new(self.limits.reports);
-        let of = Of { pages: Pages::default(), tags: HashMap::default(), reports };
+        let of = Of { peer, pages: Pages::default(), former: HashMap::default(), tags: HashMap::default(), reports };
         self.clients.insert(Client(self.serial), of);
         Client(self.serial)
     }
 
-    /// A client goes: its tags close and its share is free. What it leased stays leased until that ends.
+    /// A client goes: its tags close. What it leased stays leased until that ends, and counts for its peer.
     pub fn leave(&mut self, client: Client) {
         let Some(of) = self.clients.remove(&client) else { return };
         for (number, tag) in of.tags {
+            if let Some(record) = &self.records[number]
+                && self.by_address.get(&record.extent.address) == Some(&number)
+            {
+                self.leave_behind(client, of.peer, record.extent.address, tag.until);
+            }
             self.over.tags.push(tag.tag);
             self.detach(client, number);
         }
+        for (chunk, until) in of.former {
+            self.leave_behind(client, of.peer, chunk, until);
+        }
+        self.accounts.go(of.peer);
         self.ends.retain(|Reverse((_, whose, ..))| *whose != client);
+    }
+
+    /// A client that goes has a lease of this chunk, if it is charged for it.
+    fn leave_behind(&mut self, client: Client, peer: Peer, chunk: u64, until: u64) {
+        if let Some(pin) = self.pins.get_mut(&chunk)
+            && let Some(at) = pin.charged.iter().position(|&other| other == client)
+        {
+            pin.charged.swap_remove(at);
+            self.accounts.leave(peer, chunk, until);
+        }
     }
 
     /// What there is.
@@ -262,6 +294,7 @@ impl<F: Fabric> Tags<F> {
             records: self.records.len() - self.vacant.len(),
             tags: self.clients.values().map(|of| of.tags.len()).sum(),
             clients: self.clients.len(),
+            left: self.accounts.left(),
             ..self.counts
         }
     }
@@ -269,6 +302,11 @@ impl<F: Fabric> Tags<F> {
     /// Leased pages of a client.
     pub fn share(&self, client: Client) -> u64 {
         self.clients.get(&client).map_or(0, |of| of.pages.count())
+    }
+
+    /// Leased pages of a peer's clients, those included that have gone.
+    pub fn share_of_peer(&self, peer: Peer) -> u64 {
+        self.accounts.pages(peer)
     }
 
     /// The record for exactly this item.

@@ -6,9 +6,11 @@ use super::{Fabric, Tags};
 use crate::store::Extent;
 
 impl<F: Fabric> Tags<F> {
-    /// Ends the leases of tags whose time is over and closes those whose afterlife is, at most so many.
+    /// Ends the leases of tags whose time is over and closes those whose afterlife is, at most so many; and as many of those
+    /// that were left behind.
     pub fn sweep(&mut self, now: u64, most: usize) {
         self.latest = self.latest.max(now);
+        self.accounts.sweep(now, most);
         for _ in 0..most {
             let Some(&Reverse((end, client, number, serial))) = self.ends.peek() else { return };
             if end > now {
@@ -30,6 +32,7 @@ impl<F: Fabric> Tags<F> {
             {
                 pin.charged.swap_remove(at);
                 of.pages.remove(pin.span);
+                self.accounts.release(of.peer, record.extent.address);
             }
             let closes = until.saturating_add(self.limits.afterlife);
             if closes > now {
@@ -39,6 +42,11 @@ impl<F: Fabric> Tags<F> {
                 self.detach(client, number);
             }
         }
+    }
+
+    /// Whether there is more to let go of that was left behind.
+    pub fn is_behind(&self, now: u64) -> bool {
+        self.accounts.is_behind(now)
     }
 
     /// See [`Exposure::ended`](crate::store::Exposure::ended).
@@ -59,6 +67,8 @@ impl<F: Fabric> Tags<F> {
         for client in pin.charged {
             if let Some(of) = self.clients.get_mut(&client) {
                 of.pages.remove(pin.span);
+                of.former.remove(&chunk.address);
+                self.accounts.release(of.peer, chunk.address);
             }
         }
         self.over.registrations.push(pin.registration);

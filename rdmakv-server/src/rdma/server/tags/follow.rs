@@ -37,8 +37,11 @@ impl<F: Fabric> Tags<F> {
         if charged.is_empty() {
             return false;
         }
+        let most = self.limits.client_pages;
         let room = |client: &Client| {
-            self.clients.get(client).is_none_or(|of| of.pages.count_with(span) <= self.limits.client_pages)
+            self.clients.get(client).is_none_or(|of| {
+                of.pages.count_with(span) <= most && self.accounts.has_room(of.peer, new.address, span, most)
+            })
         };
         if self.pages.count_with(span) > self.limits.pages || !charged.iter().all(room) {
             return false;
@@ -49,6 +52,8 @@ impl<F: Fabric> Tags<F> {
         for client in &charged {
             if let Some(of) = self.clients.get_mut(client) {
                 of.pages.add(span);
+                of.former.insert(old.address, of.tags.get(&number).map_or(0, |tag| tag.until));
+                self.accounts.charge(of.peer, new.address, span);
             }
         }
         self.pins.insert(new.address, Pin { registration, span, record: number, charged });

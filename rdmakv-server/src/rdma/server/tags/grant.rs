@@ -13,7 +13,7 @@ pub enum Refused {
     Full,
     /// Others are read more often.
     Seldom,
-    /// The client has its share.
+    /// The client has its share, or its peer has them by clients that have gone.
     Share,
     /// The client has all the tags that it may have, or the fabric has no more.
     Tags,
@@ -89,7 +89,9 @@ impl<F: Fabric> Tags<F> {
             }
         }
         let charged = pin.is_some_and(|pin| pin.charged.contains(&client));
-        if !charged && of.pages.count_with(pin.map_or(span, |pin| pin.span)) > self.limits.client_pages {
+        let (span, most) = (pin.map_or(span, |pin| pin.span), self.limits.client_pages);
+        let room = || of.pages.count_with(span) <= most && self.accounts.has_room(of.peer, extent.address, span, most);
+        if !charged && !room() {
             return Err(Refused::Share);
         }
         let has = record.is_some_and(|number| of.has(number));
@@ -180,6 +182,7 @@ impl<F: Fabric> Tags<F> {
         if !pin.charged.contains(&client) {
             pin.charged.push(client);
             of.pages.add(pin.span);
+            self.accounts.charge(of.peer, extent.address, pin.span);
         }
         self.counts.granted += 1;
         Ok(Granted { tag: &had.tag, registration: &pin.registration, bound })

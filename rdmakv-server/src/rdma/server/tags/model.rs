@@ -6,16 +6,17 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
-use super::{Client, Fabric, Limits, Refused, Tags};
+use super::{Client, Fabric, Limits, Peer, Refused, Tags};
 use crate::store::Extent;
 
 const D: u64 = 1000;
 const SLOT: u64 = 3000;
 const CHUNKS: u64 = 24;
+const PEERS: [Peer; 2] = [Peer::User, Peer::Other];
 
 #[derive(Clone, Debug)]
 enum Op {
-    Join,
+    Join(bool),
     Leave(usize),
     /// Of a chunk; whether the fabric has a tag left.
     Grant(usize, u64, bool),
@@ -30,7 +31,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        1 => Just(Op::Join),
+        1 => any::<bool>().prop_map(Op::Join),
         1 => any::<usize>().prop_map(Op::Leave),
         12 => (any::<usize>(), 0..CHUNKS, prop::bool::weighted(0.9)).prop_map(|(who, at, there)| Op::Grant(who, at, there)),
         6 => (0..CHUNKS, 0..CHUNKS, 60..SLOT, prop::bool::weighted(0.8))
@@ -100,6 +101,10 @@ struct World {
     clients: Vec<Client>,
     /// Who may read which item until when.
     may: HashMap<(Client, u64), u64>,
+    /// Where clients came from.
+    from: HashMap<Client, Peer>,
+    /// What those who have gone have leased: pages, until when.
+    left: Vec<(Peer, HashSet<u64>, u64)>,
     noted: Rc<Cell<i64>>,
     now: u64,
     version: u64,
@@ -118,6 +123,8 @@ impl World {
             chunks: (0..CHUNKS).map(chunk).collect(),
             clients: Vec::new(),
             may: HashMap::new(),
+            from: HashMap::new(),
+            left: Vec::new(),
             noted: Rc::default(),
             now: 0,
             version: 1000,
@@ -134,6 +141,7 @@ impl World {
         let end = self.now + D;
         self.chunks[at as usize].until = Some(until.unwrap_or(0).max(end));
         let registration = admitted.registers.then(|| Noted::new(&self.noted));
+        let (peer, had) = (self.from[&client], self.pages_of(self.from[&client]).len() as u64);
         let noted = &self.noted;
         let record = || Rc::new(Bound { to: Cell::new(Some(7)), _noted: Noted::new(noted) });
         let make =
@@ -147,6 +155,9 @@ impl World {
             }
             Err(refused) => prop_assert!(refused == Refused::Tags && !there, "{:?}", refused),
         }
+        let (has, open) =
+            (self.pages_of(peer).len() as u64, self.clients.iter().filter(|other| self.from[*other] == peer));
+        prop_assert!(has == had || has <= open.count() as u64 * self.limits.client_pages, "{} of {:?}", has, peer);
         Ok(())
     }
 
@@ -187,11 +198,23 @@ impl World {
 
     fn act(&mut self, op: Op) -> Result<(), TestCaseError> {
         match op {
-            Op::Join if self.clients.len() < 5 => self.clients.push(self.tags.join()),
-            Op::Join => {}
+            Op::Join(from) if self.clients.len() < 5 => {
+                let client = self.tags.join(PEERS[usize::from(from)]);
+                self.clients.push(client);
+                self.from.insert(client, PEERS[usize::from(from)]);
+            }
+            Op::Join(_) => {}
             Op::Leave(who) => {
                 if !self.clients.is_empty() {
                     let client = self.clients.swap_remove(who % self.clients.len());
+                    for (&(_, version), &until) in self.may.iter().filter(|((other, _), _)| *other == client) {
+                        let chunk = self.chunks.iter().find(|chunk| chunk.extent.version == version);
+                        let pin = chunk.and_then(|chunk| self.tags.pins.get(&chunk.extent.address));
+                        if let Some(pin) = pin.filter(|_| until > self.now) {
+                            let pages = (pin.span.first..=pin.span.last).collect();
+                            self.left.push((self.from[&client], pages, until));
+                        }
+                    }
                     self.tags.leave(client);
                     self.may.retain(|&(other, _), _| other != client);
                 }
@@ -214,6 +237,16 @@ impl World {
         Ok(())
     }
 
+    /// Pages of what those who came from there, or have gone, may read.
+    fn pages_of(&self, peer: Peer) -> HashSet<u64> {
+        let present = |pin: &&super::Pin<Noted>| pin.charged.iter().any(|client| self.from[client] == peer);
+        let mut pages: HashSet<u64> =
+            self.tags.pins.values().filter(present).flat_map(|pin| pin.span.first..=pin.span.last).collect();
+        let left = self.left.iter().filter(|&&(whose, _, until)| whose == peer && until > self.now);
+        pages.extend(left.flat_map(|(_, pages, _)| pages));
+        pages
+    }
+
     fn check(&self) -> Result<(), TestCaseError> {
         let counts = self.tags.counts();
         let pages = |pin: &super::Pin<Noted>| pin.span.first..=pin.span.last;
@@ -226,6 +259,9 @@ impl World {
             prop_assert_eq!(self.tags.share(client), own.len() as u64);
             prop_assert!(own.len() as u64 <= self.limits.client_pages);
             prop_assert!(self.tags.clients[&client].tags.len() <= self.limits.client_tags);
+        }
+        for peer in PEERS {
+            prop_assert!(self.tags.share_of_peer(peer) >= self.pages_of(peer).len() as u64, "what {peer:?} has leased");
         }
         let leased: HashSet<u64> =
             self.chunks.iter().filter(|chunk| chunk.until.is_some()).map(|chunk| chunk.extent.address).collect();
@@ -275,5 +311,6 @@ proptest! {
         prop_assert_eq!((counts.pages, counts.pins, counts.tags, counts.records, world.tags.ends.len()), (0, 0, 0, 0, 0));
         drop(world.tags.take_over());
         prop_assert_eq!(world.noted.get(), 0, "nothing is left over");
+        prop_assert_eq!((counts.left, PEERS.map(|peer| world.tags.share_of_peer(peer))), (0, [0, 0]));
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Client, Counts, Fabric, Limits, Refused, Tags};
+use super::{Client, Counts, Fabric, Limits, Peer, Refused, Tags};
 use crate::store::Extent;
 
 /// Counts what is there of its kind.
@@ -61,6 +61,7 @@ impl Fabric for Fixed {
 }
 
 const D: u64 = 1000;
+const HOME: Peer = Peer::User;
 const LIMITS: Limits =
     Limits { pages: 100, client_pages: 40, client_tags: 50, afterlife: 8 * D, reports: 1000, lease: D };
 
@@ -114,7 +115,7 @@ fn leads(record: &Rc<(AtomicU64, AtomicU64)>) -> u64 {
 #[test]
 fn a_tag_leads_to_its_chunk_until_the_leases_end_and_then_to_the_dead_one() {
     let mut table = Table::new(LIMITS);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let (record, bound) = table.grant(client, chunk(0, 1), D).unwrap();
     assert_eq!((leads(&record), bound), (chunk(0, 1).address, 6752));
     assert_eq!(table.registrations.get(), 1);
@@ -135,7 +136,7 @@ fn a_tag_leads_to_its_chunk_until_the_leases_end_and_then_to_the_dead_one() {
 #[test]
 fn a_grant_in_the_afterlife_takes_the_tag_up_again_if_the_item_is_the_same() {
     let mut table = Table::new(LIMITS);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let (record, _) = table.grant(client, chunk(0, 1), D).unwrap();
     table.tags.sweep(D, 100);
     table.tags.ended(chunk(0, 1));
@@ -158,7 +159,7 @@ fn a_grant_in_the_afterlife_takes_the_tag_up_again_if_the_item_is_the_same() {
 #[test]
 fn a_tag_follows_its_key_where_all_it_reaches_is_the_new_chunks() {
     let mut table = Table::new(LIMITS);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let (record, bound) = table.grant(client, chunk(0, 1), D).unwrap();
     assert!(table.replaced(chunk(0, 1), chunk(1, 2)));
     assert_eq!(leads(&record), chunk(1, 2).address);
@@ -198,7 +199,7 @@ fn a_tag_stays_where_the_new_chunk_is_not_registered_or_there_is_no_room() {
 
 fn no_room(limits: Limits) {
     let mut table = Table::new(limits);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     table.grant(client, chunk(0, 1), D).unwrap();
     assert!(!table.tags.follow(chunk(0, 1), chunk(1, 2), |_, _| None, |_| panic!("nothing is cleared")));
     assert!(!table.replaced(chunk(0, 1), chunk(1, 2)), "four pages are more than three");
@@ -221,7 +222,7 @@ fn no_room(limits: Limits) {
 fn pages_that_chunks_share_count_once_and_no_more_than_the_limits() {
     let mut table = Table::new(Limits { pages: 10, client_pages: 4, ..LIMITS });
     let small = |number: u64| Extent { address: (1 << 20) + number * 512, slot: 512, used: 400, version: number + 1 };
-    let clients: Vec<Client> = (0..4).map(|_| table.tags.join()).collect();
+    let clients: Vec<Client> = (0..4).map(|_| table.tags.join(HOME)).collect();
     for number in 0..32 {
         table.grant(clients[0], small(number), D).unwrap();
     }
@@ -250,7 +251,7 @@ fn pages_that_chunks_share_count_once_and_no_more_than_the_limits() {
 #[test]
 fn a_client_has_its_share_back_when_its_own_lease_has_ended() {
     let mut table = Table::new(LIMITS);
-    let (one, two) = (table.tags.join(), table.tags.join());
+    let (one, two) = (table.tags.join(HOME), table.tags.join(HOME));
     table.grant(one, chunk(0, 1), D).unwrap();
     table.grant(two, chunk(0, 1), 3 * D).unwrap();
     table.tags.sweep(D, 100);
@@ -264,7 +265,7 @@ fn a_client_has_its_share_back_when_its_own_lease_has_ended() {
 #[test]
 fn only_a_grant_of_this_very_tag_renews_it() {
     let mut table = Table::new(LIMITS);
-    let (one, two) = (table.tags.join(), table.tags.join());
+    let (one, two) = (table.tags.join(HOME), table.tags.join(HOME));
     table.grant(one, chunk(0, 1), D).unwrap();
     table.grant(one, chunk(1, 2), 5 * D).unwrap();
     table.grant(two, chunk(0, 1), 5 * D).unwrap();
@@ -278,7 +279,7 @@ fn only_a_grant_of_this_very_tag_renews_it() {
 #[test]
 fn a_client_that_leaves_closes_its_tags_and_what_it_leased_stays_registered() {
     let mut table = Table::new(LIMITS);
-    let (one, two) = (table.tags.join(), table.tags.join());
+    let (one, two) = (table.tags.join(HOME), table.tags.join(HOME));
     let (record, _) = table.grant(one, chunk(0, 1), D).unwrap();
     table.tags.leave(one);
     table.drop_over();
@@ -295,16 +296,71 @@ fn a_client_that_leaves_closes_its_tags_and_what_it_leased_stays_registered() {
 }
 
 #[test]
+fn who_comes_again_and_again_keeps_no_more_leased_than_one_client_may() {
+    let mut table = Table::new(LIMITS);
+    let mut chunks = 0;
+    for round in 0..20 {
+        let client = table.tags.join(HOME);
+        while table.grant(client, chunk(chunks, chunks + 1), D + round).is_ok() {
+            chunks += 1;
+        }
+        assert_eq!(table.grant(client, chunk(chunks, chunks + 1), D).unwrap_err(), Refused::Share);
+        table.tags.leave(client);
+        assert_eq!((table.tags.counts().pages, table.tags.share_of_peer(HOME)), (LIMITS.client_pages, 40));
+    }
+    // Others have their own, and he has his again when the leases have ended.
+    let other = table.tags.join(Peer::Other);
+    assert!(table.grant(other, chunk(chunks, chunks + 1), D).is_ok());
+    let client = table.tags.join(HOME);
+    assert_eq!(table.grant(client, chunk(0, 1), D).map(drop), Ok(()), "what he had he has");
+    assert_eq!(table.grant(client, chunk(chunks + 1, chunks + 2), D).unwrap_err(), Refused::Share);
+    table.tags.sweep(D, usize::MAX);
+    assert_eq!(table.tags.share_of_peer(HOME), 0);
+    assert!(table.grant(client, chunk(chunks + 1, chunks + 2), 2 * D).is_ok());
+    table.tags.leave(client);
+    table.tags.leave(other);
+    table.tags.sweep(2 * D, usize::MAX);
+    assert_eq!((table.tags.counts().left, table.tags.share_of_peer(Peer::Other)), (0, 0));
+}
+
+#[test]
+fn who_goes_takes_nothing_from_those_who_stay_within_their_shares() {
+    let mut table = Table::new(LIMITS);
+    let (one, two) = (table.tags.join(HOME), table.tags.join(HOME));
+    for number in 0..20 {
+        table.grant(one, chunk(number, number + 1), D).unwrap();
+    }
+    for number in 20..30 {
+        table.grant(two, chunk(number, number + 1), D).unwrap();
+    }
+    assert_eq!(table.tags.share_of_peer(HOME), 60);
+    table.tags.leave(one);
+    assert_eq!(table.tags.share_of_peer(HOME), 60, "they are leased still");
+    assert_eq!(table.grant(two, chunk(30, 31), D).unwrap_err(), Refused::Share);
+    // What tags have left to follow their keys counts as well, and what is somebody's still does not end with who goes.
+    let three = table.tags.join(HOME);
+    assert!(table.grant(three, chunk(30, 31), 3 * D).is_ok() && table.replaced(chunk(30, 31), chunk(31, 32)));
+    assert!(table.grant(three, chunk(20, 21), 3 * D).is_ok());
+    table.tags.leave(two);
+    table.tags.sweep(D, usize::MAX);
+    assert_eq!((table.tags.share(three), table.tags.share_of_peer(HOME)), (6, 6));
+    table.tags.leave(three);
+    assert_eq!((table.tags.share_of_peer(HOME), table.tags.counts().left), (6, 3));
+    table.tags.sweep(3 * D, usize::MAX);
+    assert_eq!((table.tags.share_of_peer(HOME), table.tags.counts().left), (0, 0));
+}
+
+#[test]
 fn tags_are_bounded_and_what_was_brought_for_one_too_many_is_put_aside() {
     let mut table = Table::new(Limits { client_tags: 2, ..LIMITS });
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     table.grant(client, chunk(0, 1), D).unwrap();
     table.grant(client, chunk(1, 2), D).unwrap();
     assert_eq!(table.grant(client, chunk(2, 3), D).unwrap_err(), Refused::Tags);
     // The fabric's own table may be full as well.
     let registration = Some(Counted::new(&table.registrations));
     table.tags.leave(client);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let refused = table.tags.grant(client, chunk(2, 3), D, registration, Rc::default, |_, _| None);
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Tags);
     table.tags.ended(chunk(0, 1));
@@ -316,7 +372,7 @@ fn tags_are_bounded_and_what_was_brought_for_one_too_many_is_put_aside() {
 #[test]
 fn without_a_registration_there_is_no_tag_of_a_chunk_that_has_none() {
     let mut table = Table::new(LIMITS);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let refused = table.tags.grant(client, chunk(0, 1), D, None, Rc::default, |_, _| panic!("no tag is made"));
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Unregistered);
 }
@@ -325,7 +381,7 @@ fn without_a_registration_there_is_no_tag_of_a_chunk_that_has_none() {
 fn where_tags_cannot_be_bound_anew_they_reach_the_item_and_end_with_their_lease() {
     let registrations = Rc::default();
     let mut tags: Tags<Fixed> = Tags::new(Limits { afterlife: 0, ..LIMITS });
-    let client = tags.join();
+    let client = tags.join(HOME);
     let admitted = tags.admits(client, chunk(0, 1)).unwrap();
     assert_eq!((admitted.bound, admitted.registers, admitted.clears), (6000, true, false));
     tags.grant(client, chunk(0, 1), D, Some(Counted::new(&registrations)), || (), |(), _| Some(())).unwrap();
@@ -342,7 +398,7 @@ fn where_tags_cannot_be_bound_anew_they_reach_the_item_and_end_with_their_lease(
 #[test]
 fn reports_count_for_what_the_client_has_a_tag_of_and_within_its_allowance() {
     let mut table = Table::new(LIMITS);
-    let (one, two) = (table.tags.join(), table.tags.join());
+    let (one, two) = (table.tags.join(HOME), table.tags.join(HOME));
     table.grant(one, chunk(0, 1), D).unwrap();
     assert_eq!(table.tags.seen(one, chunk(0, 1).address, 700, D), 700);
     assert_eq!(table.tags.seen(one, chunk(0, 1).address, 700, D), 300);
@@ -353,7 +409,7 @@ fn reports_count_for_what_the_client_has_a_tag_of_and_within_its_allowance() {
 #[test]
 fn reads_that_the_fabric_counts_are_told_once() {
     let mut table = Table::new(LIMITS);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let records: Vec<_> = (0..10).map(|n| table.grant(client, chunk(n, n + 1), D).unwrap().0).collect();
     for (n, record) in records.iter().enumerate() {
         record.1.store(n as u64, Relaxed);
