@@ -180,7 +180,7 @@ fn a_tag_follows_its_key_where_all_it_reaches_is_the_new_chunks() {
 #[test]
 fn a_chunk_is_nobody_elses_while_somebody_is_at_it() {
     let mut table = Table::new(LIMITS);
-    let client = table.tags.join();
+    let client = table.tags.join(HOME);
     let waited = || COPIES.with(Cell::get) == 0;
     table.grant(client, chunk(0, 1), D).unwrap();
     // A read of the first chunk may be on its way when the tag goes on to the second.
