@@ -64,7 +64,7 @@ struct Looked {
 
 fn measure(setting: &Setting, value: usize, name: &str) -> Outcome<Vec<Row>> {
     crate::pin::pin(setting.near)?;
-    let mix = Mix { value, gets_a_set: 0, pairs: Some(PAIRS) };
+    let mix = Mix::reading(value, PAIRS);
     let mut ways = vec![Way::Iwarp, Way::Tcp];
     ways.extend(peer_version().map(|_| Way::Memcached));
     let begin = |way| Contestant::begin(way, setting.far, mix, 1, CONNECTIONS);

@@ -21,7 +21,7 @@ pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
     for (name, gets_a_set) in [("read-only", 0), ("30:1", 30)] {
         for value in SIZES {
-            let mix = Mix { value, gets_a_set, pairs: None };
+            let mix = Mix { value, gets_a_set, pairs: None, at_once: 1 };
             parts.push(Part::new(format!("get/{}/{name}", size_name(value)), TITLE, &ROWS, move |setting| {
                 measure(setting, mix, name).map_err(|error| error.to_string())
             }));

@@ -20,9 +20,20 @@ pub(super) struct Mix {
     pub(super) gets_a_set: u64,
     /// Values; as many as are useful, unless it is said.
     pub(super) pairs: Option<u32>,
+    /// Keys that are asked for at once, on one connection; 1 for the usual load.
+    pub(super) at_once: usize,
 }
 
 impl Mix {
+    /// Of the paper: so many values, which are only read.
+    pub(super) fn reading(value: usize, pairs: u32) -> Self {
+        Self { value, gets_a_set: 0, pairs: Some(pairs), at_once: 1 }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        if self.at_once > 1 { 1 } else { CONNECTIONS }
+    }
+
     pub(super) fn keys(&self) -> u32 {
         self.pairs.unwrap_or((WORKING_SET.0 / self.value.max(1)).clamp(1, WORKING_SET.1) as u32)
     }
@@ -77,18 +88,21 @@ impl Load {
             stream.set_read_timeout(Some(Duration::from_secs(20)))?;
             Ok(stream)
         };
-        let streams = (0..CONNECTIONS).map(|_| connect()).collect::<Outcome<_>>()?;
+        let streams = (0..mix.connections()).map(|_| connect()).collect::<Outcome<_>>()?;
         let mut set = format!("set {} 0 0 {}\r\n", key(0), mix.value).into_bytes();
         set.extend_from_slice(&value);
         set.extend_from_slice(b"\r\n");
-        Ok(Self { streams, mix, keys, random: 1, set, answer: vec![0; mix.value + 100], sent: 0 })
+        Ok(Self { streams, mix, keys, random: 1, set, answer: vec![0; (mix.value + 100) * mix.at_once], sent: 0 })
+    }
+
+    fn key(&mut self) -> String {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        key(((self.random >> 33) % u64::from(self.keys)) as u32)
     }
 
     /// Sends the next request on a connection; says how long its answer is, and whether it is a GET.
     fn send(&mut self, to: usize) -> Outcome<(usize, bool)> {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let number = ((self.random >> 33) % u64::from(self.keys)) as u32;
-        let key = key(number);
+        let key = self.key();
         self.sent += 1;
         if self.mix.gets_a_set > 0 && self.sent.is_multiple_of(self.mix.gets_a_set + 1) {
             self.set[4..4 + key.len()].copy_from_slice(key.as_bytes());
@@ -106,8 +120,29 @@ impl Load {
         Ok((head + self.mix.value + b"\r\nEND\r\n".len(), true))
     }
 
+    /// Asks for several keys in one request, and takes the answer.
+    fn many(&mut self) -> Outcome<()> {
+        let mut request = b"get".to_vec();
+        for _ in 0..self.mix.at_once {
+            write!(request, " {}", self.key())?;
+        }
+        request.extend_from_slice(b"\r\n");
+        self.streams[0].write_all(&request)?;
+        let one = format!("VALUE {} 0 {}\r\n", key(0), self.mix.value).len() + self.mix.value + 2;
+        let length = one * self.mix.at_once + b"END\r\n".len();
+        self.streams[0].read_exact(&mut self.answer[..length])?;
+        let good = self.answer[..length].chunks(one).take(self.mix.at_once).all(|one| one.starts_with(b"VALUE "));
+        if good && self.answer[..length].ends_with(b"\r\nEND\r\n") {
+            return Ok(());
+        }
+        Err(format!("answered {:?}", String::from_utf8_lossy(&self.answer[..length.min(60)])).into())
+    }
+
     /// Asks so often, on one connection.
     pub(super) fn one_by_one(&mut self, count: usize) -> Outcome<()> {
+        if self.mix.at_once > 1 {
+            return (0..count / self.mix.at_once).try_for_each(|_| self.many());
+        }
         for _ in 0..count {
             let (length, _) = self.send(0)?;
             self.streams[0].read_exact(&mut self.answer[..length])?;
@@ -120,12 +155,18 @@ impl Load {
         let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
         let mut requests = 0;
         let begun = Instant::now();
+        while self.mix.at_once > 1 && begun.elapsed() < whole {
+            let at = Instant::now();
+            self.many()?;
+            times.saturating_record(at.elapsed().as_nanos() as u64);
+            requests += self.mix.at_once as u64;
+        }
         let mut waiting = Vec::new();
-        for to in 0..self.streams.len() {
+        for to in 0..if self.mix.at_once > 1 { 0 } else { self.streams.len() } {
             let at = Instant::now();
             waiting.push((at, self.send(to)?));
         }
-        let mut more = true;
+        let mut more = !waiting.is_empty();
         while more {
             more = begun.elapsed() < whole;
             for (to, asked) in waiting.iter_mut().enumerate() {

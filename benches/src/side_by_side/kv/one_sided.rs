@@ -55,8 +55,17 @@ impl OneSided {
         Ok(())
     }
 
+    /// Asks for several keys at once.
+    fn many(&mut self) -> Outcome<()> {
+        let keys: Vec<_> = (0..self.mix.at_once).map(|_| self.key()).collect();
+        self.client.get_many(keys).into_iter().try_for_each(|value| self.is_good(value?))
+    }
+
     /// Asks so often, one after the other.
     pub(super) fn one_by_one(&mut self, count: usize) -> Outcome<()> {
+        if self.mix.at_once > 1 {
+            return (0..count / self.mix.at_once).try_for_each(|_| self.many());
+        }
         for _ in 0..count {
             let key = self.key();
             let value = self.client.get(key)?;
@@ -70,7 +79,13 @@ impl OneSided {
         let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
         let mut requests = 0;
         let begun = Instant::now();
-        if self.depth == 1 {
+        while self.mix.at_once > 1 && begun.elapsed() < whole {
+            let at = Instant::now();
+            self.many()?;
+            times.saturating_record(at.elapsed().as_nanos() as u64);
+            requests += self.mix.at_once as u64;
+        }
+        if self.depth == 1 && self.mix.at_once == 1 {
             // As fast as one can ask: the clock is read once a GET.
             let mut at = begun;
             while at - begun < whole {

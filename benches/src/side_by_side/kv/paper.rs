@@ -5,6 +5,9 @@
 //! turn on the same CPU. A quota of CPU time stands in for the paper's lower clock. Over `shm:` there is no network, so it has a table of
 //! its own.
 //!
+//! Beside one request at a time on each of 32 connections, `many` asks for 32 values at once on one: a client of RDMA has many reads under
+//! way on a connection, as one of memcached has multi-gets, and both save system calls by it.
+//!
 //! Tags last a minute here (`--tag-lease 60s`): the paper's have no end. All threads of the server count, those that serve reads too; nobody spins.
 
 use super::contestant::{Contestant, Lap, Way, rounds};
@@ -23,6 +26,10 @@ const SHM: &str =
     "GETs over shared memory, which is no network: one client, one GET at a time; beside it memcached's over TCP";
 const SIZES: [usize; 3] = [1 << 10, 10 << 10, 100 << 10];
 const PAIRS: u32 = 1000;
+const MANY: &str =
+    "The same, 32 of the 1,000 values at a time on one connection: a multi-get, of one-sided reads or of memcached's";
+/// Keys of a multi-get.
+const AT_ONCE: usize = 32;
 /// The reduced share, in percent of a CPU.
 const REDUCED: u32 = 40;
 const ROWS: [&str; 13] = [
@@ -43,11 +50,14 @@ const ROWS: [&str; 13] = [
 
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
-    for (share, percent) in [("full", None), ("reduced", Some(REDUCED))] {
+    for (kind, title, percent, at_once) in
+        [("full", TITLE, None, 1), ("reduced", TITLE, Some(REDUCED), 1), ("many", MANY, None, AT_ONCE)]
+    {
         for value in SIZES {
-            let name = format!("paper/{share}/{}", size_name(value));
-            parts.push(Part::new(name.clone(), TITLE, &ROWS, move |setting| {
-                over_network(setting, value, percent, &name).map_err(|error| error.to_string())
+            let name = format!("paper/{kind}/{}", size_name(value));
+            let mix = Mix { at_once, ..Mix::reading(value, PAIRS) };
+            parts.push(Part::new(name.clone(), title, &ROWS, move |setting| {
+                over_network(setting, mix, percent, &name).map_err(|error| error.to_string())
             }));
         }
     }
@@ -66,14 +76,13 @@ pub(super) fn parts() -> Vec<Part> {
     parts
 }
 
-fn over_network(setting: &Setting, value: usize, percent: Option<u32>, name: &str) -> Outcome<Vec<Row>> {
+fn over_network(setting: &Setting, mix: Mix, percent: Option<u32>, name: &str) -> Outcome<Vec<Row>> {
     crate::pin::pin(setting.near)?;
-    let mix = Mix { value, gets_a_set: 0, pairs: Some(PAIRS) };
     let mut ways = vec![Way::Iwarp, Way::Tcp];
     ways.extend(peer_version().map(|_| Way::Memcached));
     let mut all = Vec::new();
     for way in ways {
-        let mut contestant = Contestant::begin(way, setting.far, mix, 1, CONNECTIONS)?;
+        let mut contestant = Contestant::begin(way, setting.far, mix, 1, mix.connections())?;
         if let Some(percent) = percent {
             contestant.reduce(percent)?;
         }
@@ -123,7 +132,7 @@ fn over_network(setting: &Setting, value: usize, percent: Option<u32>, name: &st
 /// The paper's Figure 8b: what a core does, with one and with two server threads, of 1 KiB values: a rate for each second of CPU, as there is one CPU beside the load's.
 fn a_core(setting: &Setting, threads: usize, name: &str) -> Outcome<Vec<Row>> {
     crate::pin::pin(setting.near)?;
-    let mix = Mix { value: 1 << 10, gets_a_set: 0, pairs: Some(PAIRS) };
+    let mix = Mix::reading(1 << 10, PAIRS);
     let mut ways = vec![Way::Iwarp, Way::Tcp];
     ways.extend(peer_version().map(|_| Way::Memcached));
     let begin = |way| Contestant::begin(way, setting.far, mix, threads, CONNECTIONS);
@@ -144,7 +153,7 @@ fn a_core(setting: &Setting, threads: usize, name: &str) -> Outcome<Vec<Row>> {
 
 fn over_memory(setting: &Setting, value: usize, name: &str) -> Outcome<Vec<Row>> {
     crate::pin::pin(setting.near)?;
-    let mix = Mix { value, gets_a_set: 0, pairs: Some(PAIRS) };
+    let mix = Mix::reading(value, PAIRS);
     let mut all = vec![Contestant::begin(Way::Shm, setting.far, mix, 1, 1)?];
     if peer_version().is_some() {
         all.push(Contestant::begin(Way::Memcached, setting.far, mix, 1, CONNECTIONS)?);
