@@ -98,3 +98,14 @@ pub(super) fn refused<T>(result: Result<T, VerbsError>) -> VerbsError {
     println!("said: {error}");
     error
 }
+
+/// Sends a message, when the end may speak: over iWARP the one that accepted listens first.
+pub(super) fn say(end: &mut VerbsEndpoint, message: &[u8]) {
+    for _ in 0..100 {
+        match end.send(message) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => end.wait(Some(end.now() + 20_000_000)),
+            sent => return sent.unwrap(),
+        }
+    }
+    panic!("there is no room for a message");
+}

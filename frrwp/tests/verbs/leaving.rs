@@ -1,6 +1,6 @@
 //! Ends of connections that nobody is to blame for: a side goes, many come and go, a process forks.
 
-use super::ends::{RECEIVES, alone, connected, domain, listening, next, noise, pair, rest};
+use super::ends::{RECEIVES, alone, connected, domain, listening, next, noise, pair, rest, say};
 use super::held::Held;
 use super::memory::Memory;
 use crate::device::Device;
@@ -15,7 +15,7 @@ fn what_was_sent_before_a_side_disconnects_arrives_and_then_the_connection_is_to
         let [one, other] = pair(&domain, &device);
         let (mut leaves, mut stays) = if connecting_leaves { (one, other) } else { (other, one) };
         let sent: Vec<_> = (0..RECEIVES as usize).map(|number| noise(100 * number + 1)).collect();
-        sent.iter().for_each(|message| leaves.send(message).unwrap());
+        sent.iter().for_each(|message| say(&mut leaves, message));
         drop(leaves);
         let mut message = Box::new([0; MESSAGE]);
         let mut came = Vec::new();

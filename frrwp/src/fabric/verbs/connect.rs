@@ -199,6 +199,8 @@ fn unconnected(address: String, event: Event) -> VerbsError {
             VerbsError::Unreachable { address, what: "connect", error: event.error() }
         }
         (kind::RDMA_CM_EVENT_DISCONNECTED, _) => VerbsError::Hung { address },
+        // Whatever siw finds wrong with what came before the connection stood: among others that it ended.
+        (kind::RDMA_CM_EVENT_CONNECT_ERROR, status) if status == -libc::EINVAL => VerbsError::Hung { address },
         _ => VerbsError::System { address, what: "come to stand", error: event.error() },
     }
 }
@@ -367,6 +369,7 @@ impl VerbsListener {
     /// A connection stands: its events come by a channel of its own.
     fn stands(&mut self, at: usize) -> Option<VerbsEndpoint> {
         let mut endpoint = self.embryos.swap_remove(at).endpoint;
+        endpoint.listen_first();
         let pair = endpoint.pair.as_mut()?;
         let moved = Channel::new().and_then(|channel| pair.id.migrate(&channel).map(|()| channel));
         match moved {

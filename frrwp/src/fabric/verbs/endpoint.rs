@@ -29,7 +29,9 @@ const TICK: Duration = Duration::from_millis(5);
 /// Nudges, and the time before the first; each next one takes four times as long.
 const NUDGES: u32 = 4;
 const NUDGE: Duration = Duration::from_millis(4);
-/// Entries of the send queue that are kept for them.
+/// How long who accepted waits to be spoken to. Under emulation a peer was seen to take a fifth of a second to look at a reply.
+const LISTENS: Duration = Duration::from_millis(500);
+/// Entries of the send queue that are kept for nudges.
 pub(super) const SPARE: u32 = NUDGES + 1;
 /// Bytes a second below which something that was posted counts as standing still.
 const LOWEST_RATE: u64 = 10_000_000;
@@ -60,6 +62,8 @@ pub struct VerbsEndpoint {
     failed: Option<VerbsEnd>,
     /// Over iWARP: when this side began to speak, and was nudging last.
     spoke: Option<Instant>,
+    /// Over iWARP, of the side that accepted: until when it says nothing unless it has heard something.
+    listens: Option<Instant>,
     heard: bool,
     nudges: u32,
     polls: u32,
@@ -144,6 +148,7 @@ impl VerbsEndpoint {
             why: None,
             failed: None,
             spoke: None,
+            listens: None,
             heard: false,
             nudges: 0,
             polls: 0,
@@ -199,9 +204,23 @@ impl VerbsEndpoint {
     }
 
     /// Whether entries of the send queue are free.
-    fn has_room(&self, entries: usize) -> io::Result<()> {
+    fn has_room(&mut self, entries: usize) -> io::Result<()> {
         self.stands()?;
-        if self.posted.len() + entries <= self.depth { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        let may_speak = self.heard || self.listens.is_none_or(|until| until <= Instant::now());
+        if may_speak {
+            self.listens = None;
+        }
+        let has_room = self.posted.len() + entries <= self.depth;
+        if may_speak && has_room { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    /// Over iWARP the side that accepted may speak once it was spoken to (RFC 5044, section 7.1.1). A peer of siw's that has not got round
+    /// to reading the reply yet takes what comes right behind it for a breach, and gives up. That nothing was heard need not mean
+    /// that nothing came, as writes are not told of: so after some time it speaks all the same.
+    pub(super) fn listen_first(&mut self) {
+        if self.domain.0.able.iwarp {
+            self.listens = Some(Instant::now() + LISTENS);
+        }
     }
 
     /// # Safety
@@ -409,7 +428,8 @@ unsafe impl Endpoint for VerbsEndpoint {
             State::Leaves(until) => Some(until),
             _ => None,
         };
-        let own = [self.nudges_at(), self.stalls_at(), leaves].into_iter().flatten();
+        let listens = self.listens.filter(|&until| !self.heard && until > now);
+        let own = [self.nudges_at(), self.stalls_at(), leaves, listens].into_iter().flatten();
         let own = own.map(|at| at.saturating_duration_since(now)).min();
         let time = left(now).into_iter().chain(own).min();
         if self.arrivals.is_empty()

@@ -30,6 +30,12 @@
 //! A device that goes away takes its connections with it; what was made over its [`VerbsDomain`] is to be dropped, with the
 //! domain, so that the kernel can take it away (`rxe` and `siw` wait for that). When it is back, a domain is opened again.
 //!
+//! # Who speaks first
+//!
+//! Over iWARP the side that connected does (RFC 5044, section 7.1.1). The side that accepted takes nothing to send (`WouldBlock`) until
+//! something has come, or half a second has gone by: a peer that has not looked at the reply to its request yet would take what
+//! comes behind it for a breach, as Linux's siw does.
+//!
 //! # Whom a registration opens to
 //!
 //! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A
