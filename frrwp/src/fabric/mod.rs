@@ -12,6 +12,7 @@
 pub mod iwarp;
 mod place;
 pub mod priced;
+mod racing;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod sim;

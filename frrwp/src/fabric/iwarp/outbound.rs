@@ -5,7 +5,10 @@
 //! other and are not mixed with others' (RFC 5041, section 5.3); where both sides' messages wait, answers to reads and posts
 //! take turns.
 //!
-//! Without CRCs every payload is sent from where it lies. With them the payload of an answer is copied first, because its
+//! Short frames are written one behind the other into a buffer, the *stream*, so that many of them are one piece for the system, which
+//! takes longer for three pieces than for some hundred bytes; the payload of a longer one is sent from where it lies.
+//!
+//! Without CRCs every longer payload is sent from where it lies. With them the payload of an answer is copied first, because its
 //! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection. What is read
 //! by a bound tag is copied as a whole when its first frame is cut.
 
@@ -19,6 +22,7 @@ use super::memory::Buffer;
 use super::mpa::padding;
 use super::tags::Pin;
 use super::terminate::Terminate;
+use crate::fabric::racing;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -30,8 +34,12 @@ pub(super) const GATHER: usize = 8;
 const SEGMENT: usize = 65_472;
 /// The most payload of an answer's frame that is copied.
 const COPIED: usize = 8_192;
-/// Frames that are cut at a time, and bytes of them: a write of 1 MiB goes in one call.
-const FRAMES: usize = 17;
+/// The longest payload of a frame that goes into the stream.
+const STREAMED: usize = 2048;
+/// Bytes of the stream at most, but for the last frame: each connection keeps so many.
+const STREAM: usize = 32 * 1024;
+/// Frames that are cut at a time, and bytes of them: a write of 1 MiB goes in one call, and so do answers to 32 small reads.
+const FRAMES: usize = 32;
 const BYTES: usize = 1024 * 1024;
 /// Pieces of them, as a rule: two of each, and the payload.
 pub(super) const SHOWN: usize = 64;
@@ -98,6 +106,8 @@ enum Body {
     Bytes(Vec<u8>),
     /// Part of them, from there on.
     Part(Arc<Vec<u8>>, usize),
+    /// The whole frame, in the stream from there on.
+    Stream(usize),
 }
 
 /// Keeps memory where it is during a call that sends it.
@@ -159,6 +169,8 @@ pub(super) struct Outbound {
     /// The first answer as a whole, where it has left in part and was copied so.
     copied: Option<Arc<Vec<u8>>>,
     frames: VecDeque<Frame>,
+    /// Short frames. It is begun anew when the last of them was sent.
+    stream: Vec<u8>,
     /// Bytes of the first frame that were sent.
     begun: usize,
     turn: Turn,
@@ -185,6 +197,7 @@ impl Outbound {
             answers: VecDeque::new(),
             copied: None,
             frames: VecDeque::new(),
+            stream: Vec::new(),
             begun: 0,
             turn: Turn::Posts,
             within: false,
@@ -263,6 +276,7 @@ impl Outbound {
         self.answers.clear();
         self.copied = None;
         self.frames.clear();
+        self.stream.clear();
         self.last_words = None;
         self.begun = 0;
     }
@@ -289,8 +303,12 @@ impl Outbound {
         if !self.may_speak {
             return Ok(());
         }
+        if !self.frames.iter().any(|frame| matches!(frame.body, Body::Stream(_))) {
+            self.stream.clear();
+        }
         let mut bytes: usize = self.frames.iter().map(Frame::total).sum();
-        while self.frames.len() < FRAMES && bytes < BYTES {
+        // The stream grows no longer than the frames that it was begun with: what follows waits until they have left.
+        while self.frames.len() < FRAMES && bytes < BYTES && self.stream.len() < STREAM {
             let frame = if let Some(words) = self.last_words.take() {
                 let place = Place::Untagged { invalidate: 0, queue: 2, number: 1, offset: 0 };
                 let header = Header { operation: Operation::Terminate, last: true, place };
@@ -375,6 +393,22 @@ impl Outbound {
                 binding.count();
                 let entered = binding.enter();
                 *resolved = entered.address as usize;
+                if request.length as usize <= STREAMED {
+                    let (length, from) = (request.length as usize, entered.address.wrapping_add(pin.address as usize));
+                    let place = Place::Tagged { tag: request.sink_tag, offset: request.sink_offset };
+                    let header = Header { operation: Operation::ReadResponse, last: true, place };
+                    self.answers.pop_front();
+                    let frame = self.streamed(header, length, Ends::Answer, |stream| {
+                        stream.reserve(length);
+                        let end = stream.len();
+                        // SAFETY: what is bound stays mapped until nobody is at it, whatever is done to it; there is room.
+                        unsafe {
+                            racing::copy(from, stream.as_mut_ptr().add(end), length);
+                            stream.set_len(end + length);
+                        }
+                    });
+                    return Ok(Some(frame));
+                }
                 if self.checksums {
                     let mut bytes = self.pool.pop().unwrap_or_default();
                     let from = entered.address.wrapping_add(pin.address as usize);
@@ -425,7 +459,16 @@ impl Outbound {
         Ok(Some(self.frame(header, length as usize, body, ends)))
     }
 
-    fn frame(&self, header: Header, length: usize, body: Body, ends: Ends) -> Frame {
+    fn frame(&mut self, header: Header, length: usize, body: Body, ends: Ends) -> Frame {
+        match body {
+            Body::Nothing => return self.streamed(header, 0, ends, |_| {}),
+            Body::Bytes(bytes) if length <= STREAMED => {
+                let frame = self.streamed(header, length, ends, |stream| stream.extend_from_slice(&bytes));
+                self.give_back(bytes);
+                return frame;
+            }
+            _ => {}
+        }
         let (encoded, used) = header.encode();
         let carried = used + length;
         let mut head = SmallVec::new();
@@ -436,7 +479,7 @@ impl Outbound {
         if self.checksums {
             let crc = crc::of(&head);
             let crc = match &body {
-                Body::Nothing | Body::Tag { .. } | Body::Bound { .. } => crc,
+                Body::Nothing | Body::Tag { .. } | Body::Bound { .. } | Body::Stream(_) => crc,
                 Body::Bytes(bytes) => crc::append(crc, bytes),
                 Body::Part(bytes, at) => crc::append(crc, &bytes[*at..*at + length]),
                 Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
@@ -450,6 +493,22 @@ impl Outbound {
         Frame { head, body, length, tail, ends_at: zeroes + 4, ends }
     }
 
+    /// A short frame, whose payload is put behind its header.
+    fn streamed(&mut self, header: Header, length: usize, ends: Ends, put: impl FnOnce(&mut Vec<u8>)) -> Frame {
+        let (encoded, used) = header.encode();
+        let carried = used + length;
+        let at = self.stream.len();
+        self.stream.extend_from_slice(&(carried as u16).to_be_bytes());
+        self.stream.extend_from_slice(&encoded[..used]);
+        put(&mut self.stream);
+        debug_assert_eq!(self.stream.len(), at + 2 + carried);
+        self.stream.resize(at + 2 + carried + padding(carried), 0);
+        let crc = if self.checksums { crc::of(&self.stream[at..]) } else { 0 };
+        self.stream.extend_from_slice(&crc.to_le_bytes());
+        let length = self.stream.len() - at;
+        Frame { head: SmallVec::new(), body: Body::Stream(at), length, tail: [0; 7], ends_at: 0, ends }
+    }
+
     /// The bytes to be sent next, and what keeps them there.
     pub(super) fn show(
         &self,
@@ -461,8 +520,14 @@ impl Outbound {
         let mut show = |address: *const u8, length: usize| {
             let skipped = skip.min(length);
             skip -= skipped;
-            if length > skipped {
-                vector.push(Piece { address: address.wrapping_add(skipped), length: length - skipped });
+            if length == skipped {
+                return;
+            }
+            let (address, length) = (address.wrapping_add(skipped), length - skipped);
+            match vector.last_mut() {
+                // Frames of the stream.
+                Some(last) if last.address.wrapping_add(last.length) == address => last.length += length,
+                _ => vector.push(Piece { address, length }),
             }
         };
         for frame in &self.frames {
@@ -472,6 +537,7 @@ impl Outbound {
                 Body::Memory(pieces) => pieces.iter().for_each(|piece| show(piece.address, piece.length)),
                 Body::Bytes(bytes) => show(bytes.as_ptr(), bytes.len()),
                 Body::Part(bytes, at) => show(bytes[*at..].as_ptr(), frame.length),
+                Body::Stream(at) => show(self.stream[*at..].as_ptr(), frame.length),
                 Body::Tag { tag, at } => {
                     let pin = sources.pin(*tag, *at, frame.length as u64)?;
                     show(pin.address, frame.length);

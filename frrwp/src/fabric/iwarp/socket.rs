@@ -30,7 +30,7 @@ fn result(returned: isize) -> io::Result<usize> {
 /// The memory may be written until this returns.
 pub(super) unsafe fn receive(socket: BorrowedFd<'_>, rooms: &[Room]) -> io::Result<usize> {
     if let &[Room { address, length }] = rooms {
-        // Half of the way into the kernel of a vector of one.
+        // A vector of one would take longer.
         // SAFETY: the memory may be written: the caller's promise.
         return result(unsafe { libc::recv(socket.as_raw_fd(), address.cast(), length, libc::MSG_DONTWAIT) });
     }
@@ -49,13 +49,18 @@ pub(super) unsafe fn receive(socket: BorrowedFd<'_>, rooms: &[Room]) -> io::Resu
 /// # Safety
 /// The memory may be read until this returns.
 pub(super) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
+    const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if let &[Piece { address, length }] = pieces {
+        // SAFETY: the memory may be read: the caller's promise.
+        return result(unsafe { libc::send(socket.as_raw_fd(), address.cast(), length, FLAGS) });
+    }
     // SAFETY: all zeroes is a header without anything.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     // A piece is laid out as the system has it, and the system only reads.
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
     // SAFETY: the pieces live, and the memory may be read: the caller's promise.
-    result(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+    result(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, FLAGS) })
 }
 
 /// Sleeps until one of the sockets can be read, or written where that is asked for, or the time is over.

@@ -2,7 +2,8 @@
 
 use super::domain::ShmDomain;
 use super::error::{NotOffered, ShmError};
-use super::memory::{Mapping, Writers, copy};
+use super::memory::{Mapping, Writers};
+use crate::fabric::racing::copy;
 use mrrc::{PAGE, PageRange};
 use rustix::fd::OwnedFd;
 use std::fmt;

@@ -11,11 +11,12 @@
 use super::domain::{ShmDomain, ShmKey};
 use super::error::ShmError;
 use super::link::Link;
-use super::memory::{Mapping, copy};
+use super::memory::Mapping;
 use super::packets::{self, NoPacket, Packet};
 use super::ring::{Broken, Outgoing, Record, Rings};
 use super::steps::step;
 use super::table::{self, Tag};
+use crate::fabric::racing::copy;
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;

@@ -14,6 +14,7 @@
 #![expect(unsafe_code, reason = "maps memory, and copies bytes that others may write")]
 
 use super::error::{Foreign, ShmError, system};
+use crate::fabric::racing::copy;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -148,34 +149,5 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
-/// Copies bytes that others may write or read meanwhile: each is the old or the new one.
-///
-/// # Safety
-/// So many bytes can be read at `from` and written at `to`, they do not overlap, and no reference of this process to them
-/// is used meanwhile.
-#[inline(always)]
-pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: by the contract; it uses no stack and leaves the flags alone. The direction flag is clear in Rust code.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") length => _,
-            inout("rsi") from => _,
-            inout("rdi") to => _,
-            options(nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    for offset in 0..length {
-        use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-        // SAFETY: by the contract.
-        unsafe {
-            let byte = AtomicU8::from_ptr(from.cast_mut().add(offset)).load(Relaxed);
-            AtomicU8::from_ptr(to.add(offset)).store(byte, Relaxed);
-        }
     }
 }

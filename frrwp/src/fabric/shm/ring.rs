@@ -13,7 +13,8 @@
 #![expect(unsafe_code, reason = "copies bytes between the application and memory that the peer may write")]
 
 use super::link::{Link, RECEIVES, RING, ROOM, TAKEN, WRITTEN};
-use super::memory::{Mapping, copy};
+use super::memory::Mapping;
+use crate::fabric::racing::copy;
 use crate::wire::MESSAGE;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
