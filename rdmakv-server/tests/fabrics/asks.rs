@@ -113,6 +113,14 @@ fn pulled<W: Way>(server: &Server, way: &W, address: &str) {
     let Reply::Ran { answer, .. } = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}: {answer:?}") };
     assert_eq!(answer, b"SERVER_ERROR object too large for cache\r\n");
     assert_eq!(client.run(None, &[b"mn\r\n"]).0, "MN\r\n");
+    // Also nothing, if no reply is wanted.
+    let (leases, segments) = client.lend(&value(5_000_000), 1);
+    let mut bytes = Vec::new();
+    let kind = Request::put(&mut bytes, false, b"a", b"set a 0 0 5000000 noreply", &segments);
+    let (_, kind, answer) = client.ask(kind, &bytes).expect("an answer");
+    assert!(matches!(Reply::decode(kind, &answer).unwrap(), Reply::Ran { tag: None, answer: b"" }));
+    drop(leases);
+    assert_eq!(client.run(None, &[b"mn\r\n"]).0, "MN\r\n");
 }
 
 fn dump<W: Way>(_: &Server, way: &W, address: &str) {
