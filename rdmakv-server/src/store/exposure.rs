@@ -2,7 +2,8 @@
 //!
 //! A store tells its exposures two things, both under its lock: that a leased chunk gives way to another
 //! ([`Exposure::replaced`]), and that a chunk's last lease has ended ([`Exposure::ended`]). Neither may wait for
-//! anything: no system call, no registration. What has to be undone at leisure is put aside, for the fabric's own threads.
+//! anything: no system call, no registration. What has to be undone at leisure is put aside, for the fabric's own threads. The
+//! exception: a chunk that is about to be free may be in the hands of a thread that is just sending it, which is waited for.
 
 use std::fmt;
 

@@ -276,3 +276,18 @@ fn however_many_are_read_the_server_is_told_of_all() {
     drop(client);
     crate::common::soon("that all are told of", || server.store.knobs.seen.load(SeqCst) == read);
 }
+
+#[test]
+fn many_are_asked_for_in_the_room_that_is_left() {
+    let server = Running::over_shm();
+    let mut client = Client::with_options([&server.address], Options { window: 4, ..Options::default() }).unwrap();
+    for key in 0..20_u8 {
+        server.store.put(&[b'k', key], &[key; 100], 0);
+    }
+    let held: Vec<_> = (0..3).map(|_| client.iget("other").unwrap()).collect();
+    let got = client.get_many((0..20_u8).map(|key| [b'k', key]));
+    for (key, value) in (0..20_u8).zip(got) {
+        assert_eq!(value.unwrap().unwrap(), [key; 100]);
+    }
+    assert!(held.into_iter().all(|ticket| client.wait(ticket).unwrap().is_none()));
+}

@@ -10,10 +10,10 @@ use super::on_both;
 on_both! {
     commands_are_carried_out_as_over_tcp(&[]) = commands;
     short_items_come_in_messages_and_can_be_read_by_their_tags(&[]) = short;
-    long_items_are_written_into_the_clients_memory(&["-I", "4m"]) = long;
+    long_items_are_written_into_the_clients_memory(&["-I", "4m", "--eager", "8k"]) = long;
     long_values_are_read_out_of_the_clients_memory(&["-I", "4m"]) = pulled;
     long_answers_come_whole(&[]) = dump;
-    what_is_asked_is_answered_in_its_order_by_message_or_by_transfer(&[]) = order;
+    what_is_asked_is_answered_in_its_order_by_message_or_by_transfer(&["--eager", "8k"]) = order;
 }
 
 fn value(length: usize) -> Vec<u8> {
@@ -112,6 +112,14 @@ fn pulled<W: Way>(server: &Server, way: &W, address: &str) {
     let (_, kind, answer) = client.put("a", &value(5_000_000), 1);
     let Reply::Ran { answer, .. } = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}: {answer:?}") };
     assert_eq!(answer, b"SERVER_ERROR object too large for cache\r\n");
+    assert_eq!(client.run(None, &[b"mn\r\n"]).0, "MN\r\n");
+    // Also nothing, if no reply is wanted.
+    let (leases, segments) = client.lend(&value(5_000_000), 1);
+    let mut bytes = Vec::new();
+    let kind = Request::put(&mut bytes, false, b"a", b"set a 0 0 5000000 noreply", &segments);
+    let (_, kind, answer) = client.ask(kind, &bytes).expect("an answer");
+    assert!(matches!(Reply::decode(kind, &answer).unwrap(), Reply::Ran { tag: None, answer: b"" }));
+    drop(leases);
     assert_eq!(client.run(None, &[b"mn\r\n"]).0, "MN\r\n");
 }
 

@@ -72,8 +72,8 @@ impl<F: Fabric> Connection<'_, F> {
         let (_, pause) = session.advance(&[line, b"\r\n"].concat(), &mut 1, &mut cx, out);
         let announced = session.awaited().map(|memory| (memory.as_mut_ptr(), memory.len()));
         let Some((memory, announced)) = announced else {
-            // What a line without room for its data is told; or something that takes no data at all.
-            let refused = pause == Pause::Input && !session.is_quiet() && !out.is_empty();
+            // What a line without room for its data is told, if it wants to be told; or something that takes no data at all.
+            let refused = pause == Pause::Input && !session.is_quiet();
             session.give_up(&cx.shared.shards);
             if refused {
                 self.own.saying.ran(id, None);

@@ -12,8 +12,8 @@
 //!
 //! The share of a client that goes while its leases last counts for its [peer](Peer) until they have ended.
 //!
-//! Nothing here waits. Registrations and tags that are over are put aside, and whoever drops them takes them out with
-//! [`Tags::take_over`], outside of all locks.
+//! Nothing here waits, but for reads that are on their way when their chunk is to be free ([`Fabric::settle`]). Registrations
+//! and tags that are over are put aside, and whoever drops them takes them out with [`Tags::take_over`], outside of all locks.
 //!
 //! Locks: a table is behind a lock of its own, which is taken inside of a store's lock ([`Exposure`] is called under that
 //! one) and never around it: between [`Tags::admits`] and [`Tags::grant`] a grant goes through the store, so the table's
