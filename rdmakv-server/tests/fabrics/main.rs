@@ -4,8 +4,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "client")]
+mod apart;
 mod asks;
 mod client;
+#[cfg(feature = "client")]
+mod cut;
 mod hostile;
 mod kills;
 mod quiet;
