@@ -12,8 +12,14 @@ mod client;
 mod cut;
 mod hostile;
 mod kills;
+#[cfg(feature = "client")]
+mod puppet;
 mod quiet;
+#[cfg(feature = "client")]
+mod relay;
 mod rights;
+#[cfg(feature = "client")]
+mod steps;
 mod terms;
 mod together;
 
