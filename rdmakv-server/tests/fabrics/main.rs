@@ -4,12 +4,22 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "client")]
+mod apart;
 mod asks;
 mod client;
+#[cfg(feature = "client")]
+mod cut;
 mod hostile;
 mod kills;
+#[cfg(feature = "client")]
+mod puppet;
 mod quiet;
+#[cfg(feature = "client")]
+mod relay;
 mod rights;
+#[cfg(feature = "client")]
+mod steps;
 mod terms;
 mod together;
 

@@ -170,6 +170,7 @@ impl IwarpDomain {
         // Who means not to block says so with each call.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(NAP))?;
+        socket::look_out(&socket, shared.options.stall)?;
         let socket = (socket, peer);
         let connection = Connection::new(shared.number(), socket, Arc::clone(shared), agreed, receives.into(), came);
         let connection = Arc::new(connection);

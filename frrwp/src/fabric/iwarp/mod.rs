@@ -104,7 +104,8 @@ pub struct IwarpOptions {
     pub outbound: u16,
     /// How long connecting may take, and a peer that connects.
     pub set_up: Duration,
-    /// How long a peer may stand still while something is to come from it.
+    /// How long a peer may stand still while something is to come from it, and how long it may be out of reach in any case: an
+    /// idle one's system is asked whether it is there, at most every second.
     pub stall: Duration,
     /// Whether an application that waits leaves its connection to the domain's thread, and is woken by what is told to it alone:
     /// for servers, whose peers read and write their memory and say little. A read of the peer's then costs no switch to the

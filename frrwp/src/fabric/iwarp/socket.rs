@@ -2,9 +2,10 @@
 #![expect(unsafe_code, reason = "system calls that take addresses of registered memory")]
 
 use super::outbound::Piece;
+use rustix::net::sockopt;
 use smallvec::SmallVec;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// Memory to receive into.
@@ -73,6 +74,18 @@ pub(super) fn sleep(sockets: &mut [libc::pollfd], time: Option<Duration>) -> io:
     // SAFETY: the array and the time live.
     let ready = unsafe { libc::ppoll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, time, std::ptr::null()) };
     result(ready as isize)
+}
+
+/// Has the system end a connection whose peer is out of reach for so long, though nothing is to come from it: cables are pulled and
+/// hosts fall without a word. It asks an idle peer from half of the time on, some times where that is seconds.
+pub(super) fn look_out(socket: &impl AsFd, patience: Duration) -> io::Result<()> {
+    // The system counts in seconds here, up to 32,767.
+    let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, 32_767));
+    sockopt::set_tcp_keepidle(socket, seconds(patience / 2))?;
+    sockopt::set_tcp_keepintvl(socket, seconds(patience / 8))?;
+    let milliseconds = patience.max(Duration::from_millis(1)).as_millis();
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(milliseconds).unwrap_or(i32::MAX as u32).min(i32::MAX as u32))?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
 /// An entry for [`sleep`].

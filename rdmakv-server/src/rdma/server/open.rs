@@ -95,6 +95,7 @@ impl Opened {
                             let domain = IwarpDomain::new(IwarpOptions {
                                 passive: true,
                                 checksums: false,
+                                stall: plan.patience,
                                 ..IwarpOptions::default()
                             })
                             .map_err(|error| wrong(&error))?;
@@ -111,8 +112,8 @@ impl Opened {
                 Place::Verbs(address) => {
                     let wrong = |error: &dyn std::fmt::Display| format!("--fabric {address}: {error}");
                     let text = address.to_string();
-                    let domain =
-                        VerbsDomain::reaching(&text, VerbsOptions::default()).map_err(|error| wrong(&error))?;
+                    let options = VerbsOptions { stall: plan.patience, ..VerbsOptions::default() };
+                    let domain = VerbsDomain::reaching(&text, options).map_err(|error| wrong(&error))?;
                     let door = domain.listen(&text).map_err(|error| wrong(&error))?;
                     let local = door.address().map_err(|error| wrong(&error))?;
                     said.push(format!("listening on verbs:{local}"));

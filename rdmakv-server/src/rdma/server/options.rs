@@ -43,6 +43,10 @@ pub(crate) struct FabricFlags {
     /// Values of at most so many bytes travel in messages; k is understood, up to 64k (default: 32k, over verbs: 8k)
     #[arg(long = "eager", value_name = "BYTES", value_parser = bytes)]
     eager: Option<usize>,
+    /// How long a client on another machine may be out of reach, or stand still in the middle of something, before its
+    /// connection ends: 500ms, 10s; up to 60s
+    #[arg(long = "fabric-patience", value_name = "TIME", default_value = "10s", value_parser = time)]
+    patience: Duration,
     /// Connections over fabrics at most
     #[arg(long = "fabric-connections", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16384))]
     fabric_connections: u16,
@@ -105,6 +109,8 @@ pub(crate) struct Plan {
     eager: Option<usize>,
     /// Bytes of a value at most.
     longest: usize,
+    /// How long a peer on another machine may be out of reach.
+    pub(crate) patience: Duration,
     /// Connections at most.
     pub(crate) connections: usize,
 }
@@ -137,6 +143,7 @@ impl Plan {
             ("registration_pins", if self.pin { "yes" } else { "no" }.to_owned()),
             ("tag_lease_ms", self.lease.as_millis().to_string()),
             ("eager", self.eagers()),
+            ("fabric_patience_ms", self.patience.as_millis().to_string()),
             ("fabric_connections", self.connections.to_string()),
         ]
     }
@@ -222,6 +229,7 @@ impl FabricFlags {
             lease: self.lease,
             eager: self.eager,
             longest: server.item.saturating_sub(HEADER + KEY_MAX),
+            patience: self.patience,
             connections: usize::from(self.fabric_connections),
         })
     }
@@ -253,6 +261,7 @@ mod tests {
         assert_eq!((default.registered, default.connections), (16 << 20, 256));
         assert_eq!(default.eager("shm"), eager::limit("shm"));
         assert_eq!((default.lease, default.policy, default.pin), (Duration::from_secs(1), PolicyKind::Mrrc, false));
+        assert_eq!(default.patience, Duration::from_secs(10));
         assert!(plan("--fabric none", SERVER).unwrap().places.is_empty());
         assert!(plan("", Server { has_port: false, ..SERVER }).unwrap().places.is_empty());
         let named = plan("--fabric shm:@x --fabric iwarp:[::1]:0 --tag-lease 250ms --pin", SERVER).unwrap();

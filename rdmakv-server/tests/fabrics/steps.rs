@@ -1,0 +1,242 @@
+//! Clients of this package and servers that are killed at a chosen byte of each operation, or while they are in the middle of it: the
+//! other one is clean soon, and goes on.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::common::{SERVER, Server, soon};
+use super::puppet::Puppet;
+use super::relay::{Relay, Towards};
+
+/// Bytes of a large value.
+const LARGE: usize = 1_000_000;
+
+fn files(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+}
+
+/// Chunks in use.
+fn used(server: &Server) -> u64 {
+    use std::io::{Read, Write};
+    let (mut stream, mut slabs) = (server.connect(), String::new());
+    stream.write_all(b"stats slabs\r\nquit\r\n").unwrap();
+    stream.read_to_string(&mut slabs).unwrap();
+    let used = slabs.lines().filter_map(|line| line.split_once(":used_chunks ")?.1.trim().parse::<u64>().ok());
+    used.sum()
+}
+
+/// Operations that can be under way, whether with tags, and which way most of their bytes go.
+const READS: [(&str, bool, Towards); 4] = [
+    ("get large", true, Towards::Client),
+    ("get large", false, Towards::Client),
+    ("get small", true, Towards::Client),
+    ("get small", false, Towards::Client),
+];
+const WRITES: [(&str, bool, Towards); 2] =
+    [("set large 1000000 2", true, Towards::Server), ("set small 1000 2", true, Towards::Server)];
+
+/// Bytes of it at which it is held.
+fn points(order: &str) -> &'static [usize] {
+    if order.contains("large") { &[1, 30, LARGE / 2, LARGE] } else { &[1, 500] }
+}
+
+/// A client that has stored both values, and asked for them once.
+fn acquainted(address: &str, one_sided: bool) -> Puppet {
+    let mut client = Puppet::new(address, one_sided);
+    for order in ["set large 1000000 1", "set small 1000 1"] {
+        assert_eq!(client.ask(order), "stored");
+    }
+    assert!(client.ask("get large").starts_with("1000000 1 "));
+    assert!(client.ask("get small").starts_with("1000 1 "));
+    client
+}
+
+#[test]
+fn a_client_killed_at_any_byte_leaves_nothing_behind() {
+    let flags = ["--tag-lease", "200ms", "-I", "2m", "--fabric", "iwarp:127.0.0.1:0"];
+    let server = Server::on_a_free_port(&flags);
+    let relay = Relay::new();
+    relay.leads_to(super::fabric(&server, "iwarp").strip_prefix("iwarp:").unwrap());
+    let address = format!("iwarp:{}", relay.address);
+    let is_clean = |what: &str| {
+        soon(&format!("that {what} is over"), || server.stat("iwarp_connections") == 0);
+        soon("that nothing is leased", || server.stat("leased_chunks") == 0 && server.stat("iwarp_leased_pages") == 0);
+        soon("that every chunk is an item's", || used(&server) == server.stat("curr_items"));
+    };
+    // Threads have what they need from the first client on.
+    acquainted(&address, true).kill();
+    is_clean("the first");
+    let before = files(server.process.id());
+    for (order, one_sided, towards) in READS.into_iter().chain(WRITES) {
+        for &point in points(order) {
+            let mut client = acquainted(&address, one_sided);
+            relay.hold(towards, point);
+            client.begin(order);
+            relay.is_held();
+            client.kill();
+            relay.let_go();
+            is_clean(&format!("{order}, byte {point}"));
+            // What was half stored is nobody's.
+            let mut other = Puppet::new(&server.address("tcp"), false);
+            for (order, length) in [("get large", LARGE), ("get small", 1000)] {
+                let got = other.ask(order);
+                assert!(got == format!("{length} 1 Socket") || got == format!("{length} 2 Socket"), "{got}");
+            }
+        }
+    }
+    soon("that no file is left", || files(server.process.id()) == before);
+    assert_eq!(server.stat("iwarp_faults"), 0);
+}
+
+/// A server that is killed and started again in its place.
+struct Mortal {
+    folder: tempfile::TempDir,
+    server: Server,
+    port: String,
+    relay: Relay,
+    fabric: &'static str,
+}
+
+impl Mortal {
+    fn new(fabric: &'static str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Self::start(folder.path(), "-1", fabric);
+        let port = server.address("tcp").rsplit_once(':').unwrap().1.to_owned();
+        let own = Self { folder, server, port, relay: Relay::new(), fabric };
+        own.is_relayed();
+        own
+    }
+
+    fn start(folder: &std::path::Path, port: &str, fabric: &str) -> Server {
+        let place = match fabric {
+            "shm" => format!("shm:{}/socket", folder.display()),
+            _ => "iwarp:127.0.0.1:0".to_owned(),
+        };
+        let mut command = Command::new(SERVER);
+        command
+            .args(["-p", port, "-l", "127.0.0.1", "--tag-lease", "200ms", "-I", "2m", "--fabric", &place])
+            .env("XDG_RUNTIME_DIR", folder)
+            .stderr(Stdio::null());
+        Server::run(&mut command)
+    }
+
+    fn is_relayed(&self) {
+        if self.fabric == "iwarp" {
+            self.relay.leads_to(super::fabric(&self.server, "iwarp").strip_prefix("iwarp:").unwrap());
+        }
+    }
+
+    /// Every way to it.
+    fn address(&self) -> String {
+        let fabric = match self.fabric {
+            "shm" => format!("shm:{}/socket", self.folder.path().display()),
+            _ => format!("iwarp:{}", self.relay.address),
+        };
+        format!("{fabric},tcp:127.0.0.1:{}", self.port)
+    }
+
+    fn kill(&mut self) {
+        self.server.process.kill().unwrap();
+        self.server.process.wait().unwrap();
+    }
+
+    fn rise(&mut self) {
+        self.server = Self::start(self.folder.path(), &self.port, self.fabric);
+        self.is_relayed();
+    }
+}
+
+/// The server is killed when the client has begun this, and as it is described.
+fn dies(server: &mut Mortal, client: &mut Puppet, order: &str, has_begun: impl FnOnce(&Mortal)) {
+    client.begin(order);
+    has_begun(server);
+    server.kill();
+    server.relay.let_go();
+    let outcome = client.end();
+    let expected: &[&str] = if order.starts_with("set") {
+        // Done, or not begun, or nobody knows.
+        &["unknown", "unreachable", "stored"]
+    } else {
+        // What is read is believed while its lease lasts.
+        &["unreachable", "timed out", "1000000 1 OneSided", "1000 1 OneSided"]
+    };
+    assert!(expected.contains(&&*outcome), "{order}: {outcome}");
+    assert!(["unreachable", "timed out"].contains(&&*client.ask("get other")), "there is no server");
+    server.rise();
+    soon("that there is a server again", || client.ask("get other") == "none");
+    assert_eq!(client.ask("get large"), "none", "and a new one");
+    for order in ["set large 1000000 1", "set small 1000 1"] {
+        assert_eq!(client.ask(order), "stored");
+    }
+}
+
+/// What the client has, once it has the fabric again.
+fn settles(client: &mut Puppet, one_sided: bool) -> (usize, usize) {
+    let source = if one_sided { "OneSided" } else { "Message" };
+    soon("that the fabric is there again", || {
+        client.ask("get large").starts_with("1000000 1 ") && client.ask("get small") == format!("1000 1 {source}")
+    });
+    client.has()
+}
+
+/// Nothing is left of the connection before.
+fn has_only(client: &mut Puppet, one_sided: bool, before: (usize, usize)) {
+    let mut now = settles(client, one_sided);
+    for _ in 0..100 {
+        if now == before {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        now = settles(client, one_sided);
+    }
+    assert_eq!(now, before, "files, and mappings");
+    let has = client.ask("what it has");
+    let (open, registered) = has.split_once(' ').unwrap();
+    assert_eq!(open, "0");
+    // What was registered is kept for the next time: three values' memory, and not one more with each time.
+    assert!(registered.parse::<usize>().unwrap() < 4 * LARGE, "{registered} bytes are registered");
+}
+
+#[test]
+fn a_server_killed_at_any_byte_is_found_again() {
+    let mut server = Mortal::new("iwarp");
+    for one_sided in [true, false] {
+        let mut client = acquainted(&server.address(), one_sided);
+        // It has a connection over TCP, too, once it has needed one.
+        dies(&mut server, &mut client, "get small", |_| {});
+        let before = settles(&mut client, one_sided);
+        for (order, _, towards) in READS.into_iter().chain(WRITES).filter(|&(_, with, _)| with == one_sided) {
+            for &point in points(order) {
+                server.relay.hold(towards, point);
+                dies(&mut server, &mut client, order, |server| server.relay.is_held());
+                has_only(&mut client, one_sided, before);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_killed_in_any_operation_over_shared_memory_is_found_again() {
+    let mut server = Mortal::new("shm");
+    for one_sided in [true, false] {
+        let mut client = acquainted(&server.address(), one_sided);
+        // It has a connection over TCP, too, once it has needed one.
+        dies(&mut server, &mut client, "get small", |_| {});
+        let before = settles(&mut client, one_sided);
+        for (order, ..) in READS.into_iter().chain(WRITES).filter(|&(_, with, _)| with == one_sided) {
+            // It has stopped, so what is asked of it is there when it is killed, and not begun.
+            server.server.signal("-STOP");
+            dies(&mut server, &mut client, order, |_| std::thread::sleep(Duration::from_millis(20)));
+            has_only(&mut client, one_sided, before);
+            // And somewhere in the middle of it.
+            dies(&mut server, &mut client, order, |_| {});
+            has_only(&mut client, one_sided, before);
+        }
+    }
+    let left =
+        || std::fs::read_dir(server.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert!(left().contains(&"socket".into()), "{:?}", left());
+    server.server.signal("-TERM");
+    server.server.process.wait().unwrap();
+    assert!(!left().contains(&"socket".into()), "{:?}", left());
+}
