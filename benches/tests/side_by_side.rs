@@ -207,6 +207,34 @@ fn the_servers_are_beside_each_other_in_every_line_or_there_is_one() {
 }
 
 #[test]
+fn messages_and_transfers_are_compared_at_each_size_and_each_way_is_the_one_that_is_meant() {
+    let (listed, measured) = listed_and_measured(&["kv", "--only", "crossover/shm/get-many", "--only", "iwarp/set/"]);
+    assert_eq!(listed, measured);
+    for row in
+        ["crossover/shm/get-many/64KiB/p50", "crossover/iwarp/set/1KiB/cpu", "crossover/iwarp/set/p50/messages-to"]
+    {
+        assert!(listed.iter().any(|name| name == row), "{row} in {listed:?}");
+    }
+}
+
+#[test]
+fn where_cycles_go_is_told_as_far_as_this_machine_lets_one_look() {
+    let lines = lines(&["kv", "--json", "--quick", "--only", "breakdown/1KiB"]);
+    for way in ["iwarp", "tcp"] {
+        assert!(named(&lines, &format!("breakdown/1KiB/{way}/switches/waited"))["ours"].is_number());
+        let of = |what: &str| {
+            let prefix = format!("breakdown/1KiB/{way}/{what}/");
+            let of = lines.iter().filter(|line| line["name"].as_str().is_some_and(|name| name.starts_with(&prefix)));
+            of.map(|line| line["ours"].as_f64().expect("a number")).collect::<Vec<_>>()
+        };
+        // One system call at least waits for a request, one takes it and one answers; where there is a class, there are all five.
+        let (calls, classes) = (of("calls"), of("cpu"));
+        assert!(calls.is_empty() || calls.iter().sum::<f64>() > 2.0, "{calls:?}");
+        assert!(classes.is_empty() || (classes.len() == 5 && classes.iter().sum::<f64>() > 0.0), "{classes:?}");
+    }
+}
+
+#[test]
 fn a_trace_is_named_with_its_megabytes() {
     let output = run(&["kv", "--trace", "requests.trace"]);
     assert_eq!(output.status.code(), Some(2));

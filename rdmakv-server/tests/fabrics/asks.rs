@@ -1,6 +1,7 @@
 //! What clients ask for, and what they are told.
 
 use rdmakv_server::item;
+use rdmakv_server::rdma::eager;
 use rdmakv_server::rdma::wire::{Kind, Reply, Request};
 
 use super::client::{Client, Way, cache};
@@ -15,6 +16,9 @@ on_both! {
     long_answers_come_whole(&[]) = dump;
     what_is_asked_is_answered_in_its_order_by_message_or_by_transfer(&["--eager", "8k"]) = order;
 }
+
+/// Bytes of a value that is too long for a message, whatever the limit is.
+const LONG: usize = eager::MOST + 1;
 
 fn value(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -64,18 +68,18 @@ fn long<W: Way>(_: &Server, way: &W, address: &str) {
     let cache = cache(way);
     let mut client = Client::new(way, &cache, address);
     let value = value(3 << 20);
-    let line = format!("set a 0 0 {}\r\n", 10_000);
-    assert_eq!(client.run(None, &[line.as_bytes(), &value[..10_000], b"\r\n"]).0, "STORED\r\n");
+    let line = format!("set a 0 0 {LONG}\r\n");
+    assert_eq!(client.run(None, &[line.as_bytes(), &value[..LONG], b"\r\n"]).0, "STORED\r\n");
     let (_, kind, answer) = client.get("a", false);
     let Reply::Large { tag: None, size } = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}") };
-    assert_eq!(size as usize, item::HEADER + 1 + 10_000);
+    assert_eq!(size as usize, item::HEADER + 1 + LONG);
     let transfer = client.open("a", true, size as usize);
     let (_, kind, answer) = client.hear().unwrap();
     let Reply::Tag(Some(tag)) = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}") };
     assert!(client.finish(transfer));
     let image = client.memory(size as usize);
-    assert_eq!(item::check(&image, b"a", tag.incarnation, 1).unwrap().value, &value[..10_000]);
-    assert_eq!(client.read_value(&tag, "a").unwrap(), &value[..10_000]);
+    assert_eq!(item::check(&image, b"a", tag.incarnation, 1).unwrap().value, &value[..LONG]);
+    assert_eq!(client.read_value(&tag, "a").unwrap(), &value[..LONG]);
     // Too little room, nothing there, and what is short enough for a message.
     for (key, room, wanted) in [("a", 100, Kind::Large), ("b", 1000, Kind::None), ("c", 1000, Kind::Item)] {
         client.set("c", b"short");
@@ -141,7 +145,7 @@ fn dump<W: Way>(_: &Server, way: &W, address: &str) {
 fn order<W: Way>(_: &Server, way: &W, address: &str) {
     let cache = cache(way);
     let mut client = Client::new(way, &cache, address);
-    let length = 9_000;
+    let length = LONG;
     for round in 0..20_u8 {
         client.set("a", &vec![round; length]);
         // What takes a while; meanwhile the next two come, and neither is waited for.
@@ -152,7 +156,7 @@ fn order<W: Way>(_: &Server, way: &W, address: &str) {
         };
         tell(&mut client, &[b"stats\r\n"]);
         tell(&mut client, &[format!("set a 0 0 {length}\r\n").as_bytes(), &vec![round + 100; length], b"\r\n"]);
-        let transfer = client.open("a", false, 20_000);
+        let transfer = client.open("a", false, 2 * length);
         for wanted in [Kind::Ran, Kind::Ran, Kind::Tag] {
             assert_eq!(client.hear().unwrap().1, wanted, "round {round}");
         }

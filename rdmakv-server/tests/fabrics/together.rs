@@ -1,7 +1,8 @@
 //! The client of this package and the server, over the fabrics: what one stores the other finds, by whatever way.
 #![cfg(feature = "client")]
 
-use rdmakv_server::client::{Client, Source};
+use rdmakv_server::client::{Client, Options, Source};
+use rdmakv_server::rdma::eager;
 
 use super::common::{Server, ask};
 use super::fabric;
@@ -21,7 +22,7 @@ fn value(length: usize) -> Vec<u8> {
 fn values_are_asked_for_once_and_read_from_then_on() {
     on_each(&["-I", "4m", "-m", "128", "--tag-lease", "60s"], |server, address| {
         let mut client = Client::new([address]).unwrap();
-        for size in [0, 1, 1000, 8192, 8193, 100_000, 1_000_000] {
+        for size in [0, 1, 1000, 8192, 8193, 32_768, 32_769, 100_000, 1_000_000] {
             let (key, value) = (format!("key-{size}"), value(size));
             assert!(client.set(&key, &value, ()).unwrap().is_stored(), "{address}, {size}");
             let _ = client.get(&key).unwrap().unwrap();
@@ -36,6 +37,26 @@ fn values_are_asked_for_once_and_read_from_then_on() {
         assert!(client.get("key-1000").unwrap().is_none());
         assert!(client.counters().one_sided >= 6);
     });
+}
+
+#[test]
+fn values_up_to_the_limit_travel_in_messages_and_longer_ones_by_transfers() {
+    for (eager, limit) in [("0", 0), ("5k", 5 << 10), ("64k", eager::MOST)] {
+        on_each(&["--eager", eager], |server, address| {
+            let options = Options { one_sided: false, ..Options::default() };
+            let mut client = Client::with_options([address], options).unwrap();
+            let pulled = format!("{}_sets_pulled", address.split(':').next().unwrap());
+            for (size, source, sets) in [(limit, Source::Message, 0), (limit + 1, Source::Transfer, 1)] {
+                assert!(client.set("key", value(size), ()).unwrap().is_stored());
+                assert_eq!(server.stat(&pulled), sets, "{address}, {size}");
+                // The second time the size is known.
+                for _ in 0..2 {
+                    let got = client.get("key").unwrap().unwrap();
+                    assert_eq!((&got[..], got.source()), (&value(size)[..], source), "{address}, {size}");
+                }
+            }
+        });
+    }
 }
 
 #[test]

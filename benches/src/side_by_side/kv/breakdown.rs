@@ -113,7 +113,7 @@ fn rows(ours: &Looked, peer: Option<&Looked>, name: &str) -> Vec<Row> {
         for class in Class::ALL {
             let of = |one: &Looked| {
                 let share = one.profile.as_ref().map_or(f64::NAN, |profile| profile.share(class));
-                Figure::once(share * one.contestant.rounds(|lap| lap.cpu.all as f64).best)
+                Figure::once(share * one.contestant.ticks(|cpu| cpu.all).best)
             };
             let most = profile.most(class, 3).into_iter();
             let most = most.map(|(function, share)| format!("{function} {:.0} %", 100.0 * share)).collect::<Vec<_>>();

@@ -146,7 +146,7 @@ impl Contestant {
         self.laps.iter().map(|lap| lap.turn.requests).sum::<u64>() as f64
     }
 
-    /// Of all rounds together, as the clock's ticks are too coarse for one.
+    /// For a request of all rounds together: the clock's ticks are too coarse for one.
     pub(super) fn ticks(&self, part: fn(&Cpu) -> u64) -> Figure {
         Figure::once(self.laps.iter().map(|lap| part(&lap.cpu)).sum::<u64>() as f64 / self.requests())
     }
