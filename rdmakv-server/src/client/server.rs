@@ -83,7 +83,6 @@ impl Server {
         self.progress(rest);
     }
 
-    /// Does what can be done now.
     /// Whether what is asked from now on may wait until it leaves together. A connection that is made meanwhile holds nothing.
     pub(super) fn hold(&mut self, requests: bool) {
         if let Way::Up(link) = &mut self.fabric {
@@ -91,6 +90,7 @@ impl Server {
         }
     }
 
+    /// Does what can be done now.
     pub(super) fn progress(&mut self, rest: &mut Rest) {
         self.progress_fabric(rest);
         self.connect_fabric(rest);
