@@ -10,10 +10,10 @@ use super::on_both;
 on_both! {
     commands_are_carried_out_as_over_tcp(&[]) = commands;
     short_items_come_in_messages_and_can_be_read_by_their_tags(&[]) = short;
-    long_items_are_written_into_the_clients_memory(&["-I", "4m"]) = long;
+    long_items_are_written_into_the_clients_memory(&["-I", "4m", "--eager", "8k"]) = long;
     long_values_are_read_out_of_the_clients_memory(&["-I", "4m"]) = pulled;
     long_answers_come_whole(&[]) = dump;
-    what_is_asked_is_answered_in_its_order_by_message_or_by_transfer(&[]) = order;
+    what_is_asked_is_answered_in_its_order_by_message_or_by_transfer(&["--eager", "8k"]) = order;
 }
 
 fn value(length: usize) -> Vec<u8> {
