@@ -280,6 +280,10 @@ unsafe impl<E: Endpoint> Endpoint for End<E> {
         unsafe { self.0.read(id, &into, from) }
     }
 
+    fn hold(&mut self, posts: bool) {
+        self.0.hold(posts);
+    }
+
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
         self.0.poll(message)
     }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! and spaces up to the end. `serving` is written before anything is exposed; `clean` only when every item that was leased
-//! has been marked dead. The sum is the CRC32C of what stands before it. Whatever is not so is *unreadable*, and then the
+//! has been marked dead, and by a first server before it exposes anything. The sum is the CRC32C of what stands before it. Whatever is not so is *unreadable*, and then the
 //! longest D is taken.
 
 use std::time::Duration;
