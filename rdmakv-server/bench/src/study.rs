@@ -294,13 +294,15 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
         ));
     }
     if let Some(ways) = &report.ways {
+        let few = ways.one_sided_share() < 0.5 && ways.messages + ways.transfers > ways.sockets;
         notes.push(format!(
-            "{:.1} % of the values were read one-sidedly ({}); {} came in messages, {} by transfers, {} over sockets",
+            "{:.1} % of the values were read one-sidedly ({}); {} came in messages, {} by transfers, {} over sockets{}",
             100.0 * ways.one_sided_share(),
             ways.one_sided,
             ways.messages,
             ways.transfers,
-            ways.sockets
+            ways.sockets,
+            if few { "; the server's stats say why (refused_share, refused_restless, ...)" } else { "" }
         ));
     }
     if report.errors > 0 {
