@@ -91,6 +91,17 @@ fn what_goes_wrong_is_said_with_a_code() {
     let address = listener.local_addr().unwrap().to_string();
     let (code, _, why) = said(&rdmakv(&address, &["--timeout", "50", "set", "a", "b"], b""));
     assert!(code == 3 && why.contains("unknown"), "{why}");
+    let (code, _, why) = said(&rdmakv(&address, &["--timeout", "50", "get", "a"], b""));
+    assert!(code == 1 && why.contains("raise --timeout"), "{why}");
+}
+
+#[test]
+fn each_server_that_does_not_answer_is_named() {
+    let (here, gone) = (Server::on_a_free_port(&[]), [Server::on_a_free_port(&[]), Server::on_a_free_port(&[])]);
+    let gone = gone.map(|server| server.address("tcp"));
+    let (code, out, why) = said(&rdmakv(&gone[0], &["-s", &here.address("tcp"), "-s", &gone[1], "version"], b""));
+    assert!(code == 1 && out.contains("1.6."), "{out}");
+    assert!(why.lines().count() == 2 && gone.iter().all(|gone| why.contains(gone)), "{why}");
 }
 
 #[test]

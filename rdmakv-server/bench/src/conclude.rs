@@ -44,7 +44,8 @@ pub(crate) fn conclude(
         if answered < 0.95 * wanted - chance {
             let started = kept.started;
             invalid.push(format!(
-                "the server did not keep up: {answered:.0} of {wanted:.0} requests a second were answered, and {started:.0} made"
+                "the server did not keep up: {answered:.0} of {wanted:.0} requests a second were answered; of those due in this time \
+                 {started:.0} a second were begun"
             ));
         }
     }

@@ -142,6 +142,30 @@ impl Study {
         crate::page::render(self)
     }
 
+    /// What has to be said, and of which run; what is the same of many of them only once.
+    pub(crate) fn said(&self) -> Vec<(String, String)> {
+        let servers = self.has_servers();
+        let mut said = Vec::new();
+        let mut shared = Vec::new();
+        for stage in &self.stages {
+            said.extend(notes(&stage.report).into_iter().map(|note| (stage.label(servers), note)));
+            shared.extend(shared_cpu(&stage.report).map(|share| (stage, share)));
+        }
+        let shares = || shared.iter().map(|(_, share)| 100.0 * share);
+        let (least, most) = (shares().fold(f64::MAX, f64::min), shares().fold(0.0, f64::max));
+        match &shared[..] {
+            [] => {}
+            [(stage, share)] => said.push((stage.label(servers), on_one_cpu(&format!("{:.0}", 100.0 * share)))),
+            _ if most - least < 0.5 => {
+                said.push((of(shared.len(), self.stages.len()), on_one_cpu(&format!("{most:.0}"))));
+            }
+            _ => {
+                said.push((of(shared.len(), self.stages.len()), on_one_cpu(&format!("{least:.0} to {most:.0}"))));
+            }
+        }
+        said
+    }
+
     /// For people: a run as [`render`](crate::render) shows it, several as a table and what is to be said of them.
     pub fn table(&self) -> String {
         if let [only] = &self.stages[..] {
@@ -180,10 +204,8 @@ impl Study {
             text += &format!("({}), {threads} thread(s), {connections} connections\n", report.protocol);
         }
         text += &format!("{}\n", table.trim_fmt());
-        for stage in &self.stages {
-            for note in notes(&stage.report) {
-                text += &format!("{}: {note}\n", stage.label(servers));
-            }
+        for (whose, note) in self.said() {
+            text += &format!("{whose}: {note}\n");
         }
         if let Some(why) = &self.failed {
             text += &format!("FAILED: {why}\n");
@@ -229,7 +251,23 @@ fn rows(stage: &Stage, servers: bool) -> Vec<Vec<String>> {
     rows
 }
 
-/// What has to be said of a run beside its figures.
+fn of(some: usize, all: usize) -> String {
+    if some == all { "all runs".to_owned() } else { format!("{some} of {all} runs") }
+}
+
+/// For what share of the time the server computed where the generator did, if that matters.
+pub(crate) fn shared_cpu(report: &Report) -> Option<f64> {
+    report.server.as_ref().and_then(|server| server.shared).filter(|&shared| shared > 0.05)
+}
+
+pub(crate) fn on_one_cpu(percent: &str) -> String {
+    format!(
+        "{percent} % of the time the server computed on the generator's CPU: give them CPUs of their own (--pin here, \
+         taskset there)"
+    )
+}
+
+/// What has to be said of a run beside its figures; but for [`shared_cpu`], which is often the same of many.
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     let said = report.invalid_because.iter().any(|why| why.contains("GETs missed"));
@@ -256,13 +294,15 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
         ));
     }
     if let Some(ways) = &report.ways {
+        let few = ways.one_sided_share() < 0.5 && ways.messages + ways.transfers > ways.sockets;
         notes.push(format!(
-            "{:.1} % of the values were read one-sidedly ({}); {} came in messages, {} by transfers, {} over sockets",
+            "{:.1} % of the values were read one-sidedly ({}); {} came in messages, {} by transfers, {} over sockets{}",
             100.0 * ways.one_sided_share(),
             ways.one_sided,
             ways.messages,
             ways.transfers,
-            ways.sockets
+            ways.sockets,
+            if few { "; the server's stats say why (refused_share, refused_restless, ...)" } else { "" }
         ));
     }
     if report.errors > 0 {
@@ -271,12 +311,6 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
     }
     if report.lost > 0 {
         notes.push(format!("{} datagrams were not answered", report.lost));
-    }
-    if let Some(shared) = report.server.as_ref().and_then(|server| server.shared).filter(|&shared| shared > 0.05) {
-        notes.push(format!(
-            "{:.0} % of the time the server computed on the generator's CPU: give them CPUs of their own (--pin here, taskset there)",
-            100.0 * shared
-        ));
     }
     if report.is_limited_by_generator() {
         notes.push("the generator's threads had no time left: they may be what limits the rate (-t, --pin)".into());

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use crate::report::{Report, Summary};
-use crate::study::notes;
+use crate::study::{notes, on_one_cpu, shared_cpu};
 
 /// The report as a few lines of text.
 pub fn render(report: &Report) -> String {
@@ -80,7 +80,8 @@ pub fn render(report: &Report) -> String {
     if report.wrong_values == Some(0) {
         text.push_str("values:    each was what it should be\n");
     }
-    for note in notes(report) {
+    let shared = shared_cpu(report).map(|share| on_one_cpu(&format!("{:.0}", 100.0 * share)));
+    for note in notes(report).into_iter().chain(shared) {
         let _ = writeln!(text, "note:      {note}");
     }
     text

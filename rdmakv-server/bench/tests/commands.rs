@@ -196,6 +196,16 @@ fn a_checkpoint_is_read_back_as_it_was_written() {
 }
 
 #[test]
+fn a_restart_that_does_not_find_its_blocks_is_no_measurement() {
+    let Some(server) = Server::memcached(&["-m", "2"]) else { return };
+    let line = "bursty @ -c 2 --block 4m --chunk 256k --blocks 4 --period 20ms -T 0.3 -d 4 --tolerance 10s";
+    let (output, study) = run(line, &server.place);
+    assert_eq!(output.status.code(), Some(1));
+    let why = study["stages"][1]["report"]["invalid_because"].to_string();
+    assert!(why.contains("GETs missed"), "{why}");
+}
+
+#[test]
 fn blocks_that_are_due_and_never_begin_make_the_run_invalid() {
     let server = Server::null("100k");
     // As many bytes as no machine moves in a millisecond.

@@ -59,7 +59,7 @@ pub(super) enum Command {
         /// Get each key so often; -v says how many of these were one-sided reads, and what they took
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         times: u32,
-        /// Write the value to this file
+        /// Write the value to this file, which is left alone where there is none
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },

@@ -54,6 +54,16 @@ pub fn main() -> ExitCode {
             (2, error.to_string())
         }
         Err(Failure::Client(error @ Error::OutcomeUnknown { .. })) => (3, error.to_string()),
+        // Not as the library says it: this has a flag.
+        Err(Failure::Client(Error::TimedOut { about, after })) => {
+            let after = after.as_millis();
+            (
+                1,
+                format!(
+                    "{about}: no answer within {after} ms; see whether the server is busy or stopped, or raise --timeout"
+                ),
+            )
+        }
         Err(Failure::Client(error)) => (1, error.to_string()),
         Err(Failure::Io(said) | Failure::No(said)) => (1, said),
     };
@@ -131,13 +141,17 @@ fn stats(stats: Everywhere<Stats>) -> Result<(), Failure> {
     })
 }
 
-/// What each server said; then what went wrong at one of them, if something did.
+/// What each server said; then what went wrong at some of them, if something did.
 fn everywhere<T>(outcomes: Everywhere<T>, show: impl Fn(&str, &T, &mut String)) -> Result<(), Failure> {
     let (mut text, mut failed) = (String::new(), None);
     for (server, outcome) in outcomes {
         match outcome {
             Ok(outcome) => show(&server, &outcome, &mut text),
-            Err(error) => failed = Some(error),
+            Err(error) => {
+                if let Some(before) = failed.replace(error) {
+                    let _ = writeln!(io::stderr(), "rdmakv: {before}");
+                }
+            }
         }
     }
     io::stdout().write_all(text.as_bytes())?;

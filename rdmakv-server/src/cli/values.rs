@@ -8,15 +8,22 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
+/// No server takes larger values: what goes on beyond that, as a device does, has no end.
+const MOST: u64 = 1 << 30;
+
 /// What is to be stored.
 pub(super) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let (mut bytes, name) = (Vec::new(), input.map_or("standard input".into(), |path| path.display().to_string()));
     let read = match (value, input) {
         (Some(value), _) => return Ok(value.as_bytes().to_vec()),
-        (None, Some(path)) => File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
-        (None, None) => io::stdin().lock().read_to_end(&mut bytes),
+        (None, Some(path)) => File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes)),
+        (None, None) => io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes),
     };
-    read.map(|_| bytes).map_err(|error| Failure::Io(format!("read {name}: {error}")))
+    match read {
+        Ok(read) if read as u64 > MOST => Err(Failure::Io(format!("read {name}: a value has at most 1 GiB"))),
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(Failure::Io(format!("read {name}: {error}"))),
+    }
 }
 
 pub(super) fn set(

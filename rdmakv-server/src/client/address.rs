@@ -11,6 +11,7 @@
 use super::error::Error;
 use super::ring::Name;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -112,6 +113,13 @@ fn place(text: &str) -> Result<(String, u16), &'static str> {
     if port == 0 { Err(NO_PORT) } else { Ok((host.to_owned(), port)) }
 }
 
+/// `rdma:10.0.0.1:7471` or `http://10.0.0.1`; not `host:11211`, nor an IPv6 address.
+fn is_of_an_unknown_way(part: &str) -> bool {
+    let Some((way, rest)) = part.split_once(':') else { return false };
+    let is_name = !way.is_empty() && way != "tcp" && way.bytes().all(|byte| byte.is_ascii_alphabetic());
+    is_name && (rest.contains(':') || rest.starts_with(['/', '@'])) && part.parse::<Ipv6Addr>().is_err()
+}
+
 impl FromStr for ServerAddress {
     type Err = Error;
 
@@ -159,6 +167,11 @@ impl ServerAddress {
             self.sockets.push(Socket::Unix(path.into()));
         } else if part.is_empty() {
             return Err("an address is empty: write no comma without one");
+        } else if is_of_an_unknown_way(part) {
+            return Err(
+                "there is no such way to a server: write tcp:HOST:PORT, unix:PATH, shm:@NAME, shm:PATH, iwarp:HOST:PORT \
+                        or verbs:HOST:PORT",
+            );
         } else {
             let (host, port) = place(part.strip_prefix("tcp:").unwrap_or(part))?;
             self.sockets.push(Socket::Tcp(host, port));
@@ -233,6 +246,10 @@ mod tests {
             "a,weight=0",
             "weight=2",
             "a,name=",
+            "rdma:10.0.0.1:7471",
+            "SHM:@x",
+            "http://10.0.0.1",
+            "dead:beef::1",
         ] {
             let error = text.parse::<ServerAddress>().unwrap_err();
             assert!(

@@ -60,7 +60,7 @@ impl Server {
             was_up: false,
             tags: Tags::new(tags),
             queue: VecDeque::new(),
-            why: "none was tried yet".to_owned(),
+            why: "none is up yet".to_owned(),
         }
     }
 

@@ -133,7 +133,7 @@ pub(super) struct Flags {
 const EXAMPLES: &str = "\
 Examples:
   rdmakv-server                                        64 MB on TCP port 11211, all addresses
-  rdmakv-server -m 1024 -l 127.0.0.1 --http 9150       a gigabyte, for this machine, with its overview at http://127.0.0.1:9150/
+  rdmakv-server -m 1024 -l 127.0.0.1 --http 9150       a gigabyte, for this machine; http://127.0.0.1:9150/
   rdmakv-server -s /run/kv.sock -a 770                 a Unix socket, and no port
   rdmakv-server -Z -o ssl_chain_cert=cert.pem,ssl_key=key.pem
                                                        encrypted

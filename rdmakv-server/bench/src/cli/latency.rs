@@ -16,6 +16,8 @@ use super::session::{Go, Session};
 A window of 1 is a client that waits for each answer; with a larger one, latencies have the time in the queue in them, and the
 rate shows what overlap gains.
 
+All keys are to be there: 1,000 values of 512 KB take a server that was started with -m 1024, as `memcached -m 1024`.
+
 Examples:
   rdmakv-bench latency 127.0.0.1:11211
   rdmakv-bench latency unix:/run/kv.sock --sizes 64,4k,512k --windows 1,8,64 --ops get")]

@@ -15,9 +15,11 @@ use super::session::{Go, Session};
 The server has to run on this host, or its CPU time cannot be seen. Give both CPUs of their own: `taskset -c 0 memcached`
 and --pin 1. For the paper's lower clock, give the server a smaller share of its CPU (cgroup's cpu.max).
 
+All keys are to be there: 1,000 values of 100 KB take more than a server's usual 64 MB; `memcached -m 256` has room.
+
 Examples:
   rdmakv-bench paper 127.0.0.1:11211 --pin 1
-  rdmakv-bench paper 127.0.0.1:11211 127.0.0.1:22122 --rounds 5 --html paper.html   two servers, in turn")]
+  rdmakv-bench paper 127.0.0.1:11211 127.0.0.1:22122 --rounds 5 --html paper.html   two, in turn")]
 pub(super) struct Paper {
     #[command(flatten)]
     common: Common,

@@ -14,7 +14,8 @@ use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
 #[command(mut_arg("duration", |arg| arg.default_value("86400s").hide_default_value(true).help("Time after which no more is asked for")),
-    mut_arg("warm_up", |arg| arg.default_value("0s")), mut_arg("keys", |arg| arg.hide(true)), after_help = "\
+    mut_arg("warm_up", |arg| arg.default_value("0s")), mut_arg("keys", |arg| arg.hide(true)),
+    mut_arg("key_prefix", |arg| arg.default_value("obj")), after_help = "\
 TRACE is a file in any format that `traces` reads, also compressed (.gz, .xz, .zst); - is standard input. In logs of web servers,
 objects (`time id bytes`), libCacheSim's records (oracleGeneral), application traces and blocks of language models each object is a
 key; elsewhere (disks: arc, lirs, spc, msr, blkparse, srt, csv) aligned chunks are, as of a server that caches blocks. Reads become GETs,

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::Report;
-use crate::study::{Moment, Stage, Study, notes};
+use crate::study::{Moment, Stage, Study};
 use crate::tally::Kind;
 use axis::{Axis, Unit, nines_of};
 use bars::{Bar, Bars};
@@ -120,15 +120,12 @@ fn percent(share: f64) -> String {
 
 /// What has to be said.
 fn said(study: &Study) -> Markup {
-    let servers = study.has_servers();
     let alone = study.stages.len() == 1;
     html! {
         ul class="said" {
-            @for stage in &study.stages {
-                @for note in notes(&stage.report) {
-                    @let bad = ["INVALID", "ENDED", "WRONG"].iter().any(|word| note.starts_with(word));
-                    li class=[bad.then_some("bad")] { @if !alone { b { (stage.label(servers)) ": " } } (note) }
-                }
+            @for (whose, note) in study.said() {
+                @let bad = ["INVALID", "ENDED", "WRONG"].iter().any(|word| note.starts_with(word));
+                li class=[bad.then_some("bad")] { @if !alone { b { (whose) ": " } } (note) }
             }
             @if let Some(why) = &study.failed { li class="bad" { b { "There were no more runs: " } (why) } }
         }

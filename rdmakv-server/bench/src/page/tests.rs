@@ -84,3 +84,20 @@ fn more_lines_than_hues_are_not_drawn_and_that_is_said() {
     let page = render(&study(&names));
     assert!(page.contains("2 more runs are in the table"), "eight of ten are drawn");
 }
+
+#[test]
+fn what_many_runs_have_in_common_is_said_once() {
+    let mut study = study(&[("", "one"), ("", "two"), ("", "three")]);
+    for (stage, shared) in study.stages.iter_mut().zip([Some(0.6), Some(1.0), None]) {
+        let (user_ns, system_ns) = (1.0, 2.0);
+        stage.report.server =
+            Some(crate::report::Server { pid: 1, name: "kv".into(), user_ns, system_ns, cpus: 0.5, shared });
+    }
+    let (page, table) = (render(&study), study.table());
+    for text in [&page, &table] {
+        assert_eq!(text.matches("on the generator's CPU").count(), 1, "{text}");
+    }
+    assert!(table.contains("2 of 3 runs: 60 to 100 % of the time"), "{table}");
+    study.stages.truncate(1);
+    assert!(study.table().contains("note:      60 % of the time"), "{}", study.table());
+}

@@ -141,6 +141,11 @@ impl LifeFile {
         self.predecessor
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Which life of the server this is; every header and every tag carries it.
     pub fn incarnation(&self) -> u32 {
         self.life.incarnation

@@ -29,6 +29,7 @@ use super::life::{self, LifeError, LifeFile};
 use super::listener::{self, Seats};
 use super::options::{Place, Plan};
 use super::pinned::Pins;
+use super::predecessor::Predecessor;
 use super::reaper;
 use crate::server::{clock, trace};
 use crate::session::{Shards, Shared};
@@ -72,14 +73,14 @@ impl Opened {
             match place {
                 Place::Shm(address) => {
                     let listener = listen_shm(&mut shm, address, &plan);
-                    said.push(readable(listener.map_err(|error| format!("--fabric {address}: {error}"))?.address()));
+                    said.extend(readable(listener.map_err(|error| format!("--fabric {address}: {error}"))?.address()));
                 }
                 Place::ShmOfPort => {
                     let Some(port) = port else { continue };
                     let name =
                         format!("shm:@rdmakv-{port}").parse::<ShmAddress>().map_err(|error| error.to_string())?;
                     match listen_shm(&mut shm, &name, &plan) {
-                        Ok(listener) => said.push(readable(listener.address())),
+                        Ok(listener) => said.extend(readable(listener.address())),
                         Err(ShmError::InUse { .. }) => trace::say(format_args!(
                             "{name} is another server's: none over shared memory; --fabric shm:@NAME chooses another name, \
                              --fabric none does without"
@@ -177,9 +178,14 @@ impl Opened {
     pub(crate) fn wait(&mut self, ends: impl Fn() -> bool) -> Result<bool, String> {
         let Some(life) = &mut self.life else { return Ok(true) };
         if !life.wait().is_zero() {
+            let before = match life.predecessor() {
+                Predecessor::Unreadable => {
+                    format!("{} makes no sense, so the longest lease is taken", life.path().display())
+                }
+                _ => "the server before did not end as it should, or not in time".to_owned(),
+            };
             trace::say(format_args!(
-                "the server before did not end as it should, or not in time: its clients may rely on what they were told \
-                 for another {:.1?}; nobody is served before",
+                "{before}: its clients may rely on what they were told for another {:.1?}; nobody is served before",
                 life.wait()
             ));
         }
@@ -252,8 +258,8 @@ impl Opened {
     }
 }
 
-fn readable(address: &ShmAddress) -> String {
-    format!("listening on {address}\nclients there, of this user, can read every item")
+fn readable(address: &ShmAddress) -> [String; 2] {
+    [format!("listening on {address}"), "clients there, of this user, can read every item".into()]
 }
 
 /// Keys that shared memory needs: one for each chunk that is leased or was a while ago.

@@ -174,6 +174,10 @@ pub(crate) struct Server {
 
 fn place(text: &str, expose: bool) -> Result<Place, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("--fabric {text}: {error}");
+    if text.contains(',') {
+        // Where clients name servers, commas are between addresses.
+        return Err(wrong(&"no client could name it, for the comma; for several addresses repeat --fabric"));
+    }
     match text.split_once(':').map_or(text, |(fabric, _)| fabric) {
         "shm" => ShmAddress::from_str(text).map(Place::Shm).map_err(|error| wrong(&error)),
         "iwarp" => iwarp::Address::from_str(text).map(Place::Iwarp).map_err(|error| wrong(&error)),
@@ -216,7 +220,7 @@ impl FabricFlags {
         };
         if registered < least && !places.is_empty() {
             return Err(format!(
-                "--registered-memory: with items of up to {} bytes (-I) on {fabrics} fabric(s) it takes {} at least",
+                "--registered-memory: with items of up to {} bytes (-I) on {fabrics} fabric(s) it takes {} MB at least",
                 server.item,
                 least >> 20
             ));
@@ -287,12 +291,13 @@ mod tests {
         for (arguments, words) in [
             ("--fabric nonsense:x", "iwarp:HOST:PORT"),
             ("--fabric shm:", "shm:PATH"),
+            ("--fabric shm:@x,iwarp:[::]:0", "repeat --fabric"),
             ("--fabric iwarp:x", "iwarp:HOST:PORT"),
             ("--fabric verbs:x:1", "--expose slab"),
             ("--fabric none --fabric shm:@x", "leave one of them out"),
             ("--expose everything", "slab"),
-            ("--registered-memory 3", "it takes 5 at least"),
-            ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 at least"),
+            ("--registered-memory 3", "it takes 5 MB at least"),
+            ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 MB at least"),
             ("--registration-policy best", "gdsf"),
             ("--tag-lease 1h", "10ms to 60s"),
             ("--tag-lease 61s", "10ms to 60s"),
