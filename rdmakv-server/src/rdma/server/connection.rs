@@ -36,6 +36,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 const SILENCE: u64 = 1;
 /// How long a client may take to make room for what it is told.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client may take to say hello.
+const GREETING: Duration = Duration::from_secs(10);
 
 /// A connection and its thread's.
 pub(super) struct Connection<'f, F: Fabric> {
@@ -53,6 +55,7 @@ pub(super) struct Connection<'f, F: Fabric> {
     /// What the client asked and nobody looked at, in its order.
     asked: VecDeque<Asked>,
     greeted: bool,
+    came: Instant,
     closed: bool,
     /// When something last came, in seconds.
     heard_at: u64,
@@ -146,6 +149,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
             image: Vec::new(),
             asked: VecDeque::new(),
             greeted: false,
+            came: Instant::now(),
             closed: false,
             heard_at: clock::now(),
             stopped: None,
@@ -240,6 +244,10 @@ impl<'f, F: Fabric> Connection<'f, F> {
         let limit = shared.settings.idle_timeout;
         let late = self.own.saying.since().is_some_and(|since| since.elapsed() > PATIENCE)
             || self.own.put.as_ref().is_some_and(Put::is_late);
+        if !self.greeted && self.came.elapsed() > GREETING {
+            // Who says nothing takes no place from others.
+            return true;
+        }
         if limit > 0 && silent > limit && self.own.is_quiet() {
             self.own.counts.idle_kicks += 1;
             return true;

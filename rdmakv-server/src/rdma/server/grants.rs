@@ -71,7 +71,7 @@ impl<F: Fabric> Face<F> {
         let admitted = self.admits(&mut store, client, extent, now).map_err(|refused| self.refused(refused)).ok()?;
         if !admitted.registers && !admitted.clears {
             let until = store.lease(handle, now).map_err(|why| self.unleased(why)).ok()?;
-            return self.give(client, own, extent, until, None);
+            return self.give(client, own, extent, until, (admitted, None));
         }
         let held = store.hold(handle)?;
         let mut registration = None;
@@ -93,7 +93,7 @@ impl<F: Fabric> Face<F> {
             store.clear_tail(&held, admitted.bound);
         }
         let (tag, left) = match store.expose(&held, clock::nanos()) {
-            Ok(until) => (self.give(client, own, extent, until, registration), None),
+            Ok(until) => (self.give(client, own, extent, until, (admitted, registration)), None),
             Err(why) => {
                 self.unleased(why);
                 (None, registration)
@@ -125,11 +125,11 @@ impl<F: Fabric> Face<F> {
         own: &F::Own,
         extent: Extent,
         until: u64,
-        registration: Option<F::Registration>,
+        (promised, registration): (Admitted, Option<F::Registration>),
     ) -> Option<Tag> {
         let mut tags = self.tags();
         let make = |record: &F::Record, bound| self.fabric.tag(own, record, bound);
-        let granted = tags.grant(client, extent, until, registration, || self.fabric.record(), make);
+        let granted = tags.grant(client, extent, until, promised, registration, || self.fabric.record(), make);
         let granted = granted.map_err(|refused| self.refused(refused)).ok()?;
         let segment = self.fabric.segment(&self.cache, &granted, extent.address);
         drop(tags);

@@ -28,7 +28,7 @@ pub(crate) struct FabricFlags {
     /// "slab": clients over verbs: may read whatever memory is registered, not only items that they were told of
     #[arg(long = "expose", value_name = "WHAT", value_parser = ["slab"])]
     expose: Option<String>,
-    /// Memory that may be registered with fabrics at a time, in megabytes, all of them together (default: a quarter of -m)
+    /// Memory that may be registered with fabrics at a time, in megabytes, all of them together (default: as much as -m, a quarter of it where that pins: --pin, verbs:)
     #[arg(long = "registered-memory", value_name = "MB")]
     registered: Option<u64>,
     /// What leaves when that is full, by the names of mrrc's policies
@@ -90,6 +90,17 @@ pub(crate) enum Place {
     /// RDMA devices.
     #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
     Verbs(VerbsAddress),
+}
+
+impl Place {
+    /// Whether what is registered there is pinned in any case.
+    fn pins(&self) -> bool {
+        match self {
+            Self::Shm(_) | Self::ShmOfPort | Self::Iwarp(_) => false,
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Self::Verbs(_) => true,
+        }
+    }
 }
 
 /// What is asked of the face.
@@ -216,7 +227,9 @@ impl FabricFlags {
         let least = (4 * largest * fabrics).next_multiple_of(1 << 20);
         let registered = match self.registered {
             Some(megabytes) => megabytes.saturating_mul(1 << 20),
-            None => (server.memory / 4).max(least),
+            // What is registered with shm: and iwarp: alone takes no more of the machine than it had anyway.
+            None if self.pin || places.iter().any(Place::pins) => (server.memory / 4).max(least),
+            None => server.memory.max(least),
         };
         if registered < least && !places.is_empty() {
             return Err(format!(
@@ -262,7 +275,7 @@ mod tests {
     fn shared_memory_is_there_beside_a_port_unless_it_is_turned_off() {
         let default = plan("", SERVER).unwrap();
         assert!(matches!(default.places[..], [Place::ShmOfPort]));
-        assert_eq!((default.registered, default.connections), (16 << 20, 256));
+        assert_eq!((default.registered, default.connections), (64 << 20, 256));
         assert_eq!(default.eager("shm"), eager::limit("shm"));
         assert_eq!((default.lease, default.policy, default.pin), (Duration::from_secs(1), PolicyKind::Mrrc, false));
         assert_eq!(default.patience, Duration::from_secs(10));

@@ -6,6 +6,10 @@ use super::super::pages::Span;
 use super::{Client, Fabric, Number, Pin, Record, Tag, Tags};
 use crate::store::Extent;
 
+/// Tags that clients share out among themselves, and how many each may have whatever the others have.
+const TAGS: usize = 1 << 20;
+const LEAST_TAGS: usize = 1 << 12;
+
 /// Why there is no tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -95,7 +99,8 @@ impl<F: Fabric> Tags<F> {
             return Err(Refused::Share);
         }
         let has = record.is_some_and(|number| of.has(number));
-        if !has && of.tags.len() >= self.limits.client_tags {
+        let fair = (TAGS / self.clients.len()).max(LEAST_TAGS).min(self.limits.client_tags);
+        if !has && of.tags.len() >= fair {
             return Err(Refused::Tags);
         }
         Ok(Admitted {
@@ -105,8 +110,9 @@ impl<F: Fabric> Tags<F> {
         })
     }
 
-    /// A tag of a chunk that is leased until then, or the one that the client has already. `registration` is of the
-    /// bytes that [`admits`](Self::admits) named, if it asked for one; `record` makes a record, which is bound
+    /// A tag of a chunk that is leased until then, or the one that the client has already. `promised` is what
+    /// [`admits`](Self::admits) said it takes, and was done: `registration` is of so many bytes, if it asked for one. Where the last tag of the
+    /// chunk closed meanwhile, it may take more: then there is none. `record` makes a record, which is bound
     /// then; `tag` makes the client's tag of a record, with this bound, or nothing if there are no more.
     ///
     /// # Errors
@@ -117,12 +123,17 @@ impl<F: Fabric> Tags<F> {
         client: Client,
         extent: Extent,
         until: u64,
+        promised: Admitted,
         registration: Option<F::Registration>,
         record: impl FnOnce() -> F::Record,
         tag: impl FnOnce(&F::Record, u64) -> Option<F::Tag>,
     ) -> Result<Granted<'_, F>, Refused> {
         let admitted = match self.weigh(client, extent) {
             Ok(admitted) if admitted.registers && registration.is_none() => Err(Refused::Unregistered),
+            // What is beyond was neither registered nor cleared, and may be others'.
+            Ok(Admitted { bound, clears, .. }) if bound > promised.bound || (clears && !promised.clears) => {
+                Err(Refused::Unregistered)
+            }
             other => other,
         };
         let Admitted { registers, bound, .. } = match admitted {

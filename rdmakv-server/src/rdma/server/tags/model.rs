@@ -146,7 +146,7 @@ impl World {
         let record = || Rc::new(Bound { to: Cell::new(Some(7)), _noted: Noted::new(noted) });
         let make =
             |record: &Rc<Bound>, bound| there.then(|| Tag { record: record.clone(), bound, _noted: Noted::new(noted) });
-        match self.tags.grant(client, extent, end, registration, record, make) {
+        match self.tags.grant(client, extent, end, admitted, registration, record, make) {
             Ok(granted) => {
                 prop_assert_eq!(granted.tag.record.to.get(), Some(extent.address));
                 prop_assert_eq!(granted.bound, granted.tag.bound);

@@ -91,9 +91,10 @@ impl Table {
         let admitted = self.tags.admits(client, extent)?;
         let registration = admitted.registers.then(|| Counted::new(&self.registrations));
         let open = self.open.clone();
-        let granted = self.tags.grant(client, extent, until, registration, Rc::default, |record, bound| {
-            Some((Counted::new(&open), record.clone(), bound))
-        })?;
+        let granted =
+            self.tags.grant(client, extent, until, admitted, registration, Rc::default, |record, bound| {
+                Some((Counted::new(&open), record.clone(), bound))
+            })?;
         assert_eq!((granted.bound, granted.tag.2), (admitted.bound, admitted.bound));
         Ok((granted.tag.1.clone(), granted.bound))
     }
@@ -361,7 +362,8 @@ fn tags_are_bounded_and_what_was_brought_for_one_too_many_is_put_aside() {
     let registration = Some(Counted::new(&table.registrations));
     table.tags.leave(client);
     let client = table.tags.join(HOME);
-    let refused = table.tags.grant(client, chunk(2, 3), D, registration, Rc::default, |_, _| None);
+    let admitted = table.tags.admits(client, chunk(2, 3)).unwrap();
+    let refused = table.tags.grant(client, chunk(2, 3), D, admitted, registration, Rc::default, |_, _| None);
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Tags);
     table.tags.ended(chunk(0, 1));
     table.tags.ended(chunk(1, 2));
@@ -373,7 +375,9 @@ fn tags_are_bounded_and_what_was_brought_for_one_too_many_is_put_aside() {
 fn without_a_registration_there_is_no_tag_of_a_chunk_that_has_none() {
     let mut table = Table::new(LIMITS);
     let client = table.tags.join(HOME);
-    let refused = table.tags.grant(client, chunk(0, 1), D, None, Rc::default, |_, _| panic!("no tag is made"));
+    let admitted = table.tags.admits(client, chunk(0, 1)).unwrap();
+    let refused =
+        table.tags.grant(client, chunk(0, 1), D, admitted, None, Rc::default, |_, _| panic!("no tag is made"));
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Unregistered);
 }
 
@@ -384,7 +388,8 @@ fn where_tags_cannot_be_bound_anew_they_reach_the_item_and_end_with_their_lease(
     let client = tags.join(HOME);
     let admitted = tags.admits(client, chunk(0, 1)).unwrap();
     assert_eq!((admitted.bound, admitted.registers, admitted.clears), (6000, true, false));
-    tags.grant(client, chunk(0, 1), D, Some(Counted::new(&registrations)), || (), |(), _| Some(())).unwrap();
+    let registration = Some(Counted::new(&registrations));
+    tags.grant(client, chunk(0, 1), D, admitted, registration, || (), |(), _| Some(())).unwrap();
     assert!(!tags.follow(chunk(0, 1), chunk(1, 2), |_, _| panic!("nobody asks"), |_| {}));
     tags.sweep(D, 100);
     assert_eq!(tags.counts().tags, 0);
@@ -424,4 +429,23 @@ fn reads_that_the_fabric_counts_are_told_once() {
     let expected: HashSet<_> = (1..10).map(|n| (chunk(n, 0).address, n)).collect();
     assert_eq!(told(&mut table.tags), expected);
     assert!(told(&mut table.tags).is_empty());
+}
+
+#[test]
+fn who_was_promised_a_tag_of_a_record_that_has_gone_gets_none_that_reaches_farther() {
+    let mut table = Table::new(LIMITS);
+    let (one, other) = (table.tags.join(HOME), table.tags.join(HOME));
+    table.grant(one, chunk(0, 1), D).unwrap();
+    let promised = table.tags.admits(other, chunk(0, 1)).unwrap();
+    assert!(!promised.registers && !promised.clears);
+    // What was cleared and registered for the first is nobody's any more.
+    table.tags.leave(one);
+    table.tags.ended(chunk(0, 1));
+    table.drop_over();
+    let open = table.open.clone();
+    let registration = Some(Counted::new(&table.registrations));
+    let granted = table.tags.grant(other, chunk(0, 1), D, promised, registration, Rc::default, |record, bound| {
+        Some((Counted::new(&open), record.clone(), bound))
+    });
+    assert_eq!(granted.map(|granted| granted.bound).unwrap_err(), Refused::Unregistered);
 }
