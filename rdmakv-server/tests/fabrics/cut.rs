@@ -9,7 +9,7 @@ use rdmakv_server::client::{Client, Error, Options, Source};
 use super::apart::{Cut, FAR, Hosts, NEAR};
 use super::common::{Server, soon, stat, to};
 
-/// Of a large value: on the slow way it takes half of a second.
+/// Of a large value: on the slow way it takes a quarter of a second.
 const LARGE: usize = 2 << 20;
 
 /// A server and the ways to it.
@@ -33,7 +33,7 @@ fn value(length: usize, seed: usize) -> Vec<u8> {
 impl World {
     fn new() -> Option<Self> {
         let hosts = Hosts::new()?;
-        let flags = ["-p", "-1", "-l", "0.0.0.0", "-m", "64", "-I", "4m", "--tag-lease", "2s"];
+        let flags = ["-p", "-1", "-l", "0.0.0.0", "-m", "64", "-I", "4m", "--tag-lease", "1s"];
         let more = ["--fabric", "iwarp:0.0.0.0:0", "--fabric-patience", "1s"];
         let server = hosts.server.inside(|| Server::start(&[&flags[..], &more].concat()));
         let port = |text: &str| text.rsplit_once(':').unwrap().1.to_owned();
@@ -53,7 +53,7 @@ impl World {
 
     fn client(&self, one_sided: bool) -> Client {
         let options = Options {
-            timeout: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_millis(500),
             back_off: (Duration::from_millis(20), Duration::from_millis(100)),
             one_sided,
