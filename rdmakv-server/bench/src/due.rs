@@ -51,3 +51,24 @@ impl Tally {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn what_an_open_loop_has_not_begun_when_the_grace_is_over_it_never_will() {
+        let window = Window { begin: Instant::now(), from: 100, to: 200 };
+        let mut tally = Tally::default();
+        let behind = Schedule::recorded(vec![50, 150, 180, 250]);
+        assert!(!tally.ends_open_loop(&behind, 229, window, 30), "there is time yet");
+        assert_eq!((tally.counts.unsent, tally.late.len()), (0, 0));
+        assert!(tally.ends_open_loop(&behind, 230, window, 30));
+        // Those that were to count; how late they are is counted from when the first of them could have been due.
+        assert_eq!((tally.counts.unsent, tally.late.len(), tally.late.max()), (2, 2, 130));
+        let done = Schedule::recorded(vec![200]);
+        assert!(tally.ends_open_loop(&done, 150, window, 30));
+        assert_eq!(tally.counts.unsent, 2, "nothing is owed");
+    }
+}
