@@ -16,3 +16,4 @@ mod memory;
 mod removed;
 mod rights;
 mod traffic;
+mod windows;

@@ -101,6 +101,7 @@ pub struct Verbs {
     limits: Limits,
     rights: Access,
     on_demand: bool,
+    windows: bool,
 }
 
 impl Verbs {
@@ -120,7 +121,7 @@ impl Verbs {
             page_size: device.page_size.max(budget::page_size()),
         };
         let rights = if device.atomics { Access::all() } else { Access::all() - Access::REMOTE_ATOMIC };
-        Ok(Self { domain: domain.clone(), limits, rights, on_demand: false })
+        Ok(Self { domain: domain.clone(), limits, rights, on_demand: false, windows: false })
     }
 
     /// Registers without pinning, if the device has on-demand paging; if not, changes nothing ([`Verbs::is_on_demand`]).
@@ -145,6 +146,13 @@ impl Verbs {
         self.on_demand
     }
 
+    /// Registers so that memory windows can be bound to parts of what is registered ([`MemoryRegion::raw`]). Devices without
+    /// windows may refuse that.
+    pub fn windows(mut self) -> Self {
+        self.windows = true;
+        self
+    }
+
     /// Where it registers.
     pub fn domain(&self) -> &Domain {
         &self.domain
@@ -160,7 +168,8 @@ impl Verbs {
         ];
         let of_rights = flags.into_iter().filter(|(right, _)| access.contains(*right)).map(|(_, flag)| flag.0);
         let on_demand = self.on_demand.then_some(ib::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0);
-        of_rights.chain(on_demand).fold(0, |all, flag| all | flag as libc::c_int)
+        let windows = self.windows.then_some(ib::ibv_access_flags::IBV_ACCESS_MW_BIND.0);
+        of_rights.chain(on_demand).chain(windows).fold(0, |all, flag| all | flag as libc::c_int)
     }
 
     /// What a refusal of a range means. On kernels that need `ibv_fork_init`, libibverbs says of memory that is not mapped

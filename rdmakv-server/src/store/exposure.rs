@@ -1,9 +1,10 @@
 //! What a fabric has to know of chunks that it let its clients read.
 //!
 //! A store tells its exposures two things, both under its lock: that a leased chunk gives way to another
-//! ([`Exposure::replaced`]), and that a chunk's last lease has ended ([`Exposure::ended`]). Neither may wait for
-//! anything: no system call, no registration. What has to be undone at leisure is put aside, for the fabric's own threads. The
-//! exception: a chunk that is about to be free may be in the hands of a thread that is just sending it, which is waited for.
+//! ([`Exposure::replaced`]), and that a chunk's last lease has ended ([`Exposure::ended`]), if none of them still needs it
+//! ([`Exposure::is_open`]). None may wait for anything: no system call, no registration. What has to be undone at leisure is put
+//! aside, for the fabric's own threads. The exception: a chunk that is about to be free may be in the hands of a thread that is just
+//! sending it, which is waited for.
 
 use std::fmt;
 
@@ -73,6 +74,13 @@ pub trait Exposure: Send {
     /// old one.
     fn replaced(&mut self, replacement: &Replacement<'_>) -> bool;
 
+    /// Whether somebody may still be at the chunk though its last lease is over: then it stays leased a little longer, and
+    /// this is asked again.
+    fn is_open(&mut self, chunk: Extent) -> bool {
+        let _ = chunk;
+        false
+    }
+
     /// The chunk's last lease has ended, and if it is dead it is free after this. `now` is in nanoseconds, of the clock
     /// that leases count by.
     fn ended(&mut self, chunk: Extent, now: u64);
@@ -101,6 +109,10 @@ impl Exposures {
         };
         // Each is asked, whatever the others say.
         self.0.iter_mut().fold(false, |any, exposure| exposure.replaced(&replacement) | any)
+    }
+
+    pub(super) fn is_open(&mut self, chunk: Extent) -> bool {
+        self.0.iter_mut().any(|exposure| exposure.is_open(chunk))
     }
 
     pub(super) fn ended(&mut self, chunk: Extent, now: u64) {

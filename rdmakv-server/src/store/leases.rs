@@ -9,6 +9,9 @@
 //! makes it *dead, not free*. [`Store::sweep`] frees what is dead when its leases have ended: once a second, at each
 //! grant, and when memory is short. Who knows whole seconds only takes a lease as ended when these are past it.
 //!
+//! Where a fabric says that somebody may still be at a chunk whose leases are over ([`Exposure::is_open`]), it stays leased a little
+//! longer.
+//!
 //! A key whose leased chunk died twice within one D gets no lease until it has been still for a D. Its chunks would only
 //! pile up.
 
@@ -19,6 +22,8 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 
 use super::chunk::{Chunk, Id, LEASED, State};
+#[cfg(doc)]
+use super::exposure::Exposure;
 use super::exposure::Extent;
 use super::restless::Restless;
 use super::{Handle, Held, Store};
@@ -30,6 +35,9 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 const AT_A_GRANT: usize = 8;
 pub(super) const WHEN_SHORT: usize = 256;
 pub(super) const AT_A_TICK: usize = 1 << 13;
+
+/// What part of a lease a chunk stays leased where somebody may still be at it.
+const A_LITTLE: u64 = 32;
 
 /// Of a class, chunks that may wait dead before eviction makes more of them so.
 const WAITING: u32 = 64;
@@ -220,6 +228,10 @@ impl Store {
             let until = self.leases.until(id).unwrap_or(end);
             if until > now {
                 self.leases.ends.push(Reverse((until, id)));
+            } else if self.exposures.is_open(self.extent_of(id)) {
+                let again = now + self.leases.lasting / A_LITTLE + 1;
+                self.leases.until.insert(id, again);
+                self.leases.ends.push(Reverse((again, id)));
             } else {
                 self.leases.until.remove(&id);
                 self.end_lease(id, now);

@@ -1,5 +1,6 @@
 //! Leased chunks: what becomes of them, in which order, and what their fabrics are told.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -56,6 +57,7 @@ enum Told {
 struct Fabric {
     rebinds: bool,
     clears: u64,
+    open: Arc<AtomicBool>,
     told: Arc<Mutex<Vec<Told>>>,
 }
 
@@ -67,6 +69,9 @@ impl Exposure for Fabric {
         replacement.clear_tail(self.clears);
         self.rebinds
     }
+    fn is_open(&mut self, _: Extent) -> bool {
+        self.open.load(Relaxed)
+    }
     fn ended(&mut self, chunk: Extent, now: u64) {
         self.told.lock().unwrap().push(Told::Ended(chunk, now));
     }
@@ -74,7 +79,7 @@ impl Exposure for Fabric {
 
 fn attach(store: &mut Store, rebinds: bool) -> Arc<Mutex<Vec<Told>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
-    store.attach(Box::new(Fabric { rebinds, clears: 0, told: told.clone() }));
+    store.attach(Box::new(Fabric { rebinds, clears: 0, open: Arc::default(), told: told.clone() }));
     told
 }
 
@@ -95,6 +100,26 @@ fn a_leased_chunk_is_dead_at_once_and_free_when_its_lease_has_ended() {
     assert_eq!(state(&store, before), State::Free);
     let report = store.report(NOW);
     assert_eq!((report.leased, report.leased_dead, report.leased_dead_bytes), (0, 0, 0));
+    store.check().unwrap();
+}
+
+#[test]
+fn a_chunk_that_somebody_may_still_be_at_is_free_no_sooner_than_nobody_is() {
+    let mut store = store(2 << 20);
+    let (open, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
+    store.attach(Box::new(Fabric { rebinds: false, clears: 0, open: open.clone(), told: Arc::clone(&told) }));
+    set(&mut store, b"key", &[7; 1000]);
+    let chunk = extent(&mut store, b"key");
+    lease(&mut store, b"key", AT).unwrap();
+    store.delete(b"key", None, NOW);
+    assert_eq!((store.sweep(ENDS, 10), store.sweep(ENDS + D / 100, 10)), (0, 0));
+    assert_eq!((state(&store, chunk), told.lock().unwrap().len()), (State::Dead, 0));
+    // Again and again, as long as it takes; and then soon.
+    assert_eq!(store.sweep(ENDS + D, 10), 0);
+    open.store(false, Relaxed);
+    store.check().unwrap();
+    assert_eq!(store.sweep(ENDS + D + D / 16, 10), 1);
+    assert_eq!((state(&store, chunk), told.lock().unwrap().len()), (State::Free, 1));
     store.check().unwrap();
 }
 

@@ -13,6 +13,9 @@ use mrrc::{Access, Cache, Lease};
 use rdmakv_server::item;
 use rdmakv_server::rdma::wire::{self, Assembly, FRAGMENT, Kind, Reply, Request, Tag, Welcome};
 
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use super::common::Server;
+
 /// Receives that clients post.
 pub(crate) const RECEIVES: u16 = 32;
 /// Nothing is waited for longer.
@@ -107,6 +110,18 @@ impl Verbs {
             println!("skipped: MRRC_VERBS_ADDRESS does not say by which IP address an RDMA device is reached");
         }
         host
+    }
+
+    /// Whether its clients may read whatever is registered, as the device has no memory windows that hold.
+    pub(crate) fn exposes() -> bool {
+        std::env::var_os("MRRC_VERBS_EXPOSE").is_some()
+    }
+
+    /// A server there.
+    pub(crate) fn server(host: &str, flags: &[&str]) -> Server {
+        let place = format!("verbs:{host}:0");
+        let exposes: &[&str] = if Self::exposes() { &["--expose", "slab"] } else { &[] };
+        Server::on_a_free_port(&[flags, &["--fabric", &place], exposes].concat())
     }
 
     pub(crate) fn new(address: &str) -> Self {

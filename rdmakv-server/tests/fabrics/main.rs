@@ -55,9 +55,7 @@ macro_rules! on_both {
         mod verbs {
             $($(#[$attribute])* #[test] fn $name() {
                 let Some(host) = crate::client::Verbs::address() else { return };
-                let (flags, place): (&[&str], _) = ($flags, format!("verbs:{host}:0"));
-                let flags = [flags, &["--fabric", &place, "--expose", "slab"]].concat();
-                let server = crate::common::Server::on_a_free_port(&flags);
+                let server = crate::client::Verbs::server(&host, $flags);
                 let address = crate::fabric(&server, "verbs");
                 super::$test(&server, &crate::client::Verbs::new(&address), &address);
             })*

@@ -151,3 +151,111 @@ fn over_iwarp_a_tag_whose_lease_has_ended_leads_to_nothing_and_a_new_one_is_the_
     assert_eq!(again, tag);
     assert_eq!(client.read_value(&tag, "a").unwrap(), b"value");
 }
+
+/// What only RDMA devices with memory windows that hold can show; and what is said of the others.
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+mod windows {
+    use std::process::{Command, Stdio};
+
+    use super::super::client::{Client, Verbs, cache};
+    use super::*;
+
+    /// A server whose clients are kept to what they are told of.
+    fn server(flags: &[&str]) -> Option<Server> {
+        let host = Verbs::address()?;
+        if Verbs::exposes() {
+            println!("the windows of this device do not hold: not tried what they keep clients from");
+            return None;
+        }
+        Some(Verbs::server(&host, flags))
+    }
+
+    mod verbs {
+        use super::*;
+
+        #[test]
+        fn where_they_do_not_hold_exposure_has_to_be_asked_for() {
+            let Some(host) = Verbs::address() else { return };
+            let place = format!("verbs:{host}:0");
+            if !Verbs::exposes() {
+                let server = super::server(&[]).unwrap();
+                let says = |line: &String| line.contains("told of, and no others (memory windows)");
+                assert!(server.lines.iter().any(says), "{:?}", server.lines);
+                return;
+            }
+            let program = std::env::var("RDMAKV_SERVER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_rdmakv-server").into());
+            let mut command = Command::new(program);
+            command.args(["-p", "-1", "-l", "127.0.0.1", "--fabric", &place]);
+            let said = command.stdin(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&said.stderr);
+            println!("the windows: {said}");
+            assert!(said.contains("say --expose slab") && said.contains("memory windows"), "{said}");
+        }
+
+        #[test]
+        fn a_tag_is_of_one_client_alone_and_of_one_item() {
+            let Some(server) = server(&["--tag-lease", "10s"]) else { return };
+            let address = fabric(&server, "verbs");
+            let way = Verbs::new(&address);
+            let cache = cache(&way);
+            let client = || Client::new(&way, &cache, &address);
+            let (mut one, mut other) = (client(), client());
+            let before = one.set("before", &[b'b'; 900]).unwrap();
+            let tag = one.set("a", &[b'a'; 900]).unwrap();
+            let after = one.set("after", &[b'c'; 900]).unwrap();
+            assert_eq!(one.read_value(&tag, "a").unwrap(), [b'a'; 900]);
+            assert_eq!(other.read(&tag), None, "another's key ends the connection");
+            assert_eq!(one.read_value(&before, "before").unwrap(), [b'b'; 900]);
+            assert_eq!(one.read_value(&after, "after").unwrap(), [b'c'; 900]);
+            // Nor does it reach farther than it says, on either side, into what is another item's.
+            type Change = fn(&mut Tag, &Tag);
+            let wrong: [Change; 4] = [
+                |tag, _| tag.segment.length += 1,
+                |tag, _| tag.segment.address -= 1,
+                |tag, other| tag.segment.address = other.segment.address,
+                |tag, _| tag.segment.key = tag.segment.key.wrapping_add(1),
+            ];
+            for (number, change) in wrong.into_iter().enumerate() {
+                let mut client = client();
+                let (_, kind, answer) = client.get("a", true);
+                let Reply::Item { tag: Some(mut tag), .. } = Reply::decode(kind, &answer).unwrap() else {
+                    panic!("{kind:?}")
+                };
+                change(&mut tag, &before);
+                assert_eq!(client.read(&tag), None, "change {number}");
+            }
+            assert_eq!(one.read_value(&before, "before").unwrap(), [b'b'; 900], "nobody else's business");
+        }
+
+        #[test]
+        fn a_tag_whose_lease_has_ended_opens_nothing_and_its_chunk_is_free() {
+            let Some(server) = server(&["--tag-lease", "300ms"]) else { return };
+            let address = fabric(&server, "verbs");
+            let way = Verbs::new(&address);
+            let cache = cache(&way);
+            let (mut late, mut other) = (Client::new(&way, &cache, &address), Client::new(&way, &cache, &address));
+            let tag = late.set("a", &[b'a'; 900]).unwrap();
+            assert_eq!(late.read_value(&tag, "a").unwrap(), [b'a'; 900]);
+            soon("that nothing is leased", || other.stat("leased_chunks") == 0);
+            // Its chunk's registration is there as before.
+            assert!(other.stat("verbs_registered_bytes") > 0);
+            assert_eq!(late.read(&tag), None, "a late read ends the connection");
+        }
+
+        #[test]
+        fn a_client_has_tags_of_many_items_each_by_a_key_of_its_own() {
+            let Some(server) = server(&["--tag-lease", "20s"]) else { return };
+            let address = fabric(&server, "verbs");
+            let way = Verbs::new(&address);
+            let cache = cache(&way);
+            let mut client = Client::new(&way, &cache, &address);
+            // More than a connection has windows at first.
+            let tags: Vec<_> = (0..200_u8).map(|n| client.set(&format!("k{n}"), &[n; 700]).unwrap()).collect();
+            for (n, tag) in tags.iter().enumerate() {
+                assert_eq!(client.read_value(tag, &format!("k{n}")).unwrap(), [n as u8; 700]);
+            }
+            let keys: std::collections::HashSet<_> = tags.iter().map(|tag| tag.segment.key).collect();
+            assert_eq!(keys.len(), tags.len());
+        }
+    }
+}

@@ -130,8 +130,13 @@ pub(super) struct Able {
     pub(super) answered: u8,
     pub(super) under_way: u8,
     pub(super) iwarp: bool,
+    /// Memory windows whose keys are good for one connection alone.
+    pub(super) windows: bool,
 }
 
+/// What a device says that has windows of either kind that is bound on a queue pair, and is good for that one.
+const WINDOWS: libc::c_uint = ib::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
+    | ib::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
 /// Pieces of one write, at most: more make every entry of the queue larger.
 const GATHER: usize = 16;
 
@@ -159,6 +164,7 @@ impl Able {
             answered: depth(said.max_qp_rd_atom),
             under_way: depth(said.max_qp_init_rd_atom),
             iwarp,
+            windows: said.max_mw > 0 && said.device_cap_flags & WINDOWS != 0,
         })
     }
 }

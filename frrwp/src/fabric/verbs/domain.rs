@@ -106,7 +106,9 @@ impl VerbsDomain {
             let lent = unsafe { Opened::borrow(domain.cast()) }?;
             // SAFETY: as above.
             let able = unsafe { Able::of(device.context(), lent.attributes().transport) };
-            Ok((Verbs::new(&lent)?, able.map_err(system("ask for the limits"))?))
+            let able = able.map_err(system("ask for the limits"))?;
+            let table = Verbs::new(&lent)?;
+            Ok((if options.windows && able.windows { table.windows() } else { table }, able))
         };
         match made() {
             Ok((table, able)) => {
@@ -135,6 +137,12 @@ impl VerbsDomain {
     /// What its connections are like.
     pub fn options(&self) -> &VerbsOptions {
         &self.0.options
+    }
+
+    /// Whether its connections have windows: they were [asked for](VerbsOptions::windows), and the device says that it has them.
+    /// What they are good for, [`VerbsDomain::try_windows`] finds out.
+    pub fn has_windows(&self) -> bool {
+        self.0.options.windows && self.0.able.windows
     }
 
     /// Registrations that live, those for the messages of its connections among them.

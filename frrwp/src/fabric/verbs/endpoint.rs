@@ -4,12 +4,16 @@
 
 mod completions;
 mod ends;
+mod opened;
 mod pieces;
 
+#[cfg(doc)]
+use super::VerbsOptions;
 use super::connect::Way;
 use super::error::VerbsEnd;
 use super::pair::{Pair, Request};
 use super::slots::Slots;
+use super::windows::Windows;
 use super::{VerbsDomain, VerbsError, ib, since_start};
 use crate::fabric::{Abilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
@@ -46,6 +50,8 @@ pub struct VerbsEndpoint {
     pub(super) pair: Option<Pair>,
     out: Slots,
     into: Slots,
+    /// What the peer is let at by this connection alone, where the device has such windows.
+    windows: Option<Windows>,
     pub(super) domain: VerbsDomain,
     /// What is on the send queue, in order, the number of the first of it, and since when that is the first.
     posted: VecDeque<Queued>,
@@ -103,6 +109,9 @@ enum Posted {
         to: Segment,
     },
     Nudge,
+    /// A window, by its number, is bound; or its key opens nothing any more.
+    Bind,
+    Invalidate(usize),
 }
 
 impl Posted {
@@ -111,6 +120,7 @@ impl Posted {
             Self::Message(_) => "message",
             Self::Part { reads: true, .. } => "read",
             Self::Part { .. } | Self::Nudge => "write",
+            Self::Bind | Self::Invalidate(_) => "window",
         }
     }
 
@@ -131,7 +141,9 @@ impl VerbsEndpoint {
         receives: u16,
         way: Option<Way>,
     ) -> io::Result<Self> {
+        let windows = domain.has_windows().then(|| Windows::new(domain)).transpose()?;
         let mut endpoint = Self {
+            windows,
             peer: pair.id.peer(),
             pair: Some(pair),
             out: Slots::new(domain),
@@ -172,6 +184,12 @@ impl VerbsEndpoint {
     /// The domain that it is of.
     pub fn domain(&self) -> &VerbsDomain {
         &self.domain
+    }
+
+    /// What lets its peer, and no other, at parts of registrations for reading. None where windows were not
+    /// [asked for](VerbsOptions::windows), or the device has none.
+    pub fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
     }
 
     /// How often the peer was nudged, with an empty write, because nothing came of it at first. Linux's siw overlooks what comes
@@ -234,10 +252,7 @@ impl VerbsEndpoint {
         };
         match posted {
             Ok(()) => {
-                if self.posted.is_empty() {
-                    self.first_since = Instant::now();
-                }
-                self.posted.push_back(Queued { what, ended: None });
+                self.queued(what);
                 Ok(())
             }
             Err(error) => {
@@ -249,6 +264,14 @@ impl VerbsEndpoint {
                 Err(error)
             }
         }
+    }
+
+    /// It is on the send queue.
+    fn queued(&mut self, what: Posted) {
+        if self.posted.is_empty() {
+            self.first_since = Instant::now();
+        }
+        self.posted.push_back(Queued { what, ended: None });
     }
 
     fn spoken(&mut self) {
@@ -298,6 +321,8 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        // The message may say their keys.
+        self.post_windows()?;
         self.has_room(1)?;
         if message.len() > MESSAGE {
             return self
@@ -435,7 +460,9 @@ unsafe impl Endpoint for VerbsEndpoint {
         if self.arrivals.is_empty()
             && let Some(pair) = &self.pair
         {
-            pair.sleep(time);
+            // Where there is no room for what is wanted of windows, completions make some.
+            let has_room = self.state == State::Stands && self.posted.len() < self.depth && self.listens.is_none();
+            pair.sleep(self.windows.as_ref().filter(|_| has_room).map(Windows::file), time);
             self.harvest();
             self.tick();
             self.leave();

@@ -239,6 +239,7 @@ pub(super) fn status_text(status: u32) -> &'static str {
         s::IBV_WC_LOC_QP_OP_ERR => "an operation that the queue pair cannot carry out",
         s::IBV_WC_LOC_PROT_ERR => "local memory that its key does not cover",
         s::IBV_WC_WR_FLUSH_ERR => "flushed",
+        s::IBV_WC_MW_BIND_ERR => "a memory window that cannot be bound",
         s::IBV_WC_BAD_RESP_ERR => "an answer that makes no sense",
         s::IBV_WC_LOC_ACCESS_ERR => "local memory without the right",
         s::IBV_WC_REM_INV_REQ_ERR => "the peer's device calls the request invalid",

@@ -94,7 +94,7 @@ pub(super) fn sleep(files: &[BorrowedFd<'_>], time: Option<Duration>) {
         tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: time.subsec_nanos().into(),
     });
-    let mut watched: smallvec::SmallVec<[PollFd<'_>; 2]> =
+    let mut watched: smallvec::SmallVec<[PollFd<'_>; 3]> =
         files.iter().map(|&file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
     let _ = rustix::event::poll(&mut watched, time.as_ref());
 }

@@ -39,7 +39,9 @@
 //! # Whom a registration opens to
 //!
 //! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A
-//! domain for each such peer keeps them apart.
+//! domain for each such peer keeps them apart. So does a [`Window`], where the device has memory windows ([`VerbsOptions::windows`]):
+//! its key opens the bytes that it was asked for, to the peer of one connection, until it is dropped. Not every device that says
+//! that it has windows holds its peers to them (Linux's rxe does not look at their bounds): [`VerbsDomain::try_windows`] finds out.
 //!
 //! # Memory that is read into
 //!
@@ -59,6 +61,7 @@ mod error;
 mod manager;
 mod pair;
 mod slots;
+mod windows;
 
 pub use address::VerbsAddress;
 pub use connect::VerbsListener;
@@ -66,6 +69,7 @@ pub use domain::VerbsDomain;
 pub use endpoint::VerbsEndpoint;
 pub use error::{VerbsEnd, VerbsError};
 pub use mrrc::registrar::verbs::VerbsError as DeviceError;
+pub use windows::{Window, WindowTrial, Windows};
 
 // The one module that names the crates of the binding is mrrc's.
 use mrrc::registrar::verbs::binding as ib;
@@ -88,6 +92,8 @@ pub struct VerbsOptions {
     pub depth: u32,
     /// Reads under way at a time, each way: 16, or what the device does.
     pub reads: u8,
+    /// Whether [windows](VerbsEndpoint::windows) are wanted, where the device has them: no.
+    pub windows: bool,
 }
 
 impl Default for VerbsOptions {
@@ -99,6 +105,7 @@ impl Default for VerbsOptions {
             spin: Duration::ZERO,
             depth: 128,
             reads: 16,
+            windows: false,
         }
     }
 }

@@ -126,6 +126,51 @@ impl Pair {
         posted(failed)
     }
 
+    /// Posts that a window is bound, by this key.
+    ///
+    /// # Safety
+    /// The window is there and bound to nothing, and the region there and of the pair's domain, as long as the window is bound.
+    pub(super) unsafe fn bind(
+        &self,
+        number: u64,
+        window: NonNull<ib::ibv_mw>,
+        key: u32,
+        (region, address, length): (NonNull<ib::ibv_mr>, u64, u64),
+    ) -> io::Result<()> {
+        let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
+        // SAFETY: the structures live through the call, which copies them; of what they point to, the caller's promise.
+        let failed = unsafe {
+            let mut asked: ib::ibv_send_wr = zeroed();
+            asked.wr_id = number;
+            asked.opcode = ib::ibv_wr_opcode::IBV_WR_BIND_MW;
+            asked.send_flags = ib::ibv_send_flags::IBV_SEND_SIGNALED.0;
+            let bind = &mut asked.bind_mw_tso_union.bind_mw;
+            (bind.mw, bind.rkey) = (window.as_ptr(), key);
+            (bind.bind_info.mr, bind.bind_info.addr, bind.bind_info.length) = (region.as_ptr(), address, length);
+            bind.bind_info.mw_access_flags = ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as _;
+            ib::ibv_post_send(queue.as_ptr(), &mut asked, &mut null_mut())
+        };
+        posted(failed)?;
+        // SAFETY: the window is there. Of one that is bound by a request, libibverbs leaves that to who has posted it.
+        unsafe { (*window.as_ptr()).rkey = key };
+        Ok(())
+    }
+
+    /// Posts that this key of a window opens nothing any more.
+    pub(super) fn invalidate(&self, number: u64, key: u32) -> io::Result<()> {
+        let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
+        // SAFETY: the structure lives through the call, which copies it; no memory is passed.
+        let failed = unsafe {
+            let mut asked: ib::ibv_send_wr = zeroed();
+            asked.wr_id = number;
+            asked.opcode = ib::ibv_wr_opcode::IBV_WR_LOCAL_INV;
+            asked.send_flags = ib::ibv_send_flags::IBV_SEND_SIGNALED.0;
+            asked.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+            ib::ibv_post_send(queue.as_ptr(), &mut asked, &mut null_mut())
+        };
+        posted(failed)
+    }
+
     /// Posts a receive.
     ///
     /// # Safety
@@ -158,12 +203,13 @@ impl Pair {
         unsafe { ib::ibv_req_notify_cq(self.completions.as_ptr(), 0) };
     }
 
-    /// Sleeps until a completion or an event may have come, or the time is over.
-    pub(super) fn sleep(&self, time: Option<Duration>) {
+    /// Sleeps until a completion or an event may have come, or this file has something, or the time is over.
+    pub(super) fn sleep(&self, other: Option<BorrowedFd<'_>>, time: Option<Duration>) {
         // SAFETY: open as long as the channel.
         let woken = unsafe { BorrowedFd::borrow_raw((*self.woken.as_ptr()).fd) };
-        let mut files: SmallVec<[_; 2]> = SmallVec::new();
+        let mut files: SmallVec<[_; 3]> = SmallVec::new();
         files.push(woken);
+        files.extend(other);
         files.extend(self.events.as_ref().map(Channel::file));
         sleep(&files, time);
         let (mut of, mut context) = (null_mut(), null_mut());

@@ -53,8 +53,15 @@ pub(super) trait Fabric:
     fn registration(&self, leased: Leased<Self>) -> io::Result<Self::Registration>;
     /// What the tags of one chunk share.
     fn record(&self) -> Self::Record;
-    /// A connection's tag of a record, if there are more.
-    fn tag(&self, own: &Self::Own, record: &Self::Record, bound: u64) -> Option<Self::Tag>;
+    /// A connection's tag of a record, whose chunk is registered so and begins at this address, if there are more.
+    fn tag(
+        &self,
+        own: &Self::Own,
+        record: &Self::Record,
+        registration: &Self::Registration,
+        address: u64,
+        bound: u64,
+    ) -> Option<Self::Tag>;
     /// What the client is told.
     fn segment(&self, cache: &Cache<Pinned<Self::Provider>>, granted: &Granted<'_, Self>, address: u64) -> Segment;
     /// The chunk's address, from the one that clients know it by.

@@ -128,7 +128,9 @@ impl<F: Fabric> Face<F> {
         (promised, registration): (Admitted, Option<F::Registration>),
     ) -> Option<Tag> {
         let mut tags = self.tags();
-        let make = |record: &F::Record, bound| self.fabric.tag(own, record, bound);
+        let make = |record: &F::Record, registration: &F::Registration, bound| {
+            self.fabric.tag(own, record, registration, extent.address, bound)
+        };
         let granted = tags.grant(client, extent, until, promised, registration, || self.fabric.record(), make);
         let granted = granted.map_err(|refused| self.refused(refused)).ok()?;
         let segment = self.fabric.segment(&self.cache, &granted, extent.address);
@@ -161,6 +163,10 @@ impl<F: Fabric> Exposure for Exposed<F> {
             face.fabric.registration(leased).ok()
         };
         face.tags().replaced(replacement, registered)
+    }
+
+    fn is_open(&mut self, chunk: Extent) -> bool {
+        self.0.upgrade().is_some_and(|face| face.tags().is_open(chunk))
     }
 
     fn ended(&mut self, chunk: Extent, _: u64) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmSettings};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-use frrwp::fabric::verbs::{VerbsDomain, VerbsListener, VerbsOptions};
+use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsListener, VerbsOptions, WindowTrial};
 use mrrc::PAGE;
 
 use super::arenas::Arenas;
@@ -23,6 +23,8 @@ use super::fabrics::iwarp::Iwarp;
 use super::fabrics::shm::Shm;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use super::fabrics::verbs::Verbs;
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use super::fabrics::windows::Windowed;
 use super::face::{Door, Fabric, Face, Terms};
 use super::grants::Exposed;
 use super::life::{self, LifeError, LifeFile};
@@ -112,13 +114,14 @@ impl Opened {
                 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
                 Place::Verbs(address) => {
                     let wrong = |error: &dyn std::fmt::Display| format!("--fabric {address}: {error}");
-                    let text = address.to_string();
-                    let options = VerbsOptions { stall: plan.patience, ..VerbsOptions::default() };
-                    let domain = VerbsDomain::reaching(&text, options).map_err(|error| wrong(&error))?;
-                    let door = domain.listen(&text).map_err(|error| wrong(&error))?;
+                    let domain = device(address, &plan).map_err(|error| wrong(&error))?;
+                    let door = domain.listen(&address.to_string()).map_err(|error| wrong(&error))?;
                     let local = door.address().map_err(|error| wrong(&error))?;
                     said.push(format!("listening on verbs:{local}"));
-                    said.push("each client there can read whatever memory is registered (--expose slab)".into());
+                    said.push(match domain.has_windows() {
+                        true => "each client there can read the items that it was told of, and no others (memory windows)",
+                        false => "each client there can read whatever memory is registered (--expose slab)",
+                    }.into());
                     verbs.push((domain, door));
                 }
             }
@@ -252,10 +255,37 @@ impl Opened {
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         for (domain, door) in self.verbs {
             // Devices pin by themselves.
-            Start { pin: false, ..start.clone() }.fabric(Verbs(domain), vec![door], &mut running)?;
+            let start = Start { pin: false, ..start.clone() };
+            match domain.has_windows() {
+                true => start.fabric(Windowed(domain), vec![door], &mut running)?,
+                false => start.fabric(Verbs(domain), vec![door], &mut running)?,
+            }
         }
         Ok(running)
     }
+}
+
+/// The device by which the address is reached. Its clients are to be kept to what they were told of, unless it was asked to be
+/// otherwise: then windows, which cost something, are not used where there are any.
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+fn device(address: &VerbsAddress, plan: &Plan) -> Result<VerbsDomain, String> {
+    let text = address.to_string();
+    let options = VerbsOptions { windows: !plan.exposes, stall: plan.patience, ..VerbsOptions::default() };
+    let domain = VerbsDomain::reaching(&text, options).map_err(|error| error.to_string())?;
+    if plan.exposes {
+        return Ok(domain);
+    }
+    let name = domain.device();
+    let why = match domain.try_windows(&text) {
+        Ok(WindowTrial::Holds) => return Ok(domain),
+        Ok(WindowTrial::Absent) => format!("the device {name:?} has no memory windows"),
+        Ok(WindowTrial::Fails { what }) => format!("the memory windows of the device {name:?} do not hold ({what})"),
+        Err(error) => format!("whether the memory windows of the device {name:?} hold could not be tried ({error})"),
+    };
+    Err(format!(
+        "{why}: its keys open whatever memory is registered, not only items that a client was told of; say --expose slab if \
+         that may be, or use iwarp:HOST:PORT"
+    ))
 }
 
 fn readable(address: &ShmAddress) -> [String; 2] {

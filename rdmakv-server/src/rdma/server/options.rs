@@ -25,7 +25,8 @@ pub(crate) struct FabricFlags {
     /// repeated. "none" turns them off (default: shm:@rdmakv-PORT beside the TCP port)
     #[arg(long = "fabric", value_name = "ADDR")]
     fabric: Vec<String>,
-    /// "slab": clients over verbs: may read whatever memory is registered, not only items that they were told of
+    /// "slab": clients over verbs: may read whatever memory is registered, not only items that they were told of; needed for
+    /// devices whose memory windows do not keep clients to these
     #[arg(long = "expose", value_name = "WHAT", value_parser = ["slab"])]
     expose: Option<String>,
     /// Memory that may be registered with fabrics at a time, in megabytes, all of them together (default: as much as -m, a quarter of it where that pins: --pin, verbs:)
@@ -114,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) policy: PolicyKind,
     /// Whether fabrics pin that do not need it.
     pub(crate) pin: bool,
+    /// Whether clients of RDMA devices may read whatever is registered.
+    pub(crate) exposes: bool,
     /// How long a tag lasts.
     pub(crate) lease: Duration,
     /// Bytes of a value that travels in a message at most, if that was said.
@@ -183,7 +186,7 @@ pub(crate) struct Server {
     pub(crate) has_port: bool,
 }
 
-fn place(text: &str, expose: bool) -> Result<Place, String> {
+fn place(text: &str) -> Result<Place, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("--fabric {text}: {error}");
     if text.contains(',') {
         // Where clients name servers, commas are between addresses.
@@ -192,10 +195,6 @@ fn place(text: &str, expose: bool) -> Result<Place, String> {
     match text.split_once(':').map_or(text, |(fabric, _)| fabric) {
         "shm" => ShmAddress::from_str(text).map(Place::Shm).map_err(|error| wrong(&error)),
         "iwarp" => iwarp::Address::from_str(text).map(Place::Iwarp).map_err(|error| wrong(&error)),
-        "verbs" if !expose => Err(wrong(
-            &"its keys open whatever memory is registered, not only items that a client was told of; say --expose slab if \
-              that may be, or use iwarp:HOST:PORT",
-        )),
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         "verbs" => VerbsAddress::from_str(text).map(Place::Verbs).map_err(|error| wrong(&error)),
         #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
@@ -216,7 +215,7 @@ impl FabricFlags {
             [] if server.has_port => vec![Place::ShmOfPort],
             [] => Vec::new(),
             [none] if none == "none" => Vec::new(),
-            all => all.iter().map(|text| place(text, self.expose.is_some())).collect::<Result<_, _>>()?,
+            all => all.iter().map(|text| place(text)).collect::<Result<_, _>>()?,
         };
         if places.len() > super::open::FABRICS {
             return Err(format!("--fabric: {} of them; {} may be had", places.len(), super::open::FABRICS));
@@ -243,6 +242,7 @@ impl FabricFlags {
             registered,
             policy: self.policy,
             pin: self.pin,
+            exposes: self.expose.is_some(),
             lease: self.lease,
             eager: self.eager,
             longest: server.item.saturating_sub(HEADER + KEY_MAX),
@@ -306,7 +306,6 @@ mod tests {
             ("--fabric shm:", "shm:PATH"),
             ("--fabric shm:@x,iwarp:[::]:0", "repeat --fabric"),
             ("--fabric iwarp:x", "iwarp:HOST:PORT"),
-            ("--fabric verbs:x:1", "--expose slab"),
             ("--fabric none --fabric shm:@x", "leave one of them out"),
             ("--expose everything", "slab"),
             ("--registered-memory 3", "it takes 5 MB at least"),
@@ -322,6 +321,6 @@ mod tests {
             assert!(error.contains(words), "{arguments}: {error}");
         }
         #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
-        assert!(plan("--fabric verbs:x:1 --expose slab", SERVER).unwrap_err().contains("--features verbs"));
+        assert!(plan("--fabric verbs:x:1", SERVER).unwrap_err().contains("--features verbs"));
     }
 }

@@ -113,7 +113,8 @@ pub(super) struct Key<T> {
 }
 
 impl<T> Key<T> {
-    fn own(&self) -> io::Result<&T> {
+    /// The provider's own registration.
+    pub(super) fn own(&self) -> io::Result<&T> {
         self.own.as_ref().ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 }

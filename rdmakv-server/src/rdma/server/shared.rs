@@ -72,6 +72,10 @@ where
         self.tags.lock().replaced(replacement, &mut self.registered)
     }
 
+    fn is_open(&mut self, chunk: Extent) -> bool {
+        self.tags.lock().is_open(chunk)
+    }
+
     fn ended(&mut self, chunk: Extent, _now: u64) {
         self.tags.lock().ended(chunk);
     }

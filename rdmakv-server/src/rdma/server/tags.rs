@@ -62,6 +62,11 @@ pub trait Fabric {
     /// When this returns, nobody is at anything that the record's tags led to before: a chunk is another's after it.
     fn settle(_record: &Self::Record) {}
 
+    /// Whether a client that has a tag no more may still be at the chunk.
+    fn is_open(_registration: &Self::Registration) -> bool {
+        false
+    }
+
     /// Reads of the record so far, where the fabric counts them.
     fn reads(_record: &Self::Record) -> u64 {
         0

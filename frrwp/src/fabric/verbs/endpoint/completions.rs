@@ -29,6 +29,8 @@ impl VerbsEndpoint {
         if let Some(why) = self.failed.take() {
             self.lose(why);
         }
+        // Those for which there is no room wait.
+        let _ = self.post_windows();
     }
 
     /// Whether anything came over a connection that is being set up.
@@ -90,7 +92,12 @@ impl VerbsEndpoint {
                     self.arrivals.push_back(Arrival::Told(Completion::Done { id, succeeded }));
                 }
             }
-            Posted::Nudge => {}
+            Posted::Nudge | Posted::Bind => {}
+            Posted::Invalidate(number) => {
+                if succeeded && let Some(windows) = &self.windows {
+                    windows.closed(number);
+                }
+            }
         }
         if !succeeded {
             self.fails(said, name, to);
@@ -118,7 +125,8 @@ impl VerbsEndpoint {
                 status::IBV_WC_LOC_LEN_ERR
                 | status::IBV_WC_LOC_QP_OP_ERR
                 | status::IBV_WC_LOC_PROT_ERR
-                | status::IBV_WC_LOC_ACCESS_ERR,
+                | status::IBV_WC_LOC_ACCESS_ERR
+                | status::IBV_WC_MW_BIND_ERR,
                 _,
             ) => VerbsEnd::Local { operation, what },
             _ => VerbsEnd::Broken { what },

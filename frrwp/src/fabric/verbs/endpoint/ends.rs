@@ -73,6 +73,10 @@ impl VerbsEndpoint {
     /// Destroys the queue pair, and tells the ends of all that was posted.
     pub(super) fn end(&mut self) {
         if let Some(mut pair) = self.pair.take() {
+            // First: some devices wait for windows that are bound when their queue pair goes.
+            if let Some(windows) = &self.windows {
+                windows.end();
+            }
             pair.end();
             self.pair = Some(pair);
             self.state = State::Flushed;
@@ -80,6 +84,9 @@ impl VerbsEndpoint {
             self.harvest();
             self.failed = None;
             self.pair = None;
+            if let Some(windows) = &self.windows {
+                windows.release();
+            }
         }
         self.state = State::Flushed;
         for posted in self.posted.drain(..) {

@@ -106,7 +106,7 @@ impl Fabric for Iwarp {
         Record { binding: Arc::new(binding), dead: self.dead.clone() }
     }
 
-    fn tag(&self, own: &IwarpDomain, record: &Record, bound: u64) -> Option<Handle> {
+    fn tag(&self, own: &IwarpDomain, record: &Record, _: &Kept, _: u64, bound: u64) -> Option<Handle> {
         let bound = usize::try_from(bound).ok().filter(|&bound| bound <= self.dead.len())?;
         own.handle(&record.binding, bound).ok()
     }

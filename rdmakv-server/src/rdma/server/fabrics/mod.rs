@@ -4,3 +4,5 @@ pub(super) mod iwarp;
 pub(super) mod shm;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 pub(super) mod verbs;
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+pub(super) mod windows;

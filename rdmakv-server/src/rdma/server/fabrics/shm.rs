@@ -107,7 +107,7 @@ impl Fabric for Shm {
 
     fn record(&self) {}
 
-    fn tag(&self, (): &(), (): &(), _: u64) -> Option<()> {
+    fn tag(&self, (): &(), (): &(), _: &Open, _: u64, _: u64) -> Option<()> {
         Some(())
     }
 

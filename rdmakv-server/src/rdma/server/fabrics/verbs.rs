@@ -1,5 +1,6 @@
-//! RDMA devices: a tag is the key of the registration that the item is in, and opens all of that, for whoever is told it. That
-//! has to be asked for (`--expose slab`). A registration is a block of 64 KiB or more, so that items share them.
+//! RDMA devices without memory windows that hold ([`windows`](super::windows) has the others): a tag is the key of the registration
+//! that the item is in, and opens all of that, for whoever is told it. That has to be asked for (`--expose slab`). A registration is
+//! a block of 64 KiB or more, so that items share them.
 //!
 //! A key goes when the cache takes the registration back, after the leases of what is in it. Who reads later than that loses
 //! his connection.
@@ -52,7 +53,7 @@ impl Fabric for Verbs {
 
     fn record(&self) {}
 
-    fn tag(&self, (): &(), (): &(), _: u64) -> Option<()> {
+    fn tag(&self, (): &(), (): &(), _: &Open, _: u64, _: u64) -> Option<()> {
         Some(())
     }
 
@@ -74,13 +75,22 @@ impl Fabric for Verbs {
     }
 }
 
+/// The next client of a device, if one comes within the time.
+pub(super) fn accept(
+    door: &mut VerbsListener,
+    receives: u16,
+    within: Duration,
+) -> Result<Option<VerbsEndpoint>, String> {
+    match door.accept(receives, Some(within)) {
+        Ok(endpoint) => Ok(Some(endpoint)),
+        Err(VerbsError::TimedOut { .. }) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 impl Door<Verbs> for VerbsListener {
     fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<VerbsEndpoint>, String> {
-        match VerbsListener::accept(self, receives, Some(within)) {
-            Ok(endpoint) => Ok(Some(endpoint)),
-            Err(VerbsError::TimedOut { .. }) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        accept(self, receives, within)
     }
 
     fn refused(&self) -> u64 {

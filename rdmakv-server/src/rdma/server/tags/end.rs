@@ -44,6 +44,11 @@ impl<F: Fabric> Tags<F> {
         }
     }
 
+    /// See [`Exposure::is_open`](crate::store::Exposure::is_open).
+    pub fn is_open(&self, chunk: Extent) -> bool {
+        self.pins.get(&chunk.address).is_some_and(|pin| F::is_open(&pin.registration))
+    }
+
     /// Whether there is more to let go of that was left behind.
     pub fn is_behind(&self, now: u64) -> bool {
         self.accounts.is_behind(now)

@@ -113,7 +113,8 @@ impl<F: Fabric> Tags<F> {
     /// A tag of a chunk that is leased until then, or the one that the client has already. `promised` is what
     /// [`admits`](Self::admits) said it takes, and was done: `registration` is of so many bytes, if it asked for one. Where the last tag of the
     /// chunk closed meanwhile, it may take more: then there is none. `record` makes a record, which is bound
-    /// then; `tag` makes the client's tag of a record, with this bound, or nothing if there are no more.
+    /// then; `tag` makes the client's tag of a record and its chunk's registration, with this bound, or nothing if there are
+    /// no more.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl<F: Fabric> Tags<F> {
         promised: Admitted,
         registration: Option<F::Registration>,
         record: impl FnOnce() -> F::Record,
-        tag: impl FnOnce(&F::Record, u64) -> Option<F::Tag>,
+        tag: impl FnOnce(&F::Record, &F::Registration, u64) -> Option<F::Tag>,
     ) -> Result<Granted<'_, F>, Refused> {
         let admitted = match self.weigh(client, extent) {
             Ok(admitted) if admitted.registers && registration.is_none() => Err(Refused::Unregistered),
@@ -150,7 +151,11 @@ impl<F: Fabric> Tags<F> {
         let made = if self.clients.get(&client).is_some_and(|of| of.has(number)) {
             None
         } else {
-            let made = self.records[number].as_ref().and_then(|known| tag(&known.record, bound));
+            let pinned = self.pins.get(&extent.address).map(|pin| &pin.registration);
+            let made = match (&self.records[number], registration.as_ref().filter(|_| registers).or(pinned)) {
+                (Some(known), Some(registration)) => tag(&known.record, registration, bound),
+                _ => None,
+            };
             if made.is_none() {
                 self.counts.too_many += 1;
                 self.over.registrations.extend(registration);

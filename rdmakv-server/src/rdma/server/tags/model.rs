@@ -144,8 +144,9 @@ impl World {
         let (peer, had) = (self.from[&client], self.pages_of(self.from[&client]).len() as u64);
         let noted = &self.noted;
         let record = || Rc::new(Bound { to: Cell::new(Some(7)), _noted: Noted::new(noted) });
-        let make =
-            |record: &Rc<Bound>, bound| there.then(|| Tag { record: record.clone(), bound, _noted: Noted::new(noted) });
+        let make = |record: &Rc<Bound>, _: &_, bound| {
+            there.then(|| Tag { record: record.clone(), bound, _noted: Noted::new(noted) })
+        };
         match self.tags.grant(client, extent, end, admitted, registration, record, make) {
             Ok(granted) => {
                 prop_assert_eq!(granted.tag.record.to.get(), Some(extent.address));
