@@ -185,7 +185,8 @@ where
         };
         let Ok(until) = store.lease(handle, now) else { continue };
         let client_number = clients[usize::from(client)];
-        if tags.lock().grant(client_number, extent, until, admitted, registration, || (), |(), _, _| Some(())).is_ok() {
+        if tags.lock().grant(client_number, extent, until, (admitted, registration), || (), |(), _, _| Some(())).is_ok()
+        {
             held.insert((key, client), now + lease.as_nanos() as u64);
         }
     }

@@ -131,7 +131,7 @@ impl<F: Fabric> Face<F> {
         let make = |record: &F::Record, registration: &F::Registration, bound| {
             self.fabric.tag(own, record, registration, extent.address, bound)
         };
-        let granted = tags.grant(client, extent, until, promised, registration, || self.fabric.record(), make);
+        let granted = tags.grant(client, extent, until, (promised, registration), || self.fabric.record(), make);
         let granted = granted.map_err(|refused| self.refused(refused)).ok()?;
         let segment = self.fabric.segment(&self.cache, &granted, extent.address);
         drop(tags);

@@ -116,6 +116,10 @@ pub(crate) struct Plan {
     /// Whether fabrics pin that do not need it.
     pub(crate) pin: bool,
     /// Whether clients of RDMA devices may read whatever is registered.
+    #[cfg_attr(
+        not(any(feature = "verbs", feature = "verbs-linked")),
+        expect(dead_code, reason = "there are no devices")
+    )]
     pub(crate) exposes: bool,
     /// How long a tag lasts.
     pub(crate) lease: Duration,

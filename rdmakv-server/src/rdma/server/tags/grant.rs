@@ -124,8 +124,7 @@ impl<F: Fabric> Tags<F> {
         client: Client,
         extent: Extent,
         until: u64,
-        promised: Admitted,
-        registration: Option<F::Registration>,
+        (promised, registration): (Admitted, Option<F::Registration>),
         record: impl FnOnce() -> F::Record,
         tag: impl FnOnce(&F::Record, &F::Registration, u64) -> Option<F::Tag>,
     ) -> Result<Granted<'_, F>, Refused> {

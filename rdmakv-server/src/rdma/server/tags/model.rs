@@ -147,7 +147,7 @@ impl World {
         let make = |record: &Rc<Bound>, _: &_, bound| {
             there.then(|| Tag { record: record.clone(), bound, _noted: Noted::new(noted) })
         };
-        match self.tags.grant(client, extent, end, admitted, registration, record, make) {
+        match self.tags.grant(client, extent, end, (admitted, registration), record, make) {
             Ok(granted) => {
                 prop_assert_eq!(granted.tag.record.to.get(), Some(extent.address));
                 prop_assert_eq!(granted.bound, granted.tag.bound);

@@ -106,7 +106,7 @@ impl Table {
         let registration = admitted.registers.then(|| Counted::new(&self.registrations));
         let open = self.open.clone();
         let granted =
-            self.tags.grant(client, extent, until, admitted, registration, Rc::default, |record, _, bound| {
+            self.tags.grant(client, extent, until, (admitted, registration), Rc::default, |record, _, bound| {
                 Some((Counted::new(&open), record.clone(), bound))
             })?;
         assert_eq!((granted.bound, granted.tag.2), (admitted.bound, admitted.bound));
@@ -377,7 +377,7 @@ fn tags_are_bounded_and_what_was_brought_for_one_too_many_is_put_aside() {
     table.tags.leave(client);
     let client = table.tags.join(HOME);
     let admitted = table.tags.admits(client, chunk(2, 3)).unwrap();
-    let refused = table.tags.grant(client, chunk(2, 3), D, admitted, registration, Rc::default, |_, _, _| None);
+    let refused = table.tags.grant(client, chunk(2, 3), D, (admitted, registration), Rc::default, |_, _, _| None);
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Tags);
     table.tags.ended(chunk(0, 1));
     table.tags.ended(chunk(1, 2));
@@ -391,7 +391,7 @@ fn without_a_registration_there_is_no_tag_of_a_chunk_that_has_none() {
     let client = table.tags.join(HOME);
     let admitted = table.tags.admits(client, chunk(0, 1)).unwrap();
     let refused =
-        table.tags.grant(client, chunk(0, 1), D, admitted, None, Rc::default, |_, _, _| panic!("no tag is made"));
+        table.tags.grant(client, chunk(0, 1), D, (admitted, None), Rc::default, |_, _, _| panic!("no tag is made"));
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Unregistered);
 }
 
@@ -403,7 +403,7 @@ fn where_tags_cannot_be_bound_anew_they_reach_the_item_and_end_with_their_lease(
     let admitted = tags.admits(client, chunk(0, 1)).unwrap();
     assert_eq!((admitted.bound, admitted.registers, admitted.clears), (6000, true, false));
     let registration = Some(Counted::new(&registrations));
-    tags.grant(client, chunk(0, 1), D, admitted, registration, || (), |(), _, _| Some(())).unwrap();
+    tags.grant(client, chunk(0, 1), D, (admitted, registration), || (), |(), _, _| Some(())).unwrap();
     assert!(!tags.follow(chunk(0, 1), chunk(1, 2), |_, _| panic!("nobody asks"), |_| {}));
     tags.sweep(D, 100);
     assert_eq!(tags.counts().tags, 0);
@@ -421,7 +421,7 @@ fn a_chunk_is_open_until_all_tags_of_it_are_closed_whether_their_clients_are_the
     for client in clients {
         let admitted = tags.admits(client, chunk(0, 1)).unwrap();
         let registration = admitted.registers.then(Rc::default);
-        tags.grant(client, chunk(0, 1), D, admitted, registration, || (), |(), held, _| Some(held.clone())).unwrap();
+        tags.grant(client, chunk(0, 1), D, (admitted, registration), || (), |(), held, _| Some(held.clone())).unwrap();
     }
     tags.leave(clients[0]);
     tags.sweep(D, 100);
@@ -478,7 +478,7 @@ fn who_was_promised_a_tag_of_a_record_that_has_gone_gets_none_that_reaches_farth
     table.drop_over();
     let open = table.open.clone();
     let registration = Some(Counted::new(&table.registrations));
-    let granted = table.tags.grant(other, chunk(0, 1), D, promised, registration, Rc::default, |record, _, bound| {
+    let granted = table.tags.grant(other, chunk(0, 1), D, (promised, registration), Rc::default, |record, _, bound| {
         Some((Counted::new(&open), record.clone(), bound))
     });
     assert_eq!(granted.map(|granted| granted.bound).unwrap_err(), Refused::Unregistered);
