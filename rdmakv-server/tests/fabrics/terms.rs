@@ -213,6 +213,25 @@ fn no_more_come_in_than_there_may_be() {
 }
 
 #[test]
+#[ignore = "takes ten seconds"]
+fn who_does_not_say_hello_takes_no_place_for_long() {
+    let server = Server::on_a_free_port(&["--fabric-connections", "1"]);
+    let way = Shm::new();
+    let cache = cache(&way);
+    let address = fabric(&server, "shm");
+    let mut silent = Client::silent(&way, &cache, &address).unwrap();
+    for _ in 0..400 {
+        silent.look();
+        if silent.closed {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(silent.closed);
+    soon("that there is a place", || Client::silent(&way, &cache, &address).is_ok());
+}
+
+#[test]
 fn without_fabrics_there_are_none() {
     let server = Server::on_a_free_port(&["--fabric", "none"]);
     assert!(!server.lines.iter().any(|line| line.contains("shm:")));
