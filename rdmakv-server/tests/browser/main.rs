@@ -120,7 +120,7 @@ fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
     assert_ne!(before, json!("0/s"));
     drop(load);
     browser.wait_for(
-        r##"document.querySelector("#connections svg.plot").getAttribute("aria-label") === "Connections: clients 0""##,
+        r##"document.querySelector("#connections svg.plot").getAttribute("aria-label") === "Connections: clients 0, over fabrics 0""##,
     );
     browser.wait_for(r##"[...document.querySelectorAll(".tiles dd")][2].textContent === "0/s""##);
     assert!(server.stat("get_hits") > 100);

@@ -30,6 +30,8 @@ pub(super) struct Point {
     received: f64,
     sent: f64,
     connections: u64,
+    fabric_connections: u64,
+    one_sided: f64,
     items: u64,
     /// Of items.
     bytes: u64,
@@ -77,6 +79,8 @@ impl History {
             received: rate(&|of| of.counts.bytes_read),
             sent: rate(&|of| of.counts.bytes_written),
             connections: snapshot.connections,
+            fabric_connections: snapshot.fabric_connections,
+            one_sided: rate(&|of| of.one_sided),
             items: snapshot.items,
             bytes: snapshot.bytes,
             cpu: (snapshot.cpu - self.last.cpu) / seconds,

@@ -58,6 +58,8 @@ struct Server<'a> {
     listening: &'a [String],
     limit: u64,
     connections: usize,
+    /// By name, once each.
+    fabrics: Vec<&'static str>,
     item_max: usize,
     evicts: bool,
 }
@@ -77,6 +79,8 @@ struct Totals {
     paged: u64,
     hash_bytes: u64,
     connections: u64,
+    fabric_connections: u64,
+    one_sided: u64,
     accepted: u64,
     rejected: u64,
 }
@@ -116,6 +120,11 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             listening: &scene.said,
             limit: snapshot.limit,
             connections: settings.maxconns,
+            fabrics: scene.shared.fabrics.get().map_or(Vec::new(), |all| {
+                let mut names: Vec<_> = all.iter().map(|fabric| fabric.name()).collect();
+                names.dedup();
+                names
+            }),
             item_max: settings.item_max,
             evicts: settings.evictions,
         },
@@ -133,6 +142,8 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             paged: snapshot.paged,
             hash_bytes: snapshot.hash_bytes,
             connections: snapshot.connections,
+            fabric_connections: snapshot.fabric_connections,
+            one_sided: snapshot.one_sided,
             accepted: snapshot.accepted,
             rejected: snapshot.rejected,
         },

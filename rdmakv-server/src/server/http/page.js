@@ -273,7 +273,8 @@ const plots = [
     { name: "evicted", look: "hue1", of: p => p.evictions }, { name: "expired", look: "hue2", of: p => p.expired }], count),
   new Course("traffic", "Bytes per second", [
     { name: "received", look: "hue2", of: p => p.received }, { name: "sent", look: "hue0", of: p => p.sent }], bytes, { step: 1024 }),
-  new Course("connections", "Connections", [{ name: "clients", look: "hue0", of: p => p.connections }], whole),
+  new Course("connections", "Connections", [
+    { name: "clients", look: "hue0", of: p => p.connections }, { name: "over fabrics", look: "hue2", of: p => p.fabric_connections }], whole),
   new Course("cpu", "Processor", [{ name: "cores busy", look: "hue2", of: p => p.cpu, write: v => v.toFixed(2) }], digits),
 ];
 
@@ -307,6 +308,10 @@ const words = () => {
   tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
   tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
+  if (server.fabrics.length) {
+    tile("One-sided", percent(gets ? Math.min(1, sum(p => p.one_sided) / gets) : null),
+      `clients: ${whole(totals.fabric_connections)}, ${server.fabrics.join(", ")}`);
+  }
   tile("Processor", digits(at.cpu), `cores, ${server.threads} thread${server.threads > 1 ? "s" : ""}`);
   $("lead").textContent = server.listening.filter(line => !line.includes(" http ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
   $("about").textContent = `Version ${server.version}, protocol of memcached ${server.protocol}; process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;

@@ -26,6 +26,9 @@ pub(super) struct Snapshot {
     pub(super) leased_dead_bytes: u64,
     pub(super) limit: u64,
     pub(super) connections: u64,
+    /// Connections over fabrics, and GETs that clients read there by themselves, as far as the server has heard.
+    pub(super) fabric_connections: u64,
+    pub(super) one_sided: u64,
     pub(super) accepted: u64,
     pub(super) rejected: u64,
     pub(super) pauses: u64,
@@ -47,6 +50,7 @@ impl Snapshot {
             whole.add(&report.counters);
         }
         let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+        let fabrics = shared.fabrics.get().map_or(&[][..], Vec::as_slice);
         Self {
             now,
             counts: counts(shared),
@@ -60,6 +64,8 @@ impl Snapshot {
             classes: classes(&reports),
             limit: shared.limit.load(Relaxed),
             connections: shared.connections.load(Relaxed).max(0) as u64,
+            fabric_connections: fabrics.iter().map(|fabric| fabric.gauges().connections).sum(),
+            one_sided: fabrics.iter().map(|fabric| fabric.counts().seen_reads.load(Relaxed)).sum(),
             accepted: shared.total_connections.load(Relaxed),
             rejected: shared.rejected_connections.load(Relaxed),
             pauses: shared.listen_disabled.load(Relaxed),
