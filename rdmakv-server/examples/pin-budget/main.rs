@@ -33,10 +33,10 @@ struct Options {
     #[arg(long, default_value = "1024")]
     value: String,
     /// Skews of the choice of keys.
-    #[arg(long, value_delimiter = ',', default_values_t = [0.9, 0.99, 1.1])]
+    #[arg(long, value_delimiter = ',', num_args = 1.., default_values_t = [0.9, 0.99, 1.1])]
     zipf: Vec<f64>,
     /// GETs a second, of all clients.
-    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 20_000, 50_000, 100_000, 200_000])]
+    #[arg(long, value_delimiter = ',', num_args = 1.., default_values_t = [10_000, 20_000, 50_000, 100_000, 200_000])]
     rates: Vec<u64>,
     /// Clients, each with tags of its own.
     #[arg(long, default_value_t = 1)]
@@ -48,7 +48,7 @@ struct Options {
     #[arg(long, default_value_t = 24)]
     leases: u64,
     /// Policies of the registration cache; all, unless named.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', num_args = 1..)]
     policies: Vec<PolicyKind>,
     /// Pin for real, by io_uring.
     #[arg(long)]
