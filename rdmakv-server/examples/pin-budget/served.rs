@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::IoUring;
+use mrrc::cache::AcquireError;
 use mrrc::invalidation::Explicit;
 use mrrc::policy::PolicyKind;
 use mrrc::registrar::Registrar;
@@ -59,6 +60,9 @@ fn nanos(rate: u64, nth: usize) -> u64 {
     1_000_000_000 + (nth as u128 * 1_000_000_000 / u128::from(rate.max(1))) as u64
 }
 
+/// Buffers that a ring takes at most: each registration is one.
+const A_RING: u32 = 1 << 14;
+
 /// Runs the requests under a policy.
 pub(crate) fn run(
     options: &Options,
@@ -70,7 +74,7 @@ pub(crate) fn run(
     let _ = sizes;
     if options.pin {
         let ring = IoUring::new(8).map_err(|error| format!("io_uring: {error}"))?;
-        let table = IoUringBuffers::new(&ring, IoUringBuffers::DEFAULT_SLOTS)?;
+        let table = IoUringBuffers::new(&ring, A_RING)?;
         let mut served = over(options, asked, rate, policy, table)?;
         served.pinned = served.pinned.or(Some(0));
         return Ok(served);
@@ -130,6 +134,8 @@ where
     let tags: SharedTags<Plain<R>> = SharedTags::new(limits);
     store.attach(tags.exposure(|_, _| None));
     let clients: Vec<_> = (0..options.clients.max(1)).map(|_| tags.lock().join(Peer::Other)).collect();
+    // A ring's buffers are nobody's but this process's.
+    let rights = if options.pin { Access::LOCAL } else { Access::REMOTE_READ };
     let before = vm_pin();
     let (mut one_sided, mut seldom, mut pinned) = (0_u64, 0_u64, 0);
     let mut registered = 0;
@@ -175,10 +181,12 @@ where
             #[expect(unsafe_code, reason = "registering memory by address")]
             // SAFETY: the store outlives the cache's use of its arena: it is dropped after all leases, below.
             let lease =
-                unsafe { cache.acquire(extent.address as *const u8, extent.used as usize, Access::REMOTE_READ) };
+                unsafe { cache.acquire(extent.address as *const u8, extent.used as usize, rights) };
             match lease {
                 Ok(lease) => Some(lease),
-                Err(_) => continue,
+                // What is registered is leased, all of it.
+                Err(AcquireError::AllInUse { .. }) => continue,
+                Err(error) => return Err(error.into()),
             }
         } else {
             None
