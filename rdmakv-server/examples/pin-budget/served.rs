@@ -180,8 +180,7 @@ where
         let registration = if admitted.registers {
             #[expect(unsafe_code, reason = "registering memory by address")]
             // SAFETY: the store outlives the cache's use of its arena: it is dropped after all leases, below.
-            let lease =
-                unsafe { cache.acquire(extent.address as *const u8, extent.used as usize, rights) };
+            let lease = unsafe { cache.acquire(extent.address as *const u8, extent.used as usize, rights) };
             match lease {
                 Ok(lease) => Some(lease),
                 // What is registered is leased, all of it.
