@@ -307,7 +307,7 @@ impl Outbound {
             self.stream.clear();
         }
         let mut bytes: usize = self.frames.iter().map(Frame::total).sum();
-        // The stream grows no longer than the frames that it was begun with: what follows waits until they have left.
+        // Where the stream is full, what follows waits until its frames have left, and it is begun anew.
         while self.frames.len() < FRAMES && bytes < BYTES && self.stream.len() < STREAM {
             let frame = if let Some(words) = self.last_words.take() {
                 let place = Place::Untagged { invalidate: 0, queue: 2, number: 1, offset: 0 };

@@ -1,6 +1,6 @@
 //! The provider's thread: it serves what peers do to the memory of this process, and nobody's application is woken for it.
 //!
-//! It sleeps on all connections of a domain. A connection whose application waits is *claimed*: the application's thread
+//! It sleeps on all connections of a domain. A connection whose application waits, or has posted a read, is *claimed*: the application's thread
 //! reads the socket itself, so that an answer costs one wake-up and not two, and the provider's thread keeps away. The claim
 //! is kept from one wait to the next, because to give it back and take it again would cost two system calls an operation; the
 //! provider looks every millisecond whether the application has come back, and takes claims back that rest.
