@@ -14,7 +14,7 @@ use mrrc::registrar::io_uring::IoUringBuffers;
 use mrrc::registrar::model::Dummy;
 use mrrc::{Access, Cache, Lease, PAGE};
 use rdmakv_server::rdma::server::shared::SharedTags;
-use rdmakv_server::rdma::server::tags::{Fabric, Limits, Peer, Refused};
+use rdmakv_server::rdma::server::tags::{Limits, Peer, Refused, TagKind};
 use rdmakv_server::store::{Config, Extent, Outcome, Store, Terms};
 
 use crate::Options;
@@ -47,7 +47,7 @@ pub(crate) struct Most {
 /// Tags that cannot be bound anew, as over shared memory and plain verbs.
 struct Plain<R>(std::marker::PhantomData<R>);
 
-impl<R: Registrar> Fabric for Plain<R> {
+impl<R: Registrar> TagKind for Plain<R> {
     type Registration = Lease<R>;
     type Record = ();
     type Tag = ();

@@ -12,7 +12,8 @@ use frrwp::engine::{Engine, Event};
 use frrwp::handshake::{Limits, Side, Tag};
 
 use super::counts::count;
-use super::face::{Fabric, Face};
+use super::fabrics::Fabric;
+use super::face::Face;
 use super::gets::Lent;
 use super::origin::Origin;
 use super::pinned::End;

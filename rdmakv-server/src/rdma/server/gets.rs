@@ -9,7 +9,7 @@ use frrwp::handshake::Tag;
 use super::budget::Room;
 use super::connection::Connection;
 use super::counts::{add, count};
-use super::face::Fabric;
+use super::fabrics::Fabric;
 use super::saying::Then;
 use crate::item::{HEADER, KEY_MAX};
 use crate::rdma::wire::{self, Kind, Malformed, Refusal, Reply, Request};

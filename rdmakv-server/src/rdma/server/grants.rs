@@ -13,7 +13,8 @@ use mrrc::AcquireError;
 
 use super::connection::Connection;
 use super::counts::{add, count};
-use super::face::{Fabric, Face, Leased};
+use super::fabrics::{Fabric, Leased};
+use super::face::Face;
 use super::tags::{Admitted, Client, Refused, Tags};
 use crate::rdma::wire::{Seen, Tag};
 use crate::server::clock;

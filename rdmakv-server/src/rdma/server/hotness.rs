@@ -5,7 +5,7 @@
 //! his own items in the cache, as he could by asking for them.
 
 use super::pages::Span;
-use super::tags::{Client, Fabric, Tags};
+use super::tags::{Client, TagKind, Tags};
 
 /// Reads that a client may report in a second, about what one core can do.
 pub const REPORTS: u64 = 10_000_000;
@@ -38,7 +38,7 @@ impl Allowance {
     }
 }
 
-impl<F: Fabric> Tags<F> {
+impl<K: TagKind> Tags<K> {
     /// A client says that it read the chunk at this address so often; says how many of these reads count. `now` is in
     /// nanoseconds.
     pub fn seen(&mut self, client: Client, address: u64, reads: u64, now: u64) -> u64 {
@@ -58,7 +58,7 @@ impl<F: Fabric> Tags<F> {
         for _ in 0..most.min(self.records.len()) {
             self.cursor = (self.cursor + 1) % self.records.len();
             let Some(record) = &mut self.records[self.cursor] else { continue };
-            let reads = F::reads(&record.record);
+            let reads = K::reads(&record.record);
             if reads > record.reads {
                 let span = Span::of(record.extent.address, record.extent.used);
                 self.admission.saw(span.edges(), reads - record.reads, self.latest);

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use super::connection::{Connection, RECEIVES};
 use super::counts::{add, count};
-use super::face::{Door, Fabric, Face};
+use super::fabrics::{Door, Fabric};
+use super::face::Face;
 use super::pinned::ROUND;
 use crate::server::trace;
 use crate::session::is_accepting;

@@ -25,7 +25,8 @@ use super::fabrics::shm::Shm;
 use super::fabrics::verbs::Verbs;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use super::fabrics::windows::Windowed;
-use super::face::{Door, Fabric, Face, Terms};
+use super::fabrics::{Door, Fabric};
+use super::face::{Face, Terms};
 use super::grants::Exposed;
 use super::life::{self, LifeError, LifeFile};
 use super::listener::{self, Seats};

@@ -10,7 +10,7 @@ use frrwp::wire::Segment;
 use super::budget::Room;
 use super::connection::Connection;
 use super::counts::{add, count};
-use super::face::Fabric;
+use super::fabrics::Fabric;
 use crate::rdma::wire::{Malformed, Refusal, Segments};
 use crate::session::Pause;
 

@@ -9,7 +9,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::face::{Fabric, Face};
+use super::fabrics::Fabric;
+use super::face::Face;
 use crate::server::{clock, trace};
 use crate::session::Counts;
 

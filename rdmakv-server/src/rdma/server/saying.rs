@@ -6,7 +6,7 @@ use frrwp::handshake::Unsaid;
 use frrwp::wire::SAID;
 
 use super::connection::{Connection, Own};
-use super::face::Fabric;
+use super::fabrics::Fabric;
 use super::gets::Lent;
 use crate::rdma::wire::{self, FRAGMENT, Kind, Reply, Tag};
 use crate::session::Shards;

@@ -3,32 +3,32 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::tags::{Fabric, Limits, Tags};
+use super::tags::{Limits, TagKind, Tags};
 use crate::store::{Exposure, Extent, Replacement};
 
 /// One fabric's table, behind its lock. Copies are of the same table.
-pub struct SharedTags<F: Fabric>(Arc<Mutex<Tags<F>>>);
+pub struct SharedTags<K: TagKind>(Arc<Mutex<Tags<K>>>);
 
-impl<F: Fabric> Clone for SharedTags<F> {
+impl<K: TagKind> Clone for SharedTags<K> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<F: Fabric> fmt::Debug for SharedTags<F> {
+impl<K: TagKind> fmt::Debug for SharedTags<K> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("SharedTags")
     }
 }
 
-impl<F: Fabric> SharedTags<F> {
+impl<K: TagKind> SharedTags<K> {
     /// An empty one.
     pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Mutex::new(Tags::new(limits))))
     }
 
     /// The table. Whoever has it asks no store for anything: a store's lock is taken before this one.
-    pub fn lock(&self) -> MutexGuard<'_, Tags<F>> {
+    pub fn lock(&self) -> MutexGuard<'_, Tags<K>> {
         // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,28 +45,28 @@ impl<F: Fabric> SharedTags<F> {
     /// from an address on are registered already and keeps them so; it is asked under a store's lock and must not wait.
     pub fn exposure<R>(&self, registered: R) -> Box<dyn Exposure>
     where
-        F: 'static,
-        F::Registration: Send,
-        F::Record: Send,
-        F::Tag: Send,
-        R: FnMut(u64, u64) -> Option<F::Registration> + Send + 'static,
+        K: 'static,
+        K::Registration: Send,
+        K::Record: Send,
+        K::Tag: Send,
+        R: FnMut(u64, u64) -> Option<K::Registration> + Send + 'static,
     {
         Box::new(Exposed { tags: self.clone(), registered })
     }
 }
 
-struct Exposed<F: Fabric, R> {
-    tags: SharedTags<F>,
+struct Exposed<K: TagKind, R> {
+    tags: SharedTags<K>,
     registered: R,
 }
 
-impl<F, R> Exposure for Exposed<F, R>
+impl<K, R> Exposure for Exposed<K, R>
 where
-    F: Fabric,
-    F::Registration: Send,
-    F::Record: Send,
-    F::Tag: Send,
-    R: FnMut(u64, u64) -> Option<F::Registration> + Send,
+    K: TagKind,
+    K::Registration: Send,
+    K::Record: Send,
+    K::Tag: Send,
+    R: FnMut(u64, u64) -> Option<K::Registration> + Send,
 {
     fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
         self.tags.lock().replaced(replacement, &mut self.registered)

@@ -12,7 +12,7 @@
 //!
 //! The share of a client that goes while its leases last counts for its [peer](Peer) until they have ended.
 //!
-//! Nothing here waits, but for reads that are on their way when their chunk is to be free ([`Fabric::settle`]). Registrations
+//! Nothing here waits, but for reads that are on their way when their chunk is to be free ([`TagKind::settle`]). Registrations
 //! and tags that are over are put aside, and whoever drops them takes them out with [`Tags::take_over`], outside of all locks.
 //!
 //! Locks: a table is behind a lock of its own, which is taken inside of a store's lock ([`Exposure`] is called under that
@@ -46,7 +46,7 @@ pub use peers::Peer;
 const ADMISSION: u64 = 64;
 
 /// What tags are made of on a fabric.
-pub trait Fabric {
+pub trait TagKind {
     /// Keeps a chunk registered as long as it lives.
     type Registration;
     /// What the tags of one chunk share.
@@ -112,16 +112,16 @@ impl Limits {
 
 /// What is over and wants to be dropped.
 #[derive(Debug)]
-pub struct Over<F: Fabric> {
+pub struct Over<K: TagKind> {
     /// To be closed.
-    pub tags: Vec<F::Tag>,
+    pub tags: Vec<K::Tag>,
     /// To be let go, after the tags.
-    pub registrations: Vec<F::Registration>,
+    pub registrations: Vec<K::Registration>,
     /// Nobody's any more.
-    pub records: Vec<F::Record>,
+    pub records: Vec<K::Record>,
 }
 
-impl<F: Fabric> Default for Over<F> {
+impl<K: TagKind> Default for Over<K> {
     fn default() -> Self {
         Self { tags: Vec::new(), registrations: Vec::new(), records: Vec::new() }
     }
@@ -206,20 +206,20 @@ pub struct Counts {
 
 /// The table.
 #[derive(Debug)]
-pub struct Tags<F: Fabric> {
+pub struct Tags<K: TagKind> {
     limits: Limits,
     pages: Pages,
-    pins: HashMap<u64, Pin<F::Registration>, FixedState>,
-    pub(super) records: Vec<Option<Record<F::Record>>>,
+    pins: HashMap<u64, Pin<K::Registration>, FixedState>,
+    pub(super) records: Vec<Option<Record<K::Record>>>,
     vacant: Vec<Number>,
     /// Records by the chunk that they are bound to, or were last.
     pub(super) by_address: HashMap<u64, Number, FixedState>,
-    pub(super) clients: HashMap<Client, Of<F::Tag>, FixedState>,
+    pub(super) clients: HashMap<Client, Of<K::Tag>, FixedState>,
     /// What clients have together that came from the same place, those that have gone too.
     accounts: peers::Accounts,
     /// One entry for each tag, with its serial; where it was renewed, the entry comes too early.
     ends: BinaryHeap<Reverse<(u64, Client, Number, u64)>>,
-    over: Over<F>,
+    over: Over<K>,
     serial: u64,
     counts: Counts,
     /// Where the walk over records stands.
@@ -230,7 +230,7 @@ pub struct Tags<F: Fabric> {
     pub(super) latest: u64,
 }
 
-impl<F: Fabric> Tags<F> {
+impl<K: TagKind> Tags<K> {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -344,7 +344,7 @@ impl<F: Fabric> Tags<F> {
 
     /// What is over, to be dropped outside of all locks: tags first, then registrations.
     #[must_use = "what is over is dropped by who takes it, outside of all locks"]
-    pub fn take_over(&mut self) -> Over<F> {
+    pub fn take_over(&mut self) -> Over<K> {
         std::mem::take(&mut self.over)
     }
 

@@ -13,9 +13,9 @@ use frrwp::fabric::iwarp::{Binding, Handle, IwarpDomain, IwarpEndpoint, IwarpErr
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
-use crate::rdma::server::face::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Door, Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
-use crate::rdma::server::tags::{self, Granted};
+use crate::rdma::server::tags::{Granted, TagKind};
 
 /// Looks at a read that is just being copied before other threads have their turn.
 const LOOKS: u32 = 1_000;
@@ -51,7 +51,7 @@ impl fmt::Debug for Record {
     }
 }
 
-impl tags::Fabric for Iwarp {
+impl TagKind for Iwarp {
     type Registration = Kept;
     type Record = Record;
     type Tag = Handle;

@@ -1,4 +1,4 @@
-//! The fabrics: what is different between them.
+//! The fabrics: what each has to say of itself, and what is different between them.
 
 pub(super) mod iwarp;
 pub(super) mod shm;
@@ -6,3 +6,82 @@ pub(super) mod shm;
 pub(super) mod verbs;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 pub(super) mod windows;
+
+use std::io;
+use std::time::Duration;
+
+use frrwp::fabric::{Domain, Endpoint};
+use frrwp::wire::Segment;
+use mrrc::{Access, Cache, Lease};
+
+use super::origin::Origin;
+use super::pinned::Pinned;
+use super::tags::{Granted, TagKind};
+
+/// The memory that a fabric has registered, as a cache holds it.
+pub(in crate::rdma::server) type Leased<F> = Lease<Pinned<<F as Fabric>::Provider>>;
+
+/// A fabric that clients come over. What its tags are made of is said by [`TagKind`].
+pub(in crate::rdma::server) trait Fabric:
+    TagKind<Registration: Send, Record: Send, Tag: Send> + Send + Sync + Sized + 'static
+{
+    /// Its name in addresses.
+    const NAME: &'static str;
+    /// The rights that chunks are registered with before a client gets a tag.
+    const RIGHTS: Access;
+    /// Registrations at most that a chunk may be in, where a tag is the key of one.
+    const SEGMENTS: Option<usize> = None;
+    /// What registers memory for it.
+    type Provider: Domain;
+    /// One end of a connection.
+    type Endpoint: Endpoint<Domain = Self::Provider> + Origin + Send;
+    /// What makes tags for one connection.
+    type Own;
+
+    /// What registers memory for it.
+    fn provider(&self) -> Self::Provider;
+    /// What makes tags for this connection.
+    fn own(endpoint: &Self::Endpoint) -> Self::Own;
+    /// What keeps a chunk registered, from what the cache has leased of it.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be opened to clients.
+    fn registration(&self, leased: Leased<Self>) -> io::Result<Self::Registration>;
+    /// What the tags of one chunk share.
+    fn record(&self) -> Self::Record;
+    /// A connection's tag of a record, whose chunk is registered so and begins at this address, if there are more.
+    fn tag(
+        &self,
+        own: &Self::Own,
+        record: &Self::Record,
+        registration: &Self::Registration,
+        address: u64,
+        bound: u64,
+    ) -> Option<Self::Tag>;
+    /// What the client is told.
+    fn segment(&self, cache: &Cache<Pinned<Self::Provider>>, granted: &Granted<'_, Self>, address: u64) -> Segment;
+    /// The chunk's address, from the one that clients know it by.
+    fn address(&self, told: u64) -> Option<u64>;
+    /// Something of it is over. It may still be needed for a while; whoever drops it may wait.
+    fn over(&self, registration: Self::Registration);
+    /// Drops what was over for long enough; says whether nothing is left of it.
+    fn bury(&self) -> bool {
+        true
+    }
+}
+
+/// Where clients come in.
+pub(in crate::rdma::server) trait Door<F: Fabric>: Send + 'static {
+    /// The next client, if one comes within the time.
+    ///
+    /// # Errors
+    ///
+    /// Why one that came was not let in, or why nobody can come now.
+    fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<F::Endpoint>, String>;
+
+    /// Clients that did not come to stand, and that no error told of.
+    fn refused(&self) -> u64 {
+        0
+    }
+}

@@ -15,9 +15,9 @@ use frrwp::wire::Segment;
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, Cache, PageRange};
 
-use crate::rdma::server::face::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Door, Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
-use crate::rdma::server::tags::{self, Granted};
+use crate::rdma::server::tags::{Granted, TagKind};
 use crate::server::clock;
 
 /// Leases' times that a key outlives its lease.
@@ -76,7 +76,7 @@ impl Shm {
     }
 }
 
-impl tags::Fabric for Shm {
+impl TagKind for Shm {
     type Registration = Open;
     type Record = ();
     type Tag = ();

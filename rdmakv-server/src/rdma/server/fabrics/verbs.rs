@@ -13,9 +13,9 @@ use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
-use crate::rdma::server::face::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Door, Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
-use crate::rdma::server::tags::{self, Granted};
+use crate::rdma::server::tags::{Granted, TagKind};
 
 /// The fabric.
 pub(crate) struct Verbs(pub(crate) VerbsDomain);
@@ -23,7 +23,7 @@ pub(crate) struct Verbs(pub(crate) VerbsDomain);
 /// A chunk in one registration, which stays as long as this.
 pub(crate) struct Open(Leased<Verbs>);
 
-impl tags::Fabric for Verbs {
+impl TagKind for Verbs {
     type Registration = Open;
     type Record = ();
     type Tag = ();

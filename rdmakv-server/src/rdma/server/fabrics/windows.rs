@@ -16,9 +16,9 @@ use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
 use super::verbs::accept;
-use crate::rdma::server::face::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Door, Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
-use crate::rdma::server::tags::{self, Granted};
+use crate::rdma::server::tags::{Granted, TagKind};
 
 /// The fabric.
 pub(crate) struct Windowed(pub(crate) VerbsDomain);
@@ -26,7 +26,7 @@ pub(crate) struct Windowed(pub(crate) VerbsDomain);
 /// A chunk in one registration. The windows over it have it too, until they are taken back.
 pub(crate) struct Open(Arc<Leased<Windowed>>);
 
-impl tags::Fabric for Windowed {
+impl TagKind for Windowed {
     type Registration = Open;
     type Record = ();
     type Tag = Window;

@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-use super::{Fabric, Tags};
+use super::{TagKind, Tags};
 use crate::store::Extent;
 
-impl<F: Fabric> Tags<F> {
+impl<K: TagKind> Tags<K> {
     /// Ends the leases of tags whose time is over and closes those whose afterlife is, at most so many; and as many of those
     /// that were left behind.
     pub fn sweep(&mut self, now: u64, most: usize) {
@@ -46,7 +46,7 @@ impl<F: Fabric> Tags<F> {
 
     /// See [`Exposure::is_open`](crate::store::Exposure::is_open).
     pub fn is_open(&self, chunk: Extent) -> bool {
-        self.pins.get(&chunk.address).is_some_and(|pin| F::is_open(&pin.registration))
+        self.pins.get(&chunk.address).is_some_and(|pin| K::is_open(&pin.registration))
     }
 
     /// Whether there is more to let go of that was left behind.
@@ -59,11 +59,11 @@ impl<F: Fabric> Tags<F> {
         let Some(pin) = self.pins.remove(&chunk.address) else { return };
         let bound = self.record_of(chunk);
         if let Some(record) = bound.and_then(|number| self.records[number].as_ref()) {
-            F::bind(&record.record, None);
+            K::bind(&record.record, None);
         }
         // Also where it was bound to another chunk a moment ago. A record that is gone has no tags, and nobody is at a closed one's.
         if let Some(record) = &self.records[pin.record] {
-            F::settle(&record.record);
+            K::settle(&record.record);
         }
         if let Some(number) = bound {
             self.leave_empty(number);

@@ -1,16 +1,16 @@
 //! Tags that follow their key to another chunk.
 
 use super::super::pages::Span;
-use super::{Client, Fabric, Pin, Tags};
+use super::{Client, Pin, TagKind, Tags};
 use crate::store::{Extent, Replacement};
 
-impl<F: Fabric> Tags<F> {
+impl<K: TagKind> Tags<K> {
     /// See [`Exposure::replaced`](crate::store::Exposure::replaced). `registered` says whether the bytes of the new chunk
     /// that tags reach are registered already, and keeps them so; it must not wait.
     pub fn replaced(
         &mut self,
         replacement: &Replacement<'_>,
-        registered: impl FnOnce(u64, u64) -> Option<F::Registration>,
+        registered: impl FnOnce(u64, u64) -> Option<K::Registration>,
     ) -> bool {
         self.follow(replacement.old, replacement.new, registered, |bound| replacement.clear_tail(bound))
     }
@@ -19,10 +19,10 @@ impl<F: Fabric> Tags<F> {
         &mut self,
         old: Extent,
         new: Extent,
-        registered: impl FnOnce(u64, u64) -> Option<F::Registration>,
+        registered: impl FnOnce(u64, u64) -> Option<K::Registration>,
         clear_tail: impl FnOnce(u64),
     ) -> bool {
-        if !F::REBINDS {
+        if !K::REBINDS {
             return false;
         }
         let Some(number) = self.by_address.get(&old.address).copied() else { return false };
@@ -57,7 +57,7 @@ impl<F: Fabric> Tags<F> {
             }
         }
         self.pins.insert(new.address, Pin { registration, span, record: number, charged });
-        F::bind(&record.record, Some(new.address));
+        K::bind(&record.record, Some(new.address));
         record.extent = new;
         self.by_address.remove(&old.address);
         self.by_address.insert(new.address, number);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::super::pages::Span;
-use super::{Client, Fabric, Number, Pin, Record, Tag, Tags};
+use super::{Client, Number, Pin, Record, Tag, TagKind, Tags};
 use crate::store::Extent;
 
 /// Tags that clients share out among themselves, and how many each may have whatever the others have.
@@ -40,20 +40,20 @@ pub struct Admitted {
 
 /// A tag as the client is told of it.
 #[derive(Debug)]
-pub struct Granted<'a, F: Fabric> {
+pub struct Granted<'a, K: TagKind> {
     /// The client's own.
-    pub tag: &'a F::Tag,
+    pub tag: &'a K::Tag,
     /// The chunk's registration.
-    pub registration: &'a F::Registration,
+    pub registration: &'a K::Registration,
     /// How many bytes the tag reaches.
     pub bound: u64,
 }
 
-impl<F: Fabric> Tags<F> {
+impl<K: TagKind> Tags<K> {
     /// How many bytes a new tag of this chunk reaches: a little more than the item, so that the key's next values fit
     /// under it too.
     fn bound(extent: Extent) -> u64 {
-        if !F::REBINDS {
+        if !K::REBINDS {
             return extent.used;
         }
         (extent.used + (extent.used / 8).max(64)).next_multiple_of(8).min(extent.slot)
@@ -106,7 +106,7 @@ impl<F: Fabric> Tags<F> {
         Ok(Admitted {
             registers: pin.is_none(),
             bound: bound.unwrap_or_else(|| Self::bound(extent)),
-            clears: F::REBINDS && record.is_none(),
+            clears: K::REBINDS && record.is_none(),
         })
     }
 
@@ -124,10 +124,10 @@ impl<F: Fabric> Tags<F> {
         client: Client,
         extent: Extent,
         until: u64,
-        (promised, registration): (Admitted, Option<F::Registration>),
-        record: impl FnOnce() -> F::Record,
-        tag: impl FnOnce(&F::Record, &F::Registration, u64) -> Option<F::Tag>,
-    ) -> Result<Granted<'_, F>, Refused> {
+        (promised, registration): (Admitted, Option<K::Registration>),
+        record: impl FnOnce() -> K::Record,
+        tag: impl FnOnce(&K::Record, &K::Registration, u64) -> Option<K::Tag>,
+    ) -> Result<Granted<'_, K>, Refused> {
         let admitted = match self.weigh(client, extent) {
             Ok(admitted) if admitted.registers && registration.is_none() => Err(Refused::Unregistered),
             // What is beyond was neither registered nor cleared, and may be others'.
@@ -181,7 +181,7 @@ impl<F: Fabric> Tags<F> {
             other => self.over.registrations.extend(other),
         }
         if fresh || registers {
-            F::bind(&known.record, Some(extent.address));
+            K::bind(&known.record, Some(extent.address));
         }
         let (Some(had), Some(pin)) = (of.tags.get_mut(&number), self.pins.get_mut(&extent.address)) else {
             return Err(Refused::Unregistered);
@@ -203,7 +203,7 @@ impl<F: Fabric> Tags<F> {
         Ok(Granted { tag: &had.tag, registration: &pin.registration, bound })
     }
 
-    fn enter(&mut self, record: F::Record, extent: Extent, bound: u64) -> Number {
+    fn enter(&mut self, record: K::Record, extent: Extent, bound: u64) -> Number {
         let entry = Some(Record { record, extent, bound, clients: Vec::new(), reads: 0 });
         let number = match self.vacant.pop() {
             Some(number) => {

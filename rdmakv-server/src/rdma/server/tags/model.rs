@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
-use super::{Client, Fabric, Limits, Peer, Refused, Tags};
+use super::{Client, Limits, Peer, Refused, TagKind, Tags};
 use crate::store::Extent;
 
 const D: u64 = 1000;
@@ -76,7 +76,7 @@ struct Tag {
     _noted: Noted,
 }
 
-impl Fabric for Own {
+impl TagKind for Own {
     type Registration = Noted;
     type Record = Rc<Bound>;
     type Tag = Tag;

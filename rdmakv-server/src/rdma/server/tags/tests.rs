@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Client, Counts, Fabric, Limits, Peer, Refused, Tags};
+use super::{Client, Counts, Limits, Peer, Refused, TagKind, Tags};
 use crate::store::Extent;
 
 /// Counts what is there of its kind.
@@ -33,7 +33,7 @@ thread_local! {
 
 #[derive(Debug)]
 struct Rebinding;
-impl Fabric for Rebinding {
+impl TagKind for Rebinding {
     type Registration = Counted;
     type Record = Rc<(AtomicU64, AtomicU64)>;
     type Tag = (Counted, Rc<(AtomicU64, AtomicU64)>, u64);
@@ -52,7 +52,7 @@ impl Fabric for Rebinding {
 
 #[derive(Debug)]
 struct Fixed;
-impl Fabric for Fixed {
+impl TagKind for Fixed {
     type Registration = Counted;
     type Record = ();
     type Tag = ();
@@ -63,7 +63,7 @@ impl Fabric for Fixed {
 /// A fabric whose tags have the registration until they are closed.
 #[derive(Debug)]
 struct Windowed;
-impl Fabric for Windowed {
+impl TagKind for Windowed {
     type Registration = Rc<()>;
     type Record = ();
     type Tag = Rc<()>;
