@@ -101,7 +101,7 @@ static void connect_pair(struct ibv_qp *qp, const struct ibv_qp *to)
         failed = ibv_modify_qp(qp, &set, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     set.qp_state = IBV_QPS_RTS;
-    set.timeout = 14;
+    set.timeout = 18;
     set.retry_cnt = set.rnr_retry = 7;
     set.max_rd_atomic = 1;
     if (failed == 0)

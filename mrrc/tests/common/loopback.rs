@@ -26,6 +26,11 @@ pub(crate) const NOT_POSTED: ib::ibv_wc_status::Type = u32::MAX;
 /// What became of a transfer of which nothing is heard.
 pub(crate) const STALLED: ib::ibv_wc_status::Type = u32::MAX - 1;
 
+/// How long a queue pair waits for an answer, as verbs count it: 17 s. Nothing is lost between two of one device; but rxe
+/// (Linux 6.1) sends again whatever is under way when this is over since some earlier packet, though answers come, and it
+/// happens that it then hears of no transfer any more. At the usual 14 (67 ms) that is many times in a run.
+const PATIENCE: u8 = 22;
+
 /// Transfers that may be under way at once.
 pub(crate) const DEPTH: usize = 64;
 
@@ -393,8 +398,9 @@ unsafe fn connect(context: *mut ib::ibv_context, pair: *mut ib::ibv_qp, peer: u3
         step(&mut wishes, receiving, "RTR");
 
         let mut wishes: ib::ibv_qp_attr = zeroed();
-        (wishes.qp_state, wishes.timeout) = (ib::ibv_qp_state::IBV_QPS_RTS, 14);
-        (wishes.retry_cnt, wishes.rnr_retry, wishes.max_rd_atomic) = (7, 7, 4);
+        (wishes.qp_state, wishes.timeout) = (ib::ibv_qp_state::IBV_QPS_RTS, PATIENCE);
+        // Of retries, rxe takes 7 for any number.
+        (wishes.retry_cnt, wishes.rnr_retry, wishes.max_rd_atomic) = (6, 7, 4);
         let sending = mask::IBV_QP_STATE | mask::IBV_QP_TIMEOUT | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY;
         step(&mut wishes, sending | mask::IBV_QP_SQ_PSN | mask::IBV_QP_MAX_QP_RD_ATOMIC, "RTS");
     }
