@@ -102,6 +102,9 @@ fn each_server_that_does_not_answer_is_named() {
     let (code, out, why) = said(&rdmakv(&gone[0], &["-s", &here.address("tcp"), "-s", &gone[1], "version"], b""));
     assert!(code == 1 && out.contains("1.6."), "{out}");
     assert!(why.lines().count() == 2 && gone.iter().all(|gone| why.contains(gone)), "{why}");
+    let watch = ["-s", &here.address("tcp"), "watch", "--interval", "0.1", "--count", "1"];
+    let (code, table, why) = said(&rdmakv(&gone[0], &watch, b""));
+    assert!(code == 1 && table.contains(&gone[0]) && why.contains("1 of 2 servers"), "{table}{why}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) fn watch(client: &mut Client, interval: Duration, count: Option<u64>)
     let mut left = count;
     // The first look is what others are compared with.
     loop {
-        let mut rows = Vec::new();
+        let (mut rows, mut silent) = (Vec::new(), 0);
         for (at, (server, stats)) in client.stats("").into_iter().enumerate() {
             let now = stats.map(|stats| Look { at: Instant::now(), stats });
             if before.len() <= at {
@@ -47,6 +47,7 @@ pub(super) fn watch(client: &mut Client, interval: Duration, count: Option<u64>)
                 }
                 Err(error) => {
                     before[at] = None;
+                    silent += 1;
                     rows.push(blank(server, &error.to_string()));
                 }
             }
@@ -61,7 +62,10 @@ pub(super) fn watch(client: &mut Client, interval: Duration, count: Option<u64>)
         drop(out);
         if let Some(left) = &mut left {
             if *left == 0 {
-                return Ok(());
+                return match silent {
+                    0 => Ok(()),
+                    _ => Err(Failure::No(format!("{silent} of {} servers did not answer the last time", rows.len()))),
+                };
             }
             *left -= 1;
         }
