@@ -224,6 +224,13 @@ impl FabricFlags {
         if places.len() > super::open::FABRICS {
             return Err(format!("--fabric: {} of them; {} may be had", places.len(), super::open::FABRICS));
         }
+        if self.expose.is_some() && !places.iter().any(Place::pins) {
+            return Err(
+                "--expose: it is for verbs:, and no --fabric is one; over shm: and iwarp: clients can read what \
+                        they were told of, and nothing else: leave it out"
+                    .to_owned(),
+            );
+        }
         // Half of it is for what clients were told of, half for what is under way; of each fabric.
         let largest = (server.item + 8192) as u64;
         let fabrics = places.len().max(1) as u64;
@@ -312,6 +319,7 @@ mod tests {
             ("--fabric iwarp:x", "iwarp:HOST:PORT"),
             ("--fabric none --fabric shm:@x", "leave one of them out"),
             ("--expose everything", "slab"),
+            ("--expose slab", "leave it out"),
             ("--registered-memory 3", "it takes 5 MB at least"),
             ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 MB at least"),
             ("--registration-policy best", "gdsf"),
