@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use rdmakv_server::client::Client;
 
 /// Some clients, until dropped.
 pub(crate) struct Load {
@@ -23,6 +24,16 @@ impl Load {
         let threads = (0..clients).map(|number| {
             let (address, stop) = (address.to_owned(), stop.clone());
             std::thread::spawn(move || client(&address, number, &stop))
+        });
+        Self { threads: threads.collect(), stop }
+    }
+
+    /// Clients over a fabric, of the same keys: they read what is asked for often by themselves.
+    pub(crate) fn over_a_fabric(address: &str, clients: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = (0..clients).map(|number| {
+            let (address, stop) = (address.to_owned(), stop.clone());
+            std::thread::spawn(move || reader(&address, number, &stop))
         });
         Self { threads: threads.collect(), stop }
     }
@@ -74,6 +85,19 @@ fn client(address: &str, number: u64, stop: &AtomicBool) {
         // They come and go in waves of a minute or so.
         let wave = (begun.elapsed().as_secs_f64() / 9.0 + number as f64 * 0.7).sin();
         std::thread::sleep(Duration::from_micros((900.0 + 700.0 * wave) as u64));
+    }
+}
+
+fn reader(address: &str, number: u64, stop: &AtomicBool) {
+    let (mut client, mut random) = (Client::new([address]).unwrap(), StdRng::seed_from_u64(1000 + number));
+    while !stop.load(Relaxed) {
+        let key = (random.random::<f64>().powi(5) * 60_000.0) as u64;
+        let name = format!("object:{key}");
+        // One that is not answered in time is no reason to end.
+        if let Ok(None) = client.get(&name) {
+            let _ = client.set(&name, vec![b'x'; size_of(key)], ());
+        }
+        std::thread::sleep(Duration::from_micros(random.random_range(100..500)));
     }
 }
 

@@ -152,6 +152,8 @@ fn picture() {
     let server = Server::on_a_free_port(&["-m", "160", "-t", "2", "--http", "127.0.0.1:0"]);
     let end = Instant::now() + Duration::from_secs(seconds.parse().expect("seconds are a number"));
     let mut loads = vec![Load::start(&server.address("tcp"), 8)];
+    let port = server.address("tcp").rsplit(':').next().expect("a port").to_owned();
+    let _readers = Load::over_a_fabric(&format!("shm:@rdmakv-{port}"), 2);
     while Instant::now() < end {
         std::thread::sleep(Duration::from_secs(1));
         let elapsed = end - Instant::now();
