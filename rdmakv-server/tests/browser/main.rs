@@ -153,7 +153,7 @@ fn picture() {
     let end = Instant::now() + Duration::from_secs(seconds.parse().expect("seconds are a number"));
     let mut loads = vec![Load::start(&server.address("tcp"), 8)];
     let port = server.address("tcp").rsplit(':').next().expect("a port").to_owned();
-    let _readers = Load::over_a_fabric(&format!("shm:@rdmakv-{port}"), 2);
+    let _readers = Load::over_a_fabric(&format!("shm:@rdmakv-{port}"), 4);
     while Instant::now() < end {
         std::thread::sleep(Duration::from_secs(1));
         let elapsed = end - Instant::now();

@@ -261,7 +261,7 @@ fn what_is_being_changed_is_asked_for() {
 #[test]
 fn however_many_are_read_the_server_is_told_of_all() {
     let server = Running::over_shm();
-    server.store.knobs.lease_ms.store(2_000, SeqCst);
+    server.store.knobs.lease_ms.store(60_000, SeqCst);
     let mut client = Client::new([&server.address]).unwrap();
     let keys: Vec<_> = (0..1500_u32).map(u32::to_le_bytes).collect();
     for key in &keys {

@@ -304,7 +304,7 @@ const words = () => {
   tile("Hit ratio", percent(gets ? sum(p => p.hits) / gets : null), `since start ${percent(all ? totals.hits / all : null)}`);
   tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
   tile("p99 of gets", time(at.p99), `half take ${time(at.p50)}`);
-  tile("Memory", bytes(totals.paged), `of ${bytes(server.limit)}`, totals.paged / server.limit);
+  tile("Memory", bytes(totals.paged), `of ${bytes(server.limit)}` + (totals.paged > server.limit ? ", and first pages" : ""), totals.paged / server.limit);
   tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
   tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
