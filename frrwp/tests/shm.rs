@@ -8,7 +8,7 @@
 
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::shm::{
-    NotOffered, Sharing, ShmAddress, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmError, ShmListener, ShmSettings,
+    NotOffered, Sharing, ShmAddress, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmError, ShmListener, ShmOptions,
     connect,
 };
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
@@ -28,7 +28,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 const TARGET: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 fn domain() -> ShmDomain {
-    ShmDomain::new(ShmSettings::default()).expect("a domain")
+    ShmDomain::new(ShmOptions::default()).expect("a domain")
 }
 
 fn cache(domain: &ShmDomain, pages: u64) -> Cache<ShmDomain> {

@@ -155,7 +155,7 @@ impl ServerAddress {
                 .map_err(|_| "it is no address of that fabric: write shm:PATH or shm:@NAME")?;
             self.fabrics.push(Fabric::Shm(part.to_owned()));
         } else if part.starts_with("iwarp:") {
-            part.parse::<frrwp::fabric::iwarp::Address>().map_err(bad_fabric)?;
+            part.parse::<frrwp::fabric::iwarp::IwarpAddress>().map_err(bad_fabric)?;
             self.fabrics.push(Fabric::Iwarp(part.to_owned()));
         } else if let Some(rest) = part.strip_prefix("verbs:") {
             place(rest)?;

@@ -81,7 +81,7 @@ pub mod terminate;
 
 pub use binding::{Binding, Handle};
 pub use endpoint::IwarpEndpoint;
-pub use listener::{Address, IwarpListener};
+pub use listener::{IwarpAddress, IwarpListener};
 pub use registrar::{Exact, IwarpDomain, IwarpKey};
 
 use mpa::MpaError;

@@ -68,7 +68,6 @@ pub use connect::VerbsListener;
 pub use domain::VerbsDomain;
 pub use endpoint::VerbsEndpoint;
 pub use error::{VerbsEnd, VerbsError};
-pub use mrrc::registrar::verbs::VerbsError as DeviceError;
 pub use windows::{Window, WindowTrial, Windows};
 
 // The one module that names the crates of the binding is mrrc's.

@@ -331,8 +331,8 @@ fn stuck(domain: &ShmDomain, other: &ShmDomain, key: u32) -> [ShmEndpoint; 2] {
 
 #[test]
 fn at_the_bound_of_the_quarantine_nothing_more_is_offered() {
-    let settings = super::ShmSettings { stall: STALL, quarantine: 8192, ..Default::default() };
-    let [domain, other] = [ShmDomain::new(settings), ShmDomain::new(settings)].map(|domain| domain.expect("a domain"));
+    let options = super::ShmOptions { stall: STALL, quarantine: 8192, ..Default::default() };
+    let [domain, other] = [ShmDomain::new(options), ShmDomain::new(options)].map(|domain| domain.expect("a domain"));
     let arena = domain.arena(64 << 10, Sharing::Writable).expect("an arena");
     let buffer = arena.buffer(8192).expect("a buffer");
     let mut held = Registration::new(&domain, buffer.as_ptr(), 8192, RIGHTS).expect("registered");
