@@ -40,6 +40,7 @@ pub struct ServerAddress {
 
 /// A way over a fabric.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Fabric {
     /// Memory of this machine.
     Shm(String),
@@ -51,6 +52,7 @@ pub enum Fabric {
 
 /// A way over a socket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Socket {
     /// TCP: host and port.
     Tcp(String, u16),

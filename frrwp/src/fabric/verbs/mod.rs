@@ -76,6 +76,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// What a domain's connections are like.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VerbsOptions {
     /// How long connecting may take, and a peer that connects: 5 s.
