@@ -1,5 +1,7 @@
 //! One conversation: bytes come in, requests are carried out on the store, bytes go out. No sockets here.
 //!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+//!
 //! A session knows which protocol its client speaks from the first byte, and keeps what is between requests: a chunk
 //! that is being filled, data that is being dropped. Values small enough are copied into the output; larger ones are
 //! lent by the store until they are sent.
