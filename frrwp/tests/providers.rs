@@ -117,7 +117,7 @@ impl Fabric for Shm {
     }
 
     fn registrations(&self, side: usize) -> usize {
-        self.domains[side].tags()
+        self.domains[side].keys()
     }
 }
 

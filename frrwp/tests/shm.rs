@@ -200,7 +200,7 @@ fn both_sides(limits: Limits, transfers: usize, longest: usize, capacity: u64) {
     });
     for (cache, domain) in caches.iter().zip(&domains) {
         cache.flush().expect("flushed");
-        assert_eq!((cache.usage().regions, domain.tags(), domain.connections()), (0, 0, 0), "nothing is held");
+        assert_eq!((cache.usage().regions, domain.keys(), domain.connections()), (0, 0, 0), "nothing is held");
     }
 }
 
@@ -278,7 +278,7 @@ fn bytes_arrive_between_two_processes() {
     drop(engine);
     assert!(peer.0.wait().expect("its end").success());
     cache.flush().expect("flushed");
-    assert_eq!((domain.tags(), domain.connections()), (0, 0), "nothing is held");
+    assert_eq!((domain.keys(), domain.connections()), (0, 0), "nothing is held");
 }
 
 // ---- One-sided operations and rights ----------------------------------------------------------------

@@ -22,10 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Every bound of a domain, with its default.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShmOptions {
     /// Registrations with rights for peers: 8,192. Rounded up to a power of two.
-    pub tags: usize,
+    pub keys: usize,
     /// Arenas: 64.
     pub arenas: usize,
     /// Connections, those with peers that stalled included: 1,024.
@@ -41,7 +43,7 @@ pub struct ShmOptions {
 impl Default for ShmOptions {
     fn default() -> Self {
         Self {
-            tags: 8192,
+            keys: 8192,
             arenas: 64,
             connections: 1024,
             quarantine: 64 << 20,
@@ -123,7 +125,7 @@ impl ShmDomain {
     /// # Errors
     /// [`ShmError::System`].
     pub fn new(options: ShmOptions) -> Result<Self, ShmError> {
-        let table = Table::new(options.tags)?;
+        let table = Table::new(options.keys)?;
         let books = Mutex::new(Books { table, arenas: Vec::new(), next_arena: 0, links: Vec::new() });
         Ok(Self(Arc::new(Inner { options, process: std::process::id(), books })))
     }
@@ -170,7 +172,7 @@ impl ShmDomain {
     }
 
     /// Registrations with rights for peers.
-    pub fn tags(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.books().table.live()
     }
 

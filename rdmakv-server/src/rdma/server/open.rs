@@ -306,7 +306,7 @@ fn listen_shm<'a>(
     let domain = match &*shm {
         Some((domain, _)) => domain.clone(),
         None => ShmDomain::new(ShmOptions {
-            tags: keys(plan) as usize,
+            keys: keys(plan) as usize,
             arenas: ARENAS,
             connections: plan.connections + plan.connections / 4 + 8,
             ..ShmOptions::default()
