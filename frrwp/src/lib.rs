@@ -122,6 +122,15 @@
 //! | `--test wire -- --ignored` | noise, and messages changed and cut, for the decoder | 100,000,000, of which 56,251,875 were understood |
 //! | `--test cost -- --nocapture` | allocations of a transfer in steady state, and the state of an open one | none; 312 bytes |
 //!
+//! # Features
+//!
+//! None is on by default; without any there are [`sim`](fabric::sim), [`iwarp`](fabric::iwarp) and `shm`.
+//!
+//! * `verbs`: the provider over RDMA devices, `fabric::verbs`, by libibverbs and librdmacm, which are opened at run time. To build:
+//!   cmake and libclang.
+//! * `verbs-linked`: the same, linked with them. To build: libibverbs-dev, librdmacm-dev, pkg-config, and libclang 14, no later. Where
+//!   both are on, `verbs` wins.
+//!
 //! # Beside this crate
 //!
 //! The caches are [`mrrc`]'s. [`tracesim`] reproduces the paper, with [`latency`] for its section 8; [`benches`] has

@@ -9,7 +9,7 @@ use frrwp::wire::{MESSAGE, Segment};
 use frrwp::{
     engine::{Engine, Event},
     fabric::Domain,
-    fabric::shm::{Sharing, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect},
+    fabric::shm::{Sharing, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect},
     handshake::RECEIVES,
 };
 #[cfg(target_os = "linux")]
@@ -94,7 +94,7 @@ fn a_transfer_allocates_nothing_in_steady_state() {
 #[cfg(target_os = "linux")]
 fn allocated_over_shm(round: impl Fn(&mut [Engine<'_, ShmEndpoint>; 2], Segment, &mut [u8], &mut Vec<u8>)) -> u64 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let domains = [0, 1].map(|_| ShmDomain::new(ShmSettings::default()).unwrap());
+    let domains = [0, 1].map(|_| ShmDomain::new(ShmOptions::default()).unwrap());
     let caches = domains.each_ref().map(|domain| Cache::builder(domain.clone()).monitor(Explicit).build().unwrap());
     let name = format!("shm:@frrwp-cost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let listener = ShmListener::bind(&domains[1], &name.parse().unwrap()).unwrap();

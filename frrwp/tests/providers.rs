@@ -10,7 +10,7 @@ mod engines;
 
 use engines::{Fabric, Memory, fetched, one, storm};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
-use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ struct Shm {
 
 impl Shm {
     fn new() -> Self {
-        Self { domains: [0, 1].map(|_| ShmDomain::new(ShmSettings::default()).unwrap()) }
+        Self { domains: [0, 1].map(|_| ShmDomain::new(ShmOptions::default()).unwrap()) }
     }
 }
 
@@ -117,7 +117,7 @@ impl Fabric for Shm {
     }
 
     fn registrations(&self, side: usize) -> usize {
-        self.domains[side].tags()
+        self.domains[side].keys()
     }
 }
 

@@ -8,7 +8,7 @@
 
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::shm::{
-    NotOffered, Sharing, ShmAddress, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmError, ShmListener, ShmSettings,
+    NotOffered, Sharing, ShmAddress, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmError, ShmListener, ShmOptions,
     connect,
 };
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
@@ -28,7 +28,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 const TARGET: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 fn domain() -> ShmDomain {
-    ShmDomain::new(ShmSettings::default()).expect("a domain")
+    ShmDomain::new(ShmOptions::default()).expect("a domain")
 }
 
 fn cache(domain: &ShmDomain, pages: u64) -> Cache<ShmDomain> {
@@ -200,7 +200,7 @@ fn both_sides(limits: Limits, transfers: usize, longest: usize, capacity: u64) {
     });
     for (cache, domain) in caches.iter().zip(&domains) {
         cache.flush().expect("flushed");
-        assert_eq!((cache.usage().regions, domain.tags(), domain.connections()), (0, 0, 0), "nothing is held");
+        assert_eq!((cache.usage().regions, domain.keys(), domain.connections()), (0, 0, 0), "nothing is held");
     }
 }
 
@@ -278,7 +278,7 @@ fn bytes_arrive_between_two_processes() {
     drop(engine);
     assert!(peer.0.wait().expect("its end").success());
     cache.flush().expect("flushed");
-    assert_eq!((domain.tags(), domain.connections()), (0, 0), "nothing is held");
+    assert_eq!((domain.keys(), domain.connections()), (0, 0), "nothing is held");
 }
 
 // ---- One-sided operations and rights ----------------------------------------------------------------

@@ -1,5 +1,7 @@
 //! An item as it lies in memory: what the store writes, and what a one-sided reader has to check before it believes it.
 //!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+//!
 //! | at | bytes | what                                                              | in the CRC |
 //! |---:|------:|-------------------------------------------------------------------|------------|
 //! |  0 |     1 | state: 0 free, 1 unpublished, 2 alive, 3 dead                     | no         |

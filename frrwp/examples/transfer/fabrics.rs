@@ -1,9 +1,9 @@
 //! From an address to a connection and memory for it: all that depends on the fabric.
 
 use crate::Outcome;
-use frrwp::fabric::iwarp::{Address, IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{IwarpAddress, IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::priced::{Priced, PricedEndpoint};
-use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsEndpoint, VerbsOptions};
 use frrwp::fabric::{Domain, Endpoint};
@@ -22,7 +22,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) enum Fabric {
     Shm(ShmAddress),
-    Iwarp(Address),
+    Iwarp(IwarpAddress),
     #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
     Verbs(VerbsAddress),
 }
@@ -181,7 +181,7 @@ fn verbs_why(endpoint: &PricedEndpoint<VerbsEndpoint>) -> Option<String> {
 pub(crate) fn connecting(fabric: &Fabric, cost: Linear, work: &impl Work) -> Outcome<()> {
     match fabric {
         Fabric::Shm(address) => {
-            let domain = Priced::new(ShmDomain::new(ShmSettings::default())?, cost);
+            let domain = Priced::new(ShmDomain::new(ShmOptions::default())?, cost);
             work.connecting(&domain, || {
                 let endpoint = connect(domain.inner(), address, RECEIVES, WITHIN)?;
                 Ok(Connection { endpoint: domain.endpoint(endpoint), why: shm_why })
@@ -214,7 +214,7 @@ pub(crate) fn listening(fabric: &Fabric, cost: Linear, server: &impl Serve) -> O
     use frrwp::fabric::shm::ShmError;
     match fabric {
         Fabric::Shm(address) => {
-            let domain = Priced::new(ShmDomain::new(ShmSettings::default())?, cost);
+            let domain = Priced::new(ShmDomain::new(ShmOptions::default())?, cost);
             let listener = ShmListener::bind(domain.inner(), address)?;
             server.accept(&address.to_string(), &domain, || match listener.accept(RECEIVES, TURN) {
                 Ok(endpoint) => Ok(Connection { endpoint: domain.endpoint(endpoint), why: shm_why }),

@@ -73,6 +73,7 @@ pub struct Abilities {
 
 /// Something that was posted has ended, or something has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Completion {
     /// A write or read of this name was carried out, or was not.
     Done {

@@ -4,6 +4,9 @@ use super::{Disconnect, Failure, Tag};
 use crate::wire::{HEADER, Segment};
 
 /// What the driver is to do, in this order.
+///
+/// Exhaustive on purpose: each is an order, and a driver that does not know one must not pass it over. A new one comes with a new major
+/// version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// The peer opens a transfer. Answer with [`Handshake::accept`](super::Handshake::accept) for a write, [`Handshake::crw`](super::Handshake::crw) for a read, or

@@ -13,6 +13,8 @@ pub enum Process {
 }
 
 /// Bounds of one side of a connection. Times are in nanoseconds.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
     /// Transfers that each side may have open: 1,024. They are counted apart, so that a peer cannot use up what this side may

@@ -22,15 +22,16 @@ pub(crate) fn find(target: &Target) -> Option<i32> {
 
 /// By whichever of its ways says it.
 fn find_any(address: &ServerAddress) -> Option<i32> {
-    let sockets = address.sockets().iter().map(|socket| match socket {
-        Socket::Tcp(host, port) if host.contains(':') => Target::Tcp(format!("[{host}]:{port}")),
-        Socket::Tcp(host, port) => Target::Tcp(format!("{host}:{port}")),
-        Socket::Unix(path) => Target::Unix(path.clone()),
+    let sockets = address.sockets().iter().filter_map(|socket| match socket {
+        Socket::Tcp(host, port) if host.contains(':') => Some(Target::Tcp(format!("[{host}]:{port}"))),
+        Socket::Tcp(host, port) => Some(Target::Tcp(format!("{host}:{port}"))),
+        Socket::Unix(path) => Some(Target::Unix(path.clone())),
+        _ => None,
     });
     // The others have no listener that the system tells of; --server-pid names the process.
     let fabrics = address.fabrics().iter().filter_map(|fabric| match fabric {
         Fabric::Iwarp(text) => Some(Target::Tcp(text.strip_prefix("iwarp:")?.to_owned())),
-        Fabric::Shm(_) | Fabric::Verbs(_) => None,
+        _ => None,
     });
     sockets.chain(fabrics).find_map(|target| find(&target))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use io_uring::IoUring;
@@ -13,9 +13,8 @@ use mrrc::registrar::Registrar;
 use mrrc::registrar::io_uring::IoUringBuffers;
 use mrrc::registrar::model::Dummy;
 use mrrc::{Access, Cache, Lease, PAGE};
-use rdmakv_server::rdma::server::shared::SharedTags;
-use rdmakv_server::rdma::server::tags::{Limits, Peer, Refused, TagKind};
-use rdmakv_server::store::{Config, Extent, Outcome, Store, Terms};
+use rdmakv_server::rdma::server::tags::{Limits, Peer, Refused, TagKind, Tags};
+use rdmakv_server::store::{Config, Exposure, Extent, Outcome, Replacement, Store, Terms};
 
 use crate::Options;
 use crate::bound;
@@ -53,6 +52,39 @@ impl<R: Registrar> TagKind for Plain<R> {
     type Tag = ();
     const REBINDS: bool = false;
     fn bind((): &(), _: Option<u64>) {}
+}
+
+/// The table of tags, as the store sees it.
+struct Exposed<R: Registrar>(Arc<Mutex<Tags<Plain<R>>>>);
+
+impl<R> Exposure for Exposed<R>
+where
+    R: Registrar + Send + Sync,
+    R::Registration: Send + Sync,
+{
+    fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
+        lock(&self.0).replaced(replacement, |_, _| None)
+    }
+
+    fn is_open(&mut self, chunk: Extent) -> bool {
+        lock(&self.0).is_open(chunk)
+    }
+
+    fn ended(&mut self, chunk: Extent, _: u64) {
+        lock(&self.0).ended(chunk);
+    }
+}
+
+fn lock<R: Registrar>(tags: &Mutex<Tags<Plain<R>>>) -> MutexGuard<'_, Tags<Plain<R>>> {
+    tags.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Drops what is over, outside of all locks: tags first, then registrations.
+fn drop_over<R: Registrar>(tags: &Mutex<Tags<Plain<R>>>) {
+    let over = lock(tags).take_over();
+    drop(over.tags);
+    drop(over.records);
+    drop(over.registrations);
 }
 
 fn nanos(rate: u64, nth: usize) -> u64 {
@@ -131,9 +163,9 @@ where
         limits.client_pages = limits.pages;
         limits.client_tags = usize::MAX;
     }
-    let tags: SharedTags<Plain<R>> = SharedTags::new(limits);
-    store.attach(tags.exposure(|_, _| None));
-    let clients: Vec<_> = (0..options.clients.max(1)).map(|_| tags.lock().join(Peer::Other)).collect();
+    let tags = Arc::new(Mutex::new(Tags::<Plain<R>>::new(limits)));
+    store.attach(Box::new(Exposed(tags.clone())));
+    let clients: Vec<_> = (0..options.clients.max(1)).map(|_| lock(&tags).join(Peer::Other)).collect();
     // A ring's buffers are nobody's but this process's.
     let rights = if options.pin { Access::LOCAL } else { Access::REMOTE_READ };
     let before = vm_pin();
@@ -150,7 +182,7 @@ where
         if nth % report_every == 0 {
             // The clients say what they have read.
             for ((client, address), reads) in seen.drain() {
-                let counted = tags.lock().seen(clients[usize::from(client)], address, reads, now);
+                let counted = lock(&tags).seen(clients[usize::from(client)], address, reads, now);
                 store.seen(address, counted, now / 1_000_000_000);
             }
             store.tick(now / 1_000_000_000);
@@ -165,12 +197,12 @@ where
             continue;
         }
         store.sweep(now, 64);
-        tags.lock().sweep(now, 64);
-        tags.drop_over();
+        lock(&tags).sweep(now, 64);
+        drop_over(&tags);
         let Some(handle) = store.get(&key.to_le_bytes(), true, now / 1_000_000_000).map(|view| view.handle()) else {
             return Err("a value is gone".into());
         };
-        let admitted = match tags.lock().admits(clients[usize::from(client)], extent) {
+        let admitted = match lock(&tags).admits(clients[usize::from(client)], extent) {
             Ok(admitted) => admitted,
             Err(refused) => {
                 seldom += u64::from(nth >= asked.counted && refused == Refused::Seldom);
@@ -192,7 +224,7 @@ where
         };
         let Ok(until) = store.lease(handle, now) else { continue };
         let client_number = clients[usize::from(client)];
-        if tags.lock().grant(client_number, extent, until, (admitted, registration), || (), |(), _, _| Some(())).is_ok()
+        if lock(&tags).grant(client_number, extent, until, (admitted, registration), || (), |(), _, _| Some(())).is_ok()
         {
             held.insert((key, client), now + lease.as_nanos() as u64);
         }
@@ -201,7 +233,7 @@ where
     let registrations = (cache.counters().attempts - registered) as f64 / counted;
     // Leases first, then the cache, then the memory.
     store.sweep(u64::MAX, usize::MAX);
-    tags.drop_over();
+    drop_over(&tags);
     drop((tags, cache, store));
     Ok(Served {
         one_sided: one_sided as f64 / counted,

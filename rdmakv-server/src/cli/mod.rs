@@ -1,4 +1,6 @@
 //! The command `rdmakv`: asks key-value servers, over RDMA or TCP.
+//!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
 
 mod flags;
 mod values;

@@ -40,6 +40,7 @@ pub struct ServerAddress {
 
 /// A way over a fabric.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Fabric {
     /// Memory of this machine.
     Shm(String),
@@ -51,6 +52,7 @@ pub enum Fabric {
 
 /// A way over a socket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Socket {
     /// TCP: host and port.
     Tcp(String, u16),
@@ -155,7 +157,7 @@ impl ServerAddress {
                 .map_err(|_| "it is no address of that fabric: write shm:PATH or shm:@NAME")?;
             self.fabrics.push(Fabric::Shm(part.to_owned()));
         } else if part.starts_with("iwarp:") {
-            part.parse::<frrwp::fabric::iwarp::Address>().map_err(bad_fabric)?;
+            part.parse::<frrwp::fabric::iwarp::IwarpAddress>().map_err(bad_fabric)?;
             self.fabrics.push(Fabric::Iwarp(part.to_owned()));
         } else if let Some(rest) = part.strip_prefix("verbs:") {
             place(rest)?;

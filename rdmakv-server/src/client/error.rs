@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// What was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 #[expect(missing_docs, reason = "the client's methods say what they are")]
 pub enum Operation {
     Get,

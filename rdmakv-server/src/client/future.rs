@@ -121,7 +121,7 @@ impl AsyncClient {
     }
 
     fn wake(&self) {
-        let woken = self.0.borrow_mut().rest.ops.woken();
+        let woken = self.0.borrow_mut().common.ops.woken();
         // A waker may poll at once.
         woken.into_iter().for_each(Waker::wake);
     }
@@ -174,7 +174,7 @@ impl<T: Outcome> Future for Reply<'_, T> {
         self.client.progress();
         let waker = context.waker().clone();
         let mut client = self.client.0.borrow_mut();
-        match client.rest.ops.unanswered(ticket.name) {
+        match client.common.ops.unanswered(ticket.name) {
             None => Poll::Ready(client.wait(ticket)),
             Some(op) => {
                 let before = op.waker.replace(waker);

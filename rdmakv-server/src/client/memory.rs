@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "lends bytes of a mapping")]
 
 use super::error::Error;
-use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmSettings};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmOptions};
 
 /// The memory, and the domain that it is of.
 pub(super) struct Memory {
@@ -25,7 +25,7 @@ fn refused(why: impl std::fmt::Display) -> Error {
 impl Memory {
     /// So many bytes for each of the two, of which the system gives those that are used.
     pub(super) fn new(bytes: usize) -> Result<Self, Error> {
-        let domain = ShmDomain::new(ShmSettings::default()).map_err(refused)?;
+        let domain = ShmDomain::new(ShmOptions::default()).map_err(refused)?;
         let sending = domain.arena(bytes, Sharing::Readable).map_err(refused)?;
         let landing = domain.arena(bytes, Sharing::Writable).map_err(refused)?;
         Ok(Self { domain, sending, landing })

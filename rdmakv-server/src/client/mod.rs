@@ -70,9 +70,10 @@
 //!
 //! # Memory
 //!
-//! One-sided reads go into memory of the client's, and a [`Value`] is lent from there without another copy. Values of more than the eager
-//! limit (8 KiB) that have no tag come by a transfer of `frrwp`'s, into memory that the server may write, and are copied once, because the
-//! server may write it later too. Values to be stored of more than that are read by the server out of the client's memory: without a copy
+//! One-sided reads go into memory of the client's, and a [`Value`] is lent from there without another copy. Values of more than the
+//! [eager limit](crate::rdma::eager) that have no tag come by a transfer of `frrwp`'s, into memory that the server may write, and are copied
+//! once, because the server may write it later too. Which limit it is, the server says when a client comes: 32 KiB over `shm` and `iwarp` and
+//! 8 KiB over `verbs`, unless its `--eager` is another. Values to be stored of more than that are read by the server out of the client's memory: without a copy
 //! out of a [`Client::buffer`]. All of it is registered by [`mrrc::Cache`]s, one for each domain, and bounded
 //! ([`Options::value_memory`], [`Options::transfer_memory`]).
 //!
@@ -89,13 +90,14 @@ mod answer;
 mod buffer;
 mod clock;
 mod command;
+mod common;
+mod counters;
 mod error;
 mod fabric;
 pub mod future;
 mod memory;
 mod ops;
 mod options;
-mod rest;
 mod ring;
 mod server;
 mod slots;
@@ -109,17 +111,17 @@ pub use address::{Fabric, ServerAddress, Socket};
 pub use answer::Stored;
 pub use buffer::{Buffer, Data};
 pub use command::{Expire, Terms};
+pub use counters::Counters;
 pub use error::{About, Error, Operation};
 pub use options::Options;
-pub use rest::Counters;
 pub use ring::{Continuum, Name, Ring};
 pub use ticket::{Outcome, Ticket};
 pub use value::{Source, Value};
 
 use command::{Arguments, check_key};
+use common::Common;
 use fabric::domains::Fabrics;
 use ops::Ops;
-use rest::Rest;
 use server::Server;
 use std::collections::VecDeque;
 use std::fmt;
@@ -130,7 +132,7 @@ use std::time::{Duration, Instant};
 pub struct Client {
     servers: Vec<Server>,
     ring: Ring,
-    rest: Rest,
+    common: Common,
     id: u64,
 }
 
@@ -170,7 +172,7 @@ impl Client {
         Ok(Self {
             ring: Ring::new(options.continuum, &named),
             servers: servers.iter().map(|server| Server::new(server, options.tags)).collect(),
-            rest: Rest {
+            common: Common {
                 ops: Ops::new(options.window),
                 patience: options.patience(),
                 timeout: options.timeout,
@@ -193,8 +195,8 @@ impl Client {
         let key = key.as_ref();
         check_key(Operation::Get, key)?;
         let server = self.server_of(key);
-        if let Some(value) = self.servers[server].get_now(&mut self.rest, key) {
-            self.rest.counters.hits += 1;
+        if let Some(value) = self.servers[server].get_now(&mut self.common, key) {
+            self.common.counters.hits += 1;
             return Ok(Some(value));
         }
         self.run((Operation::Get, key), Arguments::default(), Data::None)
@@ -413,7 +415,7 @@ impl Client {
     pub fn test<T: Outcome>(&mut self, ticket: &Ticket<T>) -> Result<bool> {
         self.own(ticket)?;
         self.progress();
-        Ok(self.rest.ops.is_done(ticket.name))
+        Ok(self.common.ops.is_done(ticket.name))
     }
 
     /// Waits for the end of an operation.
@@ -437,30 +439,30 @@ impl Client {
     /// # Errors
     /// [`Error::Memory`].
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
-        Ok(Buffer(self.rest.fabrics.memory()?.sending(bytes)?))
+        Ok(Buffer(self.common.fabrics.memory()?.sending(bytes)?))
     }
 
     /// Does what can be done now, without waiting.
     pub fn progress(&mut self) {
         self.move_on();
         // Of futures that were taken apart from their client, nobody is left.
-        drop(self.rest.ops.woken());
+        drop(self.common.ops.woken());
     }
 
     /// When [`Client::progress`] has something to do though nothing comes.
     pub fn next_deadline(&mut self) -> Option<Instant> {
-        let oldest = self.rest.ops.oldest()?;
-        self.rest.ops.get(oldest).map(|op| op.deadline)
+        let oldest = self.common.ops.oldest()?;
+        self.common.ops.get(oldest).map(|op| op.deadline)
     }
 
     /// Operations that are open: under way, or ended and their results not taken.
     pub fn open(&self) -> usize {
-        self.rest.ops.open()
+        self.common.ops.open()
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
-        self.rest.counters
+        self.common.counters
     }
 
     /// The fabric over which the server at this [place](Client::server_of) is read, if one stands.
@@ -475,7 +477,7 @@ impl Client {
 
     /// Bytes of this process's memory that are registered, for all servers.
     pub fn registered(&self) -> u64 {
-        self.rest.fabrics.registered() + self.servers.iter().map(Server::registered).sum::<u64>()
+        self.common.fabrics.registered() + self.servers.iter().map(Server::registered).sum::<u64>()
     }
 
     /// The place, in the order in which they were named, of the server that has a key.
@@ -487,10 +489,10 @@ impl Client {
 
     fn move_on(&mut self) {
         for server in &mut self.servers {
-            server.progress(&mut self.rest);
+            server.progress(&mut self.common);
         }
         self.expire();
-        self.rest.ops.sweep();
+        self.common.ops.sweep();
     }
 
     /// Sleeps until something may have happened, or so long.
@@ -498,10 +500,10 @@ impl Client {
         let busy: usize = self.servers.iter_mut().map(Server::busy).sum();
         // Of several servers, and of several ways to one, one at a time is slept for.
         let longest = if busy > 1 { Duration::from_millis(1) } else { longest };
-        let Some(oldest) = self.rest.ops.oldest() else {
+        let Some(oldest) = self.common.ops.oldest() else {
             return std::thread::sleep(longest.min(Duration::from_millis(1)));
         };
-        let Some(op) = self.rest.ops.get(oldest) else { return };
+        let Some(op) = self.common.ops.get(oldest) else { return };
         let (server, on, left) = (op.server, op.on, op.deadline.saturating_duration_since(Instant::now()));
         self.servers[server].wait(on, longest.min(left));
     }
@@ -510,7 +512,7 @@ impl Client {
     fn copied(&mut self, bytes: &[u8]) -> Data {
         const LARGE: usize = 4 << 10;
         if bytes.len() > LARGE
-            && let Some(memory) = self.rest.fabrics.memory_if_any()
+            && let Some(memory) = self.common.fabrics.memory_if_any()
             && let Ok(mut sending) = memory.sending(bytes.len())
         {
             sending.bytes_mut().copy_from_slice(bytes);
@@ -536,17 +538,17 @@ impl Client {
         server: usize,
     ) -> Result<ops::Name> {
         if !self.has_room() {
-            return Err(Error::Full { operation, most: self.rest.ops.most() });
+            return Err(Error::Full { operation, most: self.common.ops.most() });
         }
-        let deadline = Instant::now() + self.rest.timeout;
-        Ok(self.rest.ops.insert((operation, key), arguments, data, server, deadline))
+        let deadline = Instant::now() + self.common.timeout;
+        Ok(self.common.ops.insert((operation, key), arguments, data, server, deadline))
     }
 
     fn issue(&mut self, (operation, key): (Operation, &[u8]), arguments: Arguments, data: Data) -> Result<ops::Name> {
         check_key(operation, key)?;
         let server = self.server_of(key);
         let name = self.open_one((operation, key), arguments, data, server)?;
-        self.servers[server].issue(&mut self.rest, name);
+        self.servers[server].issue(&mut self.common, name);
         Ok(name)
     }
 
@@ -557,7 +559,7 @@ impl Client {
         data: Data,
     ) -> Result<Ticket<T>> {
         let name = self.issue((operation, key), arguments, data)?;
-        let holder = self.rest.ops.hold(name);
+        let holder = self.common.ops.hold(name);
         Ok(Ticket::new(name, self.id, holder))
     }
 
@@ -571,7 +573,7 @@ impl Client {
         let mut outcomes = Vec::new();
         for server in 0..self.servers.len() {
             let outcome = self.open_one((operation, b""), arguments.clone(), Data::None, server).and_then(|name| {
-                self.servers[server].issue(&mut self.rest, name);
+                self.servers[server].issue(&mut self.common, name);
                 self.finish(name).0
             });
             outcomes.push((self.servers[server].text.clone(), outcome));
@@ -581,17 +583,17 @@ impl Client {
 
     /// Whether another operation may be opened. Results that nobody can take any more make room.
     fn has_room(&mut self) -> bool {
-        if !self.rest.ops.has_room() {
-            self.rest.ops.sweep();
+        if !self.common.ops.has_room() {
+            self.common.ops.sweep();
         }
-        self.rest.ops.has_room()
+        self.common.ops.has_room()
     }
 
     /// Waits until another operation may be opened.
     fn wait_for_room(&mut self, operation: Operation) -> Result<()> {
         while !self.has_room() {
-            let Some(oldest) = self.rest.ops.oldest() else {
-                return Err(Error::Full { operation, most: self.rest.ops.most() });
+            let Some(oldest) = self.common.ops.oldest() else {
+                return Err(Error::Full { operation, most: self.common.ops.most() });
             };
             self.wait_until_done(oldest);
         }
@@ -600,21 +602,21 @@ impl Client {
 
     fn finish<T: Outcome>(&mut self, name: ops::Name) -> (Result<T>, Data) {
         self.wait_until_done(name);
-        match self.rest.ops.take(name) {
+        match self.common.ops.take(name) {
             Some((result, data)) => (result.map(|answer| T::from_answer(ticket::AnyAnswer(answer))), data),
             None => (Err(Error::OtherClient), Data::None),
         }
     }
 
     fn wait_until_done(&mut self, name: ops::Name) {
-        while let Some(op) = self.rest.ops.unanswered(name) {
+        while let Some(op) = self.common.ops.unanswered(name) {
             let (server, deadline) = (op.server, op.deadline);
-            self.servers[server].progress(&mut self.rest);
-            let Some(op) = self.rest.ops.unanswered(name) else { break };
+            self.servers[server].progress(&mut self.common);
+            let Some(op) = self.common.ops.unanswered(name) else { break };
             let on = op.on;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                self.servers[server].expire(&mut self.rest, name);
+                self.servers[server].expire(&mut self.common, name);
             } else {
                 self.servers[server].wait(on, left);
             }
@@ -623,12 +625,12 @@ impl Client {
 
     fn expire(&mut self) {
         let now = Instant::now();
-        while let Some(name) = self.rest.ops.oldest()
-            && let Some(op) = self.rest.ops.get(name)
+        while let Some(name) = self.common.ops.oldest()
+            && let Some(op) = self.common.ops.get(name)
             && op.deadline <= now
         {
             let server = op.server;
-            self.servers[server].expire(&mut self.rest, name);
+            self.servers[server].expire(&mut self.common, name);
         }
     }
 }

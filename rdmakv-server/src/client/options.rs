@@ -5,6 +5,8 @@ use super::way::Patience;
 use std::time::Duration;
 
 /// Every bound of a client.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Name and password, for servers that ask for them (`-Y`); they go as they are. None, unless set.

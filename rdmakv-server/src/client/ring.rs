@@ -33,6 +33,7 @@ impl fmt::Display for Name {
 
 /// How the ring is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Continuum {
     /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`, which most clients mean by ketama.
     #[default]

@@ -7,12 +7,12 @@
 use super::address::{Fabric, ServerAddress, Socket};
 use super::answer::{Answer, is_store};
 use super::command::line;
+use super::common::Common;
 use super::error::{About, Error};
 use super::fabric::domains::Connected;
 use super::fabric::link::Link;
 use super::fabric::replies::Elsewhere;
 use super::ops::{Name, On, Op};
-use super::rest::Rest;
 use super::stream::{self, Lost, Stream};
 use super::tags::Tags;
 use super::value::Value;
@@ -66,21 +66,21 @@ impl Server {
 
     /// The value, if it is to be had one-sidedly.
     #[inline]
-    pub(super) fn get_now(&mut self, rest: &mut Rest, key: &[u8]) -> Option<Value> {
+    pub(super) fn get_now(&mut self, common: &mut Common, key: &[u8]) -> Option<Value> {
         let Way::Up(link) = &mut self.fabric else { return None };
-        link.get_now(rest, &mut self.tags, key)
+        link.get_now(common, &mut self.tags, key)
     }
 
     /// Begins an operation.
-    pub(super) fn issue(&mut self, rest: &mut Rest, name: Name) {
-        if let Some(op) = rest.ops.get(name)
+    pub(super) fn issue(&mut self, common: &mut Common, name: Name) {
+        if let Some(op) = common.ops.get(name)
             && !op.operation.is_read()
         {
             // What comes after it, by whatever way, finds what it leaves.
             if op.operation.has_key() { self.tags.forget(&op.key) } else { self.tags.forget_tags() }
         }
         self.queue.push_back(name);
-        self.progress(rest);
+        self.progress(common);
     }
 
     /// Whether what is asked from now on may wait until it leaves together. A connection that is made meanwhile holds nothing.
@@ -91,20 +91,20 @@ impl Server {
     }
 
     /// Does what can be done now.
-    pub(super) fn progress(&mut self, rest: &mut Rest) {
-        self.progress_fabric(rest);
-        self.connect_fabric(rest);
-        self.progress_stream(rest);
-        self.connect_stream(rest);
-        self.dispatch(rest);
+    pub(super) fn progress(&mut self, common: &mut Common) {
+        self.progress_fabric(common);
+        self.connect_fabric(common);
+        self.progress_stream(common);
+        self.connect_stream(common);
+        self.dispatch(common);
     }
 
-    fn progress_fabric(&mut self, rest: &mut Rest) {
+    fn progress_fabric(&mut self, common: &mut Common) {
         let Way::Up(link) = &mut self.fabric else { return };
         let mut elsewhere = Vec::new();
-        link.progress(rest, &mut self.tags, &self.text, &mut elsewhere);
+        link.progress(common, &mut self.tags, &self.text, &mut elsewhere);
         for Elsewhere { op: name, busy } in elsewhere {
-            if let Some(op) = rest.ops.unanswered(name) {
+            if let Some(op) = common.ops.unanswered(name) {
                 // Nothing of it is under way any more, so that its end is not the connection's.
                 op.on = On::Queue;
                 // Where there is no other way, what the server is too busy for is asked again, as long as there is time.
@@ -114,45 +114,45 @@ impl Server {
         }
         if link.is_ready() {
             (self.young, self.was_up) = (0, true);
-        } else if !link.is_greeted() && link.born.elapsed() > rest.patience.connect {
+        } else if !link.is_greeted() && link.born.elapsed() > common.patience.connect {
             link.give_up("the server did not say that it is there");
         }
         if let Some(why) = link.broken() {
             let why = why.to_owned();
-            self.lose_fabric(rest, why, None);
+            self.lose_fabric(common, why, None);
         }
     }
 
     /// Sees that there is a connection over a fabric, or that one is tried for when it is time.
-    fn connect_fabric(&mut self, rest: &mut Rest) {
+    fn connect_fabric(&mut self, common: &mut Common) {
         if self.fabrics.is_empty() {
             return;
         }
-        let (within, fabrics, by) = (rest.patience.connect, &self.fabrics, &mut self.by);
-        let (memory, begun) = (&mut rest.fabrics, &mut self.fabric_begun);
-        self.fabric.begin(&rest.patience, |failures| {
+        let (within, fabrics, by) = (common.patience.connect, &self.fabrics, &mut self.by);
+        let (memory, begun) = (&mut common.fabrics, &mut self.fabric_begun);
+        self.fabric.begin(&common.patience, |failures| {
             *by = failures as usize % fabrics.len();
             *begun = Some(Instant::now());
             memory.attempt(&fabrics[*by], within)
         });
         let outcome = self.fabric.outcome();
         let Some(outcome) = outcome else { return };
-        match outcome.and_then(|connected| connected(&mut rest.fabrics)) {
+        match outcome.and_then(|connected| connected(&mut common.fabrics)) {
             Ok(end) => {
                 self.young = self.fabric.failures() + 1;
-                self.fabric = Way::Up(Link::new(end, self.fabrics[self.by].counts_reads(), rest.login.clone()));
+                self.fabric = Way::Up(Link::new(end, self.fabrics[self.by].counts_reads(), common.login.clone()));
             }
             Err(why) => {
                 self.why = why;
-                self.fabric.fail(&rest.patience);
-                rest.counters.failed_connections += 1;
+                self.fabric.fail(&common.patience);
+                common.counters.failed_connections += 1;
             }
         }
     }
 
-    fn progress_stream(&mut self, rest: &mut Rest) {
+    fn progress_stream(&mut self, common: &mut Common) {
         let Some(stream) = self.stream.up() else { return };
-        let (ops, counters) = (&mut rest.ops, &mut rest.counters);
+        let (ops, counters) = (&mut common.ops, &mut common.counters);
         let result = stream.progress(|name, answer| {
             let answer = match answer {
                 Answer::Refused(said) => match ops.about(name, &self.text) {
@@ -165,16 +165,16 @@ impl Server {
             ops.end(name, answer);
         });
         if let Err(lost) = result {
-            self.lose_stream(rest, &lost, None);
+            self.lose_stream(common, &lost, None);
         }
     }
 
     /// Sees that there is a connection, if one is needed.
-    fn connect_stream(&mut self, rest: &mut Rest) {
-        if !self.queue.is_empty() && !self.sockets.is_empty() && !self.may_wait_for_fabric(rest) {
-            let within = rest.patience.connect;
-            let (sockets, login) = (&self.sockets, &rest.login);
-            self.stream.begin(&rest.patience, |failures| {
+    fn connect_stream(&mut self, common: &mut Common) {
+        if !self.queue.is_empty() && !self.sockets.is_empty() && !self.may_wait_for_fabric(common) {
+            let within = common.patience.connect;
+            let (sockets, login) = (&self.sockets, &common.login);
+            self.stream.begin(&common.patience, |failures| {
                 let (to, login) = (sockets[failures as usize % sockets.len()].clone(), login.clone());
                 Box::new(move || stream::connect(&to, login.as_deref(), within))
             });
@@ -183,43 +183,43 @@ impl Server {
             Some(Ok(stream)) => self.stream = Way::Up(stream),
             Some(Err(why)) => {
                 self.why = why;
-                self.stream.fail(&rest.patience);
-                rest.counters.failed_connections += 1;
+                self.stream.fail(&common.patience);
+                common.counters.failed_connections += 1;
             }
             None => {}
         }
     }
 
     /// Sends what waits, if there is a way.
-    fn dispatch(&mut self, rest: &mut Rest) {
+    fn dispatch(&mut self, common: &mut Common) {
         while let Some(name) = self.queue.pop_front() {
             // What has run out of time meanwhile has its end.
-            if rest.ops.unanswered(name).is_none() {
+            if common.ops.unanswered(name).is_none() {
                 continue;
             }
-            let only_stream = rest.ops.get(name).is_some_and(|op| op.only_stream);
+            let only_stream = common.ops.get(name).is_some_and(|op| op.only_stream);
             if let Way::Up(link) = &mut self.fabric
                 && link.is_ready()
                 && !only_stream
             {
-                if link.issue(rest, &mut self.tags, name).is_err() {
-                    self.not_by_fabric(rest, name);
+                if link.issue(common, &mut self.tags, name).is_err() {
+                    self.not_by_fabric(common, name);
                 }
             } else if self.stream.up().is_some() {
-                self.send_by_stream(rest, name);
+                self.send_by_stream(common, name);
             } else if self.stream.is_connecting() || (!only_stream && self.is_fabric_to_come()) {
                 self.queue.push_front(name);
                 break;
-            } else if let Some(said) = rest.ops.unanswered(name).and_then(|op| op.refused.take()) {
-                self.end(rest, name, |about| Error::Refused { about, said });
+            } else if let Some(said) = common.ops.unanswered(name).and_then(|op| op.refused.take()) {
+                self.end(common, name, |about| Error::Refused { about, said });
             } else {
                 let why = self.why.clone();
-                self.end(rest, name, |about| Error::Unreachable { about, why });
+                self.end(common, name, |about| Error::Unreachable { about, why });
             }
         }
-        self.progress_fabric(rest);
+        self.progress_fabric(common);
         // What was sent just now leaves just now.
-        self.progress_stream(rest);
+        self.progress_stream(common);
     }
 
     /// Whether the fabric is on its way up.
@@ -229,53 +229,53 @@ impl Server {
     }
 
     /// Whether what is queued waits for the fabric though there are sockets: it has not failed yet.
-    fn may_wait_for_fabric(&mut self, rest: &Rest) -> bool {
+    fn may_wait_for_fabric(&mut self, common: &Common) -> bool {
         let ready = self.fabric.up().is_some_and(|link| link.is_ready());
-        let only_stream = self.queue.iter().any(|&name| rest.ops.get(name).is_some_and(|op| op.only_stream));
+        let only_stream = self.queue.iter().any(|&name| common.ops.get(name).is_some_and(|op| op.only_stream));
         let is_first = !self.was_up && self.fabric.failures() == 0 && self.young <= 1;
-        let is_slow = self.fabric_begun.is_some_and(|begun| begun.elapsed() > rest.timeout / 4);
+        let is_slow = self.fabric_begun.is_some_and(|begun| begun.elapsed() > common.timeout / 4);
         !only_stream && (ready || (self.is_fabric_to_come() && is_first && !is_slow))
     }
 
     /// The fabric has no room for it, or cannot do it.
-    fn not_by_fabric(&mut self, rest: &mut Rest, name: Name) {
+    fn not_by_fabric(&mut self, common: &mut Common, name: Name) {
         if self.sockets.is_empty() {
             let what = "its data is larger than what Options::transfer_memory leaves free".to_owned();
-            rest.end(name, Err(Error::Memory { why: what }));
-        } else if let Some(op) = rest.ops.unanswered(name) {
+            common.end(name, Err(Error::Memory { why: what }));
+        } else if let Some(op) = common.ops.unanswered(name) {
             (op.on, op.only_stream) = (On::Queue, true);
             self.queue.push_back(name);
-            self.connect_stream(rest);
+            self.connect_stream(common);
         }
     }
 
     /// The connection over the fabric is of no use any more.
-    fn lose_fabric(&mut self, rest: &mut Rest, why: String, late: Option<Name>) {
+    fn lose_fabric(&mut self, common: &mut Common, why: String, late: Option<Name>) {
         let Way::Up(link) = std::mem::replace(&mut self.fabric, Way::new()) else { return };
-        rest.counters.lost_connections += 1;
+        common.counters.lost_connections += 1;
         if self.young > 0 {
-            self.fabric.fail_young(self.young - 1, &rest.patience);
+            self.fabric.fail_young(self.young - 1, &common.patience);
         }
         // Tags are the connection's.
         self.tags.forget_all();
         self.why.clone_from(&why);
         for (name, sent) in link.close() {
             if Some(name) != late {
-                self.was_lost(rest, name, sent, &why);
+                self.was_lost(common, name, sent, &why);
             }
         }
     }
 
-    fn send_by_stream(&mut self, rest: &mut Rest, name: Name) {
-        let (Some(stream), Some(op)) = (self.stream.up(), rest.ops.unanswered(name)) else { return };
+    fn send_by_stream(&mut self, common: &mut Common, name: Name) {
+        let (Some(stream), Some(op)) = (self.stream.up(), common.ops.unanswered(name)) else { return };
         (op.on, op.attempts) = (On::Stream, op.attempts.saturating_add(1));
         stream.send(name, op.operation, |into| write(op, into));
     }
 
     /// The connection is of no use any more. What ran out of time, if something did, ends with that.
-    fn lose_stream(&mut self, rest: &mut Rest, lost: &Lost, late: Option<Name>) {
+    fn lose_stream(&mut self, common: &mut Common, lost: &Lost, late: Option<Name>) {
         let Way::Up(_) = &self.stream else { return };
-        rest.counters.lost_connections += 1;
+        common.counters.lost_connections += 1;
         let mut before = Way::new();
         std::mem::swap(&mut before, &mut self.stream);
         let Way::Up(stream) = before else { return };
@@ -291,55 +291,55 @@ impl Server {
             }
             // The first one is whose answer it was.
             match nonsense.filter(|_| at == 0) {
-                Some(what) if rest.ops.get(name).is_some_and(|op| op.operation.is_read()) => {
-                    self.end(rest, name, |about| Error::Nonsense { about, what });
+                Some(what) if common.ops.get(name).is_some_and(|op| op.operation.is_read()) => {
+                    self.end(common, name, |about| Error::Nonsense { about, what });
                 }
-                _ => self.was_lost(rest, name, sent, &why),
+                _ => self.was_lost(common, name, sent, &why),
             }
         }
     }
 
     /// The connection that it was sent by is gone.
-    fn was_lost(&mut self, rest: &mut Rest, name: Name, sent: bool, why: &str) {
-        let Some(op) = rest.ops.unanswered(name) else { return };
+    fn was_lost(&mut self, common: &mut Common, name: Name, sent: bool, why: &str) {
+        let Some(op) = common.ops.unanswered(name) else { return };
         let why = why.to_owned();
         if sent && !op.operation.is_read() {
-            self.end(rest, name, |about| Error::OutcomeUnknown { about, why });
+            self.end(common, name, |about| Error::OutcomeUnknown { about, why });
         } else if op.attempts >= ATTEMPTS {
-            self.end(rest, name, |about| Error::Unreachable { about, why });
+            self.end(common, name, |about| Error::Unreachable { about, why });
         } else {
             op.on = On::Queue;
             self.queue.push_back(name);
         }
     }
 
-    fn end(&self, rest: &mut Rest, name: Name, error: impl FnOnce(About) -> Error) {
-        if let Some(about) = rest.ops.about(name, &self.text) {
-            rest.counters.errors += 1;
-            rest.ops.end(name, Err(error(about)));
+    fn end(&self, common: &mut Common, name: Name, error: impl FnOnce(About) -> Error) {
+        if let Some(about) = common.ops.about(name, &self.text) {
+            common.counters.errors += 1;
+            common.ops.end(name, Err(error(about)));
         }
     }
 
     /// An operation has run out of time: what it was sent by goes with it, as nobody knows what comes there next.
-    pub(super) fn expire(&mut self, rest: &mut Rest, name: Name) {
-        let Some(op) = rest.ops.unanswered(name) else { return };
-        let (on, attempts, is_read, after) = (op.on, op.attempts, op.operation.is_read(), rest.timeout);
-        rest.counters.timeouts += 1;
+    pub(super) fn expire(&mut self, common: &mut Common, name: Name) {
+        let Some(op) = common.ops.unanswered(name) else { return };
+        let (on, attempts, is_read, after) = (op.on, op.attempts, op.operation.is_read(), common.timeout);
+        common.counters.timeouts += 1;
         let why = format!("no answer within {} ms", after.as_millis());
         match on {
             On::Queue if attempts == 0 || !is_read => {
                 let why = format!("{} (waited for {} ms)", self.why, after.as_millis());
-                self.end(rest, name, |about| Error::Unreachable { about, why });
+                self.end(common, name, |about| Error::Unreachable { about, why });
             }
-            _ if is_read => self.end(rest, name, |about| Error::TimedOut { about, after }),
-            _ => self.end(rest, name, |about| Error::OutcomeUnknown { about, why: why.clone() }),
+            _ if is_read => self.end(common, name, |about| Error::TimedOut { about, after }),
+            _ => self.end(common, name, |about| Error::OutcomeUnknown { about, why: why.clone() }),
         }
         match on {
             On::Stream => {
                 let late = std::io::Error::new(std::io::ErrorKind::TimedOut, why);
-                self.lose_stream(rest, &Lost::System(late), Some(name));
+                self.lose_stream(common, &Lost::System(late), Some(name));
             }
-            On::Fabric => self.lose_fabric(rest, why, Some(name)),
+            On::Fabric => self.lose_fabric(common, why, Some(name)),
             On::Queue => {}
         }
     }

@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 /// How a value came here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Source {
     /// Read from the server's memory, without its CPU.
     OneSided,

@@ -1,5 +1,7 @@
 //! From bytes to requests, without input or output: classic text, meta commands, binary, the UDP frame.
 //!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+//!
 //! A parser sees a whole line (or header) and answers with a request or with the very error line that memcached
 //! 1.6 would send. It allocates nothing and never panics, whatever the bytes.
 

@@ -1,5 +1,7 @@
 //! The server: sessions on real sockets.
 //!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+//!
 //! The main thread accepts; each worker is an event loop over its own connections; the keeper looks after the stores
 //! once a second, and after signals; a thread of its own answers those who watch. They share the stores (a lock each) and
 //! counters, nothing else.

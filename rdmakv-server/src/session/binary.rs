@@ -1,6 +1,7 @@
 //! Binary commands, carried out.
 
-use super::{Answer, Context, Out, Session, put_value, stats};
+use super::body::Answer;
+use super::{Context, Out, Session, put_value, stats};
 use crate::protocol::binary::{self, HEADER, Header, Op, status};
 use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Sum, Terms};
 

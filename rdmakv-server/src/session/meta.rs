@@ -1,6 +1,7 @@
 //! Meta commands, carried out. An answer's flags come in the order of the request's.
 
-use super::{Answer, COPIED, Context, Out, Session, put_number};
+use super::body::Answer;
+use super::{COPIED, Context, Out, Session, put_number};
 use crate::protocol::meta::{Key, Request, TOO_OPAQUE, encode};
 use crate::protocol::words;
 use crate::store::{Deleted, Outcome, Store, Sum, Terms, View};

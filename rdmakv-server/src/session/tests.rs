@@ -1,5 +1,7 @@
 //! Conversations, byte for byte, without sockets.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;

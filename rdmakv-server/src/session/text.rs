@@ -1,6 +1,7 @@
 //! Classic commands, carried out.
 
-use super::{Answer, Body, COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats};
+use super::body::{Answer, Body};
+use super::{COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats};
 use crate::protocol::text::{Request, parse};
 use crate::protocol::words;
 use crate::store::{Deleted, Outcome, Refused, Sum, Terms};

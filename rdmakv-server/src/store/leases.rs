@@ -253,7 +253,7 @@ impl Store {
         self.pages.leased(id, false);
         let dead = !self.is_alive(id);
         #[cfg(rdmakv_sabotage)]
-        self.leases.planted.is_buried(id);
+        self.leases.planted.forget_late(id);
         let chunk = Chunk::new(&self.arena, id);
         chunk.unmark(LEASED);
         let class = &mut self.leases.classes[chunk.class()];

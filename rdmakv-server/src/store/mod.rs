@@ -1,5 +1,7 @@
 //! The cache itself, without sockets, clocks or threads: time comes in as an argument (Unix seconds).
 //!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+//!
 //! A [`Store`] is one shard and belongs to whoever has `&mut`; a server puts each behind a lock. Operations on a key
 //! happen under that lock, so they are linearizable. Two things may leave it: a [`Filling`] (a chunk that is not
 //! published yet, for its one owner to write) and a [`Held`] (a published chunk that stays as it is until it is

@@ -23,7 +23,7 @@ impl Planted {
     }
 
     /// It is free, or about to be.
-    pub(super) fn is_buried(&mut self, id: Id) {
+    pub(super) fn forget_late(&mut self, id: Id) {
         self.late.retain(|&(late, _)| late != id);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::Endpoint;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
-use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmSettings};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmOptions};
 use frrwp::handshake::{Limits, Side};
 use frrwp::wire::{SAID, Segment};
 use mrrc::invalidation::Explicit;
@@ -42,7 +42,7 @@ pub(crate) struct Shm {
 
 impl Shm {
     pub(crate) fn new() -> Self {
-        let domain = ShmDomain::new(ShmSettings::default()).unwrap();
+        let domain = ShmDomain::new(ShmOptions::default()).unwrap();
         let arena = domain.arena(MEMORY, Sharing::Writable).unwrap();
         Self { buffer: arena.buffer(MEMORY).unwrap(), _arena: arena, domain }
     }

@@ -202,7 +202,8 @@ fn a_server_killed_at_any_byte_is_found_again() {
     let mut server = Mortal::new("iwarp");
     for one_sided in [true, false] {
         let mut client = acquainted(&server.address(), one_sided);
-        // It has a connection over TCP, too, once it has needed one.
+        // It has a connection over TCP, too, once it has needed one. A server that has stopped answers nothing before it dies.
+        server.server.signal("-STOP");
         dies(&mut server, &mut client, "get small", |_| {});
         let before = settles(&mut client, one_sided);
         for (order, _, towards) in READS.into_iter().chain(WRITES).filter(|&(_, with, _)| with == one_sided) {
@@ -220,7 +221,8 @@ fn a_server_killed_in_any_operation_over_shared_memory_is_found_again() {
     let mut server = Mortal::new("shm");
     for one_sided in [true, false] {
         let mut client = acquainted(&server.address(), one_sided);
-        // It has a connection over TCP, too, once it has needed one.
+        // It has a connection over TCP, too, once it has needed one. A server that has stopped answers nothing before it dies.
+        server.server.signal("-STOP");
         dies(&mut server, &mut client, "get small", |_| {});
         let before = settles(&mut client, one_sided);
         for (order, ..) in READS.into_iter().chain(WRITES).filter(|&(_, with, _)| with == one_sided) {

@@ -11,7 +11,7 @@ use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
-use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmSettings, connect};
+use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
 use mrrc::registrar::Registrar;
@@ -49,7 +49,7 @@ pub fn measure(setting: &Setting, kind: &str) -> Outcome<Vec<Row>> {
     let page = page.as_mut_ptr();
     let near = match kind {
         "shm" => {
-            let (domain, address) = (ShmDomain::new(ShmSettings::default())?, place.parse::<ShmAddress>()?);
+            let (domain, address) = (ShmDomain::new(ShmOptions::default())?, place.parse::<ShmAddress>()?);
             crowd(&domain, page, count, || Ok(connect(&domain, &address, RECEIVES, WITHIN)?))?
         }
         _ => {
@@ -128,7 +128,7 @@ pub(in crate::side_by_side) fn far(arguments: &[&str]) -> Outcome<()> {
     let rights = Access::LOCAL | Access::REMOTE_READ;
     match *kind {
         "shm" => {
-            let domain = ShmDomain::new(ShmSettings::default())?;
+            let domain = ShmDomain::new(ShmOptions::default())?;
             let arena = domain.arena(PAGE as usize, Sharing::Readable)?;
             let listener = ShmListener::bind(&domain, &place.parse()?)?;
             let offer = offer(&domain, arena.as_ptr(), rights)?;

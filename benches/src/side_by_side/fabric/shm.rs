@@ -12,7 +12,7 @@ use crate::side_by_side::far::{Far, Outcome, answer};
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
 use crate::side_by_side::report::{Row, Unit};
-use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
 use mrrc::registrar::Registrar;
@@ -39,7 +39,7 @@ pub fn name(bytes: usize) -> String {
 /// What the provider or the other process says.
 pub fn measure(setting: &Setting, bytes: usize) -> Outcome<Vec<Row>> {
     pin::pin(setting.near)?;
-    let domain = ShmDomain::new(ShmSettings::default())?;
+    let domain = ShmDomain::new(ShmOptions::default())?;
     let mut far = Far::start(setting.far, &["shm"])?;
     let mut endpoint = connect(&domain, &far.address.parse()?, 16, WITHIN)?;
     let all = offer(&mut endpoint)?;
@@ -152,7 +152,7 @@ fn offer(endpoint: &mut ShmEndpoint) -> Outcome<Segment> {
 /// The process whose memory is read.
 pub(in crate::side_by_side) fn far() -> Outcome<()> {
     let address: ShmAddress = format!("shm:@side-by-side-{}", std::process::id()).parse()?;
-    let domain = ShmDomain::new(ShmSettings::default())?;
+    let domain = ShmDomain::new(ShmOptions::default())?;
     let listener = ShmListener::bind(&domain, &address)?;
     let arena = touched(&domain)?;
     println!("{address}");

@@ -5,7 +5,7 @@ use crate::side_by_side::far::Outcome;
 use frrwp::engine::Engine;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::priced::{Priced, PricedEndpoint};
-use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmSettings, connect};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side};
 use mrrc::cost::Linear;
@@ -51,7 +51,7 @@ pub(super) trait Use {
 }
 
 fn shm(cost: Linear) -> Outcome<(Priced<ShmDomain>, ShmArena)> {
-    let domain = ShmDomain::new(ShmSettings::default())?;
+    let domain = ShmDomain::new(ShmOptions::default())?;
     let arena = domain.arena(ROOM, Sharing::Writable)?;
     (0..ROOM).step_by(PAGE as usize).try_for_each(|at| arena.write_at(at, &[1]))?;
     Ok((Priced::new(domain, cost), arena))

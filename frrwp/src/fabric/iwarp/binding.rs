@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What the tags of several connections name, until another is bound: see [`handle`](IwarpDomain::handle).
+/// What the keys of several connections name, until another is bound: see [`handle`](IwarpDomain::handle).
 ///
 /// ```
 /// use frrwp::fabric::iwarp::Binding;
@@ -192,7 +192,7 @@ impl fmt::Debug for Binding {
     }
 }
 
-/// A tag that is bound. It ends when it is dropped.
+/// A key that is bound. It ends when it is dropped.
 pub struct Handle {
     provider: Arc<Provider>,
     binding: Arc<Binding>,
@@ -229,11 +229,11 @@ impl Drop for Handle {
 }
 
 impl IwarpDomain {
-    /// A tag by which peers read so many bytes of whatever is bound when a read begins. Of an
+    /// A key by which peers read so many bytes of whatever is bound when a read begins. Of an
     /// [own domain](super::IwarpEndpoint::own_domain), it is that connection's alone.
     ///
     /// # Errors
-    /// `EINVAL` for no bytes or more than [`Handle::LONGEST`], `ENOMEM` where too many tags live.
+    /// `EINVAL` for no bytes or more than [`Handle::LONGEST`], `ENOMEM` where too many keys live.
     pub fn handle(&self, binding: &Arc<Binding>, length: usize) -> io::Result<Handle> {
         if length == 0 || length > Handle::LONGEST {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));

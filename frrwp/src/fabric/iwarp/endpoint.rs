@@ -50,13 +50,13 @@ impl IwarpEndpoint {
         self.connection.peer
     }
 
-    /// A domain whose registrations this connection alone may use: for peers that are not to try the tags of others. The peer
+    /// A domain whose registrations this connection alone may use: for peers that are not to try the keys of others. The peer
     /// may end each of them by sending with invalidate.
     pub fn own_domain(&self) -> IwarpDomain {
         IwarpDomain::of_connection(Arc::clone(&self.provider), self.connection.number)
     }
 
-    /// Posts a message that ends a tag of the peer's that is this connection's own.
+    /// Posts a message that ends a key of the peer's that is this connection's own.
     ///
     /// # Errors
     /// As [`Endpoint::send`].

@@ -26,9 +26,9 @@ const START: usize = super::mpa::START + super::mpa::PRIVATE;
 
 /// `iwarp:HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Address(Place);
+pub struct IwarpAddress(Place);
 
-impl FromStr for Address {
+impl FromStr for IwarpAddress {
     type Err = IwarpError;
 
     fn from_str(text: &str) -> Result<Self, IwarpError> {
@@ -36,13 +36,13 @@ impl FromStr for Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for IwarpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "iwarp:{}", self.0)
     }
 }
 
-impl Address {
+impl IwarpAddress {
     fn resolve(&self) -> Result<Vec<SocketAddr>, IwarpError> {
         self.0.resolve().map_err(|error| IwarpError::Resolve { address: self.to_string(), error })
     }
@@ -77,7 +77,7 @@ impl IwarpDomain {
     /// # Errors
     /// [`IwarpError`].
     pub fn listen(&self, address: &str) -> Result<IwarpListener, IwarpError> {
-        let address: Address = address.parse()?;
+        let address: IwarpAddress = address.parse()?;
         let found = address.resolve()?;
         let socket = TcpListener::bind(&*found).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => IwarpError::PortInUse { address: address.to_string() },
@@ -92,7 +92,7 @@ impl IwarpDomain {
     /// # Errors
     /// [`IwarpError`].
     pub fn connect(&self, address: &str, receives: u16) -> Result<IwarpEndpoint, IwarpError> {
-        let address: Address = address.parse()?;
+        let address: IwarpAddress = address.parse()?;
         let after = self.provider.shared.options.set_up;
         let deadline = Instant::now() + after;
         let timed_out = |what| IwarpError::TimedOut { address: address.to_string(), what, after };
@@ -114,7 +114,7 @@ impl IwarpDomain {
 
     fn greet(
         &self,
-        address: &Address,
+        address: &IwarpAddress,
         mut socket: TcpStream,
         receives: u16,
         deadline: Instant,

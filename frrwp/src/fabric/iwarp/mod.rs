@@ -27,24 +27,24 @@
 //!
 //! # Whom a registration opens to
 //!
-//! A registration of a cache covers whole pages and, as a rule, more than one transfer. Over [`IwarpDomain::new`] its tag
+//! A registration of a cache covers whole pages and, as a rule, more than one transfer. Over [`IwarpDomain::new`] its key
 //! serves every connection of the domain: right where all peers are trusted alike. For others there is
 //!
-//! * [`IwarpEndpoint::own_domain`]: tags that one connection alone can use. A cache of its own for each such peer;
+//! * [`IwarpEndpoint::own_domain`]: keys that one connection alone can use. A cache of its own for each such peer;
 //! * [`IwarpDomain::open`]: exact registration, to the byte, for as long as the caller says;
-//! * [`IwarpDomain::handle`]: a tag of one connection that stays while what it names is replaced: see [`Binding`].
+//! * [`IwarpDomain::handle`]: a key of one connection that stays while what it names is replaced: see [`Binding`].
 //!
-//! What this side reads into is open to nobody: the peer is told of a tag that opens nothing, and of no address, and its answers
+//! What this side reads into is open to nobody: the peer is told of a key that opens nothing, and of no address, and its answers
 //! are known by their order.
 //!
-//! Every placement is checked against its tag. What fails is answered with the Terminate that the RFC names and ends the
-//! connection; an address that tries tags out waits longer and longer before it is let in again. There is no encryption: who
+//! A key is what the RFCs call a steering tag (STag). Every placement is checked against its key. What fails is answered with the Terminate that the RFC names and ends the
+//! connection; an address that tries keys out waits longer and longer before it is let in again. There is no encryption: who
 //! is on the path reads and forges, and needs to be kept off it (RFC 5042, section 5.4.3).
 //!
 //! Nothing is pinned: a registration is a range of addresses. Where memory is unmapped while it is registered, a peer's access
 //! ends its connection, as all of it goes through the kernel, which notices. But until the cache's monitor has ended the
 //! registration, memory that is mapped at the same place meanwhile can be reached in its stead. Who unmaps memory that
-//! untrusted peers hold tags of invalidates it in the cache first.
+//! untrusted peers hold keys of invalidates it in the cache first.
 //!
 //! # Checksums
 //!
@@ -81,7 +81,7 @@ pub mod terminate;
 
 pub use binding::{Binding, Handle};
 pub use endpoint::IwarpEndpoint;
-pub use listener::{Address, IwarpListener};
+pub use listener::{IwarpAddress, IwarpListener};
 pub use registrar::{Exact, IwarpDomain, IwarpKey};
 
 use mpa::MpaError;
@@ -91,6 +91,8 @@ use std::time::{Duration, Instant};
 use terminate::Terminate;
 
 /// What a domain's connections are like.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IwarpOptions {
     /// Whether this side asks for CRCs. They are used where either side asks.

@@ -21,8 +21,6 @@ use std::fmt;
 pub const PRIVATE: usize = 512;
 /// Bytes of a start frame without private data.
 pub const START: usize = 20;
-/// The most bytes that an FPDU carries for DDP.
-pub const ULPDU: usize = u16::MAX as usize;
 
 const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY: &[u8; 16] = b"MPA ID Rep Frame";

@@ -1,4 +1,4 @@
-//! Registering: a registration is a tag.
+//! Registering: a registration is a key, which the RFCs call a steering tag.
 #![expect(unsafe_code, reason = "a registrar is one, and exact registration opens memory by address")]
 
 use super::provider::Provider;
@@ -19,10 +19,10 @@ pub struct IwarpDomain {
     pub(super) scope: Scope,
 }
 
-/// A registration: its tag.
+/// A registration: its key.
 #[derive(Debug)]
 pub struct IwarpKey {
-    pub(super) tag: u32,
+    key: u32,
 }
 
 /// A registration to the byte. It ends when it is dropped.
@@ -57,7 +57,7 @@ impl IwarpDomain {
     /// Opens these bytes and no others.
     ///
     /// # Errors
-    /// `ENOMEM` where too many tags live.
+    /// `ENOMEM` where too many keys live.
     ///
     /// # Safety
     /// The memory stays mapped until the registration was dropped, and nobody relies on its bytes where peers may write
@@ -122,7 +122,7 @@ unsafe impl Registrar for IwarpDomain {
         mrrc::registrar::mapped(range)?;
         let (start, end) = (range.start() * PAGE, range.end().saturating_mul(PAGE));
         let tag = self.provider.shared.tags.open(start, end, access, self.scope);
-        tag.map(|tag| IwarpKey { tag }).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+        tag.map(|key| IwarpKey { key }).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
     fn probe(&self, range: PageRange, _: Access) -> io::Result<()> {
@@ -131,7 +131,7 @@ unsafe impl Registrar for IwarpDomain {
 
     fn deregister(&self, batch: &mut Vec<Registered<IwarpKey>>) -> io::Result<()> {
         for registered in batch.drain(..) {
-            self.provider.shared.tags.close(registered.registration.tag);
+            self.provider.shared.tags.close(registered.registration.key);
         }
         Ok(())
     }
@@ -152,6 +152,6 @@ unsafe impl Registrar for IwarpDomain {
 // SAFETY: the segment names bytes of the registration, which the table checks.
 unsafe impl Domain for IwarpDomain {
     fn remote(&self, registration: &IwarpKey, address: *const u8, length: usize) -> Segment {
-        Segment { address: address as u64, length: length as u64, key: registration.tag }
+        Segment { address: address as u64, length: length as u64, key: registration.key }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What peers can do with an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Sharing {
     /// Read it. They cannot get to write it, whatever they try: the file is sealed against that.
     Readable,
@@ -23,7 +24,7 @@ pub enum Sharing {
 /// Memory that connections of a domain can be let at. From [`ShmDomain::arena`].
 ///
 /// Every peer of the domain is passed the *whole* arena, and could, if it is hostile, read all of it, and write all of it
-/// where it is [writable](Sharing::Writable), without asking for a tag. Tags tell honest peers what they may do. Memory
+/// where it is [writable](Sharing::Writable), without asking for a key. Keys tell honest peers what they may do. Memory
 /// that is not for all of these peers belongs into another arena, of another domain.
 ///
 /// The memory stays mapped until arena, buffers and registrations of it are gone; registrations that a cache keeps go with

@@ -22,10 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Every bound of a domain, with its default.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ShmSettings {
+pub struct ShmOptions {
     /// Registrations with rights for peers: 8,192. Rounded up to a power of two.
-    pub tags: usize,
+    pub keys: usize,
     /// Arenas: 64.
     pub arenas: usize,
     /// Connections, those with peers that stalled included: 1,024.
@@ -38,10 +40,10 @@ pub struct ShmSettings {
     pub spin: Duration,
 }
 
-impl Default for ShmSettings {
+impl Default for ShmOptions {
     fn default() -> Self {
         Self {
-            tags: 8192,
+            keys: 8192,
             arenas: 64,
             connections: 1024,
             quarantine: 64 << 20,
@@ -68,7 +70,7 @@ pub struct Quarantine {
 pub struct ShmDomain(Arc<Inner>);
 
 struct Inner {
-    settings: ShmSettings,
+    options: ShmOptions,
     process: u32,
     books: Mutex<Books>,
 }
@@ -122,10 +124,10 @@ impl ShmDomain {
     ///
     /// # Errors
     /// [`ShmError::System`].
-    pub fn new(settings: ShmSettings) -> Result<Self, ShmError> {
-        let table = Table::new(settings.tags)?;
+    pub fn new(options: ShmOptions) -> Result<Self, ShmError> {
+        let table = Table::new(options.keys)?;
         let books = Mutex::new(Books { table, arenas: Vec::new(), next_arena: 0, links: Vec::new() });
-        Ok(Self(Arc::new(Inner { settings, process: std::process::id(), books })))
+        Ok(Self(Arc::new(Inner { options, process: std::process::id(), books })))
     }
 
     /// Memory that peers can be let at; see [`ShmArena`] for what that means.
@@ -135,9 +137,9 @@ impl ShmDomain {
     pub fn arena(&self, bytes: usize, sharing: Sharing) -> Result<ShmArena, ShmError> {
         let mut books = self.books();
         books.sweep();
-        let most = self.0.settings.arenas;
+        let most = self.0.options.arenas;
         if books.arenas.len() >= most {
-            let remedy = "make fewer and larger ones, or raise ShmSettings::arenas";
+            let remedy = "make fewer and larger ones, or raise ShmOptions::arenas";
             return Err(ShmError::Full { doing: "make an arena", most, remedy });
         }
         let number = books.next_arena;
@@ -170,12 +172,12 @@ impl ShmDomain {
     }
 
     /// Registrations with rights for peers.
-    pub fn tags(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.books().table.live()
     }
 
-    pub(super) fn settings(&self) -> &ShmSettings {
-        &self.0.settings
+    pub(super) fn options(&self) -> &ShmOptions {
+        &self.0.options
     }
 
     pub(super) fn quarantined(&self) -> Vec<PageRange> {
@@ -213,9 +215,9 @@ impl ShmDomain {
         let mut books = self.books();
         books.reap();
         books.sweep();
-        let most = self.0.settings.connections;
+        let most = self.0.options.connections;
         if books.links.len() >= most {
-            let remedy = "close some, or raise ShmSettings::connections";
+            let remedy = "close some, or raise ShmOptions::connections";
             return Err(ShmError::Full { doing: "connect", most, remedy });
         }
         let memories: Vec<_> = books.arenas.iter().filter_map(|arena| arena.memory.upgrade()).collect();
@@ -337,7 +339,7 @@ unsafe impl Registrar for ShmDomain {
         let memory = found.ok_or(NotOffered::NotShared { range })?;
         let write = access.contains(Access::REMOTE_WRITE);
         let quarantine = books.quarantine();
-        let most = self.0.settings.quarantine;
+        let most = self.0.options.quarantine;
         let address = memory.number << OFFSET | (start - memory.base()) as u64;
         let refused = if access.contains(Access::REMOTE_ATOMIC) {
             Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
@@ -376,7 +378,7 @@ unsafe impl Registrar for ShmDomain {
         step();
         // The tags are dead before it is asked who is at them.
         fence(SeqCst);
-        let until = Instant::now() + self.0.settings.stall;
+        let until = Instant::now() + self.0.options.stall;
         let is_left = |registered: &mut Registered<ShmKey>| {
             let key = registered.registration.key;
             key == 0 || self.is_left(&links, key, until)
@@ -426,6 +428,6 @@ unsafe impl Domain for ShmDomain {
 
 impl fmt::Debug for ShmDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmDomain").field("settings", &self.0.settings).finish_non_exhaustive()
+        f.debug_struct("ShmDomain").field("options", &self.0.options).finish_non_exhaustive()
     }
 }

@@ -153,7 +153,7 @@ impl ShmEndpoint {
         step();
         self.link.close();
         step();
-        self.state = State::Closes { until: Instant::now() + self.domain.settings().stall };
+        self.state = State::Closes { until: Instant::now() + self.domain.options().stall };
         self.done.push_back(Completion::Lost);
     }
 
@@ -472,7 +472,7 @@ unsafe impl Endpoint for ShmEndpoint {
             }
             State::Stands => {}
         }
-        let spin = self.domain.settings().spin;
+        let spin = self.domain.options().spin;
         let begun = Instant::now();
         while begun.elapsed() < spin {
             if self.news() {

@@ -5,12 +5,12 @@
 //! runs for that. Messages go through a ring; who sleeps is woken over the socket.
 //!
 //! ```
-//! use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmSettings, connect};
+//! use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmOptions, connect};
 //! use frrwp::fabric::{Completion, Endpoint};
 //! use std::time::Duration;
 //!
-//! let one = ShmDomain::new(ShmSettings::default())?;
-//! let other = ShmDomain::new(ShmSettings::default())?; // in another process, as a rule
+//! let one = ShmDomain::new(ShmOptions::default())?;
+//! let other = ShmDomain::new(ShmOptions::default())?; // in another process, as a rule
 //! let address: ShmAddress = format!("shm:@frrwp-doc-{}", std::process::id()).parse()?;
 //! let listener = ShmListener::bind(&one, &address)?;
 //! let arena = one.arena(1 << 20, Sharing::Writable)?; // what peers may be let at
@@ -62,11 +62,11 @@
 //! # A peer that stops, or lies
 //!
 //! A peer can be stopped in mid-copy, and its mapping outlives the socket, so closing a connection takes nothing back.
-//! When an honest peer stays at memory longer than [`ShmSettings::stall`], the connection is ended and counts as
+//! When an honest peer stays at memory longer than [`ShmOptions::stall`], the connection is ended and counts as
 //! [`Flushed`](crate::fabric::Completion::Flushed), so that the application has its error; but the registration that it is at
 //! stays in *quarantine* until it leaves or its process is dead: [`deregister`](mrrc::registrar::Registrar::deregister)
 //! refuses it, so that a cache keeps it and tries again; a [buffer](ShmBuffer) that overlaps it goes back to nobody when it
-//! is dropped; and [`Quarantine`] counts it. At the [bound](ShmSettings::quarantine) nothing more is registered for peers.
+//! is dropped; and [`Quarantine`] counts it. At the [bound](ShmOptions::quarantine) nothing more is registered for peers.
 //! Memory that the application must have back is replaced by [`ShmArena::take_back`].
 //!
 //! After such an end do not use the bytes again as if nobody wrote them: that is what [`ShmBuffer::is_quarantined`] tells, and
@@ -97,6 +97,6 @@ mod tests;
 pub use address::ShmAddress;
 pub use arena::{NoBuffer, Outside, Sharing, ShmArena, ShmBuffer, TakeBackError};
 pub use connect::{ShmListener, connect};
-pub use domain::{Quarantine, ShmDomain, ShmKey, ShmSettings};
+pub use domain::{Quarantine, ShmDomain, ShmKey, ShmOptions};
 pub use endpoint::ShmEndpoint;
 pub use error::{Foreign, NotOffered, ShmError};

@@ -1,6 +1,6 @@
 //! What goes wrong with devices and connections, and what to do about it.
 
-use mrrc::registrar::verbs::VerbsError as DeviceError;
+use mrrc::registrar::verbs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub enum VerbsError {
     },
     /// What is wrong with the device.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(#[from] verbs::VerbsError),
     /// librdmacm could not be opened.
     #[error("make connections over verbs: no librdmacm.so.1 on this system: install it (Debian: librdmacm1)")]
     NoLibrary,
@@ -264,7 +264,7 @@ mod tests {
         for (error, remedy) in [
             (VerbsError::Address { text: "verbs".into() }, "write verbs:HOST:PORT"),
             (VerbsError::Resolve { address: address(), error: refused() }, "write its IP address"),
-            (VerbsError::Device(DeviceError::NoDevice), "rdma link add"),
+            (VerbsError::Device(verbs::VerbsError::NoDevice), "rdma link add"),
             (VerbsError::NoLibrary, "librdmacm1"),
             (VerbsError::Manager { file: "/dev/infiniband/rdma_cm".into(), source: refused() }, "modprobe rdma_ucm"),
             (VerbsError::NoWay { address: address(), what: "listen" }, "ip route get"),

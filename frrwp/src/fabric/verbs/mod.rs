@@ -68,7 +68,6 @@ pub use connect::VerbsListener;
 pub use domain::VerbsDomain;
 pub use endpoint::VerbsEndpoint;
 pub use error::{VerbsEnd, VerbsError};
-pub use mrrc::registrar::verbs::VerbsError as DeviceError;
 pub use windows::{Window, WindowTrial, Windows};
 
 // The one module that names the crates of the binding is mrrc's.
@@ -77,6 +76,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// What a domain's connections are like.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VerbsOptions {
     /// How long connecting may take, and a peer that connects: 5 s.

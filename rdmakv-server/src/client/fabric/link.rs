@@ -14,10 +14,10 @@ use crate::client::answer::is_store;
 use crate::client::buffer::Data;
 use crate::client::clock;
 use crate::client::command::line;
+use crate::client::common::Common;
 use crate::client::error::Operation;
 use crate::client::memory::Sending;
 use crate::client::ops::{Name, On};
-use crate::client::rest::Rest;
 use crate::client::tags::Tags;
 use crate::item::HEADER;
 use crate::rdma::wire::{self, Assembly, Kind, Request, SEGMENTS, Welcome};
@@ -199,11 +199,11 @@ impl Link {
     }
 
     /// Begins an operation.
-    pub(in crate::client) fn issue(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> Result<(), NotHere> {
-        let Some(op) = rest.ops.unanswered(name) else { return Ok(()) };
+    pub(in crate::client) fn issue(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> Result<(), NotHere> {
+        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
         (op.on, op.attempts) = (On::Fabric, op.attempts.saturating_add(1));
         if op.operation == Operation::Get {
-            self.get(rest, tags, name);
+            self.get(common, tags, name);
             return Ok(());
         }
         let now = clock::boot();
@@ -211,16 +211,16 @@ impl Link {
             self.tell_seen(tags, now);
         }
         if is_store(op.operation) && op.data.bytes().len() > self.eager() {
-            self.put(rest, tags, name)
+            self.put(common, tags, name)
         } else {
-            self.run(rest, tags, name);
+            self.run(common, tags, name);
             Ok(())
         }
     }
 
     /// Asks for an item, by a message, or by a transfer where it is known to be large.
-    pub(super) fn ask(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
-        let Some(op) = rest.ops.unanswered(name) else { return };
+    pub(super) fn ask(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
+        let Some(op) = common.ops.unanswered(name) else { return };
         let size = tags.size(&op.key).map_or(0, |size| size as usize);
         let now = clock::boot();
         op.first_sent = if op.first_sent == 0 { now } else { op.first_sent };
@@ -229,26 +229,26 @@ impl Link {
         }
         // A transfer overtakes what waits to be said, which may be of this key.
         let is_large = size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.outbox.is_empty();
-        if is_large && self.ask_into(rest, name, size) {
+        if is_large && self.ask_into(common, name, size) {
             return;
         }
-        let Some(op) = rest.ops.unanswered(name) else { return };
+        let Some(op) = common.ops.unanswered(name) else { return };
         self.message.clear();
-        let kind = Request::get(&mut self.message, rest.one_sided, &op.key);
+        let kind = Request::get(&mut self.message, common.one_sided, &op.key);
         self.send(name, kind, None);
     }
 
     /// Asks for an item of this size, by a transfer. False if there is no memory for it.
-    pub(super) fn ask_into(&mut self, rest: &mut Rest, name: Name, size: usize) -> bool {
+    pub(super) fn ask_into(&mut self, common: &mut Common, name: Name, size: usize) -> bool {
         if self.landings.len() >= TRANSFERS {
             return false;
         }
-        let Ok(buffer) = rest.fabrics.memory().and_then(|memory| memory.landing(size)) else { return false };
-        let Some(op) = rest.ops.unanswered(name) else { return false };
+        let Ok(buffer) = common.fabrics.memory().and_then(|memory| memory.landing(size)) else { return false };
+        let Some(op) = common.ops.unanswered(name) else { return false };
         let id = self.name();
         self.message.clear();
         wire::start(&mut self.message, id, Kind::Get, false);
-        Request::get(&mut self.message, rest.one_sided, &op.key);
+        Request::get(&mut self.message, common.one_sided, &op.key);
         // SAFETY: the buffer is kept in `landings` until the end of the transfer is told, or dropped after the engine.
         let Ok(tag) = (unsafe { self.end.read(buffer.as_ptr(), size, &self.message) }) else { return false };
         self.landings.insert(tag, Landing { id, op: name, buffer });
@@ -257,14 +257,14 @@ impl Link {
     }
 
     /// Has the server carry out the operation's line.
-    pub(super) fn run(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
-        let Some(op) = rest.ops.unanswered(name) else { return };
+    pub(super) fn run(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
+        let Some(op) = common.ops.unanswered(name) else { return };
         op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
         let data = op.data.bytes();
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         line(op.operation, &op.key, &op.arguments, data.len(), &mut text);
-        let wish = rest.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
+        let wish = common.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
         self.message.clear();
         let end: &[u8] = if is_store(op.operation) { b"\r\n" } else { b"" };
         let kind = Request::run(&mut self.message, wish, &op.key, &[&text, data, end]);
@@ -273,15 +273,15 @@ impl Link {
     }
 
     /// Has the server read what is to be stored.
-    fn put(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> Result<(), NotHere> {
-        let Some(op) = rest.ops.unanswered(name) else { return Ok(()) };
+    fn put(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> Result<(), NotHere> {
+        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
         op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
         let copy = match &op.data {
             Data::Buffer(_) => None,
             data => {
                 let bytes = data.bytes();
                 let mut copy =
-                    rest.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotHere)?;
+                    common.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotHere)?;
                 copy.bytes_mut().copy_from_slice(bytes);
                 Some(copy)
             }
@@ -302,7 +302,7 @@ impl Link {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         line(op.operation, &op.key, &op.arguments, length, &mut text);
-        let wish = rest.one_sided && tags.knows(&op.key);
+        let wish = common.one_sided && tags.knows(&op.key);
         self.message.clear();
         let kind = Request::put(&mut self.message, wish, &op.key, &text, &self.segments);
         self.text = text;

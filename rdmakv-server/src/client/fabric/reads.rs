@@ -9,8 +9,9 @@
 use super::images;
 use super::link::Link;
 use crate::client::clock;
+use crate::client::common::Common;
+use crate::client::counters::Counters;
 use crate::client::ops::Name;
-use crate::client::rest::{Counters, Rest};
 use crate::client::slots::{Slot, Slots};
 use crate::client::tags::{At, Leased, Tags};
 use crate::client::value::Value;
@@ -36,20 +37,20 @@ pub(super) struct Fetching {
 
 impl Link {
     /// Gets an item, one-sidedly if that is to be had.
-    pub(super) fn get(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) {
+    pub(super) fn get(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
         if self.fetches.len() >= READS {
             self.held.push_back(name);
-        } else if !self.read_by_tag(rest, tags, name) {
-            self.ask(rest, tags, name);
+        } else if !self.read_by_tag(common, tags, name) {
+            self.ask(common, tags, name);
         }
     }
 
     /// What waited for its turn to be read.
-    pub(super) fn get_held(&mut self, rest: &mut Rest, tags: &mut Tags) {
+    pub(super) fn get_held(&mut self, common: &mut Common, tags: &mut Tags) {
         while self.fetches.len() < READS
             && let Some(name) = self.held.pop_front()
         {
-            self.get(rest, tags, name);
+            self.get(common, tags, name);
         }
     }
 
@@ -91,16 +92,16 @@ impl Link {
 
     /// The value, read one-sidedly while the caller waits; none if that is not to be had.
     #[inline]
-    pub(in crate::client) fn get_now(&mut self, rest: &mut Rest, tags: &mut Tags, key: &[u8]) -> Option<Value> {
-        if rest.ops.is_changing(key) {
+    pub(in crate::client) fn get_now(&mut self, common: &mut Common, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+        if common.ops.is_changing(key) {
             return None;
         }
-        let fetching = self.post(rest.fabrics.slots(), tags, key)?;
+        let fetching = self.post(common.fabrics.slots(), tags, key)?;
         self.end.progress();
         // Over shared memory it was done when it was posted.
         let succeeded = match self.end.next_event() {
             Some(Event::Fetched { id, succeeded }) if id == fetching.id => succeeded,
-            event => match self.wait_for(fetching.id, event, rest.timeout) {
+            event => match self.wait_for(fetching.id, event, common.timeout) {
                 Some(succeeded) => succeeded,
                 None => {
                     // Its memory is the engine's as long as that lives.
@@ -109,7 +110,7 @@ impl Link {
                 }
             },
         };
-        self.believe(&mut rest.counters, tags, fetching, succeeded, key)
+        self.believe(&mut common.counters, tags, fetching, succeeded, key)
     }
 
     /// Waits for the end of a read. What else happens is kept.
@@ -139,9 +140,9 @@ impl Link {
     }
 
     /// Reads an item for an operation. False if its key has no tag, or is being changed: then the server knows what comes first.
-    pub(super) fn read_by_tag(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name) -> bool {
-        let Some(op) = rest.ops.get(name).filter(|op| !rest.ops.is_changing(&op.key)) else { return false };
-        let Some(fetching) = self.post(rest.fabrics.slots(), tags, &op.key) else { return false };
+    pub(super) fn read_by_tag(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> bool {
+        let Some(op) = common.ops.get(name).filter(|op| !common.ops.is_changing(&op.key)) else { return false };
+        let Some(fetching) = self.post(common.fabrics.slots(), tags, &op.key) else { return false };
         self.fetches.push_back(Fetching { op: Some(name), ..fetching });
         true
     }

@@ -3,9 +3,9 @@
 use super::images;
 use super::link::{Asked, Landing, Link};
 use crate::client::answer::{self, Answer, Stored, is_store};
+use crate::client::common::Common;
 use crate::client::error::{Error, Operation};
 use crate::client::ops::Name;
-use crate::client::rest::Rest;
 use crate::client::tags::{Leased, Tags};
 use crate::client::value::{Bytes, Source, Value};
 use crate::item::HEADER;
@@ -25,14 +25,14 @@ impl Link {
     /// Does what can be done now. What is to be tried by another way is put into `elsewhere`.
     pub(in crate::client) fn progress(
         &mut self,
-        rest: &mut Rest,
+        common: &mut Common,
         tags: &mut Tags,
         server: &str,
         elsewhere: &mut Vec<Elsewhere>,
     ) {
         self.end.progress();
         while let Some(event) = self.events.pop_front().or_else(|| self.end.next_event()) {
-            if let Err(broken) = self.happened(event, rest, tags, server, elsewhere) {
+            if let Err(broken) = self.happened(event, common, tags, server, elsewhere) {
                 self.broken.get_or_insert(broken);
             }
         }
@@ -41,21 +41,21 @@ impl Link {
     fn happened(
         &mut self,
         event: Event,
-        rest: &mut Rest,
+        common: &mut Common,
         tags: &mut Tags,
         server: &str,
         elsewhere: &mut Vec<Elsewhere>,
     ) -> Result<(), Broken> {
         match event {
-            Event::Said => self.hear(rest, tags, server, elsewhere),
+            Event::Said => self.hear(common, tags, server, elsewhere),
             Event::Fetched { id, succeeded } => {
-                self.fetched(id, succeeded, rest, tags);
-                self.get_held(rest, tags);
+                self.fetched(id, succeeded, common, tags);
+                self.get_held(common, tags);
                 Ok(())
             }
             Event::Ended { tag, result } => {
                 if let Some(landing) = self.landings.remove(&tag) {
-                    self.landed(landing, result.ok(), rest, tags);
+                    self.landed(landing, result.ok(), common, tags);
                 }
                 Ok(())
             }
@@ -75,34 +75,34 @@ impl Link {
         }
     }
 
-    fn fetched(&mut self, id: u64, succeeded: bool, rest: &mut Rest, tags: &mut Tags) {
+    fn fetched(&mut self, id: u64, succeeded: bool, common: &mut Common, tags: &mut Tags) {
         let Some(at) = self.fetches.iter().position(|fetching| fetching.id == id) else { return };
         let Some(fetching) = self.fetches.remove(at) else { return };
         let Some(name) = fetching.op else { return };
-        let Some(op) = rest.ops.unanswered(name) else { return };
+        let Some(op) = common.ops.unanswered(name) else { return };
         let key = std::mem::take(&mut op.key);
-        let value = self.believe(&mut rest.counters, tags, fetching, succeeded, &key);
-        if let Some(op) = rest.ops.unanswered(name) {
+        let value = self.believe(&mut common.counters, tags, fetching, succeeded, &key);
+        if let Some(op) = common.ops.unanswered(name) {
             op.key = key;
         }
         match value {
-            Some(value) => rest.end(name, Ok(Answer::Value(Some(value)))),
-            None => self.ask(rest, tags, name),
+            Some(value) => common.end(name, Ok(Answer::Value(Some(value)))),
+            None => self.ask(common, tags, name),
         }
     }
 
     /// A transfer has ended.
-    fn landed(&mut self, landing: Landing, bytes: Option<u64>, rest: &mut Rest, tags: &mut Tags) {
+    fn landed(&mut self, landing: Landing, bytes: Option<u64>, common: &mut Common, tags: &mut Tags) {
         let Landing { id, op: name, buffer } = landing;
         // Where it was answered by a message, that is gone already.
         if self.asked.remove(&id).is_none() {
             return;
         }
         let incarnation = self.welcome.map_or(0, |welcome| welcome.incarnation);
-        let Some(op) = rest.ops.unanswered(name) else { return };
+        let Some(op) = common.ops.unanswered(name) else { return };
         let length = bytes.map_or(0, |bytes| bytes.min(buffer.len() as u64) as usize);
         // Out of memory that the server may write, into some that it may not, before it is looked at.
-        let into = match rest.fabrics.slots().and_then(|slots| slots.take(length)) {
+        let into = match common.fabrics.slots().and_then(|slots| slots.take(length)) {
             _ if length == 0 => None,
             Some(mut slot) => buffer.read_at(0, slot.bytes_mut()).ok().map(|()| Bytes::Slot(slot)),
             None => {
@@ -114,19 +114,19 @@ impl Link {
         match value {
             Some(value) => {
                 tags.learn_size(&op.key, size(&op.key, &value));
-                rest.end(name, Ok(Answer::Value(Some(value))));
+                common.end(name, Ok(Answer::Value(Some(value))));
             }
             // By messages then.
             None => {
                 op.no_transfer = true;
-                self.ask(rest, tags, name);
+                self.ask(common, tags, name);
             }
         }
     }
 
     fn hear(
         &mut self,
-        rest: &mut Rest,
+        common: &mut Common,
         tags: &mut Tags,
         server: &str,
         elsewhere: &mut Vec<Elsewhere>,
@@ -138,7 +138,7 @@ impl Link {
         let most = self.largest().max(1 << 20) + 4096;
         if self.end.heard(&mut heard) {
             result = match assembly.take(&heard, most) {
-                Ok(Some((id, kind, bytes))) => self.said(id, kind, bytes, rest, tags, server, elsewhere),
+                Ok(Some((id, kind, bytes))) => self.said(id, kind, bytes, common, tags, server, elsewhere),
                 Ok(None) => Ok(()),
                 Err(malformed) => Err(malformed.to_string()),
             };
@@ -153,7 +153,7 @@ impl Link {
         id: u32,
         kind: Kind,
         bytes: &[u8],
-        rest: &mut Rest,
+        common: &mut Common,
         tags: &mut Tags,
         server: &str,
         elsewhere: &mut Vec<Elsewhere>,
@@ -192,7 +192,7 @@ impl Link {
         // The tag of what a transfer brings, before its end.
         if let Reply::Tag(tag) = reply {
             if let Some(asked) = self.asked.get(&id)
-                && let Some(op) = rest.ops.get(asked.op)
+                && let Some(op) = common.ops.get(asked.op)
             {
                 learn(tags, &op.key, self.leased(tag, op.first_sent), None);
             }
@@ -200,12 +200,12 @@ impl Link {
         }
         // Of an operation that has ended, the answer is nobody's.
         let Some(Asked { op: name, landing, .. }) = self.asked.remove(&id) else { return Ok(()) };
-        let Some(op) = rest.ops.unanswered(name) else { return Ok(()) };
+        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
         match reply {
             Reply::Ran { tag, answer } => {
                 let operation = op.operation;
                 let Ok(Ok((answer, _))) = answer::take(operation, answer, self.largest().max(16 << 20)) else {
-                    return Err(nonsense(rest, name, server, "what a command answered"));
+                    return Err(nonsense(common, name, server, "what a command answered"));
                 };
                 if !op.key.is_empty() {
                     let known = match &answer {
@@ -218,67 +218,67 @@ impl Link {
                     learn(tags, &op.key, self.leased(tag, op.first_sent), known);
                 }
                 let answer = match answer {
-                    Answer::Refused(said) => match rest.ops.about(name, server) {
+                    Answer::Refused(said) => match common.ops.about(name, server) {
                         Some(about) => Err(Error::Refused { about, said }),
                         None => return Ok(()),
                     },
                     Answer::Value(Some(value)) => Ok(Answer::Value(Some(value.from(Source::Message)))),
                     answer => Ok(answer),
                 };
-                rest.end(name, answer);
+                common.end(name, answer);
             }
             Reply::Item { tag, image } => {
                 let incarnation = self.welcome.map_or(0, |welcome| welcome.incarnation);
                 let given = images::given(Bytes::Heap(image.to_vec()), &op.key, incarnation, Source::Message);
                 let Ok(value) = given else {
-                    return Err(nonsense(rest, name, server, "an item that is not as it should be"));
+                    return Err(nonsense(common, name, server, "an item that is not as it should be"));
                 };
                 learn(tags, &op.key, self.leased(tag, op.first_sent), Some(size(&op.key, &value)));
-                rest.end(name, Ok(Answer::Value(Some(value))));
+                common.end(name, Ok(Answer::Value(Some(value))));
             }
             Reply::Large { tag, size } => {
                 let size = u32::try_from(size).unwrap_or(u32::MAX);
                 learn(tags, &op.key, self.leased(tag, op.first_sent), Some(size));
-                self.large(rest, tags, name, size as usize, landing);
+                self.large(common, tags, name, size as usize, landing);
             }
             Reply::None => {
                 tags.forget(&op.key);
-                rest.end(name, Ok(Answer::Value(None)));
+                common.end(name, Ok(Answer::Value(None)));
             }
             Reply::Refused { why, text } => {
                 // Nothing was done. Another way may be open; if not, it is as the server says.
                 tags.forget(&op.key);
                 op.refused = Some(text.to_owned());
                 op.only_stream = true;
-                rest.counters.refused += 1;
+                common.counters.refused += 1;
                 if matches!(why, Refusal::TooLarge) && op.operation == Operation::Get && !op.no_transfer {
                     (op.no_transfer, op.only_stream) = (true, false);
-                    self.run(rest, tags, name);
+                    self.run(common, tags, name);
                 } else {
                     elsewhere.push(Elsewhere { op: name, busy: why == Refusal::Busy });
                 }
             }
             Reply::Welcome(_) | Reply::Tag(_) => {
-                return Err(nonsense(rest, name, server, "another answer than there can be"));
+                return Err(nonsense(common, name, server, "another answer than there can be"));
             }
         }
         Ok(())
     }
 
     /// An item is too large for a message: it is read by its tag, or comes by a transfer, or else in the answer to a command.
-    fn large(&mut self, rest: &mut Rest, tags: &mut Tags, name: Name, size: usize, was_landing: bool) {
-        if self.read_by_tag(rest, tags, name) {
+    fn large(&mut self, common: &mut Common, tags: &mut Tags, name: Name, size: usize, was_landing: bool) {
+        if self.read_by_tag(common, tags, name) {
             return;
         }
-        let may = rest.ops.get(name).is_some_and(|op| !op.no_transfer);
+        let may = common.ops.get(name).is_some_and(|op| !op.no_transfer);
         // A transfer that was too small is tried once more, with what is known now.
-        if may && size <= self.largest() + HEADER + crate::item::KEY_MAX && self.ask_into(rest, name, size) {
-            if was_landing && let Some(op) = rest.ops.unanswered(name) {
+        if may && size <= self.largest() + HEADER + crate::item::KEY_MAX && self.ask_into(common, name, size) {
+            if was_landing && let Some(op) = common.ops.unanswered(name) {
                 op.no_transfer = true;
             }
             return;
         }
-        self.run(rest, tags, name);
+        self.run(common, tags, name);
     }
 
     fn leased(&self, tag: Option<Tag>, first_sent: u64) -> Option<Leased> {
@@ -287,10 +287,10 @@ impl Link {
 }
 
 /// An operation was answered with something that is no answer to it.
-fn nonsense(rest: &mut Rest, name: Name, server: &str, what: &'static str) -> Broken {
-    if let Some(about) = rest.ops.about(name, server) {
+fn nonsense(common: &mut Common, name: Name, server: &str, what: &'static str) -> Broken {
+    if let Some(about) = common.ops.about(name, server) {
         let why = format!("the answer makes no sense ({what})");
-        rest.end(
+        common.end(
             name,
             Err(match about.operation.is_read() {
                 true => Error::Nonsense { about, what },

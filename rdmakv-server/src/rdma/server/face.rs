@@ -1,7 +1,7 @@
 //! What all connections of a fabric share: the cache over its domain, its terms, its tags, its counts.
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mrrc::invalidation::Explicit;
@@ -14,8 +14,7 @@ use super::counts::{FabricCounts, FabricGauges, Reported};
 use super::fabrics::Fabric;
 use super::pinned::{Pinned, Pins};
 use super::reaper::Bell;
-use super::shared::SharedTags;
-use super::tags::Limits;
+use super::tags::{Limits, Tags};
 use crate::session::Shared;
 
 /// What clients are told, and how much there may be of what.
@@ -49,7 +48,7 @@ pub(super) struct Face<F: Fabric> {
     /// Where the stores' memory is.
     pub(super) arenas: Arc<Arenas>,
     /// Who has which tag.
-    pub(super) tags: SharedTags<F>,
+    pub(super) tags: Mutex<Tags<F>>,
     /// Wakes who looks after what is over.
     pub(super) bell: Bell,
 }
@@ -88,7 +87,7 @@ impl<F: Fabric> Face<F> {
             connections: AtomicU64::new(0),
             under_way: Budget::new(pages - pages / 2),
             share: pages / 8 * PAGE,
-            tags: SharedTags::new(Limits::of(pages, terms.lease, F::REBINDS)),
+            tags: Mutex::new(Tags::new(Limits::of(pages, terms.lease, F::REBINDS))),
             arenas,
             bell: Bell::default(),
         })

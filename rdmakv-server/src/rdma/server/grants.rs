@@ -7,7 +7,7 @@
 //! What is registered is what the cache of the fabric has, under its budget; of that at most half is leased to clients
 //! ([`Limits`](super::tags::Limits)), and while more is wanted those pages are leased that are read most.
 
-use std::sync::MutexGuard;
+use std::sync::{MutexGuard, PoisonError};
 
 use mrrc::AcquireError;
 
@@ -40,7 +40,8 @@ fn lease<F: Fabric>(face: &Face<F>, address: u64, bound: u64) -> Result<Leased<F
 impl<F: Fabric> Face<F> {
     /// Who has which tag. Whoever has it asks no store for anything: a store's lock is taken before this one.
     pub(super) fn tags(&self) -> MutexGuard<'_, Tags<F>> {
-        self.tags.lock()
+        // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
+        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self, refused: Refused) {

@@ -21,5 +21,4 @@ pub mod predecessor;
 mod puts;
 mod reaper;
 mod saying;
-pub mod shared;
 pub mod tags;

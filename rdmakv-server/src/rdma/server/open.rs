@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions};
-use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmSettings};
+use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmOptions};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsListener, VerbsOptions, WindowTrial};
 use mrrc::PAGE;
@@ -305,11 +305,11 @@ fn listen_shm<'a>(
 ) -> Result<&'a ShmListener, ShmError> {
     let domain = match &*shm {
         Some((domain, _)) => domain.clone(),
-        None => ShmDomain::new(ShmSettings {
-            tags: keys(plan) as usize,
+        None => ShmDomain::new(ShmOptions {
+            keys: keys(plan) as usize,
             arenas: ARENAS,
             connections: plan.connections + plan.connections / 4 + 8,
-            ..ShmSettings::default()
+            ..ShmOptions::default()
         })?,
     };
     let listener = ShmListener::bind(&domain, address)?;

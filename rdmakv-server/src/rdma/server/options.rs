@@ -87,7 +87,7 @@ pub(crate) enum Place {
     /// The same, under a name that nobody chose: it need not be had.
     ShmOfPort,
     /// iWARP in user space.
-    Iwarp(iwarp::Address),
+    Iwarp(iwarp::IwarpAddress),
     /// RDMA devices.
     #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
     Verbs(VerbsAddress),
@@ -198,7 +198,7 @@ fn place(text: &str) -> Result<Place, String> {
     }
     match text.split_once(':').map_or(text, |(fabric, _)| fabric) {
         "shm" => ShmAddress::from_str(text).map(Place::Shm).map_err(|error| wrong(&error)),
-        "iwarp" => iwarp::Address::from_str(text).map(Place::Iwarp).map_err(|error| wrong(&error)),
+        "iwarp" => iwarp::IwarpAddress::from_str(text).map(Place::Iwarp).map_err(|error| wrong(&error)),
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         "verbs" => VerbsAddress::from_str(text).map(Place::Verbs).map_err(|error| wrong(&error)),
         #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]

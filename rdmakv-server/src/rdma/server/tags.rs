@@ -347,9 +347,4 @@ impl<K: TagKind> Tags<K> {
     pub fn take_over(&mut self) -> Over<K> {
         std::mem::take(&mut self.over)
     }
-
-    /// Whether something is over.
-    pub fn has_over(&self) -> bool {
-        !(self.over.tags.is_empty() && self.over.registrations.is_empty() && self.over.records.is_empty())
-    }
 }

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "lends memory to engines")]
 
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmSettings};
+use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmOptions};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Side};
 use frrwp::wire::{SAID, Segment};
@@ -57,7 +57,7 @@ struct Items {
 
 impl Store {
     pub(crate) fn new() -> Arc<Self> {
-        let domain = ShmDomain::new(ShmSettings::default()).unwrap();
+        let domain = ShmDomain::new(ShmOptions::default()).unwrap();
         let arena = domain.arena(64 << 20, Sharing::Readable).unwrap();
         let knobs = Knobs {
             lease_ms: AtomicU32::new(60_000),

@@ -127,19 +127,19 @@ fn operations(step: u64, signal: i32) -> Option<bool> {
     let held = quarantine.peers == 1;
     if held {
         assert_eq!(signal, libc::SIGSTOP, "only a peer that lives is waited for");
-        assert!(taken_back.is_err() && buffer.is_quarantined() && domain.tags() == 1, "step {step}");
+        assert!(taken_back.is_err() && buffer.is_quarantined() && domain.keys() == 1, "step {step}");
         assert_eq!(quarantine.bytes, (BYTES as u64).next_multiple_of(4096));
         let again = offered.end();
         assert!(again.is_err(), "step {step}: it is held as long as the peer lives");
     } else {
-        assert!(taken_back.is_ok() && domain.tags() == 0, "step {step}: {taken_back:?}");
+        assert!(taken_back.is_ok() && domain.keys() == 0, "step {step}: {taken_back:?}");
     }
     if faulted {
         peer.kill();
     }
     let status = peer.end();
     offered.end().expect("the peer is dead");
-    assert_eq!((domain.quarantine(), domain.connections(), domain.tags()), (Default::default(), 0, 0), "step {step}");
+    assert_eq!((domain.quarantine(), domain.connections(), domain.keys()), (Default::default(), 0, 0), "step {step}");
     assert!(!buffer.is_quarantined());
     (!status.success()).then_some(held)
 }
@@ -290,13 +290,13 @@ fn engines(step: u64, signal: i32) -> Option<bool> {
     let held = quarantine.peers == 1;
     assert!(!held || signal == libc::SIGSTOP);
     assert_eq!(told, usize::from(held), "step {step}: the transfer whose buffer is held is told so, and no other");
-    assert!(domain.tags() <= usize::from(held), "step {step}: nothing but what is in quarantine");
+    assert!(domain.keys() <= usize::from(held), "step {step}: nothing but what is in quarantine");
     if faulted {
         peer.kill();
     }
     let status = peer.end();
     let _ = cache.flush();
-    assert_eq!((domain.quarantine(), domain.connections(), domain.tags()), (Default::default(), 0, 0), "step {step}");
+    assert_eq!((domain.quarantine(), domain.connections(), domain.keys()), (Default::default(), 0, 0), "step {step}");
     assert_eq!(cache.usage().regions, 0, "step {step}");
     (!status.success()).then_some(held)
 }
@@ -331,8 +331,8 @@ fn stuck(domain: &ShmDomain, other: &ShmDomain, key: u32) -> [ShmEndpoint; 2] {
 
 #[test]
 fn at_the_bound_of_the_quarantine_nothing_more_is_offered() {
-    let settings = super::ShmSettings { stall: STALL, quarantine: 8192, ..Default::default() };
-    let [domain, other] = [ShmDomain::new(settings), ShmDomain::new(settings)].map(|domain| domain.expect("a domain"));
+    let options = super::ShmOptions { stall: STALL, quarantine: 8192, ..Default::default() };
+    let [domain, other] = [ShmDomain::new(options), ShmDomain::new(options)].map(|domain| domain.expect("a domain"));
     let arena = domain.arena(64 << 10, Sharing::Writable).expect("an arena");
     let buffer = arena.buffer(8192).expect("a buffer");
     let mut held = Registration::new(&domain, buffer.as_ptr(), 8192, RIGHTS).expect("registered");
@@ -360,7 +360,7 @@ fn at_the_bound_of_the_quarantine_nothing_more_is_offered() {
     // The peer leaves, and everything is free.
     connected.link().leave();
     held.end().expect("it has left");
-    assert_eq!((domain.quarantine(), domain.connections(), domain.tags()), (Default::default(), 0, 0));
+    assert_eq!((domain.quarantine(), domain.connections(), domain.keys()), (Default::default(), 0, 0));
     let error = Registration::new(&domain, place, 4096, RIGHTS).err().expect("private now");
     assert!(error.to_string().contains("take_back"), "{error}");
     assert_eq!(arena.buffer(8192).expect("free again").as_ptr(), place);

@@ -5,7 +5,7 @@ mod faults;
 mod hostile;
 mod revoked;
 
-use super::{ShmAddress, ShmBuffer, ShmDomain, ShmKey, ShmSettings};
+use super::{ShmAddress, ShmBuffer, ShmDomain, ShmKey, ShmOptions};
 use crate::fabric::Domain;
 use crate::wire::Segment;
 use mrrc::registrar::{Registered, Registrar};
@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_millis(60);
 
 fn domain() -> ShmDomain {
-    ShmDomain::new(ShmSettings { stall: STALL, ..ShmSettings::default() }).expect("a domain")
+    ShmDomain::new(ShmOptions { stall: STALL, ..ShmOptions::default() }).expect("a domain")
 }
 
 fn fresh() -> ShmAddress {

@@ -1,7 +1,7 @@
 //! Memory that was taken back is not written any more.
 
 use super::super::endpoint::ShmEndpoint;
-use super::super::{Sharing, ShmDomain, ShmListener, ShmSettings, connect};
+use super::super::{Sharing, ShmDomain, ShmListener, ShmOptions, connect};
 use super::{Registration, WITHIN, fresh};
 use crate::fabric::{Completion, Domain, Endpoint, Local};
 use crate::handshake::RECEIVES;
@@ -24,7 +24,7 @@ fn pair(domain: &ShmDomain, other: &ShmDomain) -> [ShmEndpoint; 2] {
 }
 
 fn patient() -> ShmDomain {
-    ShmDomain::new(ShmSettings { stall: WITHIN, ..ShmSettings::default() }).expect("a domain")
+    ShmDomain::new(ShmOptions { stall: WITHIN, ..ShmOptions::default() }).expect("a domain")
 }
 
 #[test]

@@ -1,33 +1,8 @@
-//! What all servers of a client share.
+//! What a client has done so far, counted.
 
 use super::answer::Answer;
 use super::error::Error;
-use super::fabric::domains::Fabrics;
-use super::ops::{Name, Ops};
 use super::value::Source;
-use super::way::Patience;
-use std::time::Duration;
-
-/// What all servers of a client share.
-pub(super) struct Rest {
-    pub(super) ops: Ops,
-    pub(super) patience: Patience,
-    pub(super) timeout: Duration,
-    pub(super) counters: Counters,
-    pub(super) fabrics: Fabrics,
-    /// What is said first on each connection.
-    pub(super) login: Option<Vec<u8>>,
-    /// Whether tags are wished for.
-    pub(super) one_sided: bool,
-}
-
-impl Rest {
-    /// An operation has come to its end.
-    pub(super) fn end(&mut self, name: Name, answer: Result<Answer, Error>) {
-        self.counters.answered(&answer);
-        self.ops.end(name, answer);
-    }
-}
 
 /// What a client has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

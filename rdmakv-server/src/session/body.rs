@@ -1,0 +1,160 @@
+//! Data on its way into the store: from the request that announces it to the answer that says what became of it.
+
+use super::{COPIED, Context, Out, Session, Shards, binary, meta, text};
+use crate::store::{Filling, Mode, Outcome, Refused, Terms};
+
+/// Who gets the answer once the data is there.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Text { quiet: bool },
+    Meta { flags: Vec<u8>, key: Vec<u8>, quiet: bool },
+    Binary { header: crate::protocol::binary::Header },
+    Auth { quiet: bool },
+}
+
+/// Data on its way into the store.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) filling: Option<Filling>,
+    /// For what goes nowhere but here: a user's name and password.
+    pub(super) scratch: Vec<u8>,
+    pub(super) shard: usize,
+    pub(super) got: usize,
+    pub(super) len: usize,
+    /// Whether "\r\n" follows it, as in the text protocol.
+    pub(super) ended: bool,
+    pub(super) terms: Terms,
+    pub(super) answer: Answer,
+}
+
+impl Session {
+    /// Where a large value that is on its way may be read to directly.
+    pub fn direct(&mut self) -> Option<&mut [u8]> {
+        let body = self.body.as_mut()?;
+        let (got, len) = (body.got, body.len);
+        // The last bytes go the usual way, which also ends the request; of a binary one nothing follows the value, so
+        // that its last byte has to be left for that.
+        if len.saturating_sub(got) < COPIED {
+            return None;
+        }
+        let end = if body.ended { len } else { len - 1 };
+        Some(&mut body.filling.as_mut()?.value()[got..end])
+    }
+
+    /// So much was read there.
+    pub fn directly(&mut self, read: usize) {
+        if let Some(body) = &mut self.body {
+            body.got += read;
+        }
+    }
+
+    /// Takes data for the body; says how much, and whether it was all.
+    pub(super) fn fill(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> (usize, bool) {
+        let Some(body) = &mut self.body else { return (0, true) };
+        let part = (body.len - body.got).min(rest.len());
+        match &mut body.filling {
+            Some(filling) => filling.value()[body.got..body.got + part].copy_from_slice(&rest[..part]),
+            None => body.scratch.extend_from_slice(&rest[..part]),
+        }
+        body.got += part;
+        if body.got < body.len {
+            return (part, false);
+        }
+        let mut used = part;
+        let mut good = true;
+        if body.ended {
+            let Some(end) = rest.get(part..part + 2) else { return (part, false) };
+            good = end == b"\r\n";
+            used += 2;
+        }
+        if let Some(body) = self.body.take() {
+            self.finish(body, good, cx, out);
+        }
+        (used, true)
+    }
+
+    fn finish(&mut self, body: Body, good: bool, cx: &mut Context<'_>, out: &mut Out) {
+        if let Answer::Auth { quiet } = body.answer {
+            return self.authenticate(&body.scratch, good, quiet, cx, out);
+        }
+        let Some(filling) = body.filling else { return };
+        let mut store = cx.shared.shards.at(body.shard);
+        if !good {
+            store.abandon(filling);
+            // As memcached: of a meta command this answer comes even if none was wanted.
+            if !matches!(body.answer, Answer::Text { quiet: true }) {
+                out.bytes.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+            }
+            return;
+        }
+        let outcome = store.publish(filling, body.terms, cx.now);
+        drop(store);
+        if body.terms.cas.is_some() {
+            match outcome {
+                Outcome::Stored(_) => cx.counts.cas_hits += 1,
+                Outcome::Exists => cx.counts.cas_badval += 1,
+                Outcome::NotFound => cx.counts.cas_misses += 1,
+                _ => {}
+            }
+        }
+        // To memcached, what has nothing to be put to is not stored, whatever version was asked for.
+        let outcome = match (outcome, body.terms.mode) {
+            (Outcome::NotFound, Mode::Append | Mode::Prepend) => Outcome::NotStored,
+            (outcome, _) => outcome,
+        };
+        let outcome = match outcome {
+            Outcome::Stored(version) => Outcome::Stored(cx.shown(version)),
+            other => other,
+        };
+        match body.answer {
+            Answer::Text { quiet } => text::stored(outcome, quiet, out),
+            Answer::Meta { flags, key, quiet } => meta::stored(outcome, &flags, &key, quiet, out),
+            Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, out),
+            Answer::Auth { .. } => {}
+        }
+    }
+
+    /// Begins to take data for an item.
+    pub(super) fn begin(
+        &mut self,
+        key: &[u8],
+        (len, flags, exptime): (usize, u32, i64),
+        (terms, ended): (Terms, bool),
+        cx: &mut Context<'_>,
+        answer: Answer,
+    ) -> Result<(), Refused> {
+        cx.counts.cmd_set += 1;
+        let shard = cx.shared.shards.of(key);
+        let mut store = cx.shared.shards.at(shard);
+        match store.reserve(key, len, flags, cx.until(exptime), cx.now) {
+            Ok(filling) => {
+                let filling = Some(filling);
+                self.body = Some(Body { filling, scratch: Vec::new(), shard, got: 0, len, ended, terms, answer });
+                Ok(())
+            }
+            Err(refused) => {
+                // As memcached: better no value than the one that should have been replaced. `cas` would have replaced
+                // only the one that was meant.
+                let compared = terms.cas.is_some() && matches!(answer, Answer::Text { .. });
+                if terms.mode == Mode::Set && !compared {
+                    store.delete(key, None, cx.now);
+                }
+                self.drop = len + if ended { 2 } else { 0 };
+                Err(refused)
+            }
+        }
+    }
+
+    /// Where the value that the last line announced goes, if none of it has come: for who brings it another way. What ends the
+    /// request still has to come the usual way.
+    pub(crate) fn awaited(&mut self) -> Option<&mut [u8]> {
+        let body = self.body.as_mut().filter(|body| body.got == 0)?;
+        Some(body.filling.as_mut()?.value())
+    }
+
+    /// Gives up the request whose data did not come: the next bytes are another's.
+    pub(crate) fn give_up(&mut self, shards: &Shards) {
+        self.close(shards);
+        self.drop = 0;
+    }
+}

@@ -1,0 +1,48 @@
+//! How the server was started, as sessions obey it and `stats settings` shows it.
+
+/// Which protocols a listener speaks (`-B`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speaks {
+    /// Whichever the first byte says.
+    #[default]
+    Auto,
+    /// Text only.
+    Ascii,
+    /// Binary only.
+    Binary,
+}
+
+/// What `stats settings` shows, and what the sessions obey.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "the names are those of memcached's settings")]
+pub struct Settings {
+    pub maxbytes: u64,
+    pub maxconns: usize,
+    pub tcp_port: i32,
+    pub udp_port: i32,
+    pub inter: Option<String>,
+    pub evictions: bool,
+    pub socket: Option<String>,
+    pub socket_mode: u32,
+    pub shutdown: bool,
+    pub factor: f64,
+    pub chunk_size: usize,
+    pub threads: usize,
+    pub reqs_per_event: usize,
+    pub cas: bool,
+    pub backlog: i32,
+    pub speaks: Speaks,
+    pub item_max: usize,
+    pub maxconns_fast: bool,
+    pub hashpower: u32,
+    pub idle_timeout: u64,
+    pub flush: bool,
+    pub dump: bool,
+    pub users: Option<Vec<Vec<u8>>>,
+    /// What `stats settings` says of TLS, by memcached's names; empty without it.
+    pub tls: Vec<(&'static str, String)>,
+    /// And of fabrics; empty without any.
+    pub fabrics: Vec<(&'static str, String)>,
+    /// How many besides the workers keep counts: connections over fabrics.
+    pub seats: usize,
+}

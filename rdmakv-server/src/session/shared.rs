@@ -1,0 +1,95 @@
+//! What all sessions of a server share. Counts, the baseline and names are behind a lock each, which is held for a copy or a comparison;
+//! no other lock is taken under it.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::{Counts, Latencies, Settings, Shards, Tls};
+use crate::rdma::server::counts::Reported;
+
+/// What all sessions share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The stores.
+    pub shards: Shards,
+    /// How the server was started.
+    pub settings: Settings,
+    /// Set while running.
+    pub verbosity: AtomicU32,
+    /// Bytes for items, as `cache_memlimit` left them.
+    pub limit: AtomicU64,
+    /// Whether the server is to end.
+    pub stop: AtomicBool,
+    /// Whether nobody new is accepted, and connections end once they are silent.
+    pub finish: AtomicBool,
+    /// Unix seconds at the start.
+    pub started: u64,
+    /// Each worker's counts.
+    pub counts: Vec<Mutex<Counts>>,
+    /// The counts at the last `stats reset`.
+    pub baseline: Mutex<Counts>,
+    /// Connections at present.
+    pub connections: AtomicI64,
+    /// Connections ever.
+    pub total_connections: AtomicU64,
+    /// Connections refused.
+    pub rejected_connections: AtomicU64,
+    /// Times the server stopped accepting.
+    pub listen_disabled: AtomicU64,
+    /// Whether the crawler runs.
+    pub crawler: AtomicBool,
+    /// Whether the crawler is to make a round at once.
+    pub crawl_now: AtomicBool,
+    /// Rounds of the crawler.
+    pub crawler_starts: AtomicU64,
+    /// Names and passwords, as last read.
+    pub users: Mutex<Vec<Vec<u8>>>,
+    /// When each worker last came round, in Unix seconds.
+    pub rounds: Vec<AtomicU64>,
+    /// What each worker measured.
+    pub latencies: Vec<Latencies>,
+    /// TLS as the server has it.
+    pub tls: Option<Tls>,
+    /// Fabrics, to report on.
+    pub fabrics: OnceLock<Vec<Arc<dyn Reported>>>,
+}
+
+impl Shared {
+    /// For a server that has not yet met anyone.
+    pub fn new(shards: Shards, settings: Settings, now: u64) -> Self {
+        let workers = settings.threads + 1 + settings.seats;
+        Self {
+            shards,
+            verbosity: AtomicU32::new(0),
+            limit: AtomicU64::new(settings.maxbytes),
+            stop: AtomicBool::new(false),
+            finish: AtomicBool::new(false),
+            started: now,
+            counts: (0..workers).map(|_| Mutex::default()).collect(),
+            baseline: Mutex::default(),
+            connections: AtomicI64::new(0),
+            total_connections: AtomicU64::new(0),
+            rejected_connections: AtomicU64::new(0),
+            listen_disabled: AtomicU64::new(0),
+            crawler: AtomicBool::new(true),
+            crawl_now: AtomicBool::new(false),
+            crawler_starts: AtomicU64::new(0),
+            users: Mutex::new(settings.users.clone().unwrap_or_default()),
+            rounds: (0..settings.threads).map(|_| AtomicU64::new(now)).collect(),
+            latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
+            tls: None,
+            fabrics: OnceLock::new(),
+            settings,
+        }
+    }
+}
+
+/// Whether this server's stop was asked for.
+pub fn is_stopping(shared: &Shared) -> bool {
+    shared.stop.load(Relaxed)
+}
+
+/// Whether it takes new connections.
+pub fn is_accepting(shared: &Shared) -> bool {
+    !shared.stop.load(Relaxed) && !shared.finish.load(Relaxed)
+}
