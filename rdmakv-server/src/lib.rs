@@ -50,3 +50,6 @@ pub mod server;
 pub mod session;
 #[cfg(feature = "server")]
 pub mod store;
+
+/// The version of this crate and of its programs. The memcached that the server speaks like has another, `session::VERSION`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -48,7 +48,7 @@ pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
 pub fn about() -> Vec<String> {
     let peer = server::peer_version();
     let mut lines = vec![
-        format!("ours: {OURS} {}", rdmakv_server::session::VERSION),
+        format!("ours: {OURS} {}", rdmakv_server::VERSION),
         peer.map_or("peer: none, as there is no memcached: apt-get install memcached".into(), |peer| {
             format!("peer: {peer}")
         }),
@@ -74,4 +74,14 @@ fn contestants() -> Vec<Whose> {
 /// `32B`, `10KiB`.
 fn size_name(bytes: usize) -> String {
     if bytes < 1024 { format!("{bytes}B") } else { format!("{}KiB", bytes >> 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_server_has_its_own_version_and_not_that_of_the_memcached_it_speaks_like() {
+        assert_eq!(about()[0], format!("ours: rdmakv-server {}", env!("CARGO_PKG_VERSION")));
+    }
 }
