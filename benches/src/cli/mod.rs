@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Measures ours beside its peers, in turns, on pinned threads
 #[derive(Parser)]
-#[command(name = "side-by-side", after_help = EXAMPLES)]
+#[command(name = "side-by-side", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     subject: Option<Subject>,
