@@ -83,7 +83,8 @@ Rows are FABRIC/COST/SIZE/STATE/p50, p99 and hidden:
   COST   nic: the paper's card; io-uring: fixed buffers. The side that registers computes that long
   STATE  cold: nothing is registered; half-warm: half of the buffer at both ends; one-side: the far
          end's buffer; warm: all
-  hidden the share of registering that did not make the transfer longer than a warm one
+  hidden the share of registering that did not make the transfer longer than a warm one; null
+         (`-` in tables) where that is not from 0 to 1, or registering a twentieth of the transfer
 
 Units: `ns` is better the lower it is, `part` the higher. Ratios are ours / peer, of the times, and
 null (`-` in tables) where the two cannot be told apart in each fifth of the transfers.

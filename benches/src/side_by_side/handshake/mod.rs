@@ -11,9 +11,11 @@
 //!
 //! * `…/p50`, `…/p99`: from the opener's call to its end.
 //! * `…/hidden`: which share of what both sides spent registering did *not* make the transfer longer than one that has all
-//!   registered (`…/warm`), by medians. Where registrations take less than a twentieth of the transfer it is not told. It
-//!   is less than nothing where the time that one side registers lets the other fall asleep, which has to be woken.
+//!   registered (`…/warm`), by medians. It is not told where registrations take less than a twentieth of the transfer; nor
+//!   where it would be less than nothing (the time that one side registers lets the other fall asleep, which has to be
+//!   woken) or more than all: then the note says by how much of it the transfer was longer.
 
+mod cells;
 pub mod far;
 mod link;
 mod near;

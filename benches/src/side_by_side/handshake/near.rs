@@ -1,14 +1,14 @@
 //! This end: opens the transfers and takes the time.
 #![expect(unsafe_code, reason = "buffers are lent to engines by address")]
 
+use super::cells::{Cell, rows};
 use super::far::{Figures, WRITER, prepare};
 use super::link::{FIGURES, Use, cache, connecting, engine};
-use super::{State, process_name, states};
+use super::{process_name, states};
 use crate::pin;
 use crate::side_by_side::far::{Far, Outcome};
-use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
-use crate::side_by_side::report::{Row, Unit};
+use crate::side_by_side::report::Row;
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::priced::Priced;
 use frrwp::fabric::{Domain, Endpoint};
@@ -18,9 +18,6 @@ use std::time::Instant;
 
 /// The two, ours first.
 const PROCESSES: [Process; 2] = [Process::Frrwp, Process::Traditional];
-
-/// Below this share of a transfer, registrations are not told from noise.
-const TOLD: f64 = 0.05;
 
 /// What is measured.
 pub(super) struct Ask<'a> {
@@ -46,52 +43,7 @@ pub(super) fn measure(setting: &Setting, ask: &Ask<'_>) -> Outcome<Vec<Row>> {
     let cells = connecting(ask.fabric, ask.cost, address, Run { setting, ask })?;
     // They end with their connections, or are ended.
     drop(fars);
-    Ok(rows(ask, &cells))
-}
-
-/// Into so many rounds the transfers are divided to see whether the two processes can be told apart.
-const ROUNDS: usize = 5;
-
-/// What came out of one state: of each process, the times in order, and what both ends spent registering for one transfer.
-struct Cell {
-    state: State,
-    times: [Vec<f64>; 2],
-    registering: [f64; 2],
-}
-
-impl Cell {
-    /// So many hundredths of the times are below this.
-    fn quantile(&self, process: usize, share: usize) -> Figure {
-        let times = &self.times[process];
-        let of = |times: &[f64]| {
-            let mut sorted = times.to_vec();
-            sorted.sort_unstable_by(f64::total_cmp);
-            sorted.get(sorted.len() * share / 100).copied().unwrap_or(f64::NAN)
-        };
-        Figure::whole(of(times), times.chunks(times.len().div_ceil(ROUNDS).max(1)).map(of).collect())
-    }
-}
-
-fn rows(ask: &Ask<'_>, cells: &[Cell]) -> Vec<Row> {
-    let warm = cells.iter().find(|cell| cell.state == State::Warm);
-    let mut rows = Vec::new();
-    for cell in cells {
-        let row = |what: &str, value: &dyn Fn(usize) -> Figure, unit| {
-            let name = format!("{}/{}/{what}", ask.name, cell.state.name());
-            Row::new(name, value(0), Some(value(1)), unit)
-        };
-        rows.push(row("p50", &|process| cell.quantile(process, 50), Unit::Nanos));
-        rows.push(row("p99", &|process| cell.quantile(process, 99), Unit::Nanos));
-        let Some(warm) = warm.filter(|_| cell.state != State::Warm) else { continue };
-        let hidden = |process: usize| {
-            let (took, registering) = (cell.quantile(process, 50).best, cell.registering[process]);
-            let longer = took - warm.quantile(process, 50).best;
-            Figure::once(if registering < TOLD * took { f64::NAN } else { 1.0 - longer / registering })
-        };
-        let micros = cell.registering[0] / 1e3;
-        rows.push(row("hidden", &hidden, Unit::Part).note(format!("of {micros:.1} us of registering at both ends")));
-    }
-    rows
+    Ok(rows(ask.name, &cells))
 }
 
 struct Run<'a> {
@@ -115,20 +67,18 @@ impl Use for Run<'_> {
             ends.push(End { engine: engine(&cache, connect()?, Side::Connecting, process), memory });
         }
         let part = if write { "target" } else { WRITER };
-        let states =
-            states(bytes).map(|state| (state, Cell { state, times: Default::default(), registering: [0.0; 2] }));
-        let (states, mut cells): (Vec<_>, Vec<_>) = states.unzip();
+        let mut cells: Vec<_> = states(bytes).map(Cell::new).collect();
         // The first rounds warm up.
         let warm = self.setting.rounds / 10;
-        let mut before: Vec<Figures> = Vec::new();
+        let mut far = ends.iter_mut().map(End::figures).collect::<Outcome<Vec<_>>>()?;
         let mut begun = Instant::now();
         let mut rounds = 0;
         while rounds < warm + self.setting.rounds || begun.elapsed() < self.setting.whole {
             if rounds == warm {
-                before = ends.iter_mut().map(End::figures).collect::<Outcome<_>>()?;
                 begun = Instant::now();
             }
-            for (cell, state) in cells.iter_mut().zip(&states) {
+            for cell in &mut cells {
+                let state = cell.state;
                 for turn in 0..2 {
                     // There and back: neither always runs behind the other.
                     let nth = if rounds % 2 == 0 { turn } else { 1 - turn };
@@ -140,22 +90,25 @@ impl Use for Run<'_> {
                     let (took, registering) = (start.elapsed(), domain.registering().saturating_sub(registered));
                     if rounds >= warm {
                         cell.times[nth].push(took.as_nanos() as f64);
-                        cell.registering[nth] += registering.as_nanos() as f64;
+                        cell.registering[nth].push(registering.as_nanos() as f64);
                     }
                     if moved != bytes as u64 {
                         return Err(format!("{moved} of {bytes} bytes came").into());
                     }
                 }
             }
-            rounds += 1;
-        }
-        for (nth, end) in ends.iter_mut().enumerate() {
-            let far = end.figures()?;
-            for cell in &mut cells {
-                let index = cell.state.index();
-                let far = far[index].saturating_sub(before[nth][index]);
-                cell.registering[nth] = (cell.registering[nth] + far as f64) / (rounds - warm) as f64;
+            // What the other end spent is asked behind each round, so that every transfer has its own.
+            for (nth, (end, before)) in ends.iter_mut().zip(&mut far).enumerate() {
+                let now = end.figures()?;
+                for cell in &mut cells {
+                    let index = cell.state.index();
+                    if let Some(last) = cell.registering[nth].last_mut() {
+                        *last += now[index].saturating_sub(before[index]) as f64;
+                    }
+                }
+                *before = now;
             }
+            rounds += 1;
         }
         Ok(cells)
     }
