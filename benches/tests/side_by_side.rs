@@ -28,13 +28,41 @@ fn json_is_nothing_but_lines_of_five_fields() {
         let keys: Vec<_> = line.as_object().expect("an object").keys().map(String::as_str).collect();
         assert!(["name", "ours", "peer", "unit", "ratio"].iter().all(|key| keys.contains(key)) && keys.len() == 5);
         assert!(line["ours"].as_f64().is_some_and(|ours| ours > 0.0), "{line}");
-        // Nor is there a ratio where the laps overlap.
         assert!(!line["peer"].is_null() || line["ratio"].is_null(), "{line}");
         let speedup = line["name"].as_str().expect("a name").starts_with("speedup");
         assert_eq!(line["unit"], if speedup { "x" } else { "ns" });
     }
     named(&lines, "hit/irregular/1/1-thread");
     named(&lines, "machine/arithmetic/1-thread");
+}
+
+#[test]
+fn there_is_a_ratio_where_the_rounds_of_both_do_not_overlap_and_only_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("saved");
+    let arguments = ["fabric", "--json", "--seconds", "0", "--only", "shm/read", "--save"];
+    let lines = lines(&[&arguments[..], &[file.to_str().unwrap()]].concat());
+    let saved = std::fs::read_to_string(file).unwrap();
+    let saved = saved.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).unwrap()["row"]["row"].clone());
+    let mut judged = 0;
+    for row in saved.filter(|row| !row["peer"].is_null()) {
+        let ends = |whose: &str| [0, 1].map(|end| row[whose]["rounds"][end].as_f64().expect("it has rounds"));
+        let ([low, high], [their_low, their_high]) = (ends("ours"), ends("peer"));
+        let same = low == high && (low, high) == (their_low, their_high);
+        let overlap = low <= their_high && their_low <= high && !same;
+        let line = named(&lines, row["name"].as_str().expect("a name"));
+        assert_eq!(line["ratio"].is_null(), overlap, "{row}");
+        judged += 1;
+    }
+    assert_eq!(judged, lines.iter().filter(|line| !line["peer"].is_null()).count());
+    assert!(judged > 0);
+}
+
+#[test]
+fn the_program_says_its_version() {
+    let output = run(&["--version"]);
+    assert!(output.status.success());
+    assert_eq!(text(&output.stdout), format!("side-by-side {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]

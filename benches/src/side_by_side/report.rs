@@ -65,7 +65,7 @@ pub struct Row {
 pub enum Standing {
     /// Ours is better, in every round that counts.
     Ahead,
-    /// Both are the same.
+    /// Both are the same; what was counted once, as far as it is printed.
     Even,
     /// The peer is.
     Behind,
@@ -131,10 +131,13 @@ impl Row {
         if self.ours.overlaps(&peer) {
             return Some(Standing::Overlap);
         }
+        let counted = self.ours.rounds.is_none() || peer.rounds.is_none();
+        let alike = counted && number(self.ours.best, self.unit) == number(peer.best, self.unit);
         let ahead = if self.unit.rises() { self.ours.best > peer.best } else { self.ours.best < peer.best };
         match (self.ours.best - peer.best).abs() {
             difference if difference.is_nan() => None,
             0.0 => Some(Standing::Even),
+            _ if alike => Some(Standing::Even),
             _ if ahead => Some(Standing::Ahead),
             _ => Some(Standing::Behind),
         }
@@ -305,10 +308,31 @@ mod tests {
         // Where more is better, less is a loss.
         assert_eq!(row(&[1.0], &[3.0], Unit::Items).standing(), Some(Standing::Behind));
         assert_eq!(row(&[1.0], &[3.0], Unit::Nanos).without_ratio().standing(), None);
-        assert_eq!(
-            Row::new("x", Figure::once(1.0), Some(Figure::once(1.0)), Unit::Count).standing(),
-            Some(Standing::Even)
-        );
+    }
+
+    #[test]
+    fn where_the_rounds_overlap_neither_table_nor_json_has_a_ratio_or_a_loss() {
+        for unit in [Unit::Nanos, Unit::Times, Unit::Items] {
+            for (ours, peer) in [([1.0, 3.0], [2.0, 4.0]), ([2.0, 4.0], [1.0, 3.0]), ([1.0, 9.0], [4.0, 5.0])] {
+                let row = Row::new("x", Figure::lowest(ours.into()), Some(Figure::lowest(peer.into())), unit);
+                let cells = row.cells();
+                assert_eq!((cells[6].as_str(), cells[7].as_str()), ("-", "the rounds overlap"), "{row:?}");
+                let line = text(|out| json(out, std::slice::from_ref(&row)));
+                assert!(line.contains("\"ratio\":null"), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_is_no_loss_that_is_the_same_as_far_as_it_is_printed() {
+        let standing = |ours, peer, unit| Row::new("x", Figure::once(ours), Some(Figure::once(peer)), unit).standing();
+        assert_eq!(standing(1.0, 1.0, Unit::Count), Some(Standing::Even));
+        assert_eq!(standing(0.514_204, 0.514_196, Unit::Share), Some(Standing::Even));
+        assert_eq!(standing(0.5143, 0.5142, Unit::Share), Some(Standing::Behind));
+        assert_eq!(standing(f64::NAN, f64::NAN, Unit::Share), None, "what is no number is like nothing");
+        let rounds = |value| Figure::lowest(vec![value; 3]);
+        let apart = Row::new("x", rounds(0.514_204), Some(rounds(0.514_196)), Unit::Share);
+        assert_eq!(apart.standing(), Some(Standing::Behind), "but rounds tell what is not printed");
     }
 
     #[test]
