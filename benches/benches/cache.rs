@@ -5,17 +5,17 @@
 //! evictions going on; a miss with its eviction in 270 ns at a capacity of 1,000 regions.
 //!
 //! Times are of one operation, all threads together: two threads that take 20 ns each take 10. The threads are
-//! pinned. What is measured, and how it differs with `/evicting`, says `benches::side_by_side::hit`; for figures
+//! pinned. What is measured, and how it differs with `/evicting`, says `benches::side_by_side::cache::hit`; for figures
 //! beside the peer's use `side-by-side`, which takes turns: this harness measures one after the other.
 
 use benches::Layout;
 use benches::peer::Ucx;
 use benches::pin::Places;
-use benches::side_by_side::churn;
-use benches::side_by_side::hit::Ground;
-use benches::side_by_side::ours::Ours;
-use benches::side_by_side::race::{CHUNK, Stint, together};
-use benches::side_by_side::subject::Subject;
+use benches::side_by_side::cache::churn;
+use benches::side_by_side::cache::hit::Ground;
+use benches::side_by_side::cache::ours::Ours;
+use benches::side_by_side::cache::race::{CHUNK, Stint, together};
+use benches::side_by_side::cache::subject::Subject;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::sync::atomic::AtomicUsize;

@@ -1,11 +1,14 @@
 //! `side-by-side cache`.
 
 use super::output::Output;
+use super::parts::measure;
 use super::{Stop, seconds};
 use crate::pin::Places;
-use crate::side_by_side::{self, Options, Subtest};
+use crate::side_by_side::cache;
+use crate::side_by_side::part::{Part, Setting};
 use clap::Args;
 use std::io::{self, Write};
+use std::time::Duration;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -66,58 +69,45 @@ Examples:
 
 Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
-pub(super) fn run(cache: &Cache) -> Result<(), Stop> {
+pub(super) fn run(flags: &Cache) -> Result<(), Stop> {
     let places = Places::look().map_err(|error| Stop::Measuring(format!("sched_getaffinity: {error}")))?;
     let cpus = places.cpus.len();
-    let most = cache.threads.unwrap_or(cpus.min(16));
+    let most = flags.threads.unwrap_or(cpus.min(16));
     if most == 0 || most > cpus {
         return Err(Stop::Usage(format!(
             "--threads {most}: this process may use {cpus} CPUs, and each thread has its own"
         )));
     }
-    let tests = chosen(&cache.only, most)?;
-    if cache.list {
+    let parts = chosen(cache::parts(&places, most), &flags.only)?;
+    if flags.list {
         let mut out = io::stdout().lock();
-        for Chosen { test, rows } in &tests {
-            if cache.rows {
-                rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
+        for part in &parts {
+            if flags.rows {
+                part.rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
             } else {
-                writeln!(out, "{}", test.name)?;
+                writeln!(out, "{}", part.name)?;
             }
         }
         return Ok(());
     }
     let mut about = vec![places.describe(most)];
-    about.extend(side_by_side::about());
-    let mut teller = cache.output.begin("cache", &about, cache.quick)?;
-    let options = Options::new(places, most, cache.seconds, cache.quick);
-    let count = tests.len();
-    for (index, Chosen { test, rows: wanted }) in tests.iter().enumerate() {
-        eprintln!("[{}/{count}] {}", index + 1, test.name);
-        let mut rows = test.measure(&options).map_err(Stop::Measuring)?;
-        rows.retain(|row| wanted.contains(&row.name));
-        teller.rows(test.group, rows)?;
-    }
-    teller.end()
+    about.extend(cache::about());
+    let (near, far) = (places.cpus[0], places.cpus[most.min(2) - 1]);
+    let rounds = if flags.quick { 4 } else { 25 };
+    let whole = Duration::from_secs_f64(if flags.quick { 0.0 } else { flags.seconds });
+    let setting = Setting { near, far, rounds, whole, quick: flags.quick };
+    measure("cache", &flags.output, &setting, &parts, &about)
 }
 
-/// A measurement, and which of its rows are shown.
-struct Chosen {
-    test: Subtest,
-    rows: Vec<String>,
-}
-
-/// The measurements and rows that one of `only` names, or all.
-fn chosen(only: &[String], most_threads: usize) -> Result<Vec<Chosen>, Stop> {
-    let all = side_by_side::cache().into_iter();
-    let mut tests: Vec<_> = all.map(|test| Chosen { rows: test.row_names(most_threads), test }).collect();
-    let names_a_test = |name: &str| side_by_side::cache().iter().any(|test| test.is_named(name));
+/// The measurements that one of `only` names, or else those whose rows one names, with these rows; or all.
+fn chosen(mut parts: Vec<Part>, only: &[String]) -> Result<Vec<Part>, Stop> {
     // What names measurements names no rows besides.
-    let (of_tests, of_rows): (Vec<_>, Vec<_>) = only.iter().partition(|name| names_a_test(name));
+    let (of_parts, of_rows): (Vec<_>, Vec<_>) =
+        only.iter().partition(|name| parts.iter().any(|part| part.is_named(name)));
     let has = |row: &str, name: &str| !name.is_empty() && row.contains(name);
     for name in &of_rows {
-        if !tests.iter().any(|Chosen { rows, .. }| rows.iter().any(|row| has(row, name))) {
-            let names: Vec<_> = tests.iter().map(|Chosen { test, .. }| test.name.as_str()).collect();
+        if !parts.iter().any(|part| part.rows.iter().any(|row| has(row, name))) {
+            let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
             return Err(Stop::Usage(format!(
                 "--only {name}: no measurement has that name, and no row has it in its name; there are {}, and \
                  `--list --rows` lists the rows",
@@ -126,11 +116,11 @@ fn chosen(only: &[String], most_threads: usize) -> Result<Vec<Chosen>, Stop> {
         }
     }
     if !only.is_empty() {
-        for Chosen { test, rows } in &mut tests {
-            let whole = of_tests.iter().any(|name| test.is_named(name));
-            rows.retain(|row| whole || of_rows.iter().any(|name| has(row, name)));
+        for part in &mut parts {
+            let whole = of_parts.iter().any(|name| part.is_named(name));
+            part.rows.retain(|row| whole || of_rows.iter().any(|name| has(row, name)));
         }
-        tests.retain(|Chosen { rows, .. }| !rows.is_empty());
+        parts.retain(|part| !part.rows.is_empty());
     }
-    Ok(tests)
+    Ok(parts)
 }

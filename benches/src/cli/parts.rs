@@ -193,7 +193,18 @@ fn run(name: &str, common: &Common, setting: &Setting, mut parts: Vec<Part>, abo
         let mut out = io::stdout().lock();
         return Ok(parts.iter().flat_map(|part| &part.rows).try_for_each(|row| writeln!(out, "{row}"))?);
     }
-    let mut teller = common.output.begin(name, about, common.quick)?;
+    measure(name, &common.output, setting, &parts, about)
+}
+
+/// Measures the parts one after the other and tells the rows that each still has.
+pub(super) fn measure(
+    name: &str,
+    output: &Output,
+    setting: &Setting,
+    parts: &[Part],
+    about: &[String],
+) -> Result<(), Stop> {
+    let mut teller = output.begin(name, about, setting.quick)?;
     for (nth, part) in parts.iter().enumerate() {
         eprintln!("[{}/{}] {}", nth + 1, parts.len(), part.name);
         let mut rows = part.measure(setting).map_err(Stop::Measuring)?;

@@ -12,7 +12,7 @@
 
 _Static_assert(sizeof(ucs_status_t) == 1, "the Rust side declares ucs_status_t as i8");
 
-/* `Behaviour` of side_by_side/subject.rs. */
+/* `Behaviour` of side_by_side/cache/subject.rs. */
 struct behaviour {
     uintptr_t slow_from, slow_until;
     uint64_t  slow_ns;

@@ -1,4 +1,4 @@
-//! A measurement that knows its rows before it is made: those of [`fabric`](super::fabric),
+//! A measurement that knows its rows before it is made: those of [`cache`](super::cache), [`fabric`](super::fabric),
 //! [`handshake`](super::handshake) and [`kv`](super::kv).
 
 use super::report::Row;
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Setting {
     /// The CPU of this process.
     pub near: usize,
-    /// The CPU of the process at the other end.
+    /// The CPU of the process at the other end, where there is one.
     pub far: usize,
     /// Turns of each contestant, at least.
     pub rounds: usize,
@@ -38,12 +38,27 @@ impl Part {
     pub fn new(
         name: impl Into<String>,
         title: &'static str,
-        rows: &[&str],
+        rows: &[impl AsRef<str>],
         measure: impl Fn(&Setting) -> Result<Vec<Row>, String> + 'static,
     ) -> Self {
         let name = name.into();
-        let rows = rows.iter().map(|row| format!("{name}/{row}")).collect();
-        Self { name, title, rows, measure: Box::new(measure) }
+        let rows = rows.iter().map(|row| format!("{name}/{}", row.as_ref())).collect();
+        Self::named(name, title, rows, measure)
+    }
+
+    /// A measurement whose rows have these names.
+    pub fn named(
+        name: impl Into<String>,
+        title: &'static str,
+        rows: Vec<String>,
+        measure: impl Fn(&Setting) -> Result<Vec<Row>, String> + 'static,
+    ) -> Self {
+        Self { name: name.into(), title, rows, measure: Box::new(measure) }
+    }
+
+    /// Whether a name means this one: its own, or some whole parts of it from the left.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// Measures it.

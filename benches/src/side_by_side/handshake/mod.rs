@@ -110,7 +110,6 @@ pub fn parts(write: bool) -> Vec<Part> {
                         ["p50", "p99"].into_iter().chain(hidden).map(move |what| format!("{}/{what}", state.name()))
                     })
                     .collect();
-                let rows: Vec<_> = rows.iter().map(String::as_str).collect();
                 let prefix = name.clone();
                 parts.push(Part::new(name, TITLE, &rows, move |setting| {
                     let ask = near::Ask { fabric, cost, bytes, write, name: &prefix };

@@ -24,6 +24,7 @@ mod overhead;
 mod paper;
 mod profile;
 mod server;
+mod share;
 
 use super::part::Part;
 pub use server::OURS;

@@ -11,8 +11,8 @@
 //! Who runs what is handed over in a mutex between two barriers; nothing is shared while a lap runs but what
 //! the contestants share themselves.
 
-use super::figure::Figure;
 use crate::pin;
+use crate::side_by_side::figure::Figure;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};

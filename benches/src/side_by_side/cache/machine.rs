@@ -2,14 +2,23 @@
 //!
 //! Two CPUs may be one core, or be lent to others meanwhile. A cache cannot scale better than these loops do.
 
+use super::Options;
+use super::names::{threads_name, timed};
 use super::race::{CHUNK, Contestant, Stint, race};
-use super::report::{Row, Unit};
-use super::{Options, threads_name};
+use crate::side_by_side::report::{Row, Unit};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Above the table.
 pub const TITLE: &str = "The machine: a step of work that shares nothing (but `shared-line`), all threads together";
+
+/// What the loops do, in the order of their laps.
+const LOOPS: [&str; 3] = ["arithmetic", "locked-add/own-line", "locked-add/shared-line"];
+
+/// The names of its rows with these numbers of threads.
+pub fn rows(threads: &[usize]) -> Vec<String> {
+    LOOPS.iter().flat_map(|name| timed(&format!("machine/{name}"), &[""], threads)).collect()
+}
 
 /// A cache line of its own, and its neighbour that prefetchers fetch with it.
 #[repr(align(128))]
@@ -52,13 +61,13 @@ pub fn measure(options: &Options) -> Result<Vec<Row>, String> {
     ];
     let laps = race(&contestants, &options.threads, &options.places.cpus, options.length)?;
     let mut rows = Vec::new();
-    for (name, laps) in ["arithmetic", "locked-add/own-line", "locked-add/shared-line"].iter().zip(&laps) {
+    for (name, laps) in LOOPS.iter().zip(&laps) {
         for (&threads, laps) in options.threads.iter().zip(laps) {
             let threads = threads_name(threads);
             rows.push(Row::new(format!("machine/{name}/{threads}"), laps.nanos(), None, Unit::Nanos));
         }
     }
-    for (name, laps) in ["arithmetic", "locked-add/own-line", "locked-add/shared-line"].iter().zip(&laps) {
+    for (name, laps) in LOOPS.iter().zip(&laps) {
         for (&threads, team) in options.threads.iter().zip(laps).skip(1) {
             let speedup = team.nanos().speedup(laps[0].nanos());
             let name = format!("speedup/machine/{name}/{}", threads_name(threads));

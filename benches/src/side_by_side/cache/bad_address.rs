@@ -3,14 +3,17 @@
 //! The registrar says `EFAULT`. Trying again cannot help and evicting cannot help: one attempt, no eviction.
 
 use super::field::Field;
-use super::figure::Figure;
-use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
+use crate::side_by_side::figure::Figure;
+use crate::side_by_side::report::{Row, Unit};
 
 /// Above the table.
 pub const TITLE: &str = "Bad address: one request that fails with EFAULT, 1,000 idle regions cached (lower is better)";
+
+/// The ends of the names of its rows.
+pub const ROWS: [&str; 4] = ["attempts", "evictions", "full/attempts", "full/evictions"];
 
 const IDLE: usize = 1_000;
 

@@ -13,12 +13,12 @@
 //! happen in every loop and says nothing about a cache. Waiting for a lock is not that.
 
 use super::field::Field;
-use super::figure::Figure;
-use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
 use crate::pin::{self, Switches};
+use crate::side_by_side::figure::Figure;
+use crate::side_by_side::report::{Row, Unit};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -26,6 +26,16 @@ use std::time::{Duration, Instant};
 
 /// Above the table.
 pub const TITLE: &str = "Stall: a hit (and one reading of the clock) while another thread's registration takes 1 ms";
+
+/// How many of the hits take no longer, and what that is called.
+const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.99, "p99"), (0.9999, "p99.99"), (0.99999, "p99.999")];
+
+/// The ends of the names of its rows.
+pub fn rows() -> Vec<String> {
+    let times =
+        QUANTILES.iter().flat_map(|(_, name)| ["", "/alone", "/beside-a-sleeper"].map(|end| format!("{name}{end}")));
+    times.chain(["p99.99/added", "throughput"].map(String::from)).collect()
+}
 
 const REGISTRATION: Duration = Duration::from_millis(1);
 const BETWEEN: Duration = Duration::from_micros(500);
@@ -120,12 +130,10 @@ pub fn measure<O: Subject, P: Subject>(options: &Options) -> Result<Vec<Row>, St
     let mut rows = Vec::new();
     let endings = ["/alone", "/beside-a-sleeper", ""];
     let notes = ["the same loop without the other thread", "the other thread only sleeps and wakes", ""];
-    for (quantile, name) in
-        [(0.5, "stall/p50"), (0.99, "stall/p99"), (0.9999, "stall/p99.99"), (0.99999, "stall/p99.999")]
-    {
+    for (quantile, name) in QUANTILES {
         for other in OTHERS {
             let (ours, peer) = times(&|taken| taken.at(other, quantile))?;
-            let name = format!("{name}{}", endings[other as usize]);
+            let name = format!("stall/{name}{}", endings[other as usize]);
             rows.push(Row::new(name, ours, peer, Unit::Nanos).note(notes[other as usize]));
         }
     }

@@ -7,15 +7,18 @@
 //! twice: with the program itself reporting changes, as the peer with its hooks off, and watched.
 
 use super::field::Field;
-use super::figure::Figure;
 use super::race::{CHUNK, Contestant, Lap, Laps, Stint, race};
-use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
+use crate::side_by_side::figure::Figure;
+use crate::side_by_side::report::{Row, Unit};
 
 /// Above the table.
 pub const TITLE: &str = "Churn: capacity of 1,000 regions, cycling over 2,000; a miss registers one and evicts one";
+
+/// The ends of the names of its rows.
+pub const ROWS: [&str; 3] = ["1000-of-2000", "1000-of-2000/request", "1000-of-2000/watched"];
 
 const FIT: usize = 1_000;
 const CYCLE: usize = 2 * FIT;

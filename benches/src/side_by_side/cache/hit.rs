@@ -14,11 +14,12 @@
 //! operations: about one, or a policy evicts what is hot.
 
 use super::field::{DRAWN, Draw, Field, Whole};
+use super::names::{threads_name, timed};
 use super::race::{CHUNK, Contestant, Laps, Length, Stint, race};
-use super::report::{Row, Unit};
 use super::subject::{Setup, Subject};
-use super::{Options, fill, threads_name};
+use super::{Options, fill};
 use crate::Layout;
+use crate::side_by_side::report::{Row, Unit};
 use std::hint::black_box;
 
 /// Above the table.
@@ -28,6 +29,11 @@ pub const TITLE: &str = "Hits: one acquire and release, all threads together (tw
 /// `hit/stride/1000`.
 pub fn name(layout: Layout, regions: usize) -> String {
     format!("hit/{}/{regions}", layout_name(layout))
+}
+
+/// The names of the rows of so many regions with these numbers of threads.
+pub fn rows(layout: Layout, regions: usize, threads: &[usize]) -> Vec<String> {
+    timed(&name(layout, regions), &["", "/evicting"], threads)
 }
 
 fn layout_name(layout: Layout) -> &'static str {
