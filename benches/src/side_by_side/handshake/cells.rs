@@ -89,7 +89,7 @@ pub(super) fn rows(name: &str, cells: &[Cell]) -> Vec<Row> {
         let mut note = format!("of {:.1} us of registering at both ends", mean(&cell.registering[0]) / 1e3);
         // What has no figure is said here.
         if longer.iter().any(|longer| longer.best.is_finite() && hidden(*longer).best.is_nan()) {
-            let [ours, peers] = longer.map(|longer| format!("{:.2}", longer.best));
+            let [ours, peers] = longer.map(|it| if it.best.is_nan() { "-".into() } else { format!("{:.2}", it.best) });
             note.push_str(&format!(", by {ours} and {peers} of which it was longer"));
         }
         rows.push(row("hidden", &|process| hidden(longer[process]), Unit::Part).note(note));
