@@ -111,6 +111,7 @@
 #![warn(missing_debug_implementations)]
 
 mod access;
+mod bytes;
 pub mod cache;
 mod config;
 pub mod core;
@@ -128,6 +129,7 @@ pub mod registrar;
 mod shim;
 
 pub use access::Access;
+pub use bytes::bytes;
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease};
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment, Yielding};

@@ -37,6 +37,7 @@
 //! [`tracesim`]: ../tracesim/index.html
 //! [`traces`]: ../traces/index.html
 
+mod bytes;
 pub mod layout;
 
 #[cfg(target_os = "linux")]
@@ -48,8 +49,10 @@ mod recorder;
 #[cfg(target_os = "linux")]
 mod who;
 
+pub use bytes::bytes;
+
 #[cfg(target_os = "linux")]
-pub use environment::{FILE_VARIABLE, LIMIT_VARIABLE, bytes, of_process};
+pub use environment::{FILE_VARIABLE, LIMIT_VARIABLE, of_process};
 #[cfg(target_os = "linux")]
 pub use file::{OpenError, create, state};
 #[cfg(target_os = "linux")]
