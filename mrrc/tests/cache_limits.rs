@@ -161,6 +161,7 @@ fn a_request_waits_for_room_as_long_as_it_is_told_to() {
     let error = ask(&impatient, 200, 8, Access::LOCAL).unwrap_err();
     let AcquireError::AllInUse { waited, .. } = error else { panic!("{error}") };
     assert!(waited >= Duration::from_millis(20));
+    assert_eq!(impatient.counters().waits, 1, "it waited once, however often it looked");
     drop(held);
     assert!(is_hit(&impatient, 0, 4) && is_hit(&impatient, 100, 12));
 }

@@ -372,8 +372,8 @@ impl<P: Policy> Core<P> {
         self.hard_limit = true;
     }
 
-    /// The request that was just refused is made again: it is not refused yet.
-    pub(crate) fn is_asked_again(&mut self) {
+    /// The request that was just refused will be made again: it is not refused yet, and not counted so.
+    pub(crate) fn take_back_refusal(&mut self) {
         self.counters.all_in_use -= 1;
     }
 
