@@ -141,7 +141,7 @@ fn time_that_the_caller_took_is_no_waiting() {
             thread::sleep(Duration::from_millis(50));
             gate.open();
         });
-        acquiring.finish().unwrap();
+        drop(acquiring.finish().unwrap());
         flush.join().unwrap();
         opener.join().unwrap();
     });

@@ -35,7 +35,7 @@ fn the_device_never_sees_more_than_the_capacity() {
                         }
                         served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         while held.len() > numbers.below(3) as usize {
-                            held.swap_remove(numbers.below(held.len() as u64) as usize);
+                            drop(held.swap_remove(numbers.below(held.len() as u64) as usize));
                         }
                         if numbers.below(20) == 0 {
                             cache.invalidate(address(numbers.below(200)), PAGE as usize).unwrap();

@@ -25,8 +25,6 @@
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
 //! [`mrrc-mpi`]: ../mrrc_mpi/index.html
 
-#![warn(missing_debug_implementations)]
-
 mod archive;
 mod columns;
 mod compress;

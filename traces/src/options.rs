@@ -4,7 +4,7 @@ use crate::{Columns, Format, TraceError};
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-/// What a reader may be told. The default is to find out.
+/// What a reader may be told. The default is to find out. Fields may be added: write `..ReadOptions::default()` for the rest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadOptions {
     /// The format, or the one that is detected.

@@ -85,6 +85,7 @@ enum Stage {
 /// Memory that is being acquired: what is registered already can be used while the rest is.
 ///
 /// Dropped before it is finished, it takes back what it has not registered.
+#[must_use = "what was begun is taken back when this is dropped: finish it"]
 pub struct Acquiring<'cache, R: Registrar> {
     shared: &'cache Shared<R>,
     wish: Wish,

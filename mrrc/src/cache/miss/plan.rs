@@ -7,7 +7,7 @@ use crate::cache::error::{AcquireError, Unusable};
 use crate::cache::lease::Hold;
 use crate::cache::tally::Amount;
 use crate::cache::who;
-use crate::core::{Ask, Segment, Sharing};
+use crate::core::{Ask, Part, Sharing};
 use crate::invalidation::Watch;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
@@ -108,15 +108,15 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     /// Takes in what the core has answered: holds what stands, notes what others register and what is for this to do.
     fn take_in(&mut self, books: &mut Books<R::Registration>) {
         let shared = self.shared;
-        for &segment in books.core.outcome().segments() {
-            match segment {
-                Segment::Ready { region: id, range } => match books.entries[id.index()] {
+        for &part in books.core.outcome().parts() {
+            match part {
+                Part::Ready { region: id, range } => match books.entries[id.index()] {
                     Entry::Pending { ticket, owner, .. } => {
                         self.awaited.push(Awaited { id, ticket, range, own: owner == who::am_i() });
                     }
                     _ => self.holds.push(Hold::new(id, shared.grip(id))),
                 },
-                Segment::Gap { region: Some(id), range, access } => {
+                Part::Gap { region: Some(id), range, access } => {
                     // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
                     // here on makes the placeholder stale.
                     let barred = books.is_changing(range) || !self.wish.answers_for(range) && books.is_barred(range);
@@ -135,7 +135,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                     let watch = Watch::Watched;
                     self.mine.push(Placeholder { id, range, access, apart, watch, watched: false });
                 }
-                Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
+                Part::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
     }
