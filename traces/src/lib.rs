@@ -61,3 +61,8 @@ pub use options::{BlockSize, ReadOptions};
 pub use reader::Reader;
 pub use summary::{Skipped, Summary};
 pub use trace::{Kind, Process, Step, Trace};
+
+/// The README's example is one that runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -69,3 +69,8 @@ pub enum Source {
     /// Messages of MPI.
     Mpi = 2,
 }
+
+/// The README's example is one that runs.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
