@@ -5,6 +5,8 @@ use crate::policy::{Granule, Matching, Overlap, PolicyKind, Scheme};
 
 /// Sizes and choices of one cache. Everything but the capacity has a default.
 ///
+/// Fields may be added: name those that matter, and take the rest from [`Config::new`].
+///
 /// ```
 /// use mrrc::{Config, policy::PolicyKind};
 /// let core = Config { policy: PolicyKind::Fmrd, evict: 0.2, ..Config::new(8192) }.build()?;

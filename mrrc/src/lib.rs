@@ -57,14 +57,32 @@
 //! use mrrc::{Access, Cache, invalidation::Explicit, registrar::model::Dummy};
 //! // Pins are real with `registrar::io_uring::IoUringBuffers::new(&ring, slots)?` in the place of the dummy.
 //! let cache = Cache::builder(Dummy::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
-//! let buffer = vec![0_u8; 100_000];
-//! // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
-//! let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
+//! let arena = cache.arena(1 << 20)?; // memory that the cache owns
+//! arena.write_at(0, b"to be sent")?;
+//! let lease = arena.acquire(0..10, Access::LOCAL_READ)?;
 //! for segment in lease.segments() {
 //!     let (_at, _bytes, _key) = (segment.address(), segment.len(), segment.registration());
 //!     // … a transfer that names the bytes by the key …
 //! }
-//! drop(lease); // when the transfer is complete; the buffer stays registered
+//! drop(lease); // when the transfer is complete; the memory stays registered
+//!
+//! let message = vec![7_u8; 10_000]; // memory of somebody else, lent for the time of a closure
+//! let sent = cache.with_slice(&message, |lease| lease.segments().map(|segment| segment.len()).sum::<usize>())?;
+//! assert_eq!(sent, 10_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! An [`Arena`] and [`Cache::with_slice`] are safe code. Any other memory is acquired by whoever promises what registering by
+//! hand asks for as well:
+//!
+//! ```
+//! # use mrrc::{Access, Cache, invalidation::Explicit, registrar::model::Dummy};
+//! # let cache = Cache::builder(Dummy::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
+//! let buffer = vec![0_u8; 100_000];
+//! // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+//! let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
+//! // … transfers …
+//! drop(lease); // when they are complete; the buffer stays registered
 //! cache.invalidate(buffer.as_ptr(), buffer.len())?; // before it is freed: `Explicit` hears nothing by itself
 //! cache.reap()?; // unpins it now, where nobody else would before the next miss
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -75,6 +93,7 @@
 //! * [`Lease`]: its regions stay registered as long as it lives. Dropping it makes no system call; eviction is
 //!   the cache's business. One segment, unless several regions cover the memory
 //!   ([`max_segments`](cache::Builder::max_segments) bounds that).
+//! * [`LocalCache`]: the same for one thread, without a lock and without a monitor: the program tells of changes.
 //! * **Monitor**: a registration means pages, a program means addresses. By default userfaultfd tells the cache
 //!   what is unmapped, moved or discarded, for a price at each unmapping of memory that was acquired;
 //!   [`invalidation`] says what it cannot see. With [`invalidation::Explicit`] the program tells, by
@@ -83,6 +102,14 @@
 //!   lease at a time and never cached.
 //! * **Environment**: whoever runs the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
 //!   [more](cache::Builder); they win over what the program says.
+//!
+//! # Features
+//!
+//! | feature | |
+//! | --- | --- |
+//! | `io-uring` (default) | `registrar::io_uring`: pins by the fixed buffers of an io_uring |
+//! | `verbs` | `registrar::verbs`: memory regions of an RDMA device, by libibverbs, which is opened at run time. To build: cmake and libclang |
+//! | `verbs-linked` | the same, linked with libibverbs. To build: libibverbs-dev, librdmacm-dev, pkg-config and libclang 14, no later. `verbs` wins where both are on |
 //!
 //! Two programs to begin with are among the examples: `hello`, which needs no device, and `uring-copy`, which
 //! copies a file through real pins and prints what the cache gains.
@@ -108,9 +135,8 @@
 //! [`traces`]: ../traces/index.html
 //! [`benches`]: ../benches/index.html
 
-#![warn(missing_debug_implementations)]
-
 mod access;
+mod bytes;
 pub mod cache;
 mod config;
 pub mod core;
@@ -128,9 +154,10 @@ pub mod registrar;
 mod shim;
 
 pub use access::Access;
-pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease};
+pub use bytes::bytes;
+pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segment};
 
-pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Segment, Yielding};
+pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Part, Yielding};
 pub use local::{LocalCache, LocalLease};
 
 pub use config::{Config, ConfigError};

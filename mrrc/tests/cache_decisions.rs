@@ -12,7 +12,7 @@ mod common;
 use common::*;
 use mrrc::core::{Ask, Core, Holders};
 use mrrc::policy::{Granule, Keeps, Matching, Overlap, Policy, PolicyKind};
-use mrrc::{Access, Config, Counters, PAGE, PageRange, RegionId, Segment};
+use mrrc::{Access, Config, Counters, PAGE, PageRange, Part, RegionId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -77,19 +77,18 @@ impl Reference {
         }
         let outcome = self.core.ask(&Ask { access, ..Ask::new(range) }, &mut self.marks).unwrap();
         let yielding: Vec<_> = outcome.yielding().iter().map(|yielding| yielding.region).collect();
-        let gaps: Vec<_> =
-            outcome.segments().iter().copied().filter(|part| matches!(part, Segment::Gap { .. })).collect();
-        for id in gaps.iter().filter_map(Segment::region) {
+        let gaps: Vec<_> = outcome.parts().iter().copied().filter(|part| matches!(part, Part::Gap { .. })).collect();
+        for id in gaps.iter().filter_map(Part::region) {
             // Held while it is registered; a new region has no mark.
             self.marks.of.remove(&id);
             self.core.hold(id);
         }
-        gaps.iter().filter_map(Segment::region).for_each(|id| _ = self.core.release(id));
+        gaps.iter().filter_map(Part::region).for_each(|id| _ = self.core.release(id));
         // What they take the place of goes when they stand.
         if !yielding.is_empty() {
             _ = self.core.give_way(yielding);
         }
-        gaps.iter().map(Segment::range).collect()
+        gaps.iter().map(Part::range).collect()
     }
 
     fn counters(&self) -> Counters {

@@ -35,7 +35,7 @@ fn the_device_never_sees_more_than_the_capacity() {
                         }
                         served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         while held.len() > numbers.below(3) as usize {
-                            held.swap_remove(numbers.below(held.len() as u64) as usize);
+                            drop(held.swap_remove(numbers.below(held.len() as u64) as usize));
                         }
                         if numbers.below(20) == 0 {
                             cache.invalidate(address(numbers.below(200)), PAGE as usize).unwrap();
@@ -161,6 +161,7 @@ fn a_request_waits_for_room_as_long_as_it_is_told_to() {
     let error = ask(&impatient, 200, 8, Access::LOCAL).unwrap_err();
     let AcquireError::AllInUse { waited, .. } = error else { panic!("{error}") };
     assert!(waited >= Duration::from_millis(20));
+    assert_eq!(impatient.counters().waits, 1, "it waited once, however often it looked");
     drop(held);
     assert!(is_hit(&impatient, 0, 4) && is_hit(&impatient, 100, 12));
 }

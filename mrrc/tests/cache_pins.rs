@@ -222,7 +222,7 @@ fn child_with_a_small_limit() {
     let lock = theirs.acquire(&others, 0, half).unwrap();
     let memory = Memory::new(8 * half);
     for region in 0..64 {
-        memory.acquire(&cache, region * (half / 8), half / 8).unwrap();
+        drop(memory.acquire(&cache, region * (half / 8), half / 8).unwrap());
     }
     assert!(cache.counters().retries > 0, "the kernel refused, and room was made");
     drop((lock, others, cache));

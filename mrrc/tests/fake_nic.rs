@@ -13,7 +13,7 @@ use mrrc::registrar::model::{
     Transfer,
 };
 use mrrc::registrar::{Limits, Registered, Registrar};
-use mrrc::{Access, Config, Core, PAGE, PageRange, RegionId, Segment};
+use mrrc::{Access, Config, Core, PAGE, PageRange, Part, RegionId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -299,8 +299,8 @@ mod books {
                 let mut batch: Vec<_> = batch.iter().map(|gone| held.remove(&gone.region).unwrap()).collect();
                 registrar.deregister(&mut batch).unwrap();
             }
-            for segment in outcome.segments() {
-                if let Segment::Gap { region: Some(region), range, access } = *segment {
+            for segment in outcome.parts() {
+                if let Part::Gap { region: Some(region), range, access } = *segment {
                     held.insert(region, register(registrar, range, access).unwrap());
                 }
             }

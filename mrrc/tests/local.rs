@@ -8,7 +8,7 @@ use mrrc::policy::{Granule, Keeps, Matching, Overlap, PolicyKind};
 use mrrc::registrar::model::{AddressSpace, Dummy, Event, FakeNic, Fault, Landing, Model, Transfer};
 use mrrc::registrar::{Limits, Registrar};
 use mrrc::{
-    Access, AcquireError, BuildError, Config, Core, LocalCache, LocalLease, PAGE, PageRange, Segment,
+    Access, AcquireError, BuildError, Config, Core, LocalCache, LocalLease, PAGE, PageRange, Part,
     cache::Unusable,
     core::{Ask, NobodyElse},
 };
@@ -56,7 +56,7 @@ fn invalidate<R: Registrar>(cache: &LocalCache<R>, range: PageRange) {
 type Key = mrrc::registrar::model::Registration;
 
 fn parts<R: Registrar<Registration = Key>>(lease: &LocalLease<R>) -> Vec<(PageRange, u64)> {
-    let part = |segment: mrrc::cache::Segment<'_, Key>| {
+    let part = |segment: mrrc::Segment<'_, Key>| {
         let range = PageRange::of_bytes(segment.address() as u64, segment.len() as u64).unwrap();
         (range, segment.registration().key())
     };
@@ -119,8 +119,8 @@ fn ask(core: &mut Core, range: PageRange, access: Access) -> Option<Vec<(mrrc::R
     let mut wish = Ask::new(range);
     wish.access = access;
     let outcome = core.ask(&wish, &mut NobodyElse).ok()?;
-    let region = |segment: &Segment| (segment.region().unwrap(), segment.range());
-    let regions: Vec<_> = outcome.segments().iter().map(region).collect();
+    let region = |part: &Part| (part.region().unwrap(), part.range());
+    let regions: Vec<_> = outcome.parts().iter().map(region).collect();
     let yielding: Vec<_> = outcome.yielding().iter().map(|yielding| yielding.region).collect();
     regions.iter().for_each(|&(id, _)| core.hold(id));
     // What was registered stands; what it takes the place of goes.

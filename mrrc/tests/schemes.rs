@@ -2,7 +2,7 @@
 
 use mrrc::cost::Linear;
 use mrrc::policy::{Granule, Matching, Overlap, Policy, PolicyKind, Scheme};
-use mrrc::{Config, ConfigError, Core, Found, Leaving, PageRange, RegionId, Regions, Segment};
+use mrrc::{Config, ConfigError, Core, Found, Leaving, PageRange, Part, RegionId, Regions};
 
 fn range(start: u64, end: u64) -> PageRange {
     PageRange::new(start, end - start).unwrap()
@@ -182,10 +182,7 @@ fn a_union_that_does_not_fit_is_registered_for_its_request_alone() {
     ask(&mut core, 0, 8);
     let outcome = core.request(range(6, 12)).unwrap();
     assert!(outcome.is_bypass());
-    assert_eq!(
-        outcome.segments(),
-        [Segment::Gap { region: None, range: range(6, 12), access: mrrc::Access::LOCAL_READ }]
-    );
+    assert_eq!(outcome.parts(), [Part::Gap { region: None, range: range(6, 12), access: mrrc::Access::LOCAL_READ }]);
     assert_eq!(cached(&core), [range(0, 8)]);
 }
 
@@ -267,7 +264,7 @@ fn invalidation_retires_what_is_held_and_drops_the_rest_in_one_batch() {
 fn the_whole_address_space_is_a_request_like_any_other() {
     for &policy in PolicyKind::ALL {
         let mut core = Config { policy, max_region_pages: Some(3), ..Config::new(1_000) }.build().unwrap();
-        assert_eq!(core.request(PageRange::EVERYTHING).unwrap().segments().len(), 1, "{policy}");
+        assert_eq!(core.request(PageRange::EVERYTHING).unwrap().parts().len(), 1, "{policy}");
         assert!(core.counters().regs > 0 && core.used_pages() == 0);
         if policy == PolicyKind::PinDownPage || policy == PolicyKind::Firehose {
             continue; // where it fits, it would be more entries than any machine has memory for
@@ -280,7 +277,7 @@ fn the_whole_address_space_is_a_request_like_any_other() {
         );
         let mut core = Config { policy, ..Config::new(u64::MAX) }.build().unwrap();
         for _ in 0..5_000 {
-            assert_eq!(core.request(PageRange::EVERYTHING).unwrap().segments().len(), 1);
+            assert_eq!(core.request(PageRange::EVERYTHING).unwrap().parts().len(), 1);
         }
         assert!(core.counters().pages == u64::MAX && core.used_pages() <= core.capacity(), "{policy}");
         core.invalidate(PageRange::EVERYTHING);

@@ -14,6 +14,7 @@ pub enum Column {
 
 /// What a column may mean.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Field {
     /// When.
     Time,

@@ -25,8 +25,6 @@
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
 //! [`mrrc-mpi`]: ../mrrc_mpi/index.html
 
-#![warn(missing_debug_implementations)]
-
 mod archive;
 mod columns;
 mod compress;
@@ -63,3 +61,8 @@ pub use options::{BlockSize, ReadOptions};
 pub use reader::Reader;
 pub use summary::{Skipped, Summary};
 pub use trace::{Kind, Process, Step, Trace};
+
+/// The README's example is one that runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,7 +4,7 @@ use crate::{Columns, Format, TraceError};
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-/// What a reader may be told. The default is to find out.
+/// What a reader may be told. The default is to find out. Fields may be added: write `..ReadOptions::default()` for the rest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadOptions {
     /// The format, or the one that is detected.
@@ -36,7 +36,7 @@ impl ReadOptions {
     }
 }
 
-/// Bytes of a block: `512`, `4k`, `2MiB` or `page`, at most 1 TiB.
+/// Bytes of a block: `512`, `4k`, `2MiB`, as [`mrrc::bytes`] reads them, or `page`, at most 1 TiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockSize(NonZeroU64);
 
@@ -56,23 +56,50 @@ impl FromStr for BlockSize {
     type Err = TraceError;
 
     fn from_str(text: &str) -> Result<Self, TraceError> {
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let unit = match text[digits..].trim().to_ascii_lowercase().as_str() {
-            "" | "b" => Some(1),
-            "k" | "kb" | "kib" => Some(1 << 10),
-            "m" | "mb" | "mib" => Some(1 << 20),
-            "g" | "gb" | "gib" => Some(1 << 30),
-            "p" | "page" | "pages" => Some(mrrc::PAGE),
-            "sector" | "sectors" => Some(512),
-            _ => None,
-        };
-        let number = if digits == 0 { Some(1) } else { text[..digits].parse::<u64>().ok() };
+        let written = text.trim();
+        let digits = written.find(|c: char| !c.is_ascii_digit()).unwrap_or(written.len());
+        let (number, unit) = written.split_at(digits);
         // A unit alone is one of it; an empty text is nothing.
-        let bytes = unit.zip(number).filter(|_| !text.is_empty()).and_then(|(unit, number)| number.checked_mul(unit));
+        let number = if number.is_empty() && !unit.is_empty() { "1" } else { number };
+        let times = |bytes| number.parse::<u64>().ok()?.checked_mul(bytes);
+        let bytes = match unit.trim().to_ascii_lowercase().as_str() {
+            "p" | "page" | "pages" => times(mrrc::PAGE),
+            "sector" | "sectors" => times(512),
+            _ => mrrc::bytes(&format!("{number}{unit}")),
+        };
         bytes.and_then(Self::new).ok_or_else(|| TraceError::Option {
             option: "--block",
             what: format!("`{text}` is no size of a block"),
             remedy: "give bytes, such as 512, 4k, 2MiB or page, at most 1 TiB".into(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_a_size_or_a_unit() {
+        for (text, bytes) in [
+            ("512", 512),
+            ("4k", 4096),
+            ("4KiB", 4096),
+            ("4kB", 4000),
+            ("2M", 2 << 20),
+            ("2MB", 2_000_000),
+            (" 2 MiB ", 2 << 20),
+            ("k", 1024),
+            ("page", 4096),
+            ("2 pages", 8192),
+            ("3sectors", 1536),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(text.parse::<BlockSize>().map(BlockSize::get).ok(), Some(bytes), "{text}");
+        }
+        for text in ["", " ", "0", "0page", "2T", "4 5k", "k5", "-1", "+1", "1.5k", "17592186044417pages"] {
+            let error = text.parse::<BlockSize>().expect_err(text).to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("2MiB"), "{error}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::archive::Members;
 use crate::file::{MOST_MEMBERS, is_documentation, unreadable};
 use crate::reader::{Stepped, Steps};
-use crate::registrations::{self, Cut};
+use crate::registrations::{self, CutShort};
 use crate::source::Source;
 use crate::{Event, ReadOptions, Reader, Summary, TraceError};
 use std::io::BufReader;
@@ -14,7 +14,7 @@ pub(crate) fn open(mut source: Source, options: &ReadOptions) -> Result<Box<dyn 
     let file = source.name().to_path_buf();
     let opened = source.read().map_err(|error| TraceError::Io { file: file.clone(), doing: "open", error })?;
     let mut members = Members::of(opened).map_err(|error| unreadable(&file, "its beginning".into(), error))?;
-    let cut = if options.accept_cut { Cut::Accepted } else { Cut::Refused };
+    let cut = if options.accept_cut { CutShort::Accepted } else { CutShort::Refused };
     if members.is_archive() {
         let summary = Summary::new("registrations: a recording for each member of the archive");
         return Ok(Box::new(Stepped::new(Recordings { file, members, cut, member: None, processes: 0, summary })));
@@ -29,7 +29,7 @@ pub(crate) fn open(mut source: Source, options: &ReadOptions) -> Result<Box<dyn 
 struct Recordings {
     file: PathBuf,
     members: Members,
-    cut: Cut,
+    cut: CutShort,
     member: Option<Box<dyn Reader + Send>>,
     /// Members begun.
     processes: u32,

@@ -199,7 +199,7 @@ fn what_cannot_be_is_told_with_a_remedy() {
         ("zipf:objects", "workload: `objects` has no value; write objects=…"),
         ("zipf:objects=0", "workload: objects=0 is out of its range; give 1 to 268435456"),
         ("zipf:exponent=NaN", "workload: exponent=NaN is out of its range; give 0 to 10"),
-        ("httpd:bytes=5TB", "workload: bytes: `5TB` has no such unit; write 524MB or 500MiB"),
+        ("httpd:bytes=5XB", "workload: bytes: `5XB` has no such unit; write 524MB or 500MiB"),
         ("httpd:bytes=1MB", "workload: bytes=1000000 are too few for 13457 files; give more than 61 MB"),
         ("cello92:client-cache=5GB", "workload: client-cache=5000000000 is out of its range; give 0 to 2600000000"),
     ] {

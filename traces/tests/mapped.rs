@@ -5,7 +5,7 @@ use mrrc_record::layout::{HEAD, Head, Operation, RECORD, Record};
 use proptest::prelude::*;
 use std::io::Cursor;
 use std::path::Path;
-use traces::registrations::{self, Cut};
+use traces::registrations::{self, CutShort};
 use traces::{Action, Event, ReadOptions, Reader, Span, TraceError};
 
 /// A file with these records, and places for so many more.
@@ -36,7 +36,7 @@ fn record(n: u64) -> Record {
     }
 }
 
-fn read(file: Vec<u8>, cut: Cut) -> (Vec<Event>, Option<TraceError>, traces::Summary) {
+fn read(file: Vec<u8>, cut: CutShort) -> (Vec<Event>, Option<TraceError>, traces::Summary) {
     let mut reader = match registrations::read(Path::new("recording"), Cursor::new(file), cut) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error), traces::Summary::default()),
@@ -59,7 +59,7 @@ fn skipped(summary: &traces::Summary) -> Vec<(&str, u64)> {
 #[test]
 fn records_are_events_and_processes_are_counted_as_they_come_up() {
     let records: Vec<Record> = (1..=2000).map(record).collect();
-    let (events, error, summary) = read(file(&records, 48, whole(2000)), Cut::Refused);
+    let (events, error, summary) = read(file(&records, 48, whole(2000)), CutShort::Refused);
     assert!(error.is_none(), "{error:?}");
     assert_eq!((events.len(), summary.skipped()), (2000, 0));
     let span = Span { address: 3 << 12, length: 4 };
@@ -73,7 +73,7 @@ fn records_are_events_and_processes_are_counted_as_they_come_up() {
 #[test]
 fn each_domain_of_a_process_is_a_cache_of_its_own() {
     let records: Vec<Record> = (1..=4).map(|n| Record { domain: (n / 3) as u8, process: 9, ..record(n) }).collect();
-    let (events, error, _) = read(file(&records, 0, whole(4)), Cut::Refused);
+    let (events, error, _) = read(file(&records, 0, whole(4)), CutShort::Refused);
     assert!(error.is_none(), "{error:?}");
     assert_eq!(events.iter().map(|event| event.process).collect::<Vec<_>>(), [0, 0, 1, 1]);
 }
@@ -92,7 +92,7 @@ fn a_killed_program_leaves_what_it_finished() {
     let mut bytes = file(&records, 10, Head { claimed: 12, ended: 0, ..whole(10) });
     // Another thread was in the middle of the fourth.
     bytes[HEAD + 3 * RECORD..][..8].fill(0);
-    let (events, error, summary) = read(bytes, Cut::Refused);
+    let (events, error, summary) = read(bytes, CutShort::Refused);
     assert!(error.is_none(), "{error:?}");
     assert_eq!(events.len(), 9);
     assert_eq!(skipped(&summary), [("begun and not finished: the program was killed there, or is running", 3)]);
@@ -106,7 +106,7 @@ fn what_found_no_room_is_counted() {
         (Head { claimed: 35, ready: 10, limit: 10, ..whole(0) }, "limit"),
         (Head { claimed: 35, ready: 10, stopped: 28, ..whole(0) }, "disk full"),
     ] {
-        let (events, error, summary) = read(file(&records, 0, head), Cut::Refused);
+        let (events, error, summary) = read(file(&records, 0, head), CutShort::Refused);
         assert!(error.is_none(), "{error:?}");
         assert_eq!(events.len(), 10);
         assert!(skipped(&summary)[0].0.contains(why) && skipped(&summary)[0].1 == 25, "{:?}", skipped(&summary));
@@ -118,11 +118,11 @@ fn damaged_records_are_passed_over_unless_they_are_most() {
     let records: Vec<Record> = (1..=10).map(record).collect();
     let mut bytes = file(&records, 0, whole(10));
     bytes[HEAD + 4 * RECORD + 17] ^= 4;
-    let (events, error, summary) = read(bytes.clone(), Cut::Refused);
+    let (events, error, summary) = read(bytes.clone(), CutShort::Refused);
     assert!(error.is_none() && events.len() == 9);
     assert_eq!(skipped(&summary), [("damaged", 1)]);
     (0..8).for_each(|nth| bytes[HEAD + nth * RECORD + 17] ^= 8);
-    let message = read(bytes, Cut::Refused).1.unwrap().to_string();
+    let message = read(bytes, CutShort::Refused).1.unwrap().to_string();
     assert!(message.contains("of 10 records are damaged"), "{message}");
 }
 
@@ -131,11 +131,11 @@ fn cut_at_any_byte_it_is_read_up_to_there() {
     let records: Vec<Record> = (1..=10).map(record).collect();
     let bytes = file(&records, 0, whole(10));
     for length in (0..HEAD).step_by(97).chain(HEAD..bytes.len()) {
-        let (events, error, _) = read(bytes[..length].to_vec(), Cut::Refused);
+        let (events, error, _) = read(bytes[..length].to_vec(), CutShort::Refused);
         let message = error.unwrap_or_else(|| panic!("{length} bytes are not taken for whole")).to_string();
         assert!(message.contains("recording, "), "{message}");
         assert_eq!(events.len(), length.saturating_sub(HEAD) / RECORD);
-        let (accepted, error, _) = read(bytes[..length].to_vec(), Cut::Accepted);
+        let (accepted, error, _) = read(bytes[..length].to_vec(), CutShort::Accepted);
         assert_eq!((accepted, error.is_some()), (events, length < HEAD), "{length} bytes");
     }
 }
@@ -144,7 +144,7 @@ fn cut_at_any_byte_it_is_read_up_to_there() {
 fn another_version_is_refused_with_a_remedy() {
     let mut bytes = file(&[], 0, whole(0));
     bytes[8] = 3;
-    let message = read(bytes, Cut::Accepted).1.unwrap().to_string();
+    let message = read(bytes, CutShort::Accepted).1.unwrap().to_string();
     assert!(message.contains("version 3") && message.contains("later version of this tool"), "{message}");
 }
 
@@ -154,7 +154,7 @@ proptest! {
         let [limit, claimed, ready] = counts;
         let mut bytes = Head { limit, claimed, ready, ..whole(0) }.bytes().to_vec();
         bytes.extend(&noise);
-        for cut in [Cut::Refused, Cut::Accepted] {
+        for cut in [CutShort::Refused, CutShort::Accepted] {
             let (events, ..) = read(bytes.clone(), cut);
             prop_assert!(events.len() <= noise.len() / RECORD);
         }

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use std::io::Cursor;
 use std::path::Path;
 use traces::registrations::binary::Encoder;
-use traces::registrations::{self, Cut, csv};
+use traces::registrations::{self, CutShort, csv};
 use traces::{Action, Event, Span, Spans, TraceError};
 
 fn as_binary(events: &[Event], events_a_frame: usize) -> Vec<u8> {
@@ -33,7 +33,7 @@ fn as_csv(events: &[Event]) -> Vec<u8> {
 }
 
 /// What was read, and the error after it.
-fn read(file: Vec<u8>, cut: Cut) -> (Vec<Event>, Option<TraceError>) {
+fn read(file: Vec<u8>, cut: CutShort) -> (Vec<Event>, Option<TraceError>) {
     let mut reader = match registrations::read(Path::new("recording"), Cursor::new(file), cut) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error)),
@@ -90,14 +90,14 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #[test]
     fn binary_comes_back_as_it_was(events in events(), events_a_frame in 1usize..20) {
-        let (back, error) = read(as_binary(&events, events_a_frame), Cut::Refused);
+        let (back, error) = read(as_binary(&events, events_a_frame), CutShort::Refused);
         prop_assert!(error.is_none(), "{error:?}");
         prop_assert_eq!(back, events);
     }
 
     #[test]
     fn csv_comes_back_as_it_was(events in events()) {
-        let (back, error) = read(as_csv(&events), Cut::Refused);
+        let (back, error) = read(as_csv(&events), CutShort::Refused);
         prop_assert!(error.is_none(), "{error:?}");
         prop_assert_eq!(back, events);
     }
@@ -105,8 +105,8 @@ proptest! {
     #[test]
     fn what_is_read_is_written_as_the_same_bytes(events in events()) {
         let (binary, text) = (as_binary(&events, 7), as_csv(&events));
-        prop_assert_eq!(as_binary(&read(text.clone(), Cut::Refused).0, 7), binary.clone());
-        prop_assert_eq!(as_csv(&read(binary, Cut::Refused).0), text);
+        prop_assert_eq!(as_binary(&read(text.clone(), CutShort::Refused).0, 7), binary.clone());
+        prop_assert_eq!(as_csv(&read(binary, CutShort::Refused).0), text);
     }
 
     #[test]
@@ -114,7 +114,7 @@ proptest! {
         let mut file = as_binary(&events, 5);
         let at = at.index(file.len());
         file[at] ^= to;
-        let (back, error) = read(file, Cut::Refused);
+        let (back, error) = read(file, CutShort::Refused);
         prop_assert!(error.is_some(), "byte {at}");
         prop_assert!(events.starts_with(&back), "byte {at}");
     }
@@ -127,7 +127,7 @@ proptest! {
             _ => as_csv(&[]),
         };
         file.extend(noise);
-        let (back, error) = read(file, Cut::Accepted);
+        let (back, error) = read(file, CutShort::Accepted);
         prop_assert!(error.is_some() || back.is_empty());
     }
 }
@@ -150,13 +150,13 @@ fn cut_at_any_byte_a_binary_is_read_up_to_there() {
     let file = as_binary(&events, 3);
     let mut most = 0;
     for length in 0..file.len() {
-        let (back, error) = read(file[..length].to_vec(), Cut::Refused);
+        let (back, error) = read(file[..length].to_vec(), CutShort::Refused);
         let message = error.unwrap_or_else(|| panic!("{length} bytes are not taken for whole")).to_string();
         assert!(message.contains("recording, "), "{message}");
         assert!(events.starts_with(&back), "{length} bytes");
         assert!(back.len() >= most, "{length} bytes: nothing that is whole is lost");
         most = back.len();
-        let (accepted, error) = read(file[..length].to_vec(), Cut::Accepted);
+        let (accepted, error) = read(file[..length].to_vec(), CutShort::Accepted);
         assert_eq!((accepted, error.is_some()), (back, length < 16), "{length} bytes");
     }
     assert_eq!(most, events.len());
@@ -168,7 +168,7 @@ fn cut_at_any_byte_a_csv_is_read_up_to_there() {
     let file = as_csv(&events);
     let head = format!("{}\n{}\n", csv::HEADER, csv::COLUMNS).len();
     for length in 0..file.len() {
-        let (back, error) = read(file[..length].to_vec(), Cut::Refused);
+        let (back, error) = read(file[..length].to_vec(), CutShort::Refused);
         assert!(events.starts_with(&back), "{length} bytes");
         // Between two events a text does not tell that it goes on.
         let lines = &file[head.min(length)..length];
@@ -185,7 +185,7 @@ fn a_lost_frame_is_missed() {
     let second = 16 + 8 + length(16);
     let third = second + 8 + length(second);
     let without = [&file[..second], &file[third..]].concat();
-    let message = read(without, Cut::Accepted).1.unwrap().to_string();
+    let message = read(without, CutShort::Accepted).1.unwrap().to_string();
     assert!(message.contains("5 events were written, 4 are there"), "{message}");
 }
 
@@ -220,34 +220,34 @@ fn bad_lines_are_passed_over_with_their_group() {
         let mut file = as_csv(&sample());
         file.extend(format!("{line}\n").bytes());
         file.extend_from_slice(b"1,acquire,0,7,8192,4096,r\n");
-        let (back, error) = read(file, Cut::Refused);
+        let (back, error) = read(file, CutShort::Refused);
         assert!(error.is_none(), "{line}: {error:?}");
         assert_eq!(back.len(), sample().len() + 1, "{line}");
     }
     let mut file = as_csv(&sample());
     file.extend_from_slice(b"1,acquire+,0,7,0x1000,4096,r\n1,acquire+,0,7,0x1000,0,r\n1,acquire,0,7,0x1000,4096,r\n");
     file.extend_from_slice(b"1,invalidate+,0,7,0x1000,4096,-\n1,invalidate,0,7,0x9000,4096,-\n");
-    assert_eq!(read(file, Cut::Refused).0, sample());
+    assert_eq!(read(file, CutShort::Refused).0, sample());
     let mut file = as_csv(&[]);
     file.extend_from_slice(b"nothing\n");
-    assert!(read(file, Cut::Refused).1.is_some(), "a file without a good line is none of ours");
+    assert!(read(file, CutShort::Refused).1.is_some(), "a file without a good line is none of ours");
     let mut file = as_csv(&sample());
     file.extend(std::iter::repeat_n(b'x', 100_000));
     file.extend_from_slice(b"\n");
-    assert_eq!(read(file, Cut::Refused).0, sample(), "a line without end takes no memory");
+    assert_eq!(read(file, CutShort::Refused).0, sample(), "a line without end takes no memory");
 }
 
 #[test]
 fn another_version_is_refused_with_a_remedy() {
     let mut file = as_binary(&sample(), 9);
     file[8] = 2;
-    let message = read(file, Cut::Accepted).1.unwrap().to_string();
+    let message = read(file, CutShort::Accepted).1.unwrap().to_string();
     assert_eq!(
         message,
         "recording, byte 8: version 2 of the recording, only 1 is known; read it with a later version of this tool"
     );
     let file = b"# mrrc registrations 2\n".to_vec();
-    let message = read(file, Cut::Accepted).1.unwrap().to_string();
+    let message = read(file, CutShort::Accepted).1.unwrap().to_string();
     assert!(message.starts_with("recording, line 1: `# mrrc registrations 1` expected"), "{message}");
 }
 

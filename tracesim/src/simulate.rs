@@ -7,7 +7,7 @@ use crate::dispatch::{WithPolicy, with_policy};
 use crate::marks::Marks;
 use mrrc::core::Ask;
 use mrrc::policy::Policy;
-use mrrc::{Config, ConfigError, Core, Counters, Outcome, PageRange, RegionId, Segment};
+use mrrc::{Config, ConfigError, Core, Counters, Outcome, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::fmt;
@@ -239,8 +239,7 @@ impl<P: Policy> Replayer<P> {
 
     /// Ranges asked for together; the regions that serve them.
     fn ask(&mut self, ranges: &[PageRange]) -> Held {
-        let regions_of =
-            |outcome: &Outcome| -> Held { outcome.segments().iter().filter_map(Segment::region).collect() };
+        let regions_of = |outcome: &Outcome| -> Held { outcome.parts().iter().filter_map(Part::region).collect() };
         if let &[asked] = ranges {
             let served = if self.folded.is_none() {
                 self.core.request(asked).ok().map(regions_of)

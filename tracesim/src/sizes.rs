@@ -50,7 +50,8 @@ impl fmt::Display for Capacity {
 impl FromStr for Capacity {
     type Err = CapacityError;
 
-    /// `8192p`, `32MiB`, `33554432B`, `32MB` (decimal), `5%`. Bytes are rounded down to whole pages.
+    /// `8192p`, `32MiB`, `33554432B`, `5%`; bytes as [`mrrc::bytes`] reads them, so `32M` is `32MiB`, and `32MB` is
+    /// 32,000,000. They are rounded down to whole pages.
     fn from_str(given: &str) -> Result<Self, CapacityError> {
         let error = |what| CapacityError { given: given.to_owned(), what };
         let text = given.trim();
@@ -70,16 +71,12 @@ impl FromStr for Capacity {
         } else {
             let bytes = match unit.to_ascii_lowercase().as_str() {
                 "p" | "page" | "pages" => mrrc::PAGE,
-                "b" => 1,
-                "k" | "kib" => 1 << 10,
-                "m" | "mib" => 1 << 20,
-                "g" | "gib" => 1 << 30,
-                "t" | "tib" => 1 << 40,
-                "kb" => 1_000,
-                "mb" => 1_000_000,
-                "gb" => 1_000_000_000,
-                "tb" => 1_000_000_000_000,
+                // Pages, or bytes?
                 "" => return Err(error("no unit")),
+                // How many bytes one of it is.
+                unit if unit.bytes().all(|letter| letter.is_ascii_alphabetic()) => {
+                    mrrc::bytes(&format!("1{unit}")).ok_or_else(|| error("an unknown unit"))?
+                }
                 _ => return Err(error("an unknown unit")),
             };
             let number: u64 = number.parse().map_err(|_| error("not a whole number that fits 64 bits"))?;
@@ -103,7 +100,10 @@ mod tests {
             ("8192p", 8192),
             ("32MiB", 8192),
             ("32m", 8192),
+            ("32M", 8192),
             ("32MB", 7812),
+            ("40KB", 9),
+            ("1 TB", 244_140_625),
             ("33554432B", 8192),
             ("1 GiB", 262_144),
             ("5%", 50),
@@ -130,6 +130,8 @@ mod tests {
             "%",
             "-5%",
             "5 percent",
+            "4 5M",
+            "5MBB",
             "1.5GiB",
             "1001%",
             "1..5%",

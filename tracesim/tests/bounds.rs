@@ -2,7 +2,7 @@
 
 use mrrc::cost::Linear;
 use mrrc::policy::{Matching, Overlap, PolicyKind};
-use mrrc::{Access, Config, Core, PageRange, RegionId, Segment};
+use mrrc::{Access, Config, Core, PageRange, Part, RegionId};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use traces::{Kind, Process, Step, Trace};
@@ -136,7 +136,7 @@ fn replay(process: &Process, config: &Config) -> Option<f64> {
     let mut leases: HashMap<PageRange, Vec<Vec<RegionId>>> = HashMap::new();
     let mut list = Vec::new();
     let hold = |core: &mut Core, range| -> Option<Vec<RegionId>> {
-        let ids: Vec<_> = core.request(range).ok()?.segments().iter().filter_map(Segment::region).collect();
+        let ids: Vec<_> = core.request(range).ok()?.parts().iter().filter_map(Part::region).collect();
         ids.iter().for_each(|&id| core.hold(id));
         Some(ids)
     };

@@ -330,7 +330,7 @@ typedef struct {
     uint64_t changes;
     /** Regions that changes and invalidations touched. */
     uint64_t invalidated;
-    /** Times that a request waited for another's registration or for room. */
+    /** Requests that waited for what another thread was registering, or for leases to end; each counts once. */
     uint64_t waits;
     /** The most pages ever registered at once. */
     uint64_t peak_pages;

@@ -52,7 +52,7 @@ pub struct mrrc_counters_t {
     pub changes: u64,
     /// Regions that changes and invalidations touched.
     pub invalidated: u64,
-    /// Times that a request waited for another's registration or for room.
+    /// Requests that waited for what another thread was registering, or for leases to end; each counts once.
     pub waits: u64,
     /// The most pages ever registered at once.
     pub peak_pages: u64,

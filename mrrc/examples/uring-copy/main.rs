@@ -161,16 +161,8 @@ impl Plan {
 
 /// Bytes: `4096`, `64K`, `1M`, `2G`.
 fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()).map(|at| text.split_at(at)) {
-        None => (text, 1),
-        Some((number, "K")) => (number, 1 << 10),
-        Some((number, "M")) => (number, 1 << 20),
-        Some((number, "G")) => (number, 1 << 30),
-        Some(_) => return Err("a number of bytes, like 4096, 64K, 1M or 2G".into()),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    let bytes = bytes.filter(|bytes| (PAGE..=1 << 40).contains(bytes));
-    bytes.ok_or_else(|| "a number of bytes from 4K to 1024G".into())
+    let bytes = mrrc::bytes(text).filter(|bytes| (PAGE..=1 << 40).contains(bytes));
+    bytes.ok_or_else(|| "a number of bytes from 4096 (4K) to 1024G".into())
 }
 
 fn chunk(text: &str) -> Result<u64, String> {

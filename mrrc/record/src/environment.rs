@@ -1,13 +1,13 @@
 //! The recorder of this process, as the environment asks for it.
 
-use crate::{DEFAULT_LIMIT, Recorder, Source};
+use crate::{DEFAULT_LIMIT, Recorder, Source, bytes};
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
 /// Names the file. Where it is not set, nothing is recorded.
 pub const FILE_VARIABLE: &str = "MRRC_RECORD";
-/// Bytes of the file, at most: `64M`.
+/// [Bytes](bytes()) of the file, at most: `64M`.
 pub const LIMIT_VARIABLE: &str = "MRRC_RECORD_LIMIT";
 
 static RECORDER: OnceLock<Option<Recorder>> = OnceLock::new();
@@ -33,7 +33,7 @@ fn open(source: Source) -> Option<Recorder> {
         Ok(text) if !text.is_empty() => match bytes(&text) {
             Some(limit) => limit,
             None => {
-                tell(&format!("{LIMIT_VARIABLE}={text:?} is no number of bytes (64M): nothing is recorded"));
+                tell(&format!("{LIMIT_VARIABLE}={text:?} is no number of bytes (64M, 64MB): nothing is recorded"));
                 return None;
             }
         },
@@ -51,27 +51,6 @@ fn open(source: Source) -> Option<Recorder> {
             None
         }
     }
-}
-
-/// A number of bytes: `4096`, `64K`, `64M`, `1GiB`.
-///
-/// ```
-/// assert_eq!(mrrc_record::bytes("64M"), Some(64 << 20));
-/// assert_eq!(mrrc_record::bytes("1 GiB"), Some(1 << 30));
-/// assert_eq!(mrrc_record::bytes("many"), None);
-/// ```
-pub fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return None,
-    };
-    text[..digits].parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// The head counts who ends by `exit`.

@@ -37,6 +37,7 @@
 //! [`tracesim`]: ../tracesim/index.html
 //! [`traces`]: ../traces/index.html
 
+mod bytes;
 pub mod layout;
 
 #[cfg(target_os = "linux")]
@@ -48,8 +49,10 @@ mod recorder;
 #[cfg(target_os = "linux")]
 mod who;
 
+pub use bytes::bytes;
+
 #[cfg(target_os = "linux")]
-pub use environment::{FILE_VARIABLE, LIMIT_VARIABLE, bytes, of_process};
+pub use environment::{FILE_VARIABLE, LIMIT_VARIABLE, of_process};
 #[cfg(target_os = "linux")]
 pub use file::{OpenError, create, state};
 #[cfg(target_os = "linux")]
@@ -66,3 +69,8 @@ pub enum Source {
     /// Messages of MPI.
     Mpi = 2,
 }
+
+/// The README's example is one that runs.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

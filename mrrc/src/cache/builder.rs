@@ -36,7 +36,7 @@ const PAGES: u64 = 1 << 18;
 ///
 /// | variable | |
 /// | --- | --- |
-/// | `MRRC_CAPACITY` | bytes: `64M` ([`Builder::capacity_bytes`]) |
+/// | `MRRC_CAPACITY` | [bytes](crate::bytes()): `64M` is 64 · 1024² ([`Builder::capacity_bytes`]) |
 /// | `MRRC_MAX_REGIONS` | a number ([`Builder::max_regions`]) |
 /// | `MRRC_POLICY` | `mrrc`, `sieve`, … ([`Builder::policy`]) |
 /// | `MRRC_RESORT`, `MRRC_EVICT` | fractions of the capacity ([`Config`]) |

@@ -36,6 +36,7 @@ use std::ptr::NonNull;
 /// drop(lease);
 /// println!("{:?}", segment.registration());
 /// ```
+#[must_use = "the memory may leave when this is dropped"]
 pub struct Lease<R: Registrar> {
     shared: NonNull<Shared<R>>,
     address: usize,

@@ -25,7 +25,9 @@ pub struct CacheCounters {
     pub attempts: u64,
     /// Registrations that were tried again because the system was out of something.
     pub retries: u64,
-    /// Times that a request waited for another's registration or for room.
+    /// Requests that waited: until what another thread was registering was registered, or, if the cache
+    /// [waits for room](crate::cache::Builder::wait_for_room), until leases of others ended. Each counts once, however often
+    /// it looked and for whatever it waited. Waiting for a batch that another thread deregisters does not count.
     pub waits: u64,
     /// Regions registered for one lease only, because no monitor watches such memory, or none vouches for what was borrowed.
     pub unwatched: u64,

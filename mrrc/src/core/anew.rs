@@ -1,6 +1,6 @@
 //! The usual miss: a range that nothing overlaps becomes a region, and others leave for it if they have to.
 
-use super::{AllInUse, Ask, Core, Found, Holders, Lookup, Piece, Segment, Sharing};
+use super::{AllInUse, Ask, Core, Found, Holders, Lookup, Part, Piece, Sharing};
 use crate::policy::{Granule, Keeps, Need, Policy};
 use crate::regions::RegionId;
 
@@ -22,7 +22,7 @@ impl<P: Policy> Core<P> {
             return Some(Err(error));
         }
         let id = self.register_anew(ask);
-        self.outcome.push(Segment::Gap { region: Some(id), range, access });
+        self.outcome.push(Part::Gap { region: Some(id), range, access });
         Some(Ok(id))
     }
 
@@ -117,8 +117,8 @@ mod tests {
                 let mut plan = std::mem::take(&mut slow.plan);
                 slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
                 slow.plan = plan;
-                assert_eq!(quick.outcome().segments(), slow.outcome().segments(), "{policy}: {nth}");
-                assert_eq!(quick.outcome().segments()[0].region(), Some(id));
+                assert_eq!(quick.outcome().parts(), slow.outcome().parts(), "{policy}: {nth}");
+                assert_eq!(quick.outcome().parts()[0].region(), Some(id));
                 assert!(quick.outcome().batches().eq(slow.outcome().batches()), "{policy}: {nth}");
                 assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
             }

@@ -4,7 +4,7 @@
 //! serves, in address order, and joins neighbours as long as registering the hole between them costs less
 //! than the calls that it saves, and the holes stay a small share of the group.
 
-use super::{AllInUse, Ask, Core, Holders, Leavers, NobodyElse, Outcome, Segment};
+use super::{AllInUse, Ask, Core, Holders, Leavers, NobodyElse, Outcome, Part};
 use crate::cost::Linear;
 use crate::policy::{Matching, Policy};
 use crate::range::PageRange;
@@ -58,7 +58,7 @@ impl<P: Policy> Core<P> {
 
     fn hold_answer(&mut self, held: &mut Vec<RegionId>) {
         let first = held.len();
-        held.extend(self.outcome.segments().iter().filter_map(Segment::region));
+        held.extend(self.outcome.parts().iter().filter_map(Part::region));
         held[first..].iter().for_each(|&id| self.hold(id));
     }
 

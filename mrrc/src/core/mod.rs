@@ -41,7 +41,7 @@ use counters::SingleHits;
 pub use counters::{Cost, Counters};
 pub(crate) use group::group_len;
 pub use holders::{Ask, Holders, NobodyElse, Sharing};
-pub use outcome::{Found, Leavers, Leaving, Outcome, Segment, Yielding};
+pub use outcome::{Found, Leavers, Leaving, Outcome, Part, Yielding};
 use plan::{Piece, Plan};
 use room::Proposals;
 
@@ -181,7 +181,7 @@ impl<P: Policy> Core<P> {
     #[inline]
     pub fn request(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
         let Some(region) = self.hit(asked) else { return self.request_missed(asked) };
-        self.outcome.hit(self.found_as(region, asked), Segment::Ready { region, range: asked });
+        self.outcome.hit(self.found_as(region, asked), Part::Ready { region, range: asked });
         Ok(&self.outcome)
     }
 
@@ -251,7 +251,7 @@ impl<P: Policy> Core<P> {
             self.single_hits.count(self.regions.pages(id) == ask.range.pages(), ask.range.pages());
         }
         self.touch(id);
-        self.outcome.hit(self.found_as(id, ask.range), Segment::Ready { region: id, range: ask.range });
+        self.outcome.hit(self.found_as(id, ask.range), Part::Ready { region: id, range: ask.range });
         Ok(&self.outcome)
     }
 
@@ -327,7 +327,7 @@ impl<P: Policy> Core<P> {
     ) -> Result<(), AllInUse> {
         self.outcome.start(found);
         if plan.is_served() {
-            self.add_segments(ask.range, plan, false);
+            self.add_parts(ask.range, plan, false);
             return Ok(());
         }
         if self.scheme.keeps == Keeps::Nothing && !self.hard_limit {
@@ -372,8 +372,8 @@ impl<P: Policy> Core<P> {
         self.hard_limit = true;
     }
 
-    /// The request that was just refused is made again: it is not refused yet.
-    pub(crate) fn is_asked_again(&mut self) {
+    /// The request that was just refused will be made again: it is not refused yet, and not counted so.
+    pub(crate) fn take_back_refusal(&mut self) {
         self.counters.all_in_use -= 1;
     }
 

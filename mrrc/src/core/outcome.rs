@@ -27,9 +27,9 @@ impl Found {
     }
 }
 
-/// A part of the request, served by one region.
+/// A part of the request, served by one region. What becomes of it is a [`Segment`](crate::Segment) of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Segment {
+pub enum Part {
     /// Already registered: usable at once, also while gaps are being registered.
     Ready {
         /// The region that covers it.
@@ -50,8 +50,8 @@ pub enum Segment {
     },
 }
 
-impl Segment {
-    /// The region that serves the segment, now or once it is registered; `None` for what is registered
+impl Part {
+    /// The region that serves the part, now or once it is registered; `None` for what is registered
     /// for its request alone.
     pub fn region(&self) -> Option<RegionId> {
         match *self {
@@ -60,7 +60,7 @@ impl Segment {
         }
     }
 
-    /// The pages of the segment.
+    /// The pages of the part.
     pub fn range(&self) -> PageRange {
         match *self {
             Self::Ready { range, .. } | Self::Gap { range, .. } => range,
@@ -71,7 +71,7 @@ impl Segment {
 /// A region that is to be deregistered.
 ///
 /// Its id is free for other regions from now on: look up what was kept under it before acting on
-/// the segments.
+/// the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaving {
     /// The name that it had.
@@ -94,41 +94,35 @@ pub struct Yielding {
 pub struct Outcome {
     found: Found,
     bypass: bool,
-    segments: Vec<Segment>,
+    parts: Vec<Part>,
     leaving: Leavers,
     yielding: Vec<Yielding>,
 }
 
 impl Outcome {
     pub(super) fn new() -> Self {
-        Self {
-            found: Found::Miss,
-            bypass: false,
-            segments: Vec::new(),
-            leaving: Leavers::default(),
-            yielding: Vec::new(),
-        }
+        Self { found: Found::Miss, bypass: false, parts: Vec::new(), leaving: Leavers::default(), yielding: Vec::new() }
     }
 
     /// The whole answer when one region serves the request. Nothing leaves then.
     #[inline]
-    pub(super) fn hit(&mut self, found: Found, segment: Segment) {
+    pub(super) fn hit(&mut self, found: Found, part: Part) {
         self.start(found);
-        self.segments.push(segment);
+        self.parts.push(part);
     }
 
     #[inline]
     pub(super) fn start(&mut self, found: Found) {
         self.found = found;
         self.bypass = false;
-        self.segments.clear();
+        self.parts.clear();
         self.leaving.clear();
         self.yielding.clear();
     }
 
     #[inline]
-    pub(super) fn push(&mut self, segment: Segment) {
-        self.segments.push(segment);
+    pub(super) fn push(&mut self, part: Part) {
+        self.parts.push(part);
     }
 
     pub(super) fn push_yielding(&mut self, yielding: Yielding) {
@@ -157,15 +151,15 @@ impl Outcome {
 
     /// The parts of the request, in address order.
     #[inline]
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
     }
 
     /// What has to be registered, in address order.
     pub fn gaps(&self) -> impl Iterator<Item = PageRange> {
-        self.segments.iter().filter_map(|segment| match segment {
-            Segment::Gap { range, .. } => Some(*range),
-            Segment::Ready { .. } => None,
+        self.parts.iter().filter_map(|part| match part {
+            Part::Gap { range, .. } => Some(*range),
+            Part::Ready { .. } => None,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Making room for what is missing, and registering it: the second half of a request.
 
 use super::plan::{Piece, Plan};
-use super::{AllInUse, Ask, Core, Found, Holders, Leavers, Segment};
+use super::{AllInUse, Ask, Core, Found, Holders, Leavers, Part};
 use crate::policy::{Granule, Keeps, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionId, State};
@@ -297,7 +297,7 @@ impl<P: Policy> Core<P> {
     /// Makes a region of each piece.
     pub(super) fn admit(&mut self, asked: PageRange, plan: &Plan) {
         self.count_registrations(plan);
-        self.add_segments(asked, plan, true);
+        self.add_parts(asked, plan, true);
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages);
     }
 
@@ -319,7 +319,7 @@ impl<P: Policy> Core<P> {
             let id = self.regions.insert_with(range, access);
             self.regions.get(id).set_state(State::Retired);
             self.used.add(range.pages());
-            self.outcome.push(Segment::Gap { region: Some(id), range, access });
+            self.outcome.push(Part::Gap { region: Some(id), range, access });
         }
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages);
         Ok(())
@@ -348,7 +348,7 @@ impl<P: Policy> Core<P> {
         self.counters.dereg_pages = self.counters.dereg_pages.saturating_add(pages);
         self.counters.dereg_batches += 1;
         self.counters.peak_pages = self.counters.peak_pages.max(self.used.pages + pages);
-        self.add_segments(asked, plan, false);
+        self.add_parts(asked, plan, false);
     }
 
     /// How many registrations a plan takes. Pages that become regions of their own are registered by runs.
@@ -369,12 +369,12 @@ impl<P: Policy> Core<P> {
         self.counters.reg_pages = self.counters.reg_pages.saturating_add(plan.piece_total.pages);
     }
 
-    /// Fills in the segments in address order. `keep`: the pieces become regions.
-    pub(super) fn add_segments(&mut self, asked: PageRange, plan: &Plan, keep: bool) {
+    /// Fills in the parts in address order. `keep`: the pieces become regions.
+    pub(super) fn add_parts(&mut self, asked: PageRange, plan: &Plan, keep: bool) {
         let mut pieces = plan.pieces.iter().copied().peekable();
         let add_piece = |core: &mut Self, piece: Piece| {
             let region = keep.then(|| core.add_region(piece));
-            core.outcome.push(Segment::Gap { region, range: piece.range, access: piece.access });
+            core.outcome.push(Part::Gap { region, range: piece.range, access: piece.access });
         };
         for &region in &plan.overlaps {
             let covered = self.regions.get(region).range();
@@ -382,7 +382,7 @@ impl<P: Policy> Core<P> {
                 add_piece(self, piece);
             }
             if let Some(range) = covered.intersection(asked) {
-                self.outcome.push(Segment::Ready { region, range });
+                self.outcome.push(Part::Ready { region, range });
             }
         }
         for piece in pieces {

@@ -39,6 +39,7 @@ pub struct Change {
 
 /// See [`Change`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ChangeKind {
     /// The mapping is gone, or moved away; the address may lead to other pages already.
     Gone,

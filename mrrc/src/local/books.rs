@@ -12,7 +12,7 @@
 use super::{Later, State};
 use crate::access::Access;
 use crate::cache::{AcquireError, Amount, CacheCounters, Reaped, Records, Tally, Usage};
-use crate::core::{Ask, Core, Leavers, Leaving, NobodyElse, Segment, Yielding};
+use crate::core::{Ask, Core, Leavers, Leaving, NobodyElse, Part, Yielding};
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -184,14 +184,14 @@ impl<R: Registrar> State<R> {
 
         let mut holds = Holds::new();
         let mut gaps = SmallVec::<[Placeholder; 2]>::new();
-        for &segment in books.core.outcome().segments() {
-            match segment {
-                Segment::Ready { region, .. } => holds.push(region),
-                Segment::Gap { region: Some(id), range, access } => {
+        for &part in books.core.outcome().parts() {
+            match part {
+                Part::Ready { region, .. } => holds.push(region),
+                Part::Gap { region: Some(id), range, access } => {
                     holds.push(id);
                     gaps.push(Placeholder { id, range, access });
                 }
-                Segment::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
+                Part::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
         // Before anything else can leave.

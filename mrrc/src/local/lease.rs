@@ -30,6 +30,7 @@ use std::rc::Rc;
 /// ```
 ///
 /// [`LocalCache`]: crate::LocalCache
+#[must_use = "the memory may leave when this is dropped"]
 pub struct LocalLease<R: Registrar> {
     state: Rc<State<R>>,
     address: usize,

@@ -111,6 +111,14 @@ impl<T> AsRef<T> for Registered<T> {
 }
 
 /// How much a registrar can have registered at once. `None` is no limit of its own.
+///
+/// Fields may be added: name those that matter, and take the rest from [`Limits::NONE`], which is also the default.
+///
+/// ```
+/// use mrrc::registrar::Limits;
+/// let limits = Limits { regions: Some(1024), ..Limits::default() };
+/// assert_eq!(limits.pages, None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Registrations.
@@ -126,6 +134,13 @@ pub struct Limits {
 impl Limits {
     /// No limits, pages of 4 KiB.
     pub const NONE: Self = Self { regions: None, pages: None, region_pages: None, page_size: crate::PAGE };
+}
+
+impl Default for Limits {
+    /// [`Limits::NONE`].
+    fn default() -> Self {
+        Self::NONE
+    }
 }
 
 /// What a failed registration means for the cache.

@@ -131,7 +131,7 @@ pub(crate) fn all_hit<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) 
 
 /// The segments of a lease: first page and pages from [`BASE`], and the range of their registration.
 pub(crate) fn parts(lease: &Lease<Device>) -> Vec<(u64, u64, PageRange)> {
-    let part = |segment: mrrc::cache::Segment<'_, Made>| {
+    let part = |segment: mrrc::Segment<'_, Made>| {
         let at = segment.address() as u64;
         assert_eq!((at % PAGE, segment.len() as u64 % PAGE), (0, 0), "whole pages");
         (at / PAGE - BASE, segment.len() as u64 / PAGE, segment.registration().range)

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use mrrc::policy::{Matching, PolicyKind};
-use mrrc::{Config, Core, PageRange, RegionId, Segment};
+use mrrc::{Config, Core, PageRange, Part, RegionId};
 
 pub(crate) const GENERAL: [PolicyKind; 10] = [
     PolicyKind::Fifo,
@@ -30,11 +30,11 @@ fn each(mut test: impl FnMut(Config)) {
 /// Asks, and holds the regions that answer. `None` if all that could leave is in use.
 fn lease(core: &mut Core, asked: PageRange) -> Option<Vec<RegionId>> {
     let outcome = core.request(asked).ok()?;
-    let region_of = |segment: &Segment| match *segment {
-        Segment::Ready { region, .. } => Some(region),
-        Segment::Gap { region, .. } => region,
+    let region_of = |part: &Part| match *part {
+        Part::Ready { region, .. } => Some(region),
+        Part::Gap { region, .. } => region,
     };
-    let held: Vec<_> = outcome.segments().iter().filter_map(region_of).collect();
+    let held: Vec<_> = outcome.parts().iter().filter_map(region_of).collect();
     held.iter().for_each(|&id| core.hold(id));
     Some(held)
 }

@@ -59,7 +59,7 @@ fn a_lease_of_a_group_holds_its_region_when_the_others_are_gone() {
     let mut leases = unsafe { cache.acquire_list(&asked, Access::LOCAL) }.unwrap();
     cache.flush().unwrap();
     while leases.len() > 1 {
-        leases.remove(0);
+        drop(leases.remove(0));
         cache.reap().unwrap();
         assert_eq!(registered(&model), 1);
     }

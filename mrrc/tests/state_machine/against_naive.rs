@@ -1,10 +1,10 @@
 //! The core with policy `mrrc` answers every step as the naive model does: what it found, which parts are
 //! ready, what is registered and what leaves in which batch, down to the last counter.
 
-use crate::naive::{Answer, Name, Pages, Part, Refusal};
+use crate::naive::{self, Answer, Name, Pages, Refusal};
 use crate::world::{Reply, Step, World};
 use mrrc::policy::PolicyKind;
-use mrrc::{AllInUse, Config, Core, Leavers, Leaving, Outcome, PageRange, RegionId, Segment};
+use mrrc::{AllInUse, Config, Core, Leavers, Leaving, Outcome, PageRange, Part, RegionId};
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use std::collections::BTreeSet;
@@ -36,19 +36,19 @@ fn single_batch(leavers: &Leavers) -> Vec<Pages> {
     batches.concat()
 }
 
-fn region(segment: &Segment) -> Option<RegionId> {
-    match *segment {
-        Segment::Ready { region, .. } => Some(region),
-        Segment::Gap { region, .. } => region,
+fn region(part: &Part) -> Option<RegionId> {
+    match *part {
+        Part::Ready { region, .. } => Some(region),
+        Part::Gap { region, .. } => region,
     }
 }
 
 /// The model's names are not the core's: what is compared is whether there is a region.
-fn part(segment: &Segment) -> Part {
-    Part {
-        region: region(segment).map(|_| Name::default()),
-        is_gap: matches!(segment, Segment::Gap { .. }),
-        pages: pages(segment.range()),
+fn part(part: &Part) -> naive::Part {
+    naive::Part {
+        region: region(part).map(|_| Name::default()),
+        is_gap: matches!(part, Part::Gap { .. }),
+        pages: pages(part.range()),
     }
 }
 
@@ -56,7 +56,7 @@ fn answer(outcome: &Outcome) -> Answer {
     Answer {
         found: outcome.found(),
         bypass: outcome.is_bypass(),
-        parts: outcome.segments().iter().map(part).collect(),
+        parts: outcome.parts().iter().map(part).collect(),
         batches: outcome.batches().map(batch).collect(),
     }
 }
@@ -71,9 +71,9 @@ impl Driven {
         match (self.core.request(asked), expected.clone()) {
             (Ok(outcome), Ok(expected)) => {
                 assert_eq!(answer(outcome), without_names(expected));
-                let gaps: Vec<_> = outcome.segments().iter().filter(|s| matches!(s, Segment::Gap { .. })).collect();
-                assert!(outcome.gaps().eq(gaps.iter().map(|gap| gap.range())), "gaps in the order of the segments");
-                self.last = outcome.segments().iter().filter_map(region).collect();
+                let gaps: Vec<_> = outcome.parts().iter().filter(|part| matches!(part, Part::Gap { .. })).collect();
+                assert!(outcome.gaps().eq(gaps.iter().map(|gap| gap.range())), "gaps in the order of the parts");
+                self.last = outcome.parts().iter().filter_map(region).collect();
             }
             (Err(refused), Err(Refusal { missing_pages, missing_regions, in_use_pages, in_use_regions })) => {
                 let expected = AllInUse { asked, missing_pages, missing_regions, in_use_pages, in_use_regions };

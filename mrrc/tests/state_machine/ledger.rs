@@ -2,7 +2,7 @@
 //! batches, holds and releases. Whatever the policy, the core must never say less or more than is true.
 
 use mrrc::policy::{Granule, Keeps, Matching, Overlap};
-use mrrc::{AllInUse, Config, Core, Counters, Found, Leavers, Leaving, Outcome, PageRange, RegionId, Segment};
+use mrrc::{AllInUse, Config, Core, Counters, Found, Leavers, Leaving, Outcome, PageRange, Part, RegionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) struct Ledger {
@@ -31,7 +31,7 @@ struct Before {
 struct Answer {
     found: Found,
     bypass: bool,
-    segments: Vec<Segment>,
+    parts: Vec<Part>,
     batches: Vec<Vec<Leaving>>,
 }
 
@@ -40,7 +40,7 @@ impl Answer {
         Self {
             found: outcome.found(),
             bypass: outcome.is_bypass(),
-            segments: outcome.segments().to_vec(),
+            parts: outcome.parts().to_vec(),
             batches: outcome.batches().map(<[Leaving]>::to_vec).collect(),
         }
     }
@@ -50,25 +50,25 @@ fn pages_in(ranges: impl IntoIterator<Item = PageRange>) -> BTreeSet<u64> {
     ranges.into_iter().flat_map(|range| range.start()..range.end()).collect()
 }
 
-fn region_of(segment: &Segment) -> Option<RegionId> {
-    match *segment {
-        Segment::Ready { region, .. } => Some(region),
-        Segment::Gap { region, .. } => region,
+fn region_of(part: &Part) -> Option<RegionId> {
+    match *part {
+        Part::Ready { region, .. } => Some(region),
+        Part::Gap { region, .. } => region,
     }
 }
 
-/// The segments are the request, in address order. A merged region or a bucket reaches beyond it.
-fn check_tiling(asked: PageRange, segments: &[Segment]) {
+/// The parts are the request, in address order. A merged region or a bucket reaches beyond it.
+fn check_tiling(asked: PageRange, parts: &[Part]) {
     let mut next = asked.start();
-    for part in segments.iter().filter_map(|segment| segment.range().intersection(asked)) {
-        assert_eq!(part.start(), next, "no overlap and no hole: {segments:?}");
+    for part in parts.iter().filter_map(|part| part.range().intersection(asked)) {
+        assert_eq!(part.start(), next, "no overlap and no hole: {parts:?}");
         next = part.end();
     }
-    assert_eq!(next, asked.end(), "to the end: {segments:?}");
+    assert_eq!(next, asked.end(), "to the end: {parts:?}");
 }
 
 fn count_pieces(answer: &Answer, longest: u64) -> u64 {
-    let gaps = answer.segments.iter().filter(|segment| matches!(segment, Segment::Gap { .. }));
+    let gaps = answer.parts.iter().filter(|part| matches!(part, Part::Gap { .. }));
     gaps.map(|gap| gap.range().pages().div_ceil(longest)).sum()
 }
 
@@ -96,11 +96,11 @@ impl Ledger {
             Ok(outcome) => {
                 let answer = Answer::of(outcome);
                 self.check_found(asked, &before, &answer);
-                check_tiling(asked, &answer.segments);
+                check_tiling(asked, &answer.parts);
                 let gaps = self.book(&answer);
                 self.check_eviction(&before, &answer, gaps);
                 self.count_registrations(&before, &answer, gaps);
-                answer.segments.iter().filter_map(region_of).collect()
+                answer.parts.iter().filter_map(region_of).collect()
             }
             Err(refusal) => {
                 self.check_refusal(asked, &before, &refusal);
@@ -120,12 +120,12 @@ impl Ledger {
         for (span, answer) in &answers {
             answered.extend(pages_in([*span]));
             if let Ok(answer) = answer {
-                check_tiling(*span, &answer.segments);
+                check_tiling(*span, &answer.parts);
                 for leaving in answer.batches.iter().flatten() {
                     assert!(!answering.contains(&leaving.region), "{leaving:?} answers an earlier range of the list");
                 }
                 self.book(answer);
-                answering.extend(answer.segments.iter().filter_map(Segment::region));
+                answering.extend(answer.parts.iter().filter_map(Part::region));
             }
         }
         left.iter().for_each(|batch| self.deregister(batch));
@@ -172,7 +172,7 @@ impl Ledger {
         };
         assert_eq!(found == Found::Exact, before.cached.contains(&asked));
         assert_eq!(matches!(found, Found::Exact | Found::Subset), by_one);
-        assert_eq!(found.is_hit(), answer.segments.iter().all(|segment| matches!(segment, Segment::Ready { .. })));
+        assert_eq!(found.is_hit(), answer.parts.iter().all(|part| matches!(part, Part::Ready { .. })));
         assert!(!found.is_hit() || before.hit_pages == asked.pages(), "{found:?}, but not every page was cached");
         assert_eq!(found == Found::Miss, before.hit_pages == 0);
         let is_whole = before.hit_pages == asked.pages();
@@ -187,24 +187,24 @@ impl Ledger {
     }
 
     /// Deregisters, then registers, as told. Pages and number of the gaps.
-    fn book(&mut self, Answer { bypass, segments, batches, .. }: &Answer) -> (u64, u64) {
-        for segment in segments {
-            if let Segment::Ready { region, range } = segment {
-                assert!(self.registered[region].contains(*range), "{segment:?} was registered before");
+    fn book(&mut self, Answer { bypass, parts, batches, .. }: &Answer) -> (u64, u64) {
+        for part in parts {
+            if let Part::Ready { region, range } = part {
+                assert!(self.registered[region].contains(*range), "{part:?} was registered before");
             }
         }
         batches.iter().for_each(|batch| self.deregister(batch));
         let kept = self.core.scheme().keeps != Keeps::Nothing && !bypass;
         let (mut pages, mut gaps) = (0, 0);
-        for segment in segments {
-            match *segment {
-                Segment::Ready { region, .. } => assert!(self.registered.contains_key(&region), "{segment:?} stays"),
-                Segment::Gap { region, range, .. } => {
+        for part in parts {
+            match *part {
+                Part::Ready { region, .. } => assert!(self.registered.contains_key(&region), "{part:?} stays"),
+                Part::Gap { region, range, .. } => {
                     pages += range.pages();
                     gaps += 1;
                     assert_eq!(region.is_some(), kept);
                     if let Some(id) = region {
-                        assert!(range.pages() <= self.max_region_pages, "one registration: {segment:?}");
+                        assert!(range.pages() <= self.max_region_pages, "one registration: {part:?}");
                         assert_eq!(self.registered.insert(id, range), None, "{id:?} names one region at a time");
                     }
                 }

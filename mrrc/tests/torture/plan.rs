@@ -53,7 +53,8 @@ const fn plan(name: &'static str, form: Form, monitor: Kind, calls: Calls, expec
     Plan { name, form, source: Source { monitor, calls }, tardy: false, fence: false, expects, share }
 }
 
-// Arenas that the cache owns will be one more source of each form: exact, like explicit calls.
+// No plan has memory of an arena: nobody but the cache changes what is mapped there, and this is about such changes.
+// `safe_ways/arena.rs` and `cache_concurrent.rs` have what an arena promises.
 pub(crate) const EXPLICIT: Plan =
     plan("handed over, explicit", Form::HandedOver, Kind::Explicit, Calls::Before, Expects::None, 3);
 pub(crate) const TWICE: Plan = Plan {

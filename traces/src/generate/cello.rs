@@ -38,7 +38,7 @@ use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 
-/// What to generate.
+/// What to generate. Fields may be added: write `..Options::default()` for the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Requests that get out of the first-level cache.

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// How a figure is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Unit {
     /// A whole number.
     Count,

@@ -49,7 +49,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 
-/// What to generate.
+/// What to generate. Fields may be added: write `..Options::default()` for the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Files, each asked for at least once.

@@ -56,21 +56,13 @@ pub(super) fn value<T: FromStr>(key: &str, text: &str) -> Result<T, TraceError> 
     text.parse().map_err(|_| wrong(format!("{key}: `{text}` is no such number"), remedy))
 }
 
-/// Bytes, with a unit if any: `30MB` is 30,000,000, `30MiB` 31,457,280.
+/// Bytes, as [`mrrc::bytes`] reads them: `30MB` is 30,000,000, `30MiB` 31,457,280.
 pub(super) fn bytes(key: &str, text: &str) -> Result<u64, TraceError> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit: Option<u64> = match &text[digits.len()..] {
-        "" | "B" => Some(1),
-        "KB" => Some(1000),
-        "MB" => Some(1000 * 1000),
-        "GB" => Some(1000 * 1000 * 1000),
-        "KiB" => Some(1 << 10),
-        "MiB" => Some(1 << 20),
-        "GiB" => Some(1 << 30),
-        _ => None,
-    };
+    // How many bytes one of it is.
+    let unit = mrrc::bytes(&format!("1{}", &text[digits.len()..]));
     let unit = unit.ok_or_else(|| wrong(format!("{key}: `{text}` has no such unit"), "write 524MB or 500MiB"))?;
-    let number: u64 = value(key, digits)?;
+    let number: u64 = value(key, digits.trim_end())?;
     number.checked_mul(unit).ok_or_else(|| wrong(format!("{key}: `{text}` is too much"), "give fewer bytes"))
 }
 

@@ -15,7 +15,7 @@ use rand_distr::Distribution;
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 
-/// What to generate.
+/// What to generate. Fields may be added: write `..Options::default()` for the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Objects; not all of them need to be asked for.
@@ -30,7 +30,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// Issue 4's measure of speed: ten million requests over a million objects of 1 to 32 pages at 0.9.
+/// What the simulator's speed is measured with: ten million requests over a million objects of 1 to 32 pages at 0.9.
 impl Default for Options {
     fn default() -> Self {
         Self { objects: 1_000_000, pages: 32, exponent: 0.9, requests: 10_000_000, seed: 1 }

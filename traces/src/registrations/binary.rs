@@ -34,7 +34,7 @@
 //! Without the last frame the file is cut short: every event that is there whole is read all the same. A recorder needs
 //! nothing but memory for one frame and `write`; threads may each fill a frame of their own.
 
-use super::{Cut, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
+use super::{CutShort, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::reader::Steps;
 use crate::{Event, Span, Spans, Summary, TraceError};
 use mrrc::{Access, PAGE};
@@ -269,7 +269,7 @@ impl Content<'_> {
 pub struct Binary<R> {
     file: PathBuf,
     input: R,
-    cut: Cut,
+    cut: CutShort,
     summary: Summary,
     content: Vec<u8>,
     /// Of the content, how much was read.
@@ -292,7 +292,7 @@ impl<R: Read> Binary<R> {
     ///
     /// # Errors
     /// [`TraceError::Io`]; [`TraceError::Content`] if the head is not there or of another version.
-    pub fn new(file: &Path, input: R, cut: Cut) -> Result<Self, TraceError> {
+    pub fn new(file: &Path, input: R, cut: CutShort) -> Result<Self, TraceError> {
         let summary = Summary::new("registrations: this project's recording, binary, version 1");
         let (file, content) = (file.to_owned(), Vec::new());
         let mut reader = Self { file, input, cut, summary, content, at: 0, last: START, is_cut: false, offset: 0 };
@@ -377,7 +377,7 @@ impl<R: Read> Binary<R> {
     }
 
     fn end_early(&mut self) -> Result<bool, TraceError> {
-        if self.cut == Cut::Refused {
+        if self.cut == CutShort::Refused {
             return Err(self.wrong_at(self.offset, "cut short", WHOLE_COPY));
         }
         self.summary.skip("cut short", self.summary.events + 1, "");

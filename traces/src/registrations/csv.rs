@@ -21,7 +21,7 @@
 //!
 //! Empty lines and lines that begin with `#` are passed over.
 
-use super::{Cut, LETTERS, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
+use super::{CutShort, LETTERS, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::reader::Steps;
 use crate::{Event, Span, Spans, Summary, TraceError};
 use mrrc::Access;
@@ -73,7 +73,7 @@ pub fn write_event(out: &mut (impl Write + ?Sized), event: &Event) -> io::Result
 pub struct Csv<R> {
     file: PathBuf,
     input: R,
-    cut: Cut,
+    cut: CutShort,
     summary: Summary,
     line: Vec<u8>,
     number: u64,
@@ -124,7 +124,7 @@ impl<R: BufRead> Csv<R> {
     ///
     /// # Errors
     /// [`TraceError::Io`]; [`TraceError::Content`] if the head is not there or of another version.
-    pub fn new(file: &Path, input: R, cut: Cut) -> Result<Self, TraceError> {
+    pub fn new(file: &Path, input: R, cut: CutShort) -> Result<Self, TraceError> {
         let summary = Summary::new("registrations: this project's recording, as CSV, version 1");
         let (line, open) = (Vec::with_capacity(128), None);
         let mut reader = Self { file: file.to_owned(), input, cut, summary, line, number: 0, open };
@@ -233,7 +233,7 @@ impl<R: BufRead> Csv<R> {
     fn end(&mut self, cut: Option<&'static str>) -> Result<Option<Event>, TraceError> {
         let at = format!("line {}", self.number);
         match cut {
-            Some(what) if self.cut == Cut::Refused => return Err(wrong(&self.file, at, what, WHOLE_COPY)),
+            Some(what) if self.cut == CutShort::Refused => return Err(wrong(&self.file, at, what, WHOLE_COPY)),
             Some(what) => self.skip(what),
             None => {}
         }

@@ -4,7 +4,7 @@
 //! killed: what was finished is there. What was begun and not finished, what is damaged, and what came after the file had
 //! reached its limit are passed over and counted. A file that is shorter than its head says is cut short, as in the other forms.
 
-use super::{Cut, WHOLE_COPY, failed, unusable, wrong};
+use super::{CutShort, WHOLE_COPY, failed, unusable, wrong};
 use crate::file::MOST_MEMBERS;
 use crate::reader::Steps;
 use crate::{Action, Event, Span, Summary, TraceError};
@@ -25,7 +25,7 @@ const BATCH: usize = 1024;
 pub struct Mapped<R> {
     file: PathBuf,
     input: R,
-    cut: Cut,
+    cut: CutShort,
     summary: Summary,
     head: Head,
     /// Records that are behind.
@@ -49,7 +49,7 @@ impl<R: Read> Mapped<R> {
     ///
     /// # Errors
     /// [`TraceError::Io`]; [`TraceError::Content`] if the head is not there or of another version.
-    pub fn new(file: &Path, mut input: R, cut: Cut) -> Result<Self, TraceError> {
+    pub fn new(file: &Path, mut input: R, cut: CutShort) -> Result<Self, TraceError> {
         let mut bytes = [0; HEAD];
         let read = fill(&mut input, &mut bytes).map_err(|error| failed(file, error))?;
         let foreign = |what: &str| wrong(file, "byte 0".to_owned(), what, "name the format that it has");
@@ -93,7 +93,7 @@ impl<R: Read> Mapped<R> {
         }
         if self.is_over {
             let (is, should) = (self.done, self.head.records());
-            if self.cut == Cut::Refused {
+            if self.cut == CutShort::Refused {
                 let what = format!("cut short: {should} records were begun, {is} are there");
                 return Err(wrong(&self.file, format!("record {}", is + 1), what, WHOLE_COPY));
             }

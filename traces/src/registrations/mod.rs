@@ -6,7 +6,7 @@
 //! its size, to keep; and [`mapped`], which a recorder in a running program writes. [`read()`] tells them apart.
 //!
 //! All begin with a versioned header, are only ever appended to, and let a reader see that the end is missing: everything
-//! before the cut is still read, and then the cut is an error, unless [`Cut::Accepted`].
+//! before the cut is still read, and then the cut is an error, unless [`CutShort::Accepted`].
 
 pub mod binary;
 pub mod csv;
@@ -23,7 +23,7 @@ pub const MAX_RANGES: usize = 1 << 16;
 
 /// What a recording without its end means: the recorder was killed, or the file was not copied whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Cut {
+pub enum CutShort {
     /// An error, after everything before it.
     #[default]
     Refused,
@@ -35,7 +35,7 @@ pub enum Cut {
 ///
 /// # Errors
 /// [`TraceError::Io`] if it cannot be read, [`TraceError::Content`] if it is no form of it or of a version to come.
-pub fn read<R>(file: &Path, mut input: R, cut: Cut) -> Result<Box<dyn Reader + Send>, TraceError>
+pub fn read<R>(file: &Path, mut input: R, cut: CutShort) -> Result<Box<dyn Reader + Send>, TraceError>
 where
     R: BufRead + Send + 'static,
 {

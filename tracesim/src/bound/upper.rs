@@ -4,7 +4,7 @@ use super::clairvoyant::{Clairvoyant, Future};
 use super::lower::Bound;
 use mrrc::core::{Ask, NobodyElse};
 use mrrc::cost::Linear;
-use mrrc::{Config, ConfigError, Core, PageRange, RegionId, Segment};
+use mrrc::{Config, ConfigError, Core, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 use traces::{Kind, Process, Trace};
@@ -137,7 +137,7 @@ impl Replay {
             self.aside(ask.range);
             return Vec::new();
         };
-        let held: Vec<RegionId> = outcome.segments().iter().filter_map(Segment::region).collect();
+        let held: Vec<RegionId> = outcome.parts().iter().filter_map(Part::region).collect();
         held.iter().for_each(|&id| self.core.hold(id));
         held
     }

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 pub(crate) struct Bound {
     /// The trace
     trace: PathBuf,
-    /// Pages that may be registered at once in each process's cache: 8192p, 32MiB, or 5% of the footprint; several with
-    /// commas
+    /// Pages that may be registered at once in each process's cache: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5%
+    /// of the footprint; several with commas
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
     capacity: Vec<Capacity>,
     /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds

@@ -27,7 +27,8 @@ pub(crate) struct Compare {
     /// The policies, with commas, or all
     #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     policy: Vec<Who>,
-    /// The capacities of each process's cache, with commas: 8192p, 32MiB, or shares of the footprint
+    /// The capacities of each process's cache, with commas: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or shares of
+    /// the footprint
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
     capacity: Vec<Capacity>,
     /// Replays at a time [default: as many as there are processors]

@@ -24,7 +24,8 @@ pub(crate) struct Mrc {
     /// So many capacities, evenly spaced up to the footprint of the largest process
     #[arg(long, value_name = "N", default_value = "20", conflicts_with = "capacity", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     points: u64,
-    /// These capacities instead: 8192p, 32MiB, or 5% of the footprint; several with commas
+    /// These capacities instead: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5% of the footprint; several with
+    /// commas
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',')]
     capacity: Vec<Capacity>,
     /// Look at this share of what is used only (SHARDS)

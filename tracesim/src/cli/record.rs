@@ -21,7 +21,8 @@ pub(crate) struct Record {
     /// What is recorded
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     what: Recorded,
-    /// Bytes of the recording at most, 32 for an event: what comes later is counted and left out
+    /// Bytes of the recording at most, 32 for an event: 64M or 64MiB, or 64MB, which is 64,000,000; what comes later is
+    /// counted and left out
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     limit: u64,
     /// Where libmrrc_preload.so and libmrrc_mpi.so are [default: $TRACESIM_LIBRARY, or beside this command]

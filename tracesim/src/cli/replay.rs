@@ -23,8 +23,8 @@ pub(crate) struct Replay {
     /// Who leaves when the cache is full; several with commas, or all
     #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "mrrc")]
     policy: Vec<Who>,
-    /// Pages that may be registered at once in each process's cache: 8192p, 32MiB, or 5% of the footprint; several with
-    /// commas
+    /// Pages that may be registered at once in each process's cache: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5%
+    /// of the footprint; several with commas
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "10%")]
     capacity: Vec<Capacity>,
     /// Replay through the real cache, with real pins at addresses of this process, and compare what comes of it: one policy

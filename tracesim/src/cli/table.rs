@@ -1,5 +1,7 @@
 //! Columns that line up, without lines between them: plain text wherever it goes.
 
+// Without a blank: a word of a line is a column's, to whoever cuts it up.
+pub(crate) use crate::report::{bytes, percent_unspaced as percent};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 /// Where a column's text stands.
@@ -29,13 +31,6 @@ pub(crate) fn table(sides: &[Side], header: &[&str], rows: impl IntoIterator<Ite
     text
 }
 
-/// `12.3%`
-pub(crate) fn percent(share: f64) -> String {
-    let text = format!("{:.1}%", 100.0 * share);
-    // Nothing has no sign.
-    if text == "-0.0%" { "0.0%".into() } else { text }
-}
-
 /// Milliseconds, of microseconds.
 pub(crate) fn ms(us: f64) -> String {
     format!("{:.2}", us / 1000.0)
@@ -49,17 +44,4 @@ pub(crate) fn or_dash(text: Option<String>) -> String {
 /// `8192 pages (32 MiB)`
 pub(crate) fn pages(pages: u64) -> String {
     format!("{pages} pages ({})", bytes(pages))
-}
-
-/// The size of so many pages in bytes, with a unit.
-pub(crate) fn bytes(pages: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut size = pages as f64 * 4.0;
-    let mut at = 0;
-    while size >= 1024.0 && at + 1 < units.len() {
-        size /= 1024.0;
-        at += 1;
-    }
-    // Whole numbers as they are.
-    if size.fract() == 0.0 { format!("{size:.0} {}", units[at]) } else { format!("{size:.1} {}", units[at]) }
 }

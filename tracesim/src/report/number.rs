@@ -13,11 +13,20 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `12.3 %`
+/// `12.3 %`, for pages.
 pub fn percent(share: f64) -> String {
-    let percent = (1000.0 * share).round() / 10.0;
-    // Adding zero takes the sign from a negative one.
-    format!("{:.1} %", percent + 0.0)
+    format!("{} %", hundredths(share))
+}
+
+/// `12.3%`, for columns of a terminal.
+pub fn percent_unspaced(share: f64) -> String {
+    format!("{}%", hundredths(share))
+}
+
+fn hundredths(share: f64) -> String {
+    let text = format!("{:.1}", 100.0 * share);
+    // Nothing has no sign.
+    if text == "-0.0" { "0.0".into() } else { text }
 }
 
 /// The size of so many pages in bytes: `32 MiB`.
@@ -54,6 +63,7 @@ mod tests {
             ["4 KiB", "1 MiB", "1.5 MiB", "32 MiB", "512 MiB", "114 GiB"]
         );
         assert_eq!([0.1234, 1.0, -0.0004, -0.004].map(percent), ["12.3 %", "100.0 %", "0.0 %", "-0.4 %"]);
+        assert_eq!([0.1234, 1.0, -0.0004, -0.004].map(percent_unspaced), ["12.3%", "100.0%", "0.0%", "-0.4%"]);
         assert_eq!([560.0, 12_340.0, 99_990.0, 1_234_500.0].map(milliseconds), ["0.56", "12.3", "100.0", "1,235"]);
     }
 }

@@ -4,8 +4,9 @@
 //! is not kept in lists. Whatever turns out otherwise is handed over to an [`Acquiring`] in the state that it would
 //! have reached itself.
 
+use super::publish::stand;
 use super::register::attempt;
-use super::{Acquiring, Lock, Placeholder, check, stand};
+use super::{Acquiring, Lock, Placeholder, check};
 use crate::cache::acquire::Wish;
 use crate::cache::books::Entry;
 use crate::cache::error::AcquireError;

@@ -1,0 +1,35 @@
+//! A size means the same in every crate: one that `tracesim` found is one to set in `MRRC_CAPACITY`.
+
+use traces::BlockSize;
+use tracesim::sizes::Capacity;
+
+const SIZES: [(&str, u64); 14] = [
+    ("64K", 64 << 10),
+    ("64KiB", 64 << 10),
+    ("64kB", 64_000),
+    ("64KB", 64_000),
+    ("32m", 32 << 20),
+    ("32M", 32 << 20),
+    ("32MiB", 32 << 20),
+    ("32MB", 32_000_000),
+    ("2 G", 2 << 30),
+    ("2GiB", 2 << 30),
+    ("2GB", 2_000_000_000),
+    ("1T", 1 << 40),
+    ("1TiB", 1 << 40),
+    ("1TB", 1_000_000_000_000),
+];
+
+#[test]
+fn a_unit_means_the_same_to_the_cache_the_recorder_the_simulator_and_the_readers() {
+    for (text, bytes) in SIZES {
+        assert_eq!(mrrc::bytes(text), Some(bytes), "{text}");
+        assert_eq!(mrrc_record::bytes(text), Some(bytes), "{text}");
+        assert_eq!(text.parse::<Capacity>().unwrap().pages(0), bytes / mrrc::PAGE, "{text}");
+        assert_eq!(text.parse::<BlockSize>().unwrap().get(), bytes, "{text}");
+    }
+    for bad in ["", "M", "1.5G", "-1M", "5XB", "4 5M", "99999999999T"] {
+        assert_eq!((mrrc::bytes(bad), mrrc_record::bytes(bad)), (None, None), "{bad}");
+        assert!(bad.parse::<Capacity>().is_err(), "{bad}");
+    }
+}
