@@ -1,12 +1,13 @@
 //! What a one-sided GET costs: no memory of the heap's.
 
 use crate::by_hand::Running;
+use crate::client;
 use rdmakv_server::client::{Client, Source};
 
 #[test]
 fn a_one_sided_get_over_shared_memory_allocates_nothing() {
     let server = Running::over_shm();
-    let mut client = Client::new([&server.address]).unwrap();
+    let mut client = client([&server.address]);
     for key in 0..100_u8 {
         server.store.put(&[b'k', key], &[key; 1024], 0);
     }

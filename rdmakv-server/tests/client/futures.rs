@@ -1,6 +1,7 @@
 //! Operations as futures.
 
 use crate::by_hand::Running;
+use crate::client;
 use crate::common::Server;
 use rdmakv_server::client::future::AsyncClient;
 use rdmakv_server::client::{Client, Error, Options};
@@ -32,7 +33,7 @@ fn futures_end_over_sockets_and_fabrics() {
     let tcp = Server::on_a_free_port(&[]);
     let (shm, iwarp) = (Running::over_shm(), Running::over_iwarp());
     for server in [&tcp.address("tcp"), &shm.address, &iwarp.address] {
-        let client = AsyncClient::new(Client::new([server]).unwrap());
+        let client = AsyncClient::new(client([server]));
         client.block_on(work(&client));
         assert_eq!(client.into_inner().open(), 0);
     }
@@ -42,7 +43,7 @@ fn futures_end_over_sockets_and_fabrics() {
 fn futures_end_over_several_servers_at_once() {
     let tcp = Server::on_a_free_port(&[]);
     let shm = Running::over_shm();
-    let client = AsyncClient::new(Client::new([&tcp.address("tcp"), &shm.address]).unwrap());
+    let client = AsyncClient::new(client([&tcp.address("tcp"), &shm.address]));
     client.block_on(work(&client));
 }
 

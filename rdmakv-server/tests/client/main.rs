@@ -10,3 +10,17 @@ mod futures;
 mod one_sided;
 mod operations;
 mod real;
+
+use rdmakv_server::client::{Client, Options};
+use std::time::Duration;
+
+/// As by default, but for its patience: most of these tests are not about time, and other work may be in their way.
+fn patient() -> Options {
+    Options { timeout: Duration::from_secs(20), connect_timeout: Duration::from_secs(20), ..Options::default() }
+}
+
+/// A client that has it.
+#[track_caller]
+fn client<S: AsRef<str>>(servers: impl IntoIterator<Item = S>) -> Client {
+    Client::with_options(servers, patient()).unwrap()
+}

@@ -1,6 +1,7 @@
 //! One-sided reads, messages and transfers: what comes which way, and what is not believed.
 
 use crate::by_hand::Running;
+use crate::{client, patient};
 use rdmakv_server::client::{Client, Data, Error, Options, Source, Value};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn got(client: &mut Client, key: &str) -> Value {
 #[test]
 fn a_value_is_asked_for_once_and_read_from_then_on() {
     on_each_fabric(|server| {
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = client([&server.address]);
         for size in [0, 1, 100, 5_000, 8_000, 100_000, 1_000_000] {
             let (key, value) = (format!("key-{size}"), bytes(size, 1));
             assert!(client.set(&key, &value, ()).unwrap().is_stored());
@@ -46,7 +47,7 @@ fn a_value_is_asked_for_once_and_read_from_then_on() {
 fn without_tags_large_values_come_by_transfers() {
     on_each_fabric(|server| {
         server.store.knobs.tags.store(false, SeqCst);
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = client([&server.address]);
         let value = bytes(300_000, 2);
         server.store.put(b"large", &value, 9);
         for round in 1..5 {
@@ -80,7 +81,7 @@ fn without_tags_large_values_come_by_transfers() {
 #[test]
 fn what_others_changed_is_never_read_from_the_tag() {
     on_each_fabric(|server| {
-        let (mut one, mut other) = (Client::new([&server.address]).unwrap(), Client::new([&server.address]).unwrap());
+        let (mut one, mut other) = (client([&server.address]), client([&server.address]));
         for round in 0..50_u32 {
             let value = round.to_string();
             assert!(one.set("key", &value, ()).unwrap().is_stored());
@@ -100,7 +101,7 @@ fn what_others_changed_is_never_read_from_the_tag() {
 #[test]
 fn what_is_not_as_it_should_be_is_asked_for() {
     on_each_fabric(|server| {
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = client([&server.address]);
         let value = bytes(2_000, 4);
         server.store.put(b"key", &value, 0);
         for (what, at, wrong) in [
@@ -135,7 +136,7 @@ fn what_is_not_as_it_should_be_is_asked_for() {
 fn a_lease_that_is_over_is_not_read_by() {
     on_each_fabric(|server| {
         server.store.knobs.lease_ms.store(50, SeqCst);
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = client([&server.address]);
         server.store.put(b"key", b"value", 0);
         for _ in 0..3 {
             assert_eq!(got(&mut client, "key").source(), Source::Message);
@@ -143,7 +144,7 @@ fn a_lease_that_is_over_is_not_read_by() {
         }
         // Nor by one that is over as it comes.
         server.store.knobs.lease_ms.store(0, SeqCst);
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = crate::client([&server.address]);
         for _ in 0..3 {
             assert_eq!(got(&mut client, "key").source(), Source::Message);
         }
@@ -154,7 +155,7 @@ fn a_lease_that_is_over_is_not_read_by() {
 #[test]
 fn large_values_are_stored_from_the_clients_memory() {
     on_each_fabric(|server| {
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = client([&server.address]);
         let value = bytes(1_000_000, 5);
         assert!(client.set("a", &value, ()).unwrap().is_stored());
         let mut buffer = client.buffer(value.len()).unwrap();
@@ -179,8 +180,7 @@ fn large_values_are_stored_from_the_clients_memory() {
 #[test]
 fn many_operations_go_on_at_once() {
     on_each_fabric(|server| {
-        let mut client =
-            Client::with_options([&server.address], Options { window: 100, ..Options::default() }).unwrap();
+        let mut client = Client::with_options([&server.address], Options { window: 100, ..patient() }).unwrap();
         let size = |key: u32| (key * 97 % 20_000) as usize;
         for key in 0..500 {
             drop(client.bset(format!("{key}"), bytes(size(key), key), ()).unwrap());
@@ -198,8 +198,7 @@ fn many_operations_go_on_at_once() {
 #[test]
 fn values_outlive_their_client_and_go_to_other_threads() {
     let server = Running::over_shm();
-    let mut client =
-        Client::with_options([&server.address], Options { value_memory: 1 << 16, ..Options::default() }).unwrap();
+    let mut client = Client::with_options([&server.address], Options { value_memory: 1 << 16, ..patient() }).unwrap();
     server.store.put(b"key", &bytes(3_000, 6), 0);
     // Once its memory is full of values that are kept, others come by other ways.
     let values: Vec<_> = (0..100).map(|_| got(&mut client, "key")).collect();
@@ -214,7 +213,7 @@ fn values_outlive_their_client_and_go_to_other_threads() {
 fn reads_that_the_server_does_not_see_are_told_to_it() {
     let server = Running::over_shm();
     server.store.knobs.lease_ms.store(400, SeqCst);
-    let mut client = Client::new([&server.address]).unwrap();
+    let mut client = client([&server.address]);
     server.store.put(b"key", b"value", 0);
     let mut reads = 0;
     crate::common::soon("a report", || {
@@ -229,8 +228,7 @@ fn reads_that_the_server_does_not_see_are_told_to_it() {
 #[test]
 fn whoever_does_not_want_tags_gets_none() {
     let server = Running::over_shm();
-    let mut client =
-        Client::with_options([&server.address], Options { one_sided: false, ..Options::default() }).unwrap();
+    let mut client = Client::with_options([&server.address], Options { one_sided: false, ..patient() }).unwrap();
     server.store.put(b"key", b"value", 0);
     for _ in 0..3 {
         assert_eq!(got(&mut client, "key").source(), Source::Message);
@@ -240,7 +238,7 @@ fn whoever_does_not_want_tags_gets_none() {
 #[test]
 fn what_is_being_changed_is_asked_for() {
     on_each_fabric(|server| {
-        let mut client = Client::new([&server.address]).unwrap();
+        let mut client = client([&server.address]);
         server.store.put(b"key", b"old", 0);
         server.store.put(b"other", b"value", 0);
         assert_eq!(got(&mut client, "other"), b"value");
@@ -262,7 +260,7 @@ fn what_is_being_changed_is_asked_for() {
 fn however_many_are_read_the_server_is_told_of_all() {
     let server = Running::over_shm();
     server.store.knobs.lease_ms.store(60_000, SeqCst);
-    let mut client = Client::new([&server.address]).unwrap();
+    let mut client = client([&server.address]);
     let keys: Vec<_> = (0..1500_u32).map(u32::to_le_bytes).collect();
     for key in &keys {
         server.store.put(key, b"value", 0);
@@ -280,7 +278,7 @@ fn however_many_are_read_the_server_is_told_of_all() {
 #[test]
 fn many_are_asked_for_in_the_room_that_is_left() {
     let server = Running::over_shm();
-    let mut client = Client::with_options([&server.address], Options { window: 4, ..Options::default() }).unwrap();
+    let mut client = Client::with_options([&server.address], Options { window: 4, ..patient() }).unwrap();
     for key in 0..20_u8 {
         server.store.put(&[b'k', key], &[key; 100], 0);
     }

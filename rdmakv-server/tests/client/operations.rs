@@ -1,6 +1,7 @@
 //! What each operation does, over TCP and a Unix socket, at this server and at memcached.
 
 use crate::common::Server;
+use crate::{client, patient};
 use rdmakv_server::client::{Client, Data, Error, Expire, Options, Source, Stored, Terms};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,7 +12,7 @@ fn version(stored: Stored) -> u64 {
 }
 
 pub(crate) fn everything_at(server: &str) {
-    let mut client = Client::new([server]).unwrap();
+    let mut client = client([server]);
     let minute = Duration::from_secs(60);
     assert!(client.get("a").unwrap().is_none());
     let terms = Terms { flags: 7, expire: Expire::In(minute) };
@@ -107,7 +108,7 @@ fn operations_do_the_same_at_memcached() {
 fn many_operations_are_under_way_together_and_end_each_with_its_own() {
     let server = Server::on_a_free_port(&[]);
     let address = server.address("tcp");
-    let mut client = Client::with_options([&address], Options { window: 64, ..Options::default() }).unwrap();
+    let mut client = Client::with_options([&address], Options { window: 64, ..patient() }).unwrap();
     // More than the window, with values that fill every buffer on the way.
     let value = |key: usize| vec![key as u8; key * 331 % 90_000];
     let tickets: Vec<_> = (0..60).map(|key| client.iset(format!("{key}"), value(key), ()).unwrap()).collect();
@@ -129,14 +130,13 @@ fn many_operations_are_under_way_together_and_end_each_with_its_own() {
 #[test]
 fn a_full_window_is_said_or_waited_for() {
     let server = Server::on_a_free_port(&[]);
-    let mut client =
-        Client::with_options([server.address("tcp")], Options { window: 3, ..Options::default() }).unwrap();
+    let mut client = Client::with_options([server.address("tcp")], Options { window: 3, ..patient() }).unwrap();
     let tickets: Vec<_> = (0..3).map(|_| client.iget("a").unwrap()).collect();
     assert!(matches!(client.iget("a"), Err(Error::Full { most: 3, .. })));
     // Results that nobody takes hold their places.
     assert!(matches!(client.bget("a"), Err(Error::Full { .. })));
     while !client.test(&tickets[2]).unwrap() {}
-    let mut other = Client::new([server.address("tcp")]).unwrap();
+    let mut other = crate::client([server.address("tcp")]);
     assert!(matches!(other.test(&tickets[0]), Err(Error::OtherClient)));
     drop(tickets);
     for _ in 0..10 {
@@ -148,7 +148,7 @@ fn a_full_window_is_said_or_waited_for() {
 #[test]
 fn keys_are_spread_over_the_servers_and_found_again() {
     let servers: Vec<Server> = (0..3).map(|_| Server::on_a_free_port(&[])).collect();
-    let mut client = Client::new(servers.iter().map(|server| server.address("tcp"))).unwrap();
+    let mut client = client(servers.iter().map(|server| server.address("tcp")));
     for key in 0..300 {
         assert!(client.set(format!("{key}"), format!("v{key}"), ()).unwrap().is_stored());
     }

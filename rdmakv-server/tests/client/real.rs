@@ -1,6 +1,7 @@
 //! The client against the real server, over its fabrics.
 
 use crate::common::{Server, soon};
+use crate::{client, patient};
 use rdmakv_server::client::{Client, Error, Options, Source, Stored};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -33,7 +34,7 @@ fn operations_do_over_fabrics_what_they_say() {
 fn values_of_every_size_are_read_one_sidedly_and_as_they_were_stored() {
     for fabric in FABRICS {
         let (_server, address) = start(fabric, &[]);
-        let mut client = Client::new([&address]).unwrap();
+        let mut client = client([&address]);
         for size in [0, 1, 1000, 8191, 8192, 8193, 32_767, 32_768, 32_769, 500_000, 1_040_000] {
             let value: Vec<u8> = (0..size).map(|at| (at * 31 / 7) as u8).collect();
             let key = format!("key-{size}");
@@ -66,7 +67,7 @@ fn no_client_reads_what_another_has_replaced() {
             let writing = scope.spawn(|| {
                 let _done = Done(&done);
                 // Over TCP, where leases are unknown.
-                let mut client = Client::new([format!("tcp:{}", server.address("tcp"))]).unwrap();
+                let mut client = client([format!("tcp:{}", server.address("tcp"))]);
                 for round in 1..300_u64 {
                     let value = [round.to_le_bytes(); 100].concat();
                     match round % 50 {
@@ -80,7 +81,7 @@ fn no_client_reads_what_another_has_replaced() {
             });
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let mut client = Client::new([address]).unwrap();
+                    let mut client = client([address]);
                     let mut last = 0;
                     while !done.load(SeqCst) {
                         let before = written.load(SeqCst);
@@ -155,7 +156,7 @@ fn a_stopped_server_is_given_up_in_time_and_used_again_when_it_goes_on() {
 fn the_server_learns_what_was_read_without_it() {
     for fabric in FABRICS {
         let (server, address) = start(fabric, &["--tag-lease", "200ms"]);
-        let mut client = Client::new([&address]).unwrap();
+        let mut client = client([&address]);
         assert!(client.set("key", "value", ()).unwrap().is_stored());
         soon("a report", || {
             assert!(client.get("key").unwrap().is_some());
@@ -173,8 +174,7 @@ fn a_server_that_asks_for_a_password_gets_it_by_every_way() {
     for fabric in FABRICS {
         let (server, address) = start(fabric, &["-Y", file.to_str().unwrap()]);
         for address in [address, format!("tcp:{}", server.address("tcp"))] {
-            let with =
-                |password: &str| Options { login: Some(("me".to_owned(), password.to_owned())), ..Options::default() };
+            let with = |password: &str| Options { login: Some(("me".to_owned(), password.to_owned())), ..patient() };
             let mut client = Client::with_options([&address], with("secret")).unwrap();
             assert!(client.set("key", "value", ()).unwrap().is_stored());
             assert_eq!(client.get("key").unwrap().unwrap(), b"value");
