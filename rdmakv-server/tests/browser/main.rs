@@ -1,6 +1,6 @@
 //! The overview in a real browser, headless, with a server under load behind it: every plot has an extent, no text runs
-//! into another, the colours follow the reader's, nothing is complained of, and the numbers move. Where there is no Chromium
-//! it says so and is skipped.
+//! into another, no axis says the same twice, the colours follow the reader's, nothing is complained of, and the numbers
+//! move; and with one that has almost nothing to do. Where there is no Chromium it says so and is skipped.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -36,8 +36,12 @@ const plots = [...document.querySelectorAll("figure")].map(figure => {
   captions.forEach((a, i) => captions.slice(i + 1).forEach(b => {
     if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1) overlaps.push("caption");
   }));
+  // What an axis says twice.
+  const values = [...svg.querySelectorAll(".tick.value")].map(t => t.textContent);
+  const places = [...svg.querySelectorAll(".tick:not(.value)")].map(t => t.textContent);
+  const again = [values, places].flatMap(said => said.filter((label, n) => said.indexOf(label) !== n));
   const marks = [...svg.querySelectorAll(".series .line, .series .bar")].filter(m => box(m).width > 0 || box(m).height > 0);
-  return { id: figure.id, width: frame.width, height: frame.height, marks: marks.length, overlaps, outside,
+  return { id: figure.id, width: frame.width, height: frame.height, marks: marks.length, overlaps, outside, values, again,
            small: texts.filter(t => box(t).height < 11).length, label: svg.getAttribute("aria-label"),
            stroke: marks.length ? getComputedStyle(marks[0]).stroke + getComputedStyle(marks[0]).fill : "" };
 });
@@ -56,7 +60,8 @@ fn brightness(colour: &Value) -> f64 {
     numbers.map(|n| n.trim().parse::<f64>().unwrap()).sum::<f64>() / 3.0
 }
 
-fn assert_drawn(found: &Value) {
+/// What is drawn can be read, be it much or little.
+fn assert_readable(found: &Value) {
     let plots = found["plots"].as_array().unwrap();
     let ids: Vec<&str> = plots.iter().map(|plot| plot["id"].as_str().unwrap()).collect();
     assert_eq!(ids, PLOTS);
@@ -66,7 +71,7 @@ fn assert_drawn(found: &Value) {
             plot["width"].as_f64().unwrap() > 250.0 && plot["height"].as_f64().unwrap() > 150.0,
             "{id} is too small"
         );
-        assert!(plot["marks"].as_u64().unwrap() > 0, "{id} has no line and no bar");
+        assert_eq!(plot["again"], json!([]), "an axis of {id} says the same twice: {}", plot["values"]);
         assert_eq!(plot["overlaps"], json!([]), "texts of {id} run into each other");
         assert_eq!(plot["outside"], json!([]), "texts of {id} are cut off");
         assert_eq!(plot["small"], json!(0), "texts of {id} are too small to read");
@@ -76,6 +81,13 @@ fn assert_drawn(found: &Value) {
     assert_eq!(found["clipped"], json!([]), "tiles are cut off");
     assert!(found["wide"].as_f64().unwrap() <= 0.0, "the page scrolls sideways");
     assert_eq!(found["state"], json!("serving"));
+}
+
+fn assert_drawn(found: &Value) {
+    assert_readable(found);
+    for plot in found["plots"].as_array().unwrap() {
+        assert!(plot["marks"].as_u64().unwrap() > 0, "{} has no line and no bar", plot["id"]);
+    }
 }
 
 #[test]
@@ -138,6 +150,72 @@ fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
         browser.wait_for(r##"document.getElementById("state").textContent === "serving""##);
         browser.wait_for(r##"[...document.querySelectorAll(".tiles .note")][1].textContent === "0 since start""##);
     }
+}
+
+/// From now on the page is told this in place of what the server says, and what is made of it waits for nothing: `show(n)`
+/// is another server whose every number is `n`.
+const SHOW: &str = r#"(async () => {
+const data = await (await fetch("/overview.json")).json();
+const fill = (from, n) => Object.fromEntries(Object.entries(from).map(([key]) => [key, n]));
+const point = data.points[data.points.length - 1];
+window.show = n => new Promise(shown => {
+  const points = [58, 59, 60].map(at => ({ ...fill(point, n), ...fill({ p50: 0, p99: 0, p999: 0 }, Math.min(n * 1e-6, 9)), at, number: at }));
+  const classes = [96, 120].map((size, at) => ({ class: at, size, items: 1, requested: n / 3, used: n / 2, paged: n, evicted: 0, age: 1 }));
+  const told = { ...data, server: { ...data.server, started: n }, points, classes };
+  window.fetch = async () => ({ ok: true, json: async () => (setTimeout(shown), told) });
+  document.dispatchEvent(new Event("visibilitychange"));
+});
+})()"#;
+
+#[test]
+#[ignore = "starts a browser; `.ci/run browser` has it done"]
+fn axes_say_what_they_mean_where_there_is_little_to_show_and_where_there_is_much() {
+    let Some(mut browser) = Browser::start() else {
+        eprintln!("the overview in a browser: not run: there is no Chromium here");
+        return;
+    };
+    // Two points at least are known: the server has been there for a while.
+    let server = Server::on_a_free_port(&["--http", "127.0.0.1:0"]);
+    browser.window((1240, 900), "light");
+    browser.open(&format!("http://{}/", server.address("http")));
+    let drawn = r##"document.querySelector("#connections svg.plot")?.getAttribute("aria-label") === "Connections: clients 0, over fabrics 0""##;
+    browser.wait_for(drawn);
+    let idle = browser.evaluate(LOOK);
+    assert_readable(&idle);
+    let values = |found: &Value, id: &str| {
+        let plot = found["plots"].as_array().unwrap().iter().find(|plot| plot["id"] == id).unwrap();
+        plot["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&idle, "connections"), ["0", "1", "2", "3", "4"]);
+    assert_eq!(values(&idle, "operations"), ["0", "1", "2", "3", "4"]);
+    assert_eq!(values(&idle, "cpu"), ["0", "0.05", "0.1", "0.15", "0.2"]);
+    // One client and one small item, as a reader of the README has them after the first commands.
+    common::ask(&mut server.connect(), b"set greeting 0 0 5\r\nhello\r\n", b"STORED\r\n");
+    browser.wait_for(r##"document.querySelectorAll("#memory svg.plot .bar").length > 0"##);
+    assert_readable(&browser.evaluate(LOOK));
+
+    browser.evaluate(SHOW);
+    let few = (0..=13).map(f64::from);
+    let fractions = [0.01, 0.07, 0.3, 1.6, 2.2, 9.4];
+    let round = (2..12).flat_map(|power| [1.0, 1.46, 2.4, 3.0, 9.99].map(|n| n * 10_f64.powi(power)));
+    for n in few.chain(fractions).chain(round) {
+        browser.evaluate(&format!("show({n})"));
+        let found = browser.evaluate(LOOK);
+        assert_readable(&found);
+        for id in ["connections", "operations", "evictions"] {
+            let values = values(&found, id);
+            assert!((2..=5).contains(&values.len()), "{id} at {n}: {values:?}");
+            let plain = values.iter().filter(|value| value.parse::<f64>().is_ok());
+            assert!(
+                plain.clone().all(|value| value.parse::<u64>().is_ok()),
+                "{id} counts in wholes, at {n}: {values:?}"
+            );
+        }
+    }
+    // A mebibyte and a half is not in steps of thousands.
+    browser.evaluate("show(1.46 * (1 << 20))");
+    assert_eq!(values(&browser.evaluate(LOOK), "memory"), ["0 B", "512 KiB", "1 MiB", "1.5 MiB"]);
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
 /// Makes the README's picture, after the load has run for a while: `rdmakv-server/pictures/make`.

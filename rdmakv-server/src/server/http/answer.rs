@@ -19,7 +19,7 @@ pub(super) fn to(request: &Request, scene: &Scene) -> Answer {
             body: metrics::text(&Snapshot::take(&scene.shared), &scene.shared).into_bytes(),
         },
         "/health" => health(scene),
-        _ => Answer::line("404 Not Found", "here are /, /metrics, /health"),
+        _ => Answer::line("404 Not Found", "here are /, /overview.json, /metrics, /health"),
     }
 }
 

@@ -33,17 +33,17 @@ const percent = x => x == null ? "–" : (x >= .9995 ? "100" : (x * 100).toFixed
 const span = s => s < 90 ? s + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 129600 ? digits(s / 3600) + " h" : digits(s / 86400) + " days";
 
 // ---- Axes
-// Round values from nought to at least this.
-const linear = (top, step = 1000) => {
-  if (!(top > 0)) return [0, 1];
-  const base = step ** Math.floor(Math.log(top) / Math.log(step));
-  const raw = top / base / 4;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const nice = [1, 2, 2.5, 5, 10].map(n => n * power).find(n => n * 4 >= top / base - 1e-9) * base;
-  const ticks = [];
-  for (let n = 0; n <= Math.ceil(top / nice - 1e-9); n++) ticks.push(n * nice);
-  return ticks;
+// From nought to at least the top in at most four steps, each a number that is written in full: what differs reads differently.
+const climb = (top, step) => Array.from({ length: Math.ceil(top / step - 1e-9) + 1 }, (_, n) => n * step);
+const linear = (top, may = () => true) => {
+  const power = 10 ** Math.floor(Math.log10(top / 4));
+  return climb(top, [1, 2, 2.5, 5, 10].map(n => n * power).find(n => n * 4 >= top * (1 - 1e-9) && may(n)));
 };
+// Little is drawn as little: an idle server does not fill its plots.
+const wholes = top => linear(Math.max(4, top), Number.isInteger);
+const shares = top => linear(Math.max(.1, top));
+const cores = top => linear(Math.max(.2, top));
+const powers = (top, most = Math.max(1024, top)) => climb(most, 2 ** Math.ceil(Math.log2(most / 4)));
 const decades = (low, high) => {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low) + 1e-9); power <= Math.ceil(Math.log10(high) - 1e-9); power++) ticks.push(10 ** power);
@@ -61,7 +61,7 @@ const steps = (low, high) => {
 
 // ---- Plots
 let points = [], data = null, pointed = null;
-const LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24;
+const RIGHT = 10, TOP = 10, BOTTOM = 24;
 const newest = () => points[points.length - 1];
 // Whole minutes, as many as are known.
 const reach = () => Math.min(KEPT, Math.max(60, Math.ceil((newest().at - points[0].at) / 60) * 60));
@@ -93,23 +93,27 @@ class Plot {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.setAttribute("height", height);
     this.svg.replaceChildren();
-    for (const tick of ticks) {
-      const y = up(tick).toFixed(1);
-      this.svg.append(make("path", { class: "grid", d: `M${LEFT} ${y}H${width - RIGHT}` }),
-        make("text", { class: "tick", x: LEFT - 8, y, dy: "0.34em", "text-anchor": "end" }, write(tick)));
+    const labels = ticks.map(tick => make("text", { class: "tick value", y: up(tick).toFixed(1), dy: "0.34em", "text-anchor": "end" }, write(tick)));
+    this.svg.append(...labels);
+    // As much room as the longest takes in the reader's font; plots begin in line where that is not much.
+    const longest = Math.max(...labels.map(label => label.getComputedTextLength()));
+    const left = this.left = Math.max(58, Math.ceil(longest) + 10);
+    for (const label of labels) {
+      label.setAttribute("x", left - 8);
+      label.before(make("path", { class: "grid", d: `M${left} ${label.getAttribute("y")}H${width - RIGHT}` }));
     }
-    this.svg.append(make("path", { class: "axis", d: `M${LEFT} ${height - BOTTOM}H${width - RIGHT}` }));
+    this.svg.append(make("path", { class: "axis", d: `M${left} ${height - BOTTOM}H${width - RIGHT}` }));
   }
   tell(values) {
     values.forEach((value, n) => { if (this.values[n].textContent !== value) this.values[n].textContent = value; });
     this.svg.setAttribute("aria-label", this.title + ": " + this.series.map((s, n) => s.name + " " + values[n]).join(", "));
   }
   empty(words) {
-    this.svg.append(make("text", { class: "empty", x: (LEFT + this.width - RIGHT) / 2, y: this.height / 2, "text-anchor": "middle" }, words));
+    this.svg.append(make("text", { class: "empty", x: (this.left + this.width - RIGHT) / 2, y: this.height / 2, "text-anchor": "middle" }, words));
   }
   // A number in a row of its own is put where it has room.
   along(entries) {
-    let free = LEFT - 20;
+    let free = this.left - 20;
     for (const [x, words] of entries) {
       const half = words.length * 3.4;
       const anchor = x + half > this.width - RIGHT ? "end" : "middle";
@@ -123,12 +127,12 @@ class Plot {
 
 // Values over the last minutes.
 class Course extends Plot {
-  constructor(id, title, series, write, { top, log = false, stacked = false, filled = !log, step = 1000 } = {}) {
+  constructor(id, title, series, write, { top, log = false, stacked = false, filled = !log, scale = wholes } = {}) {
     super(id, title, series.map(s => ({ filled, ...s })));
-    Object.assign(this, { write, top, log, stacked, filled, step });
+    Object.assign(this, { write, top, log, stacked, filled, scale });
     this.svg.addEventListener("pointermove", event => {
       const box = this.svg.getBoundingClientRect();
-      const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
+      const part = (event.clientX - box.left - this.left) / (box.width - this.left - RIGHT);
       pointed = part < 0 || part > 1 ? null : Math.round((1 - part) * reach());
       draw();
     });
@@ -142,12 +146,12 @@ class Course extends Plot {
     };
     const values = points.flatMap(point => this.series.map((_, n) => of(point, n))).filter(value => value != null && (!log || value > 0));
     const high = this.top ?? Math.max(0, ...values);
-    const ticks = log ? (values.length ? decades(Math.min(...values), high) : [1e-6, 1e-5, 1e-4, 1e-3]) : linear(high, this.step);
+    const ticks = log ? (values.length ? decades(Math.min(...values), high) : [1e-6, 1e-5, 1e-4, 1e-3]) : this.scale(high);
     const [low, peak] = [ticks[0], ticks[ticks.length - 1]];
     const bottom = height - BOTTOM, room = bottom - TOP;
     const up = log ? v => bottom - Math.log(v / low) / Math.log(peak / low) * room : v => bottom - v / peak * room;
     this.frame(ticks, this.write, up);
-    const wide = this.width - LEFT - RIGHT, span = reach(), across = at => LEFT + (1 - (now - at) / span) * wide;
+    const { left } = this, wide = this.width - left - RIGHT, span = reach(), across = at => left + (1 - (now - at) / span) * wide;
     const parts = span === 60 ? [60, 45, 30, 15, 0] : [300, 240, 180, 120, 60, 0].filter(s => s <= span);
     this.along(parts.map(s => [across(now - s), !s ? "now" : span === 60 ? `−${s} s` : `−${s / 60} min`]));
     this.svg.classList.toggle("stacked", stacked);
@@ -194,15 +198,14 @@ class Spread extends Plot {
     const bars = data.bars, bottom = this.height - BOTTOM;
     const sums = [1, 2, 3].map(kind => bars.reduce((sum, bar) => sum + bar[kind], 0));
     const share = (bar, kind) => sums[kind - 1] ? bar[kind] / sums[kind - 1] : 0;
-    const high = Math.max(.1, ...bars.flatMap(bar => [1, 2, 3].map(kind => share(bar, kind))));
-    const ticks = linear(high), peak = ticks[ticks.length - 1];
+    const ticks = shares(Math.max(0, ...bars.flatMap(bar => [1, 2, 3].map(kind => share(bar, kind))))), peak = ticks[ticks.length - 1];
     const up = v => bottom - v / peak * (bottom - TOP);
     this.frame(ticks, v => Math.round(v * 1000) / 10 + " %", up);
     this.tell(sums.map(sum => count(sum)));
     if (!bars.length) return this.empty("nothing measured in the last minute");
     const cuts = steps(this.before(bars[0][0]), bars[bars.length - 1][0]);
     const [low, end] = [cuts[0], cuts[cuts.length - 1]];
-    const across = s => LEFT + Math.log(Math.max(s, low) / low) / Math.log(end / low) * (this.width - LEFT - RIGHT);
+    const across = s => this.left + Math.log(Math.max(s, low) / low) / Math.log(end / low) * (this.width - this.left - RIGHT);
     for (const kind of [1, 2, 3]) {
       const group = make("g", { class: "series " + this.series[kind - 1].look });
       let last = null;
@@ -237,16 +240,16 @@ class Memory extends Plot {
   }
   draw() {
     const { classes } = data, bottom = this.height - BOTTOM;
-    const ticks = linear(Math.max(0, ...classes.map(c => c.paged)), 1024), peak = ticks[ticks.length - 1];
+    const ticks = powers(Math.max(0, ...classes.map(c => c.paged))), peak = ticks[ticks.length - 1];
     const up = v => bottom - v / peak * (bottom - TOP);
     this.frame(classes.length ? ticks : [0], bytes, up);
     const sum = of => classes.reduce((sum, c) => sum + of(c), 0);
     this.tell([sum(c => c.requested), sum(c => c.used - c.requested), sum(c => c.paged - c.used)].map(bytes));
     if (!classes.length) return this.empty("no page is taken yet");
-    const room = (this.width - LEFT - RIGHT) / classes.length, bar = Math.min(room * .74, 44);
+    const { left } = this, room = (this.width - left - RIGHT) / classes.length, bar = Math.min(room * .74, 44);
     const groups = this.series.map(s => make("g", { class: "series " + s.look }));
     classes.forEach((c, n) => {
-      const x = LEFT + (n + .5) * room - bar / 2;
+      const x = left + (n + .5) * room - bar / 2;
       let from = 0;
       [c.requested, c.used, c.paged].forEach((to, part) => {
         if (to > from) groups[part].append(make("rect", { class: "bar", x: x.toFixed(1), y: up(to).toFixed(1), width: bar.toFixed(1), height: Math.max(up(from) - up(to), .4).toFixed(1) },
@@ -255,13 +258,13 @@ class Memory extends Plot {
       });
     });
     this.svg.append(...groups);
-    this.along(classes.map((c, n) => [LEFT + (n + .5) * room, bytes(c.size)]));
+    this.along(classes.map((c, n) => [left + (n + .5) * room, bytes(c.size)]));
   }
 }
 
 const ratio = point => point.hits + point.misses > 0 ? point.hits / (point.hits + point.misses) : null;
 const plots = [
-  new Course("ratio", "Hit ratio", [{ name: "of gets", look: "hue0", of: ratio, write: percent }], v => Math.round(v * 100) + " %", { top: 1 }),
+  new Course("ratio", "Hit ratio", [{ name: "of gets", look: "hue0", of: ratio, write: percent }], v => Math.round(v * 100) + " %", { top: 1, scale: shares }),
   new Course("operations", "Operations per second", [
     { name: "hits", look: "hue0", of: p => p.hits }, { name: "misses", look: "hue1", of: p => p.misses },
     { name: "sets", look: "hue2", of: p => p.sets }, { name: "others", look: "hue3", of: p => p.others }], count, { stacked: true }),
@@ -272,10 +275,10 @@ const plots = [
   new Course("evictions", "Items that left, per second", [
     { name: "evicted", look: "hue1", of: p => p.evictions }, { name: "expired", look: "hue2", of: p => p.expired }], count),
   new Course("traffic", "Bytes per second", [
-    { name: "received", look: "hue2", of: p => p.received }, { name: "sent", look: "hue0", of: p => p.sent }], bytes, { step: 1024 }),
+    { name: "received", look: "hue2", of: p => p.received }, { name: "sent", look: "hue0", of: p => p.sent }], bytes, { scale: powers }),
   new Course("connections", "Connections", [
     { name: "clients", look: "hue0", of: p => p.connections }, { name: "over fabrics", look: "hue2", of: p => p.fabric_connections }], whole),
-  new Course("cpu", "Processor", [{ name: "cores busy", look: "hue2", of: p => p.cpu, write: v => v.toFixed(2) }], digits),
+  new Course("cpu", "Processor", [{ name: "cores busy", look: "hue2", of: p => p.cpu, write: v => v.toFixed(2) }], digits, { scale: cores }),
 ];
 
 // ---- Tiles, words, the table
@@ -304,7 +307,7 @@ const words = () => {
   tile("Hit ratio", percent(gets ? sum(p => p.hits) / gets : null), `since start ${percent(all ? totals.hits / all : null)}`);
   tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
   tile("p99 of gets", time(at.p99), `half take ${time(at.p50)}`);
-  tile("Memory", bytes(totals.paged), `of ${bytes(server.limit)}` + (totals.paged > server.limit ? ", and first pages" : ""), totals.paged / server.limit);
+  tile("Memory", bytes(totals.paged), `of ${bytes(server.limit)}` + (totals.paged > server.limit ? " + first pages" : ""), totals.paged / server.limit);
   tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
   tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
