@@ -96,6 +96,52 @@ fn what_goes_wrong_is_said_with_a_code() {
 }
 
 #[test]
+fn what_goes_wrong_is_said_with_what_would_be_right() {
+    let server = Server::on_a_free_port(&["-I", "1m"]);
+    let (address, folder) = (server.address("tcp"), tempfile::tempdir().unwrap());
+    let nowhere = folder.path().join("none").join("file");
+    let nowhere = nowhere.to_str().unwrap();
+    let why = |arguments: &[&str], input: &[u8]| {
+        let (code, out, why) = said(&rdmakv(&address, arguments, input));
+        assert!(code != 0 && out.is_empty(), "{arguments:?}: {out}");
+        why
+    };
+    assert!(why(&["stats", "nope"], b"").contains("there are items, slabs"));
+    assert!(why(&["set", "large"], &vec![0; 3_000_000]).contains("larger -I"));
+    assert_eq!(said(&rdmakv(&address, &["set", "a", "b"], b"")).0, 0);
+    assert!(why(&["get", "-o", nowhere, "a"], b"").contains("its folder exists"));
+    assert!(why(&["set", "-i", nowhere, "a"], b"").contains("its folder exists"));
+    let huge = "99999999999999999999999";
+    for (arguments, allowed) in [
+        (&["set", "--ttl", "1x", "a", "b"][..], "0 to 2147483647"),
+        (&["set", "--flags", huge, "a", "b"], "0 to 4294967295"),
+        (&["set", "--cas", "x", "a", "b"], "0 to 18446744073709551615"),
+        (&["touch", "a", huge], "0 to 2147483647"),
+        (&["incr", "a", "x"], "0 to 18446744073709551615"),
+        (&["get", "--times", huge, "a"], "1 to 4294967295"),
+        (&["get", "--timeout", "0", "a"], "1 to 3600000"),
+        (&["watch", "--count", huge], "0 to 18446744073709551615"),
+        (&["flush", "--after", "x"], "0 to 2147483647"),
+    ] {
+        let why = why(arguments, b"");
+        assert!(why.contains(&format!("a whole number is needed, {allowed}")), "{why}");
+    }
+}
+
+#[test]
+fn a_client_is_told_what_to_type_and_when_no_fabric_answers() {
+    let server = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
+    let line = server.lines.iter().find_map(|line| line.strip_prefix("clients reach it by -s ")).unwrap();
+    let ways = line.replace("HOST", "127.0.0.1");
+    assert_eq!(said(&rdmakv(&ways, &["set", "a", "b"], b"")).0, 0);
+    let how = said(&rdmakv(&ways, &["get", "-v", "--times", "20", "a"], b"")).2;
+    assert!(how.contains("one-sided read, iwarp:"), "{how}");
+    let socket = server.address("tcp");
+    let how = said(&rdmakv(&format!("shm:@nobody-is-here,{socket}"), &["get", "-v", "a"], b"")).2;
+    assert!(how.contains("socket, as no fabric of that server answers; "), "{how}");
+}
+
+#[test]
 fn each_server_that_does_not_answer_is_named() {
     let (here, gone) = (Server::on_a_free_port(&[]), [Server::on_a_free_port(&[]), Server::on_a_free_port(&[])]);
     let gone = gone.map(|server| server.address("tcp"));

@@ -34,7 +34,7 @@ pub(super) struct Flags {
     #[arg(short, long = "server", value_name = "SERVER", global = true)]
     pub(super) servers: Vec<String>,
     /// How long an operation may take, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000, global = true, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 1000, global = true, value_parser = within::<u64, 1, 3_600_000>)]
     pub(super) timeout: u64,
     /// Do not read one-sidedly
     #[arg(long, global = true)]
@@ -57,7 +57,7 @@ pub(super) enum Command {
         #[arg(required = true)]
         keys: Vec<String>,
         /// Get each key so often; -v says how many of these were one-sided reads, and what they took
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = 1, value_parser = within::<u32, 1, { u32::MAX as u64 }>)]
         times: u32,
         /// Write the value to this file, which is left alone where there is none
         #[arg(short, long, value_name = "FILE")]
@@ -76,10 +76,10 @@ pub(super) enum Command {
         #[arg(short, long, value_name = "FILE", conflicts_with = "value")]
         input: Option<PathBuf>,
         /// When it ends, in seconds from now; 0 is never
-        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = within::<u64, 0, SECONDS>)]
         ttl: u64,
         /// A number that is stored with it
-        #[arg(long, value_name = "N", default_value_t = 0)]
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = within::<u32, 0, { u32::MAX as u64 }>)]
         flags: u32,
         #[command(flatten)]
         how: How,
@@ -97,6 +97,7 @@ pub(super) enum Command {
         /// The key
         key: String,
         /// Seconds from now; 0 is never
+        #[arg(value_parser = within::<u64, 0, SECONDS>)]
         seconds: u64,
     },
     /// Adds to a number; prints what it is then
@@ -105,7 +106,7 @@ pub(super) enum Command {
         /// The key
         key: String,
         /// How much
-        #[arg(default_value_t = 1)]
+        #[arg(default_value_t = 1, value_parser = within::<u64, 0, { u64::MAX }>)]
         by: u64,
     },
     /// Takes from a number; prints what it is then
@@ -114,7 +115,7 @@ pub(super) enum Command {
         /// The key
         key: String,
         /// How much
-        #[arg(default_value_t = 1)]
+        #[arg(default_value_t = 1, value_parser = within::<u64, 0, { u64::MAX }>)]
         by: u64,
     },
     /// Prints servers' statistics
@@ -131,7 +132,7 @@ pub(super) enum Command {
         #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
         interval: f64,
         /// Look so often, then end
-        #[arg(short, long, value_name = "N")]
+        #[arg(short, long, value_name = "N", value_parser = within::<u64, 0, { u64::MAX }>)]
         count: Option<u64>,
     },
     /// Prints servers' versions
@@ -141,7 +142,7 @@ pub(super) enum Command {
     #[command(after_help = "Examples:\n  rdmakv flush\n  rdmakv flush --after 30")]
     Flush {
         /// In so many seconds
-        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = within::<u64, 0, SECONDS>)]
         after: u64,
     },
 }
@@ -163,8 +164,18 @@ pub(super) struct How {
     #[arg(long)]
     pub(super) prepend: bool,
     /// Only where this version is there
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = within::<u64, 0, { u64::MAX }>)]
     pub(super) cas: Option<u64>,
+}
+
+/// What the protocol can say of when an item ends.
+const SECONDS: u64 = i32::MAX as u64;
+
+/// A whole number within these bounds, whatever is wrong with another.
+fn within<T: TryFrom<u64>, const LOW: u64, const HIGH: u64>(text: &str) -> Result<T, String> {
+    let number =
+        text.parse().ok().filter(|number| (LOW..=HIGH).contains(number)).and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| format!("a whole number is needed, {LOW} to {HIGH}"))
 }
 
 /// As the flags say it.

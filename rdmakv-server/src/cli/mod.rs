@@ -6,7 +6,7 @@ mod flags;
 mod values;
 mod watch;
 
-use crate::client::{Client, Error, Everywhere, Options, Stats};
+use crate::client::{About, Client, Error, Everywhere, Operation, Options, Stats};
 use clap::{CommandFactory, Parser};
 use flags::{Command, Flags, ends};
 use std::fmt::Write as _;
@@ -66,6 +66,7 @@ pub fn main() -> ExitCode {
                 ),
             )
         }
+        Err(Failure::Client(Error::Refused { about, said })) => (1, refused(&about, &said)),
         Err(Failure::Client(error)) => (1, error.to_string()),
         Err(Failure::Io(said) | Failure::No(said)) => (1, said),
     };
@@ -89,7 +90,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let mut client = Client::with_options(&servers, options)?;
     match &flags.command {
         Command::Get { keys, times, output } => {
-            values::get(&mut client, keys, *times, output.as_deref(), flags.verbose)
+            values::get(&mut client, &servers, keys, *times, output.as_deref(), flags.verbose)
         }
         Command::Set { key, value, input, ttl, flags: number, how } => {
             let value = values::to_store(value.as_deref(), input.as_deref())?;
@@ -113,6 +114,23 @@ fn run(flags: &Flags) -> Result<(), Failure> {
             let _ = writeln!(text, "{server}  {version}");
         }),
         Command::Flush { after } => everywhere(client.flush(Duration::from_secs(*after)), |_, _, _| {}),
+    }
+}
+
+/// What a server's words mean for who typed the command.
+fn refused(about: &About, said: &str) -> String {
+    match about.operation {
+        Operation::Stats if said == "ERROR" => {
+            format!(
+                "{about}: the server has no statistics of that kind; there are items, slabs, settings, sizes, reset"
+            )
+        }
+        _ if said.contains("too large") => {
+            format!(
+                "{about}: the server says: {said}; it takes larger ones when it is started with a larger -I (and -m)"
+            )
+        }
+        _ => format!("{about}: the server says: {said}"),
     }
 }
 

@@ -11,6 +11,9 @@ use std::time::Instant;
 /// No server takes larger values: what goes on beyond that, as a device does, has no end.
 const MOST: u64 = 1 << 30;
 
+/// What the addresses on fabrics begin with.
+const FABRICS: [&str; 3] = ["shm:", "iwarp:", "verbs:"];
+
 /// What is to be stored.
 pub(super) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let (mut bytes, name) = (Vec::new(), input.map_or("standard input".into(), |path| path.display().to_string()));
@@ -22,7 +25,17 @@ pub(super) fn to_store(value: Option<&str>, input: Option<&Path>) -> Result<Vec<
     match read {
         Ok(read) if read as u64 > MOST => Err(Failure::Io(format!("read {name}: a value has at most 1 GiB"))),
         Ok(_) => Ok(bytes),
-        Err(error) => Err(Failure::Io(format!("read {name}: {error}"))),
+        Err(error) => Err(Failure::Io(format!("read {name}: {error}{}", remedy(&error)))),
+    }
+}
+
+/// What to do about a file.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; see that the name is right and its folder exists",
+        io::ErrorKind::PermissionDenied => "; name another file, or see that you may use this one",
+        io::ErrorKind::IsADirectory => "; name a file in it",
+        _ => "",
     }
 }
 
@@ -54,6 +67,7 @@ pub(super) fn set(
 
 pub(super) fn get(
     client: &mut Client,
+    servers: &[String],
     keys: &[String],
     times: u32,
     output: Option<&Path>,
@@ -63,7 +77,8 @@ pub(super) fn get(
     let mut to: Option<Box<dyn Write>> = None;
     let open = || -> Result<Box<dyn Write>, Failure> {
         let Some(path) = output else { return Ok(Box::new(io::stdout().lock())) };
-        let file = File::create(path).map_err(|error| Failure::Io(format!("write {}: {error}", path.display())))?;
+        let file = File::create(path)
+            .map_err(|error| Failure::Io(format!("write {}: {error}{}", path.display(), remedy(&error))))?;
         Ok(Box::new(file))
     };
     let between = keys.len() > 1 || (output.is_none() && io::stdout().is_terminal());
@@ -84,7 +99,10 @@ pub(super) fn get(
         if verbose {
             took.sort_unstable();
             let median = took[took.len() / 2];
+            let named = servers.get(client.server_of(key)).map_or("", String::as_str);
+            let hoped_for = named.split(',').any(|way| FABRICS.iter().any(|fabric| way.trim().starts_with(fabric)));
             let over = match (value.source(), client.fabric(client.server_of(key))) {
+                (_, None) if hoped_for => "socket, as no fabric of that server answers".to_owned(),
                 (Source::Socket, _) | (_, None) => "socket".to_owned(),
                 (source, Some(fabric)) => format!("{source}, {fabric}"),
             };

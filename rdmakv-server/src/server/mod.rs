@@ -132,7 +132,9 @@ fn as_user(
     if let Some(path) = plan.settings.socket.clone().filter(|_| !activated) {
         doors.unix(&path, &plan.settings)?;
     }
-    let mut fabrics = Opened::open(plan.fabrics, doors.port)?;
+    // Clients over fabrics speak no TLS on the socket beside.
+    let plain = plan.settings.tls.is_empty();
+    let mut fabrics = Opened::open(plan.fabrics, doors.port, plain)?;
     plan.store.incarnation = fabrics.incarnation().unwrap_or(plan.store.incarnation);
     doors.said.extend(fabrics.said.iter().cloned());
     let threads = plan.settings.threads;

@@ -4,11 +4,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::plan::DEPTH_MAX;
 use crate::{Bursts, Plan, Sizes, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Common, Output, mix, time};
+use super::flags::{Common, Output, mix, time, whole};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -32,7 +33,7 @@ pub(super) struct Bursty {
     #[arg(long, default_value = "256k", value_name = "BYTES", value_parser = bytes, help_heading = "Blocks")]
     chunk: usize,
     /// Blocks of each connection; after the last comes the first again
-    #[arg(long, default_value_t = 2, value_name = "N", help_heading = "Blocks")]
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = whole::<u64, 1_000_000_000>, help_heading = "Blocks")]
     blocks: u64,
     /// From the beginning of a block to that of the next; 0 for one after the other
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = time, help_heading = "Blocks")]
@@ -41,7 +42,7 @@ pub(super) struct Bursty {
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time, help_heading = "Blocks")]
     pause: Duration,
     /// Chunks under way on each connection
-    #[arg(short = 'd', long, default_value_t = 8, value_name = "N", help_heading = "Blocks")]
+    #[arg(short = 'd', long, default_value_t = 8, value_name = "N", value_parser = whole::<usize, { DEPTH_MAX as u64 }>, help_heading = "Blocks")]
     depth: usize,
     /// Blocks read to blocks written
     #[arg(short = 'm', long, value_name = "GETS:SETS", value_parser = mix, help_heading = "Blocks")]

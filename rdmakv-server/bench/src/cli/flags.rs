@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::plan::DEPTH_MAX;
 use crate::{Arrivals, Choice, Plan, Protocol, Sizes, Target};
 use clap::Args;
 
@@ -48,10 +49,10 @@ struct Servers {
 #[command(next_help_heading = "Load")]
 struct Pace {
     /// Threads that make requests
-    #[arg(short = 't', long, default_value_t = 1, value_name = "N")]
+    #[arg(short = 't', long, default_value_t = 1, value_name = "N", value_parser = whole::<usize, 1024>)]
     threads: usize,
     /// Connections of all threads
-    #[arg(short = 'c', long, default_value = "16", value_name = "N")]
+    #[arg(short = 'c', long, default_value = "16", value_name = "N", value_parser = whole::<usize, 100_000>)]
     connections: usize,
     /// Time that counts
     #[arg(short = 'T', long, default_value = "5s", value_name = "TIME", value_parser = time)]
@@ -72,7 +73,7 @@ struct Pace {
     #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = time)]
     tolerance: Duration,
     /// What random numbers start from
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64, { u64::MAX }>)]
     seed: u64,
 }
 
@@ -81,7 +82,7 @@ struct Pace {
 #[command(next_help_heading = "Load")]
 pub(super) struct Loop {
     /// Requests under way on each connection (closed loop)
-    #[arg(short = 'd', long, default_value = "1", value_name = "N")]
+    #[arg(short = 'd', long, default_value = "1", value_name = "N", value_parser = whole::<usize, { DEPTH_MAX as u64 }>)]
     depth: usize,
     /// Requests a second of all threads: an open loop, latencies count from when requests should have started
     #[arg(short = 'r', long, value_name = "N", conflicts_with = "depth")]
@@ -96,10 +97,10 @@ pub(super) struct Loop {
 #[command(next_help_heading = "Keys and values")]
 struct Names {
     /// How many keys
-    #[arg(short = 'k', long, default_value = "10000", value_name = "N")]
+    #[arg(short = 'k', long, default_value = "10000", value_name = "N", value_parser = whole::<u64, { 1 << 40 }>)]
     keys: u64,
     /// Bytes of a key
-    #[arg(long, default_value = "16", value_name = "BYTES")]
+    #[arg(long, default_value = "16", value_name = "BYTES", value_parser = whole::<usize, 250>)]
     key_len: usize,
     /// What keys start with
     #[arg(long, default_value = "key", value_name = "TEXT")]
@@ -182,6 +183,12 @@ impl Loop {
     }
 }
 
+/// A whole number up to this one, whatever is wrong with another.
+pub(super) fn whole<T: TryFrom<u64>, const MOST: u64>(text: &str) -> Result<T, String> {
+    let number = text.parse::<u64>().ok().filter(|&number| number <= MOST).and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| format!("a whole number is needed, {MOST} at most"))
+}
+
 /// The share of SETs in GETS:SETS.
 pub(super) fn mix(text: &str) -> Result<f64, String> {
     let wrong = || "two numbers are needed, such as 30:1".to_owned();
@@ -208,6 +215,14 @@ pub(super) fn each_size(text: &str) -> Result<Sizes, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_that_is_none_or_too_large_is_told_what_may_be() {
+        assert_eq!(whole::<u64, 9>("9"), Ok(9));
+        for text in ["10", "-1", "1x", "", "99999999999999999999999"] {
+            assert_eq!(whole::<u64, 9>(text), Err("a whole number is needed, 9 at most".to_owned()), "{text}");
+        }
+    }
 
     #[test]
     fn times_have_units() {

@@ -7,7 +7,7 @@ use crate::{Mix, Sizes, Traffic};
 use clap::Args;
 
 use super::Failure;
-use super::flags::{Common, Loop, Output, each_size};
+use super::flags::{Common, Loop, Output, each_size, whole};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub(super) struct Paper {
           help_heading = "Keys and values")]
     sizes: Vec<Sizes>,
     /// How often all of it is done; servers take turns
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Load")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u32, 10_000>, help_heading = "Load")]
     rounds: u32,
     #[command(flatten)]
     output: Output,

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::plan::DEPTH_MAX;
 use crate::{Recording, Sizes, Traffic};
 use clap::Args;
 use traces::{BlockSize, Columns, Format, ReadOptions};
 
 use super::Failure;
-use super::flags::{Common, Output};
+use super::flags::{Common, Output, whole};
 use super::session::{Go, Session};
 
 #[derive(Debug, Args)]
@@ -32,7 +33,7 @@ pub(super) struct Replay {
     #[command(flatten)]
     common: Common,
     /// Requests under way on each connection, with --speed max
-    #[arg(short = 'd', long, default_value_t = 1, value_name = "N", help_heading = "Load")]
+    #[arg(short = 'd', long, default_value_t = 1, value_name = "N", value_parser = whole::<usize, { DEPTH_MAX as u64 }>, help_heading = "Load")]
     depth: usize,
     /// How much faster than it was, 1 for as it was; max for as fast as it is answered
     #[arg(long, default_value = "max", value_name = "FACTOR", value_parser = speed, help_heading = "Load")]

@@ -62,12 +62,14 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens what the plan asks for. `port` is the one beside which clients look for shared memory.
+    /// Opens what the plan asks for. `port` is the one beside which clients look for shared memory, and fall back to where it
+    /// is `plain`.
     ///
     /// # Errors
     ///
     /// What could not be opened, why, and what would help.
-    pub(crate) fn open(plan: Plan, port: Option<u16>) -> Result<Self, String> {
+    pub(crate) fn open(plan: Plan, port: Option<u16>, plain: bool) -> Result<Self, String> {
+        let beside = port.filter(|_| plain);
         let (mut shm, mut iwarp, mut said) = (None, None, Vec::new());
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         let mut verbs = Vec::new();
@@ -110,6 +112,7 @@ impl Opened {
                     let local = door.address().map_err(|error| wrong(&error))?;
                     said.push(format!("listening on iwarp:{local}"));
                     said.push("each client there can read the items that it was told of, and no others".into());
+                    said.push(reached("iwarp", local.port(), beside));
                     doors.push(door);
                 }
                 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
@@ -123,6 +126,7 @@ impl Opened {
                         true => "each client there can read the items that it was told of, and no others (memory windows)",
                         false => "each client there can read whatever memory is registered (--expose slab)",
                     }.into());
+                    said.push(reached("verbs", local.port(), beside));
                     verbs.push((domain, door));
                 }
             }
@@ -287,6 +291,12 @@ fn device(address: &VerbsAddress, plan: &Plan) -> Result<VerbsDomain, String> {
         "{why}: its keys open whatever memory is registered, not only items that a client was told of; say --expose slab if \
          that may be, or use iwarp:HOST:PORT"
     ))
+}
+
+/// What a client on another machine types. The address that is listened on is often none that can be asked.
+fn reached(fabric: &str, at: u16, tcp: Option<u16>) -> String {
+    let socket = tcp.map_or_else(String::new, |port| format!(",tcp:HOST:{port}"));
+    format!("clients reach it by -s {fabric}:HOST:{at}{socket}")
 }
 
 fn readable(address: &ShmAddress) -> [String; 2] {

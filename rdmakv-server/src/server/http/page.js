@@ -316,7 +316,7 @@ const words = () => {
       `clients: ${whole(totals.fabric_connections)}, ${server.fabrics.join(", ")}`);
   }
   tile("Processor", digits(at.cpu), `cores, ${server.threads} thread${server.threads > 1 ? "s" : ""}`);
-  $("lead").textContent = server.listening.filter(line => !line.includes(" http ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
+  $("lead").textContent = server.listening.filter(line => !line.includes(" http ") && !line.includes(" -s ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
   $("about").textContent = `Version ${server.version}, protocol of memcached ${server.protocol}; process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
   const rows = data.classes.map(c => [c.class, bytes(c.size), count(c.items), bytes(c.requested), bytes(c.paged), percent(c.paged ? c.requested / c.paged : null), count(c.evicted), span(c.age)]);
   const head = ["Class", "Chunk", "Items", "Bytes", "Pages", "Filled", "Evicted", "Oldest"];
