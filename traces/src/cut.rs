@@ -64,7 +64,8 @@ impl<R: Reader> Cut<R> {
             Larger::Cut => "cut to",
             Larger::Split => "split into requests of at most",
         };
-        let understood = format!("{}; larger ranges {done} {} pages", of.understood, self.pages);
+        let s = if self.pages.get() == 1 { "" } else { "s" };
+        let understood = format!("{}; larger ranges {done} {} page{s}", of.understood, self.pages);
         self.summary = Summary { understood, events, first, ..of.clone() };
     }
 

@@ -41,6 +41,23 @@ pub(crate) fn either(text: &[u8]) -> Option<u64> {
     if text.len() > 2 && text[0] == b'0' && text[1] | 0x20 == b'x' { hex(text) } else { decimal(text) }
 }
 
+/// Whether what is no number above is one, but too large.
+#[cold]
+pub(crate) fn is_too_large(text: &[u8]) -> bool {
+    let (digits, is_hex) = match text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")) {
+        Some(digits) => (digits, true),
+        None => (text, false),
+    };
+    let is_digit = |byte: &u8| if is_hex { byte.is_ascii_hexdigit() } else { byte.is_ascii_digit() };
+    !digits.is_empty() && digits.iter().all(is_digit) && either(text).is_none()
+}
+
+/// What is wrong with fields of which one is no number.
+#[cold]
+pub(crate) fn wrong(fields: &[&[u8]]) -> &'static str {
+    if fields.iter().any(|field| is_too_large(field)) { "a number is too large" } else { "a field is no number" }
+}
+
 /// A time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900.
 #[inline]
 pub(crate) fn time(text: &[u8], unit: u64) -> Option<u64> {
@@ -104,6 +121,18 @@ mod tests {
         }
         assert_eq!(either(b"0x10"), Some(16));
         assert_eq!(either(b"10"), Some(10));
+    }
+
+    #[test]
+    fn what_is_too_large_is_told_from_what_is_no_number() {
+        for text in ["18446744073709551616", "99999999999999999999", "0x10000000000000000"] {
+            assert!(is_too_large(text.as_bytes()), "{text}");
+        }
+        for text in ["", "0x", "18446744073709551615", "0xffffffffffffffff", "99999999999999999999x", "-1", "foo"] {
+            assert!(!is_too_large(text.as_bytes()), "{text}");
+        }
+        assert_eq!(wrong(&[b"1", b"99999999999999999999"]), "a number is too large");
+        assert_eq!(wrong(&[b"1", b"x"]), "a field is no number");
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn csv_by_its_header() {
         ("the operation is neither a read nor a write", vec![5]),
         ("the request is for no bytes", vec![6]),
         ("it has too few columns", vec![7]),
-        ("the address is no number", vec![9]),
+        ("the address is too large", vec![9]),
     ];
     assert_eq!(skipped(&summary), why);
     assert!(summary.understood.contains("columns apart by `;`"), "{}", summary.understood);

@@ -32,8 +32,10 @@ impl Parser for Arc {
             let is_blank = line.trim_ascii().is_empty();
             return if is_blank { Outcome::Other } else { Outcome::Bad("it has not four fields") };
         };
-        let all = [start, count, ignored, sequence].map(decimal);
-        let [Some(start), Some(count), Some(_), Some(_)] = all else { return Outcome::Bad("a field is no number") };
+        let all = [start, count, ignored, sequence];
+        let [Some(start), Some(count), Some(_), Some(_)] = all.map(decimal) else {
+            return Outcome::Bad(crate::number::wrong(&all));
+        };
         match parser::blocks(start, count, self.block) {
             Some(span) => parser::request(0, 0, Access::LOCAL, span),
             None => Outcome::Bad(PAST_END),

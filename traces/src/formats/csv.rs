@@ -6,7 +6,7 @@
 
 use crate::columns::{Column, Columns, Field, Meaning, meaning_of};
 use crate::layout::Names;
-use crate::number::{decimal, either, hex, time};
+use crate::number::{decimal, either, hex, is_too_large, time};
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::{Event, Span};
 use csv_core::{ReadRecordResult, ReaderBuilder};
@@ -96,10 +96,18 @@ impl Csv {
         const FEW: &str = "it has too few columns";
         let field = |at: usize| self.fields.get(at).map(<[u8]>::trim_ascii).ok_or(FEW);
         let (at, unit) = plan.address;
-        let address = self.number(field(at)?).ok_or("the address is no number")?.checked_mul(unit).ok_or(PAST_END)?;
+        // Said of the text, where that is no number that fits.
+        let wrong = |text: &[u8], not: &'static str, large: &'static str| if is_too_large(text) { large } else { not };
+        let text = field(at)?;
+        let address =
+            self.number(text).ok_or_else(|| wrong(text, "the address is no number", "the address is too large"));
+        let address = address?.checked_mul(unit).ok_or(PAST_END)?;
         let length = match plan.length {
             Some((at, unit)) => {
-                either(field(at)?).ok_or("the length is no number")?.checked_mul(unit).ok_or(PAST_END)?
+                let text = field(at)?;
+                let length =
+                    either(text).ok_or_else(|| wrong(text, "the length is no number", "the length is too large"));
+                length?.checked_mul(unit).ok_or(PAST_END)?
             }
             None => unit,
         };

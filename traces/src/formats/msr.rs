@@ -24,9 +24,10 @@ impl Parser for Msr {
             return Outcome::Bad("it has not seven fields");
         };
         let Some(access) = parser::access(op) else { return Outcome::Bad("the type is neither Read nor Write") };
-        let numbers = [at, disk, offset, size, response].map(decimal);
+        let fields = [at, disk, offset, size, response];
+        let numbers = fields.map(decimal);
         let [Some(at), Some(_), Some(offset), Some(size), Some(_)] = numbers else {
-            return Outcome::Bad("a field is no number");
+            return Outcome::Bad(crate::number::wrong(&fields));
         };
         // Host and disk lie side by side in the line.
         let from = host.as_ptr().addr() - line.as_ptr().addr();

@@ -20,8 +20,9 @@ impl Parser for Objects {
             let is_blank = line.trim_ascii().is_empty();
             return if is_blank { Outcome::Other } else { Outcome::Bad("it has not three fields") };
         };
-        let (Some(at), Some(object), Some(bytes)) = (time(at, 1_000_000_000), decimal(object), decimal(bytes)) else {
-            return Outcome::Bad("a field is no number");
+        let numbers = (time(at, 1_000_000_000), decimal(object), decimal(bytes));
+        let (Some(at), Some(object), Some(bytes)) = numbers else {
+            return Outcome::Bad(crate::number::wrong(&[at, object, bytes]));
         };
         self.store.request(at, object, bytes)
     }

@@ -20,12 +20,12 @@ impl Parser for Pages {
             return Outcome::Other;
         }
         let Some(([start, pages], false)) = fields(line) else { return Outcome::Bad("it has not two fields") };
-        let (Some(start), Some(pages)) = (decimal(start), decimal(pages)) else {
-            return Outcome::Bad("a field is no number");
+        let (Some(first), Some(count)) = (decimal(start), decimal(pages)) else {
+            return Outcome::Bad(crate::number::wrong(&[start, pages]));
         };
-        match PageRange::new(start, pages) {
+        match PageRange::new(first, count) {
             Ok(range) => Outcome::Event(Event::request(Span::of_pages(range), Access::LOCAL)),
-            Err(_) if pages == 0 => Outcome::Bad("the request is for no pages"),
+            Err(_) if count == 0 => Outcome::Bad("the request is for no pages"),
             Err(_) => Outcome::Bad(crate::parser::PAST_END),
         }
     }

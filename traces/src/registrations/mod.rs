@@ -61,7 +61,8 @@ fn wrong(file: &Path, at: String, what: impl Into<String>, remedy: &str) -> Trac
     TraceError::Content { file: file.to_owned(), at, what: what.into(), remedy: remedy.to_owned() }
 }
 
-const WHOLE_COPY: &str = "copy it again, or accept what is there";
+/// The remedy of a recording that is cut short, unless [`CutShort::Accepted`]. Whoever has an option for that can name it beside this.
+pub const WHOLE_COPY: &str = "copy it again, or accept what is there";
 
 /// The four operations, in the order of their numbers in the binary form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
