@@ -18,6 +18,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 pub(crate) struct Domain {
     pd: NonNull<Pd>,
@@ -132,7 +133,10 @@ impl Domain {
             return;
         }
         for class in std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
-            self.cache(real, tally, class, &wrong);
+            let begun = Instant::now();
+            if self.cache(real, tally, class, &wrong).is_some() {
+                tally.made.add(0, begun.elapsed());
+            }
         }
     }
 
@@ -179,6 +183,10 @@ impl Domain {
             // What cannot be had now stays, and libibverbs will say that the domain is in use.
             let _ = kept.cache.flush();
         }
+    }
+
+    pub(crate) fn has_caches(&self) -> bool {
+        !self.all().is_empty()
     }
 
     fn all(&self) -> Vec<Arc<Kept>> {

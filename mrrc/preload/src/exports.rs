@@ -215,7 +215,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     inside.keep_errno();
     let code = pass();
     if let (0, Some(domain)) = (code, domain) {
-        aside(|| process.left(pd, &domain));
+        aside(|| process.left(pd, domain));
     }
     code
 }
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int
     inside.keep_errno();
     let code = pass();
     if code == 0 {
-        aside(|| process.closed(&domains));
+        aside(|| process.closed(domains));
     }
     code
 }

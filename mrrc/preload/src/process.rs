@@ -255,19 +255,32 @@ impl Process {
     /// when libibverbs is rid of it.
     pub(crate) fn leaving(&self, pd: *mut Pd) -> Option<Arc<Domain>> {
         let domain = self.domain(pd as usize)?;
-        domain.flush();
+        self.ending(domain.has_caches(), || domain.flush());
         Some(domain)
     }
 
     /// The domain is no more.
-    pub(crate) fn left(&self, pd: *mut Pd, domain: &Arc<Domain>) {
-        domain.close();
-        let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been given a new one at its address meanwhile.
-        let is_it = domains.get(&(pd as usize)).is_some_and(|known| Arc::ptr_eq(known, domain));
-        let left = is_it.then(|| domains.remove(&(pd as usize)));
-        drop(domains);
-        drop(left);
+    pub(crate) fn left(&self, pd: *mut Pd, domain: Arc<Domain>) {
+        self.ending(domain.has_caches(), || {
+            domain.close();
+            let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
+            // Another thread may have been given a new one at its address meanwhile.
+            let is_it = domains.get(&(pd as usize)).is_some_and(|known| Arc::ptr_eq(known, &domain));
+            let left = is_it.then(|| domains.remove(&(pd as usize)));
+            drop(domains);
+            drop(left);
+            // With the last of these the caches end, and their threads.
+            drop(domain);
+        });
+    }
+
+    /// What the program waits for the end of caches is told in the summary.
+    fn ending(&self, has_caches: bool, run: impl FnOnce()) {
+        let begun = has_caches.then(Instant::now);
+        run();
+        if let Some(begun) = begun {
+            self.tally.ended.add(0, begun.elapsed());
+        }
     }
 
     /// The program closes a device.
@@ -276,15 +289,15 @@ impl Process {
         let of_device = domains.iter().filter(|(_, domain)| domain.context() == context as usize);
         let of_device: Vec<_> = of_device.map(|(&pd, domain)| (pd, domain.clone())).collect();
         drop(domains);
-        of_device.iter().for_each(|(_, domain)| domain.flush());
+        of_device.iter().for_each(|(_, domain)| self.ending(domain.has_caches(), || domain.flush()));
         of_device
     }
 
     /// It is closed, and the kernel has taken back all that was registered with it.
-    pub(crate) fn closed(&self, domains: &[(usize, Arc<Domain>)]) {
+    pub(crate) fn closed(&self, domains: Vec<(usize, Arc<Domain>)>) {
         for (pd, domain) in domains {
-            self.left(*pd as *mut Pd, domain);
-            for held in self.shadows.of_domain(*pd) {
+            self.left(pd as *mut Pd, domain);
+            for held in self.shadows.of_domain(pd) {
                 self.shadows.bury(held);
             }
         }

@@ -105,6 +105,16 @@ fn text(process: &Process) -> String {
             (undid.micros() + deregistering) / 1e3,
         ));
     }
+    // The program waited for these too, and not in the calls above.
+    let (made, ended) = (&tally.made, &tally.ended);
+    if made.calls() > 0 {
+        let end = match ended.calls() {
+            0 => String::new(),
+            _ => format!(", and {:.1} to end, in ibv_dealloc_pd", ended.micros() / 1e3),
+        };
+        let caches = count(made.calls(), "cache");
+        line(format!("{caches} took {:.1} ms to make, in ibv_dereg_mr{end}", made.micros() / 1e3));
+    }
     text
 }
 

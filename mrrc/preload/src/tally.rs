@@ -42,6 +42,9 @@ pub(crate) struct Tally {
     /// What the caches did for that.
     pub(crate) registered: Sum,
     pub(crate) deregistered: Sum,
+    /// What making caches took in deregistrations that went straight on, and what ending them took.
+    pub(crate) made: Sum,
+    pub(crate) ended: Sum,
     /// What went straight on, by reason.
     passed: [AtomicU64; Passed::ALL.len()],
     /// Pages that the caches have pinned, and how many they may, all together.
@@ -57,6 +60,8 @@ impl Tally {
             returned: Sum::default(),
             registered: Sum::default(),
             deregistered: Sum::default(),
+            made: Sum::default(),
+            ended: Sum::default(),
             passed: Default::default(),
             pinned: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
