@@ -135,7 +135,7 @@ impl Advice {
             Line {
                 capacity_pages,
                 policy: best.and_then(|of| named(&of.row.policy)),
-                refused: best.map_or(0, |of| of.refused),
+                refused: best.and_then(|of| of.row.refused).unwrap_or(0),
                 hit_ratio: best.map_or(0.0, |of| of.row.hit_ratio),
                 total_us: best.map_or(none_us, us),
                 saved: best.map_or(0.0, |of| share(us(of))),
@@ -182,10 +182,10 @@ fn verdict(question: &Question, survey: &Survey, best: f64) -> Verdict {
 }
 
 /// What a result costs to its end: what is left is deregistered in one batch, for a cache that keeps everything has only put
-/// that off; and what was refused is registered for itself.
+/// that off.
 fn us(cost: &Linear, of: &Finished) -> f64 {
     let Row { reg_pages, dereg_pages, total_us, .. } = of.row;
-    total_us + rest_us(cost, reg_pages, dereg_pages) + refused_us(cost, of.refused, of.refused_pages)
+    total_us + rest_us(cost, reg_pages, dereg_pages)
 }
 
 fn rest_us(cost: &Linear, registered: u64, deregistered: u64) -> f64 {
@@ -193,10 +193,6 @@ fn rest_us(cost: &Linear, registered: u64, deregistered: u64) -> f64 {
         0 => 0.0,
         pages => cost.deregister(pages),
     }
-}
-
-fn refused_us(cost: &Linear, requests: u64, pages: u64) -> f64 {
-    (cost.reg_page + cost.dereg_page) * pages as f64 + (cost.reg_call + cost.dereg_call) * requests as f64
 }
 
 fn named(name: &str) -> Option<&'static str> {
@@ -253,10 +249,8 @@ fn halves(
         let cost = |policy, capacity| {
             let config = Config { policy, cost: question.cost, ..Config::new(capacity) };
             let counted = replay(&half, &config, Recency::Folded, Some(watch))?;
-            let counters = counted.counters;
-            let rest = rest_us(&question.cost, counters.reg_pages, counters.dereg_pages)
-                + refused_us(&question.cost, counters.all_in_use, counted.refused_pages);
-            Ok::<f64, ReplayError>(counters.cost(&question.cost).total_us() + rest)
+            let rest = rest_us(&question.cost, counted.counters.reg_pages, counted.counters.dereg_pages);
+            Ok::<f64, ReplayError>(counted.cost(&question.cost, DeregCost::Batch).total_us() + rest)
         };
         let none = cost(PolicyKind::None, 1)?;
         *saved = if none > 0.0 { 1.0 - cost(policy, capacity)? / none } else { 0.0 };

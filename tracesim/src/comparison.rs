@@ -148,7 +148,7 @@ mod tests {
     fn row(policy: &str, total_us: f64, lower_bound_us: Option<f64>) -> Row {
         let label = Label { trace: "t", policy, capacity_pages: 1, resort: 0.5, evict: 0.1 };
         let cost = mrrc::cost::Linear::PAPER;
-        let row = Row::new(&label, &mrrc::Counters::default(), &cost, DeregCost::Batch);
+        let row = Row::new(&label, &crate::simulate::Replayed::default(), &cost, DeregCost::Batch);
         Row { total_us, lower_bound_us, ..row }
     }
 

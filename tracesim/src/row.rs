@@ -1,6 +1,6 @@
 //! One result: a policy at a capacity on a trace.
 
-use mrrc::Counters;
+use crate::simulate::Replayed;
 use mrrc::cost::Linear;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,13 @@ pub struct Row {
     pub total_us: f64,
     /// What no cache of this capacity goes below; none where the bound does not hold.
     pub lower_bound_us: Option<f64>,
+    /// Processes of the trace, where there are several: each has a cache of that capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<usize>,
+    /// Requests that found everything in use. They are in the costs, as what they cost without a cache. None stands for 0 where no
+    /// other result beside this one has any: see [`level`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
 }
 
 /// What a row says besides what was counted.
@@ -89,12 +96,9 @@ pub struct Label<'a> {
 
 impl Row {
     /// What was counted, with its price.
-    pub fn new(label: &Label<'_>, counters: &Counters, cost: &Linear, dereg: DeregCost) -> Self {
-        let c = counters;
-        let cost = match dereg {
-            DeregCost::Batch => c.cost(cost),
-            DeregCost::Region => c.cost_by_region(cost),
-        };
+    pub fn new(label: &Label<'_>, replayed: &Replayed, cost: &Linear, dereg: DeregCost) -> Self {
+        let c = &replayed.counters;
+        let cost = replayed.cost(cost, dereg);
         Self {
             trace: label.trace.to_owned(),
             policy: label.policy.to_owned(),
@@ -122,6 +126,19 @@ impl Row {
             dereg_us: cost.dereg_us,
             total_us: cost.total_us(),
             lower_bound_us: None,
+            processes: None,
+            refused: Some(c.all_in_use).filter(|&refused| refused > 0),
         }
+    }
+}
+
+/// Results that stand in one table have the same columns: either all say how many requests were refused, or of how many processes
+/// they are, or none does.
+pub fn level(rows: &mut [Row]) {
+    if rows.iter().any(|row| row.processes.is_some()) {
+        rows.iter_mut().for_each(|row| _ = row.processes.get_or_insert(1));
+    }
+    if rows.iter().any(|row| row.refused.is_some()) {
+        rows.iter_mut().for_each(|row| _ = row.refused.get_or_insert(0));
     }
 }

@@ -5,9 +5,11 @@
 
 use crate::dispatch::{WithPolicy, with_policy};
 use crate::marks::Marks;
+use crate::row::DeregCost;
 use mrrc::core::Ask;
+use mrrc::cost::Linear;
 use mrrc::policy::Policy;
-use mrrc::{Config, ConfigError, Core, Counters, Outcome, PageRange, Part, RegionId};
+use mrrc::{Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::fmt;
@@ -48,6 +50,22 @@ pub struct Replayed {
     pub unmatched_releases: u64,
     /// Pages of the requests that were refused, as all was in use ([`Counters::all_in_use`]).
     pub refused_pages: u64,
+}
+
+impl Replayed {
+    /// What that costs by a model. What was refused is there too: it has to be served all the same, so each such request is
+    /// registered for itself and deregistered after it, as without a cache. Who refuses more would else seem the cheaper.
+    pub fn cost(&self, model: &Linear, dereg: DeregCost) -> Cost {
+        let Cost { reg_us, dereg_us } = match dereg {
+            DeregCost::Batch => self.counters.cost(model),
+            DeregCost::Region => self.counters.cost_by_region(model),
+        };
+        let (requests, pages) = (self.counters.all_in_use as f64, self.refused_pages as f64);
+        Cost {
+            reg_us: reg_us + model.reg_page * pages + model.reg_call * requests,
+            dereg_us: dereg_us + model.dereg_page * pages + model.dereg_call * requests,
+        }
+    }
 }
 
 /// Why there are no counts.

@@ -5,7 +5,7 @@
 
 use crate::bound;
 use crate::row::{DeregCost, Label, Row};
-use crate::simulate::{Recency, ReplayError, Replayed, Watch, replay};
+use crate::simulate::{Recency, ReplayError, Watch, replay};
 use crate::sizes::Capacity;
 use crate::survey::Survey;
 use mrrc::policy::PolicyKind;
@@ -57,10 +57,6 @@ pub const INFINITE: &str = "infinite";
 pub struct Finished {
     /// The result.
     pub row: Row,
-    /// Requests that found everything in use: they were not served and cost nothing, so the bound does not hold.
-    pub refused: u64,
-    /// Their pages.
-    pub refused_pages: u64,
     /// Releases of what was not in use.
     pub unmatched_releases: u64,
 }
@@ -140,12 +136,12 @@ impl Study {
             }
             Cell::At { policy, .. } => (policy.name(), Config { policy, capacity: capacity_pages, ..base }),
         };
-        let Replayed { counters, unmatched_releases, refused_pages } =
-            replay(trace, &config, self.recency, Some(watch))?;
+        let replayed = replay(trace, &config, self.recency, Some(watch))?;
         let Config { resort, evict, .. } = config;
         let label = Label { trace: &trace.name, policy: name, capacity_pages, resort, evict };
-        let mut row = Row::new(&label, &counters, &self.base.cost, self.dereg);
-        row.lower_bound_us = bound.filter(|_| bound::holds_for(config.policy) && counters.all_in_use == 0);
-        Ok(Finished { row, refused: counters.all_in_use, refused_pages, unmatched_releases })
+        let mut row = Row::new(&label, &replayed, &self.base.cost, self.dereg);
+        row.processes = Some(trace.processes.len()).filter(|&processes| processes > 1);
+        row.lower_bound_us = bound.filter(|_| bound::holds_for(config.policy));
+        Ok(Finished { row, unmatched_releases: replayed.unmatched_releases })
     }
 }

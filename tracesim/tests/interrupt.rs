@@ -41,6 +41,7 @@ fn what_is_finished_is_printed() {
     let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert_eq!(printed.lines().count(), 6, "two lines and two policies at two capacities: {printed}");
+    assert_eq!(said, "tracesim: interrupted: 6 of 12 results finished, and printed\n");
     assert!(
         printed.lines().all(|line| line.starts_with("{\"trace\":\"overlaps.csv\"") && line.ends_with('}')),
         "{printed}"

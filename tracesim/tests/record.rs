@@ -141,14 +141,25 @@ fn a_program_that_uses_nothing_of_it_leaves_an_empty_recording_and_a_line() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_the_program_alone() {
+fn what_cannot_be_written_is_said_before_the_program_runs() {
     let folder = folder();
     let Some(_) = library(&folder) else { return };
     std::fs::create_dir(path(&folder, "x.reg")).unwrap();
-    let output = record(&folder, &["--what", "mpi"], &["sh", "-c", "echo \"out[$LD_PRELOAD]\"; exit 5"]);
-    assert_eq!((output.status.code(), &output.stdout[..]), (Some(5), &b"out[]\n"[..]));
-    assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
-    assert!(said(&output).contains("nothing is recorded, and the program runs without"), "{}", said(&output));
+    let nowhere = path(&folder, "no/such/x.reg");
+    for more in [&["--what", "mpi"][..], &["--what", "mpi", "-o", &nowhere]] {
+        let library = folder.path().to_str().unwrap();
+        let mut arguments = vec!["record", "--library", library];
+        let file = path(&folder, "x.reg");
+        if !more.contains(&"-o") {
+            arguments.extend(["-o", &file]);
+        }
+        arguments.extend(more);
+        arguments.extend(["--", "sh", "-c", "echo out; exit 5"]);
+        let output = common::command(&arguments).env_remove("TRACESIM_LIBRARY").output().unwrap();
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]), "{}", said(&output));
+        assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+        assert!(said(&output).contains("name another file by --output; the program was not run"), "{}", said(&output));
+    }
 }
 
 #[test]

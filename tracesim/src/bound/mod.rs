@@ -32,9 +32,12 @@
 //! themselves, or those and all others together with `b`, and the sum of these two convex pieces is that of the items so
 //! made. (Spreading by volume, which is simpler, is lower wherever a request has pages of different ages.)
 //!
-//! Rights are not looked at: a page found with too few rights has to be registered again, which only costs more. A request
-//! that is refused because all is in use is never served and costs nothing: a replay with refusals
-//! (`all_in_use`) can end below any bound.
+//! Rights are not looked at: a page found with too few rights has to be registered again, which only costs more.
+//!
+//! A request that is refused because all is in use (`all_in_use`) is charged `(a + a')` for each of its pages and `b + b'`
+//! ([`Replayed::cost`](crate::simulate::Replayed::cost)). That is a request that finds nothing and bypasses the limit, for as
+//! long as its own use lasts, so all of the above holds of it: it saves nothing (step 6), the most that it can cost; and what it registers is
+//! its own and found by nobody, so a page that a later request finds was in the cache all the while (step 3).
 //!
 //! Ten million requests take seconds and memory in proportion to the runs of pages that are alive (`last_use`);
 //! the sums in `knapsack` and `living` are bounded.

@@ -42,9 +42,10 @@ Examples:
   tracesim bound -c 32MiB --json requests.csv
   tracesim bound --lower-only --cost io-uring requests.csv
 
-No cache that registers only what is asked for pays less than the lower bound. The upper one is what a cache pays that
-knows the future and keeps to the limit; the cheapest possible lies between them. Bypassing, any request may be registered
-for itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
+No cache that registers only what is asked for pays less than the lower bound. The upper one is
+what a cache pays that knows the future and keeps to the limit; the cheapest possible lies between
+them. Bypassing, any request may be registered for itself alone beside a full cache, as those that
+do not fit are; what would leave for it stays.";
 
 /// One of the upper sides.
 type Upper = fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc::ConfigError>;

@@ -11,7 +11,7 @@ use super::report::{ReportFile, origin};
 use super::run::run;
 use super::source::{Source, name, present};
 use crate::report::comparison;
-use crate::row::Row;
+use crate::row::{Row, level};
 use crate::shard::{self, Described, Head, Line, Shard};
 use crate::sizes::Capacity;
 use crate::study::{Cell, Study};
@@ -50,7 +50,7 @@ pub(crate) struct Compare {
 
 const EXAMPLES: &str = "\
 Examples:
-  tracesim compare requests.csv                          every policy at 1 to 50 % of the footprint
+  tracesim compare requests.csv                          every policy, 1 to 50 % of the footprint
   tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv   two policies on several traces
   tracesim compare --report page.html requests.csv       with a page of plots
   tracesim compare --csv -o results.csv requests.csv     for a spreadsheet
@@ -58,14 +58,15 @@ Examples:
 
 const LONG: &str = "\
 Examples:
-  tracesim compare requests.csv                          every policy at 1 to 50 % of the footprint
+  tracesim compare requests.csv                          every policy, 1 to 50 % of the footprint
   tracesim compare -p mrrc,pindown -c 8MiB,32MiB *.csv   two policies on several traces
   tracesim compare --report page.html requests.csv       with a page of plots
   tracesim compare --csv -o results.csv requests.csv     for a spreadsheet
 
-Beside the policies stand no cache at all, an infinite cache, and the lower bound. The policies are
-sorted by the geometric mean of their costs. In --json and --csv the first two are the policies
-none, at 0 pages, and infinite, at the footprint.
+Beside the policies stand no cache at all, an infinite cache, and the lower bound. The policies
+are sorted by the geometric mean of their costs. In --json and --csv the first two are the
+policies none, at 0 pages, and infinite, at the footprint. Requests that find all in use are
+charged what they cost without a cache; where there are any, `refused` says how many.
 
 A study that outgrows one machine:
   The same command with --shard K/N, for each K from 1 to N, does the whole of it. The replays are
@@ -103,6 +104,7 @@ impl Compare {
         if unfinished {
             out = out.given_up();
         }
+        let done = finished.len();
         let rows: Vec<(usize, Row)> = finished.iter().map(|line| (line.cell, line.row.clone())).collect();
         // A page that cannot be written takes no table along, nor a table the page.
         let printed = self.print(&mut out, &described, finished).and_then(|()| out.finish());
@@ -114,7 +116,9 @@ impl Compare {
         printed?;
         match failure {
             Some(failure) => Err(failure),
-            None if interrupt::came() => Err(Failure::Interrupted),
+            None if interrupt::came() => {
+                Err(Failure::Unfinished(done, self.share(&study).iter().map(|(_, cells)| cells.len()).sum()))
+            }
             None => Ok(()),
         }
     }
@@ -181,7 +185,8 @@ impl Compare {
             let head = Head { tracesim_shard: shard::VERSION, shard, study: study.clone() };
             return out.write(|mut out| shard::write(&mut out, &head, &lines));
         }
-        let (numbers, rows): (Vec<usize>, Vec<Row>) = lines.into_iter().map(|line| (line.cell, line.row)).unzip();
+        let (numbers, mut rows): (Vec<usize>, Vec<Row>) = lines.into_iter().map(|line| (line.cell, line.row)).unzip();
+        level(&mut rows);
         self.form.write(out, &rows, || {
             let numbered: Vec<(usize, Row)> = numbers.into_iter().zip(rows.iter().cloned()).collect();
             report(study, &numbered)

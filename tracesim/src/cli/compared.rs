@@ -1,6 +1,6 @@
 //! How a comparison looks: for each trace the total cost and the hit ratio of every policy at every capacity.
 
-use super::table::{Side, ms, or_dash, pages, percent, table};
+use super::table::{Side, many, ms, or_dash, pages, percent, table};
 use crate::comparison::{CLOSE, OneTrace, Overall};
 use crate::row::{DeregCost, Row};
 use crate::shard::Described;
@@ -57,8 +57,13 @@ fn together(policies: &[Overall<'_>]) -> String {
 
 fn heading(one: &OneTrace<'_>) -> String {
     let Some(row) = one.any else { return String::new() };
-    let footprint = one.infinite.map(|row| format!(", footprint {}", pages(row.capacity_pages)));
-    format!("{}: {} requests for {} pages{}\n", row.trace, row.requests, row.pages, footprint.unwrap_or_default())
+    let (whose, processes) = match row.processes {
+        Some(several) if several > 1 => (" of the largest process", format!(", {several} processes")),
+        _ => ("", String::new()),
+    };
+    let footprint = one.infinite.map(|row| format!(", footprint{whose} {}", pages(row.capacity_pages)));
+    let (requests, pages) = (many(row.requests, "request"), many(row.pages, "page"));
+    format!("{}: {requests} for {pages}{processes}{}\n", row.trace, footprint.unwrap_or_default())
 }
 
 /// Policies down, capacities across, and the lines that any of them is measured by below.

@@ -1,6 +1,7 @@
 //! `convert`: a trace in another form.
 
 use super::failure::{Failure, note};
+use super::hanging::hanging;
 use super::source::{ABOUT_TRACES, Reading, failed, tell};
 use std::path::{Path, PathBuf};
 use traces::write::{Form, Written, copy, create};
@@ -31,7 +32,7 @@ Examples:
 
 /// Examples, and the formats that are read.
 fn help() -> String {
-    let line = |format: &Format| format!("\n  {:<14} {}", format.name(), format.about());
+    let line = |format: &Format| format!("\n{}", hanging(format.name(), 17, format.about()));
     format!(
         "{EXAMPLES}\n\nFormats that are read:{}\n\n{ABOUT_TRACES}",
         Format::ALL.iter().map(line).collect::<String>()

@@ -1,5 +1,6 @@
 //! How the command ends when it does not succeed.
 
+use super::table::many;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -11,8 +12,10 @@ pub(crate) enum Failure {
     Usage(String),
     /// 1: what it was asked for failed.
     Work(String),
-    /// 130: it was interrupted.
+    /// 130: it was interrupted, and nothing is finished.
     Interrupted,
+    /// 130: it was interrupted. So many results of so many are finished, and printed.
+    Unfinished(usize, usize),
     /// 0: whoever read its output has seen enough.
     NobodyReads,
 }
@@ -47,7 +50,14 @@ impl Failure {
                 note(what);
                 ExitCode::from(1)
             }
-            Self::Interrupted => ExitCode::from(130),
+            Self::Interrupted => {
+                note("interrupted");
+                ExitCode::from(130)
+            }
+            Self::Unfinished(finished, all) => {
+                note(&format!("interrupted: {finished} of {} finished, and printed", many(*all as u64, "result")));
+                ExitCode::from(130)
+            }
             Self::NobodyReads => ExitCode::SUCCESS,
         }
     }

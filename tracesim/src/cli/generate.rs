@@ -2,6 +2,7 @@
 
 use super::convert::wrote;
 use super::failure::Failure;
+use super::hanging::hanging;
 use super::interrupt;
 use super::progress::Progress;
 use super::source::failed;
@@ -36,7 +37,12 @@ What was asked of the workload is shown beside what its events have, on standard
 
 /// Examples, and the workloads with their options.
 fn help() -> String {
-    let lines: String = Workload::all().iter().map(|workload| format!("\n  {workload}")).collect();
+    let lines = |workload: &Workload| {
+        let whole = workload.to_string();
+        let (name, options) = whole.split_once(':').unwrap_or((&whole, ""));
+        format!("\n{}", hanging(&format!("{name}:"), name.len() + 3, options))
+    };
+    let lines: String = Workload::all().iter().map(lines).collect();
     format!("{EXAMPLES}\n\nWorkloads and their options:{lines}")
 }
 

@@ -3,7 +3,7 @@
 use super::compared::report;
 use super::failure::Failure;
 use super::form::Form;
-use crate::row::Row;
+use crate::row::{Row, level};
 use crate::shard::{self, Part, ShardError};
 use std::fs::File;
 use std::io::BufReader;
@@ -41,7 +41,8 @@ impl Merge {
         };
         let parts: Vec<Part> = self.files.iter().map(read).collect::<Result<_, _>>().map_err(Failure::work)?;
         let (study, numbered) = shard::merge(&parts, self.partial).map_err(Failure::work)?;
-        let rows: Vec<Row> = numbered.iter().map(|(_, row)| row.clone()).collect();
+        let mut rows: Vec<Row> = numbered.iter().map(|(_, row)| row.clone()).collect();
+        level(&mut rows);
         self.form.write(&mut out, &rows, || report(&study, &numbered))?;
         out.finish()
     }

@@ -10,6 +10,7 @@ mod convert;
 mod failure;
 mod form;
 mod generate;
+mod hanging;
 mod info;
 mod interrupt;
 mod large_blocks;
@@ -42,7 +43,7 @@ struct Command {
 
 const EXAMPLES: &str = "\
 Examples:
-  tracesim reproduce                                  the paper's study, and which of its claims hold
+  tracesim reproduce                                  the paper's study, and which claims hold
   tracesim info requests.csv                          what is in it
   tracesim record -- mpirun -n 4 program              what it does with its buffers
   tracesim compare requests.csv                       every policy at 1 to 50 % of the footprint

@@ -47,8 +47,8 @@ Examples:
   tracesim mrc --rate 0.01 requests.csv
   tracesim mrc --sample 8192 -c 1%,5%,25% requests.csv
 
-By region it is the pin-down cache with exact matching; by page, a request is a hit if all of its pages are found. Exact for
-capacities that hold the largest request; leases are not looked at.";
+By region it is the pin-down cache with exact matching; by page, a request is a hit if all of its
+pages are found. Exact for capacities that hold the largest request; leases are not looked at.";
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum By {

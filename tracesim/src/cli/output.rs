@@ -52,17 +52,21 @@ impl Output {
             // As any new file; what the process masks is masked.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        let plain = |error: io::Error| match error.kind() {
-            // The name of the temporary file, which these have, would only confuse.
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                let folder = folder.display();
-                Failure::work(format_args!("{}: write: there is no directory {folder}: make it", path.display()))
-            }
-            io::ErrorKind::PermissionDenied => {
-                let folder = folder.display();
-                Failure::work(format_args!("{}: write: no file may be made in {folder}: name another", path.display()))
-            }
-            _ => fail(error),
+        // The name of the temporary file, which these errors have, would only confuse.
+        let plain = |error: io::Error| {
+            let shown = folder.display();
+            let why = match error.kind() {
+                _ if folder.exists() && !folder.is_dir() => format!("{shown} is no directory: name another"),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if !folder.exists() => {
+                    format!("there is no directory {shown}: make it")
+                }
+                // What the kernel makes of itself, as in /proc, says that there is no such file.
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    format!("no file may be made in {shown}: name another directory")
+                }
+                _ => return fail(error),
+            };
+            Failure::work(format_args!("{}: write: {why}", path.display()))
         };
         let file = builder.tempfile_in(folder).map_err(plain)?;
         interrupt::begun(file.path());

@@ -1,7 +1,7 @@
 //! `record`: what a program does with its buffers.
 
 use super::failure::{Failure, note};
-use super::table::bytes;
+use super::table::{bytes, many};
 use crate::record::child;
 use crate::record::libraries::{Library, LibraryError, MPI, VARIABLE, VERBS, preload};
 use clap::ValueEnum;
@@ -52,12 +52,11 @@ Examples:
 
 The program runs as ever: its input, output, signals and exit status are its own. All processes
 that it starts are recorded as well, those of mpirun on other hosts excepted. The recording can be
-read at any time, also after the program was killed. Where it cannot be written, or nothing is to
-be recorded, a line says so. Programs that are linked statically or run set-user-ID cannot be
-recorded.
+read at any time, also after the program was killed. Where nothing is to be recorded, a line says
+so. Programs that are linked statically or run set-user-ID cannot be recorded.
 
 Exit status: that of the program; 127 if it is not found, 126 if it cannot be run; 1 if a library
-is not found, when the program is not run.";
+is not found or the recording cannot be made, when the program is not run.";
 
 fn size(text: &str) -> Result<u64, String> {
     let bytes = mrrc_record::bytes(text).ok_or_else(|| format!("`{text}` is no size: give bytes, 64M or 1G"))?;
@@ -83,24 +82,21 @@ impl Record {
         command.args(arguments);
         let made = mrrc_record::create(&self.output, self.limit).map_err(|error| error.to_string());
         let file = made.and_then(|()| self.output.canonicalize().map_err(|error| error.to_string()));
-        match &file {
-            Ok(file) => {
-                command.env("LD_PRELOAD", preload(&libraries, std::env::var_os("LD_PRELOAD")));
-                command.env(mrrc_record::FILE_VARIABLE, file);
-                // What the program does by itself, without a cache, unless it was asked for with one.
-                if std::env::var_os("MRRC_PRELOAD").is_none() {
-                    command.env("MRRC_PRELOAD", "off");
-                }
-            }
-            Err(why) => note(&format!("{why}; nothing is recorded, and the program runs without")),
+        // Before a program runs, perhaps for hours, of which nothing would be recorded.
+        let file = file.map_err(|why| {
+            Failure::work(format_args!("record: {why}: name another file by --output; the program was not run"))
+        })?;
+        command.env("LD_PRELOAD", preload(&libraries, std::env::var_os("LD_PRELOAD")));
+        command.env(mrrc_record::FILE_VARIABLE, file);
+        // What the program does by itself, without a cache, unless it was asked for with one.
+        if std::env::var_os("MRRC_PRELOAD").is_none() {
+            command.env("MRRC_PRELOAD", "off");
         }
         let status = match child::run(&mut command) {
             Ok(status) => status,
             Err(error) => return Ok(not_run(&program.to_string_lossy(), &error)),
         };
-        if file.is_ok() {
-            self.tell();
-        }
+        self.tell();
         Ok(child::end_as(status))
     }
 
@@ -142,7 +138,6 @@ fn without(missing: Library, there: PathBuf) -> PathBuf {
 /// Lines about a recording.
 fn said(file: &Path, head: &Head) -> Vec<String> {
     let file = file.display();
-    let many = |count: u64, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
     let processes = if head.attached == 1 { "1 process".into() } else { format!("{} processes", head.attached) };
     let mut lines = Vec::new();
     if head.claimed == 0 {

@@ -3,11 +3,12 @@
 use super::choices::{Choices, Who};
 use super::failure::Failure;
 use super::form::Form;
+use super::hanging::hanging;
 use super::interrupt;
 use super::run::run;
 use super::source::{ABOUT_TRACES, Source};
-use super::table::{Side, ms, or_dash, pages, percent, table};
-use crate::row::Row;
+use super::table::{Side, many, ms, or_dash, pages, percent, table};
+use crate::row::{Row, level};
 use crate::sizes::Capacity;
 use crate::survey::Survey;
 use mrrc::policy::PolicyKind;
@@ -56,14 +57,14 @@ Examples:
   tracesim replay -p all -c 1%,5%,25% --json requests.csv     one JSON object a line
   tracesim replay --cost 0.035,0.27,0.011,0.24 requests.csv   with costs measured elsewhere
   tracesim replay --match exact --dereg-cost region requests.csv
-  tracesim replay --real io-uring -p mrrc -c 8MiB recording.reg   predicted, and what the kernel did
+  tracesim replay --real io-uring -c 8MiB recording.reg       predicted, and what the kernel did
 
 A hit is a request whose pages are all registered. Costs are milliseconds by the cost model; the
 bound is what no cache of that capacity goes below. A dash stands where it does not hold.";
 
 /// Examples, and the policies that there are.
 fn help() -> String {
-    let line = |kind: &PolicyKind| format!("\n  {:<13} {}", kind.name(), kind.about());
+    let line = |kind: &PolicyKind| format!("\n{}", hanging(kind.name(), 16, kind.about()));
     format!("{EXAMPLES}\n\nPolicies:{}\n\n{ABOUT_TRACES}", PolicyKind::ALL.iter().map(line).collect::<String>())
 }
 
@@ -76,7 +77,8 @@ impl Replay {
         let mut out = self.form.open()?;
         let (trace, survey) = self.source.load(&self.trace)?;
         let finished = run(&study, &trace, &survey, &study.cells())?;
-        let rows: Vec<Row> = finished.into_iter().flatten().map(|finished| finished.row).collect();
+        let mut rows: Vec<Row> = finished.into_iter().flatten().map(|finished| finished.row).collect();
+        level(&mut rows);
         if interrupt::came() {
             out = out.given_up();
         }
@@ -84,7 +86,7 @@ impl Replay {
             format!("{}{}\n{}", heading(&trace, &survey), study.base.cost, results(&rows))
         })?;
         out.finish()?;
-        if interrupt::came() { Err(Failure::Interrupted) } else { Ok(()) }
+        if interrupt::came() { Err(Failure::Unfinished(rows.len(), study.cells().len())) } else { Ok(()) }
     }
 }
 
@@ -95,18 +97,19 @@ pub(super) fn heading(trace: &Trace, survey: &Survey) -> String {
         n => format!(", {n} processes, the largest of {}", pages(survey.largest_footprint_pages)),
     };
     format!(
-        "{}, read as {}: {} requests for {} pages, footprint {}{processes}\n",
+        "{}, read as {}: {} for {}, footprint {}{processes}\n",
         trace.name,
         trace.summary.understood,
-        survey.requests,
-        survey.pages,
+        many(survey.requests, "request"),
+        many(survey.pages, "page"),
         pages(survey.footprint_pages)
     )
 }
 
-/// A line for each result.
+/// A line for each result; how many requests were refused only where some were.
 fn results(rows: &[Row]) -> String {
-    let header = [
+    let refusals = rows.iter().any(|row| row.refused.is_some());
+    let mut header = vec![
         "policy",
         "pages",
         "hits",
@@ -121,8 +124,9 @@ fn results(rows: &[Row]) -> String {
         "total ms",
         "bound ms",
     ];
+    header.extend(refusals.then_some("refused"));
     let line = |row: &Row| {
-        vec![
+        let mut line = vec![
             row.policy.clone(),
             row.capacity_pages.to_string(),
             percent(row.hit_ratio),
@@ -136,7 +140,9 @@ fn results(rows: &[Row]) -> String {
             ms(row.dereg_us),
             ms(row.total_us),
             or_dash(row.lower_bound_us.map(ms)),
-        ]
+        ];
+        line.extend(refusals.then(|| row.refused.unwrap_or(0).to_string()));
+        line
     };
     table(&[Side::Left, Side::Right], &header, rows.iter().map(line))
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
 use traces::generate::Workload;
+use traces::registrations::WHOLE_COPY;
 use traces::{
     BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Summary, Trace, TraceError,
 };
@@ -168,6 +169,10 @@ pub(crate) fn failed(error: TraceError) -> Failure {
         TraceError::Option { .. } => Failure::usage(error),
         TraceError::Io { doing: "write", error, .. } if error.kind() == io::ErrorKind::BrokenPipe => {
             Failure::NobodyReads
+        }
+        // The library knows no options.
+        TraceError::Content { remedy, .. } if remedy == WHOLE_COPY => {
+            Failure::work(format_args!("{error} (--accept-cut)"))
         }
         _ => Failure::work(error),
     }

@@ -43,5 +43,10 @@ pub(crate) fn or_dash(text: Option<String>) -> String {
 
 /// `8192 pages (32 MiB)`
 pub(crate) fn pages(pages: u64) -> String {
-    format!("{pages} pages ({})", bytes(pages))
+    format!("{} ({})", many(pages, "page"), bytes(pages))
+}
+
+/// `1 page`, `8192 pages`
+pub(crate) fn many(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

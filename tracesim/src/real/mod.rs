@@ -16,6 +16,7 @@ mod timed;
 
 pub use pinned::Spent;
 
+use crate::report::bytes;
 use crate::simulate::{Recency, ReplayError, Watch, replay};
 use layout::Memory;
 use mrrc::Config;
@@ -83,9 +84,10 @@ impl Outcome {
 pub enum RealError {
     /// More than may be pinned.
     #[error(
-        "a capacity of {pages} pages ({} MiB): this user may pin {may} pages, or that is half of the memory: give a smaller \
-         --capacity, or raise RLIMIT_MEMLOCK (`ulimit -l`)",
-        pages >> 8
+        "a capacity of {} is more than may be pinned here, {}: give a smaller --capacity, or raise RLIMIT_MEMLOCK (`ulimit -l`), \
+         up to half of the memory",
+        bytes(*pages),
+        bytes(*may)
     )]
     Capacity {
         /// The capacity.

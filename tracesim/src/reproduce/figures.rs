@@ -301,6 +301,7 @@ fn figure_12(httpd: &Found, cello: &Found) -> Vec<Claim> {
 mod tests {
     use super::*;
     use crate::row::Label;
+    use crate::simulate::Replayed;
     use mrrc::{Config, PageRange};
 
     #[test]
@@ -311,11 +312,12 @@ mod tests {
         }
         let counters = core.counters();
         assert!(counters.deregs > counters.dereg_batches && counters.dereg_batches > 0, "{counters:?}");
+        let replayed = Replayed { counters, ..Replayed::default() };
         let label = Label { trace: "t", policy: "mrrc", capacity_pages: 10, resort: 0.5, evict: 0.1 };
         for charged in CHARGES {
             for by in CHARGES {
-                let row = Row::new(&label, &counters, &Linear::PAPER, charged);
-                let exact = Row::new(&label, &counters, &Linear::PAPER, by).total_us;
+                let row = Row::new(&label, &replayed, &Linear::PAPER, charged);
+                let exact = Row::new(&label, &replayed, &Linear::PAPER, by).total_us;
                 assert!((total_us(&row, &Linear::PAPER, by) - exact).abs() < 1e-9);
             }
         }
