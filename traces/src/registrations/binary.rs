@@ -31,8 +31,9 @@
 //! | varint | the number of ranges, 1 to 65,536, if bit 2 |
 //! | 2 varints a range | address less that of the range before it (of the last event, for the first), zigzag; length. Both in pages of 4,096 bytes if bit 5: then all addresses and lengths of the event, and the address before it, are multiples of 4,096 |
 //!
-//! Without the last frame the file is cut short: every event that is there whole is read all the same. A recorder needs
-//! nothing but memory for one frame and `write`; threads may each fill a frame of their own.
+//! Without the last frame the file is cut short. Who accepts that gets every event that is there whole, those of a frame that
+//! is not included, which no checksum proves; who does not, those of whole frames before the error. A recorder needs nothing but
+//! memory for one frame and `write`; threads may each fill a frame of their own.
 
 use super::{CutShort, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::reader::Steps;
@@ -353,7 +354,9 @@ impl<R: Read> Binary<R> {
         self.offset += read;
         self.is_cut = read < length;
         if self.is_cut {
-            return if is_last { self.end_early() } else { Ok(true) };
+            // Nothing proves its content: it may be its length that is damaged, and others' bytes that follow.
+            let accepted = !is_last && self.cut == CutShort::Accepted;
+            return if accepted { Ok(true) } else { self.end_early() };
         }
         if crc32fast::hash(&self.content) != checksum {
             return Err(self.wrong_at(begin, "a frame whose checksum does not match", DAMAGED));
