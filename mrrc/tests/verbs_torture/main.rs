@@ -59,6 +59,18 @@ fn a_cache_that_nobody_tells_is_caught() {
     OFF.holds(operations(2000));
 }
 
+/// Runs it; the control again, for as long, where a slow guest was through with too little to find anything.
+fn run(plan: &Plan, goal: Goal) -> Option<Row> {
+    let mut row = plan.run(goal)?;
+    for _ in 0..5 {
+        if plan.name != OFF.name || row.stale > 0 {
+            break;
+        }
+        row = plan.run(goal)?;
+    }
+    Some(row)
+}
+
 #[test]
 #[ignore = "long: see the first lines"]
 fn long_form() {
@@ -68,7 +80,7 @@ fn long_form() {
     let seconds = Duration::from_secs(setting("TORTURE_SECONDS").unwrap_or(60));
     let goal = |plan: &Plan| Goal { operations: u64::MAX, time: seconds * plan.share / shares };
     println!();
-    let rows: Vec<Row> = plans.iter().filter_map(|plan| plan.run(goal(plan))).collect();
+    let rows: Vec<Row> = plans.iter().filter_map(|plan| run(plan, goal(plan))).collect();
     report::print(&rows);
     // Whether the control without the flag finds anything in so little time is luck, in a guest.
     let found = |row: &&Row| row.expects != Expects::Some || row.name == OFF.name;
