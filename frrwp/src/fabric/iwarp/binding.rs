@@ -122,7 +122,7 @@ impl Binding {
         (self.word.load(SeqCst) & ADDRESS) as *const u8
     }
 
-    /// Reads by all handles so far, of which the owner's application knows nothing else.
+    /// Reads by all handles so far whose version is decided, of which the owner's application knows nothing else.
     pub fn reads(&self) -> u64 {
         self.reads.load(Relaxed)
     }

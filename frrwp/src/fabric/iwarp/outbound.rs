@@ -390,8 +390,9 @@ impl Outbound {
         if *bound && start == 0 {
             let pin = sources.pin(request.source_tag, request.source_offset, request.length.into())?;
             if let Some(binding) = pin.binding() {
-                binding.count();
                 let entered = binding.enter();
+                // What is counted has been resolved.
+                binding.count();
                 *resolved = entered.address as usize;
                 if request.length as usize <= STREAMED {
                     let (length, from) = (request.length as usize, entered.address.wrapping_add(pin.address as usize));
