@@ -18,7 +18,7 @@
 /// assert_eq!(mrrc::bytes("1.5G"), None);
 /// ```
 pub fn bytes(text: &str) -> Option<u64> {
-    // `mrrc-record`, which depends on nothing, has the same lines and the same tests.
+    // `mrrc-record`, which does not depend on this crate, reads sizes by itself; tracesim/tests/sizes.rs holds it to this.
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
