@@ -96,7 +96,7 @@ impl Talk {
         let mut answered = 0;
         while !input.is_empty() {
             let mut turns = TOGETHER;
-            let mut cx = Context { shared: &self.shared, now: NOW, counts: &mut self.counts, worker: 0 };
+            let mut cx = Context::new(&self.shared, NOW, &mut self.counts, 0);
             let (used, pause) = self.session.advance(input, &mut turns, &mut cx, &mut self.out);
             input = &input[used..];
             let waiting = self.out.waiting();

@@ -162,3 +162,11 @@ fn decoders_take_any_bytes_without_a_panic() {
         decode(&bytes);
     }
 }
+
+#[test]
+fn cut_captures_are_told_from_other_files() {
+    let why = |bytes: &[u8]| flows(bytes).map(drop).unwrap_err().to_string();
+    assert!(why(&SIW[..24 + 16 + 10]).starts_with("packet 1: "));
+    assert!(why(&SIW[..24 + 16 + 10]).contains("cut short"));
+    assert!(why(b"start_page,pages, and no capture").contains("no capture in the pcap format"));
+}

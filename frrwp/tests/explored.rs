@@ -54,6 +54,8 @@ struct World {
     passing: [VecDeque<Passing>; 2],
     /// To each side: its writes that were placed and that it has not heard of.
     placed: [VecDeque<Tag>; 2],
+    /// Of each side: its writes that are not posted, where the driver posts them late.
+    unposted: [VecDeque<Passing>; 2],
     /// Time of each side, in leaps.
     now: [u64; 2],
     to_open: Vec<(usize, bool)>,
@@ -77,6 +79,8 @@ struct Faults {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Step {
     Open(usize),
+    /// The first write that waits is posted, or left out.
+    Post(usize),
     Deliver(usize),
     Complete(usize),
     /// The next piece of a buffer is registered, or cannot be.
@@ -96,6 +100,8 @@ enum Break {
     MessagesFirst,
     /// The target's lease goes when it gives up, not when it may.
     ReleaseOnCancel,
+    /// DONE does not wait for writes that are posted late.
+    DoneFirst,
     /// Deaf to revocation: nothing is flushed before leases go.
     ReleaseOnLost,
 }
@@ -105,29 +111,50 @@ struct Exploration {
     faults: Faults,
     limits: Limits,
     breaks: Break,
+    /// Whether the driver posts writes late, one at a time.
+    late: bool,
 }
 
 impl Exploration {
     fn new(opens: &[(usize, bool)], faults: Faults) -> Self {
-        Self { opens: opens.to_vec(), faults, limits: Limits::default(), breaks: Break::Nothing }
+        Self { opens: opens.to_vec(), faults, limits: Limits::default(), breaks: Break::Nothing, late: false }
     }
 }
 
 impl World {
     /// Carries out what a side wants, as a driver does: actions, then messages.
-    fn drive(&mut self, side: usize, breaks: Break) {
+    fn drive(&mut self, side: usize, breaks: Break, late: bool) {
         if breaks == Break::MessagesFirst {
-            self.send(side);
+            self.send(side, breaks);
         }
         while let Some(action) = self.sides[side].next_action() {
             self.act(side, action, breaks);
         }
-        self.send(side);
+        while self.sides[side].next_expired().is_some() {}
+        while !late && self.post(side) {}
+        self.send(side, breaks);
     }
 
-    fn send(&mut self, side: usize) {
+    /// Posts the first write that waits, or leaves it out. False if there is none.
+    fn post(&mut self, side: usize) -> bool {
+        let Some(write) = self.unposted[side].pop_front() else { return false };
+        let Passing::Write { tag, .. } = write else { unreachable!("only writes wait") };
+        if self.torn {
+            return true;
+        }
+        match self.sides[side].gives_up(tag) {
+            true => self.sides[side].written(tag, true),
+            false => self.passing[1 - side].push_back(write),
+        }
+        true
+    }
+
+    fn send(&mut self, side: usize, breaks: Break) {
         let mut message = [0; MESSAGE];
-        while let Some(length) = self.sides[side].take_message(self.now[side], &mut message) {
+        let unposted = &self.unposted[side];
+        let of = |write: &Passing, of| matches!(write, Passing::Write { tag, .. } if *tag == of);
+        let posted = |tag| breaks == Break::DoneFirst || !unposted.iter().any(|write| of(write, tag));
+        while let Some(length) = self.sides[side].take_message_where(self.now[side], &mut message, posted) {
             if !self.torn {
                 self.passing[1 - side].push_back(Passing::Message(message[..length].to_vec()));
             }
@@ -149,7 +176,7 @@ impl World {
                 }
                 if !self.torn {
                     let Segment { address, length, .. } = remote;
-                    self.passing[1 - side].push_back(Passing::Write { tag, address, length, immediate });
+                    self.unposted[side].push_back(Passing::Write { tag, address, length, immediate });
                 }
             }
             Action::KeysCame { tag } => self.of(side, tag).wants_submit = true,
@@ -167,7 +194,8 @@ impl World {
                 held.released = true;
                 let is_writer = held.writer;
                 let mine = |write: &Passing| matches!(write, Passing::Write { tag: other, .. } if *other == tag);
-                let on_its_way = is_writer && self.passing[1 - side].iter().any(mine);
+                let mut on_its_way = self.passing[1 - side].iter().chain(&self.unposted[side]);
+                let on_its_way = is_writer && on_its_way.any(mine);
                 self.breaks_if(out_of_turn, "a release before the end, or a second one");
                 self.breaks_if(on_its_way, "the writer let go of its lease with a write on its way");
             }
@@ -195,6 +223,7 @@ impl World {
             passing.retain(|passing| matches!(passing, Passing::Write { .. }));
         }
         for side in 0..2 {
+            self.unposted[side].clear();
             self.sides[side].lost();
         }
     }
@@ -257,6 +286,7 @@ impl World {
     fn progress(&self, steps: &mut Vec<Step>) {
         steps.extend((0..2).filter(|&side| !self.passing[side].is_empty()).map(Step::Deliver));
         steps.extend((0..2).filter(|&side| !self.placed[side].is_empty()).map(Step::Complete));
+        steps.extend((0..2).filter(|&side| !self.unposted[side].is_empty()).map(Step::Post));
         if let Some(&(side, _)) = self.to_open.first().filter(|_| !self.torn) {
             steps.push(Step::Open(side));
         }
@@ -291,6 +321,7 @@ impl Model for Exploration {
             held: Default::default(),
             passing: Default::default(),
             placed: Default::default(),
+            unposted: Default::default(),
             now: [0; 2],
             to_open: self.opens.clone(),
             faults: self.faults,
@@ -334,6 +365,7 @@ impl Model for Exploration {
                 let tag = if read { handshake.read(now, LENGTH, b"") } else { handshake.write(now, LENGTH, b"") };
                 world.held[side].insert(tag.ok()?, Held { answered: true, ..held(!read) });
             }
+            Step::Post(side) => drop(world.post(side)),
             Step::Deliver(side) => world.deliver(side),
             Step::Complete(side) => {
                 let tag = world.placed[side].pop_front()?;
@@ -377,7 +409,7 @@ impl Model for Exploration {
             }
         }
         for side in 0..2 {
-            world.drive(side, self.breaks);
+            world.drive(side, self.breaks, self.late);
         }
         Some(world)
     }
@@ -462,6 +494,20 @@ fn one_transfer_with_every_fault_ends_well_or_badly_on_both_sides() {
 }
 
 #[test]
+fn late_writes_are_followed_by_their_done() {
+    for (name, read) in [("a write", WRITE), ("a read", READ)] {
+        for immediate in [false, true] {
+            let limits = Limits { immediate, ..Limits::default() };
+            let exploration = Exploration::new(&[(0, read)], faults(1, 1, 1, 1));
+            let name = format!("{name}, posted late, with immediates: {immediate}");
+            explore(&name, Exploration { late: true, limits, ..exploration });
+        }
+    }
+    let two = Exploration::new(&[(0, WRITE), (0, WRITE)], faults(0, 1, 0, 0));
+    explore("two writes, posted late", Exploration { late: true, ..two });
+}
+
+#[test]
 fn two_transfers_do_not_disturb_each_other() {
     explore("two writes", Exploration::new(&[(0, WRITE), (0, WRITE)], faults(0, 0, 0, 0)));
     explore("a write each way", Exploration::new(&[(0, WRITE), (1, WRITE)], faults(0, 0, 0, 0)));
@@ -506,6 +552,8 @@ fn two_transfers_with_every_fault() {
 fn a_driver_that_breaks_a_rule_is_noticed() {
     let one = |faults| Exploration::new(&[(0, WRITE)], faults);
     notices("messages before writes", one(faults(0, 0, 0, 0)), Break::MessagesFirst);
+    let late = |faults| Exploration { late: true, ..one(faults) };
+    notices("a DONE before writes that are posted late", late(faults(0, 0, 0, 0)), Break::DoneFirst);
     notices("a lease that goes with its transfer's cancelling", one(faults(0, 1, 0, 0)), Break::ReleaseOnCancel);
     notices("a lease that goes with the connection", one(faults(0, 0, 0, 1)), Break::ReleaseOnLost);
 }

@@ -9,7 +9,7 @@ use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PageRange};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn pair(options: [IwarpOptions; 2]) -> [(IwarpDomain, IwarpEndpoint); 2] {
     let [one, other] = options.map(|options| IwarpDomain::new(options).unwrap());
@@ -339,8 +339,9 @@ fn a_child_that_drops_what_it_inherited_leaves_its_parent_s_connections_alone() 
 
 #[test]
 fn bad_addresses_and_peers_are_errors_that_say_what_to_do() {
-    let options = IwarpOptions { set_up: Duration::from_millis(300), ..IwarpOptions::default() };
-    let domain = IwarpDomain::new(options).unwrap();
+    // However slow the machine is, what others answer is heard.
+    let patient = IwarpOptions { set_up: SOON, ..IwarpOptions::default() };
+    let domain = IwarpDomain::new(patient).unwrap();
     for text in
         ["", "iwarp:", "iwarp:host", "iwarp::1", "iwarp:host:port", "iwarp:host:70000", "tcp:host:1", "iwarp:::1:5"]
     {
@@ -357,7 +358,8 @@ fn bad_addresses_and_peers_are_errors_that_say_what_to_do() {
     // Peers of other protocols, of both kinds.
     let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listening.local_addr().unwrap());
-    assert!(matches!(domain.connect(&address, 1), Err(IwarpError::TimedOut { .. })));
+    let hasty = IwarpDomain::new(IwarpOptions { set_up: Duration::from_millis(300), ..patient }).unwrap();
+    assert!(matches!(hasty.connect(&address, 1), Err(IwarpError::TimedOut { .. })));
     let talks = std::thread::spawn(move || {
         use std::io::Write;
         let _silent = listening.accept().unwrap();
@@ -372,8 +374,8 @@ fn bad_addresses_and_peers_are_errors_that_say_what_to_do() {
 #[test]
 fn a_listener_is_held_up_by_nobody() {
     use std::io::Write;
-    let options = IwarpOptions { set_up: Duration::from_millis(500), ..IwarpOptions::default() };
-    let domain = IwarpDomain::new(options).unwrap();
+    let options = IwarpOptions { set_up: Duration::from_secs(2), ..IwarpOptions::default() };
+    let [domain, patient] = [options, IwarpOptions { set_up: SOON, ..options }].map(|it| IwarpDomain::new(it).unwrap());
     let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
     let address = listener.address().unwrap();
     let silent = std::net::TcpStream::connect(address).unwrap();
@@ -381,10 +383,12 @@ fn a_listener_is_held_up_by_nobody() {
     foreign.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut slow = std::net::TcpStream::connect(address).unwrap();
     slow.write_all(b"MPA ID Req").unwrap();
-    let connecting = std::thread::spawn(move || domain.connect(&format!("iwarp:{address}"), 4).map(drop));
+    let connecting = std::thread::spawn(move || patient.connect(&format!("iwarp:{address}"), 4).map(drop));
     let _accepted = listener.accept(4, Some(SOON)).unwrap();
     connecting.join().unwrap().unwrap();
-    assert!(matches!(listener.accept(4, Some(options.set_up * 2)), Err(IwarpError::TimedOut { .. })));
+    while listener.refused() < 3 {
+        assert!(matches!(listener.accept(4, Some(Duration::from_millis(20))), Err(IwarpError::TimedOut { .. })));
+    }
     assert_eq!(listener.refused(), 3);
     drop((silent, foreign, slow));
 }

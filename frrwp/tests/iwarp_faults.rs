@@ -141,6 +141,8 @@ fn work<E: Endpoint<Domain = IwarpDomain>>(
                 let _ = if read { engine.supply(tag, out, length) } else { engine.accept(tag, into, length) };
             },
             Some(Event::KeysCame { tag }) => drop(engine.submit(tag)),
+            // Its end follows.
+            Some(Event::Expired(_)) => {}
             Some(Event::Ended { result, .. }) => {
                 ended += 1;
                 well += usize::from(result.is_ok());
@@ -168,7 +170,17 @@ fn peer() {
     assert_eq!(well, 2);
 }
 
-fn start(address: &str, step: u64, signal: i32, process: Process, opens: bool) -> Child {
+/// This binary, running `peer`; ended with the test, also when it is stopped.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(address: &str, step: u64, signal: i32, process: Process, opens: bool) -> Peer {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "peer", "--ignored", "--nocapture"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.env("ADDRESS", address).env("STEP", step.to_string()).env("SIGNAL", signal.to_string());
@@ -176,7 +188,7 @@ fn start(address: &str, step: u64, signal: i32, process: Process, opens: bool) -
     if opens {
         command.env("OPENS", "1");
     }
-    command.spawn().unwrap()
+    Peer(command.spawn().unwrap())
 }
 
 /// A peer that ends itself before that call. Whether it got there.
@@ -200,9 +212,9 @@ fn scene(step: u64, signal: i32, process: Process, peer_opens: bool) -> bool {
     };
     assert!(started.elapsed() < SOON, "step {step}: an error in time");
     if signal == libc::SIGSTOP {
-        peer.kill().unwrap();
+        peer.0.kill().unwrap();
     }
-    let status = peer.wait().unwrap();
+    let status = peer.0.wait().unwrap();
     cache.flush().unwrap();
     assert_eq!((cache.usage().regions, domain.registrations()), (0, 0), "step {step}: nothing is held");
     use std::os::unix::process::ExitStatusExt;

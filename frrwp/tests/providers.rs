@@ -7,12 +7,18 @@
 mod device;
 #[path = "common/engines.rs"]
 mod engines;
+#[path = "common/flooded.rs"]
+mod flooded;
+#[path = "common/queued.rs"]
+mod queued;
 
 use engines::{Fabric, Memory, fetched, one, storm};
+use flooded::flooded;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES};
+use queued::queued;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -233,6 +239,12 @@ mod verbs {
         let Some(device) = Device::get() else { return };
         storms(&Verbs::new(&device, Duration::ZERO));
     }
+
+    #[test]
+    fn one_queue_serves_many_over_verbs() {
+        let Some(device) = Device::get() else { return };
+        queued(&Verbs::new(&device, Duration::ZERO));
+    }
 }
 
 fn iwarps() -> [Iwarp; 2] {
@@ -306,4 +318,29 @@ fn storms_end_well_or_badly_on_both_sides_over_the_simulated_network() {
 #[test]
 fn storms_end_well_or_badly_on_both_sides_over_iwarp() {
     iwarps().iter().for_each(storms);
+}
+
+#[test]
+fn messages_are_heard_beside_a_flood_over_shm() {
+    flooded(&Shm::new());
+}
+
+#[test]
+fn messages_are_heard_beside_a_flood_over_iwarp() {
+    iwarps().iter().for_each(flooded);
+}
+
+#[test]
+fn one_queue_serves_many_over_the_simulated_network() {
+    queued(&Sim::new());
+}
+
+#[test]
+fn one_queue_serves_many_over_shm() {
+    queued(&Shm::new());
+}
+
+#[test]
+fn one_queue_serves_many_over_iwarp() {
+    iwarps().iter().for_each(queued);
 }

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// The example, which `cargo test` builds too, but `cargo test --test rping` does not.
 fn rping() -> Option<PathBuf> {
@@ -18,17 +18,31 @@ fn rping() -> Option<PathBuf> {
     built.then_some(path)
 }
 
+/// A server, ended with the test.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// What the server printed, and what the client did.
 fn run(server: &[&str], client: &[&str]) -> Option<(String, Output)> {
     let rping = rping()?;
     let serving =
         Command::new(&rping).args(["-s", "-a", "127.0.0.1", "-p", "0"]).args(server).stdout(Stdio::piped()).spawn();
-    let mut serving = serving.unwrap();
-    let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
+    let mut serving = Serving(serving.unwrap());
+    let mut lines = BufReader::new(serving.0.stdout.take().unwrap()).lines();
     let port = lines.next().unwrap().unwrap().rsplit(':').next().unwrap().to_owned();
     let pinged = Command::new(&rping).args(["-c", "-a", "127.0.0.1", "-p", &port]).args(client).output().unwrap();
+    if pinged.status.code() == Some(2) {
+        // It never came, and the server would wait for it.
+        serving.0.kill().unwrap();
+    }
     let printed = lines.map(Result::unwrap).collect::<Vec<_>>().join("\n");
-    serving.wait().unwrap();
+    serving.0.wait().unwrap();
     Some((printed, pinged))
 }
 
@@ -66,4 +80,28 @@ fn a_client_without_a_server_says_what_to_do() {
     let Some(rping) = rping() else { return };
     let client = Command::new(rping).args(["-c", "-a", "127.0.0.1", "-p", "1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&client.stderr).contains("start the server"));
+}
+
+#[test]
+fn both_sides_can_do_without_crcs() {
+    let Some((server, client)) = run(&["-V", "--no-crc", "-C", "2"], &["-V", "--no-crc", "-C", "2"]) else { return };
+    assert!(client.status.success(), "{client:?}");
+    assert_eq!(String::from_utf8_lossy(&client.stdout), "connected without CRCs\n");
+    assert_eq!(server, "connected without CRCs\nserved 2 pings");
+}
+
+#[test]
+fn crcs_are_used_if_either_side_asks() {
+    let Some((server, client)) = run(&["-V", "-C", "2"], &["-V", "--no-crc", "-C", "2"]) else { return };
+    assert!(client.status.success(), "{client:?}");
+    assert_eq!(String::from_utf8_lossy(&client.stdout), "connected with CRCs: the peer asks for them\n");
+    assert_eq!(server, "served 2 pings");
+}
+
+#[test]
+fn no_crc_is_an_option_of_iwarp_alone() {
+    let Some(rping) = rping() else { return };
+    let client = Command::new(rping).args(["-c", "-a", "127.0.0.1", "--fabric", "verbs", "--no-crc"]).output().unwrap();
+    assert_eq!(client.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&client.stderr).contains("leave --no-crc out"));
 }

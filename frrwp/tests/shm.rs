@@ -397,12 +397,16 @@ fn a_child_that_deregisters_what_it_inherited_ends_no_tag_of_its_parent_s() {
     // SAFETY: the child drops what it has a copy of, and ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: a child that hangs is ended by the signal.
+        unsafe { libc::alarm(60) };
         drop(remote);
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) };
     }
-    // SAFETY: nothing is written.
-    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    let mut status = 0;
+    // SAFETY: the status is written.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child ended by itself");
     let piece = Local { address: near.as_ptr(), length: 4096, registration: local.key() };
     // SAFETY: the buffers live.
     unsafe { initiator.write(1, &[piece], remote.offer(&target), None) }.expect("posted");
@@ -639,12 +643,16 @@ fn a_child_that_drops_a_listener_leaves_its_parent_s_socket_file_there() {
     // SAFETY: the child drops what it has a copy of, and ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: a child that hangs is ended by the signal.
+        unsafe { libc::alarm(60) };
         drop(listener);
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) };
     }
-    // SAFETY: nothing is written.
-    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    let mut status = 0;
+    // SAFETY: the status is written.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child ended by itself");
     assert!(listener.address().path().expect("a path").exists());
     drop(listener);
     assert!(!directory.0.join("s").exists(), "it goes with its maker's");

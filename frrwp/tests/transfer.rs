@@ -76,6 +76,7 @@ fn a_file_goes_there_and_back_by_both_processes_over_both_fabrics() {
             assert!(output.status.success(), "{}", stderr(&output));
             let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(printed.contains("Every byte came back as it was."), "{printed}");
+            assert!(!printed.contains("NaN"), "{printed}");
             // Twice there and twice back, in each of both processes.
             let chunks = bytes.div_ceil(64 << 10) * 4;
             let mut served: Vec<_> = server.lines.by_ref().map(|line| line.unwrap()).collect();

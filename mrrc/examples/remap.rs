@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! cargo run -p mrrc --example remap
-//! MRRC_MONITOR=explicit cargo run -p mrrc --example remap     # nobody tells the cache: the bytes are stale
+//! cargo run -p mrrc --example remap -- explicit     # nobody tells the cache: the bytes are stale
 //! ```
 
 use io_uring::{IoUring, opcode, types};
@@ -49,7 +49,11 @@ fn run() -> Result<(), Box<dyn Error>> {
     let table = IoUringBuffers::new(&ring, IoUringBuffers::DEFAULT_SLOTS)?;
     // One key is needed for a transfer, so a lease has to be one segment. The rest is default: as much as the process
     // may pin, and invalidation by userfaultfd.
-    let cache = Cache::builder(table).max_segments(1).build()?;
+    let mut builder = Cache::builder(table).max_segments(1);
+    if let Some(monitor) = std::env::args().nth(1) {
+        builder = builder.set("monitor", &monitor)?;
+    }
+    let cache = builder.build()?;
     writeln!(io::stdout(), "told of changes by: {}", cache.monitor())?;
 
     let memory = map()?;

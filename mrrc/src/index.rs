@@ -52,12 +52,14 @@ mod blocks;
 mod change;
 mod fork;
 mod guess;
+mod layers;
 mod leaf;
 mod published;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use guess::IndexReader;
+pub(crate) use layers::Layers;
 
 use arena::Stock;
 use blocks::{BLOCKS_END, Blocks};
@@ -192,7 +194,13 @@ impl Index {
         if !found[first..].is_sorted_by_key(start) {
             found[first..].sort_unstable_by_key(start);
         }
-        found.dedup();
+        // Not before them: what is there already can end with the same region.
+        let mut kept = first + 1;
+        for at in first + 1..found.len() {
+            found[kept] = found[at];
+            kept += usize::from(found[kept] != found[kept - 1]);
+        }
+        found.truncate(kept);
     }
 
     /// Whether a region overlaps the range.

@@ -101,7 +101,7 @@
 //!   that peers have to it end, when the cache gets to it or by [`Cache::reap`]. Mappings of files are registered for one
 //!   lease at a time and never cached.
 //! * **Environment**: whoever runs the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
-//!   [more](cache::Builder); they win over what the program says.
+//!   [more](cache::Builder); they win over what the program says, and never weaken what keys rest on.
 //!
 //! # Features
 //!
@@ -147,6 +147,7 @@ mod grow;
 mod index;
 pub mod invalidation;
 pub mod local;
+mod own_thread;
 pub mod policy;
 mod range;
 mod regions;
@@ -159,6 +160,7 @@ pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segme
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Part, Yielding};
 pub use local::{LocalCache, LocalLease};
+pub use own_thread::spawn as spawn_own_thread;
 
 pub use config::{Config, ConfigError};
 pub use range::{PAGE, PageRange, RangeError};

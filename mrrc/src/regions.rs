@@ -72,6 +72,8 @@ const MARK_MASK: u64 = 0xff << MARK_SHIFT;
 
 const HOLDS_BITS: u32 = 27;
 const HOLDS_MASK: u32 = (1 << HOLDS_BITS) - 1;
+/// Leases that may hold a region; the core itself holds it a few times more. The crate's own tests come so far.
+pub(crate) const MOST_LEASES: u32 = if cfg!(test) { 1 << 8 } else { 1 << (HOLDS_BITS - 1) };
 const _: () = assert!(Access::all().bits() as u32 <= u32::MAX >> HOLDS_BITS);
 
 impl Span {
@@ -196,6 +198,12 @@ impl fmt::Debug for Regions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Regions").field("places", &self.spans.len()).finish_non_exhaustive()
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Steps from one region of a list to the next.
+    pub(crate) static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 impl Regions {
@@ -365,6 +373,8 @@ impl Regions {
     /// The region before this one, nearer to the front of its list.
     #[inline]
     pub fn before(&self, id: RegionId) -> Option<RegionId> {
+        #[cfg(test)]
+        STEPS.set(STEPS.get() + 1);
         self.lists.before(id)
     }
 

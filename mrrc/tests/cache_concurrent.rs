@@ -127,13 +127,13 @@ fn patience_ends_and_what_was_waited_for_is_not_lost() {
 #[test]
 fn time_that_the_caller_took_is_no_waiting() {
     let device = device();
-    let cache = builder(&device, 8).patience(Duration::from_secs(1)).build().unwrap();
+    let cache = builder(&device, 8).patience(Duration::from_secs(3)).build().unwrap();
     fill(&cache, 2, 4);
     // Everything leaves, and stays on its way until the gate is opened.
     let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
     // SAFETY: no transfer is made.
     let mut acquiring = unsafe { cache.begin(address(100), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
-    thread::sleep(Duration::from_millis(1010));
+    thread::sleep(Duration::from_millis(3010));
     thread::scope(|threads| {
         let flush = threads.spawn(|| cache.flush().unwrap());
         gate.await_waiting(1);

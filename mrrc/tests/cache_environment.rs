@@ -1,12 +1,60 @@
 //! Settings by environment variables, as a program meets them: in processes of their own.
 
+#![expect(unsafe_code, reason = "memory is mapped by hand, and a monitor is implemented")]
+
 mod common;
 
 use common::*;
-use mrrc::Cache;
+use mrrc::invalidation::{Monitor, Reports, Watch};
+use mrrc::{Cache, PAGE, PageRange};
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 const CHILD: &str = "MRRCTEST_BUILDS";
+const CHOICE: &str = "MRRCTEST_MONITOR";
+const REMAPS: &str = "MRRCTEST_REMAPS";
+
+/// A monitor of the program's own, which vouches, and needs so long a bar.
+struct Own(Duration);
+
+// SAFETY: there is no device.
+unsafe impl Monitor for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    unsafe fn start(&self, _: Arc<dyn Reports>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn least_bar(&self) -> Duration {
+        self.0
+    }
+
+    unsafe fn watch(&self, _: PageRange) -> Watch {
+        Watch::Watched
+    }
+}
+
+/// How often memory is registered that is unmapped and mapped again between two requests.
+fn remap(cache: &Cache<Device>) -> u64 {
+    let bytes = 16 * PAGE as usize;
+    let map = |at: *mut libc::c_void, fixed: libc::c_int| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+        // SAFETY: new memory, or in the place of this test's own.
+        let memory = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        memory
+    };
+    let memory = map(std::ptr::null_mut(), 0);
+    for _ in 0..2 {
+        // SAFETY: no transfer is made.
+        unsafe { cache.warm(memory.cast(), bytes, mrrc::Access::LOCAL) }.unwrap();
+        map(memory, libc::MAP_FIXED);
+    }
+    cache.counters().attempts
+}
 
 #[test]
 #[ignore = "for the other tests of this file"]
@@ -14,8 +62,21 @@ fn child_builds_a_cache() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let built = Cache::builder(device()).capacity_pages(100).max_regions(50).monitor(mrrc::invalidation::Explicit);
+    let plain = Cache::builder(device()).capacity_pages(100).max_regions(50);
+    // The monitor that the program chooses: the name of one, a type of its own, or none.
+    let built = match std::env::var(CHOICE).as_deref() {
+        Err(_) => plain.monitor(mrrc::invalidation::Explicit),
+        Ok("") => plain,
+        Ok("own") => plain.monitor(Own(Duration::ZERO)),
+        // It is refused, with a line that names the bar.
+        Ok("bar") => plain.monitor(Own(Duration::MAX)),
+        Ok("bar of 50 ms") => plain.monitor(Own(Duration::MAX)).discard_bar(Duration::from_millis(50)),
+        Ok(named) => plain.set("monitor", named).unwrap(),
+    };
     match built.build() {
+        Ok(cache) if std::env::var_os(REMAPS).is_some() => {
+            println!("built: {} registrations, {}", remap(&cache), cache.monitor())
+        }
         Ok(cache) => {
             let usage = cache.usage();
             let times = if cache.latencies().is_some() { "timed" } else { "not timed" };
@@ -30,11 +91,17 @@ fn child_builds_a_cache() {
     }
 }
 
-/// What a program with these variables says.
-fn build_with(variables: &[(&str, &str)]) -> String {
+fn child() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child_builds_a_cache", "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env(CHILD, "1").envs(variables.iter().copied());
+    command.env(CHILD, "1");
+    command
+}
+
+/// What a program with these variables says.
+fn build_with(variables: &[(&str, &str)]) -> String {
+    let mut command = child();
+    command.envs(variables.iter().copied());
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
@@ -75,4 +142,64 @@ fn what_makes_no_sense_is_said_with_what_would() {
     }
     let said = build_with(&[("MRRC_POLICY", "best")]);
     assert!(said.contains("nccl") && said.contains("w-tinylfu"), "{said}");
+}
+
+/// What a program prints that chooses this monitor, with what the environment says.
+fn choose(choice: &str, variables: &[(&str, &str)]) -> String {
+    build_with(&[&[(CHOICE, choice)], variables].concat())
+}
+
+#[test]
+fn environment_never_weakens_the_monitor() {
+    let weaker = ("MRRC_MONITOR", "explicit");
+    assert_eq!(choose("own", &[weaker]), "built: 100 pages, 50 regions, not timed, own");
+    // One by userfaultfd is no weaker, and is not what the program relies on either.
+    let other = choose("own", &[("MRRC_MONITOR", "userfaultfd")]);
+    assert_eq!(other, "built: 100 pages, 50 regions, not timed, own");
+    if mrrc::invalidation::Userfaultfd::new().is_err() {
+        println!("skipped: no userfaultfd here");
+        return;
+    }
+    for choice in ["", "userfaultfd"] {
+        let said = choose(choice, &[weaker, (REMAPS, "1")]);
+        assert_eq!(said, "built: 2 registrations, userfaultfd", "chosen: {choice:?}");
+    }
+}
+
+#[test]
+fn environment_may_strengthen_the_monitor() {
+    assert_eq!(choose("explicit", &[(REMAPS, "1")]), "built: 1 registrations, explicit");
+    if mrrc::invalidation::Userfaultfd::new().is_err() {
+        println!("skipped: no userfaultfd here");
+        return;
+    }
+    let said = choose("explicit", &[(REMAPS, "1"), ("MRRC_MONITOR", "userfaultfd")]);
+    assert_eq!(said, "built: 2 registrations, userfaultfd");
+    // Given as a value and not by its name.
+    let said = build_with(&[("MRRC_MONITOR", "userfaultfd")]);
+    assert_eq!(said, "built: 100 pages, 50 regions, not timed, userfaultfd");
+}
+
+#[test]
+fn environment_never_shortens_the_bar() {
+    for (choice, variable, expected) in [
+        ("bar", "", "100ms"),
+        ("bar", "20ms", "100ms"),
+        ("bar", "400ms", "400ms"),
+        ("bar of 50 ms", "20ms", "50ms"),
+        ("bar of 50 ms", "200ms", "200ms"),
+    ] {
+        let said = choose(choice, &[("MRRC_DISCARD_BAR", variable)]);
+        assert!(said.contains(&format!("(MRRC_DISCARD_BAR) is {expected},")), "{choice}, {variable}: {said}");
+    }
+}
+
+#[test]
+fn weaker_settings_are_reported_once() {
+    let mut command = child();
+    command.env(CHOICE, "own").env("MRRC_MONITOR", "explicit").env("MRRC_DISCARD_BAR", "20ms");
+    let output = command.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let of = |name: &str| errors.lines().filter(|line| line.starts_with("mrrc: ") && line.contains(name)).count();
+    assert_eq!((of("MRRC_MONITOR"), of("MRRC_DISCARD_BAR")), (1, 1), "{errors}");
 }

@@ -251,3 +251,11 @@ fn what_is_explained_as_a_hit_is_one_and_what_is_not_is_not() {
     }
     assert!(hits > 100 && misses > 100);
 }
+
+#[test]
+fn with_one_key_one_region_has_to_serve() {
+    let cache = builder(&device(), 64).max_segments(1).build().unwrap();
+    drop((take(&cache, 0, 4), take(&cache, 4, 8)));
+    says(&cache, 2, 4, Access::LOCAL, &[Finding::Missing { part: range(2, 4) }]);
+    assert!(!is_hit(&cache, 2, 4) && is_hit(&cache, 2, 4));
+}

@@ -251,3 +251,56 @@ fn a_child_born_while_a_change_is_dealt_with_does_not_wait_for_its_end() {
     assert!(forked.load(Ordering::Relaxed));
     assert_eq!(cache.reap().unwrap().regions, 1, "the parent goes on");
 }
+
+/// Says when it ends.
+struct Ending(mrrc::registrar::model::Dummy, std::sync::Arc<AtomicBool>);
+
+// SAFETY: as the one it asks.
+unsafe impl mrrc::registrar::Registrar for Ending {
+    type Registration = mrrc::registrar::model::Registration;
+
+    fn register(&self, range: mrrc::PageRange, access: Access) -> std::io::Result<Self::Registration> {
+        self.0.register(range, access)
+    }
+
+    fn deregister(&self, batch: &mut Vec<mrrc::registrar::Registered<Self::Registration>>) -> std::io::Result<()> {
+        self.0.deregister(batch)
+    }
+
+    fn limits(&self) -> mrrc::registrar::Limits {
+        self.0.limits()
+    }
+
+    fn name(&self) -> &'static str {
+        "ending"
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_arena_dropped_in_a_child_keeps_its_registrar() {
+    let _alone = alone();
+    for (fork, cache_goes_first) in [(Fork::Fork, false), (Fork::Fork, true), (Fork::RawClone, true)] {
+        let ended = std::sync::Arc::new(AtomicBool::new(false));
+        let registrar = Ending(mrrc::registrar::model::Dummy::default(), ended.clone());
+        let cache = Cache::builder(registrar).monitor(mrrc::invalidation::Explicit).ignore_environment();
+        let mut cache = Some(cache.build().unwrap());
+        let mut arena = Some(cache.as_ref().unwrap().arena(PAGE as usize).unwrap());
+        if cache_goes_first {
+            cache = None;
+        }
+        in_child(fork, || {
+            drop(cache.take());
+            drop(arena.take());
+            first_false(&[!ended.load(Ordering::Relaxed)])
+        });
+        assert!(!ended.load(Ordering::Relaxed));
+        drop((cache, arena));
+        assert!(ended.load(Ordering::Relaxed), "the parent's ends");
+    }
+}

@@ -3,44 +3,18 @@
 #![allow(unsafe_code, reason = "memory is warmed by hand")]
 #![cfg(not(any(loom, shuttle)))]
 
+#[path = "common/told.rs"]
+mod told;
+
 use mrrc::cost::Linear;
-use mrrc::invalidation::{Change, ChangeKind, Monitor, Reports, Watch};
+use mrrc::invalidation::{Change, ChangeKind};
 use mrrc::registrar::model::{Event, Gate, Model};
 use mrrc::{Access, Cache, PAGE, PageRange};
-use std::io;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use told::Told;
 
 const BAR: Duration = Duration::from_millis(100);
-
-/// Watches everything, and reports what the test says.
-#[derive(Clone, Default)]
-struct ByHand(Arc<OnceLock<Arc<dyn Reports>>>);
-
-impl ByHand {
-    fn report(&self, change: Change) {
-        let reports = self.0.get().expect("a cache that started its monitor");
-        reports.raise();
-        while !reports.apply(&[change]) {}
-        reports.lower();
-    }
-}
-
-// SAFETY: there is no device.
-unsafe impl Monitor for ByHand {
-    fn name(&self) -> &'static str {
-        "by hand"
-    }
-
-    unsafe fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
-        assert!(self.0.set(reports).is_ok(), "started once");
-        Ok(())
-    }
-
-    unsafe fn watch(&self, _: PageRange) -> Watch {
-        Watch::Watched
-    }
-}
 
 #[test]
 fn a_registration_that_began_under_the_bar_and_outlasts_it_is_not_cached() {
@@ -53,7 +27,7 @@ fn a_registration_that_began_under_the_bar_and_outlasts_it_is_not_cached() {
                 held.pass();
             }
         });
-        let monitor = ByHand::default();
+        let monitor = Told::default();
         let cache =
             Cache::builder(model).ignore_environment().monitor(monitor.clone()).discard_bar(BAR).build().unwrap();
         let told = Instant::now();
@@ -62,7 +36,7 @@ fn a_registration_that_began_under_the_bar_and_outlasts_it_is_not_cached() {
         let warm = || unsafe { cache.warm((16 * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap();
         std::thread::scope(|threads| {
             // `madvise` has begun, and its event is read; the pages are still there when they are pinned.
-            monitor.report(Change { range, kind: ChangeKind::Discarding });
+            monitor.report(&[Change { range, kind: ChangeKind::Discarding }]);
             threads.spawn(warm);
             gate.await_waiting(1);
             // They go, and the bar ends, while the registration goes on.

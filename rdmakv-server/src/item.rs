@@ -5,7 +5,7 @@
 //! | at | bytes | what                                                              | in the CRC |
 //! |---:|------:|-------------------------------------------------------------------|------------|
 //! |  0 |     1 | state: 0 free, 1 unpublished, 2 alive, 3 dead                     | no         |
-//! |  1 |     1 | marks: 1 fetched, 2 stale, 4 won, 8 leased                        | no         |
+//! |  1 |     1 | marks: 1 fetched, 2 stale, 4 won, 8 leased, 16 key was base64, 32 its version was chosen, 64 listed | no |
 //! |  2 |     2 | magic: 76 6b                                                      | no         |
 //! |  4 |     4 | incarnation of the server                                         | no         |
 //! |  8 |     8 | expiry, in Unix seconds; 0 is never                               | no         |

@@ -38,6 +38,7 @@
 pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod get_table;
 pub mod item;
 #[cfg(feature = "server")]
 pub mod protocol;

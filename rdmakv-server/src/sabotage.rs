@@ -8,14 +8,16 @@
 pub enum Fault {
     /// `index-before-dead`: a replacement is seen before what it replaces is dead.
     IndexBeforeDead,
-    /// `reuse-early`: a chunk is free when its item ends, whatever leases there are.
+    /// `reuse-early`: a chunk is free when its item ends, whatever leases there are, and the GET table still names it.
     ReuseEarly,
     /// `no-crc`: the client believes a value without comparing its sum.
     NoCrc,
     /// `dead-after-reply`: who is told that an item is gone may still find it alive in memory.
     DeadAfterReply,
-    /// `no-restart-wait`: a server does not wait for its predecessor's leases.
+    /// `no-restart-wait`: a server does not wait for the leases of a predecessor that had RDMA devices.
     NoRestartWait,
+    /// `believes-the-dead`: a client reads the memory of a server that was killed, and believes it (in frrwp's shm provider).
+    BelievesTheDead,
 }
 
 /// Whether this fault was chosen.
@@ -41,8 +43,10 @@ pub fn planted(fault: Fault) -> bool {
             "no-crc" => Fault::NoCrc,
             "dead-after-reply" => Fault::DeadAfterReply,
             "no-restart-wait" => Fault::NoRestartWait,
+            "believes-the-dead" => Fault::BelievesTheDead,
             other => panic!(
-                "RDMAKV_SABOTAGE={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait"
+                "RDMAKV_SABOTAGE={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait, \
+                 believes-the-dead"
             ),
         })
     });

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Server, ask, soon};
+use common::{PATIENCE, Server, ask, soon};
 
 #[test]
 fn memccapable_finds_every_ability() {
@@ -86,7 +86,7 @@ fn a_datagram_asks_and_datagrams_answer() {
     let value = "v".repeat(5000);
     ask(&mut server.connect(), format!("set u 0 0 5000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send_to(b"\x12\x34\0\0\0\x01\0\0get u\r\n", server.address("udp")).unwrap();
     let (mut parts, mut total) = (std::collections::BTreeMap::new(), usize::MAX);
     while parts.len() < total {
@@ -107,7 +107,7 @@ fn a_datagram_is_answered_whole_or_not_at_all_and_costs_bounded_memory() {
     let value = "v".repeat(1_000_000);
     ask(&mut server.connect(), format!("set u 0 0 1000000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let say = |number: u8, text: &[u8]| {
         socket.send_to(&[&[0, number, 0, 0, 0, 1, 0, 0], text].concat(), server.address("udp")).unwrap();
     };

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{SERVER, Server, ask, to};
+use common::{SERVER, Server, ask, soon, to};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
@@ -29,9 +29,7 @@ fn chunks_in_use(server: &Server) -> u64 {
 
 /// Waits until only who asks is connected: the server sees an end when it sees it.
 fn all_are_gone(server: &Server) {
-    while server.stat("curr_connections") > 1 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    soon("that all are gone", || server.stat("curr_connections") == 1);
 }
 
 fn resident(process: u32) -> u64 {
@@ -102,7 +100,7 @@ fn without_descriptors_connections_wait_and_are_served_when_there_are_some() {
     // Those that the system lets in are served; the rest waits, and nobody else suffers.
     ask(&mut others[0], b"", b"MN\r\n");
     ask(&mut first, b"mn\r\n", b"MN\r\n");
-    assert!(stat_on(&mut first, "listen_disabled_num") > 0);
+    soon("that descriptors run out", || stat_on(&mut first, "listen_disabled_num") > 0);
     // As each goes, another comes in.
     for mut stream in others.into_iter().skip(1) {
         ask(&mut stream, b"", b"MN\r\n");
@@ -288,7 +286,7 @@ fn whoever_reads_the_warnings_may_go() {
 
 #[test]
 fn who_reads_slowly_is_not_idle() {
-    let server = Server::on_a_free_port(&["-o", "idle_timeout=1"]);
+    let server = Server::on_a_free_port(&["-o", "idle_timeout=2"]);
     let mut stream = server.connect();
     let value = vec![b'x'; 1_000_000];
     assert_eq!(set(&mut stream, "v", &value), "STORED\r\n");

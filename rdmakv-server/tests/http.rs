@@ -9,8 +9,14 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Server, ask, soon, to};
+use common::{PATIENCE, Server, ask, soon, to};
+use rdmakv_server::client::{Client, Options};
 use serde_json::Value;
+
+fn client(address: &str) -> Client {
+    let options = Options { timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
+    Client::with_options([address], options).unwrap()
+}
 
 fn server(more: &[&str]) -> Server {
     Server::on_a_free_port(&[&["--http", "127.0.0.1:0"], more].concat())
@@ -64,10 +70,7 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
 fn metrics_are_what_prometheus_expects_and_what_was_done() {
     let server = server(&[]);
     talk(&server);
-    let (status, text) = server.http("/metrics");
-    assert_eq!(status, 200);
-    let metrics = parse(&text);
-    for (name, value) in [
+    let wanted = [
         ("gets_total{result=\"hit\"}", 400.0),
         ("gets_total{result=\"miss\"}", 1.0),
         ("sets_total", 2.0),
@@ -76,18 +79,26 @@ fn metrics_are_what_prometheus_expects_and_what_was_done() {
         ("connections_max", 1024.0),
         ("memory_limit_bytes", f64::from(64 << 20)),
         ("accepting", 1.0),
-    ] {
-        assert_eq!(metrics[&format!("rdmakv_{name}")], value, "{name}");
-    }
+    ];
+    let (mut text, mut metrics) = (String::new(), BTreeMap::new());
+    // Workers publish their counts after they have answered.
+    soon(&format!("all of {wanted:?}"), || {
+        let (status, body) = server.http("/metrics");
+        assert_eq!(status, 200);
+        (metrics, text) = (parse(&body), body);
+        wanted.iter().all(|(name, value)| metrics[&format!("rdmakv_{name}")] == *value)
+    });
     let classes: Vec<&String> = metrics.keys().filter(|name| name.starts_with("rdmakv_class_items{")).collect();
     assert_eq!(classes.len(), 2, "an item in each of two classes");
     // Of 400 gets one after the other some were measured, and each is in the buckets above it.
-    let name = |part: &str| format!("rdmakv_sampled_turn_duration_seconds_{part}");
-    let count = metrics[&name("count{asked=\"get\"}")];
+    let name = |part: &str, more: &str| {
+        format!("rdmakv_sampled_turn_duration_seconds_{part}{{transport=\"socket\",asked=\"get\"{more}")
+    };
+    let count = metrics[&name("count", "}")];
     assert!((1.0..100.0).contains(&count), "{count}");
-    assert!(metrics[&name("sum{asked=\"get\"}")] > 0.0);
-    assert_eq!(metrics[&name("bucket{asked=\"get\",le=\"+Inf\"}")], count);
-    let buckets = text.lines().filter(|line| line.starts_with(&name("bucket{asked=\"get\"")));
+    assert!(metrics[&name("sum", "}")] > 0.0);
+    assert_eq!(metrics[&name("bucket", ",le=\"+Inf\"}")], count);
+    let buckets = text.lines().filter(|line| line.starts_with(&name("bucket", "")));
     let buckets: Vec<f64> = buckets.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect();
     assert!(buckets.is_sorted() && buckets.len() > 20, "{buckets:?}");
 }
@@ -123,8 +134,8 @@ fn the_overview_has_its_policy_and_its_numbers() {
         assert_eq!(status, 200);
         serde_json::from_str(&body).unwrap()
     };
+    soon("all hits", || numbers(0)["totals"]["hits"] == 400);
     let all = numbers(0);
-    assert_eq!(all["totals"]["hits"], 400);
     assert_eq!(all["server"]["threads"], 3);
     assert_eq!(all["classes"].as_array().unwrap().len(), 2);
     let last = loop {
@@ -138,6 +149,67 @@ fn the_overview_has_its_policy_and_its_numbers() {
     assert!(newer["points"].as_array().unwrap().iter().all(|point| point["number"].as_u64().unwrap() > last));
     // A page that has seen more than there is talks to another server than before.
     assert_eq!(numbers(last + 1000)["points"][0]["number"], 1);
+}
+
+#[test]
+fn requests_over_a_fabric_are_measured() {
+    let name = format!("shm:@rdmakv-http-{}", std::process::id());
+    let server = server(&["--fabric", &name, "--fabric", "iwarp:127.0.0.1:0"]);
+    for transport in ["shm", "iwarp"] {
+        let mut client = client(&server.fabric(transport));
+        for key in 0..1000 {
+            let _ = client.set(format!("{transport}:{key}"), b"a value", ()).unwrap();
+            assert!(client.get(format!("{transport}:{key}")).unwrap().is_some());
+            // Nothing is there: that is asked by a message, each time.
+            assert!(client.get(format!("none:{key}")).unwrap().is_none());
+        }
+    }
+    for (transport, asked) in [("shm", "get"), ("shm", "set"), ("iwarp", "get"), ("iwarp", "set")] {
+        let name = |part| {
+            format!("rdmakv_sampled_turn_duration_seconds_{part}{{transport=\"{transport}\",asked=\"{asked}\"}}")
+        };
+        let mut metrics = BTreeMap::new();
+        soon("a measured request", || {
+            metrics = parse(&server.http("/metrics").1);
+            metrics.get(&name("count")).is_some_and(|&count| count > 0.0)
+        });
+        let count = metrics[&name("count")];
+        assert!((1.0..100.0).contains(&count), "{transport}, {asked}: {count} of 2,000 gets at most and 1,000 sets");
+        assert!(metrics[&name("sum")] > 0.0);
+    }
+    // And the overview has latencies of them, though no client came over a socket.
+    soon("a point with latencies", || {
+        let numbers: Value = serde_json::from_str(&server.http("/overview.json").1).unwrap();
+        let bars = numbers["bars"].as_array().unwrap();
+        let points = numbers["points"].as_array().unwrap();
+        !bars.is_empty() && points.iter().any(|point| point["p50"].as_f64().is_some_and(|seconds| seconds > 0.0))
+    });
+}
+
+#[test]
+fn one_sided_reads_are_rates_on_the_overview() {
+    let name = format!("shm:@rdmakv-rates-{}", std::process::id());
+    for fabric in [name.as_str(), "iwarp:127.0.0.1:0"] {
+        let server = server(&["--fabric", fabric]);
+        let transport = fabric.split(':').next().unwrap();
+        let mut client = client(&server.fabric(transport));
+        let _ = client.set("key", b"a value", ()).unwrap();
+        soon("a rate of one-sided reads", || {
+            for _ in 0..100 {
+                assert!(client.get("key").unwrap().is_some());
+            }
+            let numbers: Value = serde_json::from_str(&server.http("/overview.json").1).unwrap();
+            let points = numbers["points"].as_array().unwrap();
+            let seen =
+                |point: &Value| ["one_sided", "hits"].iter().all(|rate| point[rate].as_f64().is_some_and(|n| n > 0.0));
+            numbers["totals"]["one_sided"].as_u64().unwrap() > 0 && points.iter().any(seen)
+        });
+        let numbers: Value = serde_json::from_str(&server.http("/overview.json").1).unwrap();
+        let totals = &numbers["totals"];
+        // Over shm clients find items in a table, without tags.
+        assert!(transport == "shm" || totals["registered"].as_u64().unwrap() > 0, "what clients read is registered");
+        assert!(totals["registered"].as_u64() <= totals["registered_limit"].as_u64());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{SERVER, Server, activated, ask, soon, to};
+use common::{PATIENCE, SERVER, Server, activated, ask, soon, to};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(SERVER).args(arguments).output().unwrap()
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
 
 fn connect_unix(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -35,8 +35,9 @@ fn asked_to_finish_it_accepts_nobody_new_and_lets_clients_end_what_they_do() {
     // A connection that came just before may still be there, but is not served; soon none comes.
     soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
     ask(&mut busy, b"cd\r\nget a\r\n", b"STORED\r\nVALUE a 0 4\r\nabcd\r\nEND\r\n");
-    for _ in 0..3 {
-        std::thread::sleep(Duration::from_millis(400));
+    // Longer than a client may be silent.
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(50));
         ask(&mut busy, b"mn\r\n", b"MN\r\n");
     }
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "who is silent is let go");
@@ -187,7 +188,7 @@ fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_a
     let (tcp, unix) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
     let address = tcp.local_addr().unwrap();
     let listener = UnixDatagram::bind(&notify).unwrap();
-    listener.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
     let heard = || {
         let mut message = [0; 500];
         let read = listener.recv(&mut message).expect("systemd is told");
@@ -243,9 +244,19 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     };
     let said = text(&verified.stderr) + &text(&verified.stdout);
     assert!(verified.status.success() && !said.contains("rdmakv"), "{said}");
-    // The flags that the unit starts it with are flags.
-    let line = service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/rdmakv-server ")).unwrap();
-    let flags = line.split(' ').filter(|word| !word.starts_with('$'));
-    let help = Command::new(SERVER).args(flags).arg("-V").output().unwrap();
-    assert!(help.status.success(), "{help:?}");
+}
+
+#[test]
+fn flags_of_the_unit_can_be_replaced() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    let read = |name| std::fs::read_to_string(units.join(name)).unwrap();
+    let (service, example) = (read("rdmakv.service"), read("rdmakv.default"));
+    let start = service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/rdmakv-server ")).unwrap();
+    let builtin = service.lines().find_map(|line| line.strip_prefix("Environment=\"OPTIONS=")).unwrap();
+    let sample = example.lines().find_map(|line| line.strip_prefix("OPTIONS=")).unwrap();
+    for options in [builtin.trim_end_matches('"'), sample, "-p 11300", "-l 127.0.0.1 -p 11300 -m 128"] {
+        let line = start.replace("$OPTIONS", options);
+        let output = Command::new(SERVER).args(line.split(' ')).arg("-V").output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
 }

@@ -43,7 +43,7 @@ fn a_get_allocates_nothing_whatever_its_protocol_and_size() {
     let (mut counts, mut out) = (Counts::default(), Out::default());
     let mut run = |input: &[u8]| {
         let (mut session, mut turns) = (Session::default(), usize::MAX);
-        let mut cx = Context { shared: &shared, now: 1, counts: &mut counts, worker: 0 };
+        let mut cx = Context::new(&shared, 1, &mut counts, 0);
         session.advance(input, &mut turns, &mut cx, &mut out);
         let mut sent = 0;
         while !out.is_empty() {

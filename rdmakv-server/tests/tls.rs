@@ -9,9 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{SERVER, Server, activated, ask, soon, stat, to};
+use common::{PATIENCE, SERVER, Server, activated, ask, soon, stat, to};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -164,7 +164,7 @@ fn who_reads_late_gets_everything() {
     let asks = |times: usize| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.connect(&address.into()).unwrap();
         let session = ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap();
         let mut stream = StreamOwned::new(session, TcpStream::from(socket));
@@ -267,13 +267,13 @@ fn those_who_never_end_their_handshake_do_not_stay() {
     // The beginning of a record whose rest comes in drops.
     let mut slow = to(&server.address("tls"));
     slow.write_all(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc").unwrap();
-    let mut drops = 0;
+    let (mut drops, begun) = (0, Instant::now());
     while slow.write_all(b"x").is_ok() {
         drops += 1;
-        assert!(drops < 600, "it is still there");
+        assert!(begun.elapsed() < PATIENCE, "it is still there");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(drops > 5, "it had its time");
+    assert!(drops > 1, "it had its time");
     silent.read_to_end(&mut said).expect("its end, after an alert");
     let mut stream = authority.connect(&server);
     assert_eq!(stat(&mut stream, "ssl_handshake_errors"), 3);
@@ -304,4 +304,54 @@ fn a_certificate_that_does_not_fit_its_key_is_no_start() {
     assert_eq!(run.status.code(), Some(2));
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(said.contains("chain.pem and its key"), "{said}");
+}
+
+#[test]
+fn datagrams_go_unencrypted_beside_encrypted_connections() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    authority.equip(folder.path());
+    let server = serve(folder.path(), "", &["-U", "-1"]);
+    ask(&mut authority.connect(&server), b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(b"\0\x07\0\0\0\x01\0\0get a\r\n", server.address("udp")).unwrap();
+    let mut answer = [0; 100];
+    let read = socket.recv(&mut answer).unwrap();
+    assert_eq!(&answer[..read], b"\0\x07\0\0\0\x01\0\0VALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn clients_show_a_certificate_where_a_place_asks_for_it() {
+    let (authority, stranger, folder) = (Authority::new(), Authority::new(), tempfile::tempdir().unwrap());
+    authority.equip(folder.path());
+    let options = options(folder.path(), &format!(",ssl_ca_cert={}/ca.pem", folder.path().display()));
+    let server = Server::start(&["-p", "-1", "-l", "mtls:127.0.0.1,127.0.0.2", "-Z", "-o", &options]);
+    let place = |at: &str| {
+        let start = format!("listening on tls {at}");
+        let line = server.lines.iter().find(|line| line.starts_with(&start)).unwrap();
+        line.strip_prefix("listening on tls ").unwrap().to_owned()
+    };
+    let connect = |at: &str, by: Option<&Authority>| {
+        let trust = authority.trust();
+        let config = match by {
+            None => trust.with_no_client_auth(),
+            Some(by) => {
+                let (certificate, key) = by.sign("client");
+                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+                trust.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
+            }
+        };
+        let session = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+        StreamOwned::new(session, to(&place(at)))
+    };
+    ask(&mut connect("127.0.0.1", Some(&authority)), b"mn\r\n", b"MN\r\n");
+    for by in [None, Some(&stranger)] {
+        let mut refused = connect("127.0.0.1", by);
+        assert!(refused.write_all(b"mn\r\n").and_then(|()| refused.read_exact(&mut [0; 4])).is_err());
+    }
+    // The place beside it asks for none; and what is read again asks where it did.
+    ask(&mut connect("127.0.0.2", None), b"mn\r\nrefresh_certs\r\n", b"MN\r\nOK\r\n");
+    let mut refused = connect("127.0.0.1", None);
+    assert!(refused.write_all(b"mn\r\n").and_then(|()| refused.read_exact(&mut [0; 4])).is_err());
+    ask(&mut connect("127.0.0.1", Some(&authority)), b"mn\r\n", b"MN\r\n");
 }

@@ -96,7 +96,7 @@ fn its_bytes_are_those_that_go_out() {
     let (key, value, incarnation) = (b"greeting", b"hello", 7);
     let mut lines = Vec::new();
     let mut body = Vec::new();
-    let kind = Request::hello(&mut body);
+    let kind = Request::hello(&mut body, false);
     lines.push(format!("hello       {}", said(0, kind, &body)));
     body.clear();
     let kind = Reply::Welcome(Welcome { version: VERSION, incarnation, lease_ms: 1000, eager: 8192, largest: 1 << 20 })

@@ -37,13 +37,14 @@ pub struct Meaning {
     pub field: Field,
     /// The column.
     pub column: Column,
-    /// Bytes, or nanoseconds, that one of it is; `None` for what the name of the column says.
+    /// Bytes, or nanoseconds, that one of it is; `None` for what the name of the column says, or the magnitude of times.
     pub unit: Option<u64>,
 }
 
 /// Columns of a CSV: `time=1,addr=2:sector,len=3,op=4`.
 ///
-/// A column is a number, counted from 1, or a name from the header. `time` has the units `s` (usual), `ms`, `us` and `ns`;
+/// A column is a number, counted from 1, or a name from the header. `time` has the units `s`, `ms`, `us` and `ns`, or the one
+/// that the magnitude of the first time shows;
 /// `addr` and `len` have `b` (usual), `sector` (512 bytes), `page` and a number of bytes. `op`, `client` and `process` have
 /// none. Only `addr` has to be there; without `len` a request is for one unit of the address.
 ///
@@ -71,35 +72,64 @@ impl Columns {
             let name = String::from_utf8_lossy(name).trim().to_ascii_lowercase();
             let Some((field, unit)) = meaning_of(&name) else { continue };
             if found.iter().all(|meaning| meaning.field != field) {
-                found.push(Meaning { field, column: Column::At(at), unit: Some(unit) });
+                found.push(Meaning { field, column: Column::At(at), unit });
             }
         }
         found.iter().any(|meaning| meaning.field == Field::Address).then_some(Self(found))
     }
 }
 
-/// What a column of this name usually is, and its unit.
-pub(crate) fn meaning_of(name: &str) -> Option<(Field, u64)> {
-    const SECTOR: u64 = 512;
+const SECTOR: u64 = 512;
+
+/// What columns are called: the meaning, the unit unless the name ends with one (none for times), and the names.
+const NAMES: [(Field, Option<u64>, &[&str]); 9] = [
+    (Field::Time, None, &["time", "timestamp", "ts", "t", "at", "epoch"]),
+    (Field::Address, Some(1), &["addr", "address", "offset", "start", "addr_hex"]),
+    (Field::Address, Some(SECTOR), &["lbn", "lba", "sector", "block", "blkno", "start_sector"]),
+    (Field::Address, Some(mrrc::PAGE), &["page", "start_page", "first_page"]),
+    (Field::Length, Some(1), &["len", "length", "size", "bytes"]),
+    (Field::Length, Some(SECTOR), &["sectors"]),
+    (Field::Length, Some(mrrc::PAGE), &["pages"]),
+    (Field::Operation, Some(1), &["op", "operation", "type", "rw", "opcode", "access"]),
+    (Field::Client, Some(1), &["client", "thread", "pid", "tid"]),
+];
+
+const PROCESS: &[&str] = &["process", "rank"];
+
+/// How columns are given, and the names that a header may have.
+pub(crate) fn remedy() -> String {
+    let named = |wanted: Field| {
+        let names: Vec<&str> =
+            NAMES.iter().filter(|(field, ..)| *field == wanted).flat_map(|(.., names)| names.iter().copied()).collect();
+        names.join(" ")
+    };
+    format!(
+        "say --columns time=1,addr=2:sector,len=3,op=4, by number from 1 or by name; names that are known: time ({}), \
+         addr ({}), len ({}), op ({}), client ({}), process ({}), each also with a unit, such as time_us",
+        named(Field::Time),
+        named(Field::Address),
+        named(Field::Length),
+        named(Field::Operation),
+        named(Field::Client),
+        PROCESS.join(" ")
+    )
+}
+
+/// What a column of this name is, and its unit: of times only if the name ends with one.
+pub(crate) fn meaning_of(name: &str) -> Option<(Field, Option<u64>)> {
+    // As in `time (us)` and `time[us]`.
+    let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_lowercase();
+    let name = name.trim_matches('_');
     let (plain, unit) = match name.rsplit_once('_') {
-        Some((plain, suffix)) => (plain, unit_of(suffix)),
+        Some((plain, suffix)) => (plain.trim_end_matches('_'), unit_of(suffix)),
         None => (name, None),
     };
     let plain = if unit.is_some() { plain } else { name };
-    let (field, usual) = match plain {
-        "time" | "timestamp" | "ts" | "t" | "at" => (Field::Time, 1_000_000_000),
-        "addr" | "address" | "offset" | "start" | "addr_hex" => (Field::Address, 1),
-        "lbn" | "lba" | "sector" | "block" | "blkno" | "start_sector" => (Field::Address, SECTOR),
-        "page" | "start_page" | "first_page" => (Field::Address, mrrc::PAGE),
-        "len" | "length" | "size" | "bytes" => (Field::Length, 1),
-        "sectors" => (Field::Length, SECTOR),
-        "pages" => (Field::Length, mrrc::PAGE),
-        "op" | "operation" | "type" | "rw" | "opcode" | "access" => (Field::Operation, 1),
-        "client" | "thread" | "pid" | "tid" => (Field::Client, 1),
-        "process" | "rank" => (Field::Process, 1),
-        _ => return None,
-    };
-    Some((field, unit.unwrap_or(usual)))
+    if PROCESS.contains(&plain) {
+        return Some((Field::Process, Some(1)));
+    }
+    let &(field, usual, _) = NAMES.iter().find(|(.., names)| names.contains(&plain))?;
+    Some((field, unit.or(usual)))
 }
 
 fn unit_of(name: &str) -> Option<u64> {
@@ -193,9 +223,11 @@ mod tests {
 
     #[test]
     fn units_come_from_the_text_the_name_or_are_usual() {
-        assert_eq!(meaning_of("time_us"), Some((Field::Time, 1000)));
-        assert_eq!(meaning_of("lbn"), Some((Field::Address, 512)));
-        assert_eq!(meaning_of("start_page"), Some((Field::Address, 4096)));
+        assert_eq!(meaning_of("time_us"), Some((Field::Time, Some(1000))));
+        assert_eq!(meaning_of("Timestamp (ms)"), Some((Field::Time, Some(1_000_000))));
+        assert_eq!(meaning_of("timestamp"), Some((Field::Time, None)));
+        assert_eq!(meaning_of("lbn"), Some((Field::Address, Some(512))));
+        assert_eq!(meaning_of("start_page"), Some((Field::Address, Some(4096))));
         assert_eq!(meaning_of("colour"), None);
         let columns: Columns = "addr=2:1024,len=3:sector,time=when:ms".parse().unwrap();
         assert_eq!(

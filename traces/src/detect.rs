@@ -35,7 +35,7 @@ impl Format {
             file: name.into(),
             at: "its first bytes".into(),
             what,
-            remedy: "say --format, and --columns for a csv".into(),
+            remedy: "say --format, or --columns time=1,addr=2:sector,len=3,op=4 for a csv".into(),
         };
         let guess = |format, reason: &str| Ok(Guess { format, reason: reason.into() });
         if head.is_empty() {
@@ -62,6 +62,12 @@ impl Format {
             }
             [format] => Ok(Guess { format, reason: format!("as its first {} lines fit that alone", lines.len()) }),
             [] if Columns::of_header(names(first)).is_some() => guess(Format::Csv, "by the names in its header"),
+            [] if is_table_header(first) => Err(TraceError::Content {
+                file: name.into(),
+                at: "its first bytes".into(),
+                what: format!("its header names no column like an address: `{}`", shown(first)),
+                remedy: crate::columns::remedy(),
+            }),
             [] => Err(doubtful(format!("it fits none of the formats: `{}`", shown(first)))),
             _ => {
                 let names: Vec<_> = fitting.iter().map(|format| format.name()).collect();
@@ -80,6 +86,11 @@ fn names(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     all.filter(move |_| is_header)
 }
 
+/// Whether a first line has several names and no numbers.
+fn is_table_header(line: &[u8]) -> bool {
+    line.iter().any(|byte| b",;\t|".contains(byte)) && line.is_ascii() && names(line).count() > 1
+}
+
 /// The first lines that are complete and not blank. The last may be cut where the head ends.
 fn sample(head: &[u8]) -> Vec<&[u8]> {
     let whole = memchr::memrchr(b'\n', head).map_or(head, |end| &head[..end]);
@@ -90,7 +101,7 @@ fn sample(head: &[u8]) -> Vec<&[u8]> {
 /// Whether nine in ten of the lines make sense.
 fn fits(format: Format, name: &Path, lines: &[&[u8]]) -> bool {
     // Tables have many meanings; pages have a header.
-    if matches!(format, Format::Csv | Format::Pages | Format::Srt | Format::OracleGeneral) {
+    if matches!(format, Format::Csv | Format::Pages | Format::Srt | Format::OracleGeneral | Format::U32 | Format::U64) {
         return false;
     }
     let Some(mut parser) = parser::of(format, &ReadOptions::default(), &name.to_string_lossy()) else { return false };
@@ -167,7 +178,7 @@ fn oracle_records(head: &[u8]) -> Option<usize> {
     let mut count = 0;
     for record in head.chunks_exact(oraclegeneral::RECORD).take(SAMPLE) {
         let (time, _, size, next) = oraclegeneral::record(record)?;
-        if time < last || size == 0 || size > 1 << 31 || !(-1..=1 << 40).contains(&next) {
+        if time < last || size == 0 || !oraclegeneral::is_plausible(size, next) {
             return None;
         }
         last = time;

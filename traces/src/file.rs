@@ -1,6 +1,7 @@
 //! Reads a source in any format: walks its members, cuts them into pieces, has them parsed and keeps the account.
 
 use crate::archive::Members;
+use crate::compress::TrailingGarbage;
 use crate::frames::{Frame, Frames};
 use crate::parser::{self, Outcome, Parser};
 use crate::reader::Steps;
@@ -131,9 +132,13 @@ impl FileReader {
     /// Ends a member: what was mostly unreadable is an error.
     fn leave(&mut self, member: Current) -> Result<(), TraceError> {
         self.judge(&member)?;
+        if let Err(what) = member.parser.judge() {
+            return Err(self.content(member.place("its end".into()), what, "name the right --format"));
+        }
         let [events, left_out, skipped] = self.account();
         let nothing = [events, left_out, skipped] == member.before;
         self.understand(&*member.parser);
+        self.summary.untimed += member.parser.untimed();
         if nothing && member.frames.offset() == 0 && member.name.is_none() {
             return Err(self.content("its beginning".into(), "it is empty".into(), "was it cut short?"));
         }
@@ -177,7 +182,11 @@ impl FileReader {
         let Some(most) = most.filter(|_| self.summary.events == 0) else { return Ok(()) };
         let at = format!("line {}", most.first.first().map_or(0, |&(number, _)| number));
         let what = format!("no request in it: {} ({} times)", most.reason, most.count);
-        Err(self.content(at, what, "nothing can be replayed: record what is asked for, too"))
+        Err(self.content(
+            at,
+            what,
+            "nothing can be replayed: record what is asked for, too, or name the right --format",
+        ))
     }
 
     fn content(&self, at: String, what: String, remedy: &str) -> TraceError {
@@ -287,6 +296,11 @@ impl Steps for FileReader {
 /// What a failed read means.
 pub(crate) fn unreadable(file: &Path, at: String, error: io::Error) -> TraceError {
     let file = file.to_path_buf();
+    if let Some(garbage) = error.get_ref().and_then(|inner| inner.downcast_ref::<TrailingGarbage>()) {
+        let what = garbage.to_string();
+        let remedy = "what comes before is whole: cut the rest off, or pipe in what the tool decompresses".into();
+        return TraceError::Content { file, at, what, remedy };
+    }
     let content = |remedy: &str| TraceError::Content {
         file: file.clone(),
         at: at.clone(),

@@ -38,11 +38,17 @@ pub enum Format {
     Objects,
     /// Key-value cache blocks of language models.
     Mooncake,
+    /// Raw keys of 4 bytes.
+    U32,
+    /// Raw keys of 8 bytes.
+    U64,
+    /// Memory accesses of a program, as Caffeine's simulator reads them.
+    Address,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Pages,
         Self::Csv,
         Self::Registrations,
@@ -58,6 +64,9 @@ impl Format {
         Self::OracleGeneral,
         Self::Objects,
         Self::Mooncake,
+        Self::U32,
+        Self::U64,
+        Self::Address,
     ];
 
     /// The name, as `--format` takes it.
@@ -78,6 +87,9 @@ impl Format {
             Self::OracleGeneral => "oraclegeneral",
             Self::Objects => "objects",
             Self::Mooncake => "mooncake",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::Address => "address",
         }
     }
 
@@ -85,7 +97,10 @@ impl Format {
     pub const fn about(self) -> &'static str {
         match self {
             Self::Pages => "CSV with the header `start_page,pages`",
-            Self::Csv => "any CSV: columns by header, or by --columns time=1,addr=2,len=3,op=4",
+            Self::Csv => {
+                "any CSV: columns by header, or by --columns time=1,addr=2,len=3,op=4; the unit of times by the column's \
+                 name (time_us), by --time-unit, or by the magnitude of the first one"
+            }
             Self::Registrations => "acquires, releases and invalidations, as recorded by mrrc",
             Self::Mpi => "t_us,op,peer,addr_hex,bytes without a header: buffers of an MPI rank",
             Self::Arc => "`start count ignored seq`, blocks of --block bytes",
@@ -97,9 +112,17 @@ impl Format {
             Self::Httpd => "web server log, NCSA common, combined, or tab-separated: a request is the whole file",
             Self::Mambo => "UMD application I/O traces: header, files, records; reads are kept",
             Self::OracleGeneral => "24-byte records u32 time, u64 id, u32 size, i64 next access, little endian",
-            Self::Objects => "`time id bytes`",
+            Self::Objects => "`time id bytes`, the unit of times as in csv",
             Self::Mooncake => "JSON lines with `hash_ids`, a block of --block bytes each",
+            Self::U32 => "raw keys of 4 bytes in any byte order, an object of --block bytes each; only by --format",
+            Self::U64 => "raw keys of 8 bytes in any byte order, an object of --block bytes each; only by --format",
+            Self::Address => "`s 0x1fffff50 1`: store or load, address, instructions (Caffeine's address traces)",
         }
+    }
+
+    /// Whether the unit of its times may be given.
+    pub(crate) const fn has_free_times(self) -> bool {
+        matches!(self, Self::Csv | Self::Objects)
     }
 
     /// Whether objects are laid out by their largest size, for which the source is read twice.

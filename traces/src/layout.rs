@@ -17,6 +17,11 @@ impl<K> Default for Names<K> {
 }
 
 impl<K: Eq + Hash> Names<K> {
+    /// Returns how many names there are.
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
     /// The number of this name; beyond four billion, that of the last.
     pub(crate) fn number<Q>(&mut self, name: &Q) -> u32
     where

@@ -47,6 +47,7 @@ mod recordings;
 pub mod registrations;
 mod source;
 mod summary;
+mod times;
 mod trace;
 pub mod write;
 
@@ -60,6 +61,7 @@ pub use open::{open, read};
 pub use options::{BlockSize, ReadOptions};
 pub use reader::Reader;
 pub use summary::{Skipped, Summary};
+pub use times::TimeUnit;
 pub use trace::{Kind, Process, Step, Trace};
 
 /// The README's example is one that runs.

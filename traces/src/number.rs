@@ -58,11 +58,16 @@ pub(crate) fn wrong(fields: &[&[u8]]) -> &'static str {
     if fields.iter().any(|field| is_too_large(field)) { "a number is too large" } else { "a field is no number" }
 }
 
-/// A time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900.
+/// A time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900. A time that is
+/// too large is `u64::MAX`: no replay fails because of it.
 #[inline]
 pub(crate) fn time(text: &[u8], unit: u64) -> Option<u64> {
     let dot = memchr::memchr(b'.', text).unwrap_or(text.len());
-    let whole = decimal(&text[..dot])?.checked_mul(unit)?;
+    let whole = match decimal(&text[..dot]) {
+        Some(number) => number.saturating_mul(unit),
+        None if is_too_large(&text[..dot]) => u64::MAX,
+        None => return None,
+    };
     let fraction = text.get(dot + 1..).unwrap_or_default();
     if fraction.is_empty() {
         return Some(whole);
@@ -73,7 +78,7 @@ pub(crate) fn time(text: &[u8], unit: u64) -> Option<u64> {
         return None;
     }
     let part = u128::from(decimal(&fraction[..kept])?) * u128::from(unit) / 10_u128.pow(kept as u32);
-    whole.checked_add(part as u64)
+    Some(whole.saturating_add(part as u64))
 }
 
 /// The words of a line, apart by blanks.
@@ -141,7 +146,8 @@ mod tests {
         assert_eq!(time(b"0.000000001", 1_000_000_000), Some(1));
         assert_eq!(time(b"5.", 1000), Some(5000));
         assert_eq!(time(b"1.99999999999999999999999999", 1_000_000_000), Some(1_999_999_999));
-        assert_eq!(time(b"18446744073709551615", 1000), None);
+        assert_eq!(time(b"18446744073709551615", 1000), Some(u64::MAX));
+        assert_eq!(time(b"18446744073709551616.5", 1), Some(u64::MAX));
         assert_eq!(time(b"1.2.3", 1000), None);
         assert_eq!(time(b".5", 1000), None);
     }

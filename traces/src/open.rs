@@ -61,6 +61,11 @@ fn begin(source: Source, options: &ReadOptions) -> Result<Box<dyn Reader + Send>
             Format::detect(&name, &head)?
         }
     };
+    if options.time_unit.is_some() && !guess.format.has_free_times() {
+        let what = format!("the times of {} have one unit", guess.format);
+        let remedy = "leave it out; csv and objects take it".into();
+        return Err(TraceError::Option { option: "--time-unit", what, remedy });
+    }
     if guess.format == Format::Registrations {
         return recordings::open(source, options);
     }

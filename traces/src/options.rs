@@ -1,6 +1,6 @@
 //! How a trace is to be read, where the source does not say.
 
-use crate::{Columns, Format, TraceError};
+use crate::{Columns, Format, TimeUnit, TraceError};
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
@@ -13,6 +13,8 @@ pub struct ReadOptions {
     pub block: Option<BlockSize>,
     /// Which column of a CSV means what, or what its header says.
     pub columns: Option<Columns>,
+    /// The unit of the times of a CSV or of objects, or what the column's name says, or what their magnitude shows.
+    pub time_unit: Option<TimeUnit>,
     /// Web logs: whether a 304, answered from the client's cache, counts as a request for the file.
     pub not_modified: bool,
     /// Recordings: whether one whose end is missing is read up to there, and not refused.

@@ -36,6 +36,16 @@ pub(crate) trait Parser: Send {
     /// Between the first reading and the second, where the format is read twice.
     fn lay_out(&mut self) {}
 
+    /// Returns how many events have a time that could not be read.
+    fn untimed(&self) -> u64 {
+        0
+    }
+
+    /// Judges all pieces together, at the end. The error says why they make no sense.
+    fn judge(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// What was assumed, in a sentence after the format's name.
     fn understood(&self) -> String;
 }
@@ -45,7 +55,7 @@ pub(crate) fn of(format: Format, options: &ReadOptions, name: &str) -> Option<Bo
     use crate::formats as f;
     Some(match format {
         Format::Pages => Box::new(f::pages::Pages::default()),
-        Format::Csv => Box::new(f::csv::Csv::new(options.columns.clone())),
+        Format::Csv => Box::new(f::csv::Csv::new(options)),
         Format::Registrations => return None,
         Format::Mpi => Box::new(f::mpi::Mpi),
         Format::Arc => Box::new(f::arc::Arc::new(options, name)),
@@ -57,7 +67,10 @@ pub(crate) fn of(format: Format, options: &ReadOptions, name: &str) -> Option<Bo
         Format::Httpd => Box::new(f::httpd::Httpd::new(options)),
         Format::Mambo => Box::new(f::mambo::Mambo::default()),
         Format::OracleGeneral => Box::new(f::oraclegeneral::OracleGeneral::default()),
-        Format::Objects => Box::new(f::objects::Objects::default()),
+        Format::Objects => Box::new(f::objects::Objects::new(options)),
+        Format::U32 => Box::new(f::keys::Keys::new(4, options)),
+        Format::U64 => Box::new(f::keys::Keys::new(8, options)),
+        Format::Address => Box::new(f::address::Address::new(options)),
         Format::Mooncake => Box::new(f::mooncake::Mooncake::new(options)),
     })
 }

@@ -19,6 +19,8 @@ pub struct Summary {
     pub skipped: Vec<Skipped>,
     /// What was understood and is of a kind that is not read (a web server's errors, a disk's completions), by reason.
     pub left_out: Vec<Skipped>,
+    /// Events whose time could not be read: each has the time of the event before it.
+    pub untimed: u64,
     /// The first events.
     pub first: Vec<Event>,
 }
@@ -76,6 +78,7 @@ impl Summary {
     /// Takes over what another summary says of lines that are no events.
     pub(crate) fn add_passed_over(&mut self, of: &Self) {
         self.other += of.other;
+        self.untimed += of.untimed;
         let into = [(&mut self.skipped, &of.skipped), (&mut self.left_out, &of.left_out)];
         for (mine, theirs) in into {
             for one in theirs {
@@ -123,6 +126,9 @@ fn pass_over(reasons: &mut Vec<Skipped>, reason: &'static str, number: u64, text
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} events, {} skipped", self.understood, self.events, self.skipped())?;
+        if self.untimed > 0 {
+            writeln!(f, "  {} times could not be read", self.untimed)?;
+        }
         for (what, reasons) in [("skipped", &self.skipped), ("left out", &self.left_out)] {
             for Skipped { reason, count, first } in reasons {
                 writeln!(f, "  {what} {count}: {reason}")?;

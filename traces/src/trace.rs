@@ -105,10 +105,18 @@ impl Trace {
         let mut trace = Self { name: name.into(), ..Self::default() };
         // One order for all processes, where they share a cache. The ranges of an event stay together: sorting is stable.
         let mut by_time: Vec<(u64, Step)> = Vec::new();
+        // Of these only one or more than one matters.
+        let mut processes: Vec<u32> = Vec::new();
         for event in reader.by_ref() {
             let event = event?;
             let steps = steps_of(&event);
             if share {
+                if processes.last() != Some(&event.process)
+                    && !processes.contains(&event.process)
+                    && processes.len() < 2
+                {
+                    processes.push(event.process);
+                }
                 by_time.extend(steps.into_iter().map(|step| (event.time, step)));
                 continue;
             }
@@ -118,11 +126,21 @@ impl Trace {
             }
             trace.processes[process].steps.extend(steps);
         }
+        trace.summary = reader.summary().clone();
         if share {
+            if trace.summary.untimed > 0 && processes.len() > 1 {
+                return Err(TraceError::Option {
+                    option: "--share",
+                    what: format!(
+                        "{}: {} times could not be read, and several processes are put in the order of time",
+                        trace.name, trace.summary.untimed
+                    ),
+                    remedy: "give --time-unit, or leave --share out".into(),
+                });
+            }
             by_time.sort_by_key(|&(time, _)| time);
             trace.processes = vec![Process { steps: by_time.into_iter().map(|(_, step)| step).collect() }];
         }
-        trace.summary = reader.summary().clone();
         Ok(trace)
     }
 }

@@ -270,6 +270,43 @@ Skips: 0 forward (0 -   0.0%)
     assert!(error.to_string().starts_with("c.txt, line 1: no request in it: the action is not Q"), "{error}");
 }
 
+#[test]
+fn address() {
+    let text =
+        b"s 0x1fffff50 1\nl 0x3fffffff 24 200 1200\nl 0x12 3\nl 0x10 x\nz 0x10 1\nl 1f 1\nl 0x10 1 2\nl 0x11 0\n";
+    let (events, summary) = read("gcc.trace", text, &ReadOptions::of(Format::Address));
+    assert_eq!(
+        facts(&events),
+        [(0, 0, W, 0x1fff_ff50, 1), (0, 0, R, 0x3fff_ffff, 1), (0, 0, R, 18, 1), (0, 0, R, 17, 1)]
+    );
+    let why = [
+        ("the address is not followed by one number or three", vec![4, 7]),
+        ("the access is neither a load (l) nor a store (s)", vec![5]),
+        ("the address is no hexadecimal number with 0x", vec![6]),
+    ];
+    assert_eq!(skipped(&summary), why);
+    assert_eq!(detected(&text[..40], Format::Address).0.len(), 2);
+    let block = ReadOptions::of(Format::Address).with_block(BlockSize::new(64).unwrap());
+    assert_eq!(facts(&read("x", &text[..40], &block).0)[0].4, 64);
+}
+
+#[test]
+fn raw_keys() {
+    let keys = [7_u64, u64::MAX, 7, 1 << 40, 7];
+    let wide: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let big_endian: Vec<u8> = keys.iter().flat_map(|key| key.to_be_bytes()).collect();
+    let expected: Vec<_> = [0, 1, 0, 2, 0].map(|object| (0, 0, RW, object * 4096, 4096)).into();
+    for bytes in [&wide, &big_endian] {
+        assert_eq!(facts(&read("k", bytes, &ReadOptions::of(Format::U64)).0), expected);
+    }
+    let narrow: Vec<u8> = [7_u32, 9, 7, u32::MAX, 7].iter().flat_map(|key| key.to_le_bytes()).collect();
+    assert_eq!(facts(&read("k", &narrow, &ReadOptions::of(Format::U32)).0), expected);
+    let block = ReadOptions::of(Format::U32).with_block(BlockSize::new(512).unwrap());
+    assert_eq!(facts(&read("k", &narrow, &block).0)[1], (0, 0, RW, 512, 512));
+    let error = try_read("k", &narrow[1..], &ReadOptions::of(Format::U32)).unwrap_err().to_string();
+    assert!(error.contains("the last record has 3 of 4 bytes"), "{error}");
+}
+
 /// A record of HP's traces: type and version, time, bytes, block, device, flags.
 fn srt_record(kind: u32, version: u32, [sec, usec, bytes, block, device, flags]: [u32; 6]) -> Vec<u8> {
     let extra = usize::from(version >= 4) + usize::from(kind == 4);

@@ -79,6 +79,13 @@ fn each_domain_of_a_process_is_a_cache_of_its_own() {
 }
 
 #[test]
+fn registrations_that_nobody_watched_are_told() {
+    let read = |unwatched| read(file(&[record(1)], 0, Head { unwatched, ..whole(1) }), CutShort::Refused).2.understood;
+    assert!(!read(0).contains("unmapped"));
+    assert!(read(7).contains("of 7 registrations it would be missing that their memory was unmapped"), "{}", read(7));
+}
+
+#[test]
 fn it_is_detected_and_read_out_of_compression() {
     let records: Vec<Record> = (1..=10).map(record).collect();
     let packed = zstd::encode_all(&file(&records, 0, whole(10))[..], 1).unwrap();

@@ -150,6 +150,77 @@ fn noise_is_no_trace_in_any_format() {
 }
 
 #[test]
+fn trailing_garbage_is_reported_as_such() {
+    let text: String = "start_page,pages\n".to_owned() + &"1,1\n".repeat(1000);
+    for (kind, pack) in [("gzip", gz as fn(&[u8]) -> Vec<u8>), ("zstd", zst), ("xz", xz)] {
+        let whole = pack(text.as_bytes());
+        for garbage in [
+            &b"garbage"[..],
+            b"\0\0\0\0x",
+            b"\x1f\x8b____________________",
+            b"\x28\xb5_______",
+            b"\xfd7zYZ____________",
+        ] {
+            let error = error("t", &[&whole[..], garbage].concat(), &default());
+            let expected = format!("trailing garbage: what follows the end of the {kind} stream is no {kind}");
+            assert!(error.contains(&expected) && !error.contains("damaged"), "{kind} {garbage:?}: {error}");
+        }
+        // Padding and further streams are read.
+        let more = pack(b"2,2\n");
+        let several = [&whole[..], &[0; 512], &more, &[0; 4]].concat();
+        assert_eq!(read("t", &several, &default()).unwrap().len(), 1001, "{kind}");
+        let cut = [&whole[..], &more[..more.len() - 5]].concat();
+        let error = error("t", &cut, &default());
+        assert!(error.contains("cut short"), "{kind}: {error}");
+    }
+    // Tools that work in parallel put a frame before the first that is to be skipped.
+    let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 9, 9, 9, 9][..], &zst(text.as_bytes())].concat();
+    assert_eq!(read("t", &skipped, &default()).unwrap().len(), 1000);
+}
+
+#[test]
+fn a_forced_format_that_makes_no_sense_is_refused() {
+    let text = "0,20941264,8192,W,0.551706\n".repeat(2000).into_bytes();
+    let keys: Vec<u8> = (0..24_000_u64).flat_map(|i| ((i % 700) << 12 | 1).to_le_bytes()).collect();
+    let record = |i: u32| [&i.to_le_bytes()[..], &[7; 8], &4096_u32.to_le_bytes(), &(-1_i64).to_le_bytes()].concat();
+    let oracle: Vec<u8> = (0..1000).flat_map(record).collect();
+    for (content, name, format) in [
+        (&text, "text", Format::U32),
+        (&text, "text", Format::U64),
+        (&text, "text", Format::OracleGeneral),
+        (&text, "text", Format::Srt),
+        (&text, "text", Format::Registrations),
+        (&text, "text", Format::Address),
+        (&keys, "keys", Format::U32),
+        (&keys, "keys", Format::OracleGeneral),
+        (&keys, "keys", Format::Srt),
+        (&keys, "keys", Format::Lirs),
+        (&oracle, "oracle", Format::Objects),
+    ] {
+        let found = read("f", content, &ReadOptions::of(format));
+        let error = found.expect_err(&format!("{name} as {format}")).to_string();
+        assert!(error.starts_with("f, ") && error.contains("format"), "{name} as {format}: {error}");
+    }
+    assert_eq!(read("f", &keys, &ReadOptions::of(Format::U64)).unwrap().len(), 24_000);
+    assert_eq!(read("f", &oracle, &ReadOptions::of(Format::OracleGeneral)).unwrap().len(), 1000);
+}
+
+#[test]
+fn an_unknown_header_is_answered_with_the_columns() {
+    let error = error("t.csv", b"alpha,beta\n1,2\n3,4\n", &default());
+    for words in [
+        "names no column like an address: `alpha,beta`",
+        "--columns time=1,addr=2:sector,len=3,op=4",
+        "lbn lba",
+        "timestamp",
+    ] {
+        assert!(error.contains(words), "`{words}` is not in: {error}");
+    }
+    let forced = self::error("t.csv", b"alpha,beta\n1,2\n", &ReadOptions::of(Format::Csv));
+    assert!(forced.contains(error.split_once("; ").unwrap().1), "{forced}");
+}
+
+#[test]
 fn doubtful_content_is_not_guessed_at() {
     for (text, why) in [
         (&b""[..], "it is empty"),

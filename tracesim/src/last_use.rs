@@ -73,6 +73,14 @@ impl<T: Copy> LastUse<T> {
         self.cut = cut;
     }
 
+    /// Shows how many pages of the range have which value, in address order; those without one are left out.
+    pub(crate) fn visit(&self, range: PageRange, mut has: impl FnMut(u64, T)) {
+        let before = self.runs.range(..range.start()).next_back().filter(|(_, run)| run.end > range.start());
+        for (&start, run) in before.into_iter().chain(self.runs.range(range.start()..range.end())) {
+            has(run.end.min(range.end()) - start.max(range.start()), run.value);
+        }
+    }
+
     /// Pages that have a value.
     pub(crate) fn pages(&self) -> u64 {
         self.runs.iter().map(|(start, run)| run.end - start).sum()

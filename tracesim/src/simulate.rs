@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use traces::{Kind, Step, Trace};
+use traces::{Kind, Process, Step, Trace};
 
 /// When the core hears of hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,12 +114,22 @@ pub fn replay(
 ) -> Result<Replayed, ReplayError> {
     let mut all = Replayed::default();
     for process in &trace.processes {
-        let one = with_policy(config, Whole { config, recency, steps: &process.steps, watch })?;
+        let one = replay_process(process, config, recency, watch)?;
         add(&mut all.counters, &one.counters);
         all.unmatched_releases += one.unmatched_releases;
         all.refused_pages = all.refused_pages.saturating_add(one.refused_pages);
     }
     Ok(all)
+}
+
+/// Replays one process through a cache of this configuration.
+pub(crate) fn replay_process(
+    process: &Process,
+    config: &Config,
+    recency: Recency,
+    watch: Option<&Watch<'_>>,
+) -> Result<Replayed, ReplayError> {
+    with_policy(config, Whole { config, recency, steps: &process.steps, watch })
 }
 
 /// All steps of a process.
@@ -357,6 +367,7 @@ fn add(sum: &mut Counters, other: &Counters) {
         (&mut sum.deregs, other.deregs),
         (&mut sum.dereg_pages, other.dereg_pages),
         (&mut sum.dereg_batches, other.dereg_batches),
+        (&mut sum.evicted, other.evicted),
         (&mut sum.merged, other.merged),
         (&mut sum.upgraded, other.upgraded),
         (&mut sum.failed, other.failed),

@@ -173,6 +173,24 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn no_policy_pays_less_than_the_upper_side(trace in traces(40, 9, 60, false), costs in costs()) {
+        let capacities = [1, 3, 8, 16, 30, 100];
+        let upper = bound::upper(&trace, &capacities, &costs).unwrap();
+        for (&capacity, upper) in capacities.iter().zip(upper) {
+            for &policy in PolicyKind::ALL.iter().filter(|&&policy| bound::holds_for(policy)) {
+                let config = Config { policy, cost: costs, ..Config::new(capacity) };
+                let Ok(replayed) = replay(&trace, &config, Recency::Exact, None) else { continue };
+                let total = replayed.cost(&costs, DeregCost::Batch).total_us();
+                prop_assert!(upper <= total + 1e-9, "{policy} pays {total} at {capacity}, upper side {upper}");
+            }
+        }
+    }
+}
+
 #[test]
 fn with_room_for_everything_the_bound_is_what_first_uses_cost() {
     let [a, b] = [PageRange::new(0, 4).unwrap(), PageRange::new(10, 2).unwrap()];

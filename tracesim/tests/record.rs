@@ -141,6 +141,18 @@ fn a_program_that_uses_nothing_of_it_leaves_an_empty_recording_and_a_line() {
 }
 
 #[test]
+fn a_failed_program_is_reported_as_such() {
+    let folder = folder();
+    let Some(_) = library(&folder) else { return };
+    for (script, status) in [("exit 3", "exit status: 3"), ("kill -KILL $$", "signal: 9 (SIGKILL)")] {
+        let output = record(&folder, &["--what", "mpi"], &["sh", "-c", script]);
+        let expected = format!("holds nothing: the program failed ({status}) before it used verbs or MPI");
+        assert!(said(&output).contains(&expected), "{}", said(&output));
+        assert!(!said(&output).contains("called no"), "{}", said(&output));
+    }
+}
+
+#[test]
 fn what_cannot_be_written_is_said_before_the_program_runs() {
     let folder = folder();
     let Some(_) = library(&folder) else { return };

@@ -31,6 +31,40 @@ fn every_plot_and_every_policy_is_there_for_each_trace() {
 }
 
 #[test]
+fn lines_that_coincide_are_all_seen_and_named() {
+    let folder = folder();
+    let file = path(&folder, "page.html");
+    // Where everything fits no policy differs from another.
+    stdout(&[
+        "compare",
+        "-p",
+        "mrrc,pindown,gdsf",
+        "-c",
+        "99%,100%",
+        "--no-bound",
+        "--report",
+        &file,
+        &golden("whole-files.csv"),
+    ]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    let plot = page.split("<figure id=\"cost-0\"").nth(1).unwrap().split("</figure>").next().unwrap();
+    assert!(plot.contains("<p>On one line: mrrc, pindown and gdsf.</p>"), "{plot}");
+    let turns: Vec<&str> =
+        plot.split("stroke-dashoffset:").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert_eq!(
+        turns,
+        ["0.0", "-9.0", "-18.0", "-27.0"],
+        "the infinite cache's, too: each has its dashes where the others have gaps"
+    );
+    let mut marks: Vec<&str> =
+        plot.split("class=\"mark\" d=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let all = marks.len();
+    marks.sort_unstable();
+    marks.dedup();
+    assert_eq!(marks.len(), all, "no marker is under another");
+}
+
+#[test]
 fn a_page_needs_nothing_but_itself() {
     let page = page(&[&golden("overlaps.csv")]);
     for outside in ["<script", "<link", "src=", "href=", "@import", "url(", "clip-path", "http:", "https:"] {

@@ -58,11 +58,7 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
 /// True if nothing was left over.
 fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
     let file = File::open(&arguments.file).map_err(|error| format!("{error}: name a capture that can be read"))?;
-    let flows = flows(BufReader::new(file)).map_err(|error| {
-        format!(
-            "no capture in the pcap format ({error}): make one with `tcpdump -w`, or of a pcapng with `editcap -F pcap`"
-        )
-    })?;
+    let flows = flows(BufReader::new(file))?;
     if flows.is_empty() {
         return Err(
             "no TCP over IPv4 in Ethernet frames: capture one interface, not `any`, and the port of iWARP".into()

@@ -19,14 +19,18 @@
 
 mod text;
 
-use clap::{Parser, ValueEnum};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
-use frrwp::fabric::{Completion, Domain, Endpoint, Local};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, ValueEnum};
+use frrwp::fabric::iwarp::IwarpOptions;
+use frrwp::fabric::{
+    Completion, Connector, Domain, Endpoint, FabricDomain, FabricEndpoint, FabricKey, FabricOptions, Local,
+};
 use frrwp::wire::{MESSAGE, Segment};
-use mrrc::registrar::Registered;
+use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Duration;
 use text::text;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -35,6 +39,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const INFO: usize = 16;
 /// Receives that are posted.
 const RECEIVES: u16 = 2;
+/// How long connecting may take.
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// RDMA ping: a text goes to the server by read, and comes back by write.
 #[derive(Parser)]
@@ -68,12 +74,16 @@ struct Arguments {
     /// The network.
     #[arg(long, default_value = "iwarp")]
     fabric: Fabric,
+    /// Negotiates without CRCs: they are used only if the peer asks for them. Over iwarp.
+    #[arg(long)]
+    no_crc: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   rping -s -v                                  serves one client, on all addresses
   rping -c -a 10.0.0.1 -v -V -C 10             ten pings, compared
+  rping -c -a 10.0.0.1 -C 1000 --no-crc        without CRCs, if the server agrees
 
 Exit status: 0 done, 1 failed, 2 wrong usage.";
 
@@ -87,11 +97,11 @@ enum Fabric {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = match arguments.fabric {
-        Fabric::Iwarp => iwarp(&arguments),
-        Fabric::Verbs => verbs(&arguments),
-    };
-    if let Err(error) = result {
+    if arguments.no_crc && matches!(arguments.fabric, Fabric::Verbs) {
+        let text = "--no-crc --fabric verbs: a device decides about its CRCs by itself: leave --no-crc out";
+        Arguments::command().error(ErrorKind::ArgumentConflict, text).exit();
+    }
+    if let Err(error) = run(&arguments) {
         eprintln!("rping: {error}");
         return ExitCode::FAILURE;
     }
@@ -104,51 +114,42 @@ fn on(fabric: &str, arguments: &Arguments) -> String {
     if address.contains(':') { format!("{fabric}:[{address}]:{port}") } else { format!("{fabric}:{address}:{port}") }
 }
 
-fn iwarp(arguments: &Arguments) -> Outcome<()> {
-    let domain = IwarpDomain::new(IwarpOptions::default())?;
-    let address = on("iwarp", arguments);
-    let why = |endpoint: &IwarpEndpoint| endpoint.why().map(|why| why.to_string());
+fn run(arguments: &Arguments) -> Outcome<()> {
+    let fabric = if matches!(arguments.fabric, Fabric::Iwarp) { "iwarp" } else { "verbs" };
+    let address = on(fabric, arguments);
+    let iwarp = IwarpOptions { checksums: !arguments.no_crc, ..IwarpOptions::default() };
+    let domain = FabricDomain::new(&address.parse()?, FabricOptions { iwarp, ..FabricOptions::default() })?;
     if arguments.server {
-        let mut listener = domain.listen(&address)?;
-        // Whoever chose port 0 needs to know.
-        println!("listening on {}", listener.address()?);
-        Side::new(&domain, listener.accept(RECEIVES, None)?, arguments, why)?.serve()
+        let mut listener = domain.listen_at(&address)?;
+        // The user who chose port 0 needs to know.
+        println!("listening on {}", listener.address().trim_start_matches(fabric).trim_start_matches(':'));
+        Side::new(&domain, agreed(listener.accept(RECEIVES, None)?, arguments), arguments)?.serve()
     } else {
-        Side::new(&domain, domain.connect(&address, RECEIVES)?, arguments, why)?.ping()
+        Side::new(&domain, agreed(domain.connect_to(&address, RECEIVES, WITHIN)?, arguments), arguments)?.ping()
     }
 }
 
-#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
-fn verbs(arguments: &Arguments) -> Outcome<()> {
-    use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsOptions};
-    let address = on("verbs", arguments);
-    let domain = VerbsDomain::reaching(&address, VerbsOptions::default())?;
-    let why = |endpoint: &VerbsEndpoint| endpoint.why().map(|why| why.to_string());
-    if arguments.server {
-        let mut listener = domain.listen(&address)?;
-        println!("listening on {}", listener.address()?);
-        Side::new(&domain, listener.accept(RECEIVES, None)?, arguments, why)?.serve()
-    } else {
-        Side::new(&domain, domain.connect(&address, RECEIVES)?, arguments, why)?.ping()
+/// Prints the outcome of the negotiation, if the user asked for one without CRCs.
+fn agreed(endpoint: FabricEndpoint, arguments: &Arguments) -> FabricEndpoint {
+    match endpoint.checksums() {
+        _ if !arguments.no_crc => {}
+        Some(true) => println!("connected with CRCs: the peer asks for them"),
+        _ => println!("connected without CRCs"),
     }
-}
-
-#[cfg(not(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux")))]
-fn verbs(_: &Arguments) -> Outcome<()> {
-    Err("RDMA devices are not built in: cargo run -p frrwp --features verbs --example rping".into())
+    endpoint
 }
 
 /// Memory of whole pages, registered.
-struct Buffer<'a, D: Domain> {
-    domain: &'a D,
+struct Buffer<'a> {
+    domain: &'a FabricDomain,
     pages: Vec<u8>,
     start: usize,
     length: usize,
-    registered: Option<Registered<D::Registration>>,
+    registered: Option<Registered<FabricKey>>,
 }
 
-impl<'a, D: Domain> Buffer<'a, D> {
-    fn new(domain: &'a D, length: usize, access: Access) -> Outcome<Self> {
+impl<'a> Buffer<'a> {
+    fn new(domain: &'a FabricDomain, length: usize, access: Access) -> Outcome<Self> {
         let mut pages = vec![0; length + 2 * PAGE as usize];
         let start = pages.as_ptr().align_offset(PAGE as usize);
         let range = PageRange::of_bytes(pages[start..].as_mut_ptr() as u64, length as u64)?;
@@ -160,7 +161,7 @@ impl<'a, D: Domain> Buffer<'a, D> {
         &mut self.pages[self.start..self.start + self.length]
     }
 
-    fn local(&mut self, length: usize) -> Option<Local<'_, D::Registration>> {
+    fn local(&mut self, length: usize) -> Option<Local<'_, FabricKey>> {
         let address = self.pages[self.start..].as_mut_ptr();
         self.registered.as_ref().map(|registered| Local { address, length, registration: &registered.registration })
     }
@@ -171,7 +172,7 @@ impl<'a, D: Domain> Buffer<'a, D> {
     }
 }
 
-impl<D: Domain> Drop for Buffer<'_, D> {
+impl Drop for Buffer<'_> {
     fn drop(&mut self) {
         let mut batch: Vec<_> = self.registered.take().into_iter().collect();
         if self.domain.deregister(&mut batch).is_err() || !batch.is_empty() {
@@ -181,30 +182,24 @@ impl<D: Domain> Drop for Buffer<'_, D> {
     }
 }
 
-struct Side<'a, E: Endpoint> {
+struct Side<'a> {
     // Dropped before the memory that it uses.
-    endpoint: E,
-    why: fn(&E) -> Option<String>,
-    domain: &'a E::Domain,
+    endpoint: FabricEndpoint,
+    domain: &'a FabricDomain,
     arguments: &'a Arguments,
-    text: Buffer<'a, E::Domain>,
+    text: Buffer<'a>,
     message: Box<[u8; MESSAGE]>,
     /// The connection has come to its end, and says nothing more.
     flushed: bool,
 }
 
-impl<'a, E: Endpoint> Side<'a, E> {
-    fn new(
-        domain: &'a E::Domain,
-        endpoint: E,
-        arguments: &'a Arguments,
-        why: fn(&E) -> Option<String>,
-    ) -> Outcome<Self> {
+impl<'a> Side<'a> {
+    fn new(domain: &'a FabricDomain, endpoint: FabricEndpoint, arguments: &'a Arguments) -> Outcome<Self> {
         // The server reads into it: over iWARP, most cards want peers to be let write such memory.
         let peers = if arguments.server { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         let access = Access::LOCAL | peers;
         let text = Buffer::new(domain, arguments.size as usize, access)?;
-        Ok(Self { endpoint, why, domain, arguments, text, message: Box::new([0; MESSAGE]), flushed: false })
+        Ok(Self { endpoint, domain, arguments, text, message: Box::new([0; MESSAGE]), flushed: false })
     }
 
     /// The next thing that happens; `None` at the end of the connection.
@@ -222,7 +217,7 @@ impl<'a, E: Endpoint> Side<'a, E> {
     }
 
     fn lost(&self) -> Box<dyn Error> {
-        (self.why)(&self.endpoint).unwrap_or_else(|| "the connection is gone".to_owned()).into()
+        self.endpoint.why().unwrap_or_else(|| "the connection is gone".to_owned()).into()
     }
 
     fn tell(&mut self, segment: Segment) -> Outcome<()> {
@@ -259,7 +254,7 @@ impl<'a, E: Endpoint> Side<'a, E> {
         result
     }
 
-    fn pings(&mut self, back: &mut Buffer<'a, E::Domain>, size: usize) -> Outcome<()> {
+    fn pings(&mut self, back: &mut Buffer<'a>, size: usize) -> Outcome<()> {
         for ping in 0..self.arguments.count.unwrap_or(u64::MAX) {
             let text = text(ping, size);
             self.text.bytes().copy_from_slice(&text);

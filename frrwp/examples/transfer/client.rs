@@ -1,21 +1,22 @@
 //! The client: there and back by each process in turns, and a table of what that took.
 
-use crate::fabrics::{self, Connection, Memory, Provider, Work};
 use crate::greeting::{Greeting, cache, engine, greet};
-use crate::{Client, Outcome};
+use crate::{Client, End, Outcome};
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::Endpoint;
 use frrwp::fabric::priced::Priced;
-use frrwp::handshake::{Process, Side, Tag};
+use frrwp::fabric::{Connector, FabricDomain};
+use frrwp::handshake::{Process, RECEIVES, Side, Tag};
 use mrrc::{Cache, PAGE};
 use std::time::{Duration, Instant};
 
+/// How long connecting may take.
+const WITHIN: Duration = Duration::from_secs(5);
 const PROCESSES: [(Process, &str); 2] = [(Process::Frrwp, "FRRWP"), (Process::Traditional, "traditional")];
 
 pub(crate) fn run(client: &Client) -> Outcome<()> {
     let file = std::fs::read(&client.file)
         .map_err(|error| format!("{}: {error}: name a file that can be read", client.file.display()))?;
-    fabrics::connecting(&client.common.fabric, client.common.cost, &Sending { client, file })
+    Sending { client, file }.run()
 }
 
 struct Sending<'a> {
@@ -23,12 +24,10 @@ struct Sending<'a> {
     file: Vec<u8>,
 }
 
-impl Work for Sending<'_> {
-    fn connecting<E: Endpoint<Domain = Priced<D>>, D: Provider>(
-        &self,
-        domain: &Priced<D>,
-        mut connect: impl FnMut() -> Outcome<Connection<E>>,
-    ) -> Outcome<()> {
+impl Sending<'_> {
+    fn run(&self) -> Outcome<()> {
+        let fabric = self.client.common.fabric.to_string();
+        let domain = &self.client.common.domain()?;
         let Client { chunk, rounds, keep, .. } = self.client;
         let bytes = self.file.len();
         // The file, and behind it what comes back.
@@ -41,11 +40,10 @@ impl Work for Sending<'_> {
         let caches = [cache(domain.clone(), 2 * bytes)?, cache(domain.clone(), 2 * bytes)?];
         let mut ways = Vec::new();
         for ((process, _), cache) in PROCESSES.iter().zip(&caches) {
-            let mut connection = connect()?;
-            greet(&mut connection, Greeting { process: *process, bytes: bytes as u64 })?;
-            let (why, endpoint) = (connection.why, connection.endpoint);
+            let mut endpoint = domain.endpoint(domain.inner().connect_to(&fabric, RECEIVES, WITHIN)?);
+            greet(&mut endpoint, Greeting { process: *process, bytes: bytes as u64 })?;
             let engine = engine(cache, endpoint, Side::Connecting, *process);
-            ways.push(Way { engine, why, cache, there, back, bytes });
+            ways.push(Way { engine, cache, there, back, bytes });
         }
         let mut times = [(); 2].map(|()| [(); 2].map(|()| vec![Vec::new(); bytes.div_ceil(*chunk as usize)]));
         let registering = domain.registering();
@@ -71,9 +69,7 @@ impl Work for Sending<'_> {
         self.table(times, registering);
         Ok(())
     }
-}
 
-impl Sending<'_> {
     fn table(&self, times: [[Vec<Vec<Duration>>; 2]; 2], registering: Duration) {
         let Client { common, chunk, rounds, keep, file } = self.client;
         let bytes = self.file.len();
@@ -90,9 +86,16 @@ impl Sending<'_> {
         for ((_, name), [there, back]) in PROCESSES.iter().zip(&medians) {
             let cells = [there, back].map(|time| {
                 let seconds = time.as_secs_f64();
-                format!("{:>9.3} ms {:>8.0}", seconds * 1e3, bytes as f64 / 1e6 / seconds)
+                match bytes {
+                    0 => format!("{:>9.3} ms {:>8}", seconds * 1e3, "-"),
+                    _ => format!("{:>9.3} ms {:>8.0}", seconds * 1e3, bytes as f64 / 1e6 / seconds),
+                }
             });
             println!("{name:<12} {} {}", cells[0], cells[1]);
+        }
+        if bytes == 0 {
+            println!("The file is empty, so nothing was transferred. Every byte came back as it was.");
+            return;
         }
         let [ours, other] = medians.map(|ways| ways.map(|time| time.as_secs_f64()));
         let differ = |way: usize| match 100.0 * (1.0 - ours[way] / other[way]) {
@@ -116,16 +119,15 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 /// One connection, and the memory of both, which all connections share.
-struct Way<'cache, E: Endpoint> {
-    engine: Engine<'cache, E>,
-    why: fn(&E) -> Option<String>,
-    cache: &'cache Cache<E::Domain>,
+struct Way<'cache> {
+    engine: Engine<'cache, End>,
+    cache: &'cache Cache<Priced<FabricDomain>>,
     there: *mut u8,
     back: *mut u8,
     bytes: usize,
 }
 
-impl<E: Endpoint> Way<'_, E> {
+impl Way<'_> {
     /// Both sides forget what they have registered.
     fn fresh(&mut self) -> Outcome<()> {
         for memory in [self.there, self.back] {
@@ -186,7 +188,7 @@ impl<E: Endpoint> Way<'_, E> {
 
     /// Why the connection ended, if the fabric knows.
     fn ended(&mut self, error: &str) -> Box<dyn std::error::Error> {
-        let why = (self.why)(self.engine.endpoint()).map(|why| format!(" ({why})")).unwrap_or_default();
+        let why = self.engine.endpoint().inner().why().map(|why| format!(" ({why})")).unwrap_or_default();
         format!("{error}{why}; see what the server says, and start it again if it is gone").into()
     }
 }

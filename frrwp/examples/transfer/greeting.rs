@@ -5,10 +5,10 @@
 //! server ─► 0, or 1 and why not
 //! ```
 
-use crate::Outcome;
-use crate::fabrics::Connection;
+use crate::{End, Outcome};
 use frrwp::engine::Engine;
-use frrwp::fabric::{Completion, Endpoint};
+use frrwp::fabric::priced::Priced;
+use frrwp::fabric::{Completion, Endpoint, FabricDomain};
 use frrwp::handshake::{Limits, Process, Side};
 use frrwp::wire::MESSAGE;
 use mrrc::Cache;
@@ -44,10 +44,10 @@ impl Greeting {
 }
 
 /// The client's part.
-pub(crate) fn greet<E: Endpoint>(connection: &mut Connection<E>, greeting: Greeting) -> Outcome<()> {
+pub(crate) fn greet(endpoint: &mut End, greeting: Greeting) -> Outcome<()> {
     // An end that is gone is told by what comes.
-    let _ = connection.endpoint.send(&greeting.encode());
-    let answer = hear(connection, "the server")?;
+    let _ = endpoint.send(&greeting.encode());
+    let answer = hear(endpoint, "the server")?;
     match answer.split_first() {
         Some((0, [])) => Ok(()),
         Some((1, why)) => Err(format!("the server refuses: {}", String::from_utf8_lossy(why).escape_debug()).into()),
@@ -56,24 +56,20 @@ pub(crate) fn greet<E: Endpoint>(connection: &mut Connection<E>, greeting: Greet
 }
 
 /// The server's part: what the client wants, once that is said to be all right.
-pub(crate) fn greeted<E: Endpoint, T>(
-    connection: &mut Connection<E>,
-    agree: impl FnOnce(Greeting) -> Outcome<T>,
-) -> Outcome<T> {
-    let message = hear(connection, "the client")?;
+pub(crate) fn greeted<T>(endpoint: &mut End, agree: impl FnOnce(Greeting) -> Outcome<T>) -> Outcome<T> {
+    let message = hear(endpoint, "the client")?;
     let greeting = Greeting::decode(&message).ok_or("the client is no `transfer client` of this version")?;
     let agreed = agree(greeting);
     let answer = match &agreed {
         Ok(_) => vec![0],
         Err(why) => [&[1][..], why.to_string().as_bytes()].concat(),
     };
-    connection.endpoint.send(&answer[..answer.len().min(MESSAGE)])?;
+    endpoint.send(&answer[..answer.len().min(MESSAGE)])?;
     agreed
 }
 
 /// The next message.
-fn hear<E: Endpoint>(connection: &mut Connection<E>, who: &str) -> Outcome<Vec<u8>> {
-    let Connection { endpoint, why } = connection;
+fn hear(endpoint: &mut End, who: &str) -> Outcome<Vec<u8>> {
     let until = endpoint.now().saturating_add(WITHIN);
     let mut message = Box::new([0; MESSAGE]);
     loop {
@@ -83,7 +79,7 @@ fn hear<E: Endpoint>(connection: &mut Connection<E>, who: &str) -> Outcome<Vec<u
                 return Ok(message[..length].to_vec());
             }
             Some(Completion::Flushed) => {
-                let why = why(endpoint).map(|why| format!(" ({why})")).unwrap_or_default();
+                let why = endpoint.inner().why().map(|why| format!(" ({why})")).unwrap_or_default();
                 return Err(format!("{who} hung up{why}: see whether it is `transfer`, and what it says").into());
             }
             Some(_) => {}
@@ -96,18 +92,18 @@ fn hear<E: Endpoint>(connection: &mut Connection<E>, who: &str) -> Outcome<Vec<u
 }
 
 /// A cache that does nothing by itself, for so many bytes.
-pub(crate) fn cache<D: frrwp::fabric::Domain>(domain: D, bytes: usize) -> Outcome<Cache<D>> {
+pub(crate) fn cache(domain: Priced<FabricDomain>, bytes: usize) -> Outcome<Cache<Priced<FabricDomain>>> {
     let pages = (bytes as u64).div_ceil(mrrc::PAGE) + 1024;
     let builder = Cache::builder(domain).ignore_environment().monitor(Explicit).background(false);
     Ok(builder.capacity_pages(pages).build()?)
 }
 
 /// An engine of this process of the handshake, on a connection that was greeted on.
-pub(crate) fn engine<E: Endpoint>(
-    cache: &Cache<E::Domain>,
-    endpoint: E,
+pub(crate) fn engine(
+    cache: &Cache<Priced<FabricDomain>>,
+    endpoint: End,
     side: Side,
     process: Process,
-) -> Engine<'_, E> {
+) -> Engine<'_, End> {
     Engine::new(cache, endpoint, side, Limits { process, ..Limits::default() })
 }

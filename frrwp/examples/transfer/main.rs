@@ -9,17 +9,17 @@
 //! chunk by chunk, each written from the client's memory into the server's; then it comes back, each chunk read by the client.
 //! A chunk is a transfer, and by default its memory is registered anew for each. The server keeps nothing.
 //!
-//! `fabrics.rs` makes of an address a connection, `greeting.rs` is what is said before the first transfer, `client.rs` and
-//! `server.rs` are the two sides. To copy from: all that depends on the fabric is in `fabrics.rs`.
+//! `greeting.rs` is what is said before the first transfer, `client.rs` and `server.rs` are the two sides. To copy from: nothing
+//! depends on the fabric, which the address chooses.
 #![allow(unsafe_code, reason = "buffers are lent to engines by address")]
 
 mod client;
-mod fabrics;
 mod greeting;
 mod server;
 
 use clap::{Args, Parser, Subcommand};
-use fabrics::Fabric;
+use frrwp::fabric::priced::{Priced, PricedEndpoint};
+use frrwp::fabric::{FabricAddress, FabricDomain, FabricEndpoint, FabricOptions};
 use mrrc::cost::Linear;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,7 +49,7 @@ struct Common {
     /// shm:PATH or shm:@NAME on one machine, iwarp:HOST:PORT over TCP; verbs:HOST:PORT over RDMA devices, where they are
     /// built in (--features verbs)
     #[arg(long, value_name = "ADDRESS")]
-    fabric: Fabric,
+    fabric: FabricAddress,
 
     /// What registering costs: paper (a card), io-uring, fmr, or a,b,a',b' in µs; the side that registers computes that
     /// long. `none` is what the fabric's own registrations take, next to nothing
@@ -103,6 +103,16 @@ Examples:
 Over shm both run as one user on one machine. Over iwarp nothing is encrypted.
 
 Exit status: 0 done, 1 failed, 2 wrong usage.";
+
+/// One end of a connection, whose registrations cost what the user says.
+type End = PricedEndpoint<FabricEndpoint>;
+
+impl Common {
+    /// A domain for the address.
+    fn domain(&self) -> Outcome<Priced<FabricDomain>> {
+        Ok(Priced::new(FabricDomain::new(&self.fabric, FabricOptions::default())?, self.cost))
+    }
+}
 
 fn main() -> ExitCode {
     let done = match &Arguments::parse().side {

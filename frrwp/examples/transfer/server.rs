@@ -2,22 +2,23 @@
 //!
 //! A header is the offset in the file, 8 bytes, little-endian. A write of nothing asks for a fresh start: nothing registered.
 
-use crate::fabrics::{self, Connection, Memory, NotNow, Provider, Serve};
 use crate::greeting::{Greeting, cache, engine, greeted};
-use crate::{Outcome, Server};
+use crate::{End, Outcome, Server};
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::Endpoint;
 use frrwp::fabric::priced::Priced;
-use frrwp::handshake::{Process, Side, Tag};
+use frrwp::fabric::{Connector, FabricDomain, Listener};
+use frrwp::handshake::{Process, RECEIVES, Side, Tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Connections at a time.
 const MOST: usize = 16;
+/// How long to wait for a connection before looking at other things.
+const TURN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(server: &Server) -> Outcome<()> {
     let running = Running { server, open: AtomicUsize::new(0) };
-    fabrics::listening(&server.common.fabric, server.common.cost, &running)
+    running.accept()
 }
 
 struct Running<'a> {
@@ -26,14 +27,13 @@ struct Running<'a> {
     open: AtomicUsize,
 }
 
-impl Serve for Running<'_> {
-    fn accept<E: Endpoint<Domain = Priced<D>> + Send, D: Provider>(
-        &self,
-        at: &str,
-        domain: &Priced<D>,
-        mut accept: impl FnMut() -> Result<Connection<E>, NotNow>,
-    ) -> Outcome<()> {
-        println!("listening on {at}");
+impl Running<'_> {
+    /// Accepts, and serves each connection in a thread of its own.
+    fn accept(&self) -> Outcome<()> {
+        let domain = &self.server.common.domain()?;
+        let mut listener = domain.inner().listen_at(&self.server.common.fabric.to_string())?;
+        let mut unset = 0;
+        println!("listening on {}", listener.address());
         std::thread::scope(|scope| {
             let mut served = 0_usize;
             loop {
@@ -46,34 +46,30 @@ impl Serve for Running<'_> {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 }
-                match accept() {
-                    Ok(connection) => {
+                match listener.next(RECEIVES, Some(TURN)) {
+                    Ok(Some(endpoint)) => {
                         served += 1;
                         self.open.fetch_add(1, Ordering::AcqRel);
+                        let endpoint = domain.endpoint(endpoint);
                         scope.spawn(move || {
-                            if let Err(error) = self.serve(domain, connection) {
+                            if let Err(error) = self.serve(domain, endpoint) {
                                 eprintln!("transfer: connection {served}: {error}");
                             }
                             self.open.fetch_sub(1, Ordering::AcqRel);
                         });
                     }
-                    Err(NotNow::Nobody) => {}
-                    Err(NotNow::Refused(error)) => {
-                        eprintln!("transfer: a connection was not set up: {error}");
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
+                    Ok(None) if listener.unset() == unset => {}
+                    Ok(None) => refused(listener.last_unset().unwrap_or_default()),
+                    Err(error) => refused(error.to_string()),
                 }
+                unset = listener.unset();
             }
         })
     }
 
-    fn serve<E: Endpoint<Domain = Priced<D>>, D: Provider>(
-        &self,
-        domain: &Priced<D>,
-        mut connection: Connection<E>,
-    ) -> Outcome<()> {
+    fn serve(&self, domain: &Priced<FabricDomain>, mut endpoint: End) -> Outcome<()> {
         let most = self.server.most;
-        let (Greeting { process, .. }, bytes, memory) = greeted(&mut connection, |greeting| {
+        let (Greeting { process, .. }, bytes, memory) = greeted(&mut endpoint, |greeting| {
             let fits = usize::try_from(greeting.bytes).ok().filter(|&bytes| bytes as u64 <= most);
             let bytes = fits.ok_or_else(|| {
                 format!("the file has {} bytes, and this server takes {most}: start it with --most", greeting.bytes)
@@ -81,8 +77,7 @@ impl Serve for Running<'_> {
             Ok((greeting, bytes, domain.inner().memory(bytes.max(1))?))
         })?;
         let cache = cache(domain.clone(), bytes)?;
-        let why = connection.why;
-        let mut engine = engine(&cache, connection.endpoint, Side::Accepting, process);
+        let mut engine = engine(&cache, endpoint, Side::Accepting, process);
         let (mut transfers, mut moved) = (0_u64, 0_u64);
         while let Some(event) = engine.run() {
             match event {
@@ -115,14 +110,20 @@ impl Serve for Running<'_> {
             }
         }
         let name = if process == Process::Frrwp { "FRRWP" } else { "traditional" };
-        let why = why(engine.endpoint()).map(|why| format!("; {why}")).unwrap_or_default();
+        let why = engine.endpoint().inner().why().map(|why| format!("; {why}")).unwrap_or_default();
         println!("served {transfers} transfers, {moved} bytes, {name}{why}");
         Ok(())
     }
 }
 
+/// Reports a connection that was not set up, and lets others have the CPU.
+fn refused(error: String) {
+    eprintln!("transfer: a connection was not set up: {error}");
+    std::thread::sleep(Duration::from_millis(10));
+}
+
 /// Where in the file a transfer belongs.
-fn place<E: Endpoint>(engine: &Engine<'_, E>, tag: Tag, length: u64, bytes: usize) -> Option<(usize, usize)> {
+fn place(engine: &Engine<'_, End>, tag: Tag, length: u64, bytes: usize) -> Option<(usize, usize)> {
     let at = usize::try_from(u64::from_le_bytes(engine.header(tag)?.try_into().ok()?)).ok()?;
     let length = usize::try_from(length).ok()?;
     at.checked_add(length).is_some_and(|end| end <= bytes).then_some((at, length))

@@ -18,11 +18,17 @@ pub(super) struct Buffer<'cache, D: Registrar> {
     /// Holds what was ready before the rest was registered: a peer may have its keys, also where the rest failed.
     acquiring: Option<Acquiring<'cache, D>>,
     lease: Option<Lease<D>>,
+    /// Writes from it that are not posted, or not wholly.
+    pub(super) unposted: u32,
 }
+
+// SAFETY: an address, which the engine uses in one thread at a time, and a lease, which may be sent. An acquiring is finished in the
+// call that began it, so what stays of it is held as a lease holds: any thread may let go of that, as `Lease: Send` has it.
+unsafe impl<D: Registrar> Send for Buffer<'_, D> {}
 
 impl<D: Registrar> Buffer<'_, D> {
     pub(super) fn new(address: *mut u8, length: usize, access: Access) -> Self {
-        Self { address, length, access, acquiring: None, lease: None }
+        Self { address, length, access, acquiring: None, lease: None, unposted: 0 }
     }
 
     /// What is registered of it, as addresses, lengths and registrations.

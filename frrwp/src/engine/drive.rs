@@ -1,15 +1,17 @@
 //! What the handshake wants is carried out, and what the fabric says is passed on.
 //!
-//! Actions come before messages: that is the one order of a connection. What the fabric has no room for waits in
-//! [`posts`](super::posts), and nothing that comes after it is taken from the handshake before it has left.
+//! Actions come before messages: that is the one order of a connection. Writes that may not be posted yet, or for which the
+//! fabric has no room, wait in [`posts`](super::posts), and the DONE that speaks of them is not taken from the handshake before
+//! they have left.
 
 use super::{Engine, Event, TransferError};
 use crate::fabric::{Completion, Endpoint};
 use crate::handshake::{Action, Failure, Tag};
 
 impl<E: Endpoint> Engine<'_, E> {
-    /// Something has ended, or has come.
-    pub(super) fn completed(&mut self, completion: Completion) {
+    /// Something has ended, or has come. Returns whether to act on it at once. The end of a part of a write only makes room for further
+    /// parts, and those leave together when all completions are taken.
+    pub(super) fn completed(&mut self, completion: Completion) -> bool {
         match completion {
             Completion::Message { length } => {
                 match self.handshake.received(self.endpoint.now(), &self.message[..length]) {
@@ -26,9 +28,8 @@ impl<E: Endpoint> Engine<'_, E> {
                 self.handshake.received_immediate(self.endpoint.now(), immediate);
             }
             Completion::Done { id, succeeded } => {
-                if let Some((tag, succeeded)) = self.posts.done(id, succeeded) {
-                    self.handshake.written(tag, succeeded);
-                }
+                let Some((tag, succeeded)) = self.posts.done(id, succeeded) else { return false };
+                self.handshake.written(tag, succeeded);
             }
             Completion::Lost => self.handshake.lost(),
             Completion::Flushed => {
@@ -39,6 +40,7 @@ impl<E: Endpoint> Engine<'_, E> {
                 self.events.push_back(Event::Closed { why: self.why });
             }
         }
+        true
     }
 
     /// Posts a receive in the place of one that was used.
@@ -61,12 +63,15 @@ impl<E: Endpoint> Engine<'_, E> {
         if !self.carry_out() {
             return;
         }
-        if !self.posts.waits() && !self.handshake.has_to_say() {
+        // What is said has the next credit.
+        if self.said.waits_to_be_sent() || !self.handshake.has_to_say() {
             return;
         }
         let now = self.endpoint.now();
+        let buffers = &self.buffers;
+        let posted = |tag| buffers.get(&tag).is_none_or(|buffer| buffer.unposted == 0);
         // A message that finds the queue full waits in it, and nothing is taken before it has left.
-        while let Some(length) = self.posts.take_message(&mut self.handshake, now, &mut self.message) {
+        while let Some(length) = self.handshake.take_message_where(now, &mut self.message, posted) {
             if !self.posts.send(&mut self.endpoint, &self.message[..length]) {
                 return;
             }
@@ -77,7 +82,12 @@ impl<E: Endpoint> Engine<'_, E> {
         match action {
             Action::Asked { tag, read, length } => self.events.push_back(Event::Asked { tag, read, length }),
             Action::KeysCame { tag } => self.events.push_back(Event::KeysCame { tag }),
-            Action::Write { tag, remote, offset, immediate } => self.posts.queue(tag, remote, offset, immediate),
+            Action::Write { tag, remote, offset, immediate } => {
+                if let Some(buffer) = self.buffers.get_mut(&tag) {
+                    buffer.unposted += 1;
+                }
+                self.posts.queue(tag, remote, offset, immediate);
+            }
             Action::Ended { tag, result } => drop(self.ends.insert(tag, result)),
             Action::Release { tag } => {
                 let answered = self.buffers.contains_key(&tag);

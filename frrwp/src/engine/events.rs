@@ -1,6 +1,6 @@
 //! What an engine tells its application: what happened, and why something did not.
 
-use crate::handshake::{Disconnect, Failure, Refusal, Tag};
+use crate::handshake::{Disconnect, Expired, Failure, Refusal, Tag};
 use mrrc::cache::AcquireError;
 
 /// What became of things.
@@ -40,6 +40,9 @@ pub enum Event {
         /// Whether the bytes are there. If not, those of the buffer are undefined, and the connection is at its end.
         succeeded: bool,
     },
+    /// An operation has waited too long and is given up: a message is never sent, the end of a transfer or a one-sided read follows
+    /// when nothing can be at its buffer any more. Told only where the end is not told at once.
+    Expired(Expired),
     /// What was refused because there was [no room](crate::handshake::Unsaid::Full) to say it, or because the fabric was
     /// [busy](OpenError::Busy), may be tried again.
     Room,

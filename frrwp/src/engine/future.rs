@@ -1,13 +1,26 @@
-//! Transfers as futures that own their buffers.
+//! Operations as futures that own their buffers.
 //!
-//! [`Transfers`] takes a buffer with each call and hands it back with the result. In between it belongs to the engine: a
-//! future that is dropped cancels its transfer, and its buffer stays until the peer can no longer write to it. So nothing
-//! that safe code does to a future frees memory under a peer.
+//! [`Transfers`] takes a [`Buffer`] with each call, which is any memory that can be registered, and hands it back with the
+//! result. In between it belongs to the engine: a future that is dropped cancels its operation, and its buffer stays until the
+//! peer can no longer write to it. So nothing that safe code does to a future frees memory under a peer.
 //!
-//! There is no runtime and no thread: whoever polls one future moves all of them on, and the others are woken as their ends
-//! come. Something has to poll when the network has news: [`Transfers::block_on`] sleeps in the endpoint. No provider shows a
-//! descriptor to wait for yet: under a runtime give the connection a thread of its own that blocks, or call
-//! [`Transfers::progress`] as often as news may wait, and at [`Transfers::next_deadline`].
+//! There is a future for each operation: transfers ([`write`](Transfers::write), [`read`](Transfers::read),
+//! [`accept`](Transfers::accept), [`supply`](Transfers::supply)), one-sided reads ([`fetch`](Transfers::fetch)), messages
+//! ([`say`](Transfers::say), [`hear`](Transfers::hear)), and what the peer opens ([`asked`](Transfers::asked)). They are `Send` where
+//! the endpoint is, and any executor polls them. A poll of one moves all of the connection on, and the others are woken as their
+//! ends come.
+//!
+//! # Who hears of the network
+//!
+//! * [`Transfers::block_on`]: the thread that waits for one connection, or several threads for the same.
+//! * [`Driver`]: one thread, or one task, for many connections, which end when it is dropped. It has one descriptor, for any event loop: under tokio an
+//!   `AsyncFd` around the driver, and a task that loops over `readable`, `clear_ready` and [`Driver::turn`].
+//!
+//! # Deadlines
+//!
+//! Each operation has the time that the [limits](crate::handshake::Limits) say. `within` gives it another one:
+//! [`Transfer::within`], [`Fetch::within`], [`Say::within`]. An operation whose time is over is ready at once, without its buffer if
+//! the fabric may still be at it: the engine keeps that, and drops it when it is free.
 //!
 //! ```
 //! use frrwp::engine::Engine;
@@ -44,45 +57,82 @@
 #![expect(unsafe_code, reason = "hands buffers that it owns to the engine, by address")]
 
 mod block_on;
+mod buffer;
+mod driver;
+mod fetching;
+mod table;
 mod talking;
 
 pub use block_on::block_on;
+pub use buffer::Buffer;
+pub use driver::Driver;
+pub use fetching::{Fetch, FetchError};
+pub use talking::Say;
 
 use super::{Engine, Event, OpenError, TransferError};
 use crate::fabric::Endpoint;
-use crate::handshake::{Refusal, Tag};
+use crate::fabric::poller::{Bell, Poller};
+use crate::handshake::{Expired, Failure, Operation, Refusal, Tag};
+use block_on::Sleepers;
+use fetching::FetchQueue;
 use rustc_hash::FxHashMap;
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::any::Any;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::io;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use table::Table;
+use talking::Saying;
 
-/// The transfers of one connection, as futures.
+/// The operations of one connection, as futures.
 ///
-/// A waker is dropped, and woken, while nothing is borrowed: the task that goes with it may hold transfers itself.
-pub struct Transfers<'cache, E: Endpoint>(RefCell<Inner<'cache, E>>);
+/// A waker or a buffer is dropped, and a waker woken, without the lock: the task that goes with it may hold transfers itself.
+pub struct Transfers<'cache, E: Endpoint> {
+    inner: Mutex<Inner<'cache, E>>,
+    sleepers: Arc<Sleepers>,
+}
 
 struct Inner<'cache, E: Endpoint> {
     /// Dropped first: the buffers outlive its connection.
     engine: Engine<'cache, E>,
-    open: FxHashMap<Tag, Open>,
+    open: Table<Tag, TransferError>,
+    reads: Table<u64, FetchError>,
+    /// Reads and messages that wait.
+    fetching: FetchQueue,
+    saying: Saying,
     asked: VecDeque<Asked>,
     /// Futures that wait to be asked, by name.
     asking: FxHashMap<u64, Waker>,
-    next_asking: u64,
-    /// Those that wait to hear something, or for room to say it.
-    talking: FxHashMap<u64, Waker>,
+    next_name: u64,
+    /// Those that wait to hear something.
+    hearing: FxHashMap<u64, Waker>,
+    /// When the time of reads and messages is over that wait for room.
+    times: BTreeSet<(u64, u64)>,
     closed: bool,
+    /// What rings for this connection, and where this side sleeps for it alone.
+    bell: Option<Bell>,
+    poller: Option<Arc<Poller>>,
 }
 
-struct Open {
-    buffer: Vec<u8>,
-    result: Option<Result<u64, TransferError>>,
-    waker: Option<Waker>,
-    /// Its future was dropped: nobody wants the buffer back.
-    abandoned: bool,
+/// A buffer of any type, which does not move while it is lent.
+type Held = Box<dyn Any + Send>;
+
+/// How often a connection is looked at that nothing rings for.
+const LOOK: Duration = Duration::from_millis(1);
+
+const TWICE: &str = "a future is not polled after it was ready";
+
+/// What is woken or dropped when the lock is not held any more.
+#[derive(Default)]
+struct Loose {
+    woken: Vec<Waker>,
+    wakers: Vec<Waker>,
+    buffers: Vec<Held>,
 }
 
 /// The peer opens a transfer; answer with [`Transfers::accept`], [`Transfers::supply`] or [`Transfers::refuse`].
@@ -101,42 +151,80 @@ pub struct Asked {
 /// A call that came to nothing, and its buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Unopened<T> {
+pub struct Unopened<T, B = Vec<u8>> {
     /// Why.
     #[source]
     pub error: T,
     /// As it was.
-    pub buffer: Vec<u8>,
+    pub buffer: B,
 }
 
-/// How a transfer ended.
+/// How an operation ended.
 #[derive(Debug)]
-pub struct Finished {
-    /// The caller's again. Of a read or an accepted write that failed, its bytes are undefined, though they are bytes. Empty
-    /// after [`TransferError::Quarantined`].
-    pub buffer: Vec<u8>,
+pub struct Finished<B = Vec<u8>, X = TransferError> {
+    /// The caller's again. Of a read or an accepted write that failed, its bytes are undefined, though they are bytes. None where
+    /// the fabric, or the peer, may still be at it: after an operation whose time was over, the engine drops it when it is free;
+    /// after [`TransferError::Quarantined`] nothing does.
+    pub buffer: Option<B>,
     /// Bytes moved.
-    pub result: Result<u64, TransferError>,
+    pub result: Result<u64, X>,
 }
 
 impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// # Safety
-    /// Buffers that are handed over, and later freed by whoever gets them back, come from the global allocator. As long as
-    /// the engine's cache is used, its [monitor](mrrc::invalidation) hears of the memory that the allocator gives back to
-    /// the system, or it gives none back: the second half of the contract of [`mrrc::Cache::acquire`]. The first half is
-    /// kept here.
+    /// As long as the engine's cache is used, its [monitor](mrrc::invalidation) hears of memory of buffers that is given back to the
+    /// system after they were dropped, or none is given back: the second half of the contract of [`mrrc::Cache::acquire`]. Of buffers
+    /// from the global allocator that is what the allocator gives back. The first half is kept here.
+    ///
+    /// And where a key opens memory that is registered for longer than its transfer, the peer is
+    /// [trusted](crate#peers-that-are-not-trusted) with that memory: with what is beside a buffer, and with what comes to be in its
+    /// place when its owner has dropped it.
     pub unsafe fn new(engine: Engine<'cache, E>) -> Self {
-        let (open, asked) = (FxHashMap::default(), VecDeque::new());
-        let (asking, talking) = (FxHashMap::default(), FxHashMap::default());
-        Self(RefCell::new(Inner { engine, open, asked, asking, next_asking: 0, talking, closed: false }))
+        let inner = Inner {
+            engine,
+            open: Table::default(),
+            reads: Table::default(),
+            fetching: FetchQueue::default(),
+            saying: Saying::default(),
+            asked: VecDeque::new(),
+            asking: FxHashMap::default(),
+            next_name: 0,
+            hearing: FxHashMap::default(),
+            times: BTreeSet::new(),
+            closed: false,
+            bell: None,
+            poller: None,
+        };
+        Self { inner: Mutex::new(inner), sleepers: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<'cache, E>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something under the lock. What it leaves to be woken or dropped is so afterwards.
+    fn with<T>(&self, act: impl FnOnce(&mut Inner<'cache, E>, &mut Loose) -> T) -> T {
+        let mut loose = Loose::default();
+        let mut inner = self.lock();
+        let result = act(&mut inner, &mut loose);
+        let next = inner.times.first().map(|&(time, _)| time);
+        inner.engine.arm_until(next);
+        drop(inner);
+        // A waker may poll at once.
+        loose.woken.into_iter().for_each(Waker::wake);
+        result
     }
 
     /// Writes the buffer to the peer.
     ///
     /// # Errors
     /// As [`Engine::write`].
-    pub fn write(&self, buffer: Vec<u8>, header: &[u8]) -> Result<Transfer<'_, 'cache, E>, Unopened<OpenError>> {
-        // SAFETY: the buffer is in the table, untouched, until its end is told.
+    pub fn write<B: Buffer>(
+        &self,
+        buffer: B,
+        header: &[u8],
+    ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<OpenError, B>> {
+        // SAFETY: the buffer is in the table, where it does not move, until its end is told; and of its type, what `Buffer` has.
         self.lend(buffer, |engine, at, length| unsafe { engine.write(at, length, header) })
     }
 
@@ -144,8 +232,12 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     ///
     /// # Errors
     /// As [`Engine::read`].
-    pub fn read(&self, buffer: Vec<u8>, header: &[u8]) -> Result<Transfer<'_, 'cache, E>, Unopened<OpenError>> {
-        // SAFETY: as for a write.
+    pub fn read<B: Buffer>(
+        &self,
+        buffer: B,
+        header: &[u8],
+    ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<OpenError, B>> {
+        // SAFETY: as for a write, the buffer is in the table until its end is told.
         self.lend(buffer, |engine, at, length| unsafe { engine.read(at, length, header) })
     }
 
@@ -153,8 +245,8 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     ///
     /// # Errors
     /// As [`Engine::accept`].
-    pub fn accept(&self, tag: Tag, buffer: Vec<u8>) -> Result<Transfer<'_, 'cache, E>, Unopened<Refusal>> {
-        // SAFETY: as for a write.
+    pub fn accept<B: Buffer>(&self, tag: Tag, buffer: B) -> Result<Transfer<'_, 'cache, E, B>, Unopened<Refusal, B>> {
+        // SAFETY: as for a write, the buffer is in the table until its end is told.
         self.lend(buffer, |engine, at, length| unsafe { engine.accept(tag, at, length) }.map(|()| tag))
     }
 
@@ -162,8 +254,8 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     ///
     /// # Errors
     /// As [`Engine::supply`].
-    pub fn supply(&self, tag: Tag, buffer: Vec<u8>) -> Result<Transfer<'_, 'cache, E>, Unopened<Refusal>> {
-        // SAFETY: as for a write.
+    pub fn supply<B: Buffer>(&self, tag: Tag, buffer: B) -> Result<Transfer<'_, 'cache, E, B>, Unopened<Refusal, B>> {
+        // SAFETY: as for a write, the buffer is in the table until its end is told.
         self.lend(buffer, |engine, at, length| unsafe { engine.supply(tag, at, length) }.map(|()| tag))
     }
 
@@ -172,66 +264,125 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// # Errors
     /// [`Refusal`].
     pub fn refuse(&self, tag: Tag) -> Result<(), Refusal> {
-        self.0.borrow_mut().engine.refuse(tag)
+        self.with(|inner, _| inner.engine.refuse(tag))
     }
 
-    fn lend<T>(
+    fn lend<T, B: Buffer>(
         &self,
-        mut buffer: Vec<u8>,
+        buffer: B,
         call: impl FnOnce(&mut Engine<'cache, E>, *mut u8, usize) -> Result<Tag, T>,
-    ) -> Result<Transfer<'_, 'cache, E>, Unopened<T>> {
-        let mut inner = self.0.borrow_mut();
-        match call(&mut inner.engine, buffer.as_mut_ptr(), buffer.len()) {
+    ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<T, B>> {
+        // Where it is from now on: an address may be good no longer than its owner stays in its place.
+        let mut buffer = Box::new(buffer);
+        let (at, length) = (buffer.start(), buffer.len());
+        self.with(|inner, _| match call(&mut inner.engine, at, length) {
             Ok(tag) => {
-                inner.open.insert(tag, Open { buffer, result: None, waker: None, abandoned: false });
-                Ok(Transfer { transfers: self, tag })
+                inner.open.insert(tag, buffer, None);
+                Ok(Transfer { transfers: self, tag, buffer: PhantomData })
             }
-            Err(error) => Err(Unopened { error, buffer }),
-        }
+            Err(error) => Err(Unopened { error, buffer: *buffer }),
+        })
     }
 
     /// The next transfer that the peer opens; `None` once the connection has come to its end.
     pub fn asked(&self) -> impl Future<Output = Option<Asked>> {
-        let name = &mut self.0.borrow_mut().next_asking;
-        *name += 1;
-        Asking { transfers: self, name: *name }
+        Asking { transfers: self, name: self.lock().name() }
     }
 
     /// Does what can be done now, and wakes whom that concerns.
     pub fn progress(&self) {
-        let mut woken = Vec::new();
-        let mut inner = self.0.borrow_mut();
-        inner.engine.progress();
-        while let Some(event) = inner.engine.next_event() {
-            inner.happened(event, &mut woken);
-        }
-        drop(inner);
-        // A waker may poll at once.
-        woken.into_iter().for_each(Waker::wake);
+        self.with(|inner, loose| {
+            inner.engine.progress();
+            while let Some(event) = inner.engine.next_event() {
+                inner.happened(event, loose);
+            }
+            inner.look_at_messages(loose);
+            inner.expire(loose);
+        });
     }
 
     /// When [`Transfers::progress`] has something to do though nothing comes.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.0.borrow().engine.next_deadline()
+        let inner = self.lock();
+        let first = inner.times.first().map(|&(time, _)| time);
+        inner.engine.next_deadline().into_iter().chain(first).min()
     }
 
     /// Ends the connection.
     pub fn disconnect(&self) {
-        self.0.borrow_mut().engine.disconnect();
+        self.with(|inner, _| inner.engine.disconnect());
     }
 
-    /// Transfers whose buffers are here: open ones, those that have ended and were not polled since, and those that were
-    /// dropped and still wait for the peer.
+    /// Returns whether the connection has come to its end.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Operations whose buffers are here: open ones, reads that wait for room, those that have ended and were not polled since, and those that were
+    /// dropped, or whose time was over, and that still wait for the peer.
     pub fn held(&self) -> usize {
-        self.0.borrow().open.len()
+        let inner = self.lock();
+        inner.open.len() + inner.reads.len() + inner.fetching.held()
     }
 
-    /// Runs a future, sleeping in the endpoint where it waits. What it waits for has to come by this connection.
+    /// Runs a future, and sleeps where it waits: for this connection, and for whatever wakes the future. Several threads may do so
+    /// at a time. Where a [`Driver`] has the connection, it sleeps until that wakes it.
+    ///
+    /// It needs three descriptors. While there are none it looks at the connection every millisecond.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        block_on(future, || {
-            self.0.borrow_mut().engine.wait();
-            self.progress();
-        })
+        let mut future = pin!(future);
+        loop {
+            match self.bell() {
+                Ok((bell, poller)) => {
+                    return self.sleepers.run(future, &bell, poller.as_deref(), || self.progress());
+                }
+                // An endpoint that can only be waited for alone.
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    return block_on(future, || self.wait_alone(None));
+                }
+                // No descriptors are left.
+                Err(_) => {
+                    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                        return output;
+                    }
+                    // Others need the lock.
+                    std::thread::sleep(LOOK);
+                    self.wait_alone(Some(LOOK));
+                }
+            }
+        }
+    }
+
+    /// Waits under the lock, for so long at most.
+    fn wait_alone(&self, longest: Option<Duration>) {
+        let mut inner = self.lock();
+        let times = inner.times.first().map(|&(time, _)| time).into_iter();
+        let until = times.chain(longest.map(|longest| inner.after(longest))).min();
+        inner.engine.wait_until(until);
+        drop(inner);
+        self.progress();
+    }
+
+    /// What rings for this connection; and the poller, if nothing else waits for that.
+    fn bell(&self) -> io::Result<(Bell, Option<Arc<Poller>>)> {
+        let mut inner = self.lock();
+        if inner.bell.is_none() {
+            let poller = Arc::new(Poller::new()?);
+            inner.attach(&poller)?;
+            inner.poller = Some(poller);
+        }
+        let bell = inner.bell.clone().ok_or(io::ErrorKind::Unsupported)?;
+        Ok((bell, inner.poller.clone()))
+    }
+
+    /// Joins a driver. The name of its bell.
+    fn join(&self, poller: &Poller) -> io::Result<u64> {
+        let mut inner = self.lock();
+        if inner.bell.is_some() {
+            let text = "these transfers are waited for already: add them to one driver, before block_on";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        inner.attach(poller)
     }
 }
 
@@ -239,7 +390,7 @@ impl<E: Endpoint> fmt::Debug for Transfers<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Transfers");
         // Whoever prints may have been called with it in use.
-        if let Ok(inner) = self.0.try_borrow() {
+        if let Ok(inner) = self.inner.try_lock() {
             shown.field("engine", &inner.engine).field("held", &inner.open.len());
         }
         shown.finish_non_exhaustive()
@@ -258,122 +409,167 @@ impl<E: Endpoint> Future for Asking<'_, '_, E> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Asked>> {
         self.transfers.progress();
         let waker = context.waker().clone();
-        let mut inner = self.transfers.0.borrow_mut();
-        if let Some(asked) = inner.asked.pop_front() {
-            return Poll::Ready(Some(asked));
-        }
-        if inner.closed {
-            return Poll::Ready(None);
-        }
-        let before = inner.asking.insert(self.name, waker);
-        drop(inner);
-        drop(before);
-        Poll::Pending
+        self.transfers.with(|inner, loose| {
+            if let Some(asked) = inner.asked.pop_front() {
+                return Poll::Ready(Some(asked));
+            }
+            if inner.closed {
+                return Poll::Ready(None);
+            }
+            loose.wakers.extend(inner.asking.insert(self.name, waker));
+            Poll::Pending
+        })
     }
 }
 
 impl<E: Endpoint> Drop for Asking<'_, '_, E> {
     fn drop(&mut self) {
-        let waker = self.transfers.0.borrow_mut().asking.remove(&self.name);
+        let waker = self.transfers.lock().asking.remove(&self.name);
         drop(waker);
     }
 }
 
-impl<E: Endpoint> Inner<'_, E> {
-    fn happened(&mut self, event: Event, woken: &mut Vec<Waker>) {
+impl<'cache, E: Endpoint> Inner<'cache, E> {
+    fn name(&mut self) -> u64 {
+        self.next_name += 1;
+        self.next_name
+    }
+
+    fn attach(&mut self, poller: &Poller) -> io::Result<u64> {
+        let bell = poller.bell();
+        self.engine.attach(&bell)?;
+        let name = bell.name();
+        self.bell = Some(bell);
+        Ok(name)
+    }
+
+    /// A time from now, on the clock of the endpoint.
+    fn after(&self, time: Duration) -> u64 {
+        self.engine.endpoint().now().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn happened(&mut self, event: Event, loose: &mut Loose) {
         match event {
             Event::Asked { tag, read, length } => {
                 // One that has ended meanwhile is not asked any more.
                 if let Some(header) = self.engine.header(tag) {
                     self.asked.push_back(Asked { tag, read, length, header: header.to_vec() });
-                    woken.extend(self.asking.drain().map(|(_, waker)| waker));
+                    loose.woken.extend(self.asking.drain().map(|(_, waker)| waker));
                 }
             }
             // The application of the traditional process; where it has ended meanwhile, its end comes.
             Event::KeysCame { tag } => drop(self.engine.submit(tag)),
             Event::Ended { tag, result } => {
                 self.asked.retain(|asked| asked.tag != tag);
-                let Some(open) = self.open.get_mut(&tag) else { return };
-                if matches!(result, Err(TransferError::Quarantined { .. })) {
-                    // Nobody gets it back, nor does the allocator: the peer may write it.
-                    std::mem::forget(std::mem::take(&mut open.buffer));
-                }
-                if open.abandoned {
-                    self.open.remove(&tag);
-                } else {
-                    open.result = Some(result);
-                    woken.extend(open.waker.take());
-                }
+                let held = matches!(result, Err(TransferError::Quarantined { .. }));
+                self.open.ended(tag, result, held, loose);
             }
-            Event::Said | Event::Room | Event::Deaf { .. } => {
-                woken.extend(self.talking.drain().map(|(_, waker)| waker));
+            Event::Fetched { id, succeeded } => {
+                // Its future knows how many bytes those are.
+                let result = if succeeded { Ok(0) } else { Err(FetchError::Failed { id }) };
+                self.reads.ended(id, result, false, loose);
+                self.post_waiting(loose);
             }
-            // None is begun here.
-            Event::Fetched { .. } => {}
+            Event::Expired(expired) => self.expired(expired, loose),
+            Event::Said => loose.woken.extend(self.hearing.drain().map(|(_, waker)| waker)),
+            Event::Room | Event::Deaf { .. } => {
+                self.post_waiting(loose);
+                self.say_waiting(loose);
+            }
             Event::Closed { .. } => {
                 self.closed = true;
-                woken.extend(self.talking.drain().map(|(_, waker)| waker));
-                woken.extend(self.asking.drain().map(|(_, waker)| waker));
+                // A driver lets go of it then, also where another thread has heard of the end first.
+                self.bell.iter().for_each(Bell::ring);
+                self.post_waiting(loose);
+                self.say_no_more(loose);
+                let waiting = self.asking.drain().chain(self.hearing.drain());
+                loose.woken.extend(waiting.map(|(_, waker)| waker));
             }
+        }
+    }
+
+    /// The time of an operation is over. Its future is ready, and its buffer stays for as long as the fabric may be at it.
+    fn expired(&mut self, expired: Expired, loose: &mut Loose) {
+        let Expired { operation, phase, waited } = expired;
+        match operation {
+            Operation::Transfer(tag) => {
+                let failure = Failure::TimedOut { phase, waited };
+                self.open.is_over(tag, TransferError::Failed { tag, failure }, loose);
+            }
+            Operation::Fetch(id) => self.reads.is_over(id, FetchError::Expired(expired), loose),
+            Operation::Message(number) => {
+                self.saying.expired(number, expired, loose);
+                self.say_waiting(loose);
+            }
+        }
+    }
+
+    /// Gives those up whose time is over before there was room for them.
+    fn expire(&mut self, loose: &mut Loose) {
+        if self.times.is_empty() {
+            return;
+        }
+        let now = self.engine.endpoint().now();
+        while self.times.first().is_some_and(|&(time, _)| time <= now) {
+            let Some((_, name)) = self.times.pop_first() else { return };
+            self.expire_fetch(name, loose);
+            self.expire_say(name, loose);
         }
     }
 }
 
 /// A transfer on its way. Dropped before its end, it is cancelled.
 #[must_use = "a transfer that is dropped is cancelled"]
-pub struct Transfer<'a, 'cache, E: Endpoint> {
+pub struct Transfer<'a, 'cache, E: Endpoint, B: Buffer = Vec<u8>> {
     transfers: &'a Transfers<'cache, E>,
     tag: Tag,
+    buffer: PhantomData<fn() -> B>,
 }
 
-impl<E: Endpoint> fmt::Debug for Transfer<'_, '_, E> {
+impl<E: Endpoint, B: Buffer> fmt::Debug for Transfer<'_, '_, E, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Transfer").field(&self.tag).finish()
     }
 }
 
-impl<E: Endpoint> Transfer<'_, '_, E> {
+impl<E: Endpoint, B: Buffer> Transfer<'_, '_, E, B> {
     /// Its name.
     pub fn tag(&self) -> Tag {
         self.tag
     }
-}
 
-impl<E: Endpoint> Future for Transfer<'_, '_, E> {
-    type Output = Finished;
+    /// Gives it so much time from now on. After that it is given up, and ready; its buffer comes with it if nothing can be at that.
+    pub fn within(self, time: Duration) -> Self {
+        self.transfers.with(|inner, _| inner.engine.set_transfer_deadline(self.tag, inner.after(time)));
+        self
+    }
 
-    /// # Panics
-    /// If it is polled after it was ready.
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
-        self.transfers.progress();
-        let waker = context.waker().clone();
-        let mut inner = self.transfers.0.borrow_mut();
-        let open = inner.open.get_mut(&self.tag).expect("a future is not polled after it was ready");
-        let Some(result) = open.result.take() else {
-            let before = open.waker.replace(waker);
-            drop(inner);
-            drop(before);
-            return Poll::Pending;
-        };
-        let buffer = std::mem::take(&mut open.buffer);
-        inner.open.remove(&self.tag);
-        Poll::Ready(Finished { buffer, result })
+    /// Gives it up. It is ready when its buffer is free, or has ended well until then.
+    pub fn cancel(&self) {
+        // Refused where it has ended already: its end is told next.
+        let _ = self.transfers.with(|inner, _| inner.engine.cancel(self.tag));
     }
 }
 
-impl<E: Endpoint> Drop for Transfer<'_, '_, E> {
+impl<E: Endpoint, B: Buffer> Future for Transfer<'_, '_, E, B> {
+    type Output = Finished<B>;
+
+    /// # Panics
+    /// If it is polled after it was ready.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B>> {
+        self.transfers.progress();
+        let waker = context.waker().clone();
+        self.transfers.with(|inner, loose| inner.open.poll(self.tag, waker, loose))
+    }
+}
+
+impl<E: Endpoint, B: Buffer> Drop for Transfer<'_, '_, E, B> {
     fn drop(&mut self) {
-        let mut inner = self.transfers.0.borrow_mut();
-        let Some(open) = inner.open.get_mut(&self.tag) else { return };
-        let waker = open.waker.take();
-        if open.result.is_some() {
-            inner.open.remove(&self.tag);
-        } else {
-            open.abandoned = true;
-            // Refused where it has ended already: its end is told next.
-            let _ = inner.engine.cancel(self.tag);
-        }
-        drop(inner);
-        drop(waker);
+        self.transfers.with(|inner, loose| {
+            if inner.open.abandon(self.tag, loose) {
+                // Refused where it has ended already: its end is told next.
+                let _ = inner.engine.cancel(self.tag);
+            }
+        });
     }
 }

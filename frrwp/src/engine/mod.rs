@@ -24,7 +24,8 @@
 //! # Three faces
 //!
 //! * *Blocking*: [`Engine::run`] waits until something happened, [`Engine::finish`] until a given transfer ended.
-//! * *Completion queue*: [`Engine::progress`], then [`Engine::next_event`] until there is none.
+//! * *Completion queue*: [`Engine::progress`], then [`Engine::next_event`] until there is none; of many connections, with one
+//!   descriptor to wait for, [`queue::CompletionQueue::next_event`].
 //! * *Futures*: [`future::Transfers`] owns the buffers and needs no runtime.
 //!
 //! A first program, over the simulated network, where one thread plays both sides. Only the lines that connect are different
@@ -104,9 +105,11 @@ mod fetches;
 pub mod future;
 mod posts;
 mod quarantine;
+pub mod queue;
 mod saying;
 
-use crate::fabric::{Completion, Domain, Endpoint};
+use crate::fabric::poller::Bell;
+use crate::fabric::{Armed, Completion, Domain, Endpoint};
 use crate::handshake::{Disconnect, Failure, Handshake, Limits, Process, Refusal, Side, Tag};
 use crate::wire::{MESSAGE, Reason};
 use buffers::Buffer;
@@ -115,10 +118,12 @@ use fetches::Fetches;
 use mrrc::cache::AcquireError;
 use mrrc::{Access, Cache};
 use posts::Posts;
+pub use posts::{PIECE, PIECES};
 use rustc_hash::FxHashMap;
 use saying::{Said, Wants};
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 
 /// One end of a connection on which transfers run.
 pub struct Engine<'cache, E: Endpoint> {
@@ -126,6 +131,7 @@ pub struct Engine<'cache, E: Endpoint> {
     handshake: Handshake,
     endpoint: E,
     process: Process,
+    say_time: u64,
     buffers: FxHashMap<Tag, Buffer<'cache, E::Domain>>,
     posts: Posts,
     fetches: Fetches<E::Domain>,
@@ -140,6 +146,10 @@ pub struct Engine<'cache, E: Endpoint> {
     message: Box<[u8; MESSAGE]>,
     why: Option<Disconnect>,
     closed: bool,
+    /// Whether the application holds what it posts.
+    holds: bool,
+    /// What rings when there may be something to do, where one thread sleeps for many connections.
+    bell: Option<Bell>,
 }
 
 impl<'cache, E: Endpoint> Engine<'cache, E> {
@@ -152,9 +162,10 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             cache,
             handshake: Handshake::new(side, limits),
             process: limits.process,
+            say_time: limits.say_time,
             buffers: FxHashMap::default(),
             posts: Posts::default(),
-            fetches: Fetches::new(limits.fetches, endpoint.abilities()),
+            fetches: Fetches::new(limits, endpoint.abilities()),
             said: Said::default(),
             wants: Wants::default(),
             events: VecDeque::new(),
@@ -163,6 +174,8 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             message: Box::new([0; MESSAGE]),
             why: None,
             closed: false,
+            holds: false,
+            bell: None,
             endpoint,
         }
     }
@@ -275,6 +288,12 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         Ok(())
     }
 
+    /// Gives a transfer up at this time, on the clock of [`Endpoint::now`], if it has not ended then: as [`Engine::cancel`] does, but it ends
+    /// as timed out, and [`Event::Expired`] tells where that takes longer. False if it has ended.
+    pub fn set_transfer_deadline(&mut self, tag: Tag, over: u64) -> bool {
+        self.handshake.set_deadline(tag, over).is_ok()
+    }
+
     /// In the traditional process: the application has seen the keys and wants the write.
     ///
     /// # Errors
@@ -300,8 +319,10 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         event
     }
 
-    /// Does what can be done now.
+    /// Does what can be done now. Of the writes that wait it posts only some before it returns, where the fabric carries them out
+    /// at once, so that the application can say something in between: [`Engine::wait`] does not sleep then.
     pub fn progress(&mut self) {
+        self.posts.refresh();
         let mut came = 0;
         while let Some(completion) = self.endpoint.poll(&mut self.message) {
             if let Completion::Done { id, succeeded } = completion
@@ -309,7 +330,9 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             {
                 continue;
             }
-            self.completed(completion);
+            if !self.completed(completion) {
+                continue;
+            }
             came += 1;
             // A peer that answers each answer would keep the caller here: it runs out of receives when it hears of no more.
             if came < AT_ONCE {
@@ -319,9 +342,11 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             }
         }
         // The clock is asked where somebody waits for it.
-        if self.handshake.next_deadline().is_some() {
-            self.handshake.expire(self.endpoint.now());
+        if self.next_known_deadline().is_some() || self.fetches.has_new() {
+            self.expire(self.endpoint.now());
         }
+        // What is posted now is on its way while the application has its turn.
+        self.posts.refresh();
         self.drive();
         if self.wants.to_say || self.wants.to_fetch {
             self.look_for_room();
@@ -331,21 +356,91 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     /// From `true` on, what is opened may wait until this is called with `false`, or until the engine waits, so that it leaves
     /// together: see [`Endpoint::hold`].
     pub fn hold(&mut self, posts: bool) {
+        self.holds = posts;
         self.endpoint.hold(posts);
+    }
+
+    /// Gives up what has waited too long.
+    fn expire(&mut self, now: u64) {
+        self.handshake.expire(now);
+        while let Some(expired) = self.handshake.next_expired() {
+            self.events.push_back(Event::Expired(expired));
+        }
+        if !self.fetches.is_empty() && !self.closed {
+            self.expire_fetches(now);
+        }
+        self.expire_messages(now);
     }
 
     /// Sleeps until [`Engine::progress`] may have something to do.
     pub fn wait(&mut self) {
+        self.wait_until(None);
+    }
+
+    /// As [`Engine::wait`], until this time at most.
+    fn wait_until(&mut self, until: Option<u64>) {
         if !self.closed && self.events.is_empty() {
-            self.endpoint.wait(self.handshake.next_deadline());
+            self.sleep(until);
         }
+    }
+
+    fn sleep(&mut self, until: Option<u64>) {
+        if self.fetches.has_new() {
+            self.fetches.begin_to_wait(self.endpoint.now());
+        }
+        self.endpoint.wait(self.next_known_deadline().into_iter().chain(until).min());
+    }
+
+    /// Has this bell ring when [`Engine::progress`] may have something to do, from now on and after each [`Engine::arm`]: so that
+    /// one thread sleeps for many connections. A [`CompletionQueue`](queue::CompletionQueue) does this for its engines.
+    ///
+    /// # Errors
+    /// As [`Endpoint::attach`].
+    pub fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        self.endpoint.attach(bell)?;
+        bell.ring();
+        self.bell = Some(bell.clone());
+        Ok(())
+    }
+
+    /// Has the bell ring when there is something to do next, also because a time is over. To be called when there are no more
+    /// events, and before this side waits for the bell.
+    pub fn arm(&mut self) {
+        self.arm_until(None);
+    }
+
+    /// The same, and at this time.
+    fn arm_until(&mut self, more: Option<u64>) {
+        let Some(bell) = &self.bell else { return };
+        if !self.events.is_empty() {
+            return bell.ring();
+        }
+        if self.closed {
+            return bell.ring_at(None, 0);
+        }
+        if self.fetches.has_new() {
+            self.fetches.begin_to_wait(self.endpoint.now());
+        }
+        match self.endpoint.arm() {
+            Armed::News => bell.ring(),
+            Armed::Quiet { until } => {
+                let time = self.next_known_deadline().into_iter().chain(until).chain(more).min();
+                let now = if time.is_some() { self.endpoint.now() } else { 0 };
+                bell.ring_at(time, now);
+            }
+        }
+    }
+
+    fn next_known_deadline(&self) -> Option<u64> {
+        let deadlines = [self.handshake.next_deadline(), self.fetches.next_deadline(), self.said.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// As [`Engine::wait`], for so many nanoseconds at most.
     pub fn wait_at_most(&mut self, longest: u64) {
         if !self.closed && self.events.is_empty() {
             let until = self.endpoint.now().saturating_add(longest);
-            self.endpoint.wait(Some(self.handshake.next_deadline().map_or(until, |deadline| deadline.min(until))));
+            self.sleep(Some(until));
         }
     }
 
@@ -366,7 +461,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             if self.handshake.length(tag).is_none() {
                 return Err(TransferError::Failed { tag, failure: Failure::Here(Reason::UnknownTag) });
             }
-            self.endpoint.wait(self.handshake.next_deadline());
+            self.sleep(None);
         }
     }
 
@@ -380,7 +475,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
             if self.closed {
                 return None;
             }
-            self.endpoint.wait(self.handshake.next_deadline());
+            self.sleep(None);
         }
     }
 
@@ -401,7 +496,9 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
 
     /// When [`Engine::progress`] has something to do though nothing comes.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.handshake.next_deadline()
+        // A read that was just posted begins to wait at the next progress.
+        let new = self.fetches.has_new().then(|| self.endpoint.now());
+        self.next_known_deadline().into_iter().chain(new).min()
     }
 
     /// Ends the connection; go on with [`Engine::run`] until it is [closed](Event::Closed).

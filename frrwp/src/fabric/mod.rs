@@ -5,12 +5,24 @@
 //! reads. A write or read goes to memory of the peer's by a key and never wakes the peer's application.
 //!
 //! Providers: [`sim`], in this process, with a clock of its own; [`iwarp`], over TCP; `shm`, between processes of one machine,
-//! on Linux; `verbs`, over RDMA devices, with the feature of that name. [`priced`] is around one of them and has registrations cost what a card's do. How a connection comes about is each
-//! provider's own business, with its own addresses and listener: an [`Endpoint`]
-//! is what they have in common, and a program chooses its provider by type.
+//! on Linux; `verbs`, over RDMA devices, with the feature of that name. [`priced`] is around one of them and has registrations cost what a card's do.
+//!
+//! The address chooses the provider: [`connect`] and [`listen`] take `shm:PATH`, `iwarp:HOST:PORT` or `verbs:HOST:PORT`. A program
+//! that chooses its provider by type has all that this one offers; [`Connector`], [`Listener`] and [`Endpoint`] are what they have
+//! in common.
 
+mod accept;
+mod attempt;
+mod connect;
+mod connecting;
+mod connector;
+mod file_size;
+#[cfg(target_os = "linux")]
+mod fork_mark;
 pub mod iwarp;
+mod lookup;
 mod place;
+pub mod poller;
 pub mod priced;
 mod racing;
 #[cfg(target_os = "linux")]
@@ -19,9 +31,18 @@ pub mod sim;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;
 
+pub use connect::{
+    FabricAddress, FabricDomain, FabricEndpoint, FabricError, FabricKey, FabricListener, FabricOptions, begin_connect,
+    connect, listen,
+};
+pub use connecting::Connecting;
+pub use connector::{Connector, FabricMemory, Listener};
+pub use file_size::{GrowError, grow_file};
+
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use mrrc::registrar::Registrar;
+use poller::Bell;
 use std::fmt;
 use std::io;
 
@@ -95,6 +116,19 @@ pub enum Completion {
     Flushed,
 }
 
+/// Whether an end that was armed has something to poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Armed {
+    /// There may be something now: the bell is not rung for it.
+    News,
+    /// There is nothing. The bell is rung when something comes, once; and the end is to be polled at this time, by its clock, though
+    /// nothing comes.
+    Quiet {
+        /// The time, if time alone can change something.
+        until: Option<u64>,
+    },
+}
+
 /// One end of a reliable, ordered connection.
 ///
 /// What is posted is carried out in the order of posting, and completes in that order. `WouldBlock` says that the queue
@@ -161,6 +195,24 @@ pub unsafe trait Endpoint {
         from: Segment,
     ) -> io::Result<()>;
 
+    /// Reads the peer's memory into local memory before it returns, where the fabric can do that: `None` where reads have to be posted,
+    /// else whether the bytes were read. Where the peer does not let this side read there, that ends the connection, as it does with a
+    /// posted read. Reads that follow each other are carried out in that order.
+    ///
+    /// # Errors
+    /// See the trait.
+    ///
+    /// # Safety
+    /// Nobody uses the local memory, and it stays registered, until this returns.
+    unsafe fn read_now(
+        &mut self,
+        into: &[Local<'_, <Self::Domain as Registrar>::Registration>],
+        from: Segment,
+    ) -> io::Result<Option<bool>> {
+        let _ = (into, from);
+        Ok(None)
+    }
+
     /// From `true` on, what is posted may be held until this is called with `false` or this side waits, so that it leaves
     /// together: as the doorbell of a device is rung once for a list. For a fabric to which that is nothing, it is nothing.
     fn hold(&mut self, posts: bool) {
@@ -172,6 +224,21 @@ pub unsafe trait Endpoint {
 
     /// Sleeps until something may have happened, or this time has come.
     fn wait(&mut self, until: Option<u64>);
+
+    /// Has this bell ring, from the first [`Endpoint::arm`] on, when something may have happened: so that one thread sleeps for many
+    /// connections. [`Endpoint::wait`] works as before.
+    ///
+    /// # Errors
+    /// The system's; and [`Unsupported`](io::ErrorKind::Unsupported) of an endpoint that can only be waited for alone.
+    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        let _ = bell;
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this endpoint has no bell: wait for it alone"))
+    }
+
+    /// This side polls no more before the bell is rung. What was [held](Endpoint::hold) leaves.
+    fn arm(&mut self) -> Armed {
+        Armed::News
+    }
 
     /// Ends the connection.
     fn disconnect(&mut self);

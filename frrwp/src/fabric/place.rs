@@ -1,8 +1,10 @@
 //! Where a peer is: `HOST:PORT`, with an IPv6 address in brackets. What the providers that go over a network have in common.
 
+use super::attempt::Attempt;
+use super::lookup;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 /// A host, by name or address, and a port.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -25,9 +27,8 @@ impl Place {
     }
 
     /// Its addresses, at least one.
-    pub(super) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        let found: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
-        if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+    pub(super) fn resolve(&self, attempt: &Attempt) -> io::Result<Vec<SocketAddr>> {
+        lookup::resolve(&self.host, self.port, attempt)
     }
 }
 

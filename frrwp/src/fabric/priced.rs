@@ -8,7 +8,8 @@
 
 #![expect(unsafe_code, reason = "wraps what is unsafe to implement")]
 
-use super::{Abilities, Completion, Domain, Endpoint, Local};
+use super::poller::Bell;
+use super::{Abilities, Armed, Completion, Domain, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::cost::Linear;
 use mrrc::registrar::{Limits, Registered, Registrar};
@@ -193,6 +194,14 @@ unsafe impl<E: Endpoint> Endpoint for PricedEndpoint<E> {
 
     fn wait(&mut self, until: Option<u64>) {
         self.0.wait(until);
+    }
+
+    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        self.0.attach(bell)
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.0.arm()
     }
 
     fn disconnect(&mut self) {

@@ -1,5 +1,6 @@
 //! How transfers and connections end other than well, and what is counted.
 
+use super::Tag;
 use crate::wire::Reason;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -38,7 +39,54 @@ pub enum Phase {
     Done,
     /// The answer to a CANCEL.
     Cancelling,
+    /// The bytes of a one-sided read.
+    Reading,
+    /// A credit for a message, or room for it in the fabric's queue.
+    Credit,
 }
+
+/// What an engine does for an application.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Operation {
+    /// A transfer.
+    Transfer(Tag),
+    /// A one-sided read, by its name.
+    Fetch(u64),
+    /// A message, by its number: the first that was said is 1.
+    Message(u64),
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transfer(Tag(tag)) => write!(f, "transfer {tag}"),
+            Self::Fetch(id) => write!(f, "read {id}"),
+            Self::Message(number) => write!(f, "message {number}"),
+        }
+    }
+}
+
+/// An operation has waited too long.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Expired {
+    /// Which.
+    pub operation: Operation,
+    /// What it waited for.
+    pub phase: Phase,
+    /// How long, in nanoseconds.
+    pub waited: u64,
+}
+
+impl fmt::Display for Expired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, phase, waited } = self;
+        let seconds = *waited as f64 / 1e9;
+        write!(f, "{operation}: waited {seconds:.1} s for {phase}: {}", phase.remedy())
+    }
+}
+
+impl std::error::Error for Expired {}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,6 +114,8 @@ impl Phase {
             Self::Writes => "see whether the network moves bytes at the `lowest_rate` that was promised, or lower it",
             Self::Done => "see that the peer's engine is driven, or raise `write_time` or lower `lowest_rate`",
             Self::Cancelling => "see that the peer's engine is driven, or raise `sync_time`",
+            Self::Reading => "see whether the peer is alive and the network moves bytes, or raise `read_time`",
+            Self::Credit => "see that the peer's engine is driven, or raise `say_time`",
         }
     }
 }
@@ -79,6 +129,8 @@ impl fmt::Display for Phase {
             Self::Writes => "its writes to complete",
             Self::Done => "the peer's DONE",
             Self::Cancelling => "the peer to answer its CANCEL",
+            Self::Reading => "the bytes of the peer's memory",
+            Self::Credit => "the peer to take what it was sent before",
         })
     }
 }
@@ -95,6 +147,11 @@ pub enum Disconnect {
     /// A write was not carried out, or not in time.
     #[error("a write failed or never completed: look for what the fabric says of it, and connect again")]
     WriteFailed,
+    /// A one-sided read did not end, though its time was over: its memory is taken back by closing the connection.
+    #[error(
+        "a one-sided read never ended: its memory is taken back by closing the connection; see whether the peer is alive"
+    )]
+    ReadFailed,
     /// The peer said too much that makes no sense.
     #[error("the peer sent {count} messages that make no sense: is it of the same protocol and version?")]
     Strangers {

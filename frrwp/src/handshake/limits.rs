@@ -33,12 +33,26 @@ pub struct Limits {
     pub lowest_rate: u64,
     /// Messages that make no sense, after which the connection is closed: 16.
     pub strangers: u32,
-    /// One-sided reads of this side's that are under way at a time: 64.
+    /// One-sided reads of this side's that are under way at a time: 64. Those that were given up and that the fabric has not
+    /// finished count.
     pub fetches: usize,
+    /// From when a one-sided read is posted until its bytes are there: 30 s, and the time that they, and those of the reads before
+    /// it, take at the lowest rate. A read that has not ended [`sync_time`](Self::sync_time) later closes the connection.
+    pub read_time: u64,
+    /// How long a message of the application's may wait for a credit or for the fabric: 5 s.
+    pub say_time: u64,
     /// Whether the fabric's writes can carry an immediate, and are to: it saves the DONE of a write. Not by default.
     pub immediate: bool,
     /// What the application does itself.
     pub process: Process,
+}
+
+impl Limits {
+    /// So long, and the time that the bytes take at the lowest rate.
+    pub fn time_for(&self, base: u64, bytes: u64) -> u64 {
+        let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.lowest_rate.max(1));
+        base.saturating_add(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
 }
 
 impl Default for Limits {
@@ -52,6 +66,8 @@ impl Default for Limits {
             lowest_rate: 10_000_000,
             strangers: 16,
             fetches: 64,
+            read_time: 30_000_000_000,
+            say_time: 5_000_000_000,
             immediate: false,
             process: Process::Frrwp,
         }

@@ -1,7 +1,7 @@
 //! What all transfers of a connection share: what is to be done and said, credits, bounds and counts.
 
 use super::credits::Credits;
-use super::ends::{Counters, Disconnect};
+use super::ends::{Counters, Disconnect, Expired};
 use super::{Action, Limits, Tag};
 use crate::wire::{Body, MESSAGE, Message, Reason};
 use std::collections::VecDeque;
@@ -11,8 +11,11 @@ use std::collections::VecDeque;
 pub(super) struct Link {
     pub(super) limits: Limits,
     pub(super) credits: Credits,
-    /// What is to be said, in order.
+    /// What is to be said, in order, but for DONEs.
     pub(super) out: VecDeque<Out>,
+    /// DONEs that are to be said, in the order of the last writes that they speak of. Those whose writes are not posted are
+    /// passed by others.
+    dones: VecDeque<Done>,
     pub(super) actions: VecDeque<Action>,
     /// Bytes of segments that came before they could be used.
     pub(super) early_bytes: usize,
@@ -23,6 +26,8 @@ pub(super) struct Link {
     /// SAYs that a peer of an older version may still answer with NAK; and, once it has, which version it speaks.
     pub(super) said: u32,
     pub(super) deaf: Option<u8>,
+    /// What has waited too long and has not ended with that.
+    pub(super) expired: VecDeque<Expired>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,16 +39,21 @@ pub(super) enum Connection {
     Flushed,
 }
 
+/// A DONE to be said.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Done {
+    tag: Tag,
+    bytes: u64,
+    /// Other messages that were to be said before it, and have not been.
+    behind: usize,
+}
+
 /// Something to be said.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Out {
     Sync(Tag),
     /// Whatever the target has to offer when it is sent.
     Stcrw(Tag),
-    Done {
-        tag: Tag,
-        bytes: u64,
-    },
     Nak {
         tag: Tag,
         reason: Reason,
@@ -57,6 +67,7 @@ impl Link {
             limits,
             credits: Credits::new(limits.receives),
             out: VecDeque::new(),
+            dones: VecDeque::new(),
             actions: VecDeque::new(),
             early_bytes: 0,
             earliest: u64::MAX,
@@ -64,6 +75,7 @@ impl Link {
             counters: Counters::default(),
             said: 0,
             deaf: None,
+            expired: VecDeque::new(),
         }
     }
 
@@ -78,6 +90,57 @@ impl Link {
         }
     }
 
+    /// Says that so many bytes were written, behind the actions that are there.
+    pub(super) fn say_done(&mut self, tag: Tag, bytes: u64) {
+        if self.stands() {
+            self.dones.push_back(Done { tag, bytes, behind: self.out.len() });
+        }
+    }
+
+    /// Does not say DONE after all. False if that was said.
+    pub(super) fn take_done_back(&mut self, tag: Tag) -> bool {
+        let at = self.dones.iter().position(|done| done.tag == tag);
+        at.and_then(|at| self.dones.remove(at)).is_some()
+    }
+
+    /// Whether a DONE can be said now that its writes are posted; and, unless it comes `first`, is next.
+    pub(super) fn done_is_next(&self, posted: impl Fn(Tag) -> bool, first: bool) -> bool {
+        let next = |done: &Done| first || done.behind == 0 || self.out.is_empty();
+        self.dones.front().is_some_and(|done| next(done) && posted(done.tag))
+    }
+
+    /// The first DONE, and receives that it announces, if there is a credit for it.
+    pub(super) fn take_done(&mut self, into: &mut [u8; MESSAGE]) -> Option<usize> {
+        let credits = self.credits.spend()?;
+        let Done { tag, bytes, .. } = self.dones.pop_front()?;
+        self.counters.sent += 1;
+        Some(Message { credits, tag: tag.0, body: Body::Done { bytes } }.encode(into))
+    }
+
+    /// The first of the others is said, or has become void.
+    pub(super) fn take_out(&mut self) {
+        self.out.pop_front();
+        for done in &mut self.dones {
+            done.behind = done.behind.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn has_nothing_out(&self) -> bool {
+        self.out.is_empty() && self.dones.is_empty()
+    }
+
+    /// Nothing more is said.
+    pub(super) fn fall_silent(&mut self) {
+        self.out.clear();
+        self.dones.clear();
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        self.out.capacity() * size_of::<Out>()
+            + self.dones.capacity() * size_of::<Done>()
+            + self.actions.capacity() * size_of::<Action>()
+    }
+
     /// Does not say it after all. What stands before it may wait for long, and more would pile up behind that.
     pub(super) fn take_back(&mut self, said: Out) {
         self.out.retain(|out| *out != said);
@@ -87,7 +150,7 @@ impl Link {
         if self.stands() {
             self.state = Connection::Ends;
             self.earliest = u64::MAX;
-            self.out.clear();
+            self.fall_silent();
             self.actions.push_back(Action::Disconnect { why });
         }
     }
@@ -103,9 +166,7 @@ impl Link {
 
     /// How long bytes may take, once nothing but the network stands between.
     pub(super) fn time_for(&self, bytes: u64) -> u64 {
-        let rate = u128::from(self.limits.lowest_rate.max(1));
-        let nanoseconds = u128::from(bytes) * 1_000_000_000 / rate;
-        self.limits.write_time.saturating_add(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+        self.limits.time_for(self.limits.write_time, bytes)
     }
 
     /// One more message that makes no sense.
@@ -116,14 +177,11 @@ impl Link {
         }
     }
 
-    /// A CREDIT, where the peer should hear of its receives and there is nothing else to say.
+    /// A CREDIT.
     pub(super) fn take_credits(&mut self, into: &mut [u8; MESSAGE]) -> Option<usize> {
-        if !self.credits.should_announce() {
-            return None;
-        }
         let credits = self.credits.spend()?;
         self.counters.sent += 1;
         self.counters.credit_messages += 1;
-        Some(Message { credits, tag: 0, body: Body::Credit }.encode(into))
+        Some(Message { credits, tag: self.credits.tell_taken(), body: Body::Credit }.encode(into))
     }
 }

@@ -32,6 +32,7 @@ impl Handshake {
         let tag = Tag(start.tag);
         match Message::decode(bytes) {
             Ok(Message { body: Body::Say(said), .. }) => {
+                self.link.credits.taken(start.tag);
                 self.link.credits.hold();
                 self.link.counters.heard += 1;
                 return Some(said);
@@ -89,7 +90,8 @@ impl Handshake {
 
     fn understood(&mut self, now: u64, tag: Tag, body: Body<'_>) {
         match body {
-            Body::Credit => return,
+            // A CREDIT's tag, and a SAY's, says how much of what was said here was taken there.
+            Body::Credit => return self.link.credits.taken(tag.0),
             Body::Nak(Reason::Version { spoken }) if tag == Tag(0) && self.was_not_heard(spoken) => return,
             _ => {}
         }
@@ -190,40 +192,73 @@ impl Handshake {
 
     /// Whether [`Handshake::take_message`] may have something to send.
     pub fn has_to_say(&self) -> bool {
-        self.link.stands() && (!self.link.out.is_empty() || self.link.credits.should_announce())
+        self.link.stands()
+            && (!self.link.has_nothing_out()
+                || self.link.credits.should_announce()
+                || self.link.credits.should_tell_taken())
     }
 
     /// The next message to send, in `into`, and its length. `None` where there is nothing to say, or the peer has no
     /// receive for it yet.
     pub fn take_message(&mut self, now: u64, into: &mut [u8; MESSAGE]) -> Option<usize> {
+        self.take_message_where(now, into, |_| true)
+    }
+
+    /// The next DONE of which `posted` says that all of the transfer's writes are posted, before other messages: for a driver that
+    /// [says something ahead](Handshake::say_ahead) next, which is not to be heard before the ends of transfers that have ended
+    /// here. Some DONE is left for want of a credit where the second is true.
+    pub fn take_done_where(&mut self, into: &mut [u8; MESSAGE], posted: impl Fn(Tag) -> bool) -> (Option<usize>, bool) {
+        if !self.link.stands() || !self.link.done_is_next(posted, true) {
+            return (None, false);
+        }
+        let taken = self.link.take_done(into);
+        (taken, taken.is_none())
+    }
+
+    /// The same as [`Handshake::take_message`], for a driver that posts writes late: a DONE is not taken before `posted` says
+    /// that all of the transfer's writes are posted. Other messages do not wait for writes.
+    pub fn take_message_where(
+        &mut self,
+        now: u64,
+        into: &mut [u8; MESSAGE],
+        posted: impl Fn(Tag) -> bool,
+    ) -> Option<usize> {
         if !self.link.stands() {
             return None;
         }
-        let (out, about) = loop {
-            let Some(&out) = self.link.out.front() else { return self.link.take_credits(into) };
-            let (Out::Sync(tag) | Out::Stcrw(tag)) = out else { break (out, None) };
-            match self.slots.find(tag).filter(|&at| self.slots.at(at).has_to_say(out)) {
-                Some(at) => break (out, Some(at)),
-                // It has become void.
-                None => drop(self.link.out.pop_front()),
+        if self.link.credits.should_tell_taken() {
+            return self.link.take_credits(into);
+        }
+        // What has become void is not said.
+        while let Some(&out) = self.link.out.front() {
+            let (Out::Sync(tag) | Out::Stcrw(tag)) = out else { break };
+            if self.slots.get(tag).is_some_and(|transfer| transfer.has_to_say(out)) {
+                break;
             }
+            self.link.take_out();
+        }
+        if self.link.done_is_next(posted, false) {
+            return self.link.take_done(into);
+        }
+        let Some(&out) = self.link.out.front() else {
+            return self.link.credits.should_announce().then(|| self.link.take_credits(into))?;
         };
         let credits = self.link.credits.spend()?;
-        self.link.out.pop_front();
+        self.link.take_out();
         self.link.counters.sent += 1;
-        if let Some(at) = about {
-            return Some(self.at(at, |transfer, link| match (out, &mut transfer.role) {
-                (Out::Stcrw(_), Role::Target(target)) => {
-                    target.encode_stcrw(&mut transfer.trip, link, now, credits, into)
-                }
-                _ => transfer.encode_sync(link, now, credits, into),
-            }));
-        }
         let (tag, body) = match out {
-            Out::Done { tag, bytes } => (tag, Body::Done { bytes }),
+            Out::Sync(tag) | Out::Stcrw(tag) => {
+                // It has something to say, as was seen above.
+                let at = self.slots.find(tag)?;
+                return Some(self.at(at, |transfer, link| match (out, &mut transfer.role) {
+                    (Out::Stcrw(_), Role::Target(target)) => {
+                        target.encode_stcrw(&mut transfer.trip, link, now, credits, into)
+                    }
+                    _ => transfer.encode_sync(link, now, credits, into),
+                }));
+            }
             Out::Nak { tag, reason } => (tag, Body::Nak(reason)),
-            // The latter two are of a transfer, and said above.
-            Out::Cancel(tag) | Out::Sync(tag) | Out::Stcrw(tag) => (tag, Body::Cancel),
+            Out::Cancel(tag) => (tag, Body::Cancel),
         };
         Some(Message { credits, tag: tag.0, body }.encode(into))
     }

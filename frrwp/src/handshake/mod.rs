@@ -45,7 +45,7 @@ mod writer;
 use crate::wire::{HEADER, Reason, Segment};
 pub use calls::{Action, Refusal};
 pub use credits::RECEIVES;
-pub use ends::{Counters, Disconnect, Failure, Phase};
+pub use ends::{Counters, Disconnect, Expired, Failure, Operation, Phase};
 use extents::Extent;
 pub use limits::{Limits, Process};
 use link::{Connection, Link, Out};
@@ -263,6 +263,25 @@ impl Handshake {
         Ok(())
     }
 
+    /// The transfer is given up at this time if it has not ended, as if it was [cancelled](Handshake::cancel) then, but as timed out. Its
+    /// own waits have the times that they always have.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn set_deadline(&mut self, tag: Tag, over: u64) -> Result<(), Refusal> {
+        let at = self.here(tag)?;
+        self.slots.at_mut(at).trip.limit = over;
+        self.link.earliest = self.link.earliest.min(over);
+        Ok(())
+    }
+
+    /// Whether the transfer is given up here, so that a write of it that is not posted yet need not be: it is
+    /// [reported](Handshake::written) without.
+    pub fn gives_up(&self, tag: Tag) -> bool {
+        let transfer = self.slots.get(tag);
+        transfer.is_some_and(|transfer| matches!(transfer.role, Role::Writer(writer) if writer.farewell.is_some()))
+    }
+
     /// A write has completed, or has not come about.
     pub fn written(&mut self, tag: Tag, succeeded: bool) {
         if let Some(at) = self.slots.find(tag) {
@@ -293,19 +312,32 @@ impl Handshake {
         let mut due: Vec<Tag> = Vec::new();
         let mut earliest = u64::MAX;
         for trip in self.slots.iter().map(|transfer| &transfer.trip).filter(|trip| !trip.ended) {
-            if trip.deadline <= now {
+            if trip.next_deadline() <= now {
                 due.push(trip.tag);
             } else {
-                earliest = earliest.min(trip.deadline);
+                earliest = earliest.min(trip.next_deadline());
             }
         }
         self.link.earliest = earliest;
         for at in due {
             self.link.counters.expired += 1;
             if let Some(at) = self.slots.find(at) {
-                self.at(at, |transfer, link| transfer.expired(link, now));
+                self.at(at, |transfer, link| {
+                    let expired = transfer.expired(link, now);
+                    // An answer to a CANCEL that does not come ends it.
+                    if !transfer.trip.ended {
+                        link.expired.push_back(expired);
+                        // Also where no new wait has begun.
+                        link.deadline(0, transfer.trip.deadline);
+                    }
+                });
             }
         }
+    }
+
+    /// The next transfer that has waited too long, and is cancelled but has not ended: its end follows as any other's.
+    pub fn next_expired(&mut self) -> Option<Expired> {
+        self.link.expired.pop_front()
     }
 
     /// The connection is gone: everything that is open has failed. Leases live until [`Handshake::flushed`].
@@ -315,7 +347,7 @@ impl Handshake {
         }
         self.link.state = Connection::Lost;
         self.link.earliest = u64::MAX;
-        self.link.out.clear();
+        self.link.fall_silent();
         self.each(|transfer, link| transfer.trip.end(link, Err(Failure::Lost)));
     }
 
@@ -351,8 +383,7 @@ impl Handshake {
 
     /// Bytes allocated, for the state of all transfers.
     pub fn memory(&self) -> usize {
-        let queues = self.link.out.capacity() * size_of::<Out>() + self.link.actions.capacity() * size_of::<Action>();
-        self.slots.memory() + queues
+        self.slots.memory() + self.link.memory()
     }
 }
 

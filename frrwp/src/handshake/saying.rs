@@ -4,7 +4,7 @@
 //! here. So what was said before a transfer was answered arrives before the transfer's end does. What comes is the driver's to
 //! keep until the application takes it; there is never more of it than receives.
 
-use super::{Action, Handshake};
+use super::{Action, Expired, Handshake};
 use crate::wire::{Body, MESSAGE, Message, SAID, SAYS};
 
 /// Why something was not said.
@@ -28,6 +28,9 @@ pub enum Unsaid {
         /// The newest version that it speaks.
         spoken: u8,
     },
+    /// It was not sent in time, and never is.
+    #[error("{0}")]
+    Expired(Expired),
     /// The connection is gone.
     #[error("the connection is gone: connect again")]
     Disconnected,
@@ -44,11 +47,36 @@ impl Handshake {
         if !self.may_say() {
             return Err(Unsaid::Full);
         }
-        let credits = self.link.credits.spend().ok_or(Unsaid::Full)?;
+        self.say_ahead(bytes, into)
+    }
+
+    /// The same, before the actions and messages that wait. None of those is about what is said; but of what was opened before,
+    /// the peer hears after it.
+    ///
+    /// # Errors
+    /// [`Unsaid`].
+    pub fn say_ahead(&mut self, bytes: &[u8], into: &mut [u8; MESSAGE]) -> Result<usize, Unsaid> {
+        self.may_ever_say(bytes.len())?;
+        if !self.link.credits.may_say() {
+            return Err(Unsaid::Full);
+        }
+        let (credits, taken) = self.link.credits.spend_on_say().ok_or(Unsaid::Full)?;
         self.link.said = self.link.said.saturating_add(1);
         self.link.counters.sent += 1;
         self.link.counters.said += 1;
-        Ok(Message { credits, tag: 0, body: Body::Say(bytes) }.encode(into))
+        Ok(Message { credits, tag: taken, body: Body::Say(bytes) }.encode(into))
+    }
+
+    /// Whether one more message may wait behind so many to be [said ahead](Handshake::say_ahead): all that they wait for is a
+    /// credit each, which comes whether the peer's application listens or not.
+    pub fn may_wait_to_say(&self, waiting: usize) -> bool {
+        let link = &self.link;
+        link.stands() && link.deaf.is_none() && link.credits.may_wait_to_say(waiting)
+    }
+
+    /// Whether something can be [said ahead](Handshake::say_ahead) now, if it is not too long.
+    pub fn may_say_ahead(&self) -> bool {
+        self.link.stands() && self.link.deaf.is_none() && self.link.credits.may_say()
     }
 
     /// Whether so many bytes could be said, if there were room.
@@ -66,8 +94,7 @@ impl Handshake {
 
     /// Whether something can be said now, if it is not too long.
     pub fn may_say(&self) -> bool {
-        let link = &self.link;
-        link.stands() && link.deaf.is_none() && link.out.is_empty() && link.actions.is_empty() && link.credits.may_say()
+        self.may_say_ahead() && self.link.has_nothing_out() && self.link.actions.is_empty()
     }
 
     /// The application has taken one of the messages that were said to it. Its receive is posted again before this.

@@ -1,6 +1,6 @@
 //! The state of one transfer.
 
-use super::ends::{Failure, Phase};
+use super::ends::{Expired, Failure, Operation, Phase};
 use super::extents::Extent;
 use super::link::{Link, Out};
 use super::{Action, Tag};
@@ -30,6 +30,8 @@ pub(super) struct Trip {
     /// When the present wait began, and when it ends.
     pub(super) since: u64,
     pub(super) deadline: u64,
+    /// When the application gives it up, whatever it waits for then.
+    pub(super) limit: u64,
     /// The application's, from the SYNC.
     pub(super) header: Vec<u8>,
     /// Writer: segments of the peer's for which local bytes may still come. Target: segments to be sent.
@@ -113,6 +115,7 @@ impl Trip {
             length,
             since,
             deadline,
+            limit: u64::MAX,
             header: Vec::new(),
             pieces: Vec::new(),
             extents: Vec::new(),
@@ -134,6 +137,11 @@ impl Trip {
         self.extents.clear();
         self.pieces.shrink_to(kept);
         self.extents.shrink_to(kept);
+    }
+
+    /// When something is to be done about it though nothing comes.
+    pub(super) fn next_deadline(&self) -> u64 {
+        self.deadline.min(self.limit)
     }
 
     /// A new wait begins.
@@ -224,13 +232,17 @@ impl Transfer {
         }
     }
 
-    pub(super) fn expired(&mut self, link: &mut Link, now: u64) {
-        let waited = now.saturating_sub(self.trip.since);
-        let failure = Failure::TimedOut { phase: self.phase(), waited };
+    pub(super) fn expired(&mut self, link: &mut Link, now: u64) -> Expired {
+        let (phase, waited) = (self.phase(), now.saturating_sub(self.trip.since));
+        let failure = Failure::TimedOut { phase, waited };
+        let is_given_up = std::mem::replace(&mut self.trip.limit, u64::MAX) <= now && self.trip.deadline > now;
         match &mut self.role {
+            // What the fabric is at has the time that it always had.
+            _ if is_given_up => self.give_up(link, now, Reason::TimedOut, failure),
             Role::Writer(writer) => writer.expired(&mut self.trip, link, failure),
             Role::Target(target) => target.expired(&mut self.trip, link, now, failure),
         }
+        Expired { operation: Operation::Transfer(self.trip.tag), phase, waited }
     }
 
     /// What it waits for.

@@ -164,7 +164,7 @@ impl Writer {
             return;
         }
         if !std::mem::replace(&mut self.done, true) {
-            link.say(Out::Done { tag: trip.tag, bytes: length });
+            link.say_done(trip.tag, length);
         }
         if self.in_flight == 0 {
             trip.finish(link, Ok(length));
@@ -188,9 +188,15 @@ impl Writer {
 
     /// Nothing more is written; the peer hears of it when nothing is on its way any more.
     pub(super) fn give_up(&mut self, trip: &mut Trip, link: &mut Link, nak: Option<Reason>, failure: Failure) {
-        if self.done || self.farewell.is_some() {
-            // All was written, or it is giving up already.
+        if self.farewell.is_some() {
             return;
+        }
+        if self.done {
+            // All was submitted. What a driver has not posted yet need not be, as long as the peer was not told of it.
+            if !link.take_done_back(trip.tag) {
+                return;
+            }
+            self.done = false;
         }
         let farewell = Farewell { nak, failure };
         self.farewell = Some(farewell);

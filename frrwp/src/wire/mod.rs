@@ -7,7 +7,8 @@
 //!  4  u8   version   1; of a SAY 2
 //!  5  u8   kind      1 SYNC  2 STCRW  3 DONE  4 NAK  5 CANCEL  6 CREDIT  7 SAY
 //!  6  u16  credits   receives that the sender has added since its last message
-//!  8  u64  tag       the transfer; 0 in a CREDIT, in a SAY, and in a NAK of what had no tag
+//!  8  u64  tag       the transfer; in a CREDIT and in a SAY how many SAYs the sender's application has taken since its
+//!                    last CREDIT or SAY; 0 in a NAK of what had no tag
 //! ```
 //!
 //! What follows depends on the kind. Bytes said to be zero, and flags that have no meaning here, are sent as zero and not
@@ -132,7 +133,7 @@ pub struct Placed {
 pub struct Message<'a> {
     /// Receives that the sender has added.
     pub credits: u16,
-    /// The transfer.
+    /// The transfer; of a CREDIT and a SAY, how many SAYs were taken.
     pub tag: u64,
     /// What is said about it.
     pub body: Body<'a>,

@@ -52,11 +52,20 @@ impl Flow {
 
 /// The flows of a capture, in the order of their first bytes.
 pub fn flows(capture: impl Read) -> Result<Vec<Flow>, Box<dyn std::error::Error>> {
-    let mut reader = pcap_file::pcap::PcapReader::new(capture)?;
+    let mut reader = pcap_file::pcap::PcapReader::new(capture).map_err(|error| {
+        format!(
+            "no capture in the pcap format ({error}): make one with `tcpdump -w`, or of a pcapng with `editcap -F pcap`"
+        )
+    })?;
     let mut flows: Vec<(Vec<u8>, Flow)> = Vec::new();
     let mut number = 0;
     while let Some(packet) = reader.next_packet() {
-        let packet = packet?;
+        let packet = packet.map_err(|error| {
+            format!(
+                "packet {}: {error}: the capture is cut short or damaged there: `tcpdump -r FILE -w WHOLE` keeps what comes before",
+                number + 1
+            )
+        })?;
         number += 1;
         let Ok(sliced) = SlicedPacket::from_ethernet(&packet.data) else { continue };
         let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else { continue };

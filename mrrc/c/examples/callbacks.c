@@ -60,7 +60,7 @@ int main(void)
     size_t length = 25 * 4096;
     char *buffer = aligned_alloc(4096, length);
     for (int i = 0; i < 10; i++) {
-        mrrc_lease_t lease;
+        mrrc_lease_t lease = { { 0 } };
         must(mrrc_acquire(cache, buffer, length, MRRC_LOCAL, &lease, &error), &error);
         mrrc_segment_t parts[4];
         size_t count = mrrc_segments(&lease, parts, 4);

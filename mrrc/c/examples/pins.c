@@ -3,7 +3,7 @@
  * address, and sent again. The kernel tells the cache of the change, and it registers the new pages. No network card is needed.
  *
  *     cc pins.c $(pkg-config --cflags --libs mrrc) && ./a.out
- *     MRRC_MONITOR=explicit ./a.out     # nobody tells the cache: the bytes are stale
+ *     ./a.out explicit     # nobody tells the cache: the bytes are stale
  *
  * With liburing, ring.ring_fd is the file that the cache is given, and io_uring_prep_write_fixed takes the index.
  */
@@ -89,7 +89,7 @@ static void send_memory(mrrc_cache_t *cache, char *memory, const char *what, cha
 {
     mrrc_error_t error;
     mrrc_counters_t before, after;
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     mrrc_segment_t part;
     int ends[2];
     char out[BYTES];
@@ -122,7 +122,7 @@ static char *map(char holds)
     return memset(memory, holds, BYTES);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     mrrc_error_t error;
     if (set_up_ring() != 0) {
@@ -130,7 +130,8 @@ int main(void)
         return 77;
     }
     mrrc_options_t *options = mrrc_options_new();
-    if (mrrc_options_set(options, "max_segments", "1", &error) != MRRC_OK)
+    if (mrrc_options_set(options, "max_segments", "1", &error) != MRRC_OK ||
+        (argc > 1 && mrrc_options_set(options, "monitor", argv[1], &error) != MRRC_OK))
         fail("options", error.message);
     mrrc_cache_t *cache;
     mrrc_status_t status = mrrc_cache_new_io_uring(options, ring.fd, 64, &cache, &error);

@@ -144,7 +144,7 @@ static unsigned long by_hand(char *from, char *to)
 static void by_leases(mrrc_cache_t *cache, char *from, char *to)
 {
     mrrc_error_t error;
-    mrrc_lease_t local, remote;
+    mrrc_lease_t local = { { 0 } }, remote = { { 0 } };
     mrrc_segment_t parts[MAX_SGE], there;
     struct ibv_sge list[MAX_SGE];
     if (mrrc_acquire(cache, from, BYTES, MRRC_LOCAL_READ, &local, &error) != MRRC_OK ||
@@ -190,8 +190,8 @@ static double microseconds(void)
 int main(int argc, char **argv)
 {
     long transfers = argc > 2 ? strtol(argv[2], NULL, 10) : 200;
-    if (argc > 3 || transfers < 1)
-        fail("usage: %s [DEVICE [TRANSFERS]]", argv[0]);
+    if (argc > 4 || transfers < 1)
+        fail("usage: %s [DEVICE [TRANSFERS [MONITOR]]]", argv[0]);
     open_device(argc > 1 ? argv[1] : NULL);
     ours = create_pair();
     theirs = create_pair();
@@ -202,6 +202,7 @@ int main(int argc, char **argv)
     mrrc_cache_t *cache;
     mrrc_options_t *options = mrrc_options_new();
     if (mrrc_options_set(options, "max_segments", "1", &error) != MRRC_OK ||
+        (argc > 3 && mrrc_options_set(options, "monitor", argv[3], &error) != MRRC_OK) ||
         mrrc_cache_new_verbs(options, pd, &cache, &error) != MRRC_OK)
         fail("%s", error.message);
     mrrc_options_free(options);

@@ -13,7 +13,7 @@
  *     if (mrrc_cache_new_verbs(NULL, pd, &cache, &error) != MRRC_OK)
  *         errx(1, "%s", error.message);
  *
- *     mrrc_lease_t lease;
+ *     mrrc_lease_t lease = { { 0 } };
  *     if (mrrc_acquire(cache, buffer, length, MRRC_LOCAL, &lease, &error) != MRRC_OK)
  *         errx(1, "%s", error.message);
  *     mrrc_segment_t parts[8];
@@ -125,7 +125,10 @@ typedef enum {
     MRRC_ERROR_REGISTER = 7,
     /** What left the cache could not be deregistered, and takes the room. */
     MRRC_ERROR_NOT_TAKEN_BACK = 8,
-    /** Another thread took too long to register what this request needs too: try again. */
+    /**
+     * Another thread took too long to register what this request needs too, or what left takes the room and was not deregistered
+     * in time: the message says which. Try again, or set patience.
+     */
     MRRC_ERROR_TIMED_OUT = 9,
     /** The range is not inside of the arena. */
     MRRC_ERROR_OUTSIDE = 10,
@@ -145,6 +148,8 @@ typedef enum {
     MRRC_ERROR_UNSUPPORTED = 17,
     /** A fault of the library, which went no further than this call. Please report it, with what was printed to stderr. */
     MRRC_ERROR_PANIC = 18,
+    /** The place for the new lease has one that is held, and keeps it: release that first, or give another place. */
+    MRRC_ERROR_HELD = 19,
 } mrrc_status_t;
 
 /** Memory that is being acquired. Used by one thread at a time. */
@@ -268,8 +273,9 @@ typedef struct {
  * Memory that stays registered until it is released. What is in it is the library's.
  *
  * It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
- * mrrc_lease_move moves it. It needs no initialisation before it is acquired; one that may be released without having been
- * acquired begins as `{ { 0 } }`. An acquire that fails leaves it empty, so releasing it then is harmless.
+ * mrrc_lease_move moves it. Begin it as `{ { 0 } }`. Other bytes work too, because a lease that is held is told from them by a
+ * seal, but checkers of memory report that they were looked at. An acquire that fails leaves it empty, so releasing it then is
+ * harmless; only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
  */
 typedef struct {
     /** Not for you. */
@@ -370,7 +376,8 @@ const char *mrrc_version(void);
 mrrc_options_t *mrrc_options_new(void);
 
 /**
- * Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins.
+ * Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins; it never
+ * weakens monitor and discard_bar, which correctness rests on, and a line on standard error reports that it tried.
  *
  * | name                    | value                                                                                 |
  * | ----------------------- | ------------------------------------------------------------------------------------- |
@@ -389,6 +396,7 @@ mrrc_options_t *mrrc_options_new(void);
  * | background              | on, off: whether a thread of the cache deregisters what leaves                        |
  * | histograms              | on, off: whether latencies are recorded (mrrc_latency); 50 ns an acquire              |
  * | fence                   | on, off: whether hits use a fence although membarrier is there                        |
+ * | cpus                    | all, or 0-3,8: where own threads of all caches run; else as the process was at load   |
  * | environment             | on (default), off: whether MRRC_ variables are read at all                            |
  *
  * Case does not matter. A name or a value that makes no sense is MRRC_ERROR_SETTING, with what would, and changes nothing.
@@ -456,8 +464,8 @@ void mrrc_cache_free(mrrc_cache_t *cache);
  *
  * On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
  * where there is no room; other threads go on meanwhile. It waits for what another thread is registering, and for leases to end
- * only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. A lease that is
- * in *lease is not released by this, and lost: release it first.
+ * only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. If a
+ * lease is held in *lease, this is MRRC_ERROR_HELD: nothing is acquired, and that lease stays.
  */
 mrrc_status_t mrrc_acquire(const mrrc_cache_t *cache,
                            const void *address,
@@ -470,6 +478,7 @@ mrrc_status_t mrrc_acquire(const mrrc_cache_t *cache,
  * As mrrc_acquire, for several buffers: a lease for each, in their order, or none at all; `leases` has room for `count`.
  *
  * Buffers that lie close together may be registered by one call, for local rights. No more than 2^20 buffers; none is done at once.
+ * If a lease is held in any of the places, this is MRRC_ERROR_HELD and changes none of them.
  */
 mrrc_status_t mrrc_acquire_list(const mrrc_cache_t *cache,
                                 const struct iovec *buffers,
@@ -485,8 +494,13 @@ mrrc_status_t mrrc_acquire_list(const mrrc_cache_t *cache,
  */
 mrrc_status_t mrrc_release(mrrc_lease_t *lease);
 
-/** Moves a lease to another place, which must not hold one. The old place is empty afterwards. */
-mrrc_status_t mrrc_lease_move(mrrc_lease_t *from, mrrc_lease_t *to);
+/**
+ * Moves a lease to another place. The old place is empty afterwards.
+ *
+ * MRRC_ERROR_HELD if another lease is held there, MRRC_ERROR_LEASE if there is none to be moved: nothing is changed then.
+ */
+mrrc_status_t mrrc_lease_move(mrrc_lease_t *from,
+                              mrrc_lease_t *to);
 
 /**
  * Writes the parts of a lease, in the order of their addresses, as many as there is room for, and returns how many there are:
@@ -515,7 +529,7 @@ mrrc_status_t mrrc_warm(const mrrc_cache_t *cache,
  * Begins to acquire memory: what is registered already can be used before mrrc_finish registers the rest. Freed by
  * mrrc_acquiring_free, whether it was finished or not.
  *
- * Other threads that need what is begun wait for it, so finish soon.
+ * Other threads that need what is begun wait for it, so finish soon. What *acquiring points to is not looked at: free it before.
  */
 mrrc_status_t mrrc_begin(const mrrc_cache_t *cache,
                          const void *address,
@@ -532,8 +546,13 @@ size_t mrrc_ready(const mrrc_acquiring_t *acquiring,
                   mrrc_segment_t *segments,
                   size_t room);
 
-/** Registers what is missing. The lease has all of it, with what was ready. After a failure it can be tried again. */
-mrrc_status_t mrrc_finish(mrrc_acquiring_t *acquiring, mrrc_lease_t *lease, mrrc_error_t *error);
+/**
+ * Registers what is missing. The lease has all of it, with what was ready. After a failure it can be tried again, also after
+ * MRRC_ERROR_HELD, which is said if a lease is held in *lease. Once it gave a lease it is done (MRRC_ERROR_ARGUMENT).
+ */
+mrrc_status_t mrrc_finish(mrrc_acquiring_t *acquiring,
+                          mrrc_lease_t *lease,
+                          mrrc_error_t *error);
 
 /** Frees what was begun, and gives up what of it was not finished. A lease of it stays. NULL is none. */
 void mrrc_acquiring_free(mrrc_acquiring_t *acquiring);

@@ -22,7 +22,7 @@ pub struct mrrc_acquiring_t {
 /// Begins to acquire memory: what is registered already can be used before mrrc_finish registers the rest. Freed by
 /// mrrc_acquiring_free, whether it was finished or not.
 ///
-/// Other threads that need what is begun wait for it, so finish soon.
+/// Other threads that need what is begun wait for it, so finish soon. What *acquiring points to is not looked at: free it before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_begin(
     cache: *const mrrc_cache_t,
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn mrrc_ready(
     })
 }
 
-/// Registers what is missing. The lease has all of it, with what was ready. After a failure it can be tried again.
+/// Registers what is missing. The lease has all of it, with what was ready. After a failure it can be tried again, also after
+/// MRRC_ERROR_HELD, which is said if a lease is held in *lease. Once it gave a lease it is done (MRRC_ERROR_ARGUMENT).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_finish(
     acquiring: *mut mrrc_acquiring_t,

@@ -200,7 +200,8 @@ impl From<AcquireError> for Box<Failure> {
             AcquireError::Range(_) | AcquireError::Finished { .. } => MRRC_ERROR_ARGUMENT,
             AcquireError::Rights { .. } => MRRC_ERROR_RIGHTS,
             AcquireError::TooLarge { .. } => MRRC_ERROR_TOO_LARGE,
-            AcquireError::AllInUse { .. } => MRRC_ERROR_ALL_IN_USE,
+            // Both: release leases.
+            AcquireError::AllInUse { .. } | AcquireError::TooManyLeases { .. } => MRRC_ERROR_ALL_IN_USE,
             AcquireError::NotTakenBack { .. } => MRRC_ERROR_NOT_TAKEN_BACK,
             AcquireError::Register { source, .. } => {
                 return Failure::by(MRRC_ERROR_REGISTER, source, error.to_string());

@@ -9,7 +9,7 @@ use crate::access::{mrrc_access_t, rights};
 use crate::cache::mrrc_cache_t;
 use crate::edge::Edge;
 use crate::gate::{Failure, given, guarded, null, quietly};
-use crate::status::mrrc_status_t::MRRC_ERROR_LEASE;
+use crate::status::mrrc_status_t::{MRRC_ERROR_HELD, MRRC_ERROR_LEASE};
 use crate::status::{mrrc_error_t, mrrc_status_t};
 use libc::iovec;
 use mrrc::{Access, Lease};
@@ -19,8 +19,9 @@ use std::ptr;
 /// Memory that stays registered until it is released. What is in it is the library's.
 ///
 /// It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
-/// mrrc_lease_move moves it. It needs no initialisation before it is acquired; one that may be released without having been
-/// acquired begins as `{ { 0 } }`. An acquire that fails leaves it empty, so releasing it then is harmless.
+/// mrrc_lease_move moves it. Begin it as `{ { 0 } }`. Other bytes work too, because a lease that is held is told from them by a
+/// seal, but checkers of memory report that they were looked at. An acquire that fails leaves it empty, so releasing it then is
+/// harmless; only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
 #[repr(C)]
 pub struct mrrc_lease_t {
     /// Not for you.
@@ -61,24 +62,29 @@ fn seal(place: *const mrrc_lease_t) -> usize {
     place.addr() ^ (0x6d72_7263_6c65_6173_u64 as usize | 1)
 }
 
-/// Makes the place that a lease is to have empty.
+/// Makes the place that a lease is to have empty. A lease that is held there is not overwritten: it would be held for ever.
 ///
 /// # Safety
-/// It is null, or can be written to.
+/// It is null, or can be read and written to.
 #[inline]
 pub(crate) unsafe fn emptied(lease: *mut mrrc_lease_t) -> Result<*mut mrrc_lease_t, Box<Failure>> {
     if lease.is_null() {
         return Err(null("lease"));
     }
-    // SAFETY: by the contract.
-    unsafe { lease.cast::<usize>().write(0) };
+    // SAFETY: the caller's contract: a place that is not null can be read and written to.
+    unsafe {
+        if is_held(lease) {
+            return Err(held("lease"));
+        }
+        lease.cast::<usize>().write(0);
+    }
     Ok(lease)
 }
 
 /// Puts a lease there.
 ///
 /// # Safety
-/// It can be written to.
+/// It can be written to, and no lease is held there.
 #[inline]
 pub(crate) unsafe fn put(place: *mut mrrc_lease_t, lease: Lease<Edge>) {
     // SAFETY: by the contract; it fits, as is asserted above.
@@ -121,12 +127,20 @@ fn none(what: &str) -> Box<Failure> {
     )
 }
 
+#[cold]
+fn held(place: &str) -> Box<Failure> {
+    Failure::new(
+        MRRC_ERROR_HELD,
+        format!("{place}: a lease is held there, and stays: release it first (mrrc_release), or give another place"),
+    )
+}
+
 /// Registers memory, with these rights at least, until the lease is released.
 ///
 /// On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
 /// where there is no room; other threads go on meanwhile. It waits for what another thread is registering, and for leases to end
-/// only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. A lease that is
-/// in *lease is not released by this, and lost: release it first.
+/// only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. If a
+/// lease is held in *lease, this is MRRC_ERROR_HELD: nothing is acquired, and that lease stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_acquire(
     cache: *const mrrc_cache_t,
@@ -153,6 +167,7 @@ pub unsafe extern "C" fn mrrc_acquire(
 /// As mrrc_acquire, for several buffers: a lease for each, in their order, or none at all; `leases` has room for `count`.
 ///
 /// Buffers that lie close together may be registered by one call, for local rights. No more than 2^20 buffers; none is done at once.
+/// If a lease is held in any of the places, this is MRRC_ERROR_HELD and changes none of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_acquire_list(
     cache: *const mrrc_cache_t,
@@ -171,6 +186,9 @@ pub unsafe extern "C" fn mrrc_acquire_list(
         unsafe {
             if count > 0 && leases.is_null() {
                 return Err(null("leases"));
+            }
+            if let Some(nth) = (0..count).find(|&nth| is_held(leases.add(nth))) {
+                return Err(held(&format!("leases[{nth}]")));
             }
             (0..count).try_for_each(|nth| emptied(leases.add(nth)).map(drop))?;
             let cache = given(cache, "cache")?;
@@ -209,15 +227,22 @@ pub unsafe extern "C" fn mrrc_release(lease: *mut mrrc_lease_t) -> mrrc_status_t
     }
 }
 
-/// Moves a lease to another place, which must not hold one. The old place is empty afterwards.
+/// Moves a lease to another place. The old place is empty afterwards.
+///
+/// MRRC_ERROR_HELD if another lease is held there, MRRC_ERROR_LEASE if there is none to be moved: nothing is changed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_lease_move(from: *mut mrrc_lease_t, to: *mut mrrc_lease_t) -> mrrc_status_t {
     let moved = || {
         if to.is_null() {
             return Err(null("to"));
         }
-        // SAFETY: as the header asks.
-        unsafe { put(to, take(from).ok_or_else(|| none("from"))?) };
+        // SAFETY: as the header asks, both places can be read and written to. What is moved to where it is stays there.
+        unsafe {
+            if to != from && is_held(to) {
+                return Err(held("to"));
+            }
+            put(to, take(from).ok_or_else(|| none("from"))?);
+        }
         Ok(())
     };
     // SAFETY: as the header asks.

@@ -23,7 +23,8 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
     Box::into_raw(Box::default())
 }
 
-/// Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins.
+/// Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins; it never
+/// weakens monitor and discard_bar, which correctness rests on, and a line on standard error reports that it tried.
 ///
 /// | name                    | value                                                                                 |
 /// | ----------------------- | ------------------------------------------------------------------------------------- |
@@ -42,6 +43,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | background              | on, off: whether a thread of the cache deregisters what leaves                        |
 /// | histograms              | on, off: whether latencies are recorded (mrrc_latency); 50 ns an acquire              |
 /// | fence                   | on, off: whether hits use a fence although membarrier is there                        |
+/// | cpus                    | all, or 0-3,8: where own threads of all caches run; else as the process was at load   |
 /// | environment             | on (default), off: whether MRRC_ variables are read at all                            |
 ///
 /// Case does not matter. A name or a value that makes no sense is MRRC_ERROR_SETTING, with what would, and changes nothing.

@@ -24,7 +24,8 @@ pub enum mrrc_status_t {
     MRRC_ERROR_REGISTER = 7,
     /// What left the cache could not be deregistered, and takes the room.
     MRRC_ERROR_NOT_TAKEN_BACK = 8,
-    /// Another thread took too long to register what this request needs too: try again.
+    /// Another thread took too long to register what this request needs too, or what left takes the room and was not deregistered
+    /// in time: the message says which. Try again, or set patience.
     MRRC_ERROR_TIMED_OUT = 9,
     /// The range is not inside of the arena.
     MRRC_ERROR_OUTSIDE = 10,
@@ -44,6 +45,8 @@ pub enum mrrc_status_t {
     MRRC_ERROR_UNSUPPORTED = 17,
     /// A fault of the library, which went no further than this call. Please report it, with what was printed to stderr.
     MRRC_ERROR_PANIC = 18,
+    /// The place for the new lease has one that is held, and keeps it: release that first, or give another place.
+    MRRC_ERROR_HELD = 19,
 }
 
 /// Why a call failed: memory of the caller's, written when a call fails, and only then. It needs no initialisation and is
@@ -83,7 +86,8 @@ pub extern "C" fn mrrc_status_text(status: i32) -> *const c_char {
         .or(text(MRRC_ERROR_DEVICE, c"the ring or the device cannot be registered with"))
         .or(text(MRRC_ERROR_SYSTEM, c"the system refused"))
         .or(text(MRRC_ERROR_UNSUPPORTED, c"the library or the cache was made without that"))
-        .or(text(MRRC_ERROR_PANIC, c"a fault of the library"));
+        .or(text(MRRC_ERROR_PANIC, c"a fault of the library"))
+        .or(text(MRRC_ERROR_HELD, c"a lease is held in the place of the new one"));
     found.unwrap_or(c"not a status of mrrc").as_ptr()
 }
 

@@ -94,7 +94,7 @@ fn a_callback_that_panics_fails_the_request_and_not_the_cache() {
     let (address, length) = (memory.as_ptr().cast(), memory.len());
     // SAFETY: what C would do, with memory that outlives the cache.
     unsafe {
-        let mut lease = MaybeUninit::<mrrc_lease_t>::uninit();
+        let mut lease = MaybeUninit::<mrrc_lease_t>::zeroed();
         card.register.store(true, Ordering::SeqCst);
         let (status, text) = said(|error| mrrc_acquire(cache, address, length, MRRC_LOCAL, lease.as_mut_ptr(), error));
         assert_eq!(status, MRRC_ERROR_REGISTER, "{text}");
@@ -191,7 +191,7 @@ fn a_ring_is_taken_by_its_file_and_may_be_closed_first() {
         mrrc_options_free(options);
         drop(ring);
 
-        let mut lease = MaybeUninit::<mrrc_lease_t>::uninit();
+        let mut lease = MaybeUninit::<mrrc_lease_t>::zeroed();
         let (status, text) =
             said(|error| mrrc_acquire(cache, address, length, MRRC_REMOTE_READ, lease.as_mut_ptr(), error));
         assert_eq!(status, MRRC_ERROR_RIGHTS, "{text}");

@@ -197,7 +197,7 @@ void piece(mrrc_cache_t *cache, mrrc_options_t *options, struct ibv_pd *pd, int 
 void piece(mrrc_cache_t *cache, mrrc_options_t *options, struct ibv_pd *pd, int ring_fd, char *buffer, size_t length)
 {
     mrrc_error_t error;
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     (void)cache, (void)options, (void)pd, (void)ring_fd, (void)buffer, (void)length, (void)error, (void)lease;
 ";
     let pieces = blocks("c");

@@ -9,14 +9,15 @@
 use crate::abi::{Mr, Pd};
 use crate::pinner::{self, Pinner};
 use crate::real::Real;
+use crate::settings;
 use crate::shadow::Backing;
 use crate::tally::Tally;
 use crate::treatment::{Class, Passed, Request};
-use crate::worth::Worth;
+use crate::worth::{Seen, Served, Worth};
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -47,12 +48,52 @@ type Made = Option<Arc<Kept>>;
 struct Kept {
     cache: Cache<Pinner>,
     worth: Worth,
+    /// Regions that left because others needed their room.
+    flushed: AtomicU64,
+}
+
+impl Kept {
+    /// Looks whether it is worth it.
+    #[cold]
+    fn look(&self) {
+        if self.worth.look(self.seen()) {
+            // What it has now is not asked for again. Its thread deregisters that, so that this request need not. A cache that
+            // is of no use any more has nothing to lose.
+            let _ = self.cache.invalidate(EVERYWHERE, usize::MAX);
+            if !self.cache.has_background() {
+                let _ = self.cache.reap();
+            }
+            self.worth.left(self.seen());
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let (counters, flushed) = (self.cache.counters(), self.flushed.load(Ordering::Relaxed));
+        Seen {
+            unmapped: counters.decisions.invalidated.saturating_sub(flushed),
+            evicted: counters.decisions.evicted + flushed,
+            unkept: counters.unwatched + counters.barred + counters.overtaken,
+            regions: self.cache.usage().regions,
+        }
+    }
+
+    /// Deregisters what no shadow has, so that others have its room.
+    fn flush(&self) {
+        let invalidated = || self.cache.counters().decisions.invalidated;
+        let before = invalidated();
+        // What cannot be had now stays, and libibverbs will say that the domain is in use.
+        let _ = self.cache.flush();
+        self.flushed.fetch_add(invalidated().saturating_sub(before), Ordering::Relaxed);
+    }
 }
 
 // SAFETY: libibverbs' domains belong to no thread.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
+
+/// The first address that memory can have.
+const EVERYWHERE: *const u8 = std::ptr::without_provenance(1);
 
 /// Classes of one domain that are cached: the local one, and a few sets of rights for peers.
 const CLASSES: usize = 8;
@@ -90,22 +131,24 @@ impl Domain {
             return Err(Passed::First);
         }
         let kept = self.cache(real, tally, class, wrong).ok_or(Passed::Domain)?;
-        let Kept { cache, worth } = &*kept;
-        if worth.stands_aside() {
-            return Err(Passed::Worthless);
+        let Kept { cache, worth, .. } = &*kept;
+        if let Some(cause) = worth.stands_aside() {
+            return Err(Passed::Aside(cause));
         }
         pinner::begin();
         // SAFETY: what a program in C promises with a registration by hand, it promises here: the memory is its own until it
         // deregisters. Changes of it the monitor hears of.
         let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights()) };
-        let lease = lease.map_err(|error| match error {
-            AcquireError::Unusable(_) => Passed::Off,
-            _ => Passed::Refused,
-        })?;
-        if worth.served(!pinner::has_pinned()) && worth.look(cache.counters().decisions.invalidated) {
-            // What it has now nobody will ask for.
-            let _ = cache.flush();
+        let served = match &lease {
+            Ok(_) if pinner::has_pinned() => Served::Miss,
+            Ok(_) => Served::Hit,
+            Err(AcquireError::Unusable(_)) => return Err(Passed::Off),
+            Err(_) => Served::Refused,
+        };
+        if worth.served(served) {
+            kept.look();
         }
+        let lease = lease.map_err(|_| Passed::Refused)?;
         let mut segments = lease.segments();
         let (Some(1), Some(segment)) = (segments.size_hint().1, segments.next()) else { return Err(Passed::Refused) };
         let pinned = segment.registration();
@@ -162,12 +205,10 @@ impl Domain {
         // SAFETY: the domain is open: the program registers in it. When it is closed, `closed` says so.
         let pinner = unsafe { Pinner::new(real, self.pd, class, tally, self.closed.clone()) };
         // Threads of the cache take no signals that are for the program's.
-        let built = without_signals(|| Cache::builder(pinner).max_segments(1).build());
+        let built =
+            without_signals(|| settings::chosen(Cache::builder(pinner).budget(&tally.budget).max_segments(1))?.build());
         let cache = match built {
-            Ok(cache) => {
-                tally.limit(cache.usage().capacity_pages);
-                Some(Arc::new(Kept { cache, worth: Worth::default() }))
-            }
+            Ok(cache) => Some(Arc::new(Kept { cache, worth: Worth::default(), flushed: AtomicU64::new(0) })),
             Err(error) => {
                 wrong(error);
                 None
@@ -179,10 +220,7 @@ impl Domain {
 
     /// Deregisters what no shadow has.
     pub(crate) fn flush(&self) {
-        for kept in self.all() {
-            // What cannot be had now stays, and libibverbs will say that the domain is in use.
-            let _ = kept.cache.flush();
-        }
+        self.all().iter().for_each(|kept| kept.flush());
     }
 
     pub(crate) fn has_caches(&self) -> bool {

@@ -106,9 +106,6 @@ unsafe impl Registrar for Pinner {
         if self.closed.load(Ordering::Acquire) {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
-        if !self.tally.admits(range.pages()) {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-        }
         PINNED.set(true);
         let inside = Inside::again();
         let begun = Instant::now();
@@ -123,7 +120,6 @@ unsafe impl Registrar for Pinner {
         let error = inside::errno();
         drop(inside);
         let Some(mr) = NonNull::new(mr) else {
-            self.tally.left(range.pages());
             return Err(io::Error::from_raw_os_error(if error == 0 { libc::EIO } else { error }));
         };
         self.tally.registered(range.pages(), took);
@@ -136,7 +132,6 @@ unsafe impl Registrar for Pinner {
         let mut first = None;
         batch.retain(|Registered { registration, range, .. }| {
             if self.closed.load(Ordering::Acquire) {
-                self.tally.left(range.pages());
                 return false;
             }
             let inside = Inside::again();
@@ -147,7 +142,6 @@ unsafe impl Registrar for Pinner {
             inside.keep_errno();
             if failed == 0 {
                 self.tally.deregistered(range.pages(), took);
-                self.tally.left(range.pages());
                 return false;
             }
             first = first.take().or(Some(io::Error::from_raw_os_error(failed.abs())));

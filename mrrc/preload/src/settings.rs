@@ -3,7 +3,9 @@
 //! Those of the caches themselves are mrrc's (`MRRC_CAPACITY`, `MRRC_POLICY`, …) and are read by it; they are tried once
 //! here, so that a mistake is told at the start and not at the first registration.
 
+use mrrc::cache::Builder;
 use mrrc::invalidation::Explicit;
+use mrrc::registrar::Registrar;
 use mrrc::registrar::model::Dummy;
 use mrrc::{BuildError, Cache};
 use std::path::PathBuf;
@@ -87,6 +89,18 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+/// Settings that the environment may only strengthen for a program that chose them (`Builder::set`): the shim chooses what
+/// the variables say, for nobody else can choose for it.
+pub(crate) fn chosen<R: Registrar>(mut builder: Builder<R>) -> Result<Builder<R>, BuildError> {
+    for (name, variable) in [("monitor", "MRRC_MONITOR"), ("discard_bar", "MRRC_DISCARD_BAR")] {
+        let value = std::env::var(variable).unwrap_or_default();
+        if !value.trim().is_empty() {
+            builder = builder.set(name, &value)?;
+        }
+    }
+    Ok(builder)
 }
 
 fn switch(text: &str) -> Option<bool> {

@@ -1,6 +1,7 @@
-//! What is counted, and how much is pinned by all caches of the process together.
+//! What is counted, and the budget that all caches of the process keep to.
 
 use crate::treatment::Passed;
+use mrrc::cache::Budget;
 use mrrc::cost::{Fit, Linear};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -47,9 +48,8 @@ pub(crate) struct Tally {
     pub(crate) ended: Sum,
     /// What went straight on, by reason.
     passed: [AtomicU64; Passed::ALL.len()],
-    /// Pages that the caches have pinned, and how many they may, all together.
-    pinned: AtomicU64,
-    most: AtomicU64,
+    /// How much the caches may pin, all together: the capacity of one is that of all.
+    pub(crate) budget: Budget,
     fit: Mutex<Fit>,
 }
 
@@ -63,27 +63,9 @@ impl Tally {
             made: Sum::default(),
             ended: Sum::default(),
             passed: Default::default(),
-            pinned: AtomicU64::new(0),
-            most: AtomicU64::new(u64::MAX),
+            budget: Budget::default(),
             fit: Mutex::new(Fit::new(Linear::PAPER)),
         }
-    }
-
-    /// The capacity of one cache is that of all.
-    pub(crate) fn limit(&self, pages: u64) {
-        self.most.fetch_min(pages, Relaxed);
-    }
-
-    /// Whether so many more may be pinned; they are counted if so.
-    pub(crate) fn admits(&self, pages: u64) -> bool {
-        let most = self.most.load(Relaxed);
-        let more = |pinned: u64| pinned.checked_add(pages).filter(|&pinned| pinned <= most);
-        self.pinned.fetch_update(Relaxed, Relaxed, more).is_ok()
-    }
-
-    /// So many are not pinned any more, or were not after all.
-    pub(crate) fn left(&self, pages: u64) {
-        self.pinned.fetch_sub(pages, Relaxed);
     }
 
     pub(crate) fn registered(&self, pages: u64, took: Duration) {

@@ -5,6 +5,7 @@
 //! its own. What is not known to mean the same when it lasts longer than the program asked for goes straight on.
 
 use crate::abi::flag;
+use crate::worth::Cause;
 use mrrc::Access;
 
 /// A registration as a program asks for it.
@@ -40,7 +41,7 @@ pub(crate) enum Passed {
     /// The program may yet be one that registers once and for all.
     First,
     /// The cache stands aside.
-    Worthless,
+    Aside(Cause),
     /// The thread has little stack.
     Stack,
     /// The cache refused; or libibverbs did, and says so once more.
@@ -48,7 +49,7 @@ pub(crate) enum Passed {
 }
 
 impl Passed {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Off,
         Self::Remote,
         Self::Flags,
@@ -56,7 +57,9 @@ impl Passed {
         Self::Range,
         Self::Domain,
         Self::First,
-        Self::Worthless,
+        Self::Aside(Cause::Unmapped),
+        Self::Aside(Cause::Evicted),
+        Self::Aside(Cause::Unkept),
         Self::Stack,
         Self::Refused,
     ];
@@ -70,7 +73,9 @@ impl Passed {
             Self::Range => "of no bytes",
             Self::Domain => "in protection domains that did not come from ibv_alloc_pd",
             Self::First => "before any was made again after a deregistration",
-            Self::Worthless => "because memory is unmapped before it comes again",
+            Self::Aside(Cause::Unmapped) => "because memory is unmapped before it comes again",
+            Self::Aside(Cause::Evicted) => "because regions are evicted before they come again",
+            Self::Aside(Cause::Unkept) => "because the cache could keep few of those before",
             Self::Stack => "on threads, or fibres, with little stack",
             Self::Refused => "that the cache could not serve",
         }

@@ -2,7 +2,8 @@
 //!
 //! A cache would have to register such memory anew, and a simulation cannot know by itself. So the recording hears of it as a cache
 //! does, by userfaultfd, and notes an invalidation of what was registered there at any time. What userfaultfd does not
-//! see or may not be asked for goes unnoticed, and so do ranges beyond the first 4,096 different ones.
+//! see or may not be asked for goes unnoticed. At most 4,096 different ranges are watched at once: what is registered beyond them is
+//! counted in the recording.
 
 use mrrc::PageRange;
 use mrrc::invalidation::{Change, Monitor, Reports, Userfaultfd, Watch};
@@ -91,6 +92,9 @@ impl Unmapped {
             watched.ranges.push(Entry { range, is_watched: false, is_changed: false });
         }
         drop(watched);
+        if !known && !is_new {
+            self.reporter.recorder.is_unwatched();
+        }
         gone.into_iter().flatten().for_each(|range| self.unwatch(range));
         if is_new {
             self.begin(range);

@@ -4,7 +4,7 @@ mod common;
 
 use mrrc_record::layout::{HEAD, Operation, RECORD};
 
-use common::{Counts, built, run, run_under, shim};
+use common::{Counts, Ran, built, run, run_under, shim};
 
 #[test]
 fn a_program_that_registers_for_each_operation_registers_once_a_buffer() {
@@ -84,10 +84,92 @@ fn where_every_buffer_is_mapped_anew_the_cache_stands_aside() {
     let ran = run(true, "each", &["3000", "1", "1", "new"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
     let count = ran.count();
     assert_eq!((ran.code, count.live), (Some(0), 0), "{ran:?}");
-    let passed =
-        ran.complained.lines().find(|line| line.contains("because memory is unmapped")).expect(&ran.complained);
-    let times: u64 = passed.split(' ').find_map(|word| word.parse().ok()).unwrap();
-    assert!(times > 2000, "{}", ran.complained);
+    assert!(summed(&ran, "because memory is unmapped") > 2000, "{}", ran.complained);
+}
+
+/// The first number of the line of the summary that has this in it.
+fn summed(ran: &Ran, part: &str) -> u64 {
+    let line = ran.complained.lines().find(|line| line.contains(part));
+    let number = line.and_then(|line| line.split(' ').find_map(|word| word.parse().ok()));
+    number.unwrap_or_else(|| panic!("no {part} in {}", ran.complained))
+}
+
+/// Variables that ask for a summary, and leave room for 32 buffers of 16 pages.
+const LITTLE: [(&str, &str); 2] = [("MRRC_PRELOAD_SUMMARY", "1"), ("MRRC_CAPACITY", "2M")];
+
+#[test]
+fn a_stream_passes_a_cache_that_cannot_help() {
+    let ran = run(true, "stream", &["50000", "0"], &LITTLE);
+    let (served, count) = (summed(&ran, "registrations made for those"), ran.count());
+    assert!(ran.code == Some(0) && count.live == 0 && count.registered == 50_000, "{ran:?}");
+    // 32 that find room, two times that, and to the next look; then a sixteenth.
+    assert!(served <= 192 + 50_000 / 16, "{}", ran.complained);
+    let passed = summed(&ran, "passed on because regions are evicted before they come again");
+    assert_eq!(passed + served + 2, 50_000, "{}", ran.complained);
+    // What was cached has left.
+    assert!(ran.said.ends_with("\n0 registered at the end\n") && count.most <= 32 + 2, "{ran:?}");
+}
+
+#[test]
+fn without_a_thread_what_was_cached_leaves_too() {
+    let ran = run(true, "stream", &["1000", "0"], &[("MRRC_CAPACITY", "2M"), ("MRRC_BACKGROUND", "off")]).well();
+    // But for the one that the program had at that moment.
+    assert!(ran.said.ends_with("\n1 registered at the end\n"), "{ran:?}");
+}
+
+#[test]
+fn a_cache_comes_back_when_memory_comes_again() {
+    for fresh in [3000, 10_000, 30_000] {
+        let ran = run(true, "stream", &[&fresh.to_string(), "100000"], &LITTLE);
+        let anew: u64 = ran.said.split(' ').next().unwrap().parse().unwrap();
+        // As many as were passed on before, at most, and a trial.
+        assert!(anew <= fresh + fresh / 16 + 8, "{}", ran.said);
+        assert_eq!((ran.code, ran.count().registered), (Some(0), fresh + anew));
+        assert!(summed(&ran, "because regions are evicted") <= 2 * fresh, "{}", ran.complained);
+    }
+}
+
+#[test]
+fn one_domain_stands_aside_for_itself() {
+    // Both have 2,000 requests, and the second uses 8 buffers: all its requests but the first are served.
+    let ran = run(true, "domains", &["flood"], &LITTLE);
+    let passed = summed(&ran, "because regions are evicted");
+    assert!(passed > 1500 && ran.said.starts_with("10 of"), "{ran:?}");
+}
+
+#[test]
+fn what_cannot_be_kept_passes_the_cache() {
+    // Not watched, and refused because there is no room beside what is in use.
+    for (what, before) in [("named", 0), ("held", 42)] {
+        let ran = run(true, "stream", &[what, "20000"], &LITTLE);
+        assert_eq!((ran.code, ran.count().registered, ran.count().live), (Some(0), 20_000 + before, 0), "{ran:?}");
+        let passed = summed(&ran, "because the cache could keep few of those before");
+        assert!(passed >= 20_000 - 2 - 2 * 64 - 20_000 / 16, "{}", ran.complained);
+    }
+}
+
+#[test]
+fn no_domain_starves_another() {
+    // Room for 32 buffers: the second domain, which uses 8, is guaranteed those.
+    for what in ["idle", "flood"] {
+        let ran = run(true, "domains", &[what], &[("MRRC_CAPACITY", "2M")]).well();
+        let anew: u64 = ran.said.split(' ').next().unwrap().parse().unwrap();
+        // Before the cache is made, and once for each buffer.
+        assert!(anew <= 2 + 8 + 8, "{what}: {}", ran.said);
+        // Two of each domain are the program's own while nothing is cached.
+        assert!(ran.count().most <= 32 + 2 && ran.count().live == 0, "{what}: {:?}", ran.count());
+    }
+}
+
+#[test]
+fn domains_that_come_and_go_beside_others_leave_nothing() {
+    // Room for 32 buffers, of which each of four threads uses 40; children are forked meanwhile.
+    let ran = run(true, "domains", &["churn"], &[("MRRC_CAPACITY", "2M")]).well();
+    assert_eq!(ran.said, "all served\n");
+    let count = ran.counts.last().unwrap();
+    assert_eq!((count.live, count.domains, count.contexts), (0, 0, 0), "{ran:?}");
+    // And one of each thread's own.
+    assert!(count.most <= 32 + 4, "{ran:?}");
 }
 
 #[test]

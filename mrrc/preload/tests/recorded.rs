@@ -79,6 +79,21 @@ fn memory_that_is_unmapped_is_recorded_before_it_is_registered_anew() {
 }
 
 #[test]
+fn what_is_too_much_to_be_watched_is_counted() {
+    let file = tempfile::tempdir().unwrap();
+    let file = file.path().join("x.reg");
+    let variables = [("MRRC_PRELOAD", "off"), ("MRRC_RECORD", file.to_str().unwrap())];
+    // Each page of them once, and one buffer before that.
+    let ran = run(true, "each", &["5000", "1", "1", "walk"], &variables);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if ran.complained.contains("userfaultfd") {
+        return eprintln!("not run: {}", ran.complained);
+    }
+    let (head, records) = recorded(&file);
+    assert_eq!((records.len(), head.unwatched), (2 * 5001, 5001 - 4096));
+}
+
+#[test]
 fn nasty_programs_say_the_same_and_are_recorded() {
     for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes"] {
         let file = tempfile::tempdir().unwrap();

@@ -17,6 +17,7 @@
 //! | 200–203 | stopped | the error number because of which the file did not become longer, 0 for none |
 //! | 204–207 | source | 1 verbs, 2 MPI, 0 nobody yet |
 //! | 208–211 | others | bit 1: verbs were used as well and left out, bit 2: MPI was |
+//! | 212–215 | unwatched | registrations whose memory nobody watched, because too much was watched: their invalidations are missing |
 //!
 //! Everything else in it is 0. Record `n` lies at byte 4,096 + 32·`n`, of which `min(claimed, ready)` are there:
 //!
@@ -51,6 +52,7 @@ pub(crate) mod at {
     pub(crate) const STOPPED: usize = 200;
     pub(crate) const SOURCE: usize = 204;
     pub(crate) const OTHERS: usize = 208;
+    pub(crate) const UNWATCHED: usize = 212;
 }
 
 /// What was done.
@@ -191,6 +193,8 @@ pub struct Head {
     pub source: u32,
     /// What was used as well and left out, by bit.
     pub others: u32,
+    /// Registrations whose invalidations are missing, because too much was watched.
+    pub unwatched: u32,
 }
 
 /// Why bytes are no head.
@@ -228,6 +232,7 @@ impl Head {
             stopped: half(at::STOPPED),
             source: half(at::SOURCE),
             others: half(at::OTHERS),
+            unwatched: half(at::UNWATCHED),
         })
     }
 
@@ -243,7 +248,7 @@ impl Head {
             (at::READY, self.ready),
             (at::ATTACHED, u64::from(self.attached) | u64::from(self.ended) << 32),
             (at::STOPPED, u64::from(self.stopped) | u64::from(self.source) << 32),
-            (at::OTHERS, self.others.into()),
+            (at::OTHERS, u64::from(self.others) | u64::from(self.unwatched) << 32),
         ];
         for (at, word) in words {
             bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());

@@ -102,6 +102,13 @@ impl Recorder {
         self.word(place).store(first.to_le(), Ordering::Release);
     }
 
+    /// Memory was registered that is not watched, because too much is: if it is unmapped, that will be missing.
+    pub fn is_unwatched(&self) {
+        let one_more = |count: u32| count.checked_add(1);
+        // At the most that can be counted it stays.
+        _ = self.half(at::UNWATCHED).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+    }
+
     /// What the head says now.
     pub fn state(&self) -> Head {
         Head {
@@ -115,6 +122,7 @@ impl Recorder {
             stopped: self.half(at::STOPPED).load(Ordering::Relaxed),
             source: self.half(at::SOURCE).load(Ordering::Relaxed),
             others: self.half(at::OTHERS).load(Ordering::Relaxed),
+            unwatched: self.half(at::UNWATCHED).load(Ordering::Relaxed),
         }
     }
 

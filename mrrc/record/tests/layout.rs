@@ -35,10 +35,10 @@ proptest! {
     }
 
     #[test]
-    fn a_head_comes_back(words in any::<[u64; 4]>(), halves in any::<[u32; 5]>(), boot in any::<[u8; 16]>()) {
+    fn a_head_comes_back(words in any::<[u64; 4]>(), halves in any::<[u32; 6]>(), boot in any::<[u8; 16]>()) {
         let [start, limit, claimed, ready] = words;
-        let [attached, ended, stopped, source, others] = halves;
-        let head = Head { start, boot, limit, claimed, ready, attached, ended, stopped, source, others };
+        let [attached, ended, stopped, source, others, unwatched] = halves;
+        let head = Head { start, boot, limit, claimed, ready, attached, ended, stopped, source, others, unwatched };
         prop_assert_eq!(Head::of_bytes(&head.bytes()), Ok(head));
     }
 }

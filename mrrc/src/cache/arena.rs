@@ -206,6 +206,10 @@ impl<R: Registrar> Drop for Arena<R> {
     fn drop(&mut self) {
         // SAFETY: taken once, here; nothing looks at it afterwards.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if self.shared.gate.is_forked() {
+            // The arena may be the last that has its parent's state: the registrar's end must not deregister anything.
+            std::mem::forget(self.shared.clone());
+        }
         self.shared.give_up(memory);
     }
 }

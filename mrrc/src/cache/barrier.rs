@@ -7,6 +7,7 @@
 //! `membarrier` interrupts every running thread of the process and lets a hit do with an order to the compiler.
 //! Where that call is refused, hits pay for a real fence (about 6 ns).
 
+use super::records::LeaseCount;
 use crate::shim::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Which of the two is in force.
@@ -47,10 +48,11 @@ impl Barrier {
         }
     }
 
-    /// The same for a count of leases; rare enough for a fence.
-    pub(super) fn announce_count(self, count: &AtomicU32) {
-        count.fetch_add(1, Ordering::Relaxed);
+    /// The same for a count of leases; rare enough for a fence. False: there are too many.
+    pub(super) fn announce_count(self, count: &LeaseCount) -> bool {
+        let counted = count.add();
         fence(Ordering::SeqCst);
+        counted
     }
 
     /// What was stored before is seen by every hit whose announcement is not seen from here on.
@@ -63,12 +65,23 @@ impl Barrier {
     }
 }
 
+/// Between the store that empties a slot and the look whether somebody awaits that: an order to the compiler alone, in both modes.
+/// With `membarrier` the other side makes it a barrier; without, who awaits looks again from time to time. The checkers,
+/// where time does not pass, have the fence.
+#[inline(always)]
+pub(super) fn after_release() {
+    if cfg!(any(loom, shuttle)) {
+        fence(Ordering::SeqCst);
+    } else {
+        asymmetric::light();
+    }
+}
+
 #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
 mod asymmetric {
     #![expect(unsafe_code, reason = "one system call")]
 
-    use std::sync::OnceLock;
-    use std::sync::atomic::{Ordering, compiler_fence};
+    use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 
     fn membarrier(command: libc::c_int) -> libc::c_long {
         // SAFETY: the call takes two numbers and touches no memory.
@@ -77,11 +90,17 @@ mod asymmetric {
 
     /// Whether the process may use it; registers it once.
     pub(super) fn is_offered() -> bool {
-        static OFFERED: OnceLock<bool> = OnceLock::new();
-        *OFFERED.get_or_init(|| {
-            membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
-                && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
-        })
+        /// 1 no, 2 yes. No lock: a child that is forked while another thread asks would wait for that thread.
+        static OFFERED: AtomicU8 = AtomicU8::new(0);
+        match OFFERED.load(Ordering::Relaxed) {
+            0 => {
+                let is_offered = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
+                    && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
+                OFFERED.store(1 + u8::from(is_offered), Ordering::Relaxed);
+                is_offered
+            }
+            known => known == 2,
+        }
     }
 
     #[inline(always)]

@@ -1,11 +1,13 @@
 //! How a cache is made: what the program says, what the environment says, and what is the default.
 //!
 //! A setting comes from the first of these that has it: an environment variable, which is for whoever runs
-//! the program; the program's call; the default. Then the limits of the registrar apply: nothing can be set above
-//! them.
+//! the program; the program's call; the default. Two that correctness rests on the environment can only strengthen
+//! (`strength.rs`). Then the limits of the registrar apply: nothing can be set above them.
 
 use super::barrier::Barrier;
+use super::budget::Budget;
 use super::shared::Shared;
+use super::strength::{Given, Program};
 use super::tally::Amount;
 use super::terms::Terms;
 use super::times::Times;
@@ -15,6 +17,7 @@ use crate::config::{Config, ConfigError};
 use crate::core::Core;
 use crate::cost::Linear;
 use crate::invalidation::Monitor;
+use crate::own_thread;
 use crate::policy::{Keeps, Matching, PolicyKind};
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
@@ -32,7 +35,8 @@ const PAGES: u64 = 1 << 18;
 
 /// Makes a [`Cache`]. From [`Cache::builder`].
 ///
-/// Environment variables win over what the program says, because who runs a program knows the machine:
+/// Environment variables win over what the program says, because who runs a program knows the machine. They never weaken
+/// what a program's safety may rest on: see `MRRC_MONITOR` and `MRRC_DISCARD_BAR`.
 ///
 /// | variable | |
 /// | --- | --- |
@@ -41,12 +45,16 @@ const PAGES: u64 = 1 << 18;
 /// | `MRRC_POLICY` | `mrrc`, `sieve`, … ([`Builder::policy`]) |
 /// | `MRRC_RESORT`, `MRRC_EVICT` | fractions of the capacity ([`Config`]) |
 /// | `MRRC_COST` | `paper`, `fmr`, `io-uring` or four numbers of microseconds, `0.77,7.42,0.22,1.1` ([`Linear`]) |
-/// | `MRRC_MONITOR` | `userfaultfd` or `explicit` ([`Builder::monitor`]) |
+/// | `MRRC_MONITOR` | `userfaultfd`: for a program that chose [`Explicit`](crate::invalidation::Explicit). `explicit` weakens every other choice, the default too, and is ignored then, with a line on standard error ([`Builder::monitor`]) |
 /// | `MRRC_WAIT_FOR_ROOM`, `MRRC_PATIENCE` | times: `500us`, `20ms`, `1s` |
-/// | `MRRC_DISCARD_BAR` | a time that no discard of the program takes: too short a one lets old pages be served ([`Builder::discard_bar`]) |
+/// | `MRRC_DISCARD_BAR` | a longer time than the program set (than 100 ms, if it set none); a shorter one is ignored, with a line on standard error ([`Builder::discard_bar`]) |
 /// | `MRRC_HEADROOM` | a fraction of the capacity ([`Builder::headroom`]) |
 /// | `MRRC_RETRIES`, `MRRC_MAX_SEGMENTS` | numbers |
 /// | `MRRC_BACKGROUND`, `MRRC_HISTOGRAMS`, `MRRC_FENCE` | `on` or `off` |
+/// | `MRRC_CPUS` | where the library's own threads run, those of all caches of the process: `all`, or numbers, `0-3,8`. Unless set: on the CPUs that the process had when the library was loaded |
+///
+/// The library's own threads, for which threads of the program wait, run under the ordinary scheduling policy (`SCHED_OTHER`, nice 0),
+/// whatever that of the thread is that makes a cache, with all signals blocked.
 ///
 /// Case does not matter in values. An empty variable counts as unset; other `MRRC_` variables are left to others, but a
 /// name that looks like a slip of one of these (`MRRC_CAPACTIY`, `MRRC_CAP`, `MRRC_REGIONS`) is an error. [`Builder::ignore_environment`] reads none.
@@ -67,7 +75,8 @@ const PAGES: u64 = 1 << 18;
 pub struct Builder<R: Registrar> {
     registrar: R,
     pub(super) settings: Settings,
-    monitor: Option<Box<dyn Monitor>>,
+    monitor: Option<Given>,
+    budget: Option<Budget>,
     reads_environment: bool,
 }
 
@@ -83,8 +92,12 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
 /// What a cache is made of, with the settings, the environment and the registrar's limits in it.
 struct Settled<R: Registrar> {
     registrar: R,
+    /// The program's, and over them those of the environment.
     settings: Settings,
-    monitor: Option<Box<dyn Monitor>>,
+    /// What of the program's the environment may only strengthen.
+    program: Program,
+    monitor: Option<Given>,
+    budget: Option<Budget>,
     core: Core,
     terms: Terms,
 }
@@ -109,6 +122,8 @@ pub(super) struct Settings {
     pub(super) headroom: Option<f64>,
     pub(super) histograms: Option<bool>,
     pub(super) fence: Option<bool>,
+    #[cfg(target_os = "linux")]
+    pub(super) cpus: Option<own_thread::Cpus>,
 }
 
 /// Monitors that have a name.
@@ -117,6 +132,32 @@ pub(super) enum MonitorKind {
     Explicit,
     #[cfg(target_os = "linux")]
     Userfaultfd,
+}
+
+impl MonitorKind {
+    #[cfg(target_os = "linux")]
+    pub(super) const DEFAULT: Self = Self::Userfaultfd;
+    #[cfg(not(target_os = "linux"))]
+    pub(super) const DEFAULT: Self = Self::Explicit;
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Explicit => "explicit",
+            #[cfg(target_os = "linux")]
+            Self::Userfaultfd => "userfaultfd",
+        }
+    }
+
+    pub(super) fn make(self) -> Result<Box<dyn Monitor>, BuildError> {
+        match self {
+            Self::Explicit => Ok(Box::new(crate::invalidation::Explicit)),
+            #[cfg(target_os = "linux")]
+            Self::Userfaultfd => match crate::invalidation::Userfaultfd::of_process() {
+                Ok(monitor) => Ok(Box::new(monitor)),
+                Err(source) => Err(BuildError::Monitor { monitor: self.name(), source }),
+            },
+        }
+    }
 }
 
 /// Why there is no cache.
@@ -169,7 +210,9 @@ pub enum BuildError {
         what: String,
     },
     /// The monitor does not start.
-    #[error("build a cache: monitor {monitor}: {source}: choose another (`Explicit`, or MRRC_MONITOR=explicit)")]
+    #[error(
+        "build a cache: monitor {monitor}: {source}: or choose another in the program (`Explicit`, if it tells of its changes)"
+    )]
     Monitor {
         /// Its name.
         monitor: &'static str,
@@ -188,13 +231,20 @@ pub enum BuildError {
 
 impl<R: Registrar> Builder<R> {
     pub(crate) fn new(registrar: R) -> Self {
-        Self { registrar, settings: Settings::default(), monitor: None, reads_environment: true }
+        Self { registrar, settings: Settings::default(), monitor: None, budget: None, reads_environment: true }
     }
 
     /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
     /// mostly what the process may pin; never more than that.
     pub fn capacity_pages(mut self, pages: u64) -> Self {
         self.settings.capacity_pages = Some(pages);
+        self
+    }
+
+    /// A limit that this cache keeps to together with others. Its own capacity is what it would be without, and no more than the
+    /// budget. See [`Budget`].
+    pub fn budget(mut self, budget: &Budget) -> Self {
+        self.budget = Some(budget.clone());
         self
     }
 
@@ -226,7 +276,7 @@ impl<R: Registrar> Builder<R> {
     /// ([`Userfaultfd::of_process`](crate::invalidation::Userfaultfd::of_process)), because the kernel lets only one watch
     /// a mapping. Caches over the same memory that are given monitors of their own are given clones of one.
     pub fn monitor(mut self, monitor: impl Monitor) -> Self {
-        self.monitor = Some(Box::new(monitor));
+        self.monitor = Some(Given::new(monitor));
         self
     }
 
@@ -251,6 +301,13 @@ impl<R: Registrar> Builder<R> {
 
     /// The most segments that a lease may have: what the caller can gather in one transfer. Where there would be more,
     /// regions are merged into one. Default: no limit; 0 is none, and an error.
+    ///
+    /// With 1, each request is answered by one region, and regions may overlap: at most four have a page, and each counts
+    /// against the capacity. A request that no region contains registers itself, or its hull with regions of the same
+    /// rights that it overlaps if that has at most twice its pages. So there are no more registrations than requests, and
+    /// at most twice the pages, in any sequence. A region retires for another only if that covers it, with its rights at
+    /// least: a buffer that is sent whole and received in part becomes two regions. This does not hold for policies that
+    /// register other ranges than those asked for (`ucx`, `libfabric`, `firehose`, `pindown-page`, `lazy`).
     pub fn max_segments(mut self, segments: usize) -> Self {
         self.settings.max_segments = Some(segments);
         self
@@ -327,12 +384,17 @@ impl<R: Registrar> Builder<R> {
     /// # Errors
     /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
     pub fn build(self) -> Result<Cache<R>, BuildError> {
-        let Settled { registrar, settings, monitor, core, mut terms } = self.settle()?;
-        let monitor = match monitor {
-            Some(monitor) if settings.monitor.is_none() => monitor,
-            _ => named(settings.monitor)?,
-        };
-        let (bar, floor) = (terms.bar, monitor.least_bar());
+        let Settled { registrar, settings, program, monitor, budget, core, mut terms } = self.settle()?;
+        #[cfg(target_os = "linux")]
+        if let Some(cpus) = &settings.cpus {
+            own_thread::set_cpus(cpus).map_err(|source| BuildError::System {
+                what: "run threads on the CPUs of MRRC_CPUS (cpus), at least one of which this process has to be allowed",
+                source,
+            })?;
+        }
+        let (monitor, bar) = program.strengthen(monitor, &settings)?;
+        terms.bar = bar;
+        let floor = monitor.least_bar();
         if bar < floor {
             return Err(BuildError::DiscardBar { bar, floor, monitor: monitor.name() });
         }
@@ -348,12 +410,15 @@ impl<R: Registrar> Builder<R> {
                 source,
             })?;
         let shared = Arc::new(shared);
+        if let Some(budget) = &budget {
+            budget.check().map_err(|source| BuildError::System { what: "the budget", source })?;
+            shared.join(budget);
+        }
         shared.begin_to_listen().map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
         let mut cache = Cache { shared, background: None };
         if background {
             let tended = cache.shared.clone();
-            let thread = crate::shim::thread::Builder::new().name("mrrc-background".into());
-            let spawned = thread.spawn(move || tended.tend());
+            let spawned = own_thread::spawn("mrrc-background", move || tended.tend());
             cache.background =
                 Some(spawned.map_err(|source| BuildError::System { what: "the background thread", source })?);
         }
@@ -368,11 +433,15 @@ impl<R: Registrar> Builder<R> {
     ///
     /// # Errors
     /// As [`Builder::build`]; and [`BuildError::Monitor`] for a [monitor](Builder::monitor) other than
-    /// [`Explicit`](crate::invalidation::Explicit).
+    /// [`Explicit`](crate::invalidation::Explicit), [`BuildError::System`] for a [budget](Builder::budget).
     pub fn build_local(self) -> Result<LocalCache<R>, BuildError> {
-        let Settled { registrar, monitor, core, terms, .. } = self.settle()?;
+        let Settled { registrar, monitor, budget, core, terms, .. } = self.settle()?;
+        if budget.is_some() {
+            let source = io::Error::new(io::ErrorKind::Unsupported, "a cache of one thread shares it with no other");
+            return Err(BuildError::System { what: "the budget", source });
+        }
         if let Some(monitor) = monitor
-            && monitor.name() != "explicit"
+            && !monitor.is_explicit()
         {
             let source =
                 io::Error::new(io::ErrorKind::Unsupported, "a cache of one thread is told of changes by calls");
@@ -386,7 +455,8 @@ impl<R: Registrar> Builder<R> {
 
     /// Everything that both kinds of cache are made of.
     fn settle(self) -> Result<Settled<R>, BuildError> {
-        let Self { registrar, mut settings, monitor, reads_environment } = self;
+        let Self { registrar, mut settings, monitor, budget, reads_environment } = self;
+        let program = Program::take(&mut settings);
         if reads_environment {
             environment::read(environment::of_process(), &mut settings)?;
         }
@@ -394,6 +464,7 @@ impl<R: Registrar> Builder<R> {
         let mut config = settings.config.clone().unwrap_or_else(|| Config::new(0));
         config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
         config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
+        config.capacity = budget.as_ref().map_or(config.capacity, |budget| config.capacity.min(budget.most()));
         let regions = least([settings.max_regions.or(config.max_regions), limits.regions]);
         config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)).min(RegionId::MOST));
         let unit = limits.page_size / PAGE;
@@ -422,7 +493,7 @@ impl<R: Registrar> Builder<R> {
             patience: settings.patience.unwrap_or(Duration::from_secs(10)),
             retries: settings.retries.unwrap_or(4),
             max_segments: settings.max_segments.unwrap_or(usize::MAX),
-            bar: settings.bar.unwrap_or(Duration::from_millis(100)),
+            bar: Duration::ZERO,
             background: false,
             headroom: config.pages_of(headroom),
             caches: core.scheme().keeps != Keeps::Nothing,
@@ -432,7 +503,7 @@ impl<R: Registrar> Builder<R> {
             group_extra: config.group_extra,
             costs: config.cost,
         };
-        Ok(Settled { registrar, settings, monitor, core, terms })
+        Ok(Settled { registrar, settings, program, monitor, budget, core, terms })
     }
 }
 
@@ -461,18 +532,6 @@ fn checked<R: Registrar>(registrar: &R) -> Result<Limits, BuildError> {
     Ok(limits)
 }
 
-fn named(kind: Option<MonitorKind>) -> Result<Box<dyn Monitor>, BuildError> {
-    match kind {
-        Some(MonitorKind::Explicit) => Ok(Box::new(crate::invalidation::Explicit)),
-        #[cfg(target_os = "linux")]
-        Some(MonitorKind::Userfaultfd) | None => crate::invalidation::Userfaultfd::of_process()
-            .map(|monitor| Box::new(monitor) as Box<dyn Monitor>)
-            .map_err(|source| BuildError::Monitor { monitor: "userfaultfd", source }),
-        #[cfg(not(target_os = "linux"))]
-        None => Ok(Box::new(crate::invalidation::Explicit)),
-    }
-}
-
 /// Ends the background thread and the rest. The background itself may be who drops the cache, in a registrar that it calls
 /// or that it was the last to use: then it ends when that has returned, and nobody waits for it.
 pub(super) fn end<R: Registrar>(cache: &mut Cache<R>) {
@@ -483,9 +542,7 @@ pub(super) fn end<R: Registrar>(cache: &mut Cache<R>) {
             std::mem::forget(thread);
         } else {
             shared.stopping.store(true, std::sync::atomic::Ordering::Release);
-            // Under the lock once: a background that did not see it there is waiting by now, and hears.
-            drop(shared.lock_now());
-            shared.work.notify_all();
+            shared.work.notify_one();
             if thread.thread().id() != crate::shim::thread::current().id() {
                 _ = thread.join();
             }

@@ -166,6 +166,15 @@ const VARIABLES: &[Variable] = &[
             Some(())
         },
     },
+    #[cfg(target_os = "linux")]
+    Variable {
+        name: "CPUS",
+        expected: Expected::Text("all, or the numbers of CPUs: 0-3,8"),
+        set: |text, settings| {
+            settings.cpus = Some(crate::own_thread::Cpus::parse(text)?);
+            Some(())
+        },
+    },
     Variable {
         name: "FENCE",
         expected: Expected::Text("on, 1, true or yes; or off, 0, false or no"),
@@ -305,6 +314,7 @@ mod tests {
             ("MRRC_BACKGROUND", "off"),
             ("MRRC_HISTOGRAMS", "ON"),
             ("MRRC_FENCE", "1"),
+            ("MRRC_CPUS", "0-3"),
             ("PATH", "/bin"),
         ])
         .unwrap();
@@ -316,6 +326,8 @@ mod tests {
         assert_eq!(set.headroom, Some(0.1));
         assert_eq!((set.retries, set.max_segments), (Some(2), Some(1)));
         assert_eq!((set.background, set.histograms, set.fence), (Some(false), Some(true), Some(true)));
+        #[cfg(target_os = "linux")]
+        assert_eq!(set.cpus, crate::own_thread::Cpus::parse("0,1,2,3"));
     }
 
     #[test]
@@ -333,6 +345,7 @@ mod tests {
             ("MRRC_RETRIES", "-1"),
             ("MRRC_BACKGROUND", "maybe"),
             ("MRRC_HEADROOM", "7"),
+            ("MRRC_CPUS", "3-1"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value) && error.contains("expected"), "{error}");

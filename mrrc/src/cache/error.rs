@@ -3,7 +3,7 @@
 use super::arena::OutsideArena;
 use crate::access::Access;
 use crate::core::AllInUse;
-use crate::count::Count;
+use crate::count::{Amounts, Count};
 use crate::range::{PageRange, RangeError};
 use crate::registrar::mapped::{self, Fault};
 use std::io;
@@ -91,16 +91,24 @@ pub enum AcquireError {
         /// What the system said.
         source: io::Error,
     },
-    /// Another thread takes too long: it registers part of the range, or deregisters what the request needs the room of.
-    #[error(
-        "acquire {range}: others have been registering part of it, or deregistering what is in its way, for \
-         {waited:?}: try again, or wait longer"
-    )]
+    /// Others take too long: a thread registers part of the range, or what left is not deregistered and takes the room.
+    #[error("acquire {range}: timed out after {waited:?}, in which {obstacle}")]
     TimedOut {
         /// What was asked for.
         range: PageRange,
         /// How long the request waited.
         waited: Duration,
+        /// What it waited for.
+        obstacle: Obstacle,
+    },
+    /// A region that the request needs has as many leases as can be counted. Leases that are forgotten and not dropped count for
+    /// ever.
+    #[error(
+        "acquire {range}: a region there has more leases than can be counted: drop leases when their transfers are done"
+    )]
+    TooManyLeases {
+        /// What was asked for.
+        range: PageRange,
     },
     /// A request that was begun was finished before: there is a lease of it, or was.
     #[error("acquire {range}: it was finished before, and its lease was handed out: begin another")]
@@ -114,6 +122,43 @@ pub enum AcquireError {
     /// See [`Unusable`].
     #[error("acquire: {0}")]
     Unusable(#[from] Unusable),
+}
+
+/// What a request waited for until its [time](crate::cache::Builder::patience) was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// Another thread registers this part of the range.
+    #[error(
+        "another thread registered {range} and did not finish: try again, or wait longer (patience, MRRC_PATIENCE)"
+    )]
+    Registering {
+        /// The part.
+        range: PageRange,
+    },
+    /// What left the cache is not deregistered yet, and takes the room.
+    #[error(
+        "{} left the cache and were not deregistered ({} of them were, at the end, being deregistered by other threads), and \
+         {} were missing: wait longer (patience, MRRC_PATIENCE), keep room free (headroom, MRRC_HEADROOM), or raise the limit \
+         (capacity_bytes, MRRC_CAPACITY; max_regions, MRRC_MAX_REGIONS)",
+        Amounts { pages: under_way_pages + waiting_pages, regions: under_way_regions + waiting_regions },
+        Count(*under_way_regions, "regions"),
+        Amounts { pages: *missing_pages, regions: *missing_regions }
+    )]
+    Deregistering {
+        /// Pages that the request has no room for.
+        missing_pages: u64,
+        /// Regions that it has no room for.
+        missing_regions: u64,
+        /// Pages of what other threads are deregistering.
+        under_way_pages: u64,
+        /// Regions that other threads are deregistering.
+        under_way_regions: u64,
+        /// Pages of what no thread has begun to deregister.
+        waiting_pages: u64,
+        /// Regions that no thread has begun to deregister.
+        waiting_regions: u64,
+    },
 }
 
 fn waited_for(waited: &Duration) -> String {

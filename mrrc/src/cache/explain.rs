@@ -17,9 +17,8 @@ use crate::policy::Matching;
 use crate::range::{PageRange, RangeError};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::Ordering;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What [`Cache::explain`] found, a sentence for each finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +85,7 @@ pub enum Finding {
     /// The monitor would not hear of changes here.
     #[error("{}", match why {
         Unwatched::Unmapped => format!("{part} is not mapped, at least in part: there is nothing to register"),
-        Unwatched::File => format!("{part} is registered for one lease at a time, if the registrar takes it at all: {why}"),
+        Unwatched::File | Unwatched::NoAccess => format!("{part} is registered for one lease at a time, if the registrar takes it at all: {why}"),
         _ => format!("{part} is registered for one lease at a time, as nobody would hear of changes: {why}"),
     })]
     Unwatched {
@@ -244,7 +243,8 @@ impl<R: Registrar> Cache<R> {
                     findings.push(hit);
                     return findings;
                 }
-                findings.extend(books.barred_for(range).map(|(part, left)| Finding::Barred { part, left }));
+                let barred = books.barred_for(range).into_iter();
+                findings.extend(barred.map(|(part, left)| Finding::Barred { part, left }));
                 let announced = seen.gaps.iter().filter(|&&gap| books.is_changing(gap));
                 findings.extend(announced.map(|&part| Finding::Announced { part }));
                 room = seen.room(&books, shared.desk(), terms.capacity, shared.registrar.name());
@@ -286,7 +286,7 @@ struct Seen {
     gaps: Vec<PageRange>,
     /// What would give way to that.
     replaced: Amount,
-    /// Regions that the request uses or takes the place of, so that they cannot leave for it.
+    /// Regions that the request uses or takes the place of, so that they cannot leave for it, in the order of their names.
     concerned: Vec<RegionId>,
 }
 
@@ -298,13 +298,15 @@ impl Seen {
         ids.sort_unstable();
         ids.dedup();
         let exact = core.scheme().matching == Matching::Exact;
+        // One region serves the request, and what does not stays.
+        let one_key = core.has_one_key();
         let mut seen =
             Self { hit: None, parts: Vec::new(), gaps: Vec::new(), replaced: Amount::default(), concerned: Vec::new() };
         let (mut served, mut told) = (Vec::new(), Vec::new());
         for id in ids {
             let (region, has) = core.facts_of(id);
             let Some(part) = region.intersection(range) else { continue };
-            if exact && region != range {
+            if exact && region != range || one_key && !region.contains(range) {
                 continue;
             }
             let is_whole = region.contains(range) && has.contains(access);
@@ -316,7 +318,9 @@ impl Seen {
                 Entry::Vacant => continue,
                 Entry::Pending { stale: true, .. } | Entry::Standing { stale: true, .. } => Finding::Stale { part },
                 _ if !has.contains(access) => {
-                    seen.replaced.add(region.pages());
+                    if !one_key {
+                        seen.replaced.add(region.pages());
+                    }
                     Finding::Lacking { part, region, lacking: access.difference(has) }
                 }
                 Entry::Pending { .. } => {
@@ -331,7 +335,9 @@ impl Seen {
                     Finding::Covered { part, region }
                 }
             };
-            seen.concerned.push(id);
+            if !one_key {
+                seen.concerned.push(id);
+            }
             told.push(part);
             seen.parts.push((part.start(), finding));
         }
@@ -377,23 +383,12 @@ impl Seen {
         let mut ids: Vec<_> = books.core.cached().collect();
         ids.retain(|&(id, _)| {
             matches!(books.entry(id), Entry::Standing { .. })
-                && !self.concerned.contains(&id)
+                && self.concerned.binary_search(&id).is_err()
                 && names.binary_search(&id.raw()).is_err()
-                && desk.records[id].counted().load(Ordering::Acquire) == 0
+                && !desk.records[id].counted().any()
         });
         let mut free = Amount::default();
         ids.iter().for_each(|(_, range)| free.add(range.pages()));
         free
-    }
-}
-
-impl<T> Books<T> {
-    /// Where in the range nothing is cached, and for how long.
-    fn barred_for(&self, range: PageRange) -> impl Iterator<Item = (PageRange, Duration)> {
-        let now = Instant::now();
-        self.barred.iter().filter_map(move |&(barred, until)| {
-            let left = until.saturating_duration_since(now);
-            barred.intersection(range).filter(|_| !left.is_zero()).map(|part| (part, left))
-        })
     }
 }

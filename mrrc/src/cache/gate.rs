@@ -1,6 +1,6 @@
 //! The word that every call looks at: is all well, is a change being dealt with, is this a forked child?
 //!
-//! It lies alone in a page that the kernel wipes in a child (`MADV_WIPEONFORK`), so a child finds 0 there
+//! It lies in a page that the kernel wipes in a child (`MADV_WIPEONFORK`), so a child finds 0 there
 //! however it was made: fork hooks miss raw clones. Otherwise it is 1, and 2 more for each monitor
 //! that is dealing with a change. Its highest bit says, for good, that the books are broken: then no hit is served
 //! without the lock, which tells. One load tells the usual case.
@@ -70,64 +70,77 @@ macro_rules! states {
 mod wiped {
     #![expect(unsafe_code, reason = "a page of its own, wiped on fork")]
 
+    use super::super::notifier::Pool;
     use super::{BROKEN, DRAINING, OPEN, UNCHECKED};
     use std::io;
-    use std::ptr::NonNull;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// See the [module](super).
-    pub(crate) struct Gate(NonNull<AtomicU64>);
+    pub(crate) struct Gate(&'static Line);
 
-    // SAFETY: it owns its page, and what is in it is an atomic.
-    unsafe impl Send for Gate {}
-    // SAFETY: as above.
-    unsafe impl Sync for Gate {}
+    /// A line of a page that is wiped on fork. Gates share such pages: to read those of many caches takes few of the
+    /// processor's translations, and they do not lie at the same place of different pages, where they would displace each other.
+    #[repr(align(64))]
+    struct Line(AtomicU64);
 
     const PAGE: usize = crate::PAGE as usize;
+    const LINES: usize = PAGE / size_of::<Line>();
+
+    static POOL: Pool<Line> = Pool::new();
 
     impl Gate {
         /// # Errors
         /// The system has no page, or cannot wipe one on fork (Linux before 4.14).
         pub(crate) fn new() -> io::Result<Self> {
-            // SAFETY: a fresh anonymous mapping touches nothing that exists.
-            let page = unsafe {
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    PAGE,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                    -1,
-                    0,
-                )
-            };
-            if page == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            let Some(word) = NonNull::new(page.cast::<AtomicU64>()) else {
-                return Err(io::ErrorKind::OutOfMemory.into());
-            };
-            let gate = Self(word);
-            // SAFETY: the page is this gate's own.
-            if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            gate.word().store(OPEN, Ordering::Release);
-            Ok(gate)
+            let line = POOL.take().map_or_else(new_page, Ok)?;
+            line.0.store(OPEN, Ordering::Release);
+            Ok(Self(line))
         }
 
         #[inline(always)]
         fn word(&self) -> &AtomicU64 {
-            // SAFETY: the page is mapped, zeroed and aligned, and stays until the gate is dropped.
-            unsafe { self.0.as_ref() }
+            &self.0.0
         }
 
         states!();
     }
 
+    /// A line of a page that is never unmapped. The others are in the pool.
+    fn new_page() -> io::Result<&'static Line> {
+        // SAFETY: a fresh anonymous mapping touches nothing that exists.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the page was just mapped, and nothing is in it yet.
+        if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
+            let error = io::Error::last_os_error();
+            // SAFETY: nobody has it.
+            unsafe { libc::munmap(page, PAGE) };
+            return Err(error);
+        }
+        // SAFETY: so many lines are mapped there, aligned and zeroed, and they stay.
+        let lines: &'static [Line] = unsafe { std::slice::from_raw_parts(page.cast(), LINES) };
+        let Some((first, others)) = lines.split_first() else { unreachable!("a page has lines") };
+        POOL.put(others);
+        Ok(first)
+    }
+
     impl Drop for Gate {
         fn drop(&mut self) {
-            // SAFETY: nobody borrows the word any more.
-            unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
+            // In a child the line is the parent's gate as long as anything of that cache is looked at.
+            if !self.is_forked() {
+                POOL.put([self.0]);
+            }
         }
     }
 

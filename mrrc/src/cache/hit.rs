@@ -27,6 +27,11 @@
 //! the record. If it finds the gate open although the change has returned, the gate was lowered in between, with
 //! release, and the hit's load acquires: it finds the record hidden.
 //!
+//! *Against a release that nobody notices.* Who awaits the end of a lease (1) writes so beside its slot, (2) runs the heavy
+//! barrier, (3) reads the slot again. A release (a) empties the slot, (b) runs the light barrier, (c) looks beside it. As
+//! above, one of the two sees the other. With a real fence instead of `membarrier`, (b) is still an order to the compiler, and
+//! who awaits looks again from time to time.
+//!
 //! *Against forks.* The gate is wiped in a child: it is not open, and the locked path says so.
 //!
 //! *The index* may be changing while it is read. It is made of atomics in memory that stays, and what it
@@ -39,20 +44,25 @@
 
 use super::barrier::Barrier;
 use super::books::GROUP;
+use super::notifier::Notifier;
 use super::records::Record;
 use super::shared::Shared;
-use super::slots::{self, Block};
+use super::slots::{self, Block, Slot};
 use crate::access::Access;
+use crate::index::IndexReader;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::{AtomicU32, Ordering};
+use crate::shim::sync::atomic::Ordering;
 
 /// What a lease has of one region: a slot with its name, or a place in its count.
-pub(super) enum Grip<'a> {
-    Slot(&'a AtomicU32),
+pub(super) enum Grip {
+    Slot(&'static Slot),
     Counted,
 }
+
+/// A region has as many leases as can be counted.
+pub(super) struct TooMany;
 
 /// Takes hold of a region if its record is live, grants the rights and contains the range, and the gate is open.
 /// Returns the number of its pages.
@@ -62,38 +72,43 @@ pub(super) enum Grip<'a> {
 #[inline(always)]
 pub(super) fn take<T>(
     barrier: Barrier,
-    slot: &AtomicU32,
+    slot: &Slot,
     record: &Record<T>,
     name: u32,
     range: PageRange,
     access: Access,
     gate: impl FnOnce() -> bool,
 ) -> Option<u64> {
-    barrier.announce(slot, name);
+    slot.announce(barrier, name);
     if gate()
         && let Some(pages) = serves(record, range, access)
     {
         return Some(pages);
     }
-    let_go(slot);
+    slot.let_go();
     None
 }
 
-/// The same, by the count of the region: for a thread that has no free slot.
+/// The same, by the count of the region: for a thread that has no free slot. `None` also where the count is full: the
+/// locked path says so.
 pub(super) fn take_counted<T>(
     barrier: Barrier,
     record: &Record<T>,
+    name: u32,
+    notifier: &Notifier,
     range: PageRange,
     access: Access,
     gate: impl FnOnce() -> bool,
 ) -> Option<u64> {
-    barrier.announce_count(record.counted());
+    if !barrier.announce_count(record.counted()) {
+        return None;
+    }
     if gate()
         && let Some(pages) = serves(record, range, access)
     {
         return Some(pages);
     }
-    let_go_counted(record.counted());
+    let_go_counted(record, name, notifier);
     None
 }
 
@@ -111,26 +126,19 @@ pub(super) fn serves<T>(record: &Record<T>, range: PageRange, access: Access) ->
     (ahead < pages && range.pages() <= pages - ahead).then_some(pages)
 }
 
-/// Ends a hold. Release: whoever finds the slot empty comes after all that was done under the hold.
-#[inline(always)]
-pub(super) fn let_go(slot: &AtomicU32) {
-    slot.store(0, Ordering::Release);
-}
-
-/// Ends a hold that was counted.
-pub(super) fn let_go_counted(count: &AtomicU32) {
-    count.fetch_sub(1, Ordering::Release);
+/// Ends a hold that was counted. After that the record may be gone; the notifier is not.
+pub(super) fn let_go_counted<T>(record: &Record<T>, name: u32, notifier: &Notifier) {
+    if record.counted().end() {
+        notifier.lease_ended(name);
+    }
 }
 
 impl<R: Registrar> Shared<R> {
     /// The way of a hit where nothing is out of the ordinary: it ends early rather than call what is
     /// seldom needed. [`Shared::hit`] finds the rest.
     #[inline(always)]
-    #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
-    pub(super) fn hit_quickly(&self, range: PageRange, access: Access) -> Option<&AtomicU32> {
+    pub(super) fn hit_quickly(&self, range: PageRange, access: Access) -> Option<&'static Slot> {
         let block = slots::nearby(self.quick_number)?;
-        // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
-        let block = unsafe { &*block };
         // No test whether there is a candidate: the record of none says so.
         let name = self.readers[access.class()].guess(range.start());
         let record = self.records.named(name)?;
@@ -142,7 +150,7 @@ impl<R: Registrar> Shared<R> {
 
     /// The way of a hit, with everything that can be on it.
     #[inline(never)]
-    pub(super) fn hit(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+    pub(super) fn hit(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
         let class = access.class();
         if let Some(hit) = self.hit_in(class, range, access) {
             return Some(hit);
@@ -152,33 +160,38 @@ impl<R: Registrar> Shared<R> {
     }
 
     #[inline(never)]
-    fn hit_in_remote(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+    fn hit_in_remote(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
         self.hit_in(1, range, access)
     }
 
     #[inline]
-    fn hit_in(&self, class: usize, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let id = self.readers[class].candidate(range.start())?;
+    fn hit_in(&self, class: usize, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
+        let hit = self.hit_by(&self.readers[class], range, access);
+        if hit.is_some() || self.layers[class].is_empty() { hit } else { self.hit_in_layers(class, range, access) }
+    }
+
+    #[inline(never)]
+    fn hit_in_layers(&self, class: usize, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
+        self.layers[class].iter().find_map(|layer| self.hit_by(layer, range, access))
+    }
+
+    #[inline]
+    fn hit_by(&self, layer: &IndexReader, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
+        let id = layer.candidate(range.start())?;
         let record = self.records.get(id)?;
         // Mostly it is a miss that comes here: whoever has the lock finds what this guess does not.
         serves(record, range, access)?;
-        let block = self.block()?;
-        let Some(slot) = block.free_slot() else { return self.hit_counted(block, id, range, access) };
+        let Some((block, slot)) = self.free_slot() else { return self.hit_counted(id, range, access) };
         let pages = take(self.barrier, slot, record, id.raw(), range, access, || self.gate.is_open())?;
         self.note_hit(block, record, id.raw(), pages, range.pages());
         Some((id, Grip::Slot(slot)))
     }
 
     #[inline(never)]
-    fn hit_counted(
-        &self,
-        block: &Block,
-        id: RegionId,
-        range: PageRange,
-        access: Access,
-    ) -> Option<(RegionId, Grip<'_>)> {
-        let record = &self.records[id];
-        let pages = take_counted(self.barrier, record, range, access, || self.gate.is_open())?;
+    fn hit_counted(&self, id: RegionId, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
+        let block = slots::mine(&self.blocks, || !self.gate.is_forked())?;
+        let (record, notifier) = (&self.records[id], self.work);
+        let pages = take_counted(self.barrier, record, id.raw(), notifier, range, access, || self.gate.is_open())?;
         self.note_hit(block, record, id.raw(), pages, range.pages());
         Some((id, Grip::Counted))
     }
@@ -195,30 +208,26 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// This thread's block.
+    /// A slot of this thread, and its block.
     #[inline]
-    #[expect(unsafe_code, reason = "it follows the thread's pointer to its block")]
-    fn block(&self) -> Option<&Block> {
+    fn free_slot(&self) -> Option<(&'static Block, &'static Slot)> {
         // The lock may have been held at a fork.
-        let block = slots::mine(self.number, &self.blocks, || !self.gate.is_forked())?;
-        // SAFETY: the block is in `self.blocks`, which keeps every block that it ever had.
-        Some(unsafe { &*block })
+        slots::free_slot(&self.blocks, || !self.gate.is_forked())
     }
 
     /// For requests that only regions for local use may serve. `None` also where the thread has no free slot.
-    pub(super) fn hit_own_class(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
+    pub(super) fn hit_own_class(&self, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
         let id = self.readers[access.class()].candidate(range.start())?;
         self.hit_of_class(id, range, access)
     }
 
     /// The name may be another region's by now, of another class: that is looked at when it is held.
-    fn hit_of_class(&self, id: RegionId, range: PageRange, access: Access) -> Option<(RegionId, Grip<'_>)> {
-        let block = self.block()?;
+    fn hit_of_class(&self, id: RegionId, range: PageRange, access: Access) -> Option<(RegionId, Grip)> {
         let record = self.records.get(id)?;
-        let slot = block.free_slot()?;
+        let (block, slot) = self.free_slot()?;
         let pages = take(self.barrier, slot, record, id.raw(), range, access, || self.gate.is_open())?;
         if record.access().class() != access.class() {
-            let_go(slot);
+            slot.let_go();
             return None;
         }
         self.note_hit(block, record, id.raw(), pages, range.pages());
@@ -226,21 +235,23 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Takes hold of a region that stands. Under the lock: nobody can retire it meanwhile.
-    pub(super) fn grip(&self, id: RegionId) -> Grip<'_> {
-        if let Some(slot) = self.block().and_then(Block::free_slot) {
-            slot.store(id.raw(), Ordering::Relaxed);
-            return Grip::Slot(slot);
+    pub(super) fn grip(&self, id: RegionId) -> Result<Grip, TooMany> {
+        if let Some((_, slot)) = self.free_slot() {
+            slot.grip(id.raw());
+            return Ok(Grip::Slot(slot));
         }
-        self.records[id].counted().fetch_add(1, Ordering::Relaxed);
-        Grip::Counted
+        if self.records[id].counted().add() { Ok(Grip::Counted) } else { Err(TooMany) }
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::Grip;
+    use crate::cache::records::LeaseCount;
+    use crate::cache::slots::{MOST_BLOCKS, SLOTS};
     use crate::invalidation::Explicit;
     use crate::registrar::model::Dummy;
-    use crate::{Access, Cache, PAGE, PageRange};
+    use crate::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
 
     #[test]
     fn a_name_that_is_used_again_by_a_region_of_another_class_is_no_hit() {
@@ -256,6 +267,27 @@ mod tests {
         assert!(shared.hit_of_class(id, range, Access::LOCAL).is_none());
         assert_eq!((cache.counters().decisions.requests, cache.reap().unwrap().regions), (1, 0), "and is not counted");
         assert_eq!(cache.flush().unwrap().regions, 1, "nor held");
+    }
+
+    #[test]
+    fn a_hit_in_any_layer_takes_no_lock() {
+        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment();
+        let cache = cache.capacity_pages(1000).max_segments(1).build().unwrap();
+        #[expect(unsafe_code, reason = "no transfer is made")]
+        let ask = |start: u64, pages: u64| {
+            // SAFETY: no transfer is made.
+            drop(
+                unsafe { cache.acquire((start * PAGE) as *const u8, (pages * PAGE) as usize, Access::LOCAL) }.unwrap(),
+            );
+        };
+        // Each overlaps those before it, and none is merged with another.
+        let four = [(1000, 200), (1120, 82), (1170, 34), (1190, 15)];
+        four.iter().for_each(|&(start, pages)| ask(start, pages));
+        let locked = cache.shared.books.lock().unwrap();
+        four.iter().for_each(|&(start, pages)| ask(start, pages));
+        ask(1203, 2);
+        drop(locked);
+        assert_eq!((cache.counters().attempts, cache.counters().decisions.hits()), (4, 5));
     }
 
     #[test]
@@ -281,5 +313,80 @@ mod tests {
         cache.shared.signs[0].swap(0, Ordering::Relaxed);
         ask(28);
         assert_eq!((cache.counters().attempts, cache.usage().regions), (4, 2));
+    }
+
+    #[expect(unsafe_code, reason = "no transfer is made")]
+    fn take(cache: &Cache<Dummy>, page: u64, pages: u64) -> Result<Lease<Dummy>, AcquireError> {
+        // SAFETY: no transfer is made.
+        unsafe { cache.acquire((page * PAGE) as *const u8, (pages * PAGE) as usize, Access::LOCAL) }
+    }
+
+    fn small() -> Cache<Dummy> {
+        Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment().capacity_pages(100).build().unwrap()
+    }
+
+    #[test]
+    fn a_full_count_of_leases_is_an_error() {
+        let cache = small();
+        let leases = SLOTS * MOST_BLOCKS + LeaseCount::MOST as usize;
+        let mut held: Vec<_> = (0..leases).map(|_| take(&cache, 16, 1).unwrap()).collect();
+        // Alone, and with a gap beside it, which is taken back.
+        for pages in [1, 2] {
+            let refused = take(&cache, 16, pages).map(drop).unwrap_err();
+            assert!(matches!(refused, AcquireError::TooManyLeases { .. }), "{refused}");
+        }
+        // The region is in use, whatever was forgotten and refused.
+        held.drain(10..).for_each(std::mem::forget);
+        cache.invalidate((16 * PAGE) as *const u8, PAGE as usize).unwrap();
+        assert_eq!((cache.reap().unwrap().regions, cache.usage().pages), (0, 1));
+    }
+
+    #[test]
+    fn a_count_that_was_full_takes_more_when_a_lease_ends() {
+        let cache = small();
+        let leases = SLOTS * MOST_BLOCKS + LeaseCount::MOST as usize;
+        let mut held: Vec<_> = (0..leases).map(|_| take(&cache, 16, 1).unwrap()).collect();
+        assert!(take(&cache, 16, 1).is_err());
+        drop(held.pop());
+        held.push(take(&cache, 16, 1).unwrap());
+        drop(held);
+        assert_eq!((cache.flush().unwrap().regions, cache.usage().pages), (1, 0));
+    }
+
+    #[test]
+    fn a_lease_whose_word_was_lost_keeps_no_region() {
+        let cache =
+            Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment().fence(true).build().unwrap();
+        drop(take(&cache, 16, 1).unwrap());
+        let shared = &cache.shared;
+        let held = shared.hit(PageRange::new(16, 1).unwrap(), Access::LOCAL);
+        let Some((_, Grip::Slot(slot))) = held else { panic!("there is a slot") };
+        cache.invalidate((16 * PAGE) as *const u8, PAGE as usize).unwrap();
+        shared.lock().unwrap().await_lent(shared.desk());
+        assert_eq!((cache.usage().lent, cache.reap().unwrap().regions), (1, 0));
+        shared.lock().unwrap().await_lent(shared.desk());
+        // As if it had looked for the wish before that came.
+        slot.grip(0);
+        assert_eq!((cache.reap().unwrap().regions, cache.usage().lent), (1, 0));
+    }
+
+    #[test]
+    fn leases_in_any_order_have_slots() {
+        let cache = small();
+        let mut held: Vec<_> = (0..1024).map(|_| take(&cache, 16, 1).unwrap()).collect();
+        let (mut random, mut oldest) = (1_u64, 0);
+        for round in 0..100_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // The newest, the oldest, any: each for a while.
+            let place = match round / 10_000 % 3 {
+                0 => 0,
+                1 => oldest,
+                _ => (random >> 33) as usize % held.len(),
+            };
+            oldest = (oldest + 1) % held.len();
+            held[place] = take(&cache, 16, 1).unwrap();
+        }
+        let id = cache.shared.readers[0].candidate(16).unwrap();
+        assert!(!cache.shared.records[id].counted().any(), "some are counted");
     }
 }

@@ -4,16 +4,16 @@
 //! cache by a pointer, not by a count: that would be a line that all threads write. What keeps the cache's
 //! shared state alive is the slot itself: a cache that is dropped while leases live leaves its state to a
 //! thread that waits until the last slot is empty. So the store that empties the slot is the last thing that
-//! a lease does.
+//! a lease does with that state; the slot itself stays, and it looks there whether somebody is to be told.
 #![expect(unsafe_code, reason = "leases point to the state that their slots keep alive")]
 
 use super::hit::{self, Grip};
 use super::shared::Shared;
+use super::slots::Slot;
 use crate::count::Count;
 use crate::range::{PAGE, PageRange};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::{AtomicU32, Ordering};
 use std::fmt;
 use std::num::NonZero;
 use std::ptr::NonNull;
@@ -43,20 +43,20 @@ pub struct Lease<R: Registrar> {
     length: usize,
     /// A [`Hold`]; or, with [`SEVERAL`] in the address, a boxed list of them. One word, so that a lease is nothing but
     /// registers, and dropping the usual one a test and a store, which the compiler puts in the place of the call.
-    held: NonNull<AtomicU32>,
+    held: NonNull<Slot>,
 }
 
 /// One region, held: by a slot, which names it as long as it is held. Or it is counted in the region, and this is no
 /// address but its name, with [`COUNTED`] in the bits below.
 #[repr(transparent)]
-pub(super) struct Hold(NonNull<AtomicU32>);
+pub(super) struct Hold(NonNull<Slot>);
 
 /// Bits that are 0 in the address of a slot.
 const TAGS: usize = 0b11;
 const COUNTED: NonZero<usize> = NonZero::<usize>::MIN;
 const SEVERAL: usize = 0b10;
 const TAG_BITS: u32 = 2;
-const _: () = assert!(align_of::<AtomicU32>() > TAGS && align_of::<Vec<Hold>>() > TAGS);
+const _: () = assert!(align_of::<Slot>() > TAGS && align_of::<Vec<Hold>>() > TAGS);
 
 // SAFETY: what a lease points to is shared by all threads of the cache, and slots are atomics that whoever drops
 // the lease may empty.
@@ -67,12 +67,12 @@ unsafe impl<R: Registrar> Sync for Lease<R> {}
 impl Hold {
     /// By a slot, which names the region.
     #[inline(always)]
-    pub(super) fn by(slot: &AtomicU32) -> Self {
+    pub(super) fn by(slot: &'static Slot) -> Self {
         Self(NonNull::from(slot))
     }
 
     #[inline(always)]
-    pub(super) fn new(id: RegionId, grip: Grip<'_>) -> Self {
+    pub(super) fn new(id: RegionId, grip: Grip) -> Self {
         match grip {
             Grip::Slot(slot) => Self::by(slot),
             Grip::Counted => Self(NonNull::dangling().map_addr(|_| COUNTED | (id.raw() as usize) << TAG_BITS)),
@@ -88,8 +88,8 @@ impl Hold {
         let name = if self.is_counted() {
             (self.0.addr().get() >> TAG_BITS) as u32
         } else {
-            // SAFETY: the slot's block belongs to the shared state, which lives as long as the slot names a region.
-            unsafe { self.0.as_ref() }.load(Ordering::Relaxed)
+            // SAFETY: it is a slot, and slots are never freed.
+            unsafe { self.0.as_ref() }.name()
         };
         let Some(id) = RegionId::from_raw(name) else { unreachable!("a hold names its region until it ends") };
         id
@@ -101,11 +101,17 @@ impl Hold {
     /// It is called once, and nothing of the shared state is touched on this hold's account afterwards.
     pub(super) unsafe fn end<R: Registrar>(&self, shared: NonNull<Shared<R>>) {
         if self.is_counted() {
+            let id = self.id();
             // SAFETY: the shared state lives as long as the region is counted.
-            hit::let_go_counted(unsafe { shared.as_ref() }.records[self.id()].counted());
+            let shared = unsafe { shared.as_ref() };
+            if shared.gate.is_forked() {
+                // The count is that of the parent's books, which are never used here.
+                return;
+            }
+            hit::let_go_counted(&shared.records[id], id.raw(), shared.work);
         } else {
-            // SAFETY: as in `id`.
-            hit::let_go(unsafe { self.0.as_ref() });
+            // SAFETY: it is a slot, and slots are never freed.
+            unsafe { self.0.as_ref() }.let_go();
         }
     }
 }
@@ -118,13 +124,13 @@ impl<R: Registrar> Lease<R> {
 
     /// The holds are in the order of their addresses.
     pub(super) fn of(shared: &Shared<R>, address: usize, length: usize, holds: Vec<Hold>) -> Self {
-        let several = NonNull::from(Box::leak(Box::new(holds))).cast::<AtomicU32>();
+        let several = NonNull::from(Box::leak(Box::new(holds))).cast::<Slot>();
         Self { shared: NonNull::from(shared), address, length, held: several.map_addr(|address| address | SEVERAL) }
     }
 
     /// Boxed by `of`; null where there is but one hold.
     #[inline]
-    fn several(held: NonNull<AtomicU32>) -> *mut Vec<Hold> {
+    fn several(held: NonNull<Slot>) -> *mut Vec<Hold> {
         if held.addr().get() & TAGS == SEVERAL {
             held.as_ptr().map_addr(|address| address & !TAGS).cast()
         } else {
@@ -148,7 +154,7 @@ impl<R: Registrar> Lease<R> {
     /// It is called once, by `drop`.
     #[cold]
     #[inline(never)]
-    unsafe fn end_unusual(shared: NonNull<Shared<R>>, held: NonNull<AtomicU32>) {
+    unsafe fn end_unusual(shared: NonNull<Shared<R>>, held: NonNull<Slot>) {
         let several = Self::several(held);
         if several.is_null() {
             // SAFETY: only `drop` ends a lease's holds, and this is the last thing that it does.
@@ -194,9 +200,9 @@ impl<R: Registrar> Drop for Lease<R> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.held.addr().get() & TAGS == 0 {
-            // SAFETY: it is a slot, and its block belongs to the shared state, which lives as long as the slot names a
-            // region. Nobody else ends it, and this is the last thing that a lease does.
-            hit::let_go(unsafe { self.held.as_ref() });
+            // SAFETY: it is a slot, and slots are never freed. Nobody else ends this hold, and it is the last thing that a
+            // lease does.
+            unsafe { self.held.as_ref() }.let_go();
         } else {
             // SAFETY: a lease is dropped once.
             unsafe { Self::end_unusual(self.shared, self.held) }

@@ -1,5 +1,8 @@
 //! How registrations end: in batches, by whoever needs the room, the background thread, or [`Cache::reap`].
 //!
+//! A batch takes a bounded time (`pace.rs`). What it freed is free when it ends, and whoever waits for room looks again then.
+//! Several threads deregister batches at once.
+//!
 //! A lease that ends only empties its slot. Somebody looks later: the next request that lacks room,
 //! `reap`, or the *background*, a thread that every cache with a monitor has and others may have. It
 //! deregisters what left, looks after leases of regions that were struck out, and keeps some room free if it is asked
@@ -9,11 +12,13 @@
 //! [`Cache::reap`]: crate::Cache::reap
 
 use super::arena::Memory;
-use super::books::{Books, Orphan};
+use super::barrier::Barrier;
+use super::books::{BatchTaken, Books, Orphan};
 use super::error::Unusable;
 use super::shared::Shared;
 use super::tally::Amount;
 use super::who;
+use crate::own_thread;
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::registrar::{Registered, Registrar};
@@ -23,8 +28,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks at leases whose regions are to go.
-const WATCHFUL: Duration = Duration::from_millis(2);
+/// Between two looks at leases whose regions are to go. After these it is arranged that they tell.
+const LOOKS: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
+/// Between two looks at what nobody tells of.
 const IDLE: Duration = Duration::from_millis(500);
 /// The shortest and longest time after which the background tries again what could not be deregistered.
 const RETRY: Duration = Duration::from_millis(50);
@@ -32,16 +38,20 @@ const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// How often a registrar is asked to take what it refused when the cache is gone.
 const REFUSALS: u32 = 20;
 const ORPHANS_LONGEST: Duration = Duration::from_millis(100);
+/// Batches that a request deregisters for others, at most, where no other thread does that. Each takes twice as much as the
+/// one before, or some milliseconds.
+const FOR_OTHERS: u32 = 16;
 
 impl<T> Books<T> {
     /// What could not be deregistered is tried again.
     pub(super) fn unpark(&mut self) {
-        let Self { limbo, parked, .. } = self;
-        limbo.append(parked);
+        if !self.parked.is_empty() {
+            self.limbo.extend(self.parked.drain(..));
+        }
     }
 }
 
-/// When the background tries parked regions again: after a time that doubles as long as it fails.
+/// When the background does something again: after a time that doubles as long as it is of no use.
 struct Retry {
     pause: Duration,
     due: Option<Instant>,
@@ -54,7 +64,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Whether it is time. Asked at each round, whether anything is parked or not.
+    /// Whether it is time. Asked at each round, whether there is anything to do it for or not.
     fn is_due(&mut self, any: bool) -> bool {
         if !any {
             *self = Self::default();
@@ -69,61 +79,149 @@ impl Retry {
         due
     }
 
-    /// How long the background sleeps if nobody wakes it.
-    fn longest(&self) -> Duration {
-        match self.due {
-            // Under a checker time does not pass.
-            Some(due) if !cfg!(any(loom, shuttle)) => IDLE.min(due.saturating_duration_since(Instant::now())),
-            _ => IDLE,
+    /// How long it is till then. Under a checker time does not pass.
+    fn left(&self) -> Option<Duration> {
+        let due = self.due.filter(|_| !cfg!(any(loom, shuttle)))?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// When the background looks at leases again. Leases that tell of their end wake it: that is no reason to look sooner, or
+/// those of a region that is in use all the time would keep it going.
+struct Looks {
+    left: std::slice::Iter<'static, Duration>,
+    due: Option<Instant>,
+}
+
+impl Looks {
+    fn new() -> Self {
+        Self { left: LOOKS.iter(), due: None }
+    }
+
+    /// How long it is till the next look. None after the last of them, and where there is nothing to look at. Under a checker
+    /// time does not pass.
+    fn next(&mut self, any: bool) -> Option<Duration> {
+        if !any {
+            *self = Self::new();
+            return None;
         }
+        let now = Instant::now();
+        if let Some(due) = self.due.filter(|&due| now < due && !cfg!(any(loom, shuttle))) {
+            return Some(due - now);
+        }
+        let Some(&look) = self.left.next() else {
+            *self = Self::new();
+            return None;
+        };
+        self.due = Some(now + look);
+        Some(look)
     }
 }
 
 type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 
 impl<R: Registrar> Shared<R> {
-    /// Deregisters all that is in limbo, in one batch, without the lock.
-    pub(super) fn deregister_limbo<'a>(&'a self, books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
+    /// Deregisters the next batch of what has left, without the lock.
+    pub(super) fn deregister_next<'a>(&'a self, books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
         self.deregister_batch(books);
         self.lock()
     }
 
-    fn deregister_batch(&self, mut books: Lock<'_, R>) {
-        let spare = std::mem::take(&mut books.spare);
-        let regions = std::mem::replace(&mut books.limbo, spare);
-        let unwatch = std::mem::take(&mut books.to_unwatch);
+    /// Deregisters what has left by now, batch by batch, and at most so many. What leaves meanwhile stays for others.
+    fn deregister_batches<'a>(&'a self, mut books: Lock<'a, R>, most: u32) -> Result<Lock<'a, R>, Unusable> {
+        // What left first goes first: whoever takes so many regions, or finds none, has seen the last of these go.
+        let mut left = books.limbo.len();
+        for _ in 0..most {
+            left -= self.deregister_batch(books).min(left);
+            books = self.lock()?;
+            if left == 0 || !books.has_leavers() {
+                break;
+            }
+        }
+        Ok(books)
+    }
+
+    /// A request does a part of what leaves, where nobody else deregisters it.
+    pub(super) fn work_for_others<'a>(&'a self, books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
+        if self.terms.background || books.going.regions > 0 || !books.has_leavers() {
+            return Ok(books);
+        }
+        self.deregister_batches(books, FOR_OTHERS)
+    }
+
+    /// Deregisters what has left, batch by batch, until so much is deregistered, by whom ever, or nothing is left to wait for.
+    /// No longer than that: others' batches are waited for, and one's own are begun, until the time is over.
+    pub(super) fn free<'a>(&'a self, mut books: Lock<'a, R>, pages: u64, longest: Duration) -> Result<(), Unusable> {
+        let begun = Instant::now();
+        let enough = books.tally.deregistered.pages.saturating_add(pages);
+        loop {
+            let left = longest.saturating_sub(begun.elapsed());
+            if !books.limbo.is_empty() {
+                books = self.deregister_next(books)?;
+            } else if books.going.regions > 0 && !left.is_zero() {
+                books = self.wait(books, left)?;
+            } else {
+                return Ok(());
+            }
+            if books.tally.deregistered.pages >= enough || begun.elapsed() >= longest {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Deregisters the next batch. Returns how many regions that was.
+    pub(super) fn deregister_batch(&self, mut books: Lock<'_, R>) -> usize {
+        let BatchTaken { number, regions, amount, unwatch, timed } = books.batch_begins(who::am_i());
         let orphans = std::mem::take(&mut books.to_unmap);
-        let amount = Amount::of(&regions);
-        let number = books.batch_begins(amount.regions, who::am_i());
-        let mut batch =
-            Batch { shared: self, number, regions, orphans, amount, refusal: Some("it panicked".to_owned()) };
         drop(books);
+        let count = regions.len();
+        let refusal = Some("it panicked".to_owned());
+        let mut batch = Batch { shared: self, number, regions, orphans, amount, took: None, refusal };
 
         unwatch.into_iter().for_each(|range| self.unwatch(range));
         if batch.regions.is_empty() {
             batch.refusal = None;
-            return;
+            return 0;
         }
-        let begun = self.times.as_ref().map(|_| Instant::now());
+        let begun = (timed || self.times.is_some()).then(Instant::now);
         batch.refusal = self.registrar.deregister(&mut batch.regions).err().map(|error| error.to_string());
-        if let (Some(times), Some(begun)) = (&self.times, begun) {
-            times.deregistered(begun.elapsed());
+        // Under a checker time does not pass.
+        let took = begun.map(|begun| if cfg!(any(loom, shuttle)) { Duration::ZERO } else { begun.elapsed() });
+        batch.took = took.filter(|_| timed);
+        if let (Some(times), Some(took)) = (&self.times, took) {
+            times.deregistered(took);
         }
+        count
     }
 
     /// Deregisters all that can go without an eviction, parked ones too. Returns how much that was.
     pub(super) fn reap(&self) -> Result<Amount, Unusable> {
         let mut books = self.lock()?;
         let before = books.tally.deregistered;
-        // Before the sweep: memory of an arena goes with what is registered of it, in one batch.
         books.unpark();
-        books.sweep(self.desk());
-        if books.has_leavers() {
-            books = self.deregister_limbo(books)?;
+        // The background may be gone, and without `membarrier` the word of a lease that ended may be lost.
+        if self.barrier == Barrier::Fence {
+            books.look_at_all_lent(self.desk());
         }
+        books = self.deregister_all(books)?;
         let mut after = books.tally.deregistered;
         after.take(before);
         Ok(after)
+    }
+
+    /// Deregisters all that has left by now, and unmaps memory that nothing is registered of any more.
+    fn deregister_all<'a>(&'a self, mut books: Lock<'a, R>) -> Result<Lock<'a, R>, Unusable> {
+        books.sweep(self.desk());
+        if books.has_leavers() {
+            books = self.deregister_batches(books, u32::MAX)?;
+        }
+        if !books.orphans.is_empty() {
+            books.sweep(self.desk());
+            if !books.to_unmap.is_empty() {
+                books = self.deregister_next(books)?;
+            }
+        }
+        Ok(books)
     }
 
     /// Waits for the batches that others are deregistering now, and for no later ones; at most as long as for anything that
@@ -152,7 +250,8 @@ impl<R: Registrar> Shared<R> {
 
     /// The background's work, until it is told to stop.
     pub(super) fn tend(&self) {
-        let mut retry = Retry::default();
+        let (mut retry, mut second_look) = (Retry::default(), Retry::default());
+        let mut looks = Looks::new();
         loop {
             let mut books = match self.lock() {
                 Ok(books) => books,
@@ -163,13 +262,21 @@ impl<R: Registrar> Shared<R> {
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
-            books.sweep(self.desk());
+            if second_look.is_due(self.barrier == Barrier::Fence && !books.lent.is_empty()) {
+                books.look_at_all_lent(self.desk());
+            } else {
+                books.sweep(self.desk());
+            }
+            let mut look = looks.next(books.lent.fresh() > 0);
+            if look.is_none() && books.lent.fresh() > 0 {
+                books.await_lent(self.desk());
+                look = looks.next(books.lent.fresh() > 0);
+            }
             // What is leaving already makes room; more only if that is not enough.
-            if !books.has_leavers() && books.going == 0 {
-                let free = self.terms.capacity.pages.saturating_sub(books.registered.pages);
-                if free < self.terms.headroom {
-                    books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
-                }
+            let free = self.terms.capacity.pages.saturating_sub(books.registered.pages);
+            let is_short = free < self.terms.headroom;
+            if is_short && !books.has_leavers() && books.going.regions == 0 {
+                books.evict(self.desk(), Need { pages: self.terms.headroom - free, regions: 0 });
             }
             if retry.is_due(!books.parked.is_empty()) {
                 books.unpark();
@@ -179,11 +286,14 @@ impl<R: Registrar> Shared<R> {
                 _ = std::panic::catch_unwind(AssertUnwindSafe(|| self.deregister_batch(books)));
                 continue;
             }
-            let longest = if books.lent.is_empty() { retry.longest() } else { WATCHFUL };
-            if !crate::shim::wait(&self.work, books, longest) {
-                self.broken();
-                return;
+            let idle = (is_short || !books.orphans.is_empty()).then_some(IDLE);
+            let mut longest = [look, retry.left(), second_look.left(), idle].into_iter().flatten().min();
+            // Without end, if nothing is to be done: whoever makes work says so.
+            if longest.is_none() && !books.rest() {
+                longest = Some(IDLE);
             }
+            drop(books);
+            self.work.wait(longest);
         }
     }
 
@@ -209,18 +319,15 @@ impl<R: Registrar> Shared<R> {
         };
         let change = books.change(self.desk(), memory.pages());
         books.orphans.push(Orphan::new(memory, change));
-        books.sweep(self.desk());
-        self.deregister_batch(books);
+        // What cannot be had now is the next one's to look after.
+        drop(self.deregister_all(books));
         self.work.notify_one();
     }
 
     /// Deregisters what has left, if anything has.
     pub(super) fn tidy(&self) {
-        if let Ok(mut books) = self.lock() {
-            books.sweep(self.desk());
-            if books.has_leavers() {
-                self.deregister_batch(books);
-            }
+        if let Ok(books) = self.lock() {
+            drop(self.deregister_all(books));
         }
     }
 }
@@ -240,13 +347,15 @@ struct Batch<'a, R: Registrar> {
     orphans: Vec<Orphan>,
     /// What it was in the beginning.
     amount: Amount,
+    /// How long the registrar took, if the pace wants to know.
+    took: Option<Duration>,
     /// Why the registrar did not take all, if it did not.
     refusal: Option<String>,
 }
 
 impl<R: Registrar> Drop for Batch<'_, R> {
     fn drop(&mut self) {
-        let Self { shared, amount, number, .. } = *self;
+        let Self { shared, amount, number, took, .. } = *self;
         let refusal = self.refusal.take();
         // Not before, and not where it failed: what is pinned there is pinned no more.
         let still = |orphan: &Orphan| self.regions.iter().any(|left| left.range.overlaps(orphan.memory.pages()));
@@ -260,16 +369,20 @@ impl<R: Registrar> Drop for Batch<'_, R> {
         };
         books.orphans.extend(kept);
         unmapped.into_iter().for_each(|change| books.changed(change));
-        books.batch_ends(number, amount.regions);
-        let Books { registered, tally, .. } = &mut *books;
+        let Books { registered, tally, pace, .. } = &mut *books;
         if amount != Amount::default() {
-            tally.handed_over(registered, amount, Amount::of(&self.regions), refusal.is_some());
+            let left = Amount::of(&self.regions);
+            shared.leave_budget(amount.pages.saturating_sub(left.pages));
+            tally.handed_over(registered, amount, left, refusal.is_some());
+            pace.learn(amount, took);
         }
         if !self.regions.is_empty() {
             books.refusal = refusal.unwrap_or_else(|| "it said that all went well, and left them".to_owned());
         }
-        books.parked.append(&mut self.regions);
-        books.spare = std::mem::take(&mut self.regions);
+        books.batch_ends(number, amount, &mut self.regions);
+        if !books.parked.is_empty() || !books.orphans.is_empty() {
+            books.stir(shared.work);
+        }
         let waiting = std::mem::take(&mut books.waiting);
         drop(books);
         if waiting > 0 {
@@ -310,7 +423,7 @@ pub(super) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
             nap = (nap * 2).min(ORPHANS_LONGEST);
         }
     };
-    let spawned = crate::shim::thread::Builder::new().name("mrrc-orphans".into()).spawn(wait);
+    let spawned = own_thread::spawn("mrrc-orphans", wait);
     if spawned.is_err() {
         // Leases point to the state: better that it stays for good.
         std::mem::forget(shared);

@@ -38,7 +38,7 @@ impl<R: Registrar> Reports for Listener<R> {
                 return true;
             }
         };
-        changes.iter().for_each(|&change| books.note_change(shared.desk(), change, until));
+        changes.iter().for_each(|&change| books.note_change(shared.desk(), change, now, until));
         drop(books);
         // What leaves is deregistered by somebody who may allocate.
         shared.work.notify_one();

@@ -221,8 +221,14 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let mut leases = Vec::with_capacity(members.len());
         for &(address, length) in members {
             let range = PageRange::of_bytes(address as u64, length as u64)?;
-            let serving = self.holds.iter().filter(|hold| shared.records[hold.id()].range().overlaps(range));
-            let holds = serving.map(|hold| Hold::new(hold.id(), shared.grip(hold.id()))).collect();
+            let mut holds = SmallVec::new();
+            for id in self.holds.iter().map(Hold::id).filter(|&id| shared.records[id].range().overlaps(range)) {
+                let Ok(grip) = shared.grip(id) else {
+                    self.past.extend(holds);
+                    return Err(AcquireError::TooManyLeases { range });
+                };
+                holds.push(Hold::new(id, grip));
+            }
             leases.push(lease(shared, address, length, holds));
         }
         drop(books);

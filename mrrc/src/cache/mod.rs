@@ -12,16 +12,18 @@
 //! | `slots.rs`, `records.rs`, `barrier.rs`, `gate.rs` | what that path is made of |
 //! | `acquire.rs` | the entry of every request |
 //! | `miss.rs`, `miss/` | the locked path: placeholders and waiting; `alone.rs`, the usual miss; `register.rs`, registering and failing |
-//! | `leave.rs` | deregistration, the background, the end of a cache |
+//! | `leave.rs`, `pace.rs` | deregistration, and how much at a time; the background, the end of a cache |
+//! | `notifier.rs` | how the background is woken |
 //! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
 //! | `who.rs` | which thread it is |
 //! | `lease.rs` | what the caller gets |
 //! | `arena.rs`, `scope.rs` | the safe ways in |
 //! | `list.rs` | several buffers at once |
 //! | `changing.rs`, `listener.rs` | changes that the program tells of, and those that a monitor does |
+//! | `budget/` | a limit that several caches keep to, and which of them makes room |
 //! | `explain.rs` | why a request would hit or miss |
 //! | `orders.rs` | the lock-free pieces under loom |
-//! | `builder.rs`, `terms.rs`, `environment.rs`, `error.rs`, `stats.rs`, `tally.rs`, `times.rs` | settings, errors, counters, latencies |
+//! | `builder.rs`, `terms.rs`, `environment.rs`, `strength.rs`, `error.rs`, `stats.rs`, `tally.rs`, `times.rs` | settings, errors, counters, latencies |
 //!
 //! # Ways in
 //!
@@ -48,6 +50,7 @@ mod acquire;
 mod arena;
 mod barrier;
 mod books;
+mod budget;
 mod builder;
 mod changing;
 mod environment;
@@ -60,13 +63,16 @@ mod leave;
 mod list;
 mod listener;
 mod miss;
+mod notifier;
 #[cfg(all(test, loom))]
 mod orders;
+mod pace;
 mod records;
 mod scope;
 mod shared;
 mod slots;
 mod stats;
+mod strength;
 mod tally;
 mod terms;
 mod times;
@@ -74,9 +80,10 @@ mod who;
 
 pub use arena::{Arena, ArenaError, OutsideArena};
 pub use barrier::Barrier;
+pub use budget::Budget;
 pub use builder::{BuildError, Builder};
 pub use changing::Changing;
-pub use error::{AcquireError, ChangeError, Unusable};
+pub use error::{AcquireError, ChangeError, Obstacle, Unusable};
 pub use explain::{Explanation, Finding};
 pub use lease::{Lease, Segment, Segments};
 pub use miss::Acquiring;
@@ -394,6 +401,11 @@ impl<R: Registrar> Cache<R> {
             return None;
         }
         self.shared.times.as_ref().map(|times| times.read())
+    }
+
+    /// Whether a [thread of its own](Builder::background) deregisters what has left.
+    pub fn has_background(&self) -> bool {
+        self.background.is_some()
     }
 
     /// How hits and retirements are kept in order: what a hit costs depends on it.

@@ -15,10 +15,10 @@ use super::books::{Books, Desk, Entry};
 use super::gate::Gate;
 use super::hit;
 use super::records::{Record, Records};
-use super::slots::{self, Block, Blocks};
+use super::slots::{self, Block, Blocks, Slot};
 use crate::access::Access;
 use crate::config::Config;
-use crate::core::Holders;
+use crate::core::{Ask, Holders, NobodyElse};
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::shim::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,6 @@ use crate::shim::thread;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
-const CACHE: u64 = 1;
 const GONE: u64 = u64::MAX;
 
 /// A registration: knows where its region starts until it is deregistered. Shared with the test, so that even a
@@ -91,10 +90,12 @@ impl Field {
     }
 
     /// The block of the thread that asks.
-    fn block(&self) -> &Block {
-        let block = slots::mine(CACHE, &self.blocks, || true).unwrap();
-        // SAFETY: `self.blocks` keeps it.
-        unsafe { &*block }
+    fn block(&self) -> &'static Block {
+        slots::mine(&self.blocks, || true).unwrap()
+    }
+
+    fn free_slot(&self) -> &'static Slot {
+        slots::free_slot(&self.blocks, || true).unwrap().1
     }
 
     /// A hit of the first page of what starts there, and its use. Whether it was one.
@@ -105,11 +106,11 @@ impl Field {
     fn hit_at(&self, start: u64, gate: impl FnOnce() -> bool) -> bool {
         let (barrier, record) = (Barrier::Fence, self.record());
         let asked = PageRange::new(start, 1).unwrap();
-        let slot = self.block().free_slot().unwrap();
+        let slot = self.free_slot();
         let taken = hit::take(barrier, slot, record, id().raw(), asked, Access::LOCAL, gate);
         if taken.is_some() {
             self.look(start);
-            hit::let_go(slot);
+            slot.let_go();
         }
         taken.is_some()
     }
@@ -118,10 +119,11 @@ impl Field {
     fn hit_counted(&self, start: u64) -> bool {
         let (barrier, record) = (Barrier::Fence, self.record());
         let asked = PageRange::new(start, 1).unwrap();
-        let taken = hit::take_counted(barrier, record, asked, Access::LOCAL, || self.gate.is_open());
+        let (name, notifier) = (id().raw(), self.blocks.notifier());
+        let taken = hit::take_counted(barrier, record, name, notifier, asked, Access::LOCAL, || self.gate.is_open());
         if taken.is_some() {
             self.look(start);
-            hit::let_go_counted(record.counted());
+            hit::let_go_counted(record, name, notifier);
         }
         taken.is_some()
     }
@@ -155,6 +157,14 @@ impl Owner {
         self.books.set_entry(id(), Entry::Standing { stale: false, watched: true });
         self.field.record().fill(range(start), Access::LOCAL, key);
         self.field.record().show();
+    }
+
+    /// The core knows of the region, and holds it on account of a lease.
+    fn lend(&mut self) {
+        let core = &mut self.books.core;
+        core.ask(&Ask::new(range(HERE)), &mut NobodyElse).unwrap();
+        core.hold(id());
+        self.books.lent.push(id());
     }
 
     /// Hides the region and looks who holds it: the code that ships. Whether nobody does.
@@ -354,16 +364,13 @@ fn a_slot_that_another_thread_emptied_is_free_and_its_hold_over() {
         let field = Field::new();
         let mut owner = Owner::of(&field);
         // The main thread takes the lease; the other uses it and drops it.
-        let slot = field.block().free_slot().unwrap();
+        let slot = field.free_slot();
         hit::take(Barrier::Fence, slot, field.record(), id().raw(), range(HERE), Access::LOCAL, || true).unwrap();
-        let slot = std::ptr::from_ref(slot).expose_provenance();
         let thread = {
             let field = Arc::clone(&field);
             thread::spawn(move || {
                 field.look(HERE);
-                let slot = std::ptr::with_exposed_provenance(slot);
-                // SAFETY: `field.blocks` keeps it.
-                hit::let_go(unsafe { &*slot });
+                slot.let_go();
             })
         };
         if owner.is_free() {
@@ -387,18 +394,16 @@ fn a_slot_that_is_used_again_ends_the_holds_before_too() {
         let thread = {
             let field = Arc::clone(&field);
             thread::spawn(move || {
-                let slot = field.block().free_slot().unwrap();
+                let slot = field.free_slot();
                 let asked = range(HERE);
                 if hit::take(Barrier::Fence, slot, field.record(), id().raw(), asked, Access::LOCAL, || true).is_none()
                 {
                     return;
                 }
-                let slot = std::ptr::from_ref(slot).expose_provenance();
                 let at = Arc::clone(&field);
                 let other = thread::spawn(move || {
                     at.look(HERE);
-                    // SAFETY: `at.blocks` keeps it.
-                    hit::let_go(unsafe { &*std::ptr::with_exposed_provenance(slot) });
+                    slot.let_go();
                 });
                 field.hit(HERE);
                 other.join().unwrap();
@@ -421,4 +426,47 @@ fn a_slot_that_is_used_again_ends_the_holds_before_too() {
             owner.deregister();
         }
     });
+}
+
+/// The end of a lease that is awaited is seen at once or told, so that nobody has to look again.
+fn ends_that_are_awaited(hit: Hit, is_hidden: bool) {
+    explore(move || {
+        let field = Field::new();
+        let mut owner = Owner::of(&field);
+        owner.lend();
+        let thread = {
+            let field = Arc::clone(&field);
+            thread::spawn(move || {
+                hit(&field, HERE);
+                hit(&field, HERE);
+            })
+        };
+        if is_hidden {
+            field.record().hide();
+            owner.books.core.withdraw(id());
+        }
+        owner.books.await_lent(field.desk());
+        // Told too early, it is awaited once more.
+        owner.books.sweep(field.desk());
+        if owner.books.lent.fresh() > 0 {
+            owner.books.await_lent(field.desk());
+        }
+        thread.join().unwrap();
+        owner.books.sweep(field.desk());
+        assert!(owner.books.lent.is_empty(), "a lease has ended, and nobody was told");
+        assert_eq!(owner.books.limbo.len(), usize::from(is_hidden));
+    });
+}
+
+#[test]
+fn the_end_of_a_retired_region_is_not_missed() {
+    ends_that_are_awaited(Field::hit, true);
+    ends_that_are_awaited(Field::hit_counted, true);
+}
+
+/// A region that stays can be taken again in the slot that was awaited.
+#[test]
+fn the_end_of_a_region_that_stays_is_not_missed() {
+    ends_that_are_awaited(Field::hit, false);
+    ends_that_are_awaited(Field::hit_counted, false);
 }

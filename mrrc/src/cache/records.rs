@@ -30,7 +30,7 @@ pub(crate) struct Record<T> {
     facts: AtomicU64,
     start: AtomicU64,
     /// Leases that found no free slot.
-    counted: AtomicU32,
+    counted: LeaseCount,
     /// How often it was hit since the core was last told; saturates.
     touched: AtomicU32,
     registration: UnsafeCell<MaybeUninit<T>>,
@@ -99,7 +99,7 @@ impl<T> Record<T> {
     }
 
     /// Leases that are counted here because they found no slot.
-    pub(super) fn counted(&self) -> &AtomicU32 {
+    pub(super) fn counted(&self) -> &LeaseCount {
         &self.counted
     }
 
@@ -144,6 +144,50 @@ impl<T> Record<T> {
     }
 }
 
+/// Leases of one region that are counted, and whether somebody is to be told when there is none any more.
+///
+/// A lease can be forgotten without being dropped, so safe code can make any number of them: a count that is full takes no
+/// more.
+pub(super) struct LeaseCount(AtomicU32);
+
+const AWAITED: u32 = 1 << 31;
+
+impl LeaseCount {
+    /// The most leases of one region that are counted. The crate's own tests come so far.
+    pub(super) const MOST: u32 = if cfg!(test) { 1 << 7 } else { 1 << 30 };
+
+    #[cfg(any(loom, shuttle))]
+    fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// One more. False, and nothing is done, if there are too many.
+    pub(super) fn add(&self) -> bool {
+        let more = |count: u32| (count & !AWAITED < Self::MOST).then_some(count + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// One less. Release: whoever finds none comes after all that was done by them. True: it was the last, and somebody
+    /// is to be told.
+    pub(super) fn end(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Release) == AWAITED | 1
+    }
+
+    /// Whether there are any. Acquire: see [`LeaseCount::end`].
+    pub(super) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) & !AWAITED != 0
+    }
+
+    /// Whether the end of the last is to be told. Under the lock.
+    pub(super) fn set_awaited(&self, awaited: bool) {
+        if awaited {
+            self.0.fetch_or(AWAITED, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!AWAITED, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The records of one cache, by the names of their regions. Registrations that are still in them when the table
 /// goes are forgotten, not dropped: the cache takes them out before.
 ///
@@ -185,6 +229,7 @@ mod table {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ops::Deref;
     use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A slice of records that were never used.
     ///
@@ -194,8 +239,13 @@ mod table {
         records: NonNull<Record<T>>,
         len: usize,
         memory: NonNull<u8>,
-        layout: Layout,
     }
+
+    /// Tables begin at places in a page that follow each other by so much. A table has memory of its own from the system,
+    /// which begins with a page: were the first records of many caches at the same place in it, they would displace each
+    /// other from the processor's first cache.
+    const STEP: usize = 64;
+    const PAGE: usize = crate::PAGE as usize;
 
     // SAFETY: it owns a slice of records, and nothing else.
     unsafe impl<T> Send for Table<T> where Record<T>: Send {}
@@ -205,14 +255,22 @@ mod table {
     impl<T> Table<T> {
         /// So many records, at least one; `None` if there is no address space for them.
         pub(super) fn new(len: usize) -> Option<Self> {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            const { assert!(align_of::<Record<T>>() <= PAGE) };
+            // SAFETY: the layout has a size: that of a page at least.
+            let memory = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) })?;
+            let start = NEXT.fetch_add(STEP, Ordering::Relaxed) % PAGE;
+            // SAFETY: it is at most a page, by which, and by the alignment, the memory is longer than the records.
+            let start = unsafe { memory.add(start) };
+            let ahead = start.align_offset(align_of::<Record<T>>());
+            // SAFETY: it is less than the alignment, by which the memory is longer still.
+            let records = unsafe { start.add(ahead) }.cast();
+            Some(Self { records, len, memory })
+        }
+
+        fn layout(len: usize) -> Option<Layout> {
             let records = Layout::array::<Record<T>>(len).ok()?;
-            let layout = Layout::from_size_align(records.size().checked_add(records.align())?, 16).ok()?;
-            // SAFETY: the layout has a size: that of the alignment at least.
-            let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-            let ahead = memory.align_offset(records.align());
-            // SAFETY: it is less than the alignment, by which the memory is longer than the records.
-            let records = unsafe { memory.add(ahead) }.cast();
-            Some(Self { records, len, memory, layout })
+            Layout::from_size_align(records.size().checked_add(records.align() + PAGE)?, 16).ok()
         }
     }
 
@@ -229,8 +287,9 @@ mod table {
 
     impl<T> Drop for Table<T> {
         fn drop(&mut self) {
+            let Some(layout) = Self::layout(self.len) else { unreachable!("`new` had it of the same length") };
             // SAFETY: `new` had the memory with this layout. Records have nothing to drop.
-            unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+            unsafe { dealloc(self.memory.as_ptr(), layout) }
         }
     }
 }
@@ -238,7 +297,7 @@ mod table {
 /// The checkers' atomics are more than their bytes.
 #[cfg(any(loom, shuttle))]
 mod table {
-    use super::{AtomicU32, AtomicU64, MaybeUninit, Record, UnsafeCell};
+    use super::{AtomicU32, AtomicU64, LeaseCount, MaybeUninit, Record, UnsafeCell};
     use std::ops::Deref;
 
     pub(super) struct Table<T>(Box<[Record<T>]>);
@@ -248,7 +307,7 @@ mod table {
             let record = || Record {
                 facts: AtomicU64::new(0),
                 start: AtomicU64::new(0),
-                counted: AtomicU32::new(0),
+                counted: LeaseCount::new(),
                 touched: AtomicU32::new(0),
                 registration: UnsafeCell::new(MaybeUninit::uninit()),
             };
@@ -287,6 +346,14 @@ mod tests {
         records[id(500_000)].fill(PageRange::new(7, 3).unwrap(), Access::LOCAL, 5);
         assert!(is_there(&records[id(500_000)]));
         assert!(!is_there(&records[id(250_000)]) && !is_there(&records[id(999_999)]));
+    }
+
+    #[test]
+    fn first_records_of_tables_lie_apart() {
+        let tables: Vec<_> = (0..32).map(|_| Records::<u64>::new(1_000_000).unwrap()).collect();
+        let line = |table: &Records<u64>| std::ptr::from_ref(&table[RegionId::of_index(0)]).addr() % 4096 / 64;
+        let lines: std::collections::HashSet<_> = tables.iter().map(line).collect();
+        assert!(lines.len() >= 16, "{lines:?}, where other tests make tables too");
     }
 
     #[test]

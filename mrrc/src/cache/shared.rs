@@ -7,8 +7,10 @@
 
 use super::barrier::Barrier;
 use super::books::{Books, Desk, GROUP};
+use super::budget::Seat;
 use super::error::Unusable;
 use super::gate::Gate;
+use super::notifier::Notifier;
 use super::records::Records;
 use super::slots::{self, Blocks};
 use super::terms::Terms;
@@ -22,11 +24,11 @@ use crate::range::PageRange;
 use crate::registrar::Registrar;
 use crate::shim::sync::atomic::{AtomicBool, AtomicU32};
 use crate::shim::sync::{Condvar, Mutex, MutexGuard};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// In this order: what a hit reads lies together.
-#[repr(C)]
+/// In this order: what a hit reads lies in one line.
+#[repr(C, align(64))]
 pub(super) struct Shared<R: Registrar> {
     // What a hit reads, and nobody writes.
     pub(super) gate: Gate,
@@ -37,26 +39,33 @@ pub(super) struct Shared<R: Registrar> {
     pub(super) quick_number: u64,
     pub(super) most_touches: u32,
     pub(super) barrier: Barrier,
+    // Up to here.
     /// Whether rights for peers were ever asked for.
     pub(super) has_remote: AtomicBool,
     pub(super) signs: Box<[AtomicU32]>,
-    pub(super) number: u64,
     pub(super) blocks: Arc<Blocks>,
     pub(super) times: Option<Box<Times>>,
+    /// The layers above those of `readers`, where regions may overlap. Not on the plain way of a hit.
+    pub(super) layers: [Box<[IndexReader]>; 2],
     // The rest.
     pub(super) registrar: R,
     pub(super) monitor: Box<dyn Monitor>,
     pub(super) terms: Terms,
+    /// Its place in the budget that it shares with other caches, if it does.
+    pub(super) seat: OnceLock<Seat>,
     pub(super) books: Mutex<Books<R::Registration>>,
     /// A registration, a deregistration or a retirement is done.
     pub(super) progress: Condvar,
     /// There is something to deregister or to look at.
-    pub(super) work: Condvar,
+    pub(super) work: &'static Notifier,
     pub(super) stopping: AtomicBool,
     /// Opened when first needed; none where the system does not tell.
     #[cfg(target_os = "linux")]
-    mappings: std::sync::OnceLock<Option<Mappings>>,
+    mappings: OnceLock<Option<Mappings>>,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(std::mem::offset_of!(Shared<crate::registrar::model::Dummy>, has_remote) <= 64);
 
 type Lock<'a, R> = MutexGuard<'a, Books<<R as Registrar>::Registration>>;
 
@@ -72,32 +81,35 @@ impl<R: Registrar> Shared<R> {
         times: Option<Box<Times>>,
         terms: Terms,
     ) -> std::io::Result<Self> {
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         core.limit_hard();
+        if terms.max_segments == 1 {
+            core.use_one_key();
+        }
         let regions = terms.capacity.regions as usize;
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let blocks = Blocks::new();
         let is_plain = times.is_none() && terms.unit == 1;
         Ok(Self {
             gate: Gate::new()?,
-            number,
-            quick_number: if is_plain { number } else { slots::NOBODY },
+            quick_number: if is_plain { blocks.number() } else { slots::NOBODY },
             barrier,
             most_touches: core.most_uses(),
             has_remote: AtomicBool::new(false),
             readers: core.share_index(),
+            layers: core.share_layers(),
             records: Records::new(regions)?,
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
-            blocks: Blocks::new(),
+            work: blocks.notifier(),
+            blocks,
             times,
             registrar,
             monitor,
             terms,
+            seat: OnceLock::new(),
             books: Mutex::new(Books::new(core)),
             progress: Condvar::new(),
-            work: Condvar::new(),
             stopping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
-            mappings: std::sync::OnceLock::new(),
+            mappings: OnceLock::new(),
         })
     }
 
@@ -225,6 +237,50 @@ mod tests {
         assert_eq!(map(memory, libc::MAP_FIXED), memory);
         let answer = cache.with_slice(slice(), |lease| lease.segments().count());
         assert!(matches!(answer, Err(AcquireError::Unusable(Unusable::Broken))), "{answer:?}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "memory is mapped and unmapped by hand")]
+    fn a_busy_cache_keeps_no_other_cache_from_hits() {
+        let Ok(monitor) = crate::invalidation::Userfaultfd::new() else {
+            println!("skipped: no userfaultfd here");
+            return;
+        };
+        let cache = || {
+            let builder = Cache::builder(Dummy::default()).ignore_environment().background(false);
+            builder.monitor(monitor.clone()).patience(std::time::Duration::from_secs(2)).build().unwrap()
+        };
+        let (busy, other) = (cache(), cache());
+        let bytes = 4 * PAGE as usize;
+        let map = || {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: it is mapped where nothing is.
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+        };
+        let (stays, goes) = (map().cast::<u8>(), map());
+        // SAFETY: the memory stays mapped, and nothing writes there.
+        let slice = || unsafe { std::slice::from_raw_parts(stays, bytes) };
+        other.with_slice(slice(), |_| ()).unwrap();
+        // SAFETY: the memory is mapped, and no transfer is made.
+        drop(unsafe { other.acquire(goes.cast(), bytes, Access::LOCAL) }.unwrap());
+        let books = busy.shared.books.lock().unwrap();
+        // SAFETY: the mapping is this test's own, of which no slice is in use.
+        assert_eq!(unsafe { libc::munmap(goes, bytes) }, 0);
+        let busy_waits = || busy.shared.gate.is_draining();
+        assert!(busy_waits(), "the change is not in its books");
+        // Once the other cache has the change in its books, its hits need no lock.
+        while other.shared.gate.is_draining() {
+            other.with_slice(slice(), |_| ()).expect("it waits for no other cache");
+        }
+        let locked = other.shared.books.lock().unwrap();
+        other.with_slice(slice(), |_| ()).unwrap();
+        drop(locked);
+        assert!(busy_waits());
+        drop(books);
+        assert_eq!(other.counters().attempts, 2);
+        // SAFETY: the mapping is this test's own, and no slice of it is in use.
+        assert_eq!(unsafe { libc::munmap(stays.cast(), bytes) }, 0);
     }
 
     #[test]

@@ -39,8 +39,11 @@ pub struct CacheCounters {
     pub changes: u64,
     /// Regions proposed to leave that somebody turned out to hold.
     pub recalled: u64,
-    /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated.
+    /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated, and one when it is arranged that
+    /// leases tell of their end.
     pub barriers: u64,
+    /// Looks through the leases of all threads for regions that leave when their leases end.
+    pub sweeps: u64,
     /// Batches handed to the registrar.
     pub dereg_batches: u64,
     /// Regions that were deregistered.
@@ -89,6 +92,7 @@ impl CacheCounters {
             changes: tally.changes,
             recalled: tally.recalled,
             barriers: tally.barriers,
+            sweeps: tally.sweeps,
             dereg_batches: tally.batches,
             deregistered: tally.deregistered.regions,
             failed_deregs: tally.failed_deregs,
@@ -133,7 +137,14 @@ impl fmt::Display for CacheCounters {
                     Count(self.not_taken_back, "requests")
                 ),
             ),
-            ("changes", self.changes, format!("reported; {} invalidated", Count(decisions.invalidated, "regions"))),
+            (
+                "changes",
+                self.changes,
+                format!(
+                    "reported by the monitor; {} invalidated, also by calls",
+                    Count(decisions.invalidated, "regions")
+                ),
+            ),
             ("waits", self.waits, "for others or for room".into()),
             ("peak", self.peak_pages, format!("pages, in {}", Count(self.peak_regions, "regions"))),
         ];

@@ -64,6 +64,7 @@ pub(crate) struct Tally {
     pub(super) overtaken: u64,
     pub(super) recalled: u64,
     pub(super) barriers: u64,
+    pub(super) sweeps: u64,
     pub(super) changes: u64,
     pub(super) failed_deregs: u64,
     /// Requests that had no room because of such failures.

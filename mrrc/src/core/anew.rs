@@ -70,6 +70,7 @@ impl<P: Policy> Core<P> {
         }
         match &self.lookups[access.class()] {
             Lookup::Contain(index) => !index.has_overlap(range, &self.regions),
+            Lookup::Layers(layers) => !layers.has_overlap(range, &self.regions),
             Lookup::Exact(_) => false,
         }
     }

@@ -38,7 +38,9 @@ pub struct Counters {
     pub dereg_pages: u64,
     /// Deregistration operations; one may take many regions.
     pub dereg_batches: u64,
-    /// Regions that gave way to a larger one that took in their pages.
+    /// Regions that left to make room.
+    pub evicted: u64,
+    /// Regions that gave way to a larger one that took in their pages, with the same rights.
     pub merged: u64,
     /// Regions that gave way to ones with more rights.
     pub upgraded: u64,

@@ -80,6 +80,9 @@ impl<P: Policy> Core<P> {
             self.classify(range, &plan);
         }
         let found = self.survey(ask, ask.range, &mut plan);
+        if self.has_one_key() {
+            self.keep_to_span(ask, &mut plan);
+        }
         let result = self.execute(ask, found, &mut plan, holders);
         self.plan = plan;
         result.map(|()| &self.outcome)

@@ -16,7 +16,8 @@ pub struct Ask {
     pub access: Access,
     /// The most segments that the answer may have: where there would be more, what it overlaps is replaced by
     /// their hull, or, where that is too large, by the range asked for. Where one region cannot have the rights that
-    /// its pages have and need, the range is registered for this request alone, and all stays.
+    /// its pages have and need, the range is registered for this request alone, and all stays. Where the core
+    /// [uses one key](super::Core::use_one_key), it is one.
     pub max_segments: usize,
     /// Whether this request was made and counted before, and is planned again.
     pub again: bool,

@@ -3,7 +3,7 @@
 use super::{Core, Holders, Leavers, Leaving, Lookup, NobodyElse};
 use crate::policy::{Deregistration, Policy};
 use crate::range::PageRange;
-use crate::regions::{RegionId, State};
+use crate::regions::{MOST_LEASES, RegionId, State};
 
 impl<P: Policy> Core<P> {
     /// A lease takes hold of a region: until it lets go, the region is no candidate for eviction.
@@ -19,6 +19,19 @@ impl<P: Policy> Core<P> {
         if holds == 0 {
             self.held.add(region.pages());
         }
+    }
+
+    /// As [`Core::hold`], for a lease that may be forgotten: false, and nothing is done, if the region has as many as are counted.
+    ///
+    /// # Panics
+    /// If no region has that name now.
+    #[inline]
+    pub(crate) fn try_hold(&mut self, id: RegionId) -> bool {
+        let may = self.regions.get(id).holds() < MOST_LEASES;
+        if may {
+            self.hold(id);
+        }
+        may
     }
 
     /// A lease lets go. A region that was retired meanwhile leaves with its last lease: it is in the
@@ -95,19 +108,30 @@ impl<P: Policy> Core<P> {
         let mut touched = std::mem::take(&mut self.plan.overlaps);
         touched.clear();
         self.for_each_overlap(range, |id| touched.push(id));
+        self.invalidate_touched(&mut touched, holders);
+        self.plan.overlaps = touched;
+        self.outcome.leaving_mut()
+    }
+
+    /// As [`Core::invalidate_among`], for these regions, which look-ups find. The list is put in order.
+    pub(crate) fn invalidate_regions(&mut self, regions: &mut Vec<RegionId>, holders: &mut impl Holders) -> &Leavers {
+        self.outcome.leaving_mut().clear();
+        self.invalidate_touched(regions, holders);
+        self.outcome.leaving_mut()
+    }
+
+    fn invalidate_touched(&mut self, touched: &mut Vec<RegionId>, holders: &mut impl Holders) {
         // A region that spans several blocks of the index was met in each. One with rights for peers can have the very pages
         // of one without: the name tells them apart, or neither would be dropped where it comes again.
         touched.sort_unstable_by_key(|&id| (self.regions.get(id).range(), id));
         touched.dedup();
-        self.hold_back(&touched, holders);
-        for &id in &touched {
+        self.hold_back(touched, holders);
+        for &id in touched.iter() {
             self.counters.invalidated += 1;
             self.counters.invalidated_pages = self.counters.invalidated_pages.saturating_add(self.regions.pages(id));
             self.retire(id);
         }
         self.close_batch();
-        self.plan.overlaps = touched;
-        self.outcome.leaving_mut()
     }
 
     /// Shows every region that look-ups find and that shares a page with the range, of any rights, some of
@@ -116,6 +140,7 @@ impl<P: Policy> Core<P> {
         for lookup in &self.lookups {
             match lookup {
                 Lookup::Contain(index) => index.for_each_overlap(range, &self.regions, &mut found),
+                Lookup::Layers(layers) => layers.for_each_overlap(range, &self.regions, &mut found),
                 Lookup::Exact(regions) => {
                     regions.iter().filter(|(cached, _)| cached.overlaps(range)).for_each(|(_, &id)| found(id));
                 }
@@ -185,8 +210,12 @@ impl<P: Policy> Core<P> {
 
     /// Undoes [`Core::step_aside`]: the region is the one used last.
     pub(super) fn step_back(&mut self, id: RegionId) {
-        self.regions.get(id).set_state(State::Cached);
-        self.enter(id);
+        let region = self.regions.get(id);
+        region.set_state(State::Cached);
+        match &mut self.lookups[region.access().class()] {
+            Lookup::Layers(layers) => layers.insert_again(id, &self.regions),
+            Lookup::Contain(_) | Lookup::Exact(_) => self.enter(id),
+        }
         self.policy.insert(&mut self.regions, id);
     }
 
@@ -207,6 +236,7 @@ impl<P: Policy> Core<P> {
         let region = self.regions.get(id);
         match &mut self.lookups[region.access().class()] {
             Lookup::Contain(index) => index.insert(id, &self.regions),
+            Lookup::Layers(layers) => layers.insert(id, &self.regions),
             Lookup::Exact(regions) => _ = regions.insert(region.range(), id),
         }
     }
@@ -216,6 +246,7 @@ impl<P: Policy> Core<P> {
         let region = self.regions.get(id);
         match &mut self.lookups[region.access().class()] {
             Lookup::Contain(index) => index.remove(id, &self.regions),
+            Lookup::Layers(layers) => layers.remove(id, &self.regions),
             Lookup::Exact(regions) => _ = regions.remove(&region.range()),
         }
     }

@@ -14,12 +14,13 @@
 //!
 //! A request that overlaps nothing needs no plan: `ask_anew` (in `anew.rs`) makes room and registers it.
 //!
-//! Regions that are held, invalidated or replaced go through `leases.rs`.
+//! Regions that are held, invalidated or replaced go through `leases.rs`. Where each request is answered by one region,
+//! regions may overlap: `one_key.rs` has the rules.
 
 use crate::config::{Config, ConfigError};
 use crate::cost::Linear;
 use crate::count::{Amounts, Count};
-use crate::index::{Index, IndexReader};
+use crate::index::{Index, IndexReader, Layers};
 use crate::policy::{Granule, Keeps, Matching, Policy, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions, State};
@@ -31,6 +32,7 @@ mod counters;
 mod group;
 mod holders;
 mod leases;
+mod one_key;
 mod outcome;
 mod plan;
 mod room;
@@ -91,6 +93,8 @@ pub struct Core<P = Box<dyn Policy + Send>> {
     met: Vec<RegionId>,
     /// Whether what does not fit beside its overlaps is cached in their place, and not let bypass the limit.
     hard_limit: bool,
+    /// Whether no more leaves than is needed.
+    exact: bool,
 }
 
 impl<P> fmt::Debug for Core<P> {
@@ -105,6 +109,8 @@ impl<P> fmt::Debug for Core<P> {
 /// How a range finds its region.
 enum Lookup {
     Contain(Index),
+    /// Regions that may overlap: see `one_key.rs`.
+    Layers(Box<Layers>),
     Exact(FxHashMap<PageRange, RegionId>),
 }
 
@@ -171,6 +177,7 @@ impl<P: Policy> Core<P> {
             proposals: Proposals::default(),
             met: Vec::new(),
             hard_limit: false,
+            exact: false,
         })
     }
 
@@ -205,7 +212,18 @@ impl<P: Policy> Core<P> {
     fn find_in(&self, class: usize, range: PageRange) -> Option<RegionId> {
         match &self.lookups[class] {
             Lookup::Contain(index) => index.find(range, &self.regions),
+            Lookup::Layers(layers) => layers.find(range, &self.regions, |_| true),
             Lookup::Exact(regions) => regions.get(&range).copied(),
+        }
+    }
+
+    /// The same, by a region that grants the rights.
+    #[inline(always)]
+    fn find_granting(&self, class: usize, range: PageRange, access: Access) -> Option<RegionId> {
+        let grants = |&id: &RegionId| self.regions.get(id).access().contains(access);
+        match &self.lookups[class] {
+            Lookup::Layers(layers) => layers.find(range, &self.regions, |id| grants(&id)),
+            _ => self.find_in(class, range).filter(grants),
         }
     }
 
@@ -213,9 +231,7 @@ impl<P: Policy> Core<P> {
     /// serves its owner too.
     #[inline(always)]
     pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
-        (access.class()..2)
-            .filter_map(|class| self.find_in(class, range))
-            .find(|&id| self.regions.get(id).access().contains(access))
+        (access.class()..2).find_map(|class| self.find_granting(class, range, access))
     }
 
     /// As [`Core::hit`], by a region that grants the rights.
@@ -259,9 +275,7 @@ impl<P: Policy> Core<P> {
     fn find_for(&self, ask: &Ask) -> Option<RegionId> {
         match ask.sharing {
             Sharing::All => self.find_with(ask.range, ask.access),
-            Sharing::OwnClass => self
-                .find_in(ask.access.class(), ask.range)
-                .filter(|&id| self.regions.get(id).access().contains(ask.access)),
+            Sharing::OwnClass => self.find_granting(ask.access.class(), ask.range, ask.access),
             Sharing::Nothing => None,
         }
     }
@@ -325,6 +339,9 @@ impl<P: Policy> Core<P> {
         plan: &mut Plan,
         holders: &mut impl Holders,
     ) -> Result<(), AllInUse> {
+        if self.has_one_key() {
+            return self.execute_one(ask, found, plan, holders);
+        }
         self.outcome.start(found);
         if plan.is_served() {
             self.add_parts(ask.range, plan, false);
@@ -397,7 +414,16 @@ impl<P: Policy> Core<P> {
     pub(crate) fn share_index(&mut self) -> [IndexReader; 2] {
         self.lookups.each_mut().map(|lookup| match lookup {
             Lookup::Contain(index) => index.share(),
+            Lookup::Layers(layers) => layers.share().into_iter().next().unwrap_or_else(|| Index::new().share()),
             Lookup::Exact(_) => Index::new().share(),
+        })
+    }
+
+    /// The same for the layers above the first, where regions may overlap; none where they may not.
+    pub(crate) fn share_layers(&mut self) -> [Box<[IndexReader]>; 2] {
+        self.lookups.each_mut().map(|lookup| match lookup {
+            Lookup::Layers(layers) => layers.share().into_iter().skip(1).collect(),
+            Lookup::Contain(_) | Lookup::Exact(_) => Box::default(),
         })
     }
 
@@ -469,6 +495,7 @@ impl<P: Policy> Core<P> {
     pub fn memory(&self) -> usize {
         let lookup = |lookup: &Lookup| match lookup {
             Lookup::Contain(index) => index.memory(),
+            Lookup::Layers(layers) => layers.memory(),
             Lookup::Exact(regions) => regions.capacity() * (size_of::<(PageRange, RegionId)>() + 1),
         };
         self.regions.memory() + self.lookups.iter().map(lookup).sum::<usize>() + self.policy.memory()

@@ -85,8 +85,19 @@ pub struct Leaving {
 pub struct Yielding {
     /// The region. It is held once for whoever registers the gap.
     pub region: RegionId,
-    /// Whether it is short of rights, and not taken in by a larger one.
-    pub(super) short: bool,
+    /// What for.
+    pub(super) why: Gives,
+}
+
+/// Why a region gives way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gives {
+    /// It is short of rights.
+    Rights,
+    /// A larger one takes its pages in.
+    Pages,
+    /// Too many regions would overlap.
+    Place,
 }
 
 /// What a request comes to. Act on it in this order: deregister each batch, register each gap.

@@ -26,6 +26,8 @@ pub(super) struct Plan {
     /// The overlapping regions that stay, and the pieces, added up.
     pub(super) overlap_total: Total,
     pub(super) piece_total: Total,
+    /// How many of what gives way, the last of them, do so because too many regions would overlap.
+    pub(super) crowded: usize,
     /// Whether the pieces replace what they overlap whole.
     pub(super) whole: bool,
     /// Whether one region cannot have what the pages have now and need: it is registered for the request alone.
@@ -44,6 +46,7 @@ impl Plan {
         self.overlaps.clear();
         self.replaced.clear();
         self.short = 0;
+        self.crowded = 0;
         self.gaps.clear();
         self.pieces.clear();
         self.overlap_total = Total::default();
@@ -77,6 +80,9 @@ impl<P: Policy> Core<P> {
     /// Finds what overlaps the request and what is missing of the pages wanted for it, and moves the
     /// overlapping regions to the top.
     pub(super) fn survey(&mut self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
+        if self.has_one_key() {
+            return self.survey_one(ask, plan);
+        }
         plan.clear();
         self.find_overlaps(ask, wanted, &mut plan.overlaps);
         for &id in &plan.overlaps {
@@ -124,9 +130,10 @@ impl<P: Policy> Core<P> {
         found
     }
 
-    fn find_overlaps(&self, ask: &Ask, wanted: PageRange, found: &mut Vec<RegionId>) {
+    pub(super) fn find_overlaps(&self, ask: &Ask, wanted: PageRange, found: &mut Vec<RegionId>) {
         match &self.lookups[ask.access.class()] {
             Lookup::Contain(index) => index.overlaps(wanted, &self.regions, found),
+            Lookup::Layers(layers) => layers.overlaps(wanted, &self.regions, found),
             // What is longer than a region can be was cut when it was registered: the parts are looked up.
             Lookup::Exact(regions) => {
                 let longest = self.max_region_pages;
@@ -215,20 +222,30 @@ impl<P: Policy> Core<P> {
         let cacheable = plan.overlap_total.pages + plan.piece_total.pages <= self.capacity
             && plan.overlap_total.regions + plan.piece_total.regions <= self.max_regions
             && self.scheme.keeps != Keeps::Nothing;
+        // Gaps and regions are in address order: those behind a gap are looked at once, whatever their number.
+        let mut replaced = plan.replaced.iter().map(|&id| self.regions.get(id)).peekable();
         for &gap in &plan.gaps {
-            let mut rest = Some(gap);
+            let mut start = gap.start();
             // Pages of a region that is replaced keep the rights that they had.
-            for short in plan.replaced.iter().map(|&id| self.regions.get(id)) {
-                let Some(left) = rest else { break };
-                let Some(shared) = left.intersection(short.range()) else { continue };
-                if left.start() < shared.start() {
-                    let range = PageRange::between(left.start(), shared.start());
-                    plan.pieces.push(Piece { range, access: ask.access });
+            while let Some(short) = replaced.peek().copied().filter(|short| short.range().start() < gap.end()) {
+                if let Some(shared) = short.range().intersection(gap) {
+                    if start < shared.start() {
+                        let range = PageRange::between(start, shared.start());
+                        plan.pieces.push(Piece { range, access: ask.access });
+                    }
+                    plan.pieces.push(Piece { range: shared, access: ask.access | short.access() });
+                    start = shared.end();
                 }
-                plan.pieces.push(Piece { range: shared, access: ask.access | short.access() });
-                rest = (shared.end() < left.end()).then(|| PageRange::between(shared.end(), left.end()));
+                if short.range().end() > gap.end() {
+                    // The next gap may have pages of it too.
+                    break;
+                }
+                replaced.next();
             }
-            plan.pieces.extend(rest.map(|range| Piece { range, access: ask.access }));
+            if start < gap.end() {
+                let range = PageRange::between(start, gap.end());
+                plan.pieces.push(Piece { range, access: ask.access });
+            }
         }
         if cacheable && plan.pieces.iter().any(|piece| piece.range.pages() > longest) {
             let whole = std::mem::take(&mut plan.pieces);
@@ -279,6 +296,10 @@ impl<P: Policy> Core<P> {
         let fits = |pages: u64, regions: u64| {
             self.used.pages + pages <= self.capacity && self.used.regions.saturating_add(regions) <= self.max_regions
         };
+        if self.has_one_key() {
+            // At most twice what was asked for, in one region.
+            return !fits(wanted.pages().saturating_mul(2).min(longest), 1);
+        }
         let pieces = wanted.pages().div_ceil(longest);
         if !fits(wanted.pages(), pieces) {
             return true;
@@ -321,7 +342,11 @@ impl<P: Policy> Core<P> {
             plan.found = Found::Miss;
             plan.hit_pages = 0;
             self.cut_whole(ask, plan, ask.access);
-        } else if self.find_for(ask).is_none() {
+        } else if self.find_for(ask).is_some() {
+            // It lacks nothing.
+        } else if self.has_one_key() {
+            self.plan_one(ask, plan);
+        } else {
             self.find_overlaps(ask, wanted, &mut plan.overlaps);
             self.piece_together(ask, wanted, plan);
         }

@@ -44,6 +44,9 @@ impl<P: Policy> Core<P> {
         };
         let mut enough = need.pages <= can_leave.pages && need.regions <= can_leave.regions;
         if enough {
+            if !need.is_met() {
+                self.policy.missed(&mut plan.pieces.iter().map(|piece| piece.range));
+            }
             // What is replaced is no candidate, and goes only when there is room for what replaces it.
             let fits_beside = self.fits_beside(plan);
             plan.replaced.iter().for_each(|&id| self.step_aside(id));
@@ -51,7 +54,7 @@ impl<P: Policy> Core<P> {
         }
         if enough {
             self.counters.upgraded += plan.short as u64;
-            self.counters.merged += (plan.replaced.len() - plan.short) as u64;
+            self.counters.merged += (plan.replaced.len() - plan.short - plan.crowded) as u64;
         } else {
             holders.stay(&plan.replaced);
         }
@@ -96,6 +99,14 @@ impl<P: Policy> Core<P> {
         self.outcome.leaving_mut()
     }
 
+    /// As [`Core::evict`], but no more than that, whatever the policy lets leave at a time.
+    pub fn evict_exactly(&mut self, need: Need, holders: &mut impl Holders) -> &Leavers {
+        self.exact = true;
+        self.evict(need, holders);
+        self.exact = false;
+        self.outcome.leaving_mut()
+    }
+
     /// Makes room for a request that overlaps nothing.
     #[inline]
     pub(super) fn make_room_anew(
@@ -109,13 +120,12 @@ impl<P: Policy> Core<P> {
         }
         let can_leave =
             Need { pages: self.used.pages - self.held.pages, regions: self.used.regions - self.held.regions };
-        let enough = need.pages <= can_leave.pages
-            && need.regions <= can_leave.regions
-            && if holders.are_none() {
-                self.full_alone(need)
-            } else {
-                self.full(need, &Plan::default(), true, holders)
-            };
+        if need.pages > can_leave.pages || need.regions > can_leave.regions {
+            return Err(self.refuse(asked, need));
+        }
+        self.policy.missed(&mut std::iter::once(asked));
+        let enough =
+            if holders.are_none() { self.full_alone(need) } else { self.full(need, &Plan::default(), true, holders) };
         if enough { Ok(()) } else { Err(self.refuse(asked, need)) }
     }
 
@@ -130,8 +140,7 @@ impl<P: Policy> Core<P> {
                 let Some(id) = self.next_victim() else { break };
                 let pages = self.regions.pages(id);
                 (goal, need) = (goal.less(pages), need.less(pages));
-                self.forget(id);
-                self.let_go(id);
+                self.evict_one(id);
                 idle_runs = 0;
             }
             self.close_batch();
@@ -216,8 +225,7 @@ impl<P: Policy> Core<P> {
             let mut begun = 0;
             for &end in &proposals.ends {
                 for &id in &proposals.regions[begun..end] {
-                    self.forget(id);
-                    self.let_go(id);
+                    self.evict_one(id);
                 }
                 self.close_batch();
                 begun = end;
@@ -232,10 +240,20 @@ impl<P: Policy> Core<P> {
         enough
     }
 
+    /// A victim leaves. The policy knows that.
+    fn evict_one(&mut self, id: RegionId) {
+        self.counters.evicted += 1;
+        self.forget(id);
+        self.let_go(id);
+    }
+
     /// How much one run takes. Where pages are there and only regions are missing, a batch is the same share of the regions
     /// that it is of the pages otherwise: a tenth of the pages can be more than all that a full table of small
     /// regions holds.
     fn goal(&self, need: Need) -> Need {
+        if self.exact {
+            return need;
+        }
         let goal = self.policy.goal(need);
         if need.pages > 0 {
             return goal;

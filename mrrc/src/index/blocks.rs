@@ -38,6 +38,43 @@ impl Place {
 /// Block numbers are below this, so that a place is eight bytes.
 pub(super) const BLOCKS_END: u64 = 1 << 32;
 
+/// The place where the search for a block begins, in a power of two of places.
+#[inline(always)]
+fn home(places: &[AtomicU64], block: u64) -> usize {
+    // Fibonacci hashing: the highest bits of the product mix all bits of the block number. Numbers that follow each
+    // other are spread evenly, and mostly do not meet.
+    let hash = (block as u32).wrapping_mul(0x9e37_79b9);
+    // The highest bits, as many as number the places: to multiply by their number takes less than a shift by a
+    // variable.
+    ((u64::from(hash) * places.len() as u64) >> u32::BITS) as usize
+}
+
+/// The entry of a block, read from places that may be changing. A number beyond [`BLOCKS_END`] can get another
+/// block's entry. There are places, and at most 2^32.
+#[inline(always)]
+pub(super) fn entry_in(places: &[AtomicU64], block: u64) -> Entry {
+    let home = home(places, block);
+    // SAFETY: `home` is a number below 2^32 times the number of places, divided by 2^32: below that number, if there are
+    // any, as in each table from its making. It does not overflow: there are at most 2^32 places.
+    let place = Place(unsafe { places.get_unchecked(home) }.load(Relaxed));
+    // A vacant place has the number of block 0 and the entry of nothing.
+    if place.block() == block as u32 { place.entry() } else { look_further(places, block, home) }
+}
+
+#[cold]
+#[inline(never)]
+fn look_further(places: &[AtomicU64], block: u64, home: usize) -> Entry {
+    let (before, from) = places.split_at(home);
+    // A table is never full; that this ends is for readers, who may see it change under their eyes.
+    for place in from.iter().chain(before) {
+        let place = Place(place.load(Relaxed));
+        if place.block() == block as u32 || place == Place::VACANT {
+            return place.entry();
+        }
+    }
+    Entry::NOTHING
+}
+
 /// The table. Clones are the same table.
 #[derive(Clone)]
 pub(super) struct Blocks {
@@ -76,45 +113,20 @@ impl Blocks {
         used.map(|place| (u64::from(place.block()), place.entry()))
     }
 
-    /// The place where the search for a block begins.
+    /// The places themselves.
     #[inline(always)]
-    fn home(&self, block: u64) -> usize {
-        // Fibonacci hashing: the highest bits of the product mix all bits of the block number. Numbers that follow each
-        // other are spread evenly, and mostly do not meet.
-        let hash = (block as u32).wrapping_mul(0x9e37_79b9);
-        // The highest bits, as many as number the places: to multiply by their number takes less than a shift by a
-        // variable.
-        ((u64::from(hash) * self.places.len() as u64) >> u32::BITS) as usize
+    pub(super) fn all(&self) -> &[AtomicU64] {
+        &self.places
     }
 
-    /// The entry of a block, read from places that may be changing. A number beyond [`BLOCKS_END`] can get another
-    /// block's entry.
+    fn home(&self, block: u64) -> usize {
+        home(&self.places, block)
+    }
+
+    /// See [`entry_in`].
     #[inline(always)]
     pub(super) fn get(&self, block: u64) -> Entry {
-        let home = self.home(block);
-        // SAFETY: `home` is a number below 2^32 times the number of places, divided by 2^32: below that number. It does
-        // not overflow: there are at most 2^32 places.
-        let place = Place(unsafe { self.places.get_unchecked(home) }.load(Relaxed));
-        // A vacant place has the entry of nothing.
-        if place.block() == block as u32 || place == Place::VACANT {
-            place.entry()
-        } else {
-            self.look_further(block, home)
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn look_further(&self, block: u64, home: usize) -> Entry {
-        let (before, from) = self.places.split_at(home);
-        // A table is never full; that this ends is for readers, who may see it change under their eyes.
-        for place in from[1..].iter().chain(before) {
-            let place = Place(place.load(Relaxed));
-            if place.block() == block as u32 || place == Place::VACANT {
-                return place.entry();
-            }
-        }
-        Entry::NOTHING
+        entry_in(&self.places, block)
     }
 
     fn place(&self, at: usize) -> Place {

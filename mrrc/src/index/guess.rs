@@ -1,7 +1,8 @@
 //! The look-up itself: the only region that can hold a page, for the owner and for readers beside it.
 
+use super::blocks::entry_in;
 use super::fork::{FORK_BITS, Fork};
-use super::published::{Edition, Editions};
+use super::published::{Arrays, Edition, Editions};
 use super::{BLOCK_BITS, LAST_PAGE, TOP};
 use crate::regions::RegionId;
 use std::sync::Arc;
@@ -20,35 +21,40 @@ impl IndexReader {
     /// The same as a name, which may be 0 or no region's.
     #[inline(always)]
     pub(crate) fn guess(&self, page: u64) -> u32 {
-        self.0.read().guess(page)
+        guess(&*self.0, page)
     }
 }
 
 impl Edition {
-    /// The only region short of a giant that can cover the page. Every hit runs through here, so the levels
-    /// are written out: shifts by constants, and one way to each end. What an entry says may be changing: a
-    /// number beyond the lines is no line.
+    /// The only region short of a giant that can cover the page.
     #[inline(always)]
     pub(super) fn guess(&self, page: u64) -> u32 {
-        let entry = self.blocks.get(page >> BLOCK_BITS);
-        match self.leaves.get(entry.leaf_number()) {
-            Some(leaf) => leaf.guess(page & LAST_PAGE),
-            None => match self.forks.get(entry.fork_number()) {
-                Some(fork) => self.guess_below(fork, page),
-                // Of a leaf or fork beyond the lines, a number that is no region's.
-                None => entry.raw(),
-            },
-        }
+        guess(self, page)
     }
+}
 
-    /// The same in a block that has a fork: called rather than written into every hit, where most blocks have none.
-    #[cold]
-    #[inline(never)]
-    fn guess_below(&self, fork: &Fork, page: u64) -> u32 {
-        let mut entry = fork.entry(page >> TOP.bits);
-        if let Some(fork) = self.forks.get(entry.fork_number()) {
-            entry = fork.entry(page >> (TOP.bits - FORK_BITS));
-        }
-        self.leaves.get(entry.leaf_number()).map_or(entry.raw(), |leaf| leaf.guess(page & LAST_PAGE))
+/// Every hit runs through here, so the levels are written out: shifts by constants, and one way to each end. What an entry
+/// says may be changing: a number beyond the lines is no line.
+#[inline(always)]
+fn guess(arrays: &impl Arrays, page: u64) -> u32 {
+    let entry = entry_in(arrays.places(), page >> BLOCK_BITS);
+    match arrays.leaf(entry.leaf_number()) {
+        Some(leaf) => leaf.guess(page & LAST_PAGE),
+        None => match arrays.fork(entry.fork_number()) {
+            Some(fork) => guess_below(arrays, fork, page),
+            // Of a leaf or fork beyond the lines, a number that is no region's.
+            None => entry.raw(),
+        },
     }
+}
+
+/// The same in a block that has a fork: called rather than written into every hit, where most blocks have none.
+#[cold]
+#[inline(never)]
+fn guess_below(arrays: &impl Arrays, fork: &Fork, page: u64) -> u32 {
+    let mut entry = fork.entry(page >> TOP.bits);
+    if let Some(fork) = arrays.fork(entry.fork_number()) {
+        entry = fork.entry(page >> (TOP.bits - FORK_BITS));
+    }
+    arrays.leaf(entry.leaf_number()).map_or(entry.raw(), |leaf| leaf.guess(page & LAST_PAGE))
 }

@@ -5,14 +5,18 @@
 //! who still read it, until the whole index goes. All old arrays of a kind together are smaller than the
 //! current one. Where nobody but the owner reads, there are no editions: arrays grow by an eighth and the old one
 //! is freed.
-#![expect(unsafe_code, reason = "the path of a hit: one load leads to the newest edition")]
+//!
+//! Where the newest arrays are, and how long, stands in one line for all readers. A pointer and a length are not written
+//! at once: the pointer comes first, and a reader reads the length first. Arrays that readers see never shrink, so what a
+//! reader finds is at least as long as it believes. Arrays of different editions are as good as lines that change.
+#![expect(unsafe_code, reason = "the path of a hit: one line leads to the newest arrays")]
 
 use super::blocks::Blocks;
 use super::fork::Fork;
 use super::leaf::Leaf;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A shared array, and where it is: that saves a look-up the way past the count of its owners.
@@ -85,33 +89,124 @@ impl Edition {
     }
 }
 
-/// What readers hold.
+/// The arrays that a look-up reads: the owner's, or what readers see of them.
+pub(super) trait Arrays {
+    fn places(&self) -> &[AtomicU64];
+    fn fork(&self, number: usize) -> Option<&Fork>;
+    fn leaf(&self, number: usize) -> Option<&Leaf>;
+}
+
+impl Arrays for Edition {
+    #[inline(always)]
+    fn places(&self) -> &[AtomicU64] {
+        self.blocks.all()
+    }
+
+    #[inline(always)]
+    fn fork(&self, number: usize) -> Option<&Fork> {
+        self.forks.get(number)
+    }
+
+    #[inline(always)]
+    fn leaf(&self, number: usize) -> Option<&Leaf> {
+        self.leaves.get(number)
+    }
+}
+
+/// The newest array of a kind, for readers.
+struct Newest<T> {
+    len: AtomicUsize,
+    items: AtomicPtr<T>,
+}
+
+impl<T> Newest<T> {
+    fn none() -> Self {
+        Self { len: AtomicUsize::new(0), items: AtomicPtr::new(NonNull::dangling().as_ptr()) }
+    }
+
+    /// Shows an array. By one thread at a time.
+    fn show(&self, array: &[T]) {
+        assert!(array.len() >= self.len.load(Ordering::Relaxed), "what readers see never shrinks");
+        // Release: what the array was filled with is seen; and who reads the length finds this array, or a later one.
+        self.items.store(std::ptr::from_ref(array).cast_mut().cast(), Ordering::Release);
+        self.len.store(array.len(), Ordering::Release);
+    }
+
+    /// # Safety
+    /// All arrays that were shown are there as long as the answer is used.
+    #[inline(always)]
+    unsafe fn read(&self) -> &[T] {
+        // Acquire, in this order: the array is that of the length, or a later one, which is no shorter.
+        let len = self.len.load(Ordering::Acquire);
+        let items = self.items.load(Ordering::Acquire);
+        // SAFETY: the array is there by the contract, and has at least so many items; none is an array of no items.
+        unsafe { std::slice::from_raw_parts(items, len) }
+    }
+
+    /// The item of this number. Where there is none, where the items are is not read.
+    ///
+    /// # Safety
+    /// All arrays that were shown are there as long as the answer is used.
+    #[inline(always)]
+    unsafe fn get(&self, number: usize) -> Option<&T> {
+        // Acquire, in this order: see `read`.
+        if number >= self.len.load(Ordering::Acquire) {
+            return None;
+        }
+        let items = self.items.load(Ordering::Acquire);
+        // SAFETY: the array is there by the contract, and has more items than that.
+        Some(unsafe { &*items.add(number) })
+    }
+}
+
+/// What readers hold. What they read of it lies in one line.
+#[repr(C, align(64))]
 pub(super) struct Editions {
-    newest: AtomicPtr<Edition>,
-    all: Mutex<Vec<Arc<Edition>>>,
+    places: Newest<AtomicU64>,
+    leaves: Newest<Leaf>,
+    forks: Newest<Fork>,
+    all: Mutex<Vec<Edition>>,
+}
+
+const _: () = assert!(std::mem::offset_of!(Editions, all) <= 64);
+
+impl Arrays for Editions {
+    #[inline(always)]
+    fn places(&self) -> &[AtomicU64] {
+        // SAFETY: `all` keeps each array that was shown as long as `self` is there.
+        unsafe { self.places.read() }
+    }
+
+    #[inline(always)]
+    fn fork(&self, number: usize) -> Option<&Fork> {
+        // SAFETY: `all` keeps each array that was shown as long as `self` is there.
+        unsafe { self.forks.get(number) }
+    }
+
+    #[inline(always)]
+    fn leaf(&self, number: usize) -> Option<&Leaf> {
+        // SAFETY: `all` keeps each array that was shown as long as `self` is there.
+        unsafe { self.leaves.get(number) }
+    }
 }
 
 impl Editions {
     pub(super) fn new(first: Edition) -> Self {
-        let editions = Self { newest: AtomicPtr::default(), all: Mutex::default() };
+        let (places, leaves, forks) = (Newest::none(), Newest::none(), Newest::none());
+        let editions = Self { places, leaves, forks, all: Mutex::default() };
         editions.publish(first);
         editions
     }
 
-    /// The newest edition.
-    #[inline(always)]
-    pub(super) fn read(&self) -> &Edition {
-        // Acquire, with the release in `publish`: what the arrays were filled with is seen.
-        let newest = self.newest.load(Ordering::Acquire);
-        // SAFETY: there is an edition from the beginning, and `all` keeps each as long as `self` is there.
-        unsafe { &*newest }
-    }
-
     pub(super) fn publish(&self, edition: Edition) {
-        let edition = Arc::new(edition);
-        let newest = Arc::as_ptr(&edition).cast_mut();
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(edition);
-        self.newest.store(newest, Ordering::Release);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(edition);
+        if let Some(edition) = all.last() {
+            // What is kept is what was shown: the items stay where they are when the list of editions grows.
+            self.leaves.show(&edition.leaves);
+            self.forks.show(&edition.forks);
+            self.places.show(edition.blocks.all());
+        }
     }
 
     /// Bytes allocated, old editions included.
@@ -119,7 +214,7 @@ impl Editions {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let before = [None].into_iter().chain(all.iter().map(Some));
         // An array is in editions that follow each other.
-        let arrays = all.iter().zip(before).map(|(edition, before)| edition.memory_beside(before.map(|arc| &**arc)));
+        let arrays = all.iter().zip(before).map(|(edition, before)| edition.memory_beside(before));
         arrays.sum::<usize>() + all.len() * size_of::<Edition>()
     }
 }

@@ -19,6 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Mapping {
     pub(crate) pages: PageRange,
     pub(crate) kind: Kind,
+    /// Whether it may be read or written.
+    has_access: bool,
+}
+
+impl Mapping {
+    /// Why it is not watched, if so.
+    pub(crate) fn refusal(&self) -> Option<Unwatched> {
+        if self.has_access { self.kind.refusal() } else { Some(Unwatched::NoAccess) }
+    }
 }
 
 /// What lies behind a mapping.
@@ -128,7 +137,11 @@ impl Mappings {
             Err(Some(libc::ENOENT)) => return Ok(None),
             // A path longer than any buffer, of a file therefore; the bounds were not answered.
             Err(Some(libc::ENAMETOOLONG)) => {
-                return Ok(Some(Mapping { pages: PageRange::between(page, page + 1), kind: Kind::File }));
+                return Ok(Some(Mapping {
+                    pages: PageRange::between(page, page + 1),
+                    kind: Kind::File,
+                    has_access: true,
+                }));
             }
             Err(_) => return asked.map(|()| None),
         }
@@ -137,7 +150,8 @@ impl Mappings {
         let Some(pages) = pages(query.start, query.end) else {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         };
-        Ok(Some(Mapping { pages, kind: Kind::of(query.flags & SHARED != 0, query.dev_major, name) }))
+        let kind = Kind::of(query.flags & SHARED != 0, query.dev_major, name);
+        Ok(Some(Mapping { pages, kind, has_access: query.flags & ACCESS != 0 }))
     }
 }
 
@@ -166,6 +180,8 @@ struct Query {
 const QUERY: libc::Ioctl = libc::_IOWR::<Query>(b'f' as u32, 17);
 /// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`.
 const OR_NEXT: u64 = 0x10;
+/// `PROCMAP_QUERY_VMA_READABLE` and `PROCMAP_QUERY_VMA_WRITABLE`.
+const ACCESS: u64 = 1 | 2;
 /// `PROCMAP_QUERY_VMA_SHARED`.
 const SHARED: u64 = 8;
 
@@ -211,13 +227,16 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         std::str::from_utf8(word).ok().filter(|word| !word.is_empty())
     };
     let (start, end) = word()?.split_once('-')?;
-    let shared = word()?.as_bytes().get(3) == Some(&b's');
+    let rights = word()?.as_bytes();
+    let (shared, has_access) =
+        (rights.get(3) == Some(&b's'), rights.first() == Some(&b'r') || rights.get(1) == Some(&b'w'));
     let _offset = word()?;
     let (major, _) = word()?.split_once(':')?;
     let _inode = word()?;
     let number = |digits| u64::from_str_radix(digits, 16).ok();
     let pages = pages(number(start)?, number(end)?)?;
-    Some(Mapping { pages, kind: Kind::of(shared, u32::from_str_radix(major, 16).ok()?, rest.trim_ascii_start()) })
+    let kind = Kind::of(shared, u32::from_str_radix(major, 16).ok()?, rest.trim_ascii_start());
+    Some(Mapping { pages, kind, has_access })
 }
 
 fn pages(start: u64, end: u64) -> Option<PageRange> {
@@ -281,6 +300,22 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             assert_eq!(parse(line.as_bytes()), None, "{line:?}");
         }
         assert_eq!(parse(b"1000-2000 rw-p 0 00:00 0").map(|mapping| mapping.kind), Some(Kind::Anonymous));
+    }
+
+    #[test]
+    fn a_mapping_without_access_is_refused() {
+        for (rights, why) in [
+            ("rw-p", None),
+            ("r--p", None),
+            ("-w-p", None),
+            ("---p", Some(Unwatched::NoAccess)),
+            ("--xp", Some(Unwatched::NoAccess)),
+            ("r--s", Some(Unwatched::Special)),
+            ("---s", Some(Unwatched::NoAccess)),
+        ] {
+            let mapping = parse(format!("1000-2000 {rights} 0 00:00 0").as_bytes()).unwrap();
+            assert_eq!(mapping.refusal(), why, "{rights}");
+        }
     }
 
     #[test]

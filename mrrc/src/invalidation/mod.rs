@@ -17,6 +17,7 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod mappings;
+pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
 mod userfaultfd;
 
@@ -79,6 +80,10 @@ pub enum Unwatched {
     /// Part of the range is not mapped.
     #[error("part of the range is not mapped")]
     Unmapped,
+    /// Part of the range may be neither read nor written, as address space that is reserved (`PROT_NONE`). It is not watched,
+    /// however large it is, and a registrar that pins pages refuses it.
+    #[error("part of the range is mapped without access rights, as reserved address space is")]
+    NoAccess,
     /// A mapping of a regular file, which can be truncated.
     #[error("it is a mapping of a file, and truncation of a file goes unnoticed")]
     File,

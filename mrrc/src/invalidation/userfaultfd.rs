@@ -22,14 +22,22 @@
 //! orders what came before the one before what comes after the other. To take the cache's lock *before* reading
 //! would give the same promise, and a deadlock when its holder unmaps, or merely frees, watched memory.
 //!
+//! # A burst of changes
+//!
+//! A change invalidates the regions that it touches and no others, however many changes come at once. The cache names each
+//! region that a change hides, and has room for all its regions; a change that touches none is not remembered. Where a
+//! cache's lock is taken, its changes wait in its seat, in order and merged where they touch, 131,072 ranges of either kind.
+//! When these are used up, messages are not read for a second, so that threads which unmap wait. If the lock is not free by
+//! then, its holder may be one of those threads: messages are read again, and neighbours are drawn together.
+//!
 //! # The table of what is registered is exact
 //!
 //! [`Monitor::watch`] answers from a table, so that another miss in the same mapping costs no system call.
 //! An entry that outlives its registration would lose messages: unmap, map again at the same address, ask. So:
 //!
 //! * *Taking out.* The thread that reads cannot edit the table, which allocates and frees. It adds what is gone to
-//!   a list of fixed size under a lock of its own (when full, neighbours are drawn together: too much is taken
-//!   out, and registered again when asked for, which is harmless). Readers of the table take the list over first.
+//!   ranges in memory of fixed size under a lock of its own (`ranges`; if more than 131,072 ranges end before anybody asks,
+//!   neighbours are drawn together: too much is taken out, and registered again when asked for, which is harmless). Readers of the table take the list over first.
 //!   The counter `sessions` is odd from before a message is read until the list has it. Whoever unmapped and
 //!   then asks, asks after the message was read: either the counter is odd, and the table is not believed, or
 //!   the list has the entry. If the counter is even since no session has begun, the unmapping has
@@ -63,6 +71,12 @@
 //! * `MADV_REMOVE` lets go of the kernel's lock before the pages go. If the mapping was not registered when it began, it
 //!   sends no message, and the mapping can be registered and its pages pinned meanwhile. So shared memory is not
 //!   cached for a moment after its registration; such a discard that takes longer is not seen.
+//!
+//! # Mappings without access
+//!
+//! Reserved address space (`PROT_NONE`, as runtimes of accelerators reserve hundreds of gigabytes) is refused before it is
+//! registered: its pages cannot be pinned, and to watch it would slow down whoever maps something into it. A mapping that
+//! loses its rights later stays watched: that is no change of its pages, and regions in it go on to be found.
 //!
 //! # Several caches
 //!

@@ -195,18 +195,27 @@ impl<R: Registrar> State<R> {
             }
         }
         // Before anything else can leave.
-        holds.iter().for_each(|&id| books.core.hold(id));
+        let mut too_many = false;
+        holds.retain(|&mut id| {
+            let held = books.core.try_hold(id);
+            too_many |= !held;
+            held
+        });
         let mut yielding = books.core.outcome().yielding().to_vec();
-        if gaps.is_empty() {
+        if gaps.is_empty() && !too_many {
             return Ok(holds);
         }
         let mut done = 0;
-        let answer = self.register_all(books, range, &gaps, &mut done, &mut yielding);
+        let answer = if too_many {
+            Err(AcquireError::TooManyLeases { range }.into())
+        } else {
+            self.register_all(books, range, &gaps, &mut done, &mut yielding)
+        };
         if answer.is_err() {
-            // What was registered before the failure stays cached.
-            let missing = &gaps[done..];
+            // What was registered before the failure stays cached. The gaps are among the holds, in the same order.
+            let mut missing = gaps[done..].iter().map(|placeholder| placeholder.id).peekable();
             for &id in &holds {
-                if missing.iter().any(|placeholder| placeholder.id == id) {
+                if missing.next_if_eq(&id).is_some() {
                     books.core.abandon(id);
                 } else {
                     books.release(&self.records, id);
@@ -263,6 +272,8 @@ impl<R: Registrar> State<R> {
                         // For this lease only.
                         books.core.withdraw(id);
                     }
+                    let Books { core, limbo, .. } = books;
+                    collect(core.retire_covered(id, &mut NobodyElse), &self.records, limbo);
                     amount.take(Amount { pages: range.pages(), regions: 1 });
                     *done += 1;
                 }

@@ -33,9 +33,6 @@ use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::rc::Rc;
 
-/// Changes that the registrar can report while it is called; more become one that touches everything.
-const CHANGES: usize = 64;
-
 /// A cache of the registrations of one registrar, for one thread.
 ///
 /// ```
@@ -99,6 +96,9 @@ impl<R: Registrar> LocalCache<R> {
 
     pub(crate) fn new(registrar: R, mut core: Core, terms: Terms) -> io::Result<Self> {
         core.limit_hard();
+        if terms.max_segments == 1 {
+            core.use_one_key();
+        }
         let state = State {
             gate: Gate::new()?,
             books: RefCell::new(Books::new(core)),
@@ -267,8 +267,7 @@ impl<R: Registrar> State<R> {
     fn hit(&self, range: PageRange, access: Access) -> Option<RegionId> {
         let found = self.with_books(|books| {
             let id = books.core.hit_with(range, access)?;
-            books.core.hold(id);
-            Some(id)
+            books.core.try_hold(id).then_some(id)
         });
         found.ok().flatten()
     }
@@ -322,12 +321,8 @@ impl<R: Registrar> State<R> {
 
 impl Later {
     fn change(&mut self, range: PageRange) {
-        if self.changed.len() == CHANGES {
-            self.changed.clear();
-            self.changed.push(PageRange::EVERYTHING);
-        } else {
-            self.changed.push(range);
-        }
+        // A thread reports them by calls, and may allocate.
+        self.changed.push(range);
     }
 }
 
@@ -352,5 +347,32 @@ impl<R: Registrar> fmt::Debug for LocalCache<R> {
         let Usage { pages, regions, capacity_pages, .. } = self.usage();
         let registrar = self.state.registrar.name();
         write!(f, "LocalCache({registrar}, {pages} of {capacity_pages} pages in {regions} regions)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invalidation::Explicit;
+    use crate::regions::MOST_LEASES;
+    use crate::registrar::model::Dummy;
+    use crate::{Access, AcquireError, Cache, PAGE};
+
+    #[test]
+    fn a_region_with_too_many_leases_is_an_error() {
+        let cache = Cache::builder(Dummy::default()).monitor(Explicit).ignore_environment().build_local().unwrap();
+        let (address, length) = ((16 * PAGE) as *const u8, PAGE as usize);
+        #[expect(unsafe_code, reason = "no transfer is made")]
+        // SAFETY: no transfer is made.
+        let ask = |pages: usize| unsafe { cache.acquire(address, pages * length, Access::LOCAL) };
+        let mut leases: Vec<_> = (0..MOST_LEASES).map(|_| ask(1).unwrap()).collect();
+        for pages in [1, 2] {
+            let refused = ask(pages).map(drop).unwrap_err();
+            assert!(matches!(refused, AcquireError::TooManyLeases { .. }), "{refused}");
+        }
+        leases.pop();
+        leases.push(ask(1).unwrap());
+        drop(leases);
+        assert_eq!(cache.flush().unwrap().regions, 1, "nothing is left held, and no gap stands");
+        assert_eq!(cache.usage().pages, 0);
     }
 }

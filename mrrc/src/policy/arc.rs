@@ -4,12 +4,13 @@
 //! Two LRU lists, T1 for what was asked for once and T2 for what was asked for again, each followed by
 //! ghosts (B1, B2) of what it lost. A target `p` says how many pages T1 should have: a region that
 //! returns from B1 shows that T1 is too small and raises it, one from B2 lowers it, by the ratio of the
-//! two memories and by one at least. T1 and B1 together stand for one capacity of pages, all four lists for
-//! two. With sizes these are not exact, as in libCacheSim: a victim makes one old ghost drop, whatever their
-//! sizes, and a return counts once, whatever its size. Against drift, B1 and B2 are cut at two capacities
-//! each, which libCacheSim does not do. The policy learns which range was missed only after the victims have
-//! left. So what depends on it is done then, in the order in which they left; but a return moves `p` in
-//! time for the next victim and not for its own.
+//! two memories and by one at least. T1 and B1 together have at most the capacity in pages, all four lists
+//! twice that.
+//!
+//! For regions of one page every decision is that of the paper's figure 4. For larger ones, each of its rules holds in
+//! pages: a newcomer makes old ghosts drop until the lists with it are within their limits, REPLACE is repeated until
+//! there is room, and a return moves `p` by the ratio once, whatever its size. A request for several ranges at once
+//! moves `p` for each of them before the first victim leaves.
 
 use super::Policy;
 use super::ghosts::Ghosts;
@@ -17,6 +18,7 @@ use super::queue::Queue;
 use crate::config::Config;
 use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
+use smallvec::SmallVec;
 
 /// T1 with B1, T2 with B2, and `p`.
 #[derive(Debug)]
@@ -27,17 +29,23 @@ pub struct Arc {
     often_ghosts: Ghosts,
     target: f64,
     capacity: u64,
-    /// The victims that have no ghost yet.
-    victims: Vec<Victim>,
+    /// What is about to be registered.
+    missed: SmallVec<[Missed; 1]>,
 }
 
-/// A victim, and what was cached when it was chosen.
-#[derive(Debug)]
-struct Victim {
+/// A range that is about to be registered.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
     range: PageRange,
-    was_once: bool,
-    once_pages: u64,
-    often_pages: u64,
+    origin: Origin,
+}
+
+/// Where a range was when it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    New,
+    OnceGhosts,
+    OftenGhosts,
 }
 
 impl Arc {
@@ -45,61 +53,79 @@ impl Arc {
     pub fn new(config: &Config) -> Self {
         Self {
             once: Queue::marking(1),
-            once_ghosts: Ghosts::new(config.capacity.saturating_mul(2)),
+            once_ghosts: Ghosts::new(config.capacity),
             often: Queue::marking(2),
             often_ghosts: Ghosts::new(config.capacity.saturating_mul(2)),
             target: 0.0,
             capacity: config.capacity,
-            victims: Vec::new(),
+            missed: SmallVec::new(),
         }
     }
 
-    /// Whether a range returns; moves the target if so.
-    fn returns(&mut self, range: PageRange) -> bool {
+    /// Takes a range out of the ghosts and moves the target, if it was there.
+    fn origin(&mut self, range: PageRange) -> Origin {
         let (once, often) = (self.once_ghosts.pages() as f64, self.often_ghosts.pages() as f64);
         if self.once_ghosts.remove(range).is_some() {
             self.target = (self.target + (often / once).max(1.0)).min(self.capacity as f64);
+            Origin::OnceGhosts
         } else if self.often_ghosts.remove(range).is_some() {
             self.target = (self.target - (once / often).max(1.0)).max(0.0);
+            Origin::OftenGhosts
         } else {
-            return false;
+            Origin::New
+        }
+    }
+
+    /// Drops the oldest ghosts until newcomers of so many pages fit (case IV). False if they do not fit beside T1.
+    fn make_ghost_room(&mut self, pages: u64) -> bool {
+        let fits = |sum: u64, limit: u64| sum.saturating_add(pages) <= limit;
+        while !fits(self.once.pages() + self.once_ghosts.pages(), self.capacity) {
+            if !self.once_ghosts.drop_oldest() {
+                return false;
+            }
+        }
+        let lists =
+            |arc: &Self| arc.once.pages() + arc.once_ghosts.pages() + arc.often.pages() + arc.often_ghosts.pages();
+        while !fits(lists(self), self.capacity.saturating_mul(2)) {
+            if !self.often_ghosts.drop_oldest() {
+                break;
+            }
         }
         true
     }
 
-    /// Makes ghosts of the victims. Unless they left for a range that returns, each displaces an older
-    /// ghost (case IV of the paper), as if it had been chosen for a newcomer of that many pages.
-    fn make_ghosts(&mut self, newcomer: Option<u64>) {
-        let mut victims = std::mem::take(&mut self.victims);
-        for victim in victims.drain(..) {
-            if let Some(pages) = newcomer {
-                let once = victim.once_pages + self.once_ghosts.pages();
-                if once + pages > self.capacity {
-                    if !self.once_ghosts.drop_oldest() && victim.was_once {
-                        continue; // T1 has the whole capacity: B1 is to be empty
-                    }
-                } else if once + victim.often_pages + self.often_ghosts.pages() >= self.capacity.saturating_mul(2) {
-                    self.often_ghosts.drop_oldest();
-                }
-            }
-            let ghosts = if victim.was_once { &mut self.once_ghosts } else { &mut self.often_ghosts };
-            ghosts.insert(victim.range, ());
-        }
-        self.victims = victims;
-        self.once_ghosts.trim();
-        self.often_ghosts.trim();
+    /// Leaves a ghost of a victim of T1 or of T2.
+    fn make_ghost(&mut self, range: PageRange, was_once: bool) {
+        let ghosts = if was_once { &mut self.once_ghosts } else { &mut self.often_ghosts };
+        ghosts.insert(range, ());
+        ghosts.trim();
     }
 }
 
 impl Policy for Arc {
+    fn missed(&mut self, ranges: &mut dyn Iterator<Item = PageRange>) {
+        // A request that was refused and comes again has moved the target.
+        let before = std::mem::take(&mut self.missed);
+        for range in ranges {
+            let known = before.iter().find(|missed| missed.range == range).copied();
+            let missed = known.unwrap_or_else(|| Missed { range, origin: self.origin(range) });
+            self.missed.push(missed);
+        }
+    }
+
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
         let range = regions.get(id).range();
-        let returns = self.returns(range);
-        self.make_ghosts((!returns).then_some(range.pages()));
-        if returns {
-            self.often.push(regions, id);
-        } else {
+        let known = self.missed.iter().position(|missed| missed.range == range);
+        let origin = match known {
+            Some(place) => self.missed.remove(place).origin,
+            // There was room.
+            None => self.origin(range),
+        };
+        if origin == Origin::New {
+            self.make_ghost_room(range.pages());
             self.once.push(regions, id);
+        } else {
+            self.often.push(regions, id);
         }
     }
 
@@ -121,25 +147,28 @@ impl Policy for Arc {
         }
     }
 
-    fn prepare(&mut self, _: &mut Regions) {
-        self.make_ghosts(Some(0));
-    }
-
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
-        let (once_pages, often_pages) = (self.once.pages(), self.often.pages());
-        let id = if once_pages as f64 > self.target {
+        let of = |origin| move |missed: &&Missed| missed.origin == origin;
+        let new: u64 = self.missed.iter().filter(of(Origin::New)).map(|missed| missed.range.pages()).sum();
+        let from_often = self.missed.iter().any(|missed| missed.origin == Origin::OftenGhosts);
+        // Case IV, A: B1 is empty, and T1 alone is too large.
+        let leaves_no_ghost = new > 0 && !self.make_ghost_room(new);
+        let once = self.once.pages() as f64;
+        let prefers_once = leaves_no_ghost || once > self.target || from_often && once > 0.0 && once == self.target;
+        let id = if prefers_once {
             self.once.take_idle(regions).or_else(|| self.often.take_idle(regions))
         } else {
             self.often.take_idle(regions).or_else(|| self.once.take_idle(regions))
         }?;
         let was_once = self.once.owns(regions, id);
-        self.victims.push(Victim { range: regions.get(id).range(), was_once, once_pages, often_pages });
+        if !(leaves_no_ghost && was_once) {
+            self.make_ghost(regions.get(id).range(), was_once);
+        }
         Some(id)
     }
 
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         let range = regions.get(id).range();
-        self.victims.retain(|victim| victim.range != range);
         if self.once.owns(regions, id) {
             self.once_ghosts.remove(range);
             self.once.put_back(regions, id);
@@ -150,7 +179,6 @@ impl Policy for Arc {
     }
 
     fn memory(&self) -> usize {
-        let victims = self.victims.capacity() * size_of::<Victim>();
-        self.once_ghosts.memory() + self.often_ghosts.memory() + victims
+        self.once_ghosts.memory() + self.often_ghosts.memory() + self.once.memory() + self.often.memory()
     }
 }

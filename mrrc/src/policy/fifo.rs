@@ -46,4 +46,8 @@ impl Policy for Fifo {
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         self.queue.put_back(regions, id);
     }
+
+    fn memory(&self) -> usize {
+        self.queue.memory()
+    }
 }

@@ -4,8 +4,13 @@
 //! A region is worth `L + frequency · cost / pages`, anew at each reference; the least worth leaves, and
 //! the clock `L` rises to what it was worth, so that others age. The cost is what the configuration's cost
 //! model says that registering the region again takes, so a model without a cost per page gives the
-//! classic policy with unit cost. Ties go to the older reference, as in libCacheSim. There and in the
-//! paper a newcomer that is worth less than what would leave for it is not admitted, and `L` rises
+//! classic policy with unit cost. Ties go to the older reference, as in libCacheSim. What a newcomer is worth counts from
+//! the clock before its victims leave, as there and in the paper.
+//!
+//! Worths are whole numbers: the cost of one page in a region of one page is 2^20, and others are rounded to that. So no sum
+//! is rounded, and equal worths are equal. With regions of one page all worths are multiples of it, as in the paper.
+//!
+//! There and in the paper a newcomer that is worth less than what would leave for it is not admitted, and `L` rises
 //! to the newcomer's worth. Here it has to be registered, so it takes the room, but `L` rises no higher
 //! than that either: the newcomer is then the next victim, and all that was lost is its room.
 
@@ -18,24 +23,39 @@ use crate::regions::{RegionId, Regions};
 /// Regions by worth. Uses [`Region::count`](crate::Region::count) for the frequency.
 #[derive(Debug)]
 pub struct Gdsf {
+    /// By whole numbers below [`LIMIT`].
     worth: Ordered,
     clock: f64,
     /// The most that a victim was worth since the last region entered.
     left: f64,
     cost: Linear,
+    /// What a microsecond for a page is worth.
+    scale: f64,
 }
+
+/// What a region of one page is worth when it is asked for once.
+const UNIT: f64 = (1_u64 << 20) as f64;
+
+/// The most that one use is worth, whatever the cost model.
+const MOST: f64 = (1_u64 << 32) as f64;
+
+/// Whole numbers up to here are exact.
+const LIMIT: f64 = (1_u64 << 53) as f64;
 
 impl Gdsf {
     /// With the cost model of the configuration.
     pub fn new(config: &Config) -> Self {
-        Self { worth: Ordered::default(), clock: 0.0, left: 0.0, cost: config.cost }
+        let page = config.cost.reload(1);
+        let scale = if page > 0.0 { UNIT / page } else { UNIT };
+        Self { worth: Ordered::default(), clock: 0.0, left: 0.0, cost: config.cost, scale }
     }
 
     #[inline]
     fn worth_of(&self, regions: &Regions, id: RegionId) -> f64 {
         let region = regions.get(id);
         let pages = region.pages();
-        self.clock + f64::from(region.count.get()) * self.cost.reload(pages) / pages as f64
+        let of_one_use = (self.cost.reload(pages) / pages as f64 * self.scale).round().clamp(1.0, MOST);
+        (self.clock + f64::from(region.count.get()) * of_one_use).min(LIMIT)
     }
 }
 

@@ -153,7 +153,7 @@ impl Policy for Lirs {
     }
 
     fn memory(&self) -> usize {
-        self.ghosts.memory()
+        self.ghosts.memory() + self.lir.memory() + self.hir.memory()
     }
 }
 

@@ -18,6 +18,7 @@
 //! To add a policy, implement [`Policy`] in a file here and name it in [`kind`].
 
 use crate::cost::Linear;
+use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
 
 pub mod arc;
@@ -48,10 +49,10 @@ mod ghosts;
 mod ordered;
 mod queue;
 mod recency;
+mod references;
 mod rehearsal;
 mod remembered;
 mod resorting;
-mod sketch;
 mod stance;
 
 pub use kind::PolicyKind;
@@ -103,6 +104,12 @@ pub trait Policy {
     /// What the caching scheme does besides choosing victims.
     fn scheme(&self) -> Scheme {
         Scheme::default()
+    }
+
+    /// These ranges are about to be registered, a region each, and victims have to leave for them. Called before the victims
+    /// are taken, and not if there is room. A request that is refused calls it and no `insert`.
+    fn missed(&mut self, ranges: &mut dyn Iterator<Item = PageRange>) {
+        let _ = ranges;
     }
 
     /// A region was registered.
@@ -157,6 +164,9 @@ pub trait Policy {
 impl<P: Policy + ?Sized> Policy for Box<P> {
     fn scheme(&self) -> Scheme {
         (**self).scheme()
+    }
+    fn missed(&mut self, ranges: &mut dyn Iterator<Item = PageRange>) {
+        (**self).missed(ranges);
     }
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
         (**self).insert(regions, id);

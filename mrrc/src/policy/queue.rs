@@ -4,10 +4,12 @@
 //! region that was taken out or set aside, so that a policy of several queues finds the right one again.
 
 use crate::regions::{ListId, RegionId, Regions};
+use std::collections::BTreeMap;
 
 /// One queue of a policy. Uses [`Region::mark`](crate::Region::mark), and
 /// [`Region::weight`](crate::Region::weight) to number those that leave by the old end: what comes back
-/// is older than all that stayed, in the order in which it left.
+/// is older than all that stayed, in the order in which it left. It does not go back into the list: its place
+/// there would have to be searched for, among all that came back before it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Made on first use: a policy is built before it meets its store.
@@ -15,6 +17,8 @@ pub(crate) struct Queue {
     mark: u8,
     pages: u64,
     departures: u64,
+    /// Regions that came back, by the number of their departure: all older than the list.
+    returned: BTreeMap<u64, RegionId>,
 }
 
 /// The number of a region that did not leave by the old end since it entered.
@@ -23,7 +27,7 @@ const STAYED: f64 = 0.0;
 impl Queue {
     /// An empty queue that marks its regions so; every queue of a policy has a mark of its own.
     pub(crate) fn marking(mark: u8) -> Self {
-        Self { list: None, mark, pages: 0, departures: 0 }
+        Self { list: None, mark, pages: 0, departures: 0, returned: BTreeMap::new() }
     }
 
     /// The pages of the regions that stand here; what is set aside does not count.
@@ -59,27 +63,27 @@ impl Queue {
     #[inline]
     pub(crate) fn raise(&mut self, regions: &mut Regions, id: RegionId) {
         let list = self.list(regions);
-        regions.move_to_front(list, id);
+        if self.take_returned(regions, id) {
+            regions.push_front(list, id);
+        } else {
+            regions.move_to_front(list, id);
+        }
         regions.get(id).weight.set(STAYED);
     }
 
     /// Puts a region back where it was when it left by the old end.
     pub(crate) fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
-        let list = self.list(regions);
-        let departure = regions.get(id).weight.get();
-        let left_before = |other: RegionId| {
-            let number = regions.get(other).weight.get();
-            number != STAYED && number < departure
-        };
-        let mut newer = regions.back(list);
-        while let Some(older) = newer.filter(|&other| left_before(other)) {
-            newer = regions.before(older);
-        }
-        match newer {
-            Some(newer) => regions.insert_after(newer, id),
-            None => regions.push_front(list, id),
-        }
+        self.number(regions, id);
+        self.returned.insert(departure_of(regions, id), id);
         self.enter(regions, id);
+    }
+
+    /// Takes out a region that came back; false if it is in the list.
+    #[inline]
+    fn take_returned(&mut self, regions: &Regions, id: RegionId) -> bool {
+        !self.returned.is_empty()
+            && regions.get(id).weight.get() != STAYED
+            && self.returned.remove(&departure_of(regions, id)).is_some()
     }
 
     /// Numbers the region at the old end, which is about to leave.
@@ -102,15 +106,23 @@ impl Queue {
     /// Takes out a region that stands here.
     #[inline]
     pub(crate) fn remove(&mut self, regions: &mut Regions, id: RegionId) {
-        debug_assert!(self.list.is_some() && regions.list(id) == self.list, "{id:?} stands in this queue");
-        regions.unlink(id);
+        if !self.take_returned(regions, id) {
+            debug_assert!(self.list.is_some() && regions.list(id) == self.list, "{id:?} stands in this queue");
+            regions.unlink(id);
+        }
         self.pages -= regions.get(id).pages();
     }
 
     /// The region at the old end.
     #[inline]
     pub(crate) fn oldest(&self, regions: &Regions) -> Option<RegionId> {
-        self.list.and_then(|list| regions.back(list))
+        let first = self.returned.first_key_value().map(|(_, &id)| id);
+        first.or_else(|| self.list.and_then(|list| regions.back(list)))
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn memory(&self) -> usize {
+        2 * self.returned.len() * size_of::<(u64, RegionId)>()
     }
 
     /// Takes out the region at the old end.
@@ -126,10 +138,11 @@ impl Queue {
     pub(crate) fn oldest_idle(&mut self, regions: &mut Regions) -> Option<RegionId> {
         loop {
             let id = self.oldest(regions)?;
+            // Whoever takes it out may put it back.
+            self.number(regions, id);
             if !regions.get(id).in_use() {
                 return Some(id);
             }
-            self.number(regions, id);
             self.remove(regions, id);
             regions.get(id).set_aside(true);
         }
@@ -138,16 +151,21 @@ impl Queue {
     /// Takes out the oldest region that is not in use; sets aside the older ones, which are.
     pub(crate) fn take_idle(&mut self, regions: &mut Regions) -> Option<RegionId> {
         let id = self.oldest_idle(regions)?;
-        self.number(regions, id);
         self.remove(regions, id);
         Some(id)
     }
+}
+
+/// The number of a region that left by the old end.
+fn departure_of(regions: &Regions, id: RegionId) -> u64 {
+    regions.get(id).weight.get() as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::range::PageRange;
+    use crate::regions::STEPS;
 
     #[test]
     fn what_was_set_aside_returns_in_its_order() {
@@ -163,5 +181,35 @@ mod tests {
         }
         let order: Vec<_> = std::iter::from_fn(|| queue.take_idle(&mut regions)).collect();
         assert_eq!(order, ids);
+    }
+
+    #[test]
+    fn many_return_without_a_search() {
+        let mut regions = Regions::new();
+        let mut queue = Queue::marking(1);
+        let ids: Vec<_> = (0..2000).map(|i| regions.insert(PageRange::new(i, 1).unwrap())).collect();
+        ids.iter().for_each(|&id| queue.push(&mut regions, id));
+        while queue.take_idle(&mut regions).is_some() {}
+        let before = STEPS.get();
+        ids.iter().for_each(|&id| queue.put_back(&mut regions, id));
+        assert!(STEPS.get() - before <= 2000, "{} steps", STEPS.get() - before);
+    }
+
+    #[test]
+    fn what_returned_is_raised_and_removed_like_others() {
+        let mut regions = Regions::new();
+        let mut queue = Queue::marking(1);
+        let ids: Vec<_> = (0..6).map(|i| regions.insert(PageRange::new(i, 1).unwrap())).collect();
+        ids.iter().for_each(|&id| queue.push(&mut regions, id));
+        for _ in 0..4 {
+            queue.take_idle(&mut regions);
+        }
+        ids[..4].iter().for_each(|&id| queue.put_back(&mut regions, id));
+        queue.raise(&mut regions, ids[1]);
+        queue.remove(&mut regions, ids[2]);
+        assert_eq!((queue.pages(), queue.oldest(&regions)), (5, Some(ids[0])));
+        let order: Vec<_> = std::iter::from_fn(|| queue.take_idle(&mut regions)).collect();
+        assert_eq!(order, [ids[0], ids[3], ids[4], ids[5], ids[1]]);
+        assert_eq!((queue.pages(), queue.memory()), (0, 0));
     }
 }

@@ -4,12 +4,15 @@
 //! which they entered. The section is therefore a list per size, and a heap of the heads of those lists:
 //! what costs a walk through the heap is a *size* that changes its head, not every region. A head that
 //! is no longer one (a request took it to the top) stays in the heap until it comes up, and is dropped.
+//!
+//! Regions that left and come back (they were held) stand in an ordered set of their own: many can come back at a time,
+//! and the place of each in its list would be searched for.
 
 use crate::regions::{ListId, RegionId, Regions};
 use rustc_hash::FxHashMap;
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Uses [`Region::weight`](crate::Region::weight) for the eviction factor, which is 0 outside the
 /// section and never inside, and [`Region::order`](crate::Region::order) for the entry number.
@@ -20,6 +23,8 @@ pub(super) struct Resorting {
     /// The members of each size, in the order of their entry.
     sizes: Sizes,
     heads: BinaryHeap<Reverse<Head>>,
+    /// Members that left and came back, by (factor, entry number). They stand in no list.
+    returned: BTreeMap<u128, RegionId>,
 }
 
 /// A list for each size: in an array up to [`SMALL`] pages, where most sizes are, in a hash map beyond.
@@ -83,8 +88,17 @@ impl Head {
 
     /// Both in one word: it compares without a branch to guess wrong.
     fn key(&self) -> u128 {
-        u128::from(self.factor) << 64 | u128::from(self.entry)
+        key(self.factor, self.entry)
     }
+}
+
+fn key(factor: u64, entry: u64) -> u128 {
+    u128::from(factor) << 64 | u128::from(entry)
+}
+
+fn key_of(regions: &Regions, id: RegionId) -> u128 {
+    let region = regions.get(id);
+    key(region.weight.get().to_bits(), region.order.get())
 }
 
 impl PartialOrd for Head {
@@ -107,8 +121,25 @@ impl Resorting {
 
     /// The smallest factor of a member.
     pub(super) fn smallest(&mut self, regions: &Regions) -> Option<f64> {
-        let id = regions.front(self.smallest_list(regions)?)?;
+        let listed = self.smallest_list(regions).and_then(|list| regions.front(list));
+        let returned = self.returned.first_key_value().map(|(_, &id)| id);
+        let id = listed.into_iter().chain(returned).min_by_key(|&id| key_of(regions, id))?;
         Some(regions.get(id).weight.get())
+    }
+
+    /// Takes the first of those that came back out, if none in a list is before it.
+    fn take_returned(&mut self, regions: &Regions) -> Option<RegionId> {
+        if self.returned.is_empty() {
+            return None;
+        }
+        let listed = self.smallest_list(regions).and_then(|list| regions.front(list));
+        let first = self.returned.first_entry()?;
+        if listed.is_some_and(|id| key_of(regions, id) < *first.key()) {
+            return None;
+        }
+        let id = first.remove();
+        self.pages -= regions.pages(id);
+        Some(id)
     }
 
     /// The list whose head has the smallest factor.
@@ -158,6 +189,13 @@ impl Resorting {
     /// Takes out the member with the smallest factor that is not in use; sets aside those that are.
     pub(super) fn take_smallest(&mut self, regions: &mut Regions) -> Option<RegionId> {
         loop {
+            if let Some(id) = self.take_returned(regions) {
+                if !regions.get(id).in_use() {
+                    return Some(id);
+                }
+                regions.get(id).set_aside(true);
+                continue;
+            }
             let list = self.smallest_list(regions)?;
             let id = regions.front(list)?;
             regions.unlink(id);
@@ -178,8 +216,14 @@ impl Resorting {
 
     /// Takes out a member that a request asked for, and forgets its factor.
     pub(super) fn remove(&mut self, regions: &mut Regions, id: RegionId) {
+        let key = key_of(regions, id);
         regions.get(id).weight.set(0.0);
-        let Some(list) = regions.list(id) else { return };
+        let Some(list) = regions.list(id) else {
+            if self.returned.remove(&key).is_some() {
+                self.pages -= regions.pages(id);
+            }
+            return;
+        };
         let was_head = regions.front(list) == Some(id);
         regions.unlink(id);
         self.pages -= regions.pages(id);
@@ -189,23 +233,9 @@ impl Resorting {
     }
 
     /// A region that left as a victim or was set aside takes its place again.
-    pub(super) fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
-        let (pages, entry) = (regions.pages(id), regions.get(id).order.get());
-        self.pages += pages;
-        let list = self.list(regions, pages);
-        let mut older = None;
-        let mut next = regions.front(list);
-        while let Some(other) = next.filter(|&other| regions.get(other).order.get() < entry) {
-            older = Some(other);
-            next = regions.after(other);
-        }
-        match older {
-            Some(older) => regions.insert_after(older, id),
-            None => {
-                regions.push_front(list, id);
-                self.announce(regions, list);
-            }
-        }
+    pub(super) fn put_back(&mut self, regions: &Regions, id: RegionId) {
+        self.pages += regions.pages(id);
+        self.returned.insert(key_of(regions, id), id);
     }
 
     /// The list of a size.
@@ -234,7 +264,9 @@ impl Resorting {
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.sizes.memory() + self.heads.capacity() * size_of::<Reverse<Head>>()
+        self.sizes.memory()
+            + self.heads.capacity() * size_of::<Reverse<Head>>()
+            + self.returned.len() * size_of::<(u128, RegionId)>() * 2
     }
 }
 
@@ -256,7 +288,7 @@ mod tests {
         assert_eq!((section.pages(), section.smallest(&regions)), (12, Some(0.75)));
         section.remove(&mut regions, ids[1]);
         assert_eq!(section.take_smallest(&mut regions), Some(ids[3]));
-        section.put_back(&mut regions, ids[3]);
+        section.put_back(&regions, ids[3]);
         regions.get(ids[2]).set_holds(1);
         let order: Vec<_> = std::iter::from_fn(|| section.take_smallest(&mut regions)).collect();
         assert_eq!(order, [ids[3], ids[0], ids[4]]);

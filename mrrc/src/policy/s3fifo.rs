@@ -131,7 +131,7 @@ impl Policy for S3Fifo {
     }
 
     fn memory(&self) -> usize {
-        self.ghosts.memory()
+        self.ghosts.memory() + self.small.memory() + self.main.memory()
     }
 }
 

@@ -87,7 +87,7 @@ impl Policy for TwoQ {
     }
 
     fn memory(&self) -> usize {
-        self.ghosts.memory()
+        self.ghosts.memory() + self.recent.memory() + self.main.memory()
     }
 }
 

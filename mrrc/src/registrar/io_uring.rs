@@ -85,7 +85,7 @@ use ::io_uring::{IoUring, cqueue, squeue};
 use slots::Slots;
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::PoisonError;
 
 /// The kernel's limit: `IORING_MAX_REG_BUFFERS`.
@@ -248,13 +248,15 @@ impl IoUringBuffers {
         let (sq, cq) = entries(ring);
         // Of its entries only the number shows; they are taken to be of the larger kinds.
         let locked = ring_bytes(sq, size_of::<squeue::Entry128>(), cq, size_of::<cqueue::Entry32>());
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("mrrc-ring".into());
-            let opened = thread
-                .spawn_scoped(scope, || Self::over(ring, slots, locked))
-                .map_err(|source| IoUringError::Refused { slots, source })?;
-            opened.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let ring = ring.try_clone_to_owned().map_err(IoUringError::File)?;
+        let (tell, told) = std::sync::mpsc::channel();
+        let open = move || _ = tell.send(Self::over(ring.as_fd(), slots, locked));
+        let refused = |source| IoUringError::Refused { slots, source };
+        let thread = crate::own_thread::spawn("mrrc-ring", open).map_err(refused)?;
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+        told.recv().unwrap_or_else(|closed| Err(refused(std::io::Error::other(closed))))
     }
 
     /// `locked`: what the ring itself takes of what may be locked.

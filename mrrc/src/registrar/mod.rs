@@ -75,7 +75,8 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     }
 
     /// Deregisters a batch, in one operation if the device can. What it takes out of the vector is
-    /// deregistered; what it leaves there is still registered, and the error says why.
+    /// deregistered; what it leaves there is still registered, and the error says why. What is deregistered makes room when this
+    /// returns, so the cache hands over as much as takes some milliseconds, and several threads call this at once.
     ///
     /// # Errors
     /// The error of the system. The cache keeps what was left, counts it, and tries it again later.

@@ -20,7 +20,7 @@ pub(crate) fn pinned() -> u64 {
 /// Older kernels unpin a little after a slot was cleared.
 #[track_caller]
 pub(crate) fn comes_to(pages: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while pinned() != pages && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }

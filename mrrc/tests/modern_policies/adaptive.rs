@@ -1,6 +1,6 @@
 //! Models of ARC and LIRS.
 
-use crate::model::{List, Model, pages, raise, remember, take};
+use crate::model::{List, Model, pages, raise, take};
 use mrrc::PageRange;
 
 pub(crate) struct Arc {
@@ -17,34 +17,29 @@ impl Arc {
         Self { capacity, p: 0.0, t1: List::new(), b1: List::new(), t2: List::new(), b2: List::new() }
     }
 
-    /// REPLACE of the paper. `forget`: what leaves T1 leaves no ghost.
-    fn replace(&mut self, forget: bool) {
-        if self.t2.is_empty() || !self.t1.is_empty() && pages(&self.t1) as f64 > self.p {
-            let victim = self.t1.remove(0);
-            if !forget {
-                self.b1.push(victim);
-            }
+    /// REPLACE of the paper.
+    fn replace(&mut self, returns_to_t2: bool) {
+        let t1 = pages(&self.t1) as f64;
+        if self.t2.is_empty() || t1 > 0.0 && (t1 > self.p || returns_to_t2 && t1 == self.p) {
+            self.b1.push(self.t1.remove(0));
         } else {
-            let victim = self.t2.remove(0);
-            self.b2.push(victim);
+            self.b2.push(self.t2.remove(0));
         }
     }
 
-    /// What case IV of the paper does for one victim.
-    fn make_room_for_newcomer(&mut self, newcomer: u64) {
-        let l1 = pages(&self.t1) + pages(&self.b1);
-        if l1 + newcomer > self.capacity {
-            let forget = self.b1.is_empty();
-            if !forget {
-                self.b1.remove(0);
+    /// Drops ghosts until so many new pages fit; whether T1 leaves them room.
+    fn trim(&mut self, new: u64) -> bool {
+        while pages(&self.t1) + pages(&self.b1) + new > self.capacity {
+            if self.b1.is_empty() {
+                return false;
             }
-            self.replace(forget);
-        } else {
-            if l1 + pages(&self.t2) + pages(&self.b2) >= 2 * self.capacity && !self.b2.is_empty() {
-                self.b2.remove(0);
-            }
-            self.replace(false);
+            self.b1.remove(0);
         }
+        let all = |arc: &Self| pages(&arc.t1) + pages(&arc.b1) + pages(&arc.t2) + pages(&arc.b2);
+        while all(self) + new > 2 * self.capacity && !self.b2.is_empty() {
+            self.b2.remove(0);
+        }
+        true
     }
 }
 
@@ -63,30 +58,26 @@ impl Model for Arc {
 
     fn miss(&mut self, range: PageRange) {
         let (b1, b2) = (pages(&self.b1) as f64, pages(&self.b2) as f64);
-        let learned = if take(&mut self.b1, range) {
-            Some((self.p + (b2 / b1).max(1.0)).min(self.capacity as f64))
-        } else if take(&mut self.b2, range) {
-            Some((self.p - (b1 / b2).max(1.0)).max(0.0))
-        } else {
-            None
-        };
+        let was_once = take(&mut self.b1, range);
+        let was_often = take(&mut self.b2, range);
+        if was_once {
+            self.p = (self.p + (b2 / b1).max(1.0)).min(self.capacity as f64);
+        } else if was_often {
+            self.p = (self.p - (b1 / b2).max(1.0)).max(0.0);
+        }
+        let is_new = !was_once && !was_often;
         while pages(&self.t1) + pages(&self.t2) + range.pages() > self.capacity {
-            if learned.is_some() {
-                self.replace(false);
+            if is_new && !self.trim(range.pages()) && !self.t1.is_empty() {
+                self.t1.remove(0);
             } else {
-                self.make_room_for_newcomer(range.pages());
+                self.replace(was_often);
             }
         }
-        self.p = learned.unwrap_or(self.p);
-        if learned.is_some() {
-            self.t2.push(range)
-        } else {
+        if is_new {
+            self.trim(range.pages());
             self.t1.push(range)
-        }
-        for ghosts in [&mut self.b1, &mut self.b2] {
-            if let Some(last) = ghosts.pop() {
-                remember(ghosts, last, 2 * self.capacity);
-            }
+        } else {
+            self.t2.push(range)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A model of W-TinyLFU, with exact counts in place of the sketch, which is exact for so few ranges.
+//! A model of W-TinyLFU.
 
 use crate::model::{List, Model, pages, raise, take};
 use mrrc::PageRange;
@@ -10,66 +10,66 @@ pub(crate) struct WTinyLfu {
     probation: List,
     protected: List,
     counts: HashMap<PageRange, u8>,
-    hits: u64,
+    references: u64,
 }
 
 impl WTinyLfu {
     pub(crate) fn new(capacity: u64) -> Self {
         let (window, probation, protected) = Default::default();
-        Self { capacity, window, probation, protected, counts: HashMap::new(), hits: 0 }
+        Self { capacity, window, probation, protected, counts: HashMap::new(), references: 0 }
     }
 
     fn main_limit(&self) -> u64 {
-        self.capacity - self.capacity / 100
+        self.capacity * 99 / 100
+    }
+
+    fn window_limit(&self) -> u64 {
+        self.capacity - self.main_limit()
     }
 
     fn main_pages(&self) -> u64 {
         pages(&self.probation) + pages(&self.protected)
     }
 
-    fn count(&mut self, range: PageRange) -> &mut u8 {
-        self.counts.entry(range).or_default()
+    fn count(&self, range: PageRange) -> u8 {
+        self.counts.get(&range).copied().unwrap_or(0)
     }
 
     fn add(&mut self, range: PageRange) {
-        let count = self.count(range);
-        *count = count.saturating_add(1);
-    }
-
-    fn enter_main(&mut self, range: PageRange) {
-        let room = |list: &List, limit| pages(list) + range.pages() <= limit;
-        let (small, large) = (self.main_limit() / 5, self.main_limit() * 4 / 5);
-        if !room(&self.probation, small) && room(&self.protected, large) {
-            self.protected.push(range);
-        } else {
-            self.probation.push(range);
+        let count = self.counts.entry(range).or_default();
+        *count = (*count + 1).min(15);
+        self.references += 1;
+        if self.references == 10 * self.capacity {
+            self.references /= 2;
+            self.counts.values_mut().for_each(|count| *count /= 2);
         }
     }
 
-    fn evict_main(&mut self) {
-        let list = if self.probation.is_empty() { &mut self.protected } else { &mut self.probation };
-        list.remove(0);
+    fn rival(&self) -> Option<PageRange> {
+        self.probation.iter().chain(&self.protected).next().copied()
     }
 
     /// Moves out of the window what fits, then lets the next one compete with a region of the main part.
-    fn evict(&mut self) {
-        while self.main_pages() <= self.main_limit() && !self.window.is_empty() {
+    fn evict(&mut self, newcomer: u64) {
+        loop {
+            let overflows = pages(&self.window) + newcomer > self.window_limit();
+            if !overflows || self.main_pages() > self.main_limit() || self.window.is_empty() {
+                let rival = self.rival().unwrap_or_else(|| self.window[0]);
+                let lists = [&mut self.probation, &mut self.protected, &mut self.window];
+                lists.into_iter().for_each(|list| _ = take(list, rival));
+                return;
+            }
             let candidate = self.window.remove(0);
             if self.main_pages() + candidate.pages() <= self.main_limit() {
-                self.enter_main(candidate);
-                self.add(candidate);
+                self.probation.push(candidate);
                 continue;
             }
-            let rival = self.probation.iter().chain(&self.protected).next().copied();
-            let wins = rival.is_some_and(|rival| *self.count(candidate) > *self.count(rival));
-            self.add(candidate);
-            if wins {
-                self.evict_main();
-                self.enter_main(candidate);
+            if let Some(rival) = self.rival().filter(|&rival| self.count(candidate) > self.count(rival)) {
+                let _ = take(&mut self.probation, rival) || take(&mut self.protected, rival);
+                self.probation.push(candidate);
             }
             return;
         }
-        self.evict_main();
     }
 }
 
@@ -79,32 +79,34 @@ impl Model for WTinyLfu {
     }
 
     fn hit(&mut self, range: PageRange) -> bool {
-        if raise(&mut self.window, range) {
-            return true;
+        let lists = [&self.window, &self.probation, &self.protected];
+        if !lists.iter().any(|list| list.contains(&range)) {
+            return false;
         }
+        self.add(range);
         if take(&mut self.probation, range) {
             self.protected.push(range);
             while pages(&self.protected) > self.main_limit() * 4 / 5 {
                 let cooled = self.protected.remove(0);
                 self.probation.push(cooled);
             }
-        } else if !raise(&mut self.protected, range) {
-            return false;
-        }
-        self.add(range);
-        self.hits += 1;
-        if self.hits == 32 * self.main_limit() {
-            self.hits = 0;
-            self.counts.values_mut().for_each(|count| *count /= 2);
+        } else if !raise(&mut self.window, range) {
+            raise(&mut self.protected, range);
         }
         true
     }
 
     fn miss(&mut self, range: PageRange) {
+        self.add(range);
         while pages(&self.window) + self.main_pages() + range.pages() > self.capacity {
-            self.evict();
+            self.evict(range.pages());
         }
         self.window.push(range);
-        self.add(range);
+        while pages(&self.window) > self.window_limit()
+            && self.main_pages() + self.window[0].pages() <= self.main_limit()
+        {
+            let oldest = self.window.remove(0);
+            self.probation.push(oldest);
+        }
     }
 }

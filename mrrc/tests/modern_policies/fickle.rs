@@ -12,6 +12,10 @@ impl Policy for Fickle {
         self.0.scheme()
     }
 
+    fn missed(&mut self, ranges: &mut dyn Iterator<Item = PageRange>) {
+        self.0.missed(ranges);
+    }
+
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
         self.0.insert(regions, id);
     }

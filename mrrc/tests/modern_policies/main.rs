@@ -4,6 +4,7 @@ mod adaptive;
 mod admission;
 mod fickle;
 mod model;
+mod papers;
 mod queues;
 mod random;
 mod ranks;

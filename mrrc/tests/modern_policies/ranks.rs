@@ -26,7 +26,9 @@ impl Gdsf {
     }
 
     fn worth(&self, range: PageRange, frequency: u32) -> f64 {
-        self.clock + f64::from(frequency) * self.cost.reload(range.pages()) / range.pages() as f64
+        let of_a_page = self.cost.reload(range.pages()) / range.pages() as f64;
+        let unit = f64::from(1 << 20) / self.cost.reload(1);
+        self.clock + f64::from(frequency) * (of_a_page * unit).round()
     }
 }
 

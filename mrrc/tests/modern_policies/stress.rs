@@ -97,6 +97,29 @@ fn a_cache_whose_regions_are_all_held_refuses_and_works_again_once_they_are_rele
     });
 }
 
+/// What leases have for long is met by evictions, stands aside, and takes its place again when they end, in any order.
+#[test]
+fn very_many_long_leases_end_in_any_order() {
+    const LEASES: u64 = 20_000;
+    for policy in GENERAL.into_iter().chain([PolicyKind::Mrrc]) {
+        let mut core = Config { policy, evict: 0.0, ..Config::new(LEASES + 1) }.build().unwrap();
+        let mut held = Vec::new();
+        for i in 0..LEASES {
+            held.extend(lease(&mut core, PageRange::new(2 * i, 1).unwrap()).unwrap());
+        }
+        let ask = |core: &mut Core, i: u64| {
+            core.request(PageRange::new((1 << 30) + 2 * i, 1).unwrap()).unwrap().batches().count()
+        };
+        // All but one are in use: that one leaves each time.
+        assert_eq!((0..10).map(|i| ask(&mut core, i)).sum::<usize>(), 9, "{policy}");
+        // The first half in its order, the other the other way round.
+        let (first, second) = held.split_at(held.len() / 2);
+        first.iter().chain(second.iter().rev()).for_each(|&id| _ = core.release(id));
+        assert_eq!((core.held_pages(), core.used_pages()), (0, LEASES + 1), "{policy}");
+        assert!((10..1000).map(|i| ask(&mut core, i)).sum::<usize>() > 0, "{policy}");
+    }
+}
+
 #[test]
 fn memory_does_not_grow_with_what_passed_through() {
     for policy in GENERAL {

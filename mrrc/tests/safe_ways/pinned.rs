@@ -39,7 +39,7 @@ fn pins() -> u64 {
 /// Older kernels unpin a little after a slot was cleared.
 #[track_caller]
 fn comes_to(pages: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while pins() != pages && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }

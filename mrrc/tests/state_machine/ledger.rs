@@ -194,6 +194,7 @@ impl Ledger {
             }
         }
         batches.iter().for_each(|batch| self.deregister(batch));
+        self.expected.evicted += batches.iter().flatten().count() as u64;
         let kept = self.core.scheme().keeps != Keeps::Nothing && !bypass;
         let (mut pages, mut gaps) = (0, 0);
         for part in parts {
@@ -345,7 +346,11 @@ impl Ledger {
             assert_eq!(counters.regs - counters.deregs, self.core.used_regions());
         }
         assert!(counters.merged == 0 || self.core.scheme().overlap != Overlap::Split);
-        counters.merged = 0;
+        if std::mem::take(&mut counters.merged) > 0 {
+            // Some of what left was merged.
+            assert!(counters.evicted <= self.expected.evicted);
+            counters.evicted = self.expected.evicted;
+        }
         assert_eq!(counters, self.expected);
     }
 

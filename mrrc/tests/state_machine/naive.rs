@@ -255,6 +255,7 @@ impl Naive {
         {
             batch.push(self.stack.remove(0).pages);
         }
+        self.counters.evicted += batch.len() as u64;
         self.count_batch(&batch);
         batch
     }

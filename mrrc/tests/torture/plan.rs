@@ -22,7 +22,7 @@ fn pinned() -> u64 {
 /// Older kernels unpin a little after a slot was cleared.
 #[track_caller]
 fn comes_to(pages: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while pinned() != pages && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -92,7 +92,7 @@ impl Plan {
             }
         };
         let (score, begun) = (Score::default(), Instant::now());
-        let watch = || score.watch(self.name, goal);
+        let watch = || score.watch(self.name, goal, self.expects);
         match self.form {
             Form::HandedOver => handed_over::run(&rig, self.source, &score, watch),
             Form::Racing => racing::run(&rig, self.source, &score, watch),

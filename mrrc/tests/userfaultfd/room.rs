@@ -143,13 +143,19 @@ pub(crate) fn memfd() -> std::fs::File {
 
 /// How many of the rooms are registered with some userfaultfd in write-protect mode: the kernel's own word.
 pub(crate) fn registered(rooms: &[Room]) -> usize {
+    let starts: Vec<_> = rooms.iter().map(|room| room.0).collect();
+    registered_at(&starts)
+}
+
+/// As [`registered`], of the mappings at these addresses.
+pub(crate) fn registered_at(starts: &[usize]) -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;
     let mut count = 0;
     for line in text.lines() {
         if let Some((start, end)) = line.split(' ').next().and_then(|bounds| bounds.split_once('-')) {
             let bounds = usize::from_str_radix(start, 16).ok().zip(usize::from_str_radix(end, 16).ok());
-            here = bounds.is_some_and(|(start, end)| rooms.iter().any(|room| (start..end).contains(&room.0)));
+            here = bounds.is_some_and(|(start, end)| starts.iter().any(|at| (start..end).contains(at)));
         }
         count += (here && line.starts_with("VmFlags:") && line.contains(" uw")) as usize;
     }

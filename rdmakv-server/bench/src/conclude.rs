@@ -71,7 +71,10 @@ pub(crate) fn conclude(
     });
     Report {
         target: plan.target.to_string(),
-        protocol: plan.protocol.to_string(),
+        protocol: match plan.target.is_through_client() {
+            true => "client library".to_owned(),
+            false => plan.protocol.to_string(),
+        },
         threads: plan.threads,
         connections: plan.connections,
         depth: (!plan.is_open()).then_some(plan.depth),

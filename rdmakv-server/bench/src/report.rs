@@ -14,7 +14,7 @@ use crate::traffic::Traffic;
 pub struct Report {
     /// Where the server was.
     pub target: String,
-    /// What it was spoken to in.
+    /// The protocol of the requests, or `client library`, which chooses it.
     pub protocol: String,
     /// Threads that made requests.
     pub threads: usize,

@@ -256,7 +256,7 @@ fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
     tallies.iter().flat_map(|tallies| tallies.try_iter()).for_each(|tally| total.add(&tally));
     if total.counts.errors > 0 {
         return Err(format!(
-            "writing the keys: {} of {} were refused: {}; give the server more memory, or ask for fewer or smaller values",
+            "writing the keys: {} of {} were refused: {}; give the server more memory (-m) or larger items (-I), or ask for fewer or smaller values",
             total.counts.errors,
             plan.keys,
             total.error.unwrap_or_default()

@@ -80,7 +80,7 @@ const CASES: &[Case] = &[
     Case { server: None, client: Some("no-crc"), finds: &[], arguments: CHURN },
     Case { server: Some("index-before-dead"), client: None, finds: ORDER, arguments: FABRICS },
     Case { server: Some("dead-after-reply"), client: None, finds: ORDER, arguments: FABRICS },
-    Case { server: Some("no-restart-wait"), client: None, finds: ORDER, arguments: RESTARTS },
+    Case { server: None, client: Some("believes-the-dead"), finds: ORDER, arguments: RESTARTS },
     Case { server: Some("reuse-early"), client: None, finds: &[], arguments: CHURN },
     Case { server: Some("reuse-early"), client: Some("no-crc"), finds: &["torn value"], arguments: CHURN },
 ];

@@ -43,12 +43,12 @@ pub struct Plan {
     /// Memory of the server, in megabytes
     #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
-    /// Seconds from one kill -9 of the server to the next; 0 is never
-    #[arg(long, default_value_t = 10.0, value_name = "SECONDS", value_parser = seconds)]
-    pub kill_server_every: f64,
-    /// Seconds from one kill -9 of a client process to the next; 0 is never
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
-    pub kill_client_every: f64,
+    /// Seconds from one kill -9 of the server to the next, or operations as in 2000op; 0 is never
+    #[arg(long, default_value = "10", value_name = "SECONDS|Nop", value_parser = every)]
+    pub kill_server_every: Every,
+    /// Seconds from one kill -9 of a client process to the next, or operations as in 2000op; 0 is never
+    #[arg(long, default_value = "5", value_name = "SECONDS|Nop", value_parser = every)]
+    pub kill_client_every: Every,
     /// How long clients on fabrics may rely on what they were told
     #[arg(long, default_value = "500ms", value_name = "TIME")]
     pub tag_lease: String,
@@ -85,9 +85,46 @@ fn fault(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
-    seconds.ok_or_else(|| "seconds are needed, 0 to 1000000".into())
+/// How often something is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Every {
+    /// Not at all.
+    Never,
+    /// Once in so many seconds.
+    Seconds(f64),
+    /// Once in so many operations of the run, however fast it is.
+    Operations(u64),
+}
+
+fn every(text: &str) -> Result<Every, String> {
+    if let Some(number) = text.strip_suffix("op") {
+        let operations = number.parse().ok().filter(|operations| (1..1_000_000_000).contains(operations));
+        return operations.map(Every::Operations).ok_or_else(|| "operations are needed, 1op to 999999999op".into());
+    }
+    match text.parse() {
+        Ok(0.0) => Ok(Every::Never),
+        Ok(seconds @ 0.0..=1e6) => Ok(Every::Seconds(seconds)),
+        _ => Err("seconds are needed, 0 to 1000000, or operations as in 2000op".into()),
+    }
+}
+
+/// When something is done next.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Never,
+    At(Instant),
+    /// After so many operations.
+    After(u64),
+}
+
+impl Due {
+    fn is_over(self, operations: u64) -> bool {
+        match self {
+            Self::Never => false,
+            Self::At(time) => Instant::now() >= time,
+            Self::After(most) => operations >= most,
+        }
+    }
 }
 
 /// What came of a run.
@@ -214,8 +251,10 @@ impl<'a> Torture<'a> {
             let memory = self.plan.memory.to_string();
             arguments.extend(["-t", "4", "-I", "128k", "-m", &memory].map(str::to_owned));
             arguments.extend(self.plan.server_argument.iter().cloned());
-            // There it says what the next one has to know of it.
-            let mut environment = vec![("XDG_RUNTIME_DIR", self.place.directory().as_os_str())];
+            // Each sees another environment than the one before, as from a login and from cron.
+            let elsewhere = self.place.directory().join(format!("environment-{}", self.restarts.len()));
+            let mut environment: Vec<_> =
+                ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"].map(|name| (name, elsewhere.as_os_str())).into();
             environment.extend(self.plan.server_fault.as_deref().map(|fault| ("RDMAKV_SABOTAGE", fault.as_ref())));
             let log = self.place.server_log()?;
             let started = Server::start(self.plan.server.as_deref(), &arguments, &environment, &log);
@@ -269,31 +308,34 @@ impl<'a> Torture<'a> {
 
     /// Works until there were as many operations as were asked for.
     fn until_done(&mut self) -> io::Result<()> {
-        let mut kill_server = self.next(self.plan.kill_server_every);
-        let mut kill_client = self.next(self.plan.kill_client_every);
+        let mut kill_server = self.next(self.plan.kill_server_every, 0);
+        let mut kill_client = self.next(self.plan.kill_client_every, 0);
         let mut progress = Progress::new(self.plan.quiet);
         loop {
             std::thread::sleep(ROUND);
             let lines = self.lines()?;
             progress.say(|| self.so_far(lines));
-            if lines >= self.plan.operations {
-                break;
-            }
+            let is_over = lines >= self.plan.operations;
             if let Some(status) = self.server.as_mut().map(Server::ended).transpose()?.flatten() {
                 return Err(io::Error::other(format!("the server ended by itself, with {status}")));
             }
-            for clients in &mut self.clients {
+            // Those whose journals are full end.
+            for clients in self.clients.iter_mut().filter(|_| !is_over) {
                 if let Some(status) = clients.process.try_wait()? {
                     return Err(io::Error::other(format!("a client process ended by itself, with {status}")));
                 }
             }
-            if Instant::now() >= kill_client {
+            // What is due is done in the end, too: on a fast machine a short run is over at the first look.
+            if kill_client.is_over(lines) {
                 self.kill_client()?;
-                kill_client = self.next(self.plan.kill_client_every);
+                kill_client = self.next(self.plan.kill_client_every, lines);
             }
-            if Instant::now() >= kill_server && self.server.is_some() {
+            if kill_server.is_over(lines) && self.server.is_some() {
                 self.restart()?;
-                kill_server = self.next(self.plan.kill_server_every);
+                kill_server = self.next(self.plan.kill_server_every, lines);
+            }
+            if is_over {
+                break;
             }
         }
         self.place.stop();
@@ -311,9 +353,13 @@ impl<'a> Torture<'a> {
     }
 
     /// When it is time again: somewhere around the middle of such an interval.
-    fn next(&mut self, every: f64) -> Instant {
-        let after = if every == 0.0 { 1e7 } else { every * self.random.random_range(0.5..1.5) };
-        Instant::now() + Duration::from_secs_f64(after)
+    fn next(&mut self, every: Every, operations: u64) -> Due {
+        let share = self.random.random_range(0.5..1.5);
+        match every {
+            Every::Never => Due::Never,
+            Every::Seconds(seconds) => Due::At(Instant::now() + Duration::from_secs_f64(seconds * share)),
+            Every::Operations(each) => Due::After(operations + (each as f64 * share) as u64),
+        }
     }
 
     fn kill_client(&mut self) -> io::Result<()> {
@@ -367,5 +413,20 @@ impl Clients {
             lines += journal.as_ref().map_or(0, Journal::lines) as u64;
         }
         Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_are_due_by_time_or_by_operations() {
+        assert_eq!(every("0"), Ok(Every::Never));
+        assert_eq!(every("0.7"), Ok(Every::Seconds(0.7)));
+        assert_eq!(every("2000op"), Ok(Every::Operations(2000)));
+        assert!(["-1", "inf", "", "op", "0op", "1.5op", "2e6"].iter().all(|text| every(text).is_err()));
+        assert!(!Due::Never.is_over(u64::MAX) && Due::At(Instant::now()).is_over(0));
+        assert!(!Due::After(3).is_over(2) && Due::After(3).is_over(3));
     }
 }

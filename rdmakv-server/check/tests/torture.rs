@@ -25,14 +25,14 @@ fn cell(text: &str, row: &str, column: &str) -> u64 {
 
 #[test]
 fn every_key_is_one_register_while_clients_and_the_server_are_killed() {
-    let text = survives(&["-n", "6000", "--kill-server-every", "0.7"]);
+    let text = survives(&["-n", "6000", "--kill-server-every", "2000op"]);
     assert_eq!(cell(&text, "GET", "tcp"), cell(&text, "GET", "all"), "{text}");
 }
 
 #[test]
 fn every_key_is_one_register_for_clients_on_different_ways() {
     let faces = ["--faces", "shm,shm,tcp,iwarp,socket", "--threads", "5", "--processes", "3", "--tag-lease", "300ms"];
-    let text = survives(&[&["-n", "12000", "--kill-server-every", "2"], &faces[..]].concat());
+    let text = survives(&[&["-n", "12000", "--kill-server-every", "4000op"], &faces[..]].concat());
     for face in ["tcp", "socket", "shm", "iwarp"] {
         assert!(cell(&text, "GET", face) > 0 && cell(&text, "SET", face) > 0, "{face}: {text}");
     }
@@ -48,7 +48,7 @@ fn share(text: &str, row: &str) -> f64 {
 
 /// A run on the real server, which is killed, as its clients are.
 fn survives(arguments: &[&str]) -> String {
-    let plan = ["-q", "--cold", "200", "--flush-every", "2000", "--kill-client-every", "0.5", "-m", "4"];
+    let plan = ["-q", "--cold", "200", "--flush-every", "2000", "--kill-client-every", "1000op", "-m", "4"];
     let (output, text) = check(&[&plan[..], arguments].concat());
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     // Otherwise it would have shown nothing.

@@ -157,7 +157,7 @@ where
         })
         .collect::<Result<_, _>>()?;
     let budget = (options.registered << 20) / PAGE;
-    let mut limits = Limits::of(budget, lease, false);
+    let mut limits = Limits::of(budget, true, 0, lease, false);
     if options.clients == 1 {
         // One client stands for all there are.
         limits.client_pages = limits.pages;

@@ -37,7 +37,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Hung,
-            _ => Self::Io(format!("write: {error}")),
+            _ => Self::Io(format!("write standard output: {error}")),
         }
     }
 }

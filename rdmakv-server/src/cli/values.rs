@@ -75,11 +75,15 @@ pub(super) fn get(
 ) -> Result<(), Failure> {
     // A file is what it was until there is something to be written.
     let mut to: Option<Box<dyn Write>> = None;
+    let failed = |error: io::Error| match output {
+        Some(path) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Failure::Io(format!("write {}: {error}{}", path.display(), remedy(&error)))
+        }
+        _ => error.into(),
+    };
     let open = || -> Result<Box<dyn Write>, Failure> {
         let Some(path) = output else { return Ok(Box::new(io::stdout().lock())) };
-        let file = File::create(path)
-            .map_err(|error| Failure::Io(format!("write {}: {error}{}", path.display(), remedy(&error))))?;
-        Ok(Box::new(file))
+        Ok(Box::new(File::create(path).map_err(failed)?))
     };
     let between = keys.len() > 1 || (output.is_none() && io::stdout().is_terminal());
     let mut missing = None;
@@ -118,13 +122,13 @@ pub(super) fn get(
             Some(to) => to,
             none => none.insert(open()?),
         };
-        to.write_all(&value)?;
+        to.write_all(&value).map_err(failed)?;
         if between {
-            to.write_all(b"\n")?;
+            to.write_all(b"\n").map_err(failed)?;
         }
     }
     if let Some(mut to) = to {
-        to.flush()?;
+        to.flush().map_err(failed)?;
     }
     missing.map_or(Ok(()), Err)
 }

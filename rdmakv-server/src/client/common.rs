@@ -5,7 +5,7 @@ use super::counters::Counters;
 use super::error::Error;
 use super::fabric::domains::Fabrics;
 use super::ops::{Name, Ops};
-use super::way::Patience;
+use super::ways::Patience;
 use std::time::Duration;
 
 /// See the module.
@@ -19,12 +19,25 @@ pub(super) struct Common {
     pub(super) login: Option<Vec<u8>>,
     /// Whether tags are wished for.
     pub(super) one_sided: bool,
+    /// The process whose the memory of the fabrics is.
+    pub(super) process: u32,
 }
 
 impl Common {
+    /// In a child of a fork: fabrics begin anew, once.
+    pub(super) fn begin_anew(&mut self, process: u32) {
+        if self.process != process {
+            self.process = process;
+            self.fabrics.begin_anew();
+        }
+    }
+
     /// An operation has come to its end.
     pub(super) fn end(&mut self, name: Name, answer: Result<Answer, Error>) {
-        self.counters.answered(&answer);
-        self.ops.end(name, answer);
+        // Another way may have been first.
+        if self.ops.unanswered(name).is_some() {
+            self.counters.answered(&answer);
+            self.ops.end(name, answer);
+        }
     }
 }

@@ -79,6 +79,30 @@ impl fmt::Display for About {
     }
 }
 
+/// A way to a server that does not stand.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WayDown {
+    /// Its address, as it was given.
+    pub address: String,
+    /// What became of it.
+    pub why: String,
+}
+
+impl fmt::Display for WayDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Most reasons name what they are about.
+        if self.why.contains(&self.address) {
+            f.write_str(&self.why)
+        } else {
+            write!(f, "{}: {}", self.address, self.why)
+        }
+    }
+}
+
+fn list(ways: &[WayDown]) -> String {
+    ways.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 /// Why an operation came to nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -105,12 +129,15 @@ pub enum Error {
         what: &'static str,
     },
     /// No way to the server stands.
-    #[error("{about}: no connection: {why}; see that the server runs and listens there, or name another way to it")]
+    #[error(
+        "{about}: no connection: {}; see that the server runs and listens there, or name another way to it",
+        list(ways)
+    )]
     Unreachable {
         /// Which operation.
         about: About,
-        /// What the last attempt said.
-        why: String,
+        /// Each way that does not stand, and why, the best one first.
+        ways: Vec<WayDown>,
     },
     /// The answer did not come in time. Nothing was changed.
     #[error(

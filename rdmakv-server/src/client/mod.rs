@@ -27,8 +27,10 @@
 //!
 //! # Servers
 //!
-//! A server is named with every way to it, the best one first: `shm:@rdmakv-11211,tcp:127.0.0.1:11211`. While the fabric stands, all
-//! goes over it; when it goes, reads fall back to the socket, and the fabric is tried again in the background. Several servers
+//! A server is named with every way to it, the best one first: `shm:@rdmakv-11211,tcp:127.0.0.1:11211`. Ways are tried at the same time: the
+//! next one begins when the one before has failed or was silent for 30 ms, and an operation goes over whichever stands first. A better way that
+//! comes up later is used from then on. While a fabric stands, all goes over it; when it goes, or is silent for half of an operation's time,
+//! reads fall back to the socket, and the fabric is tried again in the background, while the client is in use. Several servers
 //! share the keys as libmemcached has it ([`Ring`]); [`ServerAddress`] has the syntax, with weights and names.
 //!
 //! # One-sided reads
@@ -38,6 +40,9 @@
 //! it is alive, of this life of the server, of this key, not expired, of the right sum, and if the lease, as it stood when the read was
 //! begun, was not over when its last byte had come. Anything else forgets the tag and asks the server. So a GET answers what the server
 //! would: operations on one key have one order, whoever asks and by whatever way.
+//!
+//! Over shared memory a client finds items by itself: it looks their keys up in a [table](crate::get_table) in the server's memory, and needs
+//! no tags. It asks the server for keys that are not there, and from then on they are, for all clients.
 //!
 //! [`Value::source`] says which way a value came, [`Client::counters`] how often. Each server's tags are bounded
 //! ([`Options::tags`]); the least recently used leaves first.
@@ -65,8 +70,8 @@
 //! Each operation has a time ([`Options::timeout`]). Who runs out of it takes the connection along, because nobody knows what comes there
 //! next. Of what was under way on a connection that is lost, *reads are done again*, a bounded number of times, and *mutations end with
 //! [`Error::OutcomeUnknown`]*: nobody knows whether they were done, and doing them twice could be wrong. Where no way stands, operations
-//! end with [`Error::Unreachable`] at once, and attempts to connect follow each other with growing pauses
-//! ([`Options::back_off`]). Errors name the operation, the key and the server.
+//! end with [`Error::Unreachable`] at once, which lists each way with its reason, and attempts to connect follow each other with growing
+//! pauses ([`Options::back_off`]). Errors name the operation, the key and the server.
 //!
 //! # Memory
 //!
@@ -83,7 +88,8 @@
 //!
 //! # Threads
 //!
-//! A client is of one thread at a time, and can be sent to another. Several threads have a client each; values go anywhere.
+//! A client is of one thread at a time, and can be sent to another. Several threads have a client each; values go anywhere. In a child of a
+//! fork it connects anew; its parent's connections go on, and what was under way there has an unknown outcome here.
 
 mod address;
 mod answer;
@@ -105,14 +111,14 @@ mod stream;
 mod tags;
 mod ticket;
 mod value;
-mod way;
+mod ways;
 
 pub use address::{Fabric, ServerAddress, Socket};
 pub use answer::Stored;
 pub use buffer::{Buffer, Data};
 pub use command::{Expire, Terms};
 pub use counters::Counters;
-pub use error::{About, Error, Operation};
+pub use error::{About, Error, Operation, WayDown};
 pub use options::Options;
 pub use ring::{Continuum, Name, Ring};
 pub use ticket::{Outcome, Ticket};
@@ -171,7 +177,7 @@ impl Client {
         let named: Vec<_> = servers.iter().map(|server| (server.name(), server.weight())).collect();
         Ok(Self {
             ring: Ring::new(options.continuum, &named),
-            servers: servers.iter().map(|server| Server::new(server, options.tags)).collect(),
+            servers: servers.iter().map(|server| Server::new(server, &options)).collect(),
             common: Common {
                 ops: Ops::new(options.window),
                 patience: options.patience(),
@@ -180,6 +186,7 @@ impl Client {
                 fabrics: Fabrics::new(&options),
                 one_sided: options.one_sided,
                 login: options.login(),
+                process: std::process::id(),
             },
             id: NEXT.fetch_add(1, Ordering::Relaxed),
         })
@@ -497,7 +504,7 @@ impl Client {
 
     /// Sleeps until something may have happened, or so long.
     fn wait_for_news(&mut self, longest: Duration) {
-        let busy: usize = self.servers.iter_mut().map(Server::busy).sum();
+        let busy: usize = self.servers.iter().map(Server::busy).sum();
         // Of several servers, and of several ways to one, one at a time is slept for.
         let longest = if busy > 1 { Duration::from_millis(1) } else { longest };
         let Some(oldest) = self.common.ops.oldest() else {
@@ -505,7 +512,7 @@ impl Client {
         };
         let Some(op) = self.common.ops.get(oldest) else { return };
         let (server, on, left) = (op.server, op.on, op.deadline.saturating_duration_since(Instant::now()));
-        self.servers[server].wait(on, longest.min(left));
+        self.servers[server].wait(&self.common, on, longest.min(left));
     }
 
     /// The bytes, owned: what is too large for a message is copied to where a fabric takes it.
@@ -618,7 +625,7 @@ impl Client {
             if left.is_zero() {
                 self.servers[server].expire(&mut self.common, name);
             } else {
-                self.servers[server].wait(on, left);
+                self.servers[server].wait(&self.common, on, left);
             }
         }
     }

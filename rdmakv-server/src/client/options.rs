@@ -1,7 +1,7 @@
 //! Every bound of a client, with its default.
 
 use super::ring::Continuum;
-use super::way::Patience;
+use super::ways::Patience;
 use std::time::Duration;
 
 /// Every bound of a client.
@@ -13,7 +13,7 @@ pub struct Options {
     pub login: Option<(String, String)>,
     /// How long an operation may take, connecting included: 1 s. What takes longer takes its connection with it.
     pub timeout: Duration,
-    /// How long connecting may take: 1 s.
+    /// How long connecting may take before operations give a way up: 1 s. One that answers later is used from then on.
     pub connect_timeout: Duration,
     /// What is waited before a second attempt to connect, at first (20 ms) and at most (2 s).
     pub back_off: (Duration, Duration),

@@ -18,6 +18,7 @@ pub mod status {
     pub const NOT_STORED: u16 = 5;
     pub const NON_NUMERIC: u16 = 6;
     pub const AUTH_ERROR: u16 = 0x20;
+    pub const AUTH_CONTINUE: u16 = 0x21;
     pub const UNKNOWN_COMMAND: u16 = 0x81;
     pub const OUT_OF_MEMORY: u16 = 0x82;
 }
@@ -60,6 +61,8 @@ pub enum Op {
     Touch,
     GetTouch { with_key: bool },
     SaslMechanisms,
+    SaslAuth,
+    SaslStep,
     Unknown,
 }
 
@@ -120,6 +123,8 @@ fn op(code: u8) -> (Op, bool) {
         0x23 => (Op::GetTouch { with_key: true }, false),
         0x24 => (Op::GetTouch { with_key: true }, true),
         0x20 => (Op::SaslMechanisms, false),
+        0x21 => (Op::SaslAuth, false),
+        0x22 => (Op::SaslStep, false),
         _ => (Op::Unknown, false),
     }
 }
@@ -170,6 +175,7 @@ impl Header {
             Op::Touch | Op::GetTouch { .. } => self.extras == 4 && self.key > 0 && self.value == 0,
             Op::Flush => (self.extras == 0 || self.extras == 4) && self.key == 0 && self.value == 0,
             Op::Quit | Op::Noop | Op::Version | Op::SaslMechanisms => bare,
+            Op::SaslAuth | Op::SaslStep => self.extras == 0 && self.key > 0,
             Op::Stat => self.extras == 0 && self.value == 0,
             Op::Verbosity => self.extras == 4 && self.key == 0 && self.value == 0,
             Op::Unknown => true,

@@ -105,6 +105,10 @@ pub struct Options {
     pub invalidate: bool,
     /// The flag `C`.
     pub cas: Option<u64>,
+    /// The flag `E`.
+    pub version: Option<u64>,
+    /// The flag `x`.
+    pub empty: bool,
     /// The flag `F`.
     pub client_flags: u32,
     /// The flag `T`.
@@ -164,7 +168,7 @@ fn options(command: u8, flags: &[u8], sent_key: &[u8]) -> Result<(Options, Key),
         if letter < 127 && seen >> letter & 1 == 1 {
             return Err(told("CLIENT_ERROR duplicate flag"));
         }
-        if !b"bcfhklqstuvCDFIJLMNOPRT".contains(&letter) {
+        if !b"bcfhklqstuvxCDEFIJLMNOPRT".contains(&letter) {
             return Err(told(if letter < 127 { "CLIENT_ERROR invalid flag" } else { "CLIENT_ERROR duplicate flag" }));
         }
         seen |= 1 << letter;
@@ -183,6 +187,11 @@ fn options(command: u8, flags: &[u8], sent_key: &[u8]) -> Result<(Options, Key),
             b'q' => options.quiet = true,
             b'u' => options.no_bump = true,
             b'I' => options.invalidate = true,
+            b'x' => options.empty = true,
+            b'E' => {
+                options.version = number(token);
+                need(options.version.is_some(), BAD_TOKEN);
+            }
             b'C' => {
                 options.cas = number(token);
                 need(options.cas.is_some(), BAD_TOKEN);
@@ -286,7 +295,8 @@ mod tests {
     /// The lines are those that memcached 1.6.18 answers; after a length, the data goes with the error.
     #[test]
     fn wrong_flags_get_memcacheds_own_answers() {
-        assert_eq!(fault("mg a x"), ("CLIENT_ERROR invalid flag", 0));
+        assert_eq!(fault("mg a m"), ("CLIENT_ERROR invalid flag", 0));
+        assert_eq!(fault("mg a Ex"), ("CLIENT_ERROR bad token in command line format", 0));
         assert_eq!(fault("mg a v !"), ("CLIENT_ERROR invalid flag", 0));
         assert_eq!(fault("mg a b"), ("CLIENT_ERROR error decoding key", 0));
         assert_eq!(fault("ms a 2 S5"), ("CLIENT_ERROR invalid flag", 4));

@@ -77,8 +77,10 @@ pub enum Request<'a> {
     Stats(&'a [u8]),
     /// `slabs reassign`: from (-1 is any), to.
     Reassign(i32, i32),
-    /// `slabs automove`.
+    /// `slabs automove`: 0 is off, 1 and 2 are on.
     Automove(u32),
+    /// `slabs automove ratio`, well formed. Nothing here depends on that ratio.
+    AutomoveRatio,
     /// `lru`, well formed: what of it means something here is nothing.
     Lru,
     /// `lru_crawler`, and what stands after it.
@@ -101,6 +103,8 @@ pub enum Request<'a> {
     Version,
     /// `quit`.
     Quit,
+    /// The first line of an HTTP request.
+    Http,
     /// `refresh_certs`.
     RefreshCerts,
     /// A meta command.
@@ -286,7 +290,7 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
         b"refresh_certs" => Ok(Request::RefreshCerts),
         // As memcached: a browser that a page made speak to us is not heard on, lest its request's body be commands.
         _ if rest(line, 0).rsplit(|&byte| byte == b' ').next().is_some_and(|last| last.starts_with(b"HTTP/")) => {
-            Ok(Request::Quit)
+            Ok(Request::Http)
         }
         _ => Err(ERROR.into()),
     }
@@ -322,17 +326,25 @@ fn slabs<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Fault> {
             let (Some(from), Some(to)) = (signed32(from), signed32(to)) else { return Err(BAD_FORMAT.into()) };
             Ok(Request::Reassign(from, to))
         }
-        [b"automove", level, ..] => Ok(Request::Automove(number32(level).ok_or(BAD_FORMAT)?)),
+        [b"automove", b"ratio", ratio, ..] if is_real(ratio) => Ok(Request::AutomoveRatio),
+        [b"automove", b"ratio", ..] => Err(ERROR.into()),
+        [b"automove", level, ..] => match number32(level).ok_or(BAD_FORMAT)? {
+            level @ 0..=2 => Ok(Request::Automove(level)),
+            _ => Err(ERROR.into()),
+        },
         _ => Err(ERROR.into()),
     }
 }
 
+fn is_real(word: &[u8]) -> bool {
+    std::str::from_utf8(word).is_ok_and(|word| word.parse::<f64>().is_ok())
+}
+
 fn lru<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Fault> {
-    let real = |word: &[u8]| std::str::from_utf8(word).is_ok_and(|word| word.parse::<f64>().is_ok());
     let good = match arguments.words[..arguments.count] {
-        [b"tune", hot, warm, hotter, warmer, ..] => [hot, warm, hotter, warmer].into_iter().all(real),
+        [b"tune", hot, warm, hotter, warmer, ..] => [hot, warm, hotter, warmer].into_iter().all(is_real),
         [b"mode", mode, ..] => mode == b"flat" || mode == b"segmented",
-        [b"temp_ttl", seconds, ..] => real(seconds),
+        [b"temp_ttl", seconds, ..] => is_real(seconds),
         _ => false,
     };
     if good { Ok(Request::Lru) } else { Err(ERROR.into()) }
@@ -376,6 +388,11 @@ mod tests {
             ("lru", "ERROR"),
             ("slabs", "ERROR"),
             ("slabs foo 1", "ERROR"),
+            ("slabs automove 3", "ERROR"),
+            ("slabs automove 9", "ERROR"),
+            ("slabs automove ratio", "ERROR"),
+            ("slabs automove ratio x", "ERROR"),
+            ("slabs automove x", BAD_FORMAT),
             ("cache_memlimit", "ERROR"),
             ("me", BAD_FORMAT),
             ("mg", "ERROR"),

@@ -6,6 +6,8 @@
 //! Until the tag's lease is over it reads the item itself, and the server's CPU has no part in it. What it reads it
 //! [checks](crate::item::check); whatever is not right, the server is asked about.
 //!
+//! Over shared memory it needs no tag: it looks the item up in the [GET table](crate::get_table).
+//!
 //! One connection of one fabric carries three things, in one order: *messages* ([`wire`]), *transfers* of `frrwp`'s handshake, by
 //! which the server writes large values into the client's buffer, and *reads*: the client's of items, and the server's of values
 //! that the client wants stored.

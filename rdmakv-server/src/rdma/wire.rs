@@ -14,7 +14,7 @@
 //!
 //! ```text
 //! client
-//!   1 HELLO   u16 version, u16 zero, u32 zero
+//!   1 HELLO   u16 version, u16 1 if the client reads a GET table, u32 zero
 //!   2 RUN     wish, key; then one command of the text or meta protocol, with its data
 //!   3 GET     wish, key
 //!   4 PUT     wish, key; then u32 length of the line, u32 number of segments, the segments (24 bytes each), the line of an `ms`
@@ -31,6 +31,8 @@
 //!  22 TAG     tag: of an item that is being written by a transfer
 //!  23 REFUSED u8 reason (1 busy, 2 not understood, 3 too large, 4 the client's memory could not be read, 5 not now), then text.
 //!             After reason 2 the connection ends
+//!  24 TABLE   u64 the time, in nanoseconds of the machine's boot clock, u64 u64 secret, u32 number of segments, u32 zero, the segments: of
+//!             the GET table, then of the memory that items are in
 //!
 //! wish, key   u8 1 if a tag is wished for, u8 length of the key, then the key
 //! tag         u8 1 if there is one, then, if there is: u64 address, u64 length, u32 key, u32 incarnation
@@ -39,6 +41,9 @@
 //!
 //! HELLO comes first, and nothing is asked before WELCOME has come. The lease of a tag begins, for the client, when it first sent the
 //! request, and lasts as long as WELCOME says.
+//!
+//! TABLE comes unasked, if it comes, after WELCOME, and where the server asks for a password after the client has said it. It names
+//! the [GET table](crate::get_table). From then on no answer carries a tag but that to a request for an item that is not listed there.
 //!
 //! A large item is fetched by a transfer that the client opens as its target; the header of its SYNC is a GET in one fragment, the
 //! fragment's start included, and its TAG comes before its DONE. Every other answer comes in place of TAG, and the transfer is refused
@@ -55,6 +60,8 @@ pub const VERSION: u16 = 1;
 /// Bytes before a fragment's own.
 pub const FRAGMENT: usize = 8;
 const MORE: u8 = 1;
+/// What a HELLO says of a client that reads a GET table.
+const TABLE: u16 = 1;
 
 /// What kind of message it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,13 +80,14 @@ pub enum Kind {
     None = 21,
     Tag = 22,
     Refused = 23,
+    Table = 24,
 }
 
 impl Kind {
     /// The kind that this byte means.
     pub fn of(byte: u8) -> Option<Self> {
-        use Kind::{Get, Hello, Item, Large, None, Put, Ran, Refused, Run, Seen, Tag, Welcome};
-        let all = [Hello, Run, Get, Put, Seen, Welcome, Ran, Item, Large, None, Tag, Refused];
+        use Kind::{Get, Hello, Item, Large, None, Put, Ran, Refused, Run, Seen, Table, Tag, Welcome};
+        let all = [Hello, Run, Get, Put, Seen, Welcome, Ran, Item, Large, None, Tag, Refused, Table];
         all.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
@@ -102,7 +110,7 @@ pub struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the module's table says what they are")]
 pub enum Request<'a> {
-    Hello { version: u16 },
+    Hello { version: u16, table: bool },
     Run { wish: bool, key: &'a [u8], command: &'a [u8] },
     Get { wish: bool, key: &'a [u8] },
     Put { wish: bool, key: &'a [u8], line: &'a [u8], segments: Segments<'a> },
@@ -120,6 +128,18 @@ pub enum Reply<'a> {
     None,
     Tag(Option<Tag>),
     Refused { why: Refusal, text: &'a str },
+    Table(Table<'a>),
+}
+
+/// Where the [GET table](crate::get_table) is, and the memory that its places are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table<'a> {
+    /// By the server's boot clock: a client on the same machine, with the same clock, finds it between its question and the answer.
+    pub now: u64,
+    /// What keys are hashed by.
+    pub secret: [u64; 2],
+    /// The table, then the arenas in the order of places.
+    pub segments: Segments<'a>,
 }
 
 /// What a server says first.
@@ -167,6 +187,12 @@ const SEEN: usize = 16;
 pub const SEGMENTS: usize = 4096;
 
 impl<'a> Segments<'a> {
+    /// These, written one after the other to `into`.
+    pub fn write(segments: &[Segment], into: &'a mut Vec<u8>) -> Self {
+        put_segments(into, segments);
+        Self(into)
+    }
+
     /// One after the other.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Segment> + 'a {
         self.0.chunks_exact(SEGMENT).map(|bytes| {
@@ -251,6 +277,15 @@ fn put_key(into: &mut Vec<u8>, wish: bool, key: &[u8]) {
     into.extend_from_slice(key);
 }
 
+fn put_segments(into: &mut Vec<u8>, segments: &[Segment]) {
+    for segment in segments {
+        into.extend_from_slice(&segment.address.to_le_bytes());
+        into.extend_from_slice(&segment.length.to_le_bytes());
+        into.extend_from_slice(&segment.key.to_le_bytes());
+        into.extend_from_slice(&[0; 4]);
+    }
+}
+
 fn put_tag(into: &mut Vec<u8>, tag: Option<Tag>) {
     into.push(tag.is_some().into());
     if let Some(Tag { segment, incarnation }) = tag {
@@ -271,9 +306,9 @@ impl<'a> Request<'a> {
         let mut fields = Fields(bytes);
         let request = match kind {
             Kind::Hello => {
-                let version = fields.u16()?;
-                fields.take(6)?;
-                Self::Hello { version }
+                let (version, wishes) = (fields.u16()?, fields.u16()?);
+                fields.take(4)?;
+                Self::Hello { version, table: wishes & TABLE != 0 }
             }
             Kind::Run => {
                 let (wish, key) = fields.wish_and_key()?;
@@ -305,10 +340,11 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// Begins a HELLO.
-    pub fn hello(into: &mut Vec<u8>) -> Kind {
+    /// A HELLO.
+    pub fn hello(into: &mut Vec<u8>, table: bool) -> Kind {
         into.extend_from_slice(&VERSION.to_le_bytes());
-        into.extend_from_slice(&[0; 6]);
+        into.extend_from_slice(&if table { TABLE } else { 0 }.to_le_bytes());
+        into.extend_from_slice(&[0; 4]);
         Kind::Hello
     }
     /// A RUN.
@@ -330,12 +366,7 @@ impl<'a> Request<'a> {
         put_key(into, wish, key);
         into.extend_from_slice(&(line.len() as u32).to_le_bytes());
         into.extend_from_slice(&(segments.len() as u32).to_le_bytes());
-        for segment in segments {
-            into.extend_from_slice(&segment.address.to_le_bytes());
-            into.extend_from_slice(&segment.length.to_le_bytes());
-            into.extend_from_slice(&segment.key.to_le_bytes());
-            into.extend_from_slice(&[0; 4]);
-        }
+        put_segments(into, segments);
         into.extend_from_slice(line);
         Kind::Put
     }
@@ -386,6 +417,15 @@ impl<'a> Reply<'a> {
                 let text = std::str::from_utf8(fields.rest()).map_err(|_| Malformed("a reason that is no text"))?;
                 Self::Refused { why, text }
             }
+            Kind::Table => {
+                let (now, secret) = (fields.u64()?, [fields.u64()?, fields.u64()?]);
+                let segments = fields.u32()? as usize;
+                fields.u32()?;
+                if !(2..=SEGMENTS).contains(&segments) {
+                    return Err(Malformed("a table without memory, or with too much"));
+                }
+                Self::Table(Table { now, secret, segments: Segments(fields.take(segments * SEGMENT)?) })
+            }
             _ => return Err(Malformed("a client says this, not a server")),
         };
         fields.end()?;
@@ -429,6 +469,13 @@ impl<'a> Reply<'a> {
                 into.extend_from_slice(text.as_bytes());
                 Kind::Refused
             }
+            Self::Table(Table { now, secret: [first, second], segments: Segments(segments) }) => {
+                for word in [now, first, second, (segments.len() / SEGMENT) as u64] {
+                    into.extend_from_slice(&word.to_le_bytes());
+                }
+                into.extend_from_slice(segments);
+                Kind::Table
+            }
         }
     }
 }
@@ -467,6 +514,11 @@ pub struct Assembly {
 }
 
 impl Assembly {
+    /// Whether a message has begun and is not whole.
+    pub fn is_within(&self) -> bool {
+        self.of.is_some()
+    }
+
     /// Takes a fragment; gives the whole message once it is there. At most `most` bytes are kept.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The server's time.
 
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -15,9 +15,23 @@ pub(crate) fn now() -> u64 {
 
 /// The same clock, in nanoseconds.
 pub(crate) fn nanos() -> u64 {
+    boot() + beyond_boot()
+}
+
+/// What [`boot`] lacks to [`nanos`]: it never changes.
+pub(crate) fn beyond_boot() -> u64 {
     static BETWEEN: OnceLock<u64> = OnceLock::new();
-    let since_boot = clock_gettime(ClockId::Boottime);
-    let (seconds, nanos) = (since_boot.tv_sec.cast_unsigned(), since_boot.tv_nsec.cast_unsigned());
     let unix = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    (seconds + BETWEEN.get_or_init(|| unix().saturating_sub(seconds))) * A_SECOND + nanos
+    BETWEEN.get_or_init(|| unix().saturating_sub(boot() / A_SECOND)) * A_SECOND
+}
+
+/// Nanoseconds since the machine was started, those of suspend included: a clock that its processes share.
+pub(crate) fn boot() -> u64 {
+    let since_boot = clock_gettime(ClockId::Boottime);
+    since_boot.tv_sec.cast_unsigned() * A_SECOND + since_boot.tv_nsec.cast_unsigned()
+}
+
+/// The time since 1970, for dates of events.
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,13 +1,14 @@
 //! A connection: a socket, the session on it, and what of either waits.
 
 use std::io::{self, IoSlice, Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mio::net::{TcpStream, UnixStream};
 
 use super::tls::TlsStream;
 use super::trace;
-use crate::session::{Context, Out, Pause, SLICES, Session, Shards};
+use crate::session::{Context, Doing, Out, Pause, Peer, SLICES, Session, Shards, Speaks};
 
 /// A socket of any kind.
 #[derive(Debug)]
@@ -85,6 +86,8 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) stream: Stream,
+    /// How others know it.
+    pub(super) peer: Arc<Peer>,
     session: Session,
     /// Input that could not be used yet.
     pending: Vec<u8>,
@@ -94,6 +97,8 @@ pub(super) struct Conn {
     /// The client has said that nothing more comes; there may be something left to read all the same.
     pub(super) hung_up: bool,
     over: bool,
+    /// Whether its client ended it.
+    ended: bool,
     /// When the client last sent or took something, in Unix seconds; it counts from the handshake on.
     pub(super) heard: u64,
     /// When it came.
@@ -105,17 +110,19 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(stream: Stream, session: Session, now: u64) -> Self {
+    pub(super) fn new(stream: Stream, peer: Arc<Peer>, speaks: Speaks, now: u64) -> Self {
         Self {
             greeted: !stream.is_handshaking(),
             stream,
-            session,
+            session: Session::on(speaks, peer.clone()),
+            peer,
             pending: Vec::new(),
             out: Out::default(),
             readable: true,
             writable: true,
             hung_up: false,
             over: false,
+            ended: false,
             heard: now,
             came: now,
             queued: false,
@@ -125,6 +132,16 @@ impl Conn {
     /// Whether nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.pending.is_empty() && self.out.is_empty() && !self.stream.waits() && self.session.is_quiet()
+    }
+
+    /// Whether its client watches.
+    pub(super) fn is_watching(&self) -> bool {
+        self.session.is_watching()
+    }
+
+    /// Whether its client ended it, as clients do.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended || self.session.has_quit()
     }
 
     /// What it holds of the stores goes back.
@@ -150,6 +167,8 @@ impl Conn {
                 tls.handshakes.fetch_add(1, Relaxed);
             }
         }
+        let doing = if self.out.is_empty() { self.session.doing() } else { Doing::Writing };
+        self.peer.note(doing, self.heard);
         if self.out.is_empty() {
             self.out.shrink(256 << 10);
             std::mem::swap(&mut self.out, spare);
@@ -215,10 +234,12 @@ impl Conn {
             cx.counts.bytes_read += read as u64;
             self.heard = cx.now;
             *turns -= 1;
+            self.ended = read == 0;
             return Ok((read == 0).then_some(Next::Close));
         }
         let read = self.stream.read(buffer)?;
         if read == 0 {
+            self.ended = true;
             return Ok(Some(Next::Close));
         }
         // Less than there was room for: the socket is empty, no need to ask it again. It tells when there is more, but

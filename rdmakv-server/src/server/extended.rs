@@ -30,30 +30,41 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
         }
         "lru_crawler" => plan.crawler = true,
         "no_lru_crawler" => plan.crawler = false,
-        "track_sizes" | "modern" | "slab_reassign" | "no_modern" | "no_drop_privileges" => {}
+        "track_sizes" | "modern" | "slab_reassign" | "no_drop_privileges" => {}
+        // The defaults of memcached 1.4, as far as there is such a part here.
+        "no_modern" => {
+            plan.settings.maxconns_fast = false;
+            plan.crawler = false;
+            plan.automove = 0;
+        }
+        // As memcached: without a level it is on.
+        "slab_automove" => match value.map_or(Ok(1), |_| number())? {
+            level @ 0..=2 => plan.automove = level as u32,
+            _ => return Err("-o slab_automove: 0, 1 or 2".into()),
+        },
+        "no_slab_automove" => plan.automove = 0,
+        "watcher_logbuf_size" => match number()? {
+            kilobytes @ 1..=65_536 => plan.settings.watcher_buffer = (kilobytes as usize) << 10,
+            _ => return Err("-o watcher_logbuf_size: between 1 and 65536 (kilobytes)".into()),
+        },
+        "lru_maintainer" => plan.settings.moves = true,
+        "no_lru_maintainer" => plan.settings.moves = false,
+        "hot_lru_pct" | "warm_lru_pct" | "hot_max_factor" | "warm_max_factor" | "temporary_ttl" => {
+            return Err(format!("-o {name}: items are evicted by S3-FIFO, which has no such segments; leave it out"));
+        }
         "hash_algorithm"
         | "lru_crawler_sleep"
         | "lru_crawler_tocrawl"
         | "read_buf_mem_limit"
-        | "lru_maintainer"
-        | "no_lru_maintainer"
-        | "hot_lru_pct"
-        | "warm_lru_pct"
-        | "hot_max_factor"
-        | "warm_max_factor"
-        | "temporary_ttl"
         | "slab_chunk_max"
-        | "slab_automove"
         | "slab_automove_ratio"
         | "slab_automove_window"
         | "slab_automove_freeratio"
         | "no_slab_reassign"
-        | "watcher_logbuf_size"
         | "worker_logbuf_size"
         | "tail_repair_time"
         | "no_inline_ascii_resp"
         | "inline_ascii_resp"
-        | "no_slab_automove"
         | "chunked_items"
         | "no_chunked_items"
         | "resp_obj_mem_limit" => {

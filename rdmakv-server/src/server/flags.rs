@@ -11,11 +11,11 @@ use crate::store::Config;
 
 /// A memcached whose memory RDMA clients can read.
 #[derive(Debug, Parser)]
-#[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true, after_help = EXAMPLES)]
+#[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true, args_override_self = true, after_help = EXAMPLES)]
 pub(super) struct Flags {
-    /// TCP port to listen on; 0 is off, -1 is a free one
-    #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
-    port: i32,
+    /// TCP port to listen on; 0 is off, -1 is a free one [default: 11211, or that of -U if there is one]
+    #[arg(short = 'p', long = "port", allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
+    port: Option<i32>,
     /// UDP port to listen on; 0 is off, -1 is a free one
     #[arg(short = 'U', long = "udp-port", default_value_t = 0, allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
     udp_port: i32,
@@ -28,7 +28,8 @@ pub(super) struct Flags {
     /// Enable the "shutdown" command
     #[arg(short = 'A', long = "enable-shutdown")]
     shutdown: bool,
-    /// Addresses to listen on, with commas; each may have a port of its own, and "notls:" before it (default: all)
+    /// Addresses to listen on, with commas; each may have a port of its own, and before it "notls:" (not
+    /// encrypted) or "mtls:" (clients show a certificate) where -Z is given (default: all)
     #[arg(short = 'l', long = "listen", value_name = "ADDR")]
     listen: Vec<String>,
     /// Run in the background: it returns once the server serves, or has said why it does not
@@ -73,9 +74,9 @@ pub(super) struct Flags {
     /// Try huge pages (done in any case)
     #[arg(short = 'L', long = "enable-largepages")]
     large_pages: bool,
-    /// Refused: statistics by key prefix
-    #[arg(short = 'D', value_name = "CHAR", hide = true)]
-    delimiter: Option<char>,
+    /// Count what is done with keys by what stands before this character in them ("stats detail")
+    #[arg(short = 'D', value_name = "CHAR", value_parser = delimiter)]
+    delimiter: Option<u8>,
     /// Worker threads
     #[arg(short = 't', long = "threads", default_value_t = 4, value_parser = within::<u16, 1, 256>)]
     threads: u16,
@@ -94,8 +95,8 @@ pub(super) struct Flags {
     /// Bytes of an item at most; k, m and g are understood
     #[arg(short = 'I', long = "max-item-size", default_value = "1m", value_parser = size)]
     item: usize,
-    /// Refused: SASL
-    #[arg(short = 'S', long = "enable-sasl", hide = true)]
+    /// Ask for the users of -Y by SASL (PLAIN) in the binary protocol too
+    #[arg(short = 'S', long = "enable-sasl")]
     sasl: bool,
     /// Refuse flush_all
     #[arg(short = 'F', long = "disable-flush-all")]
@@ -103,7 +104,7 @@ pub(super) struct Flags {
     /// Refuse "stats cachedump" and "lru_crawler metadump"
     #[arg(short = 'X', long = "disable-dumping")]
     no_dump: bool,
-    /// Refuse "watch" (always refused so far)
+    /// Refuse "watch"
     #[arg(short = 'W', long = "disable-watch")]
     no_watch: bool,
     /// Users and passwords, a line each: user:password
@@ -145,6 +146,9 @@ The flags are memcached's; what is not done is refused with a reason.
 
 Exit status: 0 ended as it was asked to, 1 something failed, 2 wrong usage.";
 
+/// The TCP port if there is no other.
+const PORT: i32 = 11211;
+
 /// Where the overview is if its address has no port: where Prometheus looks for a memcached's metrics by custom.
 const HTTP_PORT: u16 = 9150;
 
@@ -154,7 +158,9 @@ fn http(text: &str) -> Result<(String, u16), String> {
         return Ok(("127.0.0.1".into(), port));
     }
     match place(text).map_err(|_| bad())? {
-        Place { plain: false, host, port } => Ok((host.unwrap_or_else(|| "0.0.0.0".into()), port.unwrap_or(HTTP_PORT))),
+        Place { encryption: Encryption::Usual, host, port } => {
+            Ok((host.unwrap_or_else(|| "0.0.0.0".into()), port.unwrap_or(HTTP_PORT)))
+        }
         _ => Err(bad()),
     }
 }
@@ -169,6 +175,13 @@ fn within<T: TryFrom<i64>, const LOW: i64, const HIGH: i64>(text: &str) -> Resul
 fn factor(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|&factor| factor > 1.0 && factor < 10.0);
     factor.ok_or_else(|| "a number is needed, more than 1 and less than 10, such as 1.25".into())
+}
+
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        &[byte @ b'!'..=b'~'] => Ok(byte),
+        _ => Err("one character that keys may have, such as a colon".into()),
+    }
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -196,19 +209,35 @@ fn size(text: &str) -> Result<usize, String> {
     bytes.filter(|bytes| (1 << 10..=1 << 30).contains(bytes)).ok_or_else(|| "between 1k and 1024m".into())
 }
 
+/// How connections to a place are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Encryption {
+    /// As the options say.
+    #[default]
+    Usual,
+    /// Not, whatever `-Z` says: `notls:`.
+    Plain,
+    /// So that clients have to show a certificate: `mtls:`.
+    Mutual,
+}
+
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// A name or an address; none for all addresses.
     pub(super) host: Option<String>,
     pub(super) port: Option<u16>,
-    /// Not encrypted, whatever `-Z` says.
-    pub(super) plain: bool,
+    /// How it is encrypted where `-Z` says that it is.
+    pub(super) encryption: Encryption,
 }
 
 fn place(text: &str) -> Result<Place, String> {
     let bad = || format!("-l {text}: an address, or an address and a port: 127.0.0.1, 127.0.0.1:11211, [::1]:11211");
-    let (plain, text) = text.strip_prefix("notls:").map_or((false, text), |rest| (true, rest));
+    let (encryption, text) = match (text.strip_prefix("notls:"), text.strip_prefix("mtls:")) {
+        (Some(rest), _) => (Encryption::Plain, rest),
+        (_, Some(rest)) => (Encryption::Mutual, rest),
+        _ => (Encryption::Usual, text),
+    };
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
@@ -221,7 +250,7 @@ fn place(text: &str) -> Result<Place, String> {
     if host.is_empty() {
         return Err(bad());
     }
-    Ok(Place { host: (host != "*").then(|| host.to_owned()), port, plain })
+    Ok(Place { host: (host != "*").then(|| host.to_owned()), port, encryption })
 }
 
 /// All that the command line asks for.
@@ -231,6 +260,8 @@ pub(super) struct Plan {
     pub(super) store: Config,
     pub(super) places: Vec<Place>,
     pub(super) crawler: bool,
+    /// Whether pages move between classes by themselves, as in `slabs automove`.
+    pub(super) automove: u32,
     pub(super) notes: Vec<String>,
     /// Whom to become.
     pub(super) user: Option<User>,
@@ -243,6 +274,11 @@ pub(super) struct Plan {
 }
 
 impl Flags {
+    /// The TCP port. As in memcached, a UDP port alone is one for both.
+    fn port(&self) -> i32 {
+        self.port.unwrap_or(if self.udp_port == 0 { PORT } else { self.udp_port })
+    }
+
     /// What is to be done.
     ///
     /// # Errors
@@ -250,15 +286,17 @@ impl Flags {
     /// What is wrong and what would be right.
     pub(super) fn plan(&self) -> Result<Plan, String> {
         for (asked, why) in [
-            (self.sasl, "-S: SASL is not offered; for names and passwords use -Y with the text protocol"),
+            (self.sasl && self.users.is_none(), "-S: SASL asks for the users of a file; name it with -Y FILE"),
+            (
+                self.sasl && self.protocol == Speaks::Ascii,
+                "-S: SASL is part of the binary protocol; use -B binary or -B auto",
+            ),
             (self.memory_file.is_some(), "-e: the memory does not outlive the server; start without it"),
             (
                 self.tls && self.socket.is_some(),
                 "-Z: Unix sockets are not encrypted, and with -s there are no others; leave one of them out",
             ),
-            (self.tls && self.port == 0, "-Z: only TCP is encrypted; it needs a port (-p)"),
-            (self.tls && self.udp_port != 0, "-U: datagrams are not encrypted; with -Z leave them out"),
-            (self.delimiter.is_some(), "-D: statistics by prefix are not kept; start without it"),
+            (self.tls && self.port() == 0, "-Z: only TCP is encrypted; it needs a port (-p)"),
             (self.napi.is_some(), "-N: connections are not chosen by NAPI; start without it"),
         ] {
             if asked {
@@ -272,19 +310,19 @@ impl Flags {
         let places = self.listen.iter().flat_map(|list| list.split(',')).map(place).collect::<Result<Vec<_>, _>>()?;
         let users = self.users.as_deref().map(users::read).transpose()?;
         let user = self.user.as_deref().map(process::find_user).transpose()?;
-        if users.is_some() && self.protocol == Speaks::Binary {
-            return Err("-Y: names and passwords go with the text protocol; use -B ascii".into());
+        if users.is_some() && !self.sasl && self.protocol == Speaks::Binary {
+            return Err("-Y: names and passwords go with the text protocol; use -B ascii, or add -S".into());
         }
         let fabrics = self.fabrics.plan(options::Server {
             memory: memory as u64,
             item: self.item,
-            has_port: self.port != 0 && self.socket.is_none(),
+            has_port: self.port() != 0 && self.socket.is_none(),
         })?;
         let mut plan = Plan {
             settings: Settings {
                 maxbytes: memory as u64,
                 maxconns: self.connections as usize,
-                tcp_port: self.port,
+                tcp_port: self.port(),
                 udp_port: self.udp_port,
                 inter: (!self.listen.is_empty()).then(|| self.listen.join(",")),
                 evictions: !self.no_evictions,
@@ -297,13 +335,18 @@ impl Flags {
                 reqs_per_event: self.requests as usize,
                 cas: !self.no_cas,
                 backlog: self.backlog,
-                speaks: if users.is_some() { Speaks::Ascii } else { self.protocol },
+                speaks: if users.is_some() && !self.sasl { Speaks::Ascii } else { self.protocol },
+                sasl: self.sasl,
                 item_max: self.item,
                 maxconns_fast: true,
                 hashpower: 0,
                 idle_timeout: 0,
                 flush: !self.no_flush,
                 dump: !self.no_dump,
+                watch: !self.no_watch,
+                moves: true,
+                prefixes: self.delimiter,
+                watcher_buffer: 256 << 10,
                 users,
                 tls: Vec::new(),
                 fabrics: fabrics.list(),
@@ -311,8 +354,7 @@ impl Flags {
             },
             store: Config {
                 memory,
-                // Address space for a later cache_memlimit.
-                memory_max: memory.saturating_mul(4).min(30 << 30).max(memory),
+                memory_max: process::address_space(memory, self.lock_memory),
                 extra: Config::default().extra,
                 item_max: self.item,
                 factor: self.factor,
@@ -327,6 +369,7 @@ impl Flags {
             fabrics,
             places,
             crawler: true,
+            automove: 1,
             notes: Vec::new(),
             user,
             users_file: self.users.clone(),
@@ -338,13 +381,18 @@ impl Flags {
             extended::take(option, &mut plan)?;
         }
         if let Some(tls) = &plan.tls {
-            tls.check()?;
-            plan.notes.extend(tls.doubt());
+            let mutual = plan.places.iter().any(|place| place.encryption == Encryption::Mutual);
+            tls.check(mutual)?;
+            if plan.settings.udp_port != 0 {
+                plan.notes.push("-U: datagrams are not encrypted, and no certificate is asked for there".into());
+            }
+            plan.notes.extend(tls.doubt(mutual));
             plan.settings.tls = tls.list();
-            plan.certificates = Some(Certificates::read(tls.clone())?);
-        } else if let Some(place) = plan.places.iter().find(|place| place.plain) {
+            plan.certificates = Some(Certificates::read(tls.clone(), mutual)?);
+        } else if let Some(place) = plan.places.iter().find(|place| place.encryption != Encryption::Usual) {
             let host = place.host.as_deref().unwrap_or("*");
-            return Err(format!("-l notls:{host}: nothing is encrypted without -Z; leave \"notls:\" out"));
+            let name = if place.encryption == Encryption::Plain { "notls:" } else { "mtls:" };
+            return Err(format!("-l {name}{host}: nothing is encrypted without -Z; leave \"{name}\" out"));
         }
         Ok(plan)
     }
@@ -368,8 +416,40 @@ mod tests {
         assert!(
             !settings.cas && !settings.evictions && !settings.flush && !settings.maxconns_fast && settings.shutdown
         );
-        assert_eq!(plan.places[1], Place { host: Some("::1".into()), port: Some(77), plain: false });
+        assert_eq!(plan.places[1], Place { host: Some("::1".into()), port: Some(77), encryption: Encryption::Usual });
         assert!(super::tests::plan("-vvv -d -k -r -L -W -X -n 10 -f 1.1 -P /x -u nobody -s /tmp/x").is_ok());
+    }
+
+    #[test]
+    fn the_last_of_repeated_flags_wins() {
+        let both =
+            plan("-p 1 -m 64 -l 127.0.0.1 -p 2 -m 128 -C -C -l [::1] -o idle_timeout=3 -o idle_timeout=4").unwrap();
+        assert_eq!((both.settings.tcp_port, both.settings.maxbytes, both.settings.idle_timeout), (2, 128 << 20, 4));
+        assert_eq!(both.places.len(), 2, "addresses add up");
+    }
+
+    #[test]
+    fn a_udp_port_alone_is_one_for_both() {
+        for (flags, tcp, udp) in
+            [("", 11211, 0), ("-U 5", 5, 5), ("-U -1", -1, -1), ("-U 5 -p 0", 0, 5), ("-U 0", 11211, 0)]
+        {
+            let settings = plan(flags).unwrap().settings;
+            assert_eq!((settings.tcp_port, settings.udp_port), (tcp, udp), "{flags}");
+        }
+    }
+
+    #[test]
+    fn memory_can_grow_as_far_as_there_is_address_space() {
+        let plan = plan("-m 64").unwrap();
+        assert!(plan.store.memory_max >= 1 << 30, "{}", plan.store.memory_max);
+    }
+
+    #[test]
+    fn no_modern_has_the_defaults_of_before() {
+        let before = plan("-o no_modern").unwrap();
+        assert!(!before.settings.maxconns_fast && !before.crawler && before.automove == 0);
+        let after = plan("-o no_modern,maxconns_fast,lru_crawler,slab_automove=2").unwrap();
+        assert!(after.settings.maxconns_fast && after.crawler && after.automove == 2);
     }
 
     #[test]
@@ -392,10 +472,11 @@ mod tests {
             ("-Z", "ssl_chain_cert=FILE"),
             ("-Z -o ssl_chain_cert=/does/not/exist", "/does/not/exist"),
             ("-Z -s /tmp/x", "leave one of them out"),
-            ("-Z -U 5", "datagrams are not encrypted"),
             ("-Z -p 0", "needs a port"),
             ("-o ssl_key=x", "without -Z"),
             ("-l notls:127.0.0.1", "without -Z"),
+            ("-l mtls:127.0.0.1", "without -Z"),
+            ("-Z -l mtls:127.0.0.1 -o ssl_chain_cert=/x", "ssl_ca_cert"),
             ("-u nobody-of-that-name", "no such user"),
             ("--http 1.2.3.4:x", "127.0.0.1:9150"),
             ("--http notls:x", "127.0.0.1:9150"),
@@ -408,8 +489,11 @@ mod tests {
             ("-o idle_timeout", "idle_timeout=1"),
             ("-o hashpower=99", "between 12 and 32"),
             ("-Y /x -B binary", "-Y /x"),
-            ("-S", "SASL"),
-            ("-D :", "by prefix"),
+            ("-S", "name it with -Y FILE"),
+            ("-S -Y /x -B ascii", "-B binary"),
+            ("-D é", "one character"),
+            ("-o hot_lru_pct=20", "S3-FIFO"),
+            ("-o temporary_ttl=61", "S3-FIFO"),
             ("-I 40m", "half of the memory"),
             ("-I 12", "between 1k and 1024m"),
             ("-f 1", "more than 1"),

@@ -64,6 +64,7 @@ fn tend(shared: &Shared, now: u64) {
     let crawl = all || shared.crawler.load(Relaxed);
     if crawl {
         shared.crawler_starts.fetch_add(1, Relaxed);
+        shared.crawling.store(true, Relaxed);
     }
     for shard in 0..shared.shards.count() {
         shared.shards.at(shard).tick(now);
@@ -73,6 +74,10 @@ fn tend(shared: &Shared, now: u64) {
                 break;
             }
         }
+    }
+    // A round that was asked for meanwhile comes next second.
+    if crawl && !shared.crawl_now.load(Relaxed) {
+        shared.crawling.store(false, Relaxed);
     }
 }
 

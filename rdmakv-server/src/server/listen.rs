@@ -1,29 +1,41 @@
 //! The sockets that others come to, and the thread that accepts them.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, UdpSocket, UnixListener};
 use mio::{Events, Interest, Poll, Token};
 use rustix::fs::Mode;
 use rustix::process::umask;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::clock::now;
 use super::conn::Stream;
-use super::flags::Place;
+use super::flags::{Encryption, Place};
 use super::tls::Certificates;
 use super::trace;
-use super::worker::Reach;
-use crate::session::{Settings, Shared, is_accepting};
+use super::worker::{Incoming, Reach};
+use crate::session::{Address, Peer, Settings, Shared, is_accepting};
+
+/// Names the file that ports are written to, as for memcached.
+const PORT_FILE: &str = "MEMCACHED_PORT_FILENAME";
 
 /// A socket to accept from.
-enum Door {
+struct Door {
+    kind: Kind,
+    address: Arc<Address>,
+}
+
+enum Kind {
     Tcp(TcpListener),
-    Tls(TcpListener, Arc<Certificates>),
+    /// With whether clients have to show a certificate here whatever the options say.
+    Tls(TcpListener, Arc<Certificates>, bool),
     /// With the file that goes when the server does.
     Unix(UnixListener, Option<String>),
 }
@@ -40,6 +52,8 @@ pub(super) struct Doors {
     pub(super) port: Option<u16>,
     /// Where they are, for the start-up lines.
     pub(super) said: Vec<String>,
+    /// Others opened the sockets, and have them too.
+    passed: bool,
 }
 
 fn addresses(place: &Place, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -85,7 +99,7 @@ impl Doors {
         if settings.socket.is_some() {
             return Ok(doors);
         }
-        let everywhere = [Place { host: None, port: None, plain: false }];
+        let everywhere = [Place { host: None, port: None, encryption: Encryption::Usual }];
         let places = if places.is_empty() { &everywhere } else { places };
         let kinds = [("tcp", settings.tcp_port, Type::STREAM), ("udp", settings.udp_port, Type::DGRAM)];
         for (name, port, kind) in kinds {
@@ -122,8 +136,9 @@ impl Doors {
                         port = local.port();
                     }
                     if kind == Type::STREAM {
-                        let certificates = certificates.filter(|_| !place.plain);
-                        doors.tcp(TcpListener::from_std(socket.into()), local, certificates);
+                        let certificates = certificates.filter(|_| place.encryption != Encryption::Plain);
+                        let mutual = place.encryption == Encryption::Mutual;
+                        doors.tcp(TcpListener::from_std(socket.into()), local, certificates.map(|held| (held, mutual)));
                     } else {
                         doors.said.push(format!("listening on udp {local}"));
                         doors.datagrams.push(UdpSocket::from_std(socket.into()));
@@ -131,28 +146,65 @@ impl Doors {
                 }
             }
         }
+        if let Some(file) = std::env::var_os(PORT_FILE) {
+            doors.write_ports(Path::new(&file))?;
+        }
         if doors.said.is_empty() {
             return Err("nothing to listen on: -p, -U or -s".into());
         }
         Ok(doors)
     }
 
-    fn tcp(&mut self, listener: TcpListener, local: SocketAddr, certificates: Option<&Arc<Certificates>>) {
+    /// Writes the ports to this file, a line each, by memcached's names. A regular file appears whole; a device or a pipe is
+    /// written to, and never replaced.
+    fn write_ports(&self, file: &Path) -> Result<(), String> {
+        let mut text = String::new();
+        let streams = self.doors.iter().map(|door| (*door.address).clone());
+        let datagrams = self.datagrams.iter().filter_map(|socket| socket.local_addr().ok()).map(Address::Udp);
+        for address in streams.chain(datagrams) {
+            let (name, at) = match address {
+                Address::Tcp(at) => ("TCP", at),
+                Address::Udp(at) => ("UDP", at),
+                Address::Local(_) => continue,
+            };
+            let family = if at.is_ipv4() { "INET" } else { "INET6" };
+            text += &format!("{name} {family}: {}\n", at.port());
+        }
+        let is_special = std::fs::metadata(file).is_ok_and(|there| !there.is_file() && !there.is_dir());
+        let written = if is_special {
+            std::fs::write(file, text)
+        } else {
+            let mut whole = file.as_os_str().to_owned();
+            whole.push(".lck");
+            let written = std::fs::write(&whole, text).and_then(|()| std::fs::rename(&whole, file));
+            if written.is_err() {
+                _ = std::fs::remove_file(&whole);
+            }
+            written
+        };
+        written.map_err(|error| format!("{PORT_FILE}={}: {error}; name a file that may be written", file.display()))
+    }
+
+    fn push(&mut self, kind: Kind, address: Address) {
+        self.doors.push(Door { kind, address: Arc::new(address) });
+    }
+
+    fn tcp(&mut self, listener: TcpListener, local: SocketAddr, certificates: Option<(&Arc<Certificates>, bool)>) {
         self.port.get_or_insert(local.port());
         match certificates {
-            Some(certificates) => {
+            Some((certificates, mutual)) => {
                 self.said.push(format!("listening on tls {local}"));
-                self.doors.push(Door::Tls(listener, certificates.clone()));
+                self.push(Kind::Tls(listener, certificates.clone(), mutual), Address::Tcp(local));
             }
             None => {
                 self.said.push(format!("listening on tcp {local}"));
-                self.doors.push(Door::Tcp(listener));
+                self.push(Kind::Tcp(listener), Address::Tcp(local));
             }
         }
     }
 
     /// Takes sockets that others opened, instead of what the flags say. One named "http" is for watching the server,
-    /// TCP sockets named "notls" are not encrypted.
+    /// TCP sockets named "notls" are not encrypted, and clients that come to one named "mtls" show a certificate.
     ///
     /// # Errors
     ///
@@ -161,7 +213,7 @@ impl Doors {
         passed: Vec<(Socket, String)>,
         certificates: Option<&Arc<Certificates>>,
     ) -> Result<Self, String> {
-        let mut doors = Self::default();
+        let mut doors = Self { passed: true, ..Self::default() };
         for (socket, name) in passed {
             let wrong = |why: &dyn std::fmt::Display| format!("the socket {name} that systemd passed: {why}");
             let kind = socket.r#type().map_err(|error| wrong(&error))?;
@@ -177,10 +229,8 @@ impl Doors {
                 }
                 (Type::STREAM, Some(local), _) => {
                     let certificates = certificates.filter(|_| name != "notls");
-                    doors.tcp(TcpListener::from_std(socket.into()), local, certificates);
-                }
-                (Type::DGRAM, Some(_), _) if certificates.is_some() => {
-                    return Err(wrong(&"datagrams are not encrypted; with -Z leave ListenDatagram= out"));
+                    let mutual = name == "mtls";
+                    doors.tcp(TcpListener::from_std(socket.into()), local, certificates.map(|held| (held, mutual)));
                 }
                 (Type::DGRAM, Some(local), _) => {
                     doors.said.push(format!("listening on udp {local}"));
@@ -189,7 +239,8 @@ impl Doors {
                 (Type::STREAM, None, path) => {
                     let path = path.map_or_else(|| "(without a name)".into(), |path| path.display().to_string());
                     doors.said.push(format!("listening on unix {path}"));
-                    doors.doors.push(Door::Unix(UnixListener::from_std(socket.into()), None));
+                    let address = Address::Local(path);
+                    doors.push(Kind::Unix(UnixListener::from_std(socket.into()), None), address);
                 }
                 _ => return Err(wrong(&"use ListenStream= (TCP, Unix) or ListenDatagram= (UDP)")),
             }
@@ -239,26 +290,45 @@ impl Doors {
         })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(settings.socket_mode)).map_err(wrong)?;
         self.said.push(format!("listening on unix {path}"));
-        self.doors.push(Door::Unix(listener, Some(path.to_owned())));
+        self.push(Kind::Unix(listener, Some(path.to_owned())), Address::Local(path.to_owned()));
         Ok(())
     }
 
-    /// Accepts until the server stops, each connection to the next worker.
+    /// Notes the sockets for those that ask for connections.
+    pub(super) fn list(&self, shared: &Shared) {
+        let doors = self.doors.iter().map(|door| {
+            let number = match &door.kind {
+                Kind::Tcp(listener) | Kind::Tls(listener, ..) => listener.as_raw_fd(),
+                Kind::Unix(listener, _) => listener.as_raw_fd(),
+            };
+            (number, (*door.address).clone())
+        });
+        let datagrams = self
+            .datagrams
+            .iter()
+            .filter_map(|socket| Some((socket.as_raw_fd(), Address::Udp(socket.local_addr().ok()?))));
+        for (number, address) in doors.chain(datagrams) {
+            shared.peers.add(Arc::new(Peer::listener(number, address, now())));
+        }
+    }
+
+    /// Accepts until the server stops or finishes, each connection to the next worker. The sockets stay open.
     ///
     /// # Errors
     ///
     /// The event loop could not be had.
-    pub(super) fn serve(mut self, shared: &Arc<Shared>, workers: &[Reach]) -> io::Result<()> {
+    pub(super) fn serve(&mut self, shared: &Arc<Shared>, workers: &[Reach]) -> io::Result<()> {
         let mut poll = Poll::new()?;
         for (at, door) in self.doors.iter_mut().enumerate() {
-            match door {
-                Door::Tcp(listener) | Door::Tls(listener, _) => {
+            match &mut door.kind {
+                Kind::Tcp(listener) | Kind::Tls(listener, ..) => {
                     poll.registry().register(listener, Token(at), Interest::READABLE)?
                 }
-                Door::Unix(listener, _) => poll.registry().register(listener, Token(at), Interest::READABLE)?,
+                Kind::Unix(listener, _) => poll.registry().register(listener, Token(at), Interest::READABLE)?,
             }
         }
         let (mut events, mut next, mut waiting) = (Events::with_capacity(64), 0, false);
+        let mut since = None::<Instant>;
         while is_accepting(shared) {
             let wait = Duration::from_millis(if waiting { 20 } else { 500 });
             if let Err(error) = poll.poll(&mut events, Some(wait))
@@ -268,17 +338,41 @@ impl Doors {
             }
             // After a pause every door is tried: its event has been used up.
             let (again, doors) = (waiting, self.doors.iter());
+            if let Some(since) = since.filter(|_| waiting) {
+                let micros = since.elapsed().as_micros() as u64;
+                shared.listen_disabled_micros.fetch_add(micros, Relaxed);
+            }
             waiting = doors.fold(false, |waiting, door| waiting | door.accept(shared, workers, &mut next));
+            since = waiting.then(Instant::now);
             if waiting && !again {
                 shared.listen_disabled.fetch_add(1, Relaxed);
             }
         }
+        Ok(())
+    }
+
+    /// Nobody comes any more, and nobody else gets the ports. What others passed is theirs to keep: they start no other server meanwhile.
+    pub(super) fn shut(&mut self) {
+        if self.passed {
+            return self.close();
+        }
         for door in &self.doors {
-            if let Door::Unix(_, Some(path)) = door {
+            if let Kind::Tcp(listener) | Kind::Tls(listener, ..) = &door.kind {
+                let socket = SockRef::from(listener);
+                // A socket that does not listen keeps its port to itself only where it does not share it, and where the port was asked
+                // for by its number. Where one of these fails, it listens on, and who comes waits for the end.
+                let _ = socket.set_reuse_address(false).and_then(|()| socket.shutdown(Shutdown::Both));
+            }
+        }
+    }
+
+    /// Closes the sockets: another server may have their ports from now on.
+    pub(super) fn close(&mut self) {
+        for door in self.doors.drain(..) {
+            if let Kind::Unix(_, Some(path)) = &door.kind {
                 let _ = std::fs::remove_file(path);
             }
         }
-        Ok(())
     }
 }
 
@@ -290,19 +384,22 @@ impl Door {
             if full && !shared.settings.maxconns_fast {
                 return true;
             }
-            let accepted = match self {
-                Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
+            let accepted = match &self.kind {
+                Kind::Tcp(listener) => listener.accept().map(|(stream, from)| {
                     let _ = stream.set_nodelay(true);
-                    Stream::Tcp(stream)
+                    (stream.as_raw_fd(), Stream::Tcp(stream), Address::Tcp(from))
                 }),
-                Self::Tls(listener, certificates) => listener.accept().and_then(|(stream, _)| {
+                Kind::Tls(listener, certificates, mutual) => listener.accept().and_then(|(stream, from)| {
                     let _ = stream.set_nodelay(true);
-                    let stream = certificates.accept(stream).map_err(io::Error::other)?;
-                    Ok(Stream::Tls(Box::new(stream)))
+                    let number = stream.as_raw_fd();
+                    let stream = certificates.accept(stream, *mutual).map_err(io::Error::other)?;
+                    Ok((number, Stream::Tls(Box::new(stream)), Address::Tcp(from)))
                 }),
-                Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+                Kind::Unix(listener, _) => listener
+                    .accept()
+                    .map(|(stream, _)| (stream.as_raw_fd(), Stream::Unix(stream), Address::Local(String::new()))),
             };
-            let stream = match accepted {
+            let (number, stream, from) = match accepted {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
@@ -322,7 +419,10 @@ impl Door {
             shared.total_connections.fetch_add(1, Relaxed);
             let worker = &workers[*next % workers.len()];
             *next += 1;
-            if worker.sender.send(stream).is_err() || worker.waker.wake().is_err() {
+            let peer = Arc::new(Peer::client(number, from, self.address.clone(), now()));
+            shared.peers.add(peer.clone());
+            if worker.sender.send(Incoming { stream, peer: peer.clone() }).is_err() || worker.waker.wake().is_err() {
+                shared.peers.remove(&peer);
                 shared.connections.fetch_sub(1, Relaxed);
             }
         }

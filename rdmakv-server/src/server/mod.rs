@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use clap::{CommandFactory, Parser};
 
 use crate::rdma::server::open::{Opened, Running};
-use crate::session::{Shards, Shared, Tls, is_stopping};
+use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
 use crate::store::Backing;
 use background::Background;
 use flags::{Flags, Plan};
@@ -80,7 +80,7 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
         trace::say(note);
     }
     let descriptors = process::raise_descriptors();
-    let wanted = plan.settings.maxconns as u64 + 64;
+    let wanted = plan.settings.maxconns as u64 + RESERVED;
     if descriptors < wanted {
         trace::say(format_args!(
             "{descriptors} descriptors for -c {}: raise ulimit -n to {wanted}",
@@ -135,7 +135,7 @@ fn as_user(
     // Clients over fabrics speak no TLS on the socket beside.
     let plain = plan.settings.tls.is_empty();
     let mut fabrics = Opened::open(plan.fabrics, doors.port, plain)?;
-    plan.store.incarnation = fabrics.incarnation().unwrap_or(plan.store.incarnation);
+    plan.store.incarnation = fabrics.incarnation();
     doors.said.extend(fabrics.said.iter().cloned());
     let threads = plan.settings.threads;
     let shards = match fabrics.memory() {
@@ -151,16 +151,20 @@ fn as_user(
     let shared = Arc::new(shared);
     shared.verbosity.store(u32::from(flags.verbose), Relaxed);
     shared.crawler.store(plan.crawler, Relaxed);
+    shared.automove.store(plan.automove, Relaxed);
+    shared.shards.each(|store| store.set_automove(plan.automove > 0));
     let signals = Signals::listen()?;
     if !fabrics.wait(|| signals.is_end_wanted())? {
         return Ok(());
     }
     let fabrics = fabrics.start(&shared, threads + 1)?;
     let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
-    let served = serve(&shared, doors, &signals, plan.users_file, background, &fabrics);
+    let served = serve(&shared, &mut doors, &signals, plan.users_file, background, &fabrics);
     // Also where it failed.
     shared.stop.store(true, Relaxed);
     fabrics.end(&shared.shards);
+    // Only now: a client that finds another server at the port does not read this one's memory any more.
+    doors.close();
     served
 }
 
@@ -176,13 +180,15 @@ fn backing(backing: Backing) -> &'static str {
 
 fn serve(
     shared: &Arc<Shared>,
-    mut doors: Doors,
+    doors: &mut Doors,
     signals: &Signals,
     users: Option<String>,
     background: Option<Background>,
     fabrics: &Running,
 ) -> Result<(), String> {
     let mut workers = Vec::new();
+    shared.watchers.set_time(clock::since_1970);
+    doors.list(shared);
     let mut sockets = std::mem::take(&mut doors.datagrams);
     for number in 0..shared.settings.threads {
         let started = worker::start(number, shared.clone(), std::mem::take(&mut sockets));
@@ -213,6 +219,12 @@ fn serve(
     activation::ready(&format!("{}; {memory}", doors.said.join(", ")));
     let served = doors.serve(shared, &workers).map_err(|error| format!("accepting connections: {error}"));
     activation::stopping();
+    if is_stopping(shared) {
+        doors.shut();
+    } else {
+        // Its clients go on for a while, with this server's items. New ones are for another server, which may have the ports.
+        doors.close();
+    }
     let finished_at = Instant::now();
     while !is_stopping(shared) && served.is_ok() && finished_at.elapsed() < FINISH {
         if shared.connections.load(Relaxed) <= 0 && fabrics.connections() == 0 {

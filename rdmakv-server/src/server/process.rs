@@ -12,6 +12,18 @@ pub(super) fn raise_descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Returns how much address space items get: room for a later `cache_memlimit`, as far as limits of this process allow. If memory is
+/// locked, address space counts as locked too, so there is less room.
+pub(super) fn address_space(memory: usize, is_locked: bool) -> usize {
+    const ROOM: usize = 30 << 30;
+    let wanted = if is_locked { memory.saturating_mul(4).min(ROOM) } else { memory.saturating_mul(2).max(ROOM) };
+    // A quarter of the limit on address space: threads and libraries need some. The arena is a file to the kernel.
+    let part = |limit: Option<u64>, parts| limit.map_or(usize::MAX, |limit| (limit / parts) as usize);
+    let space = part(getrlimit(Resource::As).current, 4);
+    let file = part(getrlimit(Resource::Fsize).current, 2);
+    wanted.min(space).min(file).max(memory)
+}
+
 pub(super) fn allow_cores() -> io::Result<()> {
     let limit = getrlimit(Resource::Core);
     Ok(setrlimit(Resource::Core, Rlimit { current: limit.maximum, maximum: limit.maximum })?)

@@ -17,10 +17,8 @@ use super::clock::now;
 use super::conn::{Conn, Next, Stream};
 use super::datagrams::Datagrams;
 use super::trace;
-use crate::session::{Asked, Context, Counts, Out, Session, Shared, is_accepting, is_stopping};
+use crate::session::{Asked, Context, Counts, Out, Peer, READ_BUFFER, Sampler, Shared, is_accepting, is_stopping};
 
-/// Bytes read at once at most.
-const BUFFER: usize = 128 << 10;
 const WAKE: Token = Token(usize::MAX);
 /// Datagram sockets have the tokens above this.
 const DATAGRAMS: usize = usize::MAX - 1024;
@@ -30,12 +28,19 @@ const DRAIN: u64 = 5;
 const HANDSHAKE: u64 = 10;
 /// How long connections have to be silent before they end when the server finishes, in seconds.
 const SILENCE: u64 = 1;
-/// Of so many turns one is measured, about.
-const SAMPLE: u32 = 64;
+
+/// How long lines may wait before watchers get them.
+const DELIVERY: Duration = Duration::from_millis(20);
+
+/// A connection on its way to a worker.
+pub(super) struct Incoming {
+    pub(super) stream: Stream,
+    pub(super) peer: Arc<Peer>,
+}
 
 /// How the listener reaches a worker.
 pub(super) struct Reach {
-    pub(super) sender: Sender<Stream>,
+    pub(super) sender: Sender<Incoming>,
     pub(super) waker: Arc<Waker>,
     pub(super) thread: std::thread::JoinHandle<()>,
 }
@@ -44,18 +49,18 @@ struct Worker {
     number: usize,
     shared: Arc<Shared>,
     poll: Poll,
-    incoming: Receiver<Stream>,
+    incoming: Receiver<Incoming>,
     conns: Vec<Option<Conn>>,
     vacant: Vec<usize>,
+    /// Connections that watch.
+    watching: Vec<usize>,
     again: VecDeque<usize>,
     datagrams: Vec<Datagrams>,
     counts: Counts,
     now: u64,
     buffer: Vec<u8>,
     spare: Out,
-    /// Turns until one is measured; not always as many, so that no rhythm of the clients hides from it.
-    until_sample: u32,
-    random: u32,
+    sampler: Sampler,
 }
 
 /// Starts a worker.
@@ -79,14 +84,14 @@ pub(super) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         incoming,
         conns: Vec::new(),
         vacant: Vec::new(),
+        watching: Vec::new(),
         again: VecDeque::new(),
         datagrams,
         counts: Counts::default(),
         now: now(),
-        buffer: vec![0; BUFFER],
+        buffer: vec![0; READ_BUFFER],
         spare: Out::default(),
-        until_sample: SAMPLE,
-        random: 0x9e37_79b9 ^ number as u32,
+        sampler: Sampler::new(number as u32),
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || worker.run())?;
     Ok(Reach { sender, waker, thread })
@@ -97,9 +102,14 @@ impl Worker {
         let mut events = Events::with_capacity(1024);
         let mut swept = self.now;
         let mut stop_at = None;
+        let mut delivered = Instant::now();
         loop {
             let waits = !self.again.is_empty() || self.datagrams.iter().any(|datagrams| datagrams.waits);
-            let wait = if waits { Duration::ZERO } else { Duration::from_secs(1) };
+            let wait = match waits {
+                true => Duration::ZERO,
+                false if !self.watching.is_empty() => DELIVERY,
+                false => Duration::from_secs(1),
+            };
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -109,7 +119,7 @@ impl Worker {
             self.now = now();
             self.shared.rounds[self.number].store(self.now, Relaxed);
             // Of most rounds nothing is measured, and these do not ask the clock.
-            let begun = (self.until_sample as usize <= events.iter().count()).then(Instant::now);
+            let begun = self.sampler.is_near(events.iter().count()).then(Instant::now);
             for event in &events {
                 let Token(at) = event.token();
                 if event.token() == WAKE {
@@ -124,9 +134,8 @@ impl Worker {
                     if conn.queued {
                         continue;
                     }
-                    self.until_sample = self.until_sample.saturating_sub(1);
-                    match begun {
-                        Some(begun) if self.until_sample == 0 => self.measure(at, begun),
+                    match (self.sampler.turn(), begun) {
+                        (true, Some(begun)) => self.measure(at, begun),
                         _ => self.drive(at),
                     }
                 }
@@ -136,6 +145,12 @@ impl Worker {
                     if let Some(Some(conn)) = self.conns.get_mut(at) {
                         conn.queued = false;
                     }
+                    self.drive(at);
+                }
+            }
+            if !self.watching.is_empty() && delivered.elapsed() >= DELIVERY {
+                delivered = Instant::now();
+                for at in self.watching.clone() {
                     self.drive(at);
                 }
             }
@@ -158,9 +173,9 @@ impl Worker {
                         conn.readable = true;
                     }
                     self.drive(at);
-                    let quiet = self.conns[at].as_ref().is_some_and(Conn::is_quiet);
+                    let quiet = self.conns[at].as_ref().is_some_and(|conn| conn.is_quiet() || conn.is_watching());
                     if quiet || self.now >= deadline {
-                        self.close(at);
+                        self.close(at, "shutdown");
                     }
                 }
                 if self.conns.iter().all(Option::is_none) {
@@ -170,7 +185,7 @@ impl Worker {
             }
         }
         for at in 0..self.conns.len() {
-            self.close(at);
+            self.close(at, "shutdown");
         }
         self.publish();
     }
@@ -184,16 +199,8 @@ impl Worker {
         if self.counts.bytes_written == all {
             return;
         }
-        let asked = match (gets, sets) {
-            (true, false) => Asked::Get,
-            (false, true) => Asked::Set,
-            _ => Asked::Other,
-        };
-        self.shared.latencies[self.number].record(asked, begun.elapsed());
-        for shift in [13, -17, 5_i32] {
-            self.random ^= if shift > 0 { self.random << shift } else { self.random >> -shift };
-        }
-        self.until_sample = SAMPLE / 2 + self.random % SAMPLE;
+        self.shared.latencies[self.number].record(Asked::of(gets, sets), begun.elapsed());
+        self.sampler.measured();
     }
 
     fn publish(&self) {
@@ -203,7 +210,7 @@ impl Worker {
     }
 
     fn welcome(&mut self) {
-        while let Ok(mut stream) = self.incoming.try_recv() {
+        while let Ok(Incoming { mut stream, peer }) = self.incoming.try_recv() {
             let at = self.vacant.pop().unwrap_or_else(|| {
                 self.conns.push(None);
                 self.conns.len() - 1
@@ -212,17 +219,19 @@ impl Worker {
             let both = Interest::READABLE | Interest::WRITABLE;
             if self.poll.registry().register(stream.source(), Token(at), both).is_err() {
                 self.vacant.push(at);
+                self.shared.peers.remove(&peer);
                 self.shared.connections.fetch_sub(1, Relaxed);
                 continue;
             }
-            self.conns[at] = Some(Conn::new(stream, Session::new(self.shared.settings.speaks), self.now));
+            self.shared.watchers.came(&peer, self.now);
+            self.conns[at] = Some(Conn::new(stream, peer, self.shared.settings.speaks, self.now));
             self.drive(at);
         }
     }
 
     fn drive(&mut self, at: usize) {
         let Some(Some(conn)) = self.conns.get_mut(at) else { return };
-        let cx = &mut Context { shared: &self.shared, now: self.now, counts: &mut self.counts, worker: self.number };
+        let cx = &mut Context::new(&self.shared, self.now, &mut self.counts, self.number);
         match conn.drive(&mut self.buffer, &mut self.spare, cx) {
             Next::Wait => {}
             Next::Again if conn.queued => {}
@@ -230,11 +239,18 @@ impl Worker {
                 conn.queued = true;
                 self.again.push_back(at);
             }
-            Next::Close => self.close(at),
+            Next::Close => {
+                let reason = if conn.has_ended() { "normal" } else { "error" };
+                return self.close(at, reason);
+            }
+        }
+        if conn.is_watching() && !self.watching.contains(&at) {
+            self.watching.push(at);
         }
     }
 
-    fn close(&mut self, at: usize) {
+    /// Ends a connection, for this reason by memcached's words.
+    fn close(&mut self, at: usize, reason: &str) {
         if let Some(mut conn) = self.conns[at].take() {
             trace::tell(&self.shared, || format!("worker {}: connection {at} goes", self.number));
             if let Some(tls) = self.shared.tls.as_ref().filter(|_| conn.stream.has_failed()) {
@@ -244,6 +260,9 @@ impl Worker {
             conn.close(&self.shared.shards);
             let _ = self.poll.registry().deregister(conn.stream.source());
             self.vacant.push(at);
+            self.watching.retain(|&watching| watching != at);
+            self.shared.peers.remove(&conn.peer);
+            self.shared.watchers.went(&conn.peer, reason, self.now);
             self.shared.connections.fetch_sub(1, Relaxed);
         }
     }
@@ -260,21 +279,22 @@ impl Worker {
             let silent = self.now.saturating_sub(conn.heard);
             if conn.stream.is_handshaking() {
                 if finishing || self.now.saturating_sub(conn.came) > handshake {
-                    self.close(at);
+                    self.close(at, if finishing { "shutdown" } else { "idle_timeout" });
                 }
-            } else if limit > 0 && silent > limit {
+            } else if limit > 0 && silent > limit && !conn.is_watching() {
                 self.counts.idle_kicks += 1;
                 // Who sees the connection end finds it counted.
                 self.publish();
-                self.close(at);
-            } else if finishing && silent > SILENCE && conn.is_quiet() {
-                self.close(at);
+                self.close(at, "idle_timeout");
+            } else if finishing && (conn.is_watching() || silent > SILENCE && conn.is_quiet()) {
+                // What it watches goes on, so that a watcher may never be silent.
+                self.close(at, "shutdown");
             }
         }
     }
 
     fn datagram(&mut self, at: usize) {
-        let cx = &mut Context { shared: &self.shared, now: self.now, counts: &mut self.counts, worker: self.number };
+        let cx = &mut Context::new(&self.shared, self.now, &mut self.counts, self.number);
         self.datagrams[at].serve(&mut self.buffer, cx);
     }
 }

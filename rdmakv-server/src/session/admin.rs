@@ -34,13 +34,20 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> 
         }
         Request::Reassign(from, to) => (reassign(from, to, cx), false),
         Request::Automove(level) => {
+            cx.shared.automove.store(level, Relaxed);
             cx.shared.shards.each(|store| store.set_automove(level > 0));
             ("OK", false)
         }
-        // There is one way here, and no knobs on it.
-        Request::Lru => ("OK", false),
+        Request::Lru => {
+            ("CLIENT_ERROR lru: items are evicted by S3-FIFO, which has no modes and no segments to tune", false)
+        }
+        Request::AutomoveRatio => {
+            ("CLIENT_ERROR slabs automove ratio: pages move by what they answer, not by a ratio", false)
+        }
         Request::Crawler(rest) => match crawler(rest, cx) {
             Ok(answer) => (answer, false),
+            // As memcached: what was answered before would be mixed up with the dump.
+            Err(_) if !out.is_empty() => ("ERROR cannot pipeline other commands before metadump", false),
             Err(dump) => return Some(dump),
         },
         Request::MemLimit { megabytes, quiet } => {
@@ -49,18 +56,9 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> 
             } else if megabytes > 1_000_000_000 {
                 ("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes", quiet)
             } else {
-                let each = (megabytes << 20) as usize / cx.shared.shards.count();
-                let mut limit = 0;
-                cx.shared.shards.each(|store| limit += store.set_limit(each) as u64);
-                cx.shared.limit.store(limit, Relaxed);
-                let short = limit < megabytes << 20;
-                (
-                    if short { "MEMLIMIT_ADJUST_FAILED the arena was mapped smaller at the start (-m)" } else { "OK" },
-                    quiet,
-                )
+                (set_limit(megabytes << 20, cx), quiet)
             }
         }
-        Request::Watch(_) => ("CLIENT_ERROR watch commands not allowed", false),
         Request::Shutdown { graceful: None } if cx.shared.settings.shutdown => {
             ("CLIENT_ERROR invalid shutdown mode", false)
         }
@@ -86,6 +84,20 @@ pub(super) fn run(request: Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> 
         out.bytes.extend_from_slice(b"\r\n");
     }
     None
+}
+
+/// Changes the memory that items may take, or nothing if there is not so much address space.
+fn set_limit(bytes: u64, cx: &Context<'_>) -> &'static str {
+    let shards = &cx.shared.shards;
+    let each = bytes / shards.count() as u64;
+    let mut fits = true;
+    shards.each(|store| fits &= each <= store.most_memory() as u64);
+    if !fits {
+        return "MEMLIMIT_ADJUST_FAILED the address space for items is smaller: restart with a larger -m";
+    }
+    shards.each(|store| store.set_limit(each as usize));
+    cx.shared.limit.store(bytes, Relaxed);
+    "OK"
 }
 
 fn reassign(from: i32, to: i32, cx: &Context<'_>) -> &'static str {
@@ -138,6 +150,8 @@ fn crawler(rest: &[u8], cx: &Context<'_>) -> Result<&'static str, Dump> {
                 return Ok("CLIENT_ERROR lru crawler disabled");
             }
             if classes(which) {
+                // Running from now on, so that a client that waits for the end of the round does not miss its beginning.
+                shared.crawling.store(true, Relaxed);
                 shared.crawl_now.store(true, Relaxed);
                 return Ok("OK");
             }
@@ -198,13 +212,7 @@ impl Dump {
 
 fn line(item: &Entry<'_>, cx: &Context<'_>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(b"key=");
-    for &byte in item.key {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            bytes.push(byte);
-        } else {
-            bytes.extend_from_slice(format!("%{byte:02X}").as_bytes());
-        }
-    }
+    super::watch::escape(item.key, bytes);
     let expiry = if item.expiry == 0 { -1 } else { item.expiry as i64 };
     let fetched = if item.fetched { "yes" } else { "no" };
     let (cas, class, size) = (cx.shown(item.version), item.class + 1, item.size);

@@ -1,11 +1,11 @@
 //! Binary commands, carried out.
 
 use super::body::Answer;
-use super::{Context, Out, Session, put_value, stats};
+use super::{Context, Out, Session, put_value, sasl, stats};
 use crate::protocol::binary::{self, HEADER, Header, Op, status};
 use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Sum, Terms};
 
-fn fail(header: &Header, code: u16, out: &mut Out) {
+pub(super) fn fail(header: &Header, code: u16, out: &mut Out) {
     let text = binary::text(code);
     header.answer(&mut out.bytes, code, (0, 0, text.len()), 0);
     out.bytes.extend_from_slice(text.as_bytes());
@@ -73,9 +73,20 @@ impl Session {
             return 0;
         }
         let (extras, key) = rest[HEADER..before_value].split_at(header.extras);
-        if !self.may_speak(cx) && !matches!(header.op, Op::Quit | Op::Noop | Op::Version) {
-            fail(&header, status::AUTH_ERROR, out);
+        let sasl = matches!(header.op, Op::SaslMechanisms | Op::SaslAuth | Op::SaslStep);
+        if sasl && !cx.shared.settings.sasl {
+            fail(&header, status::UNKNOWN_COMMAND, out);
             self.drop = header.value;
+            return before_value;
+        }
+        // As memcached: what comes before the name and the password ends the connection.
+        if !self.may_speak(cx) && !sasl && !matches!(header.op, Op::Quit | Op::Version) {
+            fail(&header, status::AUTH_ERROR, out);
+            self.over = true;
+            return before_value;
+        }
+        if let Op::SaslAuth | Op::SaslStep = header.op {
+            self.begin_sasl(header, key, out);
             return before_value;
         }
         let mode = match header.op {
@@ -91,7 +102,7 @@ impl Session {
         };
         // As memcached: with a version to compare with, these are what `cas` is.
         let mode = if header.cas != 0 && matches!(mode, Mode::Add | Mode::Replace) { Mode::Set } else { mode };
-        let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), invalidate: false };
+        let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), ..Terms::default() };
         let item = (header.value, u32_at(extras, 0), exptime(extras, 4));
         if let Err(refused) = self.begin(key, item, (terms, false), cx, Answer::Binary { header }) {
             fail(&header, refusal(refused), out);
@@ -107,7 +118,9 @@ impl Session {
             Op::Touch => {
                 let until = cx.until(exptime(extras, 0));
                 cx.counts.cmd_touch += 1;
-                match cx.shared.shards.with(key).touch(key, until, cx.now).map(|view| (view.version, view.flags)) {
+                let mut store = cx.shared.shards.with(key);
+                cx.report_get(&store, key);
+                match store.touch(key, until, cx.now).map(|view| (view.version, view.flags)) {
                     Some((version, flags)) => {
                         cx.counts.touch_hits += 1;
                         // The flags come back, as memcached has it.
@@ -122,7 +135,11 @@ impl Session {
             }
             Op::Delete => {
                 let cas = (header.cas != 0).then_some(header.cas);
-                match cx.shared.shards.with(key).delete(key, cas, cx.now) {
+                let mut store = cx.shared.shards.with(key);
+                cx.report_get(&store, key);
+                cx.report_delete(&store, key, "delete");
+                cx.shared.prefixes.deleted(key);
+                match store.delete(key, cas, cx.now) {
                     Deleted::Done => {
                         cx.counts.delete_hits += 1;
                         if !header.quiet {
@@ -141,7 +158,7 @@ impl Session {
                 if !header.quiet {
                     ok(header, 0, out);
                 }
-                self.over = true;
+                (self.over, self.quit) = (true, true);
             }
             Op::Flush => {
                 if !cx.shared.settings.flush {
@@ -154,6 +171,10 @@ impl Session {
                 }
             }
             Op::Noop => ok(header, 0, out),
+            Op::SaslMechanisms => {
+                header.answer(&mut out.bytes, status::OK, (0, 0, sasl::MECHANISM.len()), 0);
+                out.bytes.extend_from_slice(sasl::MECHANISM);
+            }
             Op::Version => {
                 header.answer(&mut out.bytes, status::OK, (0, 0, super::VERSION.len()), 0);
                 out.bytes.extend_from_slice(super::VERSION.as_bytes());
@@ -187,6 +208,7 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
     let shard = cx.shared.shards.of(key);
     let mut store = cx.shared.shards.at(shard);
     cx.counts.cmd_get += 1;
+    cx.report_get(&store, key);
     let found = match touch {
         None => store.get(key, true, cx.now),
         Some(exptime) => {
@@ -197,6 +219,7 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
             touched
         }
     };
+    cx.shared.prefixes.got(key, found.is_some());
     let Some(view) = found else {
         cx.counts.get_misses += 1;
         if header.quiet {
@@ -224,8 +247,9 @@ fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, 
     let (delta, initial, expiry) = (u64_at(extras, 0), u64_at(extras, 8), u32_at(extras, 16));
     let up = header.op == Op::Increment;
     let mut store = cx.shared.shards.with(key);
+    cx.report_get(&store, key);
     let cas = (header.cas != 0).then_some(header.cas);
-    let mut sum = store.add(key, (up, delta), cas, None, cx.now);
+    let mut sum = store.add(key, (up, delta), (cas, None), None, cx.now);
     super::text::count_sum(sum, up, cx);
     // All ones: not to be made where there is none.
     if sum == Sum::NotFound && expiry != u32::MAX {

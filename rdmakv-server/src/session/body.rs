@@ -1,7 +1,7 @@
 //! Data on its way into the store: from the request that announces it to the answer that says what became of it.
 
-use super::{COPIED, Context, Out, Session, Shards, binary, meta, text};
-use crate::store::{Filling, Mode, Outcome, Refused, Terms};
+use super::{COPIED, Context, Out, Session, Shards, binary, meta, text, watch};
+use crate::store::{Filling, Found, Mode, Outcome, Refused, Terms};
 
 /// Who gets the answer once the data is there.
 #[derive(Debug)]
@@ -10,6 +10,7 @@ pub(super) enum Answer {
     Meta { flags: Vec<u8>, key: Vec<u8>, quiet: bool },
     Binary { header: crate::protocol::binary::Header },
     Auth { quiet: bool },
+    Sasl { header: crate::protocol::binary::Header },
 }
 
 /// Data on its way into the store.
@@ -25,6 +26,18 @@ pub(super) struct Body {
     pub(super) ended: bool,
     pub(super) terms: Terms,
     pub(super) answer: Answer,
+}
+
+/// The command by the name that events have for it.
+fn command(terms: &Terms) -> &'static str {
+    match terms.mode {
+        Mode::Set if terms.cas.is_some() => "cas",
+        Mode::Set => "set",
+        Mode::Add => "add",
+        Mode::Replace => "replace",
+        Mode::Append => "append",
+        Mode::Prepend => "prepend",
+    }
 }
 
 impl Session {
@@ -77,6 +90,9 @@ impl Session {
         if let Answer::Auth { quiet } = body.answer {
             return self.authenticate(&body.scratch, good, quiet, cx, out);
         }
+        if let Answer::Sasl { header } = body.answer {
+            return self.finish_sasl(&header, &body.scratch, cx, out);
+        }
         let Some(filling) = body.filling else { return };
         let mut store = cx.shared.shards.at(body.shard);
         if !good {
@@ -87,7 +103,20 @@ impl Session {
             }
             return;
         }
+        cx.report_get(&store, filling.key());
+        let (key, expiry) = (cx.reports_sets().then(|| filling.key().to_vec()), filling.expiry());
+        // What is appended adds to what is there.
+        let appends =
+            matches!(body.terms.mode, Mode::Append | Mode::Prepend) && matches!(body.answer, Answer::Meta { .. });
+        let there = match appends.then(|| store.peek(filling.key(), cx.now)) {
+            Some(Found::Item { value, .. }) => value,
+            _ => 0,
+        };
         let outcome = store.publish(filling, body.terms, cx.now);
+        if let Some(key) = key {
+            let (class, command) = (store.class_for(key.len(), body.len), command(&body.terms));
+            cx.report_set(outcome, &watch::Set { key: &key, command, expiry, class, size: body.len });
+        }
         drop(store);
         if body.terms.cas.is_some() {
             match outcome {
@@ -108,9 +137,9 @@ impl Session {
         };
         match body.answer {
             Answer::Text { quiet } => text::stored(outcome, quiet, out),
-            Answer::Meta { flags, key, quiet } => meta::stored(outcome, &flags, &key, quiet, out),
+            Answer::Meta { flags, key, quiet } => meta::stored(outcome, (&flags, quiet), &key, there + body.len, out),
             Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, out),
-            Answer::Auth { .. } => {}
+            Answer::Auth { .. } | Answer::Sasl { .. } => {}
         }
     }
 
@@ -124,6 +153,7 @@ impl Session {
         answer: Answer,
     ) -> Result<(), Refused> {
         cx.counts.cmd_set += 1;
+        cx.shared.prefixes.set(key);
         let shard = cx.shared.shards.of(key);
         let mut store = cx.shared.shards.at(shard);
         match store.reserve(key, len, flags, cx.until(exptime), cx.now) {
@@ -138,6 +168,11 @@ impl Session {
                 let compared = terms.cas.is_some() && matches!(answer, Answer::Text { .. });
                 if terms.mode == Mode::Set && !compared {
                     store.delete(key, None, cx.now);
+                }
+                if cx.reports_sets() {
+                    let (expiry, command) = (cx.until(exptime), command(&terms));
+                    let set = watch::Set { key, command, expiry, class: 0, size: len };
+                    cx.report_set(Outcome::Refused(refused), &set);
                 }
                 self.drop = len + if ended { 2 } else { 0 };
                 Err(refused)

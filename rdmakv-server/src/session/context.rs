@@ -13,9 +13,16 @@ pub struct Context<'a> {
     pub counts: &'a mut Counts,
     /// The worker's number.
     pub worker: usize,
+    /// The connection's number, for events; -1 where there is none. The session sets it.
+    pub peer: i32,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// For a worker's sessions, one after the other.
+    pub fn new(shared: &'a Shared, now: u64, counts: &'a mut Counts, worker: usize) -> Self {
+        Self { shared, now, counts, worker, peer: -1 }
+    }
+
     /// When an item ends that is given this expiry: memcached's rule of thirty days.
     pub(super) fn until(&self, exptime: i64) -> u64 {
         const MONTH: i64 = 60 * 60 * 24 * 30;

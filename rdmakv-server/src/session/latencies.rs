@@ -1,6 +1,7 @@
-//! How long answers took, of the few that a worker measures: buckets whose width grows with the time, an eighth of it.
+//! How long answers took, of the few that are measured: buckets whose width grows with the time, an eighth of it.
 //!
-//! Each worker writes to its own, without locks; whoever reads sees each bucket as it was at some moment.
+//! Each worker writes to its own and the connections of a fabric to the fabric's, without locks; a reader sees each bucket
+//! as it was at some moment.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -20,6 +21,15 @@ impl Asked {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Get, Self::Set, Self::Other];
 
+    /// By whether it had gets and sets.
+    pub fn of(gets: bool, sets: bool) -> Self {
+        match (gets, sets) {
+            (true, false) => Self::Get,
+            (false, true) => Self::Set,
+            _ => Self::Other,
+        }
+    }
+
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -27,6 +37,45 @@ impl Asked {
             Self::Set => "set",
             Self::Other => "other",
         }
+    }
+}
+
+/// Of so many turns one is measured, about.
+const SAMPLE: u32 = 64;
+
+/// Chooses the turns that are measured: not always as many apart, so that no rhythm of the clients hides from it.
+#[derive(Debug)]
+pub struct Sampler {
+    /// Turns until one is measured.
+    until: u32,
+    random: u32,
+}
+
+impl Sampler {
+    /// The numbers of several samplers make their first turns differ, so that those are chosen evenly, too, of which each
+    /// sees few.
+    pub fn new(number: u32) -> Self {
+        let spread = number.wrapping_mul(0x9e37_79b9);
+        Self { until: spread / (u32::MAX / SAMPLE + 1) + 1, random: spread | 1 }
+    }
+
+    /// Whether the turn to measure may be one of the next so many.
+    pub fn is_near(&self, turns: usize) -> bool {
+        self.until as usize <= turns
+    }
+
+    /// A turn begins; returns whether it is to be measured.
+    pub fn turn(&mut self) -> bool {
+        self.until = self.until.saturating_sub(1);
+        self.until == 0
+    }
+
+    /// One was measured.
+    pub fn measured(&mut self) {
+        for shift in [13, -17, 5_i32] {
+            self.random ^= if shift > 0 { self.random << shift } else { self.random >> -shift };
+        }
+        self.until = SAMPLE / 2 + self.random % SAMPLE;
     }
 }
 
@@ -67,7 +116,7 @@ struct Kind {
     nanos: AtomicU64,
 }
 
-/// A worker's.
+/// A worker's or a fabric's.
 #[derive(Debug)]
 pub struct Latencies {
     kinds: Box<[Kind; 3]>,
@@ -89,7 +138,7 @@ impl Latencies {
     }
 }
 
-/// Some workers' together.
+/// Some of them together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// How many fell into each bucket.
@@ -105,10 +154,10 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// All workers' of that kind.
-    pub fn of(workers: &[Latencies], asked: Asked) -> Self {
+    /// Those of that kind.
+    pub fn of<'a>(all: impl IntoIterator<Item = &'a Latencies>, asked: Asked) -> Self {
         let mut sum = Self::default();
-        for kind in workers.iter().map(|worker| &worker.kinds[asked as usize]) {
+        for kind in all.into_iter().map(|one| &one.kinds[asked as usize]) {
             for (sum, bucket) in sum.buckets.iter_mut().zip(&kind.buckets) {
                 *sum += bucket.load(Relaxed);
             }
@@ -163,6 +212,23 @@ mod tests {
             assert!(end_of(bucket) > seconds, "{nanos} ns in bucket {bucket}");
             assert!(end_of(bucket) <= seconds.max(1e-6) * 1.126 + 125e-9, "{nanos} ns in bucket {bucket}");
         }
+    }
+
+    #[test]
+    fn about_one_turn_in_64_is_measured() {
+        let mut sampler = Sampler::new(7);
+        let measured = (0..64_000).filter(|_| {
+            let is = sampler.turn();
+            if is {
+                sampler.measured();
+            }
+            is
+        });
+        let measured = measured.count();
+        assert!((900..1100).contains(&measured), "{measured}");
+        // Of many that see one turn each, as many.
+        let firsts = (0..6400).filter(|&number| Sampler::new(number).turn()).count();
+        assert!((90..110).contains(&firsts), "{firsts}");
     }
 
     #[test]

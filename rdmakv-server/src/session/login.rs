@@ -19,9 +19,7 @@ impl Session {
         let known = space.filter(|_| good).map(|at| {
             let mut wanted = name_and_password.to_vec();
             wanted[at] = b':';
-            let users = cx.shared.users.lock().unwrap_or_else(PoisonError::into_inner);
-            // Each is compared to its end, so that the time says nothing.
-            users.iter().fold(false, |found, user| found | same(user, &wanted))
+            is_known(&wanted, cx)
         });
         let line = match known {
             Some(true) => {
@@ -43,6 +41,39 @@ impl Session {
     }
 }
 
-fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+/// Whether a user has this name and this password, with a colon between. All users are compared, so that the time does not depend on
+/// which of them it is.
+pub(super) fn is_known(wanted: &[u8], cx: &Context<'_>) -> bool {
+    let users = cx.shared.users.lock().unwrap_or_else(PoisonError::into_inner);
+    users.iter().fold(false, |found, user| found | same(user, wanted))
+}
+
+/// Compares in steps whose number depends on what the client sent only.
+fn same(user: &[u8], wanted: &[u8]) -> bool {
+    let mut differ = user.len() ^ wanted.len();
+    for (at, byte) in wanted.iter().enumerate() {
+        differ |= usize::from(byte ^ user.get(at).copied().unwrap_or(0));
+        // The compiler must not end the loop at the first difference.
+        differ = std::hint::black_box(differ);
+    }
+    differ == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn only_equal_ones_are_the_same() {
+        for (user, wanted, equal) in [
+            ("me:secret", "me:secret", true),
+            ("me:secret", "me:secreT", false),
+            ("me:secret", "me:secre", false),
+            ("me:secret", "me:secret\0", false),
+            ("", "", true),
+            ("a", "", false),
+        ] {
+            assert_eq!(same(user.as_bytes(), wanted.as_bytes()), equal, "{user} {wanted}");
+        }
+    }
 }

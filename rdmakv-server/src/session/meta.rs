@@ -4,7 +4,7 @@ use super::body::Answer;
 use super::{COPIED, Context, Out, Session, put_number};
 use crate::protocol::meta::{Key, Request, TOO_OPAQUE, encode};
 use crate::protocol::words;
-use crate::store::{Deleted, Outcome, Store, Sum, Terms, View};
+use crate::store::{Deleted, Keep, Outcome, Store, Sum, Terms, View};
 
 /// Whether the key came as base64.
 fn is_binary(flags: &[u8]) -> bool {
@@ -37,7 +37,8 @@ fn line(code: &[u8], flags: &[u8], key: &[u8], out: &mut Out) {
     out.bytes.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn stored(outcome: Outcome, flags: &[u8], key: &[u8], quiet: bool, out: &mut Out) {
+/// `size` is what the item's value has now.
+pub(super) fn stored(outcome: Outcome, (flags, quiet): (&[u8], bool), key: &[u8], size: usize, out: &mut Out) {
     let (code, version): (&[u8], u64) = match outcome {
         Outcome::Refused(refused) => return out.bytes.extend_from_slice(super::text::refusal(refused)),
         Outcome::Stored(_) if quiet => return,
@@ -51,6 +52,9 @@ pub(super) fn stored(outcome: Outcome, flags: &[u8], key: &[u8], quiet: bool, ou
         if flag[0] == b'c' {
             out.bytes.extend_from_slice(b" c");
             put_number(&mut out.bytes, version);
+        } else if flag[0] == b's' && matches!(outcome, Outcome::Stored(_)) {
+            out.bytes.extend_from_slice(b" s");
+            put_number(&mut out.bytes, size);
         } else {
             echo(flag, (key, is_binary(flags)), &mut out.bytes);
         }
@@ -75,13 +79,18 @@ impl Session {
                 let options = &request.options;
                 // What is to be added has no version yet.
                 let cas = options.cas.filter(|_| options.mode != crate::store::Mode::Add);
-                let terms = Terms { mode: options.mode, cas, invalidate: options.invalidate };
+                let binary = request.key.binary;
+                // What is appended where there is nothing is stored with an end of its own.
+                let appends = matches!(options.mode, crate::store::Mode::Append | crate::store::Mode::Prepend);
+                let vivify = options.vivify.filter(|_| appends);
+                let (version, invalidate) = (options.version, options.invalidate);
+                let terms = Terms { mode: options.mode, cas, invalidate, version, vivify: vivify.is_some(), binary };
                 let answer = Answer::Meta {
                     flags: request.flags.to_vec(),
                     key: request.sent_key.to_vec(),
                     quiet: options.quiet,
                 };
-                let item = (request.len, options.client_flags, options.ttl.unwrap_or(0));
+                let item = (request.len, options.client_flags, vivify.or(options.ttl).unwrap_or(0));
                 if let Err(refused) = self.begin(request.key.get(), item, (terms, true), cx, answer) {
                     out.bytes.extend_from_slice(super::text::refusal(refused));
                 }
@@ -97,10 +106,15 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let shard = cx.shared.shards.of(key);
     let mut store = cx.shared.shards.at(shard);
     cx.counts.cmd_get += 1;
+    cx.report_get(&store, key);
     let mut won = false;
-    if store.get(key, false, cx.now).is_none() {
+    let there = store.get(key, false, cx.now).is_some();
+    cx.shared.prefixes.got(key, there);
+    if !there {
         cx.counts.get_misses += 1;
-        won = options.vivify.is_some_and(|ttl| vivify(&mut store, key, b"", ttl, cx).is_some());
+        won = options
+            .vivify
+            .is_some_and(|ttl| vivify(&mut store, &request.key, b"", (ttl, options.version), cx).is_some());
         if !won {
             if options.vivify.is_some() {
                 out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n");
@@ -162,7 +176,13 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             b'l' => put_number(bytes, (cx.now as u32).saturating_sub(accessed)),
             b's' => put_number(bytes, item.value.len()),
             b't' => ttl(item.expiry, cx.now, bytes),
-            _ => echo(flag, (request.sent_key, request.key.binary), bytes),
+            // The key as it was stored, however it was sent.
+            b'k' if item.binary => {
+                bytes.extend_from_slice(b" k");
+                encode(item.key, bytes);
+                bytes.extend_from_slice(b" b");
+            }
+            _ => echo(flag, (item.key, false), bytes),
         }
     }
     for (said, flag) in [(already && !won, b" Z"), (stale, b" X"), (won, b" W")] {
@@ -197,11 +217,17 @@ fn nothing_made(request: &Request<'_>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(if request.options.value { b" W\r\n\r\n" } else { b" W\r\n" });
 }
 
-/// Makes an item where there was none; says its version.
-fn vivify(store: &mut Store, key: &[u8], value: &[u8], ttl: i64, cx: &Context<'_>) -> Option<u64> {
-    let mut filling = store.reserve(key, value.len(), 0, cx.until(ttl), cx.now).ok()?;
+/// Makes an item where there was none; says its version, which is the given one if there is one.
+fn vivify(
+    store: &mut Store,
+    key: &Key,
+    value: &[u8],
+    (ttl, version): (i64, Option<u64>),
+    cx: &Context<'_>,
+) -> Option<u64> {
+    let mut filling = store.reserve(key.get(), value.len(), 0, cx.until(ttl), cx.now).ok()?;
     filling.value().copy_from_slice(value);
-    match store.publish(filling, Terms::default(), cx.now) {
+    match store.publish(filling, Terms { binary: key.binary, version, ..Terms::default() }, cx.now) {
         Outcome::Stored(version) => Some(version),
         _ => None,
     }
@@ -210,8 +236,15 @@ fn vivify(store: &mut Store, key: &[u8], value: &[u8], ttl: i64, cx: &Context<'_
 fn delete(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let mut store = cx.shared.shards.with(key);
-    let deleted = if options.invalidate {
-        store.invalidate(key, options.cas, options.ttl.map(|ttl| cx.until(ttl)), cx.now)
+    cx.report_get(&store, key);
+    if !options.invalidate && !options.empty {
+        cx.report_delete(&store, key, "md");
+    }
+    cx.shared.prefixes.deleted(key);
+    let deleted = if options.invalidate || options.empty {
+        let expiry = options.ttl.map(|ttl| cx.until(ttl));
+        let keep = Keep { stale: options.invalidate, empty: options.empty, expiry, version: options.version };
+        store.invalidate(key, options.cas, keep, cx.now)
     } else {
         store.delete(key, options.cas, cx.now)
     };
@@ -236,9 +269,10 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let until = options.ttl.map(|ttl| cx.until(ttl));
     let mut store = cx.shared.shards.with(key);
+    cx.report_get(&store, key);
     // No item has the version 0, and memcached compares none with it.
     let cas = options.cas.filter(|&cas| cas != 0);
-    let mut sum = store.add(key, (!options.down, options.delta.unwrap_or(1)), cas, until, cx.now);
+    let mut sum = store.add(key, (!options.down, options.delta.unwrap_or(1)), (cas, options.version), until, cx.now);
     super::text::count_sum(sum, !options.down, cx);
     let mut made = false;
     if let (Sum::NotFound, Some(exptime)) = (sum, options.vivify) {
@@ -246,7 +280,7 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         let exptime = options.ttl.unwrap_or(exptime);
         let number = options.initial;
         let digits = number.to_string();
-        sum = match vivify(&mut store, key, digits.as_bytes(), exptime, cx) {
+        sum = match vivify(&mut store, &request.key, digits.as_bytes(), (exptime, options.version), cx) {
             Some(version) => Sum::Done { number, version, expiry: cx.until(exptime) },
             None => return out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
         };
@@ -303,7 +337,7 @@ pub(super) fn debug(key: &Key, cx: &mut Context<'_>, out: &mut Out) {
         return out.bytes.extend_from_slice(b"EN\r\n");
     };
     out.bytes.extend_from_slice(b"ME ");
-    if key.binary {
+    if item.binary {
         encode(key.get(), &mut out.bytes);
     } else {
         out.bytes.extend_from_slice(key.get());

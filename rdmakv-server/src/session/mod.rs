@@ -15,6 +15,9 @@ mod latencies;
 mod login;
 mod meta;
 mod out;
+mod peer;
+mod prefixes;
+mod sasl;
 mod settings;
 mod shards;
 mod shared;
@@ -23,22 +26,30 @@ mod stats;
 mod tests;
 mod text;
 mod tls;
+mod watch;
 
 pub use context::Context;
 pub use counts::Counts;
-pub use latencies::{Asked, BUCKETS, Latencies, Measured, below_micros, end_of};
+pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, below_micros, end_of};
 pub use out::{Out, SLICES};
-pub use settings::{Settings, Speaks};
+pub use peer::{Address, Doing, Peer, Peers};
+pub use prefixes::Prefixes;
+pub use settings::{RESERVED, Settings, Speaks};
 pub use shards::Shards;
 pub use shared::{Shared, is_accepting, is_stopping};
 pub(crate) use stats::{classes, counts};
 pub use tls::Tls;
+pub use watch::Watchers;
+
+use std::sync::Arc;
 
 use crate::store::{Handle, Store};
 use body::Body;
 
 /// Values up to this length are copied; larger ones are lent.
 const COPIED: usize = 8192;
+/// Bytes that a worker reads at once at most.
+pub const READ_BUFFER: usize = 128 << 10;
 /// Output that waits at most before a session does nothing more.
 const OUT_MAX: usize = 1 << 20;
 /// Copied output of one request at most; a value can be lent only so often.
@@ -46,7 +57,7 @@ const COPIED_MAX: usize = 64 << 20;
 /// Bytes of a line at most; only keys make one so long.
 const LINE_MAX: usize = 1 << 20;
 /// Bytes of a line that is no `get` at most.
-const PLAIN_LINE_MAX: usize = 8192;
+const PLAIN_LINE_MAX: usize = 2048;
 /// What `version` says: the memcached whose protocol this is, and nothing else. There are clients that take the last three
 /// numbers of whatever comes for the version, and find in it what they may use.
 pub const VERSION: &str = "1.6.18";
@@ -72,7 +83,16 @@ pub struct Session {
     drop: usize,
     dump: Option<admin::Dump>,
     authenticated: bool,
+    /// Whether the mechanism that was asked for is the one there is.
+    sasl_mechanism: bool,
+    /// Whether a step of it may follow.
+    sasl_begun: bool,
     over: bool,
+    /// Whether the client said that it is over.
+    quit: bool,
+    /// Which connection it is on, if that is a socket's.
+    peer: Option<Arc<Peer>>,
+    watch: Option<watch::Watch>,
 }
 
 impl Session {
@@ -81,9 +101,15 @@ impl Session {
         Self { speaks: (speaks != Speaks::Auto).then_some(speaks), ..Self::default() }
     }
 
+    /// The same, on this connection.
+    pub fn on(speaks: Speaks, peer: Arc<Peer>) -> Self {
+        Self { peer: Some(peer), ..Self::new(speaks) }
+    }
+
     /// Carries out what can be carried out of the input, up to `turns` requests; says how much of it is done with.
     pub fn advance(&mut self, input: &[u8], turns: &mut usize, cx: &mut Context<'_>, out: &mut Out) -> (usize, Pause) {
         let mut at = 0;
+        cx.peer = self.peer.as_ref().map_or(-1, |peer| peer.number);
         loop {
             if self.over {
                 return (at, Pause::Over);
@@ -101,6 +127,13 @@ impl Session {
                     self.dump = None;
                 }
                 continue;
+            }
+            if let Some(watch) = &self.watch {
+                // What a watcher says is not looked at. It takes lines once those before have gone.
+                if out.is_empty() {
+                    watch.take(&mut out.bytes);
+                }
+                return (input.len(), Pause::Input);
             }
             let rest = &input[at..];
             if self.drop > 0 {
@@ -162,12 +195,33 @@ impl Session {
 
     /// Whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
-        self.body.is_none() && self.drop == 0 && !self.has_more()
+        self.body.is_none() && self.drop == 0 && self.dump.is_none()
     }
 
     /// Whether an answer goes on without more input.
     pub fn has_more(&self) -> bool {
-        self.dump.is_some()
+        self.dump.is_some() || self.watch.as_ref().is_some_and(watch::Watch::is_ready)
+    }
+
+    /// Whether it watches.
+    pub fn is_watching(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// Whether it is over because its client said so.
+    pub fn has_quit(&self) -> bool {
+        self.quit
+    }
+
+    /// What its connection does, if all that was to be sent is.
+    pub fn doing(&self) -> Doing {
+        if self.watch.is_some() {
+            Doing::Watching
+        } else if self.body.is_some() {
+            Doing::Filling
+        } else {
+            Doing::Reading
+        }
     }
 
     /// The conversation ends: what it holds of the store goes back.

@@ -12,6 +12,9 @@ pub enum Speaks {
     Binary,
 }
 
+/// Descriptors for others than clients.
+pub const RESERVED: u64 = 64;
+
 /// What `stats settings` shows, and what the sessions obey.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the names are those of memcached's settings")]
@@ -38,7 +41,16 @@ pub struct Settings {
     pub idle_timeout: u64,
     pub flush: bool,
     pub dump: bool,
+    pub watch: bool,
+    /// Whether `stats` has the moves between queues, as memcached has them with `lru_maintainer`.
+    pub moves: bool,
+    /// What ends the prefix of a key (`-D`), if prefixes are counted from the start.
+    pub prefixes: Option<u8>,
+    /// Bytes that wait for a watcher at most.
+    pub watcher_buffer: usize,
     pub users: Option<Vec<Vec<u8>>>,
+    /// Whether they are asked for by SASL too.
+    pub sasl: bool,
     /// What `stats settings` says of TLS, by memcached's names; empty without it.
     pub tls: Vec<(&'static str, String)>,
     /// And of fabrics; empty without any.

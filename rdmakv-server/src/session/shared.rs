@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::{Counts, Latencies, Settings, Shards, Tls};
+use super::{Counts, Latencies, Peers, Prefixes, Settings, Shards, Tls, Watchers};
 use crate::rdma::server::counts::Reported;
 
 /// What all sessions share.
@@ -28,6 +28,12 @@ pub struct Shared {
     pub counts: Vec<Mutex<Counts>>,
     /// The counts at the last `stats reset`.
     pub baseline: Mutex<Counts>,
+    /// Connections and listening sockets.
+    pub peers: Peers,
+    /// Clients that watch.
+    pub watchers: Arc<Watchers>,
+    /// What is done under each prefix of keys.
+    pub prefixes: Prefixes,
     /// Connections at present.
     pub connections: AtomicI64,
     /// Connections ever.
@@ -36,8 +42,14 @@ pub struct Shared {
     pub rejected_connections: AtomicU64,
     /// Times the server stopped accepting.
     pub listen_disabled: AtomicU64,
+    /// For how long, in microseconds.
+    pub listen_disabled_micros: AtomicU64,
     /// Whether the crawler runs.
     pub crawler: AtomicBool,
+    /// Whether a round of the crawler is under way, or was asked for.
+    pub crawling: AtomicBool,
+    /// Whether pages move between classes by themselves: 0 is no, as in `slabs automove`.
+    pub automove: AtomicU32,
     /// Whether the crawler is to make a round at once.
     pub crawl_now: AtomicBool,
     /// Rounds of the crawler.
@@ -58,6 +70,8 @@ impl Shared {
     /// For a server that has not yet met anyone.
     pub fn new(shards: Shards, settings: Settings, now: u64) -> Self {
         let workers = settings.threads + 1 + settings.seats;
+        let watchers = Arc::new(Watchers::new(settings.watcher_buffer));
+        shards.each(|store| store.observe(watchers.clone()));
         Self {
             shards,
             verbosity: AtomicU32::new(0),
@@ -67,11 +81,17 @@ impl Shared {
             started: now,
             counts: (0..workers).map(|_| Mutex::default()).collect(),
             baseline: Mutex::default(),
+            prefixes: Prefixes::new(settings.prefixes.unwrap_or(b':'), settings.prefixes.is_some()),
+            listen_disabled_micros: AtomicU64::new(0),
+            peers: Peers::default(),
+            watchers,
             connections: AtomicI64::new(0),
             total_connections: AtomicU64::new(0),
             rejected_connections: AtomicU64::new(0),
             listen_disabled: AtomicU64::new(0),
             crawler: AtomicBool::new(true),
+            crawling: AtomicBool::new(false),
+            automove: AtomicU32::new(1),
             crawl_now: AtomicBool::new(false),
             crawler_starts: AtomicU64::new(0),
             users: Mutex::new(settings.users.clone().unwrap_or_default()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Context, Counts, Out, Shared, Speaks, VERSION};
+use super::{Context, Counts, Out, READ_BUFFER, RESERVED, Shared, Speaks, VERSION};
 use crate::protocol::{number, words};
 use crate::rdma::server::counts::by_name;
 use crate::store::{ClassCounters, ClassReport, Counters, Report};
@@ -13,8 +13,13 @@ type Emit<'a> = dyn FnMut(&str, &str) + 'a;
 
 /// As text.
 pub(super) fn text(what: &[u8], cx: &mut Context<'_>, out: &mut Out) {
-    if words(what).next() == Some(b"cachedump") {
-        return cachedump(what, cx, out);
+    match words(what).next() {
+        Some(b"cachedump") => return cachedump(what, cx, out),
+        Some(b"detail") if words(what).nth(1) == Some(b"dump") => {
+            cx.shared.prefixes.dump(&mut out.bytes);
+            return out.bytes.extend_from_slice(b"END\r\n");
+        }
+        _ => {}
     }
     let bytes = &mut out.bytes;
     let done = run(what, cx, &mut |name, value| bytes.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes()));
@@ -34,12 +39,14 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
         Some(b"sizes") => sizes(cx, emit),
         // They are counted when asked for, at no cost before.
         Some(b"sizes_enable" | b"sizes_disable") => emit("sizes_status", "enabled"),
-        Some(b"conns") => return Err("CLIENT_ERROR connections are not listed; curr_connections counts them"),
+        Some(b"conns") => cx.shared.peers.list(cx.peer, cx.now, emit),
         Some(b"reset") => {
             let now = counts(cx.shared);
             if let Ok(mut baseline) = cx.shared.baseline.lock() {
                 baseline.add(&now);
             }
+            cx.shared.prefixes.clear();
+            cx.shared.listen_disabled_micros.store(0, Relaxed);
             cx.shared.total_connections.store(0, Relaxed);
             cx.shared.rejected_connections.store(0, Relaxed);
             cx.shared.listen_disabled.store(0, Relaxed);
@@ -49,7 +56,17 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
         }
         Some(b"detail") => {
             return match words.next() {
-                Some(b"on" | b"off" | b"dump") => Err("CLIENT_ERROR statistics by prefix are not kept"),
+                Some(turn @ (b"on" | b"off")) => {
+                    cx.shared.prefixes.turn(turn == b"on");
+                    Ok("OK")
+                }
+                // As text it is dumped line by line; in the binary protocol it is one value.
+                Some(b"dump") => {
+                    let mut text = Vec::new();
+                    cx.shared.prefixes.dump(&mut text);
+                    emit("detailed", &String::from_utf8_lossy(&text));
+                    Ok("END")
+                }
                 _ => Err("CLIENT_ERROR usage: stats detail on|off|dump"),
             };
         }
@@ -86,6 +103,7 @@ pub(crate) fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
                 sum.small += class.small;
                 sum.main += class.main;
                 sum.age = sum.age.max(class.age);
+                sum.ages = [sum.ages[0].max(class.ages[0]), sum.ages[1].max(class.ages[1])];
                 sum.counters.add(&class.counters);
             })
             .or_insert_with(|| class.clone());
@@ -111,8 +129,26 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("total_connections", shared.total_connections.load(Relaxed));
     say("rejected_connections", shared.rejected_connections.load(Relaxed));
     say("connection_structures", shared.connections.load(Relaxed).max(0) as u64);
-    for (name, value) in counts(shared).list() {
+    // Answers are written where they are sent from: there is no pool of objects or of buffers that could be used up. A worker
+    // has one buffer for reading.
+    let buffers = shared.settings.threads as u64;
+    for (name, value) in [
+        ("response_obj_oom", 0),
+        ("response_obj_count", 0),
+        ("response_obj_bytes", 0),
+        ("read_buf_count", buffers),
+        ("read_buf_bytes", buffers * READ_BUFFER as u64),
+        ("read_buf_bytes_free", buffers * READ_BUFFER as u64),
+        ("read_buf_oom", 0),
+        ("reserved_fds", RESERVED),
+    ] {
         say(name, value);
+    }
+    for (name, value) in counts(shared).list() {
+        // As memcached: it is counted only where connections end for that.
+        if name != "idle_kicks" || shared.settings.idle_timeout > 0 {
+            say(name, value);
+        }
     }
     let reports = reports(cx);
     let (mut whole, mut totals) = (Counters::default(), ClassCounters::default());
@@ -128,16 +164,32 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("limit_maxbytes", shared.limit.load(Relaxed));
     say("accepting_conns", u64::from(super::is_accepting(shared)));
     say("listen_disabled_num", shared.listen_disabled.load(Relaxed));
+    say("time_in_listen_disabled_us", shared.listen_disabled_micros.load(Relaxed));
     say("threads", shared.settings.threads as u64);
     say("hash_power_level", u64::from(reports.iter().map(|report| report.hash_power).max().unwrap_or(0)));
     say("hash_bytes", sum(|report| report.hash_bytes));
     say("hash_is_expanding", u64::from(reports.iter().any(|report| report.growing)));
     say("slab_reassign_rescues", whole.rescues);
+    // Items are not in chunks of chunks, and a page is emptied at once.
+    say("slab_reassign_chunk_rescues", 0);
     say("slab_reassign_evictions_nomem", whole.move_evictions);
-    say("slab_reassign_running", 0);
+    for name in ["inline_reclaim", "busy_items", "busy_deletes", "running"] {
+        say(&format!("slab_reassign_{name}"), 0);
+    }
     say("slabs_moved", whole.slabs_moved);
-    say("lru_crawler_running", u64::from(shared.crawler.load(Relaxed)));
-    say("lru_crawler_starts", shared.crawler_starts.load(Relaxed));
+    if shared.crawler.load(Relaxed) {
+        say("lru_crawler_running", u64::from(shared.crawling.load(Relaxed)));
+        say("lru_crawler_starts", shared.crawler_starts.load(Relaxed));
+    }
+    if shared.settings.moves {
+        say("lru_maintainer_juggles", 0);
+    }
+    say("malloc_fails", 0);
+    say("log_worker_dropped", 0);
+    say("log_worker_written", shared.watchers.sent.load(Relaxed));
+    say("log_watcher_skipped", shared.watchers.skipped.load(Relaxed));
+    say("log_watcher_sent", shared.watchers.sent.load(Relaxed));
+    say("log_watchers", shared.watchers.count() as u64);
     say("bytes", sum(|report| report.bytes));
     say("curr_items", sum(|report| report.items));
     say("total_items", whole.total_items);
@@ -147,7 +199,18 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("evictions", totals.evicted);
     say("reclaimed", totals.reclaimed);
     say("crawler_reclaimed", totals.crawler_reclaimed);
-    say("crawler_items_checked", whole.crawler_checked);
+    say("crawler_items_checked", totals.crawler_checked);
+    say("lrutail_reflocked", 0);
+    if shared.settings.moves {
+        say("evicted_active", 0);
+        say("moves_to_cold", 0);
+        say("moves_to_warm", totals.promoted);
+        say("moves_within_lru", totals.rotated);
+        say("direct_reclaims", 0);
+        say("lru_bumps_dropped", 0);
+    }
+    say("unexpected_napi_ids", 0);
+    say("round_robin_fallback", 0);
     if let Some(fabrics) = shared.fabrics.get().filter(|fabrics| !fabrics.is_empty()) {
         say("get_one_sided", whole.one_sided);
         say("tag_leases", whole.leases);
@@ -191,6 +254,8 @@ fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
             ("number_hot", class.small),
             ("number_warm", class.main),
             ("number_cold", 0),
+            ("age_hot", class.ages[0]),
+            ("age_warm", class.ages[1]),
             ("age", class.age),
             ("mem_requested", counted.requested),
             ("evicted", counted.evicted),
@@ -201,7 +266,18 @@ fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
             ("reclaimed", counted.reclaimed),
             ("expired_unfetched", counted.expired_unfetched),
             ("evicted_unfetched", counted.evicted_unfetched),
+            ("evicted_active", 0),
             ("crawler_reclaimed", counted.crawler_reclaimed),
+            ("crawler_items_checked", counted.crawler_checked),
+            ("lrutail_reflocked", 0),
+            ("moves_to_cold", 0),
+            ("moves_to_warm", counted.promoted),
+            ("moves_within_lru", counted.rotated),
+            ("direct_reclaims", 0),
+            ("hits_to_hot", counted.hits_small),
+            ("hits_to_warm", counted.get_hits.saturating_sub(counted.hits_small)),
+            ("hits_to_cold", 0),
+            ("hits_to_temp", 0),
         ] {
             if class.small + class.main > 0 {
                 emit(&format!("items:{number}:{name}"), &value.to_string());
@@ -264,24 +340,50 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("growth_factor", &format!("{:.2}", settings.factor)),
         ("chunk_size", &settings.chunk_size.to_string()),
         ("num_threads", &settings.threads.to_string()),
-        ("detail_enabled", "no"),
+        ("num_threads_per_udp", "1"),
+        ("stat_key_prefix", &cx.shared.prefixes.delimiter().to_string()),
+        ("detail_enabled", yes(cx.shared.prefixes.is_on())),
         ("reqs_per_event", &settings.reqs_per_event.to_string()),
         ("cas_enabled", yes(settings.cas)),
         ("tcp_backlog", &settings.backlog.to_string()),
         ("binding_protocol", speaks),
-        ("auth_enabled_sasl", "no"),
+        ("auth_enabled_sasl", yes(settings.sasl)),
         ("auth_enabled_ascii", yes(settings.users.is_some())),
         ("item_size_max", &settings.item_max.to_string()),
         ("maxconns_fast", yes(settings.maxconns_fast)),
         ("hashpower_init", &settings.hashpower.to_string()),
         ("slab_reassign", "yes"),
-        ("slab_automove", "1"),
+        ("slab_automove", &cx.shared.automove.load(Relaxed).to_string()),
+        // Pages move by what they would answer elsewhere, and not by ratio and window.
+        ("slab_automove_ratio", "0.00"),
+        ("slab_automove_window", "0"),
+        ("slab_automove_freeratio", "0.000"),
+        ("slab_chunk_max", &settings.item_max.to_string()),
         ("lru_crawler", yes(cx.shared.crawler.load(Relaxed))),
+        ("lru_crawler_sleep", "0"),
+        ("lru_crawler_tocrawl", "0"),
+        ("tail_repair_time", "0"),
         ("flush_enabled", yes(settings.flush)),
         ("dump_enabled", yes(settings.dump)),
         ("hash_algorithm", "foldhash"),
         ("lru_policy", "s3fifo"),
+        // The small queue is hot and a tenth, the main queue is warm and the rest; no thread moves items between them.
+        ("lru_maintainer_thread", "no"),
+        ("lru_segmented", "yes"),
+        ("hot_lru_pct", "10"),
+        ("warm_lru_pct", "90"),
+        ("hot_max_factor", "0.00"),
+        ("warm_max_factor", "0.00"),
+        ("temp_lru", "no"),
+        ("temporary_ttl", "0"),
         ("idle_timeout", &settings.idle_timeout.to_string()),
+        ("watcher_logbuf_size", &settings.watcher_buffer.to_string()),
+        ("worker_logbuf_size", "0"),
+        ("read_buf_mem_limit", "0"),
+        ("track_sizes", "yes"),
+        ("inline_ascii_response", "no"),
+        ("num_napi_ids", "(null)"),
+        ("memory_file", "(null)"),
         ("ssl_enabled", yes(cx.shared.tls.is_some())),
     ] {
         emit(name, value);

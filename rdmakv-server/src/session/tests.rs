@@ -18,6 +18,8 @@ fn shared(memory: usize) -> Shared {
         cas: true,
         flush: true,
         dump: true,
+        watch: true,
+        watcher_buffer: 1 << 16,
         item_max: 1 << 20,
         ..Settings::default()
     };
@@ -44,7 +46,7 @@ fn talk_at(shared: &Shared, input: &[u8], mut piece: impl FnMut() -> usize, now:
         (Session::default(), Counts::default(), Out::default(), Vec::new());
     let (mut arrived, mut pending) = (0, Vec::new());
     loop {
-        let mut cx = Context { shared, now, counts: &mut counts, worker: 0 };
+        let mut cx = Context::new(shared, now, &mut counts, 0);
         let mut turns = 3;
         let (used, pause) = session.advance(&pending, &mut turns, &mut cx, &mut out);
         pending.drain(..used);
@@ -101,6 +103,24 @@ fn answers_are_those_of_memcached() {
         ("mg viv v N30 t\r\nmg viv v N30\r\n", "VA 0 t30 W\r\n\r\nVA 0 Z\r\n\r\n"),
         ("md m I T30\r\nmg m v t\r\nmg m\r\nmd m\r\nmd m\r\n", "HD\r\nVA 2 t30 X W\r\nhi\r\nHD Z X\r\nHD\r\nNF\r\n"),
         ("ma c\r\nma c N0 J5 v\r\nma c v D3\r\nma c v MD D100\r\n", "NF\r\nVA 1\r\n5\r\nVA 1\r\n8\r\nVA 1\r\n0\r\n"),
+        (
+            "ms e 2 E1000 c s\r\nhi\r\nmg e c\r\nms e 1 C999\r\nx\r\nms e 1 C1000 E5 c\r\nx\r\n",
+            "HD c1000 s2\r\nHD c1000\r\nEX\r\nHD c5\r\n",
+        ),
+        ("ms e 3 MA s c E7\r\nabc\r\nmg e s c v\r\n", "HD s4 c7\r\nVA 4 s4 c7\r\nxabc\r\n"),
+        (
+            "ms ap 3 MA s\r\nabc\r\nms ap 3 MA N30 s\r\nabc\r\nms ap 1 MP N90 s T60\r\nz\r\nmg ap t v\r\n",
+            "NS\r\nHD s3\r\nHD s4\r\nVA 4 t30\r\nzabc\r\n",
+        ),
+        (
+            "ms x 2 F5 T90\r\nhi\r\nmd x x E9\r\nmg x v f t c\r\nmd x x I T30\r\nmg x t v\r\n",
+            "HD\r\nHD\r\nVA 0 f0 t90 c9\r\n\r\nHD\r\nVA 0 t30 X W\r\n\r\n",
+        ),
+        ("ma n2 N0 J5 E77 c\r\nma n2 C77 E78 c\r\nmg viv2 N30 E3 c\r\n", "HD c77\r\nHD c78\r\nHD c3 W\r\n"),
+        (
+            "ms old 1 E1\r\nx\r\nms new 1 E999999\r\nx\r\nflush_all\r\nmg old\r\nmg new\r\nms old 1 E1\r\nx\r\nmg old c\r\n",
+            "HD\r\nHD\r\nOK\r\nEN\r\nEN\r\nHD\r\nHD c1\r\n",
+        ),
         ("ms YWI= 2 b k\r\nhi\r\nget ab\r\n", "HD kYWI= b\r\nVALUE ab 0 2\r\nhi\r\nEND\r\n"),
         ("flush_all\r\nget a\r\n", "OK\r\nEND\r\n"),
         ("\r\nquit\r\nget a\r\n", "ERROR\r\n"),
@@ -139,7 +159,7 @@ fn values_that_were_lent_go_back_when_they_are_sent_or_dropped() {
     let large = "v".repeat(30_000);
     talk(&shared, &format!("set big 0 0 30000\r\n{large}\r\nget big big\r\nget big\r\n"));
     let (mut counts, mut out) = (Counts::default(), Out::default());
-    let mut cx = Context { shared: &shared, now: NOW, counts: &mut counts, worker: 0 };
+    let mut cx = Context::new(&shared, NOW, &mut counts, 0);
     Session::default().advance(b"get big big\r\n", &mut 9, &mut cx, &mut out);
     assert!(out.waiting() > 60_000);
     out.advance(40_000, &shared.shards);
@@ -154,7 +174,7 @@ fn an_answer_has_bounds_however_often_a_key_is_named() {
     let shared = shared(8 << 20);
     talk(&shared, &format!("set a 0 0 8000\r\n{}\r\n", "v".repeat(8000)));
     let (mut counts, mut out, mut session) = (Counts::default(), Out::default(), Session::default());
-    let mut cx = Context { shared: &shared, now: NOW, counts: &mut counts, worker: 0 };
+    let mut cx = Context::new(&shared, NOW, &mut counts, 0);
     let line = format!("get {}\r\n", "a ".repeat(200_000));
     let (_, pause) = session.advance(line.as_bytes(), &mut 9, &mut cx, &mut out);
     assert_eq!(pause, Pause::Over);
@@ -278,7 +298,7 @@ fn a_dump_names_every_item_and_costs_bounded_memory() {
         (Session::default(), Counts::default(), Out::default(), Vec::new());
     let mut input = &b"lru_crawler metadump all\r\nmn\r\n"[..];
     while !answer.ends_with(b"MN\r\n") {
-        let mut cx = Context { shared: &shared, now: NOW, counts: &mut counts, worker: 0 };
+        let mut cx = Context::new(&shared, NOW, &mut counts, 0);
         let (used, _) = session.advance(input, &mut 20, &mut cx, &mut out);
         input = &input[used..];
         assert!(out.waiting() < OUT_MAX + (1 << 20), "{} bytes wait", out.waiting());
@@ -288,4 +308,86 @@ fn a_dump_names_every_item_and_costs_bounded_memory() {
     assert!(text.ends_with("END\r\nMN\r\n"));
     let keys: std::collections::BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(keys.iter().filter(|key| key.starts_with("key=key%3A")).count(), count);
+}
+
+#[test]
+fn a_stale_set_keeps_the_end_and_the_token() {
+    let shared = shared(4 << 20);
+    let cas = |text: &str| text.split_whitespace().find_map(|word| word.strip_prefix('c').map(str::to_owned)).unwrap();
+    let before = cas(&talk(&shared, "ms a 1 T90\r\nx\r\nmg a c\r\n"));
+    talk(&shared, "md a I T30\r\n");
+    assert_eq!(talk(&shared, "mg a t\r\n"), "HD t30 X W\r\n");
+    // As memcached: the value is an older one, so the client that was told to renew it is still at work.
+    assert_eq!(talk(&shared, &format!("ms a 1 I T90 C{before}\r\ny\r\nmg a t v\r\n")), "HD\r\nVA 1 t30 Z X\r\ny\r\n");
+}
+
+#[test]
+fn a_key_comes_back_as_it_was_stored() {
+    let shared = shared(4 << 20);
+    // Zm9v is foo.
+    for (input, answer) in [
+        ("set foo 0 0 1\r\nx\r\nmg Zm9v b k v\r\n", "STORED\r\nVA 1 kfoo\r\nx\r\n"),
+        ("ms Zm9v 1 b\r\ny\r\nmg foo k v\r\nme foo\r\n", "HD\r\nVA 1 kZm9v b\r\ny\r\nME Zm9v "),
+        ("ms Zm9v 1 b\r\n7\r\nincr foo 1\r\nmg foo k v\r\n", "HD\r\n8\r\nVA 1 kZm9v b\r\n8\r\n"),
+        ("append foo 0 0 1\r\n1\r\nmg foo k v\r\n", "STORED\r\nVA 2 kZm9v b\r\n81\r\n"),
+        ("md Zm9v b k\r\nmg Zm9v b k N30\r\n", "HD kZm9v b\r\nHD kZm9v b W\r\n"),
+    ] {
+        let said = talk(&shared, input);
+        assert!(said.starts_with(answer), "{input:?}: {said:?}");
+    }
+}
+
+#[test]
+fn a_number_ends_where_white_space_begins() {
+    let shared = shared(4 << 20);
+    let bad = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+    for (value, answer) in [
+        ("10\n", "11\r\n"),
+        ("10 apples", "11\r\n"),
+        (" \t10", "11\r\n"),
+        ("+10", "11\r\n"),
+        ("-0", "1\r\n"),
+        ("10\0x", "11\r\n"),
+        ("000000000000000000000000000000000000000000000000000000000000000000000000010", "11\r\n"),
+        ("10x", bad),
+        ("-10", bad),
+        ("- 10", bad),
+        ("", bad),
+        ("  ", bad),
+        ("18446744073709551616", bad),
+    ] {
+        let said = talk(&shared, &format!("set n 0 0 {}\r\n{value}\r\nincr n 1\r\n", value.len()));
+        assert_eq!(said, format!("STORED\r\n{answer}"), "{value:?}");
+    }
+}
+
+#[test]
+fn a_refused_limit_changes_nothing() {
+    let shared = shared(64 << 20);
+    let before = shared.limit.load(Relaxed);
+    assert!(talk(&shared, "cache_memlimit 1000\r\n").starts_with("MEMLIMIT_ADJUST_FAILED"));
+    assert_eq!(shared.limit.load(Relaxed), before);
+    let line = |text: String| text.lines().find(|line| line.contains("limit_maxbytes")).unwrap().to_owned();
+    assert_eq!(line(talk(&shared, "stats\r\n")), format!("STAT limit_maxbytes {before}"));
+    assert_eq!(talk(&shared, "cache_memlimit 32\r\n"), "OK\r\n");
+    assert_eq!(line(talk(&shared, "stats\r\n")), format!("STAT limit_maxbytes {}", 32 << 20));
+}
+
+#[test]
+fn an_unfinished_line_is_refused_after_two_kibibytes() {
+    let shared = shared(4 << 20);
+    let line = "x".repeat(2049);
+    assert_eq!(talk(&shared, &line), "SERVER_ERROR line too long\r\n");
+    assert_eq!(talk(&shared, &line[1..]), "", "it may still end");
+    assert_eq!(talk(&shared, &format!("get {}", "k ".repeat(2000))), "", "keys may be many");
+}
+
+#[test]
+fn settings_of_automove_are_those_that_were_made() {
+    let shared = shared(4 << 20);
+    let shown = || talk(&shared, "stats settings\r\n").contains("STAT slab_automove 0\r\n");
+    assert_eq!(talk(&shared, "slabs automove 9\r\n"), "ERROR\r\n");
+    assert!(!shown());
+    assert_eq!(talk(&shared, "slabs automove 0\r\n"), "OK\r\n");
+    assert!(shown());
 }

@@ -1,7 +1,7 @@
 //! Classic commands, carried out.
 
 use super::body::{Answer, Body};
-use super::{COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats};
+use super::{COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats, watch};
 use crate::protocol::text::{Request, parse};
 use crate::protocol::words;
 use crate::store::{Deleted, Outcome, Refused, Sum, Terms};
@@ -50,19 +50,27 @@ impl Session {
         match request {
             Request::Get { keys, cas, touch } => self.over |= !get(keys, cas, touch, cx, out),
             Request::Store { mode, key, flags, exptime, len, cas, quiet } => {
-                let terms = Terms { mode, cas, invalidate: false };
+                let terms = Terms { mode, cas, ..Terms::default() };
                 let answer = Answer::Text { quiet };
                 if let Err(refused) = self.begin(key, (len, flags, exptime), (terms, true), cx, answer) {
                     say(refusal(refused), quiet, out);
                 }
             }
             Request::Delete { key, quiet } => {
-                let done = cx.shared.shards.with(key).delete(key, None, cx.now) == Deleted::Done;
+                let mut store = cx.shared.shards.with(key);
+                cx.report_get(&store, key);
+                cx.report_delete(&store, key, "delete");
+                let done = store.delete(key, None, cx.now) == Deleted::Done;
+                drop(store);
+                cx.shared.prefixes.deleted(key);
                 *(if done { &mut cx.counts.delete_hits } else { &mut cx.counts.delete_misses }) += 1;
                 say(if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
             }
             Request::Add { key, up, by, quiet } => {
-                let sum = cx.shared.shards.with(key).add(key, (up, by), None, None, cx.now);
+                let mut store = cx.shared.shards.with(key);
+                cx.report_get(&store, key);
+                let sum = store.add(key, (up, by), (None, None), None, cx.now);
+                drop(store);
                 count_sum(sum, up, cx);
                 match sum {
                     Sum::Done { number, .. } if !quiet => {
@@ -79,7 +87,10 @@ impl Session {
             }
             Request::Touch { key, exptime, quiet } => {
                 let until = cx.until(exptime);
-                let done = cx.shared.shards.with(key).touch(key, until, cx.now).is_some();
+                let mut store = cx.shared.shards.with(key);
+                cx.report_get(&store, key);
+                let done = store.touch(key, until, cx.now).is_some();
+                drop(store);
                 cx.counts.cmd_touch += 1;
                 *(if done { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
                 say(if done { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
@@ -87,13 +98,35 @@ impl Session {
             Request::Version => {
                 out.bytes.extend_from_slice(format!("VERSION {}\r\n", super::VERSION).as_bytes());
             }
-            Request::Quit => self.over = true,
+            Request::Quit => (self.over, self.quit) = (true, true),
+            Request::Http => self.over = true,
+            Request::Watch(words) => self.watch(words, cx, out),
             Request::Meta(request) => self.meta(&request, cx, out),
             Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
             Request::MetaDebug(key) => super::meta::debug(&key, cx, out),
             Request::Stats(what) => stats::text(what, cx, out),
             other => self.dump = admin::run(other, cx, out),
         }
+    }
+
+    /// Begins to watch; nothing else is done on the connection from then on.
+    fn watch(&mut self, words: &[u8], cx: &Context<'_>, out: &mut Out) {
+        let line = match watch::interest(crate::protocol::words(words)) {
+            _ if !cx.shared.settings.watch => "CLIENT_ERROR watch commands not allowed",
+            // Lines are delivered to sockets' connections only.
+            _ if self.peer.is_none() => "CLIENT_ERROR watch needs a connection over TCP or a Unix socket",
+            _ if !out.is_empty() => "ERROR cannot pipeline other commands before watch",
+            None => "ERROR",
+            Some(interest) => match cx.shared.watchers.add(interest) {
+                None => "WATCHER_TOO_MANY log watcher limit reached",
+                added => {
+                    self.watch = added;
+                    "OK"
+                }
+            },
+        };
+        out.bytes.extend_from_slice(line.as_bytes());
+        out.bytes.extend_from_slice(b"\r\n");
     }
 
     /// Before a user has shown a name and password, only that is understood: a `set` with them as its data.
@@ -111,7 +144,8 @@ impl Session {
                     answer: Answer::Auth { quiet },
                 });
             }
-            Request::Quit => self.over = true,
+            Request::Quit => (self.over, self.quit) = (true, true),
+            Request::Http => self.over = true,
             request => {
                 if let Request::Store { len, .. }
                 | Request::Meta(crate::protocol::meta::Request { len, command: b's', .. }) = request
@@ -142,6 +176,7 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
         cx.counts.cmd_get += 1;
         let shard = shards.of(key);
         let mut store = shards.at(shard);
+        cx.report_get(&store, key);
         let found = match until {
             None => store.get(key, true, cx.now),
             Some(until) => {
@@ -151,6 +186,7 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
                 touched
             }
         };
+        cx.shared.prefixes.got(key, found.is_some());
         let Some(view) = found else {
             cx.counts.get_misses += 1;
             continue;

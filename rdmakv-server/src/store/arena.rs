@@ -23,7 +23,7 @@ pub enum Backing {
     HugePages,
     /// A memfd of ordinary pages.
     Memfd,
-    /// Anonymous memory: this system has no memfd.
+    /// Anonymous memory: this system has no memfd, or limits the sizes of files to less.
     Anonymous,
     /// Memory that was made elsewhere, as by a fabric.
     Given,
@@ -130,7 +130,8 @@ impl Arena {
     #[cfg(target_os = "linux")]
     fn memfd(len: usize, flags: rustix::fs::MemfdFlags, backing: Backing) -> io::Result<Self> {
         let file = rustix::fs::memfd_create("rdmakv-arena", flags)?;
-        rustix::fs::ftruncate(&file, len as u64)?;
+        // A limit on file sizes is an error, and no signal that ends the process. Anonymous memory has no such limit.
+        frrwp::fabric::grow_file(&file, len as u64)?;
         // Huge pages are reserved by the mapping, so that too few fail here and not at the first touch.
         let sharing =
             if backing == Backing::HugePages { MapFlags::SHARED } else { MapFlags::SHARED | MapFlags::NORESERVE };

@@ -1,6 +1,6 @@
 //! Values that are decimal numbers: incremented and decremented, always into a chunk of their own.
 
-use super::{Handle, Refused, Store};
+use super::{Handle, Refused, Store, chunk};
 
 /// What became of an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +24,34 @@ pub enum Sum {
     Refused(Refused),
 }
 
-/// The number that these digits are: as strtoull has it, blanks at the end allowed.
-fn number(digits: &[u8]) -> Option<u64> {
-    let end = digits.iter().rposition(|&byte| byte != b' ')? + 1;
-    if end > 64 {
+/// Returns the number at the beginning of a value, by the rules of memcached, which are those of strtoull: white space may
+/// stand before it, and after it anything that white space or a zero byte separates.
+fn number(value: &[u8]) -> Option<u64> {
+    let is_space = |byte: u8| byte == b' ' || (b'\t'..=b'\r').contains(&byte);
+    let value = &value[value.iter().position(|&byte| !is_space(byte))?..];
+    let (negative, value) = match value {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        value => (false, value),
+    };
+    let end = value.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(value.len());
+    let (digits, rest) = value.split_at(end);
+    if rest.first().is_some_and(|&byte| byte != 0 && !is_space(byte)) {
         return None;
     }
-    std::str::from_utf8(&digits[..end]).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    // memcached also takes negative numbers below -2^63, for 2^64 more: no client can rely on that.
+    (!negative || number == 0).then_some(number)
 }
 
 impl Store {
-    /// Adds to the number (it wraps), or takes away (it stops at zero); `expiry` replaces the item's if it is given.
+    /// Adds to the number (it wraps), or takes away (it stops at zero); `expiry` replaces the item's if it is given. With `cas` only
+    /// the item of that version is changed; `version` is the one that it gets instead of the next.
     pub fn add(
         &mut self,
         key: &[u8],
         (up, delta): (bool, u64),
-        cas: Option<u64>,
+        (cas, version): (Option<u64>, Option<u64>),
         expiry: Option<u64>,
         now: u64,
     ) -> Sum {
@@ -60,7 +72,9 @@ impl Store {
         let sum = match self.reserve(key, digits.len(), flags, until, now) {
             Ok(mut filling) => {
                 filling.value().copy_from_slice(digits);
-                let version = self.install(filling.id, hash, Some(id), false, now);
+                let marks = self.chunk(id).marks(chunk::BINARY);
+                self.chunk(filling.id).mark(marks);
+                let version = self.install(filling.id, hash, Some(id), (false, version), now);
                 Sum::Done { number: new, version, expiry: until }
             }
             Err(refused) => Sum::Refused(refused),

@@ -101,7 +101,7 @@ impl Store {
 
     /// After an eviction: looks at the classes if it is time, and moves a page if that is worth it.
     pub(super) fn weigh(&mut self, now: u64) {
-        if self.balance.evictions < PERIOD.max(self.pages.count() as u64 / 4) {
+        if self.balance.evictions < PERIOD.max(self.pages.limit() as u64) {
             return;
         }
         self.balance.evictions = 0;

@@ -22,6 +22,11 @@ pub(super) const FETCHED: u64 = 1 << 8;
 pub(super) const STALE: u64 = 1 << 9;
 pub(super) const WON: u64 = 1 << 10;
 pub(super) const LEASED: u64 = 1 << 11;
+pub(super) const BINARY: u64 = 1 << 12;
+/// A client chose the version: it says nothing of when the item was stored.
+pub(super) const CHOSEN: u64 = 1 << 13;
+/// In the GET table.
+pub(super) const LISTED: u64 = 1 << 14;
 
 /// A chunk in the arena: a view that knows where each field is.
 #[derive(Clone, Copy)]
@@ -72,6 +77,11 @@ impl<'a> Chunk<'a> {
     pub(super) fn set_state(self, state: State) {
         let word = self.arena.word64(self.at);
         word.store(word.load(Relaxed) & !0xff | state as u64, Release);
+    }
+
+    /// Returns those of these marks that it has.
+    pub(super) fn marks(self, marks: u64) -> u64 {
+        self.arena.word64(self.at).load(Relaxed) & marks
     }
 
     #[inline]

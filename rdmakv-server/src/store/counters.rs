@@ -22,6 +22,12 @@ counters! {
         requested,
         /// GETs that found their item here.
         get_hits,
+        /// Of these, in the small queue.
+        hits_small,
+        /// Items that went from the small queue to the main one.
+        promoted,
+        /// Items that began another round of the main queue.
+        rotated,
         /// Items stored here.
         sets,
         /// Deletions.
@@ -52,6 +58,8 @@ counters! {
         expired_unfetched,
         /// Expired items that the crawler found.
         crawler_reclaimed,
+        /// Items that the crawler looked at.
+        crawler_checked,
     }
 }
 
@@ -64,8 +72,6 @@ counters! {
         get_expired,
         /// GETs for items from before a flush.
         get_flushed,
-        /// Items that the crawler looked at.
-        crawler_checked,
         /// Pages that changed their class.
         slabs_moved,
         /// Items that a page's move carried along.

@@ -25,9 +25,9 @@ impl Store {
             self.crawler.slot += 1;
             let id = self.pages.id(page, slot);
             if self.is_alive(id) {
-                self.counters.crawler_checked += 1;
+                let class = self.chunk(id).class();
+                self.classes[class].crawler_checked += 1;
                 if self.is_over(id, now) {
-                    let class = self.chunk(id).class();
                     self.classes[class].crawler_reclaimed += 1;
                     self.reclaim(id, now);
                 }

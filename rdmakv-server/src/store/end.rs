@@ -1,7 +1,7 @@
 //! How items end: deleted, flushed, expired or driven out; and the one place where their chunks are freed.
 
 use super::chunk::{self, Chunk, Id, State};
-use super::{Deleted, Handle, Store};
+use super::{Deleted, Handle, Keep, Store};
 
 impl Store {
     /// Deletes the item.
@@ -17,8 +17,8 @@ impl Store {
         Deleted::Done
     }
 
-    /// Keeps the item but marks it as stale, under a new version; with another expiry if there is one.
-    pub fn invalidate(&mut self, key: &[u8], cas: Option<u64>, expiry: Option<u64>, now: u64) -> Deleted {
+    /// Keeps the item under a new version, changed in this way.
+    pub fn invalidate(&mut self, key: &[u8], cas: Option<u64>, keep: Keep, now: u64) -> Deleted {
         let hash = self.hash(key);
         let Some(id) = self.live(hash, key, now) else { return Deleted::NotFound };
         if cas.is_some_and(|cas| cas != self.chunk(id).version()) {
@@ -26,16 +26,19 @@ impl Store {
         }
         // Held, so that making room does not evict it; where it can be held no more, the others' holds do that.
         let held = self.hold(Handle(id));
-        let (flags, until) = (self.chunk(id).flags(), expiry.unwrap_or(self.chunk(id).expiry()));
-        let copied = self.reserve(key, self.chunk(id).value().len(), flags, until, now).map(|mut copy| {
-            copy.value().copy_from_slice(self.chunk(id).value());
+        let until = keep.expiry.unwrap_or(self.chunk(id).expiry());
+        let (flags, len) = if keep.empty { (0, 0) } else { (self.chunk(id).flags(), self.chunk(id).value().len()) };
+        let copied = self.reserve(key, len, flags, until, now).map(|mut copy| {
+            copy.value().copy_from_slice(&self.chunk(id).value()[..len]);
+            let kept = if keep.stale { chunk::BINARY } else { chunk::BINARY | chunk::STALE | chunk::WON };
+            self.chunk(copy.id).mark(self.chunk(id).marks(kept));
             copy.id
         });
         match copied {
             Ok(new) => {
-                self.install(new, hash, Some(id), true, now);
+                self.install(new, hash, Some(id), (keep.stale, keep.version), now);
             }
-            // Without memory for a stale copy the item goes altogether: nobody takes it for fresh. It may have gone
+            // Without memory for a copy the item goes altogether: it is not taken for what it was. It may have gone
             // already, with a page that was emptied in vain.
             Err(_) if self.is_alive(id) => self.unlink(id, now),
             Err(_) => {}
@@ -53,10 +56,28 @@ impl Store {
             _ => {
                 self.flushed = self.version;
                 self.flush_at = None;
+                if std::mem::take(&mut self.chosen) {
+                    self.end_chosen(now);
+                }
+                self.unlist_all();
                 // The others need not be marked: nobody reads them without asking.
                 if !self.leases.is_empty() {
                     self.end_leased_items(now, |store, id| store.is_over(id, now));
                 }
+            }
+        }
+    }
+
+    /// Takes out all items whose version a client chose: it does not tell that they are from before a flush.
+    fn end_chosen(&mut self, now: u64) {
+        for page in 0..self.pages.count() {
+            let mut slot = 0;
+            while slot < self.pages.touched(page) {
+                let id = self.pages.id(page, slot);
+                if self.is_alive(id) && self.chunk(id).marked(chunk::CHOSEN) {
+                    self.reclaim(id, now);
+                }
+                slot += 1;
             }
         }
     }
@@ -96,7 +117,12 @@ impl Store {
         if self.dies_late(id, replaced) {
             return;
         }
+        #[cfg(rdmakv_sabotage)]
+        if self.stays_listed(id) {
+            return;
+        }
         self.chunk(id).set_state(State::Dead);
+        self.unlist(id);
     }
 
     /// The one place where chunks end: freed when nobody holds them, else when the last holder lets go. A lease is a

@@ -3,7 +3,7 @@
 use super::Store;
 use super::chunk::{self, Id};
 use super::leases::{WHEN_SHORT, nanos};
-use super::queues::{MAIN, SMALL};
+use super::queues::{MAIN, Moved, SMALL};
 
 /// Pages that may drain at once before no more are asked for.
 const DRAINING: u32 = 8;
@@ -66,13 +66,25 @@ impl Store {
         if u64::from(self.leases.living(class)) >= queued {
             return None;
         }
-        self.queues[class].victim(&self.arena)
+        self.next_victim(class)
+    }
+
+    /// The next of the queues to go, and what its search moved is counted.
+    pub(super) fn next_victim(&mut self, class: usize) -> Option<Id> {
+        let mut moved = Moved::default();
+        let victim = self.queues[class].victim(&self.arena, &mut moved);
+        self.classes[class].promoted += moved.promoted;
+        self.classes[class].rotated += moved.rotated;
+        victim
     }
 
     pub(super) fn evict(&mut self, id: Id, now: u64) {
         if self.is_over(id, now) {
             self.reclaim(id, now);
             return;
+        }
+        if let Some(observer) = &self.observer {
+            observer.evicted(&self.view(id), now);
         }
         let chunk = self.chunk(id);
         let (class, hash) = (chunk.class(), self.hash(chunk.key()));

@@ -3,8 +3,26 @@
 use std::hash::{BuildHasher, Hasher};
 
 use super::chunk::{self, Chunk, Id, State};
-use super::queues::MOST_FREQUENT;
+use super::queues::{MOST_FREQUENT, SMALL};
 use super::{Handle, Store, View};
+
+/// What a look at a key finds, without changing anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Not,
+    /// An item.
+    Item {
+        /// Its size class.
+        class: usize,
+        /// Bytes of its value.
+        value: usize,
+    },
+    /// An item from before a flush.
+    Flushed,
+    /// An item whose time is over.
+    Expired,
+}
 
 impl Store {
     pub(super) fn chunk(&self, id: Id) -> Chunk<'_> {
@@ -35,7 +53,13 @@ impl Store {
     pub(super) fn is_over(&self, id: Id, now: u64) -> bool {
         let chunk = self.chunk(id);
         let expiry = chunk.expiry();
-        (expiry != 0 && expiry <= now) || chunk.version() <= self.flushed
+        (expiry != 0 && expiry <= now) || self.is_flushed(id)
+    }
+
+    /// Whether it is from before a flush. Those whose version a client chose are taken out by the flush itself.
+    fn is_flushed(&self, id: Id) -> bool {
+        let chunk = self.chunk(id);
+        chunk.version() <= self.flushed && !chunk.marked(chunk::CHOSEN)
     }
 
     /// A flush whose time has come takes effect with the first command of that second, so that it takes nothing along
@@ -65,7 +89,7 @@ impl Store {
         let hash = self.hash(key);
         let id = self.find(hash, key)?;
         if self.is_over(id, now) {
-            let flushed = self.chunk(id).version() <= self.flushed;
+            let flushed = self.is_flushed(id);
             *(if flushed { &mut self.counters.get_flushed } else { &mut self.counters.get_expired }) += 1;
             self.reclaim(id, now);
             return None;
@@ -75,9 +99,30 @@ impl Store {
         if bump {
             let class = chunk.class();
             self.bump(id, now);
+            self.classes[class].hits_small += u64::from(self.chunk(id).queue() == SMALL);
             self.classes[class].get_hits += 1;
         }
         Some(View { accessed: before.0, fetched: before.1, ..self.view(id) })
+    }
+
+    /// Looks at the key, and leaves no trace of it.
+    pub fn peek(&self, key: &[u8], now: u64) -> Found {
+        let Some(id) = self.find(self.hash(key), key) else { return Found::Not };
+        let chunk = self.chunk(id);
+        if self.is_flushed(id) || self.flush_at.is_some_and(|at| at <= now) {
+            Found::Flushed
+        } else if self.is_over(id, now) {
+            Found::Expired
+        } else {
+            Found::Item { class: chunk.class(), value: chunk.value().len() }
+        }
+    }
+
+    /// The size class, counted from one, of an item with a key and a value of these lengths; 0 if it is too large for any.
+    pub fn class_for(&self, key: usize, value: usize) -> usize {
+        let size = super::HEADER.saturating_add(key).saturating_add(value);
+        let class = super::classes::fitting(&self.sizes, size).filter(|_| size <= self.item_max);
+        class.map_or(0, |class| class + 1)
     }
 
     pub(super) fn bump(&mut self, id: Id, now: u64) {
@@ -105,6 +150,7 @@ impl Store {
             fetched: chunk.marked(chunk::FETCHED),
             stale: chunk.marked(chunk::STALE),
             won: chunk.marked(chunk::WON),
+            binary: chunk.marked(chunk::BINARY),
             class: chunk.class(),
             size: chunk.size(),
             id,
@@ -120,7 +166,7 @@ impl Store {
         self.classes[class].touches += 1;
         self.bump(id, now);
         // An end that has come already is one for those who read by themselves as well.
-        if self.chunk(id).marked(chunk::LEASED) && self.is_over(id, now) {
+        if self.chunk(id).marked(chunk::LEASED | chunk::LISTED) && self.is_over(id, now) {
             self.reclaim(id, now);
         }
         Some(self.view(id))

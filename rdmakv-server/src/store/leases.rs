@@ -109,6 +109,9 @@ impl Leases {
     pub(super) fn is_empty(&self) -> bool {
         self.until.is_empty()
     }
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
     pub(super) fn len(&self) -> usize {
         self.until.len()
     }
@@ -325,10 +328,12 @@ impl Store {
         }
     }
 
-    /// The end of one-sided reading: every item that is leased is dead when this returns, and no other will be leased.
+    /// The end of one-sided reading: every item that is leased is dead when this returns, none is listed, and no other will be
+    /// leased or listed.
     /// `now` is in seconds.
     pub fn close(&mut self, now: u64) {
         self.leases.closed = true;
+        self.unlist_all();
         self.end_leased_items(now, |_, _| true);
     }
 }

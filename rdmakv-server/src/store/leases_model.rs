@@ -211,7 +211,9 @@ impl World {
                 self.is_gone(key, version.filter(|_| ttl != PAST))?;
             }
             Op::Invalidate(key) => {
-                if self.store.invalidate(&[key], None, None, now) == Deleted::NotFound {
+                if self.store.invalidate(&[key], None, Keep { stale: true, ..Keep::default() }, now)
+                    == Deleted::NotFound
+                {
                     self.is_gone(key, None)?;
                 }
             }
@@ -268,7 +270,7 @@ impl World {
                 (0..12).try_for_each(|key| self.is_gone(key, shown.get(&key).copied()))?;
             }
             Op::Reassign(from, to) => drop(self.store.reassign(Some(from), to, now)),
-            Op::Limit(pages) => drop(self.store.set_limit(pages << 20)),
+            Op::Limit(pages) => self.store.set_limit(pages << 20),
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ pub struct View<'a> {
     pub stale: bool,
     /// Whether somebody was told to renew it.
     pub won: bool,
+    /// Whether its key was stored as base64.
+    pub binary: bool,
     /// Its size class.
     pub class: usize,
     /// Bytes with the header.
@@ -60,6 +62,10 @@ impl Filling {
     /// Where the value goes.
     pub fn value(&mut self) -> &mut [u8] {
         Chunk::new(&self.arena, self.id).value_mut()
+    }
+    /// When it will end, in Unix seconds; 0 is never.
+    pub fn expiry(&self) -> u64 {
+        Chunk::new(&self.arena, self.id).expiry()
     }
     /// What it will be stored under.
     pub fn key(&self) -> &[u8] {

@@ -39,6 +39,7 @@ mod leases_model;
 #[cfg(test)]
 mod leases_tests;
 mod lend;
+mod listed;
 mod moves;
 mod pages;
 #[cfg(rdmakv_sabotage)]
@@ -70,11 +71,19 @@ pub use arithmetic::Sum;
 pub use config::Config;
 pub use counters::{ClassCounters, Counters};
 pub use exposure::{Exposure, Extent, Replacement};
+pub use find::Found;
 pub use leases::{LONGEST, NoLease, lasting};
 pub use lend::{Filling, Handle, Held, View};
+pub use listed::GetTable;
 pub use moves::NoMove;
 pub use report::{ClassReport, Entry, Place, Report};
-pub use terms::{Deleted, Mode, Outcome, Refused, Terms};
+pub use terms::{Deleted, Keep, Mode, Outcome, Refused, Terms};
+
+/// Learns which items leave for memory. It is called under the store's lock and must not call the store.
+pub trait Observer: std::fmt::Debug + Send + Sync {
+    /// This item leaves.
+    fn evicted(&self, item: &View<'_>, now: u64);
+}
 
 /// One shard of the cache.
 #[derive(Debug)]
@@ -93,12 +102,16 @@ pub struct Store {
     /// Items up to this version are gone.
     flushed: u64,
     flush_at: Option<u64>,
+    /// Whether a client ever chose a version.
+    chosen: bool,
     crawler: crawl::Cursor,
     balance: balance::Balance,
     leases: Leases,
     exposures: Exposures,
+    listing: Option<listed::Listing>,
     classes: Vec<ClassCounters>,
     counters: Counters,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Store {
@@ -156,12 +169,15 @@ impl Store {
             version: 0,
             flushed: 0,
             flush_at: None,
+            chosen: false,
             crawler: crawl::Cursor::default(),
             balance: balance::Balance::new(sizes.len()),
             leases: Leases::new(sizes.len(), config.lease),
             exposures: Exposures::default(),
+            listing: None,
             classes: vec![ClassCounters::default(); sizes.len()],
             counters: Counters::default(),
+            observer: None,
             arena,
             sizes,
             pages,
@@ -193,11 +209,19 @@ impl Store {
         self.rebalance(now);
     }
 
-    /// Other bounds on the memory, as far as the address space reaches; what is over goes at the next ticks. Says
-    /// how much it is now.
-    pub fn set_limit(&mut self, memory: usize) -> usize {
+    /// Sets another bound on the memory, at most [`Store::most_memory`]. Pages above it go at the next ticks.
+    pub fn set_limit(&mut self, memory: usize) {
         self.pages.set_limit((memory / self.pages.page_size()).max(2));
-        memory.min(self.pages.count() * self.pages.page_size())
+    }
+
+    /// Returns the bytes that the address space has room for.
+    pub fn most_memory(&self) -> usize {
+        self.pages.count() * self.pages.page_size()
+    }
+
+    /// From now on this one learns what leaves.
+    pub fn observe(&mut self, observer: Arc<dyn Observer>) {
+        self.observer = Some(observer);
     }
 
     /// Counters back to zero.

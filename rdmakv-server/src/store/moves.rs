@@ -1,7 +1,7 @@
 //! A page changes its class: its items move to other chunks of theirs, or leave.
 
 use super::Store;
-use super::chunk::{self, Chunk, Id, LEASED, NONE, State};
+use super::chunk::{self, Chunk, Id, LEASED, LISTED, NONE, State};
 use super::queues::MAIN;
 
 /// Why a page did not move.
@@ -46,7 +46,7 @@ impl Store {
             let wanted = asked_for && !self.is_pinned(id);
             if wanted
                 && !self.pages.has_free(class)
-                && let Some(victim) = self.queues[class].victim(&self.arena)
+                && let Some(victim) = self.next_victim(class)
             {
                 self.counters.move_evictions += 1;
                 self.evict(victim, now);
@@ -75,7 +75,7 @@ impl Store {
         to.set_prev(NONE);
         to.set_accessed(from.accessed());
         to.set_private(0);
-        for mark in [chunk::FETCHED, chunk::STALE, chunk::WON] {
+        for mark in [chunk::FETCHED, chunk::STALE, chunk::WON, chunk::BINARY, chunk::CHOSEN] {
             if from.marked(mark) {
                 to.mark(mark);
             }
@@ -91,8 +91,12 @@ impl Store {
         let hash = self.hash(self.chunk(id).key());
         self.index.replace(hash, id, new);
         self.queues[class].replace(&self.arena, id, new);
+        let listed = self.chunk(id).marked(LISTED);
         self.retire(id);
         self.chunk(new).set_state(State::Alive);
+        if listed {
+            self.relist(new);
+        }
         true
     }
 

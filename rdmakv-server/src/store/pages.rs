@@ -128,6 +128,10 @@ impl Pages {
     }
 
     /// How many pages may be in use from now on; at most those that exist.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
     pub(super) fn set_limit(&mut self, pages: usize) {
         self.limit = pages.min(self.pages.len());
     }

@@ -60,6 +60,9 @@ impl Store {
     pub fn publish(&mut self, filling: Filling, terms: Terms, now: u64) -> Outcome {
         assert!(Arc::ptr_eq(&self.arena, &filling.arena), "a chunk goes back to the store that lent it");
         let new = filling.id;
+        if terms.binary {
+            self.chunk(new).mark(chunk::BINARY);
+        }
         let hash = self.hash(self.chunk(new).key());
         let old = self.live(hash, filling.key(), now);
         let mut stale = false;
@@ -79,6 +82,7 @@ impl Store {
                 self.bump(id, now);
                 Some(Outcome::NotStored)
             }
+            (Mode::Append | Mode::Prepend, None) if terms.vivify => None,
             (Mode::Replace | Mode::Append | Mode::Prepend, None) => Some(Outcome::NotStored),
             _ => None,
         });
@@ -86,13 +90,19 @@ impl Store {
             self.abandon(filling);
             return outcome;
         }
+        if let (true, Some(old)) = (stale, old) {
+            // As memcached: an older value keeps the end of the newer one, and its token.
+            let old = self.chunk(old);
+            self.chunk(new).set_expiry(old.expiry());
+            self.chunk(new).mark(old.marks(chunk::WON));
+        }
         match (terms.mode, old) {
-            (Mode::Append | Mode::Prepend, Some(id)) => self.join(filling, id, terms.mode, hash, stale, now),
-            _ => Outcome::Stored(self.install(new, hash, old, stale, now)),
+            (Mode::Append | Mode::Prepend, Some(id)) => self.join(filling, id, &terms, (hash, stale), now),
+            _ => Outcome::Stored(self.install(new, hash, old, (stale, terms.version), now)),
         }
     }
 
-    fn join(&mut self, filling: Filling, old: Id, mode: Mode, hash: u64, stale: bool, now: u64) -> Outcome {
+    fn join(&mut self, filling: Filling, old: Id, terms: &Terms, (hash, stale): (u64, bool), now: u64) -> Outcome {
         // The old chunk is held, so that making room does not evict it.
         let held = self.hold(Handle(old));
         let chunk = Chunk::new(&filling.arena, old);
@@ -101,11 +111,13 @@ impl Store {
             self.reserve(filling.key(), chunk.value().len() + added.len(), chunk.flags(), chunk.expiry(), now);
         let outcome = match reserved {
             Ok(mut joined) => {
-                let parts = if mode == Mode::Append { [chunk.value(), added] } else { [added, chunk.value()] };
+                let parts = if terms.mode == Mode::Append { [chunk.value(), added] } else { [added, chunk.value()] };
                 let (first, second) = joined.value().split_at_mut(parts[0].len());
                 first.copy_from_slice(parts[0]);
                 second.copy_from_slice(parts[1]);
-                Outcome::Stored(self.install(joined.id, hash, Some(old), stale, now))
+                let kept = if stale { chunk::BINARY | chunk::WON } else { chunk::BINARY };
+                Chunk::new(&filling.arena, joined.id).mark(chunk.marks(kept));
+                Outcome::Stored(self.install(joined.id, hash, Some(old), (stale, terms.version), now))
             }
             Err(refused) => Outcome::Refused(refused),
         };
@@ -118,11 +130,27 @@ impl Store {
 
     /// The steps of a replacement, in the order that one-sided readers need: the old chunk is dead before the index
     /// changes, and the new one is alive only after.
-    pub(super) fn install(&mut self, new: Id, hash: u64, old: Option<Id>, stale: bool, now: u64) -> u64 {
+    /// `version` is the one that a client chose, if one did.
+    pub(super) fn install(
+        &mut self,
+        new: Id,
+        hash: u64,
+        old: Option<Id>,
+        (stale, version): (bool, Option<u64>),
+        now: u64,
+    ) -> u64 {
         self.version += 1;
         self.counters.total_items += 1;
         let chunk = Chunk::new(&self.arena, new);
-        chunk.set_version(self.version);
+        let version = match version {
+            Some(version) => {
+                self.chosen = true;
+                chunk.mark(chunk::CHOSEN);
+                version
+            }
+            None => self.version,
+        };
+        chunk.set_version(version);
         chunk.set_crc(chunk.sum());
         if stale {
             chunk.mark(chunk::STALE);
@@ -131,6 +159,7 @@ impl Store {
         self.classes[class].sets += 1;
         // Making room may have driven the old one out meanwhile, where its holder keeps the chunk from being reused.
         let old = old.filter(|&old| self.is_alive(old));
+        let listed = old.is_some_and(|old| self.chunk(old).marked(chunk::LISTED));
         if let Some(old) = old {
             self.die(old, true);
             // Tags go over between the old one's death and the change of the index, if the key is not changed too often.
@@ -171,7 +200,9 @@ impl Store {
         // With an expiry that is past it is over at once, and tags may lead to it already.
         if chunk.marked(chunk::LEASED) && self.is_over(new, now) {
             self.reclaim(new, now);
+        } else if listed && !self.is_over(new, now) {
+            self.relist(new);
         }
-        self.version
+        version
     }
 }

@@ -26,6 +26,15 @@ struct Queue {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queues([Queue; 2]);
 
+/// What a search for a victim moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    /// From the small queue to the main one.
+    pub(super) promoted: u64,
+    /// Within the main queue.
+    pub(super) rotated: u64,
+}
+
 impl Queues {
     pub(super) fn new() -> Self {
         Self([Queue { newest: NONE, oldest: NONE, len: 0 }; 2])
@@ -101,7 +110,7 @@ impl Queues {
 
     /// The next to go, moving on those that earned it. Chunks that are held are passed over. `None` after a bounded
     /// number of steps without one.
-    pub(super) fn victim(&mut self, arena: &Arena) -> Option<Id> {
+    pub(super) fn victim(&mut self, arena: &Arena, moved: &mut Moved) -> Option<Id> {
         // Each step moves a chunk or finds one; nobody passes more often than a chunk's counter allows, unless held.
         let most = 4 * (self.len(SMALL) + self.len(MAIN)).min(1024) + 4;
         for _ in 0..most {
@@ -117,10 +126,12 @@ impl Queues {
                 self.remove(arena, id);
                 chunk.set_frequency(0);
                 self.push(arena, id, MAIN);
+                moved.promoted += 1;
             } else if chunk.queue() == MAIN && frequency > 0 {
                 self.remove(arena, id);
                 chunk.set_frequency(frequency - 1);
                 self.push(arena, id, MAIN);
+                moved.rotated += 1;
             } else {
                 return Some(id);
             }

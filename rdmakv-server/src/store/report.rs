@@ -1,6 +1,6 @@
 //! The store as `stats` shows it.
 
-use super::chunk::{Id, LEASED, State};
+use super::chunk::{Id, LEASED, LISTED, State};
 use super::queues::{MAIN, SMALL};
 use super::{ClassCounters, Counters, Store, View};
 
@@ -52,6 +52,8 @@ pub struct ClassReport {
     pub main: u64,
     /// Seconds since the oldest item was asked for.
     pub age: u64,
+    /// The same of the small and of the main queue.
+    pub ages: [u64; 2],
     /// What happened.
     pub counters: ClassCounters,
 }
@@ -79,12 +81,8 @@ impl Store {
                 used: self.pages.used_of(class),
                 small: self.queues[class].len(SMALL),
                 main: self.queues[class].len(MAIN),
-                age: [SMALL, MAIN]
-                    .into_iter()
-                    .filter_map(|queue| self.queues[class].oldest(queue))
-                    .map(|id| u64::from((now as u32).saturating_sub(self.chunk(id).accessed())))
-                    .max()
-                    .unwrap_or(0),
+                age: self.age(class, SMALL, now).max(self.age(class, MAIN, now)),
+                ages: [SMALL, MAIN].map(|queue| self.age(class, queue, now)),
                 counters: self.classes[class],
             })
             .collect();
@@ -102,6 +100,12 @@ impl Store {
             leased_dead_bytes: self.leases.dead_bytes(),
             classes,
         }
+    }
+
+    /// Seconds since the queue's oldest item was asked for; 0 if it is empty.
+    fn age(&self, class: usize, queue: u32, now: u64) -> u64 {
+        let oldest = self.queues[class].oldest(queue);
+        oldest.map_or(0, |id| u64::from((now as u32).saturating_sub(self.chunk(id).accessed())))
     }
 
     /// What the classes without pages counted too, summed.
@@ -156,7 +160,7 @@ impl Store {
             return false;
         }
         let over = self.is_over(id, now);
-        if over && self.chunk(id).marked(LEASED) {
+        if over && self.chunk(id).marked(LEASED | LISTED) {
             self.reclaim(id, now);
         }
         !over
@@ -167,8 +171,9 @@ impl Store {
         &self.sizes
     }
 
-    /// Whether header and sum of every published chunk are right, and index, queues and pages agree; says what is not.
+    /// Whether header and sum of every published chunk are right, and index, queues, pages and the GET table agree; says what is not.
     pub fn check(&self) -> Result<(), String> {
+        self.check_listing()?;
         let (mut alive, mut requested, mut leased, mut leased_dead) = (0, 0, 0, 0);
         for page in 0..self.pages.count() {
             let Some(class) = self.pages.class_of(page) else { continue };

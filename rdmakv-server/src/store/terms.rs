@@ -34,6 +34,25 @@ pub struct Terms {
     pub cas: Option<u64>,
     /// With `cas`: an older version is stored too, but as stale.
     pub invalidate: bool,
+    /// The version that it gets, instead of the next one.
+    pub version: Option<u64>,
+    /// Where there is nothing to append to, the value itself is stored.
+    pub vivify: bool,
+    /// The key came as base64, and goes back as such.
+    pub binary: bool,
+}
+
+/// What `md` does with an item instead of deleting it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keep {
+    /// It becomes stale.
+    pub stale: bool,
+    /// It loses its value and its client's flags.
+    pub empty: bool,
+    /// It gets this end.
+    pub expiry: Option<u64>,
+    /// It gets this version, instead of the next one.
+    pub version: Option<u64>,
 }
 
 /// What became of a store.

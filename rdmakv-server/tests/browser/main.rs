@@ -15,7 +15,7 @@ use load::Load;
 use serde_json::{Value, json};
 
 /// What the browser sees.
-const LOOK: &str = r#"(() => {
+const LOOK: &str = r##"(() => {
 const box = e => e.getBoundingClientRect();
 const plots = [...document.querySelectorAll("figure")].map(figure => {
   const svg = figure.querySelector("svg.plot"), frame = box(svg);
@@ -45,11 +45,38 @@ const plots = [...document.querySelectorAll("figure")].map(figure => {
            small: texts.filter(t => box(t).height < 11).length, label: svg.getAttribute("aria-label"),
            stroke: marks.length ? getComputedStyle(marks[0]).stroke + getComputedStyle(marks[0]).fill : "" };
 });
+// Tiles are in full rows, all of one width, and say a number and its unit in one line.
+const tileBoxes = [...document.querySelectorAll(".tiles > div")].map(box);
+const rows = Object.values(Object.groupBy(tileBoxes, b => Math.round(b.top))).map(row => row.length);
+const uneven = new Set(rows).size > 1 || Math.max(...tileBoxes.map(b => b.width)) - Math.min(...tileBoxes.map(b => b.width)) > 1;
+const up = [...document.querySelectorAll("#lead span")].pop(), upRange = document.createRange();
+upRange.selectNodeContents(up);
+const outgrown = [...document.querySelectorAll(".tiles dt, .tiles .value, .tiles .note, h2, .legend li")].filter(e => {
+  const range = document.createRange(), frame = box(e.closest(".tiles > div, figure"));
+  range.selectNodeContents(e);
+  return [...range.getClientRects()].some(line => line.left < frame.left || line.right > frame.right + .5);
+}).map(e => e.textContent);
+const numbers = colour => colour.match(/[\d.]+/g).map(n => n * (colour.startsWith("color(") ? 255 : 1));
+const light = colour => {
+  const [r, g, b] = numbers(colour).map(n => n / 255).map(n => n <= .03928 ? n / 12.92 : ((n + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b;
+};
+const behind = e => {
+  for (let at = e; at; at = at.parentElement) {
+    const colour = numbers(getComputedStyle(at).backgroundColor);
+    if (colour.length === 3 || colour[3] === 1) return getComputedStyle(at).backgroundColor;
+  }
+  return "rgb(255, 255, 255)";
+};
+const pale = [...document.querySelectorAll(".tiles dt, .tiles dd, h2, .legend li, #lead span, svg text, footer p, #state")].filter(e => {
+  const style = getComputedStyle(e), [a, b] = [light(e.closest("svg") ? style.fill : style.color), light(behind(e))];
+  return (Math.max(a, b) + .05) / (Math.min(a, b) + .05) < 4.5;
+}).map(e => e.textContent);
 const clipped = [...document.querySelectorAll(".tiles .value, .tiles .note")].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent);
-return { plots, clipped, tiles: Object.fromEntries([...document.querySelectorAll(".tiles > div")].map(t => [t.querySelector("dt").textContent, t.querySelector("dd").textContent])),
+return { plots, clipped, outgrown, pale, rows, uneven, up: up.textContent, upLines: new Set([...upRange.getClientRects()].map(r => Math.round(r.top))).size, tiles: Object.fromEntries([...document.querySelectorAll(".tiles > div")].map(t => [t.querySelector("dt").textContent, t.querySelector("dd").textContent])),
   paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
   wide: document.documentElement.scrollWidth - innerWidth, state: document.getElementById("state").textContent };
-})()"#;
+})()"##;
 
 const PLOTS: [&str; 9] =
     ["ratio", "operations", "latency", "spread", "memory", "evictions", "traffic", "connections", "cpu"];
@@ -79,6 +106,10 @@ fn assert_readable(found: &Value) {
         assert!(label.contains(": ") && !label.contains("NaN") && !label.contains("undefined"), "{id}: {label}");
     }
     assert_eq!(found["clipped"], json!([]), "tiles are cut off");
+    assert_eq!(found["outgrown"], json!([]), "texts outgrow their boxes");
+    assert_eq!(found["pale"], json!([]), "texts hardly stand out from what is behind them");
+    assert_eq!(found["uneven"], json!(false), "tiles in rows of {}", found["rows"]);
+    assert_eq!(found["upLines"], json!(1), "{} is broken", found["up"]);
     assert!(found["wide"].as_f64().unwrap() <= 0.0, "the page scrolls sideways");
     assert_eq!(found["state"], json!("serving"));
 }
@@ -100,6 +131,7 @@ fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
     let server = Server::on_a_free_port(&["-m", "24", "-t", "2", "--http", "127.0.0.1:0"]);
     let load = Load::start(&server.address("tcp"), 6);
     let url = format!("http://{}/", server.address("http"));
+    let readers = Load::over_a_fabric(&server.fabric("shm"), 1);
     browser.window((1280, 900), "light");
     browser.open(&url);
     let evicts = r##"document.querySelector("#evictions svg.plot")?.getAttribute("aria-label")?.match(/evicted [1-9]/) != null"##;
@@ -118,8 +150,9 @@ fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
         assert!((brightness(&found["paper"]) - brightness(&found["ink"])).abs() > 150.0, "ink stands out from paper");
     }
     assert_ne!(dark["plots"][0]["stroke"], light["plots"][0]["stroke"], "the marks follow the scheme, too");
-    for size in [(380, 800), (700, 900), (2000, 1200)] {
-        browser.window(size, "light");
+    let sizes = [(380, 800), (500, 900), (700, 900), (1100, 900), (1900, 1200)];
+    for (size, scheme) in sizes.into_iter().flat_map(|size| [(size, "light"), (size, "dark")]) {
+        browser.window(size, scheme);
         // The window's new size is drawn for at once, and every second anew.
         browser.wait_for(r##"[...document.querySelectorAll("svg.plot")].every(s => Math.abs(s.viewBox.baseVal.width - s.clientWidth) < 2)"##);
         let found = browser.evaluate(LOOK);
@@ -131,8 +164,9 @@ fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
     let before = hits(&mut browser);
     assert_ne!(before, json!("0/s"));
     drop(load);
+    drop(readers);
     browser.wait_for(
-        r##"document.querySelector("#connections svg.plot").getAttribute("aria-label") === "Connections: clients 0, over fabrics 0""##,
+        r##"document.querySelector("#connections svg.plot").getAttribute("aria-label") === "Connections: over sockets 0, over fabrics 0""##,
     );
     browser.wait_for(r##"[...document.querySelectorAll(".tiles dd")][2].textContent === "0/s""##);
     assert!(server.stat("get_hits") > 100);
@@ -178,13 +212,18 @@ fn axes_say_what_they_mean_where_there_is_little_to_show_and_where_there_is_much
     let server = Server::on_a_free_port(&["--http", "127.0.0.1:0"]);
     browser.window((1240, 900), "light");
     browser.open(&format!("http://{}/", server.address("http")));
-    let drawn = r##"document.querySelector("#connections svg.plot")?.getAttribute("aria-label") === "Connections: clients 0, over fabrics 0""##;
+    let drawn = r##"document.querySelector("#connections svg.plot")?.getAttribute("aria-label") === "Connections: over sockets 0, over fabrics 0""##;
     browser.wait_for(drawn);
     let idle = browser.evaluate(LOOK);
     assert_readable(&idle);
     let values = |found: &Value, id: &str| {
         let plot = found["plots"].as_array().unwrap().iter().find(|plot| plot["id"] == id).unwrap();
-        plot["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        plot["values"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| v.as_str().unwrap().replace('\u{a0}', " "))
+            .collect::<Vec<_>>()
     };
     assert_eq!(values(&idle, "connections"), ["0", "1", "2", "3", "4"]);
     assert_eq!(values(&idle, "operations"), ["0", "1", "2", "3", "4"]);

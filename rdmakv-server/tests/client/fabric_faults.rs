@@ -2,12 +2,14 @@
 
 use crate::by_hand::Running;
 use crate::common::{Server, soon};
+use crate::{client, patient};
 use rdmakv_server::client::{Client, Error, Options, Source};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+/// Some tests wait until a time-out is over: it is short, and longer than a busy machine takes for what is answered.
 fn impatient() -> Options {
-    Options { timeout: Duration::from_millis(300), ..Options::default() }
+    Options { timeout: Duration::from_secs(3), ..patient() }
 }
 
 fn on_each_fabric(test: impl Fn(Running)) {
@@ -19,7 +21,7 @@ fn on_each_fabric(test: impl Fn(Running)) {
 fn with_tcp(test: impl Fn(Running, &mut Client)) {
     let tcp = Server::on_a_free_port(&[]);
     let address = tcp.address("tcp");
-    assert!(Client::new([&address]).unwrap().set("key", "from tcp", ()).unwrap().is_stored());
+    assert!(client([&address]).set("key", "from tcp", ()).unwrap().is_stored());
     on_each_fabric(|server| {
         server.store.put(b"key", b"from the fabric", 0);
         let mut client = Client::with_options([format!("{},tcp:{address}", server.address)], impatient()).unwrap();
@@ -36,7 +38,12 @@ fn reads_fall_back_to_tcp_when_the_fabric_goes_and_return_to_it() {
         server.store.knobs.silent.store(true, SeqCst);
         // A tag is no use after its connection.
         assert_eq!(client.get("key").unwrap().unwrap().source(), Source::OneSided);
-        assert!(matches!(client.get("other"), Err(Error::TimedOut { .. })));
+        // What the fabric does not answer, the socket does, within the same time.
+        assert!(client.get("other").unwrap().is_none());
+        // One that says nothing for all of that time is given up.
+        soon("the end of the fabric", || {
+            client.get("other").unwrap().is_none() && client.counters().lost_connections > 0
+        });
         server.store.knobs.silent.store(false, SeqCst);
         // By one of the ways, at once; then by the fabric again.
         assert!(client.get("key").unwrap().is_some());
@@ -89,7 +96,7 @@ fn what_the_fabric_did_not_take_and_nobody_else_could_was_not_done() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addresses = format!("{},{}", server.address, silent.local_addr().unwrap());
     let login = Some(("me".to_owned(), "secret".to_owned()));
-    let (timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(30));
+    let (timeout, connect_timeout) = (Duration::from_secs(3), Duration::from_secs(30));
     let options = Options { login, timeout, connect_timeout, ..Options::default() };
     let mut client = Client::with_options([addresses], options).unwrap();
     server.store.put(b"key", b"value", 0);
@@ -112,12 +119,12 @@ fn a_fabric_that_is_not_there_costs_nothing_but_the_fabric() {
     let tcp = Server::on_a_free_port(&[]);
     let address = tcp.address("tcp");
     for fabric in ["shm:@nobody-listens-there", "iwarp:127.0.0.1:1", "verbs:127.0.0.1:1"] {
-        let mut client = Client::new([format!("{fabric},{address}")]).unwrap();
+        let mut with_socket = client([format!("{fabric},{address}")]);
         for _ in 0..50 {
-            assert!(client.set("key", "value", ()).unwrap().is_stored());
+            assert!(with_socket.set("key", "value", ()).unwrap().is_stored());
         }
-        assert_eq!(client.get("key").unwrap().unwrap().source(), Source::Socket);
-        let mut client = Client::new([fabric]).unwrap();
+        assert_eq!(with_socket.get("key").unwrap().unwrap().source(), Source::Socket);
+        let mut client = client([fabric]);
         let error = client.get("key").unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     }

@@ -10,13 +10,13 @@ mod futures;
 mod one_sided;
 mod operations;
 mod real;
+mod ways;
 
 use rdmakv_server::client::{Client, Options};
-use std::time::Duration;
 
 /// As by default, but for its patience: most of these tests are not about time, and other work may be in their way.
 fn patient() -> Options {
-    Options { timeout: Duration::from_secs(20), connect_timeout: Duration::from_secs(20), ..Options::default() }
+    Options { timeout: common::PATIENCE, connect_timeout: common::PATIENCE, ..Options::default() }
 }
 
 /// A client that has it.

@@ -2,7 +2,7 @@
 
 use crate::common::{Server, soon};
 use crate::{client, patient};
-use rdmakv_server::client::{Client, Error, Options, Source, Stored};
+use rdmakv_server::client::{Client, Error, Options, Source, Stored, Value};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn operations_do_over_fabrics_what_they_say() {
 #[test]
 fn values_of_every_size_are_read_one_sidedly_and_as_they_were_stored() {
     for fabric in FABRICS {
-        let (_server, address) = start(fabric, &[]);
+        let (_server, address) = start(fabric, &["--tag-lease", "60s"]);
         let mut client = client([&address]);
         for size in [0, 1, 1000, 8191, 8192, 8193, 32_767, 32_768, 32_769, 500_000, 1_040_000] {
             let value: Vec<u8> = (0..size).map(|at| (at * 31 / 7) as u8).collect();
@@ -104,8 +104,7 @@ fn no_client_reads_what_another_has_replaced() {
 fn a_killed_server_costs_an_error_or_the_fabric_and_nothing_hangs() {
     for fabric in FABRICS {
         let (server, address) = start(fabric, &[]);
-        let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
-        let mut client = Client::with_options([with_tcp(&server, &address)], options).unwrap();
+        let mut client = client([with_tcp(&server, &address)]);
         assert!(client.set("key", vec![1; 100_000], ()).unwrap().is_stored());
         assert_eq!(client.get("key").unwrap().unwrap().len(), 100_000);
         let under_way: Vec<_> = (0..30_u8)
@@ -138,17 +137,18 @@ fn a_killed_server_costs_an_error_or_the_fabric_and_nothing_hangs() {
 fn a_stopped_server_is_given_up_in_time_and_used_again_when_it_goes_on() {
     for fabric in FABRICS {
         let (server, address) = start(fabric, &[]);
-        let options = Options { timeout: Duration::from_millis(200), ..Options::default() };
+        let options = Options { timeout: Duration::from_secs(1), ..patient() };
         let mut client = Client::with_options([&address], options).unwrap();
-        assert!(client.set("key", "value", ()).unwrap().is_stored());
-        assert!(client.get("key").unwrap().is_some());
-        server.signal("-STOP");
+        soon("a value", || client.set("key", "value", ()).is_ok_and(|stored| stored.is_stored()));
+        soon("an answer", || client.get("key").is_ok_and(|value| value.is_some()));
+        server.stop();
         // What it was at it still finishes.
         soon("the stop", || client.get("other").is_err());
         assert!(client.set("other", "", ()).is_err());
         server.signal("-CONT");
         soon("an answer", || client.get("key").is_ok_and(|value| value.is_some()));
-        soon("a one-sided read", || client.get("key").unwrap().unwrap().source() == Source::OneSided);
+        let is_one_sided = |value: Option<Value>| value.is_some_and(|value| value.source() == Source::OneSided);
+        soon("a one-sided read", || client.get("key").is_ok_and(is_one_sided));
     }
 }
 

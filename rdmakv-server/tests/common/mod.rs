@@ -7,13 +7,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long anything is waited for: far longer than a busy machine takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program.
 pub(crate) const SERVER: &str = env!("CARGO_BIN_EXE_rdmakv-server");
-
-/// Where servers leave word for each other.
-const RUNTIME: &str = "XDG_RUNTIME_DIR";
 
 /// A server that has said where it listens.
 pub(crate) struct Server {
@@ -29,10 +29,6 @@ impl Server {
     }
 
     pub(crate) fn run(command: &mut Command) -> Self {
-        // Servers that are killed leave a file for their successors, who are none of ours.
-        if !command.get_envs().any(|(name, _)| name == RUNTIME) {
-            command.env(RUNTIME, env!("CARGO_TARGET_TMPDIR"));
-        }
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the server starts");
         let mut lines = Vec::new();
         // The line about memory is the last one.
@@ -54,6 +50,13 @@ impl Server {
         self.lines.iter().find_map(|line| line.strip_prefix(&start)).expect("it says where it listens").to_owned()
     }
 
+    /// Where clients over a fabric reach it.
+    pub(crate) fn fabric(&self, kind: &str) -> String {
+        let start = format!("listening on {kind}:");
+        let found = self.lines.iter().find_map(|line| line.strip_prefix(&start));
+        format!("{kind}:{}", found.expect("it says where it listens"))
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         to(&self.address("tcp"))
     }
@@ -66,6 +69,19 @@ impl Server {
                 .unwrap()
                 .success()
         );
+    }
+
+    /// Stops it, and waits until each of its threads has stopped.
+    #[allow(dead_code, reason = "not each test stops a server")]
+    pub(crate) fn stop(&self) {
+        self.signal("-STOP");
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let has_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state is behind the name, which may have anything in it.
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        soon("that the server has stopped", || std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped));
     }
 
     pub(crate) fn stat(&self, name: &str) -> u64 {
@@ -87,18 +103,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        for line in &self.lines {
-            if let Some((_, port)) = line.strip_prefix("listening on ").and_then(|line| line.rsplit_once(':')) {
-                let _ = std::fs::remove_file(format!("{}/rdmakv-{port}.life", env!("CARGO_TARGET_TMPDIR")));
-            }
-        }
     }
 }
 
 /// A connection on which nothing is waited for without end.
 pub(crate) fn to(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -119,13 +130,11 @@ pub(crate) fn ask(stream: &mut (impl Read + Write), request: &[u8], answer: &[u8
 
 /// Waits until it is so.
 pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..2000 {
-        if is_so() {
-            return;
-        }
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what} does not come about");
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{what} does not come about");
 }
 
 /// A server that finds these sockets open, as systemd would have it.

@@ -77,7 +77,15 @@ fn text_is_answered_as_memcached_does() {
 #[test]
 fn meta_commands_are_answered_as_memcached_does() {
     both_answer_the_same("meta", 400, |random| {
-        (0..random.random_range(1..12)).map(|_| bend::a_little(text::meta(random), 0.05, random)).collect()
+        let command = |random: &mut StdRng| {
+            loop {
+                let bent = bend::a_little(text::meta(random), 0.05, random);
+                if !text::is_answered_otherwise(&bent) {
+                    return bent;
+                }
+            }
+        };
+        (0..random.random_range(1..12)).map(|_| command(random)).collect()
     });
 }
 

@@ -148,10 +148,10 @@ impl Hosts {
         self.server.run(if is_there { "ip link set near up" } else { "ip link set near down" }).unwrap();
     }
 
-    /// Makes the way that can be cut a slow one, 10 MB a second: false, and a line, where the system cannot.
+    /// Makes the way that can be cut a slow one, 2.5 MB a second: false, and a line, where the system cannot.
     pub(crate) fn slow_down(&self) -> bool {
         let slow =
-            |name| self.router.run(&format!("tc qdisc add dev {name} root tbf rate 80mbit burst 16k latency 200ms"));
+            |name| self.router.run(&format!("tc qdisc add dev {name} root tbf rate 20mbit burst 16k latency 200ms"));
         let done = slow("far").and_then(|()| slow("way"));
         if let Err(why) = &done {
             eprintln!("SKIPPED: this system makes no slow networks: {why}");

@@ -1,6 +1,6 @@
 //! A client that says what it is told to say, over any fabric: the face's tests look at what comes back.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::Endpoint;
@@ -13,13 +13,12 @@ use mrrc::{Access, Cache, Lease};
 use rdmakv_server::item;
 use rdmakv_server::rdma::wire::{self, Assembly, FRAGMENT, Kind, Reply, Request, Tag, Welcome};
 
+use super::common::PATIENCE;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use super::common::Server;
 
 /// Receives that clients post.
 pub(crate) const RECEIVES: u16 = 32;
-/// Nothing is waited for longer.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of a client's memory that a server is let at.
 const MEMORY: usize = 8 << 20;
 
@@ -185,7 +184,7 @@ impl<'c, W: Way> Client<'c, W> {
 
     pub(crate) fn hello(&mut self) -> Welcome {
         let mut bytes = Vec::new();
-        let kind = Request::hello(&mut bytes);
+        let kind = Request::hello(&mut bytes, false);
         let (_, kind, answer) = self.ask(kind, &bytes).expect("a welcome");
         match Reply::decode(kind, &answer).unwrap() {
             Reply::Welcome(welcome) => welcome,

@@ -9,7 +9,7 @@ use rdmakv_server::client::{Client, Error, Options, Source};
 use super::apart::{Cut, FAR, Hosts, NEAR};
 use super::common::{Server, soon, stat, to};
 
-/// Of a large value: on the slow way it takes a quarter of a second.
+/// Of a large value: on the slow way it takes nearly a second, so that a busy machine cuts it in the middle, too.
 const LARGE: usize = 2 << 20;
 
 /// A server and the ways to it.
@@ -53,13 +53,18 @@ impl World {
 
     fn client(&self, one_sided: bool) -> Client {
         let options = Options {
-            timeout: Duration::from_secs(1),
-            connect_timeout: Duration::from_millis(500),
+            timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(1),
             back_off: (Duration::from_millis(20), Duration::from_millis(100)),
             one_sided,
             ..Options::default()
         };
-        Client::with_options([format!("iwarp:{},tcp:{}", self.iwarp, self.tcp)], options).unwrap()
+        let mut client = Client::with_options([format!("iwarp:{},tcp:{}", self.iwarp, self.tcp)], options).unwrap();
+        soon("the fabric", || {
+            client.progress();
+            client.fabric(0).is_some()
+        });
+        client
     }
 
     fn stat(&self, name: &str) -> u64 {
@@ -131,11 +136,15 @@ fn read_cut(one_sided: bool, how: Cut) {
         }
         // It was in the middle.
         let counters = client.counters();
-        assert_eq!((counters.one_sided, counters.lost_connections), (0, 1), "{counters:?}");
+        assert_eq!(counters.one_sided, 0, "{counters:?}");
         let got = client.get("large").unwrap().unwrap();
         assert!(got[..] == large[..] && got.source() == Source::Socket, "{:?}", got.source());
         assert!(client.set("small", "1", ()).unwrap().is_stored());
         world.lets_go();
+        soon("that the client lets go, too", || {
+            client.progress();
+            client.counters().lost_connections == 1
+        });
         world.goes_on(client);
     });
 }
@@ -167,11 +176,12 @@ fn while_the_server_reads_a_value_out_of_the_clients_memory() {
             writer.join().unwrap()
         });
         assert!(matches!(outcome, Err(Error::OutcomeUnknown { .. })), "{outcome:?}");
-        // The server had half of it: that is nobody's value. Only reads are done again by themselves.
+        // The server had half of it, which is nobody's value; or, where the cut came late, all of it. Only reads are done again by
+        // themselves.
         let got = client.get("large").unwrap().unwrap();
-        assert!(got[..] == old[..] && got.source() == Source::Socket);
+        assert!((got[..] == old[..] || got[..] == new[..]) && got.source() == Source::Socket);
         world.lets_go();
-        assert_eq!(&client.get("large").unwrap().unwrap()[..], &old[..]);
+        assert_eq!(&client.get("large").unwrap().unwrap()[..], &got[..]);
         assert!(client.set("large", &new, ()).unwrap().is_stored());
         assert_eq!(&client.get("large").unwrap().unwrap()[..], &new[..]);
         world.goes_on(client);
@@ -216,6 +226,7 @@ fn where_no_other_way_is_left() {
             assert!(timed_out(&error), "{error}");
         }
         world.hosts.near(true);
+        soon("that the near way is found again", || std::net::TcpStream::connect(&world.tcp).is_ok());
         world.lets_go();
         let got = client.get("small").unwrap().unwrap();
         assert!(matches!(&got[..], b"value" | b"other"));

@@ -20,6 +20,8 @@ mod relay;
 mod rights;
 #[cfg(feature = "client")]
 mod steps;
+#[cfg(feature = "client")]
+mod successors;
 mod terms;
 mod together;
 
@@ -28,9 +30,7 @@ use common::Server;
 
 /// Where a server listens over this fabric.
 fn fabric(server: &Server, kind: &str) -> String {
-    let start = format!("listening on {kind}:");
-    let found = server.lines.iter().find_map(|line| line.strip_prefix(&start));
-    format!("{kind}:{}", found.expect("it says where it listens"))
+    server.fabric(kind)
 }
 
 /// Runs a test on both fabrics, each against a server of its own; and on an RDMA device where there is one.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use rdmakv_server::client::{Client, Error, Options};
 
+use super::common::PATIENCE;
+
 const SERVER: &str = "RDMAKV_TEST_PUPPET";
 const START: &str = "> ";
 
@@ -52,7 +54,7 @@ impl Puppet {
 
     /// What came of it.
     pub(crate) fn end(&mut self) -> String {
-        self.says.recv_timeout(Duration::from_secs(30)).expect("a client's operation ends in its time")
+        self.says.recv_timeout(PATIENCE).expect("a client's operation ends in its time")
     }
 
     pub(crate) fn ask(&mut self, order: &str) -> String {

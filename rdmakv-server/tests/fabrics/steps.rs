@@ -66,7 +66,13 @@ fn a_client_killed_at_any_byte_leaves_nothing_behind() {
     // Threads have what they need from the first client on.
     acquainted(&address, true).kill();
     is_clean("the first");
-    let before = files(server.process.id());
+    // The test's own connections to the server may still be closing.
+    let mut before = files(server.process.id());
+    soon("that the server's files are the same ones", || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let now = files(server.process.id());
+        std::mem::replace(&mut before, now) == now
+    });
     for (order, one_sided, towards) in READS.into_iter().chain(WRITES) {
         for &point in points(order) {
             let mut client = acquainted(&address, one_sided);
@@ -115,7 +121,6 @@ impl Mortal {
         let mut command = Command::new(SERVER);
         command
             .args(["-p", port, "-l", "127.0.0.1", "--tag-lease", "200ms", "-I", "2m", "--fabric", &place])
-            .env("XDG_RUNTIME_DIR", folder)
             .stderr(Stdio::null());
         Server::run(&mut command)
     }
@@ -174,22 +179,20 @@ fn dies(server: &mut Mortal, client: &mut Puppet, order: &str, has_begun: impl F
 fn settles(client: &mut Puppet, one_sided: bool) -> (usize, usize) {
     let source = if one_sided { "OneSided" } else { "Message" };
     soon("that the fabric is there again", || {
-        client.ask("get large").starts_with("1000000 1 ") && client.ask("get small") == format!("1000 1 {source}")
+        let large = client.ask("get large");
+        assert!(large.starts_with("1000000 1 "), "{large}");
+        !large.ends_with("Socket") && client.ask("get small") == format!("1000 1 {source}")
     });
     client.has()
 }
 
-/// Nothing is left of the connection before.
+/// Files, and mappings, of one connection with its memory. It may be made again or not yet when a client is looked at.
+const ONE_CONNECTION: usize = 3;
+
+/// Nothing is left of the connections before: what is left of each would add up.
 fn has_only(client: &mut Puppet, one_sided: bool, before: (usize, usize)) {
-    let mut now = settles(client, one_sided);
-    for _ in 0..100 {
-        if now == before {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-        now = settles(client, one_sided);
-    }
-    assert_eq!(now, before, "files, and mappings");
+    let is_clean = |now: (usize, usize)| now.0 <= before.0 + ONE_CONNECTION && now.1 <= before.1 + ONE_CONNECTION;
+    soon(&format!("that it has files and mappings as before, {before:?}"), || is_clean(settles(client, one_sided)));
     let has = client.ask("what it has");
     let (open, registered) = has.split_once(' ').unwrap();
     assert_eq!(open, "0");
@@ -203,7 +206,7 @@ fn a_server_killed_at_any_byte_is_found_again() {
     for one_sided in [true, false] {
         let mut client = acquainted(&server.address(), one_sided);
         // It has a connection over TCP, too, once it has needed one. A server that has stopped answers nothing before it dies.
-        server.server.signal("-STOP");
+        server.server.stop();
         dies(&mut server, &mut client, "get small", |_| {});
         let before = settles(&mut client, one_sided);
         for (order, _, towards) in READS.into_iter().chain(WRITES).filter(|&(_, with, _)| with == one_sided) {
@@ -222,12 +225,12 @@ fn a_server_killed_in_any_operation_over_shared_memory_is_found_again() {
     for one_sided in [true, false] {
         let mut client = acquainted(&server.address(), one_sided);
         // It has a connection over TCP, too, once it has needed one. A server that has stopped answers nothing before it dies.
-        server.server.signal("-STOP");
+        server.server.stop();
         dies(&mut server, &mut client, "get small", |_| {});
         let before = settles(&mut client, one_sided);
         for (order, ..) in READS.into_iter().chain(WRITES).filter(|&(_, with, _)| with == one_sided) {
             // It has stopped, so what is asked of it is there when it is killed, and not begun.
-            server.server.signal("-STOP");
+            server.server.stop();
             dies(&mut server, &mut client, order, |_| std::thread::sleep(Duration::from_millis(20)));
             has_only(&mut client, one_sided, before);
         }

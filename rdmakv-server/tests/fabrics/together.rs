@@ -4,7 +4,7 @@
 use rdmakv_server::client::{Client, Options, Source};
 use rdmakv_server::rdma::eager;
 
-use super::common::{Server, ask};
+use super::common::{PATIENCE, Server, ask};
 use super::fabric;
 
 fn on_each(flags: &[&str], test: impl Fn(&Server, &str)) {
@@ -14,6 +14,11 @@ fn on_each(flags: &[&str], test: impl Fn(&Server, &str)) {
     test(&server, &fabric(&server, "iwarp"));
 }
 
+fn client(address: &str, one_sided: bool) -> Client {
+    let options = Options { one_sided, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
+    Client::with_options([address], options).unwrap()
+}
+
 fn value(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 255) as u8).collect()
 }
@@ -21,7 +26,7 @@ fn value(length: usize) -> Vec<u8> {
 #[test]
 fn values_are_asked_for_once_and_read_from_then_on() {
     on_each(&["-I", "4m", "-m", "128", "--tag-lease", "60s"], |server, address| {
-        let mut client = Client::new([address]).unwrap();
+        let mut client = client(address, true);
         for size in [0, 1, 1000, 8192, 8193, 32_768, 32_769, 100_000, 1_000_000] {
             let (key, value) = (format!("key-{size}"), value(size));
             assert!(client.set(&key, &value, ()).unwrap().is_stored(), "{address}, {size}");
@@ -43,8 +48,7 @@ fn values_are_asked_for_once_and_read_from_then_on() {
 fn values_up_to_the_limit_travel_in_messages_and_longer_ones_by_transfers() {
     for (eager, limit) in [("0", 0), ("5k", 5 << 10), ("64k", eager::MOST)] {
         on_each(&["--eager", eager], |server, address| {
-            let options = Options { one_sided: false, ..Options::default() };
-            let mut client = Client::with_options([address], options).unwrap();
+            let mut client = client(address, false);
             let pulled = format!("{}_sets_pulled", address.split(':').next().unwrap());
             for (size, source, sets) in [(limit, Source::Message, 0), (limit + 1, Source::Transfer, 1)] {
                 assert!(client.set("key", value(size), ()).unwrap().is_stored());
@@ -62,7 +66,7 @@ fn values_up_to_the_limit_travel_in_messages_and_longer_ones_by_transfers() {
 #[test]
 fn commands_do_what_they_do_over_tcp() {
     on_each(&[], |_, address| {
-        let mut client = Client::new([address]).unwrap();
+        let mut client = client(address, true);
         assert!(client.add("a", "1", ()).unwrap().is_stored());
         assert!(!client.add("a", "2", ()).unwrap().is_stored());
         assert_eq!(client.incr("a", 41).unwrap(), Some(42));

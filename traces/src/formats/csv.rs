@@ -4,17 +4,20 @@
 //! not joined. Numbers are decimal or begin with `0x`; a column that is called hexadecimal is that without. Lines that begin
 //! with `#` are comments.
 
-use crate::columns::{Column, Columns, Field, Meaning, meaning_of};
+use crate::columns::{self, Column, Columns, Field, Meaning, meaning_of};
 use crate::layout::Names;
-use crate::number::{decimal, either, hex, is_too_large, time};
+use crate::number::{decimal, either, hex, is_too_large};
 use crate::parser::{self, Outcome, PAST_END, Parser};
-use crate::{Event, Span};
+use crate::times::{TimeUnit, Times};
+use crate::{Event, ReadOptions, Span};
 use csv_core::{ReadRecordResult, ReaderBuilder};
 use mrrc::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Csv {
     asked: Option<Columns>,
+    time_unit: Option<u64>,
+    times: Times,
     plan: Option<Plan>,
     clients: Names<Box<[u8]>>,
     fields: Fields,
@@ -24,7 +27,7 @@ pub(crate) struct Csv {
 /// Where to find what, once the first line is known.
 #[derive(Clone, Debug)]
 struct Plan {
-    time: Option<(usize, u64)>,
+    time: Option<usize>,
     address: (usize, u64),
     length: Option<(usize, u64)>,
     operation: Option<usize>,
@@ -34,8 +37,16 @@ struct Plan {
 }
 
 impl Csv {
-    pub(crate) fn new(asked: Option<Columns>) -> Self {
-        Self { asked, plan: None, clients: Names::default(), fields: Fields::new(b','), is_hex: false }
+    pub(crate) fn new(options: &ReadOptions) -> Self {
+        Self {
+            asked: options.columns.clone(),
+            time_unit: options.time_unit.map(TimeUnit::nanoseconds),
+            times: Times::default(),
+            plan: None,
+            clients: Names::default(),
+            fields: Fields::new(b','),
+            is_hex: false,
+        }
     }
 
     /// Makes the plan from the first line, and says whether that is a header.
@@ -65,10 +76,13 @@ impl Csv {
             if at >= names.len() {
                 return Err(format!("there is no column {} among the {} of `{}`", at + 1, names.len(), shown()));
             }
-            // What the name says, if that is of the same kind, and else bytes and seconds.
-            let named = meaning_of(&names[at]).filter(|(known, _)| known == field).map(|(_, unit)| unit);
-            let usual = if *field == Field::Time { 1_000_000_000 } else { 1 };
-            places.push((*field, at, unit.or(named).unwrap_or(usual)));
+            // What the name says, if that is of the same kind, and else bytes, and times by their magnitude.
+            let named = meaning_of(&names[at]).filter(|(known, _)| known == field).and_then(|(_, unit)| unit);
+            if *field == Field::Time {
+                let asked = if self.asked.is_some() { *unit } else { None };
+                self.times = Times::new(asked.or(self.time_unit).or(named));
+            }
+            places.push((*field, at, unit.or(named).unwrap_or(1)));
         }
         let find = |wanted| places.iter().find(|(field, ..)| *field == wanted).map(|&(_, at, unit)| (at, unit));
         let place = |wanted| find(wanted).map(|(at, _)| at);
@@ -76,7 +90,7 @@ impl Csv {
         self.is_hex = names.get(address.0).is_some_and(|name| name.contains("hex"));
         let is_header = names.get(address.0).is_none_or(|text| self.number(text.as_bytes()).is_none());
         self.plan = Some(Plan {
-            time: find(Field::Time),
+            time: place(Field::Time),
             address,
             length: find(Field::Length),
             operation: place(Field::Operation),
@@ -112,7 +126,7 @@ impl Csv {
             None => unit,
         };
         let time = match plan.time {
-            Some((at, unit)) => time(field(at)?, unit).ok_or("the time is no number")?,
+            Some(at) => self.times.read(field(at)?),
             None => 0,
         };
         let access = match plan.operation {
@@ -153,7 +167,7 @@ impl Parser for Csv {
                 match self.begin(line) {
                     Ok(true) => return Outcome::Other,
                     Ok(false) => {}
-                    Err(why) => return Outcome::Broken(format!("{why}; say --columns time=1,addr=2,len=3,op=4")),
+                    Err(why) => return Outcome::Broken(format!("{why}; {}", columns::remedy())),
                 }
                 let Some(plan) = self.plan.take() else { return Outcome::Other };
                 plan
@@ -167,6 +181,10 @@ impl Parser for Csv {
         }
     }
 
+    fn untimed(&self) -> u64 {
+        self.times.unread()
+    }
+
     fn understood(&self) -> String {
         let Some(plan) = &self.plan else { return "nothing but comments".into() };
         let mut parts = Vec::new();
@@ -177,7 +195,9 @@ impl Parser for Csv {
                 parts.push(format!("column {} is the {name}{unit}", at + 1));
             }
         };
-        say("time", plan.time, "ns");
+        let (unit, is_guess) = self.times.unit().unwrap_or_default();
+        let by = if is_guess { "ns, by the first one" } else { "ns" };
+        say("time", plan.time.map(|at| (at, unit)), if unit == 0 { "" } else { by });
         say(address, Some(plan.address), "bytes");
         say("length", plan.length, "bytes");
         say("operation", plan.operation.map(|at| (at, 1)), "");

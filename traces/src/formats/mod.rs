@@ -1,9 +1,11 @@
 //! One file for each format: what a line or a record of it says.
 
+pub(crate) mod address;
 pub(crate) mod arc;
 pub(crate) mod blkparse;
 pub(crate) mod csv;
 pub(crate) mod httpd;
+pub(crate) mod keys;
 pub(crate) mod lirs;
 pub(crate) mod mambo;
 pub(crate) mod mooncake;

@@ -1,17 +1,26 @@
-//! `objects`: `time id bytes`, requests for objects of a web cache. The time may be a mere count; it is taken for seconds.
+//! `objects`: `time id bytes`, requests for objects of a web cache. The time may be a mere count; its unit is as given, or by
+//! the magnitude of the first.
 //!
 //! An object is as large as it ever is; each request asks for as much of it as it says.
 
 use crate::layout::{Layout, NO_BYTES};
-use crate::number::{decimal, first_words, time};
+use crate::number::{decimal, first_words};
 use crate::parser::{self, Outcome, Parser};
-use crate::{Event, Span};
+use crate::times::{TimeUnit, Times};
+use crate::{Event, ReadOptions, Span};
 use mrrc::Access;
 use std::collections::VecDeque;
 
-#[derive(Default)]
 pub(crate) struct Objects {
     store: Store,
+    times: Times,
+}
+
+impl Objects {
+    pub(crate) fn new(options: &ReadOptions) -> Self {
+        let unit = options.time_unit.map(TimeUnit::nanoseconds);
+        Self { store: Store::default(), times: Times::new(unit) }
+    }
 }
 
 impl Parser for Objects {
@@ -20,7 +29,7 @@ impl Parser for Objects {
             let is_blank = line.trim_ascii().is_empty();
             return if is_blank { Outcome::Other } else { Outcome::Bad("it has not three fields") };
         };
-        let numbers = (time(at, 1_000_000_000), decimal(object), decimal(bytes));
+        let numbers = (self.times.number(at), decimal(object), decimal(bytes));
         let (Some(at), Some(object), Some(bytes)) = numbers else {
             return Outcome::Bad(crate::number::wrong(&[at, object, bytes]));
         };
@@ -32,7 +41,8 @@ impl Parser for Objects {
     }
 
     fn understood(&self) -> String {
-        self.store.understood("times in seconds")
+        let (unit, _) = self.times.unit().unwrap_or_default();
+        self.store.understood(&format!("times in units of {unit} ns"))
     }
 }
 

@@ -17,6 +17,11 @@ pub(crate) struct OracleGeneral {
     store: Store,
 }
 
+/// Whether a record can have this size and this next access. `i64::MAX` means none as well.
+pub(crate) fn is_plausible(size: u32, next: i64) -> bool {
+    size <= 1 << 31 && (next == i64::MAX || (-1..=1 << 40).contains(&next))
+}
+
 /// Time, object, bytes and next access.
 pub(crate) fn record(bytes: &[u8]) -> Option<(u32, u64, u32, i64)> {
     let bytes: &[u8; RECORD] = bytes.try_into().ok()?;
@@ -35,6 +40,9 @@ impl Parser for OracleGeneral {
         let Some((time, object, size, next)) = record(bytes) else { return Outcome::Bad("it has not 24 bytes") };
         if next < -1 {
             return Outcome::Bad("the next access is neither a number nor -1");
+        }
+        if !is_plausible(size, next) {
+            return Outcome::Bad("the size is more than 2 GiB, or the next access is beyond 2^40");
         }
         self.store.request(u64::from(time).saturating_mul(1_000_000_000), object, u64::from(size))
     }

@@ -156,7 +156,11 @@ fn understood(head: &Head) -> String {
         0 => String::new(),
         _ => format!("; {open} of {} processes run, or were ended otherwise than by exit", head.attached),
     };
-    format!("registrations{of}: a recording as the program wrote it, version 1{others}{ends}")
+    let unwatched = match head.unwatched {
+        0 => String::new(),
+        many => format!("; of {many} registrations it would be missing that their memory was unmapped"),
+    };
+    format!("registrations{of}: a recording as the program wrote it, version 1{others}{unwatched}{ends}")
 }
 
 /// Reads until the buffer is full or the input ends.

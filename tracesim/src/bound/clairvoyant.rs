@@ -3,15 +3,17 @@
 //!
 //! Among regions of one size that is Belady's rule. Between sizes, a region is worth keeping by
 //! `(a + a')·p + b` over the room times the time that it would take, `p · (next use − now)`; the least worth
-//! leaves, and what is never used again before all others. A region is taken to be used next when any page of the
-//! request that last used it is.
+//! leaves, and what is never used again before all others.
+//!
+//! When a region is used next, and by how much, is known in two ways ([`Foresight`]). Where requests overlap, the second is
+//! the better one in most cases.
 
 use crate::last_use::LastUse;
 use mrrc::cost::Linear;
 use mrrc::policy::{Need, Policy};
-use mrrc::{ListId, RegionId, Regions};
+use mrrc::{ListId, PageRange, RegionId, Regions};
 use rustc_hash::FxHashMap;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use traces::{Kind, Process};
@@ -19,12 +21,27 @@ use traces::{Kind, Process};
 /// No next use.
 const NEVER: u32 = u32::MAX;
 
+/// What is known of the next use of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Foresight {
+    /// It is used next when any page of the request that last used it is, and as a whole.
+    Requests,
+    /// It is used next when any of its own pages is, and worth what registering the pages that are used then costs.
+    Pages,
+}
+
 /// When each request of a process has its pages used again, and which one is being served.
 #[derive(Debug)]
 pub struct Future {
     /// By request, counted as `now` is.
     next: Vec<u32>,
+    /// By request, where its runs end in `runs`.
+    ends: Vec<u32>,
+    /// Pages that are used next together: how many, and when.
+    runs: Vec<(u32, u32)>,
     now: Cell<u32>,
+    /// When each page is used next, of those that were used so far.
+    uses: RefCell<LastUse<u32>>,
 }
 
 impl Future {
@@ -33,6 +50,8 @@ impl Future {
         let mut uses: LastUse<u32> = LastUse::default();
         let asks = process.steps.iter().filter(|step| matches!(step.kind(), Kind::Request | Kind::Acquire)).count();
         let mut next = vec![NEVER; asks];
+        let mut ends = vec![0; asks];
+        let mut runs: Vec<(u32, u32)> = Vec::new();
         let mut at = asks;
         for step in process.steps.iter().rev() {
             match step.kind() {
@@ -40,14 +59,26 @@ impl Future {
                     at -= 1;
                     let mut soonest = NEVER;
                     let this = u32::try_from(at).unwrap_or(NEVER - 1);
-                    uses.put(step.range(), this, |_, use_at| soonest = soonest.min(use_at.unwrap_or(NEVER)));
+                    let first = runs.len();
+                    uses.put(step.range(), this, |pages, use_at| {
+                        let use_at = use_at.unwrap_or(NEVER);
+                        soonest = soonest.min(use_at);
+                        runs.push((u32::try_from(pages).unwrap_or(u32::MAX), use_at));
+                    });
+                    // All is turned round at the end.
+                    runs[first..].reverse();
                     next[at] = soonest;
+                    ends[at] = runs.len() as u32;
                 }
                 Kind::Invalidate => uses.take(step.range(), |_, _| {}),
                 Kind::Release => {}
             }
         }
-        Rc::new(Self { next, now: Cell::new(0) })
+        runs.reverse();
+        // From where they ended, backwards, to where they end, forwards.
+        let all = runs.len() as u32;
+        let ends = (0..asks).map(|at| all - ends.get(at + 1).copied().unwrap_or(0)).collect();
+        Rc::new(Self { next, ends, runs, now: Cell::new(0), uses: RefCell::default() })
     }
 
     /// The request that was served is over.
@@ -58,6 +89,38 @@ impl Future {
     /// Back to the first request, for another replay.
     pub fn rewind(&self) {
         self.now.set(0);
+        self.uses.replace(LastUse::default());
+    }
+
+    /// The request that is served now is for this range.
+    pub fn begin(&self, range: PageRange) {
+        let now = self.now.get() as usize;
+        let first = now.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0) as usize;
+        let end = self.ends.get(now).copied().unwrap_or(0) as usize;
+        let mut uses = self.uses.borrow_mut();
+        let mut start = range.start();
+        for &(pages, next) in self.runs.get(first..end).unwrap_or_default() {
+            let Ok(run) = PageRange::new(start, u64::from(pages)) else { break };
+            uses.put(run, next, |_, _| {});
+            start = run.end();
+        }
+    }
+
+    /// The pages were unmapped.
+    pub fn invalidate(&self, range: PageRange) {
+        self.uses.borrow_mut().take(range, |_, _| {});
+    }
+
+    /// When pages of this range are used next, and how many of them then.
+    fn next_of(&self, range: PageRange) -> (u32, u64) {
+        let (mut soonest, mut used) = (NEVER, 0);
+        self.uses.borrow().visit(range, |pages, next| {
+            if next < soonest {
+                (soonest, used) = (next, 0);
+            }
+            used += if next == soonest { pages } else { 0 };
+        });
+        (soonest, used)
     }
 
     /// Requests until pages of this one are used again, if ever.
@@ -75,14 +138,15 @@ impl Future {
 #[derive(Debug)]
 pub struct Clairvoyant {
     future: Rc<Future>,
+    foresight: Foresight,
     costs: Linear,
     batch_pages: u64,
     /// All regions, in no useful order. Made on first use.
     list: Option<ListId>,
     len: usize,
-    /// Regions of about one size, the farthest next use on top. Entries whose region was used since, or left, are skipped.
+    /// Regions of about one size, of which about as many pages are used next, the farthest next use on top. Entries whose region was used since, or left, are skipped.
     sizes: Vec<Size>,
-    by_pages: FxHashMap<u64, usize>,
+    by_pages: FxHashMap<(u64, u64), usize>,
     entries: usize,
 }
 
@@ -94,10 +158,18 @@ struct Size {
 }
 
 impl Clairvoyant {
-    /// Evicts at least `batch_pages` at a time. Whoever drives the core calls [`Future::advance`] after each request.
-    pub fn new(future: Rc<Future>, costs: &Linear, batch_pages: u64) -> Self {
+    /// Evicts at least `batch_pages` at a time. Whoever drives the core calls [`Future::begin`] before each request and
+    /// [`Future::advance`] after it.
+    pub fn new(future: Rc<Future>, foresight: Foresight, costs: &Linear, batch_pages: u64) -> Self {
         let (sizes, by_pages) = Default::default();
-        Self { future, costs: *costs, batch_pages, list: None, len: 0, sizes, by_pages, entries: 0 }
+        Self { future, foresight, costs: *costs, batch_pages, list: None, len: 0, sizes, by_pages, entries: 0 }
+    }
+
+    fn next_use(&self, regions: &Regions, id: RegionId) -> u32 {
+        match self.foresight {
+            Foresight::Requests => self.future.next_use(),
+            Foresight::Pages => self.future.next_of(regions.get(id).range()).0,
+        }
     }
 
     /// Sizes are told apart exactly up to 32 pages, and by an eighth of a doubling above.
@@ -108,9 +180,13 @@ impl Clairvoyant {
 
     fn push(&mut self, regions: &Regions, id: RegionId) {
         let region = regions.get(id);
-        let pages = Self::size_of(region.pages());
-        let size = *self.by_pages.entry(pages).or_insert_with(|| {
-            let room_for_worth = pages as f64 / self.costs.reload(pages).max(f64::MIN_POSITIVE);
+        let used = match self.foresight {
+            Foresight::Requests => region.pages(),
+            Foresight::Pages => self.future.next_of(region.range()).1.max(1),
+        };
+        let (pages, used) = (Self::size_of(region.pages()), Self::size_of(used));
+        let size = *self.by_pages.entry((pages, used)).or_insert_with(|| {
+            let room_for_worth = pages as f64 / self.costs.reload(used).max(f64::MIN_POSITIVE);
             self.sizes.push(Size { room_for_worth, heap: BinaryHeap::new() });
             self.sizes.len() - 1
         });
@@ -162,12 +238,12 @@ impl Clairvoyant {
 
 impl Policy for Clairvoyant {
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
-        regions.get(id).order.set(self.future.next_use().into());
+        regions.get(id).order.set(self.next_use(regions, id).into());
         self.enlist(regions, id);
     }
 
     fn touch(&mut self, regions: &mut Regions, id: RegionId) {
-        regions.get(id).order.set(self.future.next_use().into());
+        regions.get(id).order.set(self.next_use(regions, id).into());
         self.push(regions, id);
     }
 

@@ -45,7 +45,9 @@
 //! # The upper side
 //!
 //! [`upper`] replays the trace through [`mrrc::Core`] with a policy that knows the next use of every region
-//! ([`clairvoyant`]). What it does can be done, so the cheapest schedule costs no more; it is a heuristic, and no optimum.
+//! ([`clairvoyant`]), in a few ways, and with every policy that does not know it and for which the lower side holds. The
+//! least of all these counts, for each process. What it does can be done, so the cheapest schedule costs no more; the
+//! clairvoyant is a heuristic, and no optimum, but no such policy of the same run is below the upper side.
 //!
 //! The lower side allows any request to bypass the limit, registered for itself alone, which the rules of the simulator
 //! allow only where a request does not fit. [`upper_bypassing`] uses that freedom too: it is above the optimum of that

@@ -1,9 +1,13 @@
 //! What a cache that knows the future pays: a schedule that can be followed, so the cheapest costs no more.
 
-use super::clairvoyant::{Clairvoyant, Future};
+use super::clairvoyant::{Clairvoyant, Foresight, Future};
+use super::holds_for;
 use super::lower::Bound;
+use crate::row::DeregCost;
+use crate::simulate::{Recency, ReplayError, replay_process};
 use mrrc::core::{Ask, NobodyElse};
 use mrrc::cost::Linear;
+use mrrc::policy::{Overlap, PolicyKind};
 use mrrc::{Config, ConfigError, Core, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -16,21 +20,36 @@ struct Schedule {
     batch: f64,
     /// What is worth less than this many times the price of room is registered for its request alone.
     bypass_below: f64,
+    foresight: Foresight,
+    /// What becomes of regions that a request overlaps.
+    overlap: Overlap,
 }
 
-const WITHIN_THE_LIMIT: &[Schedule] =
-    &[Schedule { batch: 0.0, bypass_below: 0.0 }, Schedule { batch: 0.02, bypass_below: 0.0 }];
+const fn within(batch: f64, foresight: Foresight, overlap: Overlap) -> Schedule {
+    Schedule { batch, bypass_below: 0.0, foresight, overlap }
+}
+
+const fn bypassing(bypass_below: f64, foresight: Foresight) -> Schedule {
+    Schedule { batch: 0.02, bypass_below, foresight, overlap: Overlap::Split }
+}
+
+const WITHIN_THE_LIMIT: &[Schedule] = &[
+    within(0.0, Foresight::Requests, Overlap::Split),
+    within(0.02, Foresight::Requests, Overlap::Split),
+    within(0.02, Foresight::Pages, Overlap::Split),
+    within(0.02, Foresight::Pages, Overlap::Whole),
+];
 
 const BYPASSING: &[Schedule] =
-    &[Schedule { batch: 0.02, bypass_below: 1.0 }, Schedule { batch: 0.02, bypass_below: 1.25 }];
+    &[bypassing(1.0, Foresight::Requests), bypassing(1.25, Foresight::Requests), bypassing(1.0, Foresight::Pages)];
 
-/// What a cache that knows the future pays, in microseconds, at each capacity, in pages: every process has a cache of
-/// that capacity. No request exceeds the limit, but for those that do not fit.
+/// What a cache that knows the future pays, or the best policy that does not, if that pays less. In microseconds, at each
+/// capacity, in pages: every process has a cache of that capacity. No request exceeds the limit, but for those that do not fit.
 ///
 /// # Errors
 /// [`ConfigError`] for a capacity of no pages, and for costs that are no costs.
 pub fn upper(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<Vec<f64>, ConfigError> {
-    cheapest(trace, capacities_pages, costs, WITHIN_THE_LIMIT)
+    cheapest(trace, capacities_pages, costs, WITHIN_THE_LIMIT, true)
 }
 
 /// As [`upper`], where any request may bypass the limit as one that does not fit does: what is not worth the room is
@@ -39,10 +58,16 @@ pub fn upper(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<
 /// # Errors
 /// As [`upper`].
 pub fn upper_bypassing(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<Vec<f64>, ConfigError> {
-    cheapest(trace, capacities_pages, costs, BYPASSING)
+    cheapest(trace, capacities_pages, costs, BYPASSING, false)
 }
 
-fn cheapest(trace: &Trace, capacities: &[u64], costs: &Linear, tries: &[Schedule]) -> Result<Vec<f64>, ConfigError> {
+fn cheapest(
+    trace: &Trace,
+    capacities: &[u64],
+    costs: &Linear,
+    tries: &[Schedule],
+    with_online: bool,
+) -> Result<Vec<f64>, ConfigError> {
     let mut totals = vec![0.0; capacities.len()];
     for process in &trace.processes {
         let future = Future::of(process);
@@ -51,9 +76,12 @@ fn cheapest(trace: &Trace, capacities: &[u64], costs: &Linear, tries: &[Schedule
             let price = prices.as_ref().map_or(0.0, |bound| bound.price_at(capacity));
             let mut least = f64::INFINITY;
             for schedule in tries {
-                let config = Config { cost: *costs, ..Config::new(capacity) };
-                let us = replay(process, &future, &config, schedule.batch, schedule.bypass_below * price)?;
+                let config = Config { cost: *costs, overlap: Some(schedule.overlap), ..Config::new(capacity) };
+                let us = replay(process, &future, &config, schedule, price)?;
                 least = least.min(us);
+            }
+            if with_online {
+                least = least.min(best_online(process, capacity, costs)?);
             }
             *total += least;
         }
@@ -61,8 +89,31 @@ fn cheapest(trace: &Trace, capacities: &[u64], costs: &Linear, tries: &[Schedule
     Ok(totals)
 }
 
-fn replay(process: &Process, future: &Rc<Future>, config: &Config, batch: f64, price: f64) -> Result<f64, ConfigError> {
-    let policy = Clairvoyant::new(future.clone(), &config.cost, config.pages_of(batch));
+/// What the best policy pays that does not know the future, of those for which the lower bound holds.
+fn best_online(process: &Process, capacity: u64, costs: &Linear) -> Result<f64, ConfigError> {
+    let mut least = f64::INFINITY;
+    for &policy in PolicyKind::ALL.iter().filter(|&&policy| holds_for(policy)) {
+        let config = Config { policy, cost: *costs, ..Config::new(capacity) };
+        match replay_process(process, &config, Recency::Exact, None) {
+            Ok(replayed) => least = least.min(replayed.cost(costs, DeregCost::Batch).total_us()),
+            Err(ReplayError::Config(error)) => return Err(error),
+            // It has no figure to show either.
+            Err(_) => {}
+        }
+    }
+    Ok(least)
+}
+
+fn replay(
+    process: &Process,
+    future: &Rc<Future>,
+    config: &Config,
+    schedule: &Schedule,
+    price: f64,
+) -> Result<f64, ConfigError> {
+    let price = schedule.bypass_below * price;
+    let batch = config.pages_of(schedule.batch);
+    let policy = Clairvoyant::new(future.clone(), schedule.foresight, &config.cost, batch);
     let core = Core::with_policy(config, policy)?;
     let mut replay = Replay { core, costs: config.cost, leases: FxHashMap::default(), aside_us: 0.0 };
     future.rewind();
@@ -70,6 +121,9 @@ fn replay(process: &Process, future: &Rc<Future>, config: &Config, batch: f64, p
     for step in &process.steps {
         let range = step.range();
         let ask = Ask::new(range);
+        if matches!(step.kind(), Kind::Request | Kind::Acquire) && schedule.foresight == Foresight::Pages {
+            future.begin(range);
+        }
         match step.kind() {
             Kind::Request if step.is_single_request() && list.is_empty() => {
                 if replay.is_worth_less(range, future.wait(), price) {
@@ -95,7 +149,10 @@ fn replay(process: &Process, future: &Rc<Future>, config: &Config, batch: f64, p
                 let held = replay.leases.get_mut(&range).and_then(Vec::pop);
                 replay.let_go(held.into_iter().flatten());
             }
-            Kind::Invalidate => _ = replay.core.invalidate(range),
+            Kind::Invalidate => {
+                future.invalidate(range);
+                _ = replay.core.invalidate(range);
+            }
         }
     }
     Ok(replay.core.counters().cost(&config.cost).total_us() + replay.aside_us)

@@ -27,7 +27,7 @@ pub(crate) struct Bound {
     /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds
     #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = super::choices::cost)]
     cost: Linear,
-    /// Leave out the upper side, which takes a few replays for each capacity
+    /// Leave out the upper side, which takes a replay of every policy and a few more for each capacity
     #[arg(long)]
     lower_only: bool,
     #[command(flatten)]
@@ -43,9 +43,9 @@ Examples:
   tracesim bound --lower-only --cost io-uring requests.csv
 
 No cache that registers only what is asked for pays less than the lower bound. The upper one is
-what a cache pays that knows the future and keeps to the limit; the cheapest possible lies between
-them. Bypassing, any request may be registered for itself alone beside a full cache, as those that
-do not fit are; what would leave for it stays.";
+what a cache pays that knows the future and keeps to the limit, or the best policy, if that pays
+less; the cheapest possible lies between them. Bypassing, any request may be registered for
+itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
 
 /// One of the upper sides.
 type Upper = fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc::ConfigError>;

@@ -9,7 +9,7 @@ use mrrc_record::layout::{HEAD, Head, RECORD};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 /// Run a program and record what it does with its buffers
 #[derive(clap::Args, Debug)]
@@ -96,7 +96,7 @@ impl Record {
             Ok(status) => status,
             Err(error) => return Ok(not_run(&program.to_string_lossy(), &error)),
         };
-        self.tell();
+        self.tell(status);
         Ok(child::end_as(status))
     }
 
@@ -118,13 +118,13 @@ impl Record {
     }
 
     /// What was recorded.
-    fn tell(&self) {
+    fn tell(&self, status: ExitStatus) {
         let file = self.output.display();
         let head = match mrrc_record::state(&self.output) {
             Ok(head) => head,
             Err(error) => return note(&format!("{file}: read: {error}: what was recorded is in doubt")),
         };
-        said(&self.output, &head).iter().for_each(|line| note(line));
+        said(&self.output, &head, status).iter().for_each(|line| note(line));
     }
 }
 
@@ -136,17 +136,22 @@ fn without(missing: Library, there: PathBuf) -> PathBuf {
 }
 
 /// Lines about a recording.
-fn said(file: &Path, head: &Head) -> Vec<String> {
+fn said(file: &Path, head: &Head, status: ExitStatus) -> Vec<String> {
     let file = file.display();
     let processes = if head.attached == 1 { "1 process".into() } else { format!("{} processes", head.attached) };
     let mut lines = Vec::new();
     if head.claimed == 0 {
-        let why = match (head.attached, head.source) {
-            (0, _) => {
+        let failed = if status.success() { None } else { Some(status) };
+        let why = match (head.attached, head.source, failed) {
+            (0, _, Some(status)) => format!("the program failed ({status}) before it used verbs or MPI"),
+            (_, 2, Some(status)) => format!("MPI was started, and the program failed ({status}) before anything was sent"),
+            (_, _, Some(status)) => format!("the program failed ({status}) before any memory was registered"),
+            (0, _, None) => {
                 "the program called no verbs and no MPI, or cannot be recorded, as it is linked statically or runs set-user-ID"
+                    .into()
             }
-            (_, 2) => "MPI was started, and nothing was sent",
-            _ => "no memory was registered",
+            (_, 2, None) => "MPI was started, and nothing was sent".into(),
+            _ => "no memory was registered".into(),
         };
         lines.push(format!("{file} holds nothing: {why}"));
     } else {
@@ -170,6 +175,12 @@ fn said(file: &Path, head: &Head) -> Vec<String> {
     let open = head.attached.saturating_sub(head.ended);
     if open > 0 {
         lines.push(format!("{open} of {processes} still run, or were ended otherwise than by exit"));
+    }
+    if head.unwatched > 0 {
+        lines.push(format!(
+            "{} were made while as much memory was watched as can be: if theirs was unmapped, that is missing",
+            many(head.unwatched.into(), "registration")
+        ));
     }
     match head.others {
         0 => {}

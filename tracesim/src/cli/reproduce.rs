@@ -11,7 +11,7 @@ use super::source::{self, failed};
 use super::table::{Side, percent, table};
 use crate::calibrate::copying::copy_us;
 use crate::report::provenance::{Origin, Provenance, Source};
-use crate::reproduce::claim::{Claim, Verdict, summary};
+use crate::reproduce::claim::{Claim, Kind, Verdict, summary};
 use crate::reproduce::figures::{self, Found, Sizes};
 use crate::reproduce::latency::{self, Latencies};
 use crate::reproduce::logs::{self, Compared};
@@ -277,7 +277,12 @@ fn text(claims: &[Claim], logs: &[Compared], caution: &str) -> String {
         vec![place, claim, paper, rule, here, verdict.to_owned()]
     };
     let sides = [Side::Left, Side::Left, Side::Left, Side::Left, Side::Right, Side::Left];
-    let mut text = table(&sides, &header, claims.iter().map(row));
+    let of = |kind: Kind| claims.iter().filter(move |claim| claim.kind == kind);
+    let mut text = table(&sides, &header, of(Kind::Finding).map(row));
+    text += &format!(
+        "\nThe workloads, generated to be as the paper describes them:\n\n{}",
+        table(&sides, &header, of(Kind::Input).map(row))
+    );
     text += &format!("\n{}\n", summary(claims));
     for claim in claims.iter().filter(|claim| claim.verdict != Verdict::Holds && !claim.note.is_empty()) {
         text += &format!("  {}, {}: {}\n", claim.place, claim.claim, claim.note);

@@ -10,7 +10,7 @@ use std::path::Path;
 use traces::generate::Workload;
 use traces::registrations::WHOLE_COPY;
 use traces::{
-    BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Summary, Trace, TraceError,
+    BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Summary, TimeUnit, Trace, TraceError,
 };
 
 /// How a trace is read.
@@ -23,6 +23,9 @@ pub(crate) struct Reading {
     /// Which column of a CSV means what, by number from 1 or by name: time=1,addr=2:sector,len=3,op=4
     #[arg(long, value_name = "LIST")]
     columns: Option<Columns>,
+    /// The unit of the times of a CSV or of objects: s, ms, us or ns [default: by the column's name, else by magnitude]
+    #[arg(long, value_name = "UNIT")]
+    time_unit: Option<TimeUnit>,
     /// Bytes of a block, where the format counts blocks: 512, 4k, 2MiB or page
     #[arg(long, value_name = "SIZE")]
     block: Option<BlockSize>,
@@ -104,6 +107,7 @@ impl Reading {
         let options = ReadOptions {
             format: self.format,
             columns: self.columns.clone(),
+            time_unit: self.time_unit,
             block: self.block,
             not_modified: self.not_modified,
             accept_cut: self.accept_cut,
@@ -150,6 +154,10 @@ pub(crate) fn name(path: &Path) -> String {
 
 /// Says what was passed over, and why.
 pub(crate) fn tell(path: &Path, summary: &Summary) {
+    if summary.untimed > 0 {
+        let what = "times could not be read: each request has the time of the one before it";
+        note(&format!("{}: {} {what}", path.display(), summary.untimed));
+    }
     for Skipped { reason, count, first } in &summary.skipped {
         note(&format!("{}: {count} passed over: {reason}", path.display()));
         for (number, text) in first {

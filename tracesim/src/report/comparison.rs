@@ -1,7 +1,7 @@
 //! The page of `compare`: for each trace, hits and cost against capacity, what is asked for, and the figures.
 
 use super::chart::{Bars, Group, Lines, Look, Point, Scale, Series, Unit};
-use super::page::{figure, key, table, wide_figure};
+use super::page::{COINCIDENCE, bars_figure, key, lines_figure, table, wide_figure};
 use super::{Page, bytes, grouped, milliseconds, percent, provenance::Provenance};
 use crate::comparison::{CLOSE, OneTrace, Overall, mean};
 use crate::info::{Distance, Info, Size};
@@ -30,9 +30,11 @@ pub fn page(study: &Described, rows: &[(usize, Row)], infos: &BTreeMap<usize, In
         title,
         lead: html! {
             p {
-                "What each policy would have cost at each capacity. " (cost) " for " i { "p" } " pages; " (by) "."
+                "What each policy would have cost at each capacity: " (cost) " for " i { "p" } " pages; " (by) "."
             }
-            p class="note" { "Point at a name or a line and it stands out in all plots of its trace." }
+            p class="note" {
+                "Point at a name or a line and it stands out in all plots of its trace. " (COINCIDENCE)
+            }
         },
         body: html! {
             @if traces.len() > 1 { (together(&Overall::all(&traces))) }
@@ -92,22 +94,22 @@ fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
             (facts(one, info))
             (legend(one, cast))
             div class="plots" {
-                (figure(&id("hits"), "Hit ratio", "Requests of which every page was registered.", &hits.draw()))
-                (figure(&id("cost"), "Cost", "Of all requests together. Pale lines may leave the plot.", &cost.draw()))
+                (lines_figure(&id("hits"), "Hit ratio", "Requests of which every page was registered.", &hits))
+                (lines_figure(&id("cost"), "Cost", "Of all requests together. Pale lines may leave the plot.", &cost))
                 @if bounded {
-                    (figure(&id("gap"), "Above the bound", "Cost over what no cache of that capacity goes below. Pale lines may leave the plot.", &gap.draw()))
+                    (lines_figure(&id("gap"), "Above the bound", "Cost over what no cache of that capacity goes below. Pale lines may leave the plot.", &gap))
                 }
                 @if let Some(info) = info {
-                    (figure(&id("sizes"), "Request sizes", "Requests by their pages, by power of two (the paper's Fig. 9).",
-                        &sizes(&info.sizes, info.requests).draw()))
+                    (bars_figure(&id("sizes"), "Request sizes", "Requests by their pages, by power of two (the paper's Fig. 9).",
+                        &sizes(&info.sizes, info.requests)))
                     (wide_figure(&id("reuse"), "Reuse distances",
                         "Requests by the pages used since the same range was: an LRU cache of more serves them.",
-                        &distances(&info.reuse_distances, info.requests).draw()))
+                        &distances(&info.reuse_distances, info.requests)))
                 }
             }
             div class="tables" {
                 (matrix(one, "Total cost, ms", &|row| row.total_us, &milliseconds, true))
-                (matrix(one, "Hit ratio", &|row| row.hit_ratio, &percent, false))
+                (matrix(one, "Hit ratio, %", &|row| row.hit_ratio, &|ratio| format!("{:.1}", 100.0 * ratio), false))
             }
         }
     }
@@ -264,11 +266,8 @@ fn sizes(sizes: &[Size], requests: u64) -> Bars {
 fn distances(distances: &[Distance], requests: u64) -> Bars {
     let name = |distance: &Distance| distance.up_to_pages.map_or("first use".into(), bytes);
     let counts = distances.iter().map(|distance| (name(distance), distance.requests)).collect();
-    shares("Requests by reuse distance", WITHIN, counts, requests)
+    shares("Requests by reuse distance", "used again within", counts, requests)
 }
-
-/// The label of the plot that is wide, as it has many bars.
-const WITHIN: &str = "used again within";
 
 /// Shares of all requests.
 fn shares(title: &str, label: &str, counts: Vec<(String, u64)>, requests: u64) -> Bars {
@@ -279,7 +278,6 @@ fn shares(title: &str, label: &str, counts: Vec<(String, u64)>, requests: u64) -
         y: Scale::from_zero("of requests", values.iter().copied(), Unit::Share),
         categories: counts.into_iter().map(|(name, _)| name).collect(),
         groups: vec![Group { name: "requests".into(), look: Look::Hue(0), values }],
-        wide: label == WITHIN,
         show: percent,
     }
 }

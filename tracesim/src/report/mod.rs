@@ -10,5 +10,5 @@ mod number;
 mod page;
 pub mod provenance;
 
-pub use number::{bytes, grouped, milliseconds, percent, percent_unspaced};
-pub use page::{Page, figure, key, table, wide_figure};
+pub use number::{bytes, grouped, milliseconds, percent, percent_unspaced, unbroken};
+pub use page::{COINCIDENCE, Page, bars_figure, key, lines_figure, table, wide_figure};

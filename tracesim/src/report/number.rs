@@ -51,9 +51,29 @@ pub fn milliseconds(us: f64) -> String {
     }
 }
 
+/// The text with no line break between a number and its unit.
+pub fn unbroken(text: &str) -> String {
+    let mut joined = String::with_capacity(text.len());
+    for (at, word) in text.split(' ').enumerate() {
+        let unit = ["%", "×", "µs", "KB", "KiB", "MiB", "GiB", "points", "pages"];
+        let is_unit = unit.contains(&word.trim_end_matches([',', ';', '.', ':', ')']));
+        if at > 0 {
+            joined.push(if is_unit && joined.ends_with(|c: char| c.is_ascii_digit()) { '\u{a0}' } else { ' ' });
+        }
+        joined.push_str(word);
+    }
+    joined
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_stay_with_their_numbers() {
+        assert_eq!(unbroken("over 0, under HTTPD's 18.8 %"), "over 0, under HTTPD's 18.8\u{a0}%");
+        assert_eq!(unbroken("at 4 MiB; 12 pages of many pages"), "at 4\u{a0}MiB; 12\u{a0}pages of many pages");
+    }
 
     #[test]
     fn numbers_are_short_and_whole() {

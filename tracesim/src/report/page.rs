@@ -1,6 +1,6 @@
 //! The frame of a page: head, style, footer; and the pieces that all pages are made of.
 
-use super::chart::{Look, swatch};
+use super::chart::{Bars, Lines, Look, swatch};
 use super::provenance::Provenance;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::fmt::Write as _;
@@ -19,6 +19,9 @@ pub struct Page {
     /// What it was made from.
     pub provenance: Provenance,
 }
+
+/// How lines in one place are drawn.
+pub const COINCIDENCE: &str = "Where lines coincide, their dashes take turns and their markers stand side by side.";
 
 const STYLE: &str = include_str!("style.css");
 
@@ -58,27 +61,32 @@ fn pointing(keys: usize) -> String {
         let _ = writeln!(
             css,
             "{at} .lines .series:not(.k{key}){{opacity:.13}}{at} .series.k{key} .line{{stroke-width:3.4}}{at} \
-             .series.k{key}.muted{{--hue:var(--ink)}}{at} .series.k{key}.muted :is(.name,.leader){{visibility:visible}}"
+             .series.k{key} .shared{{stroke-dasharray:none!important}}{at} .series.k{key}.muted{{--hue:var(--ink)}}{at} .series.k{key}.muted :is(.name,.leader){{visibility:visible}}"
         );
     }
     css
 }
 
-/// A plot that takes the room of two.
-pub fn wide_figure(id: &str, title: &str, note: &str, plot: &Markup) -> Markup {
-    framed(id, title, note, plot, true)
+/// A plot of bars that takes the room of two.
+pub fn wide_figure(id: &str, title: &str, note: &str, bars: &Bars) -> Markup {
+    framed(id, title, &[note], &bars.draw_wide(), true)
 }
 
-/// A plot with what is to be said of it.
-pub fn figure(id: &str, title: &str, note: &str, plot: &Markup) -> Markup {
-    framed(id, title, note, plot, false)
+/// A plot of bars with what is to be said of it.
+pub fn bars_figure(id: &str, title: &str, note: &str, bars: &Bars) -> Markup {
+    framed(id, title, &[note], &bars.draw(), false)
 }
 
-fn framed(id: &str, title: &str, note: &str, plot: &Markup, wide: bool) -> Markup {
+/// A plot of lines with what is to be said of it, and of the lines that coincide.
+pub fn lines_figure(id: &str, title: &str, note: &str, lines: &Lines) -> Markup {
+    framed(id, title, &[note, &lines.coincidences()], &lines.draw(), false)
+}
+
+fn framed(id: &str, title: &str, notes: &[&str], plot: &Markup, wide: bool) -> Markup {
     html! {
         figure id=(id) class=[wide.then_some("wide")] {
-            figcaption { h3 { (title) } @if !note.is_empty() { p { (note) } } }
-            div class="scroll" { (plot) }
+            figcaption { h3 { (title) } @for note in notes.iter().filter(|note| !note.is_empty()) { p { (note) } } }
+            (plot)
         }
     }
 }
@@ -94,13 +102,13 @@ pub fn key<'a>(series: impl IntoIterator<Item = (usize, &'a str, Look)>) -> Mark
     }
 }
 
-/// A table in a card; the first column is words.
+/// A table in a card; the first column is words. What is wider than the card scrolls beside that column, which stays.
 pub fn table(title: &str, note: &str, header: &Markup, rows: &Markup) -> Markup {
     html! {
-        div class="card scroll" {
+        div class="card" {
             h3 { (title) }
             @if !note.is_empty() { p class="note" { (note) } }
-            table { thead { tr { (header) } } tbody { (rows) } }
+            div class="scroll" tabindex="0" { table { thead { tr { (header) } } tbody { (rows) } } }
         }
     }
 }

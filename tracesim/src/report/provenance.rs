@@ -101,11 +101,9 @@ impl Provenance {
                 p { "By tracesim " (self.version) ", with this command:" }
                 pre { code { (self.command) } }
                 @if !self.origins.is_empty() {
-                    div class="scroll" {
-                        table {
-                            thead { tr { th { "trace" } th { "source" } th { "SHA-256" } th { "XXH64 of the requests" } } }
-                            tbody { @for origin in &self.origins { (origin.row()) } }
-                        }
+                    table {
+                        thead { tr { th { "trace" } th { "source" } th { "SHA-256" } th { "XXH64 of the requests" } } }
+                        tbody { @for origin in &self.origins { (origin.row()) } }
                     }
                 }
                 p {

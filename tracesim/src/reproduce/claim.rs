@@ -11,6 +11,8 @@ pub struct Claim {
     pub claim: String,
     /// Its figure there.
     pub paper: String,
+    /// Whether it is a finding or describes what the study is given.
+    pub kind: Kind,
     /// What counts as holding.
     pub rule: String,
     /// The figure here.
@@ -19,6 +21,16 @@ pub struct Claim {
     pub verdict: Verdict,
     /// What else was measured that explains the figure; empty if nothing.
     pub note: String,
+}
+
+/// What a claim is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// What the paper found.
+    Finding,
+    /// The workload that it used: that the generated one is like it says nothing about the cache.
+    Input,
 }
 
 /// Whether a claim holds.
@@ -49,14 +61,21 @@ impl Claim {
     pub fn measured(place: &str, claim: impl Into<String>, paper: &str, rule: &str, here: String, holds: bool) -> Self {
         let verdict = if holds { Verdict::Holds } else { Verdict::DoesNotHold };
         let (claim, paper, rule) = (claim.into(), paper.into(), rule.into());
-        Self { place: place.into(), claim, paper, rule, here, verdict, note: String::new() }
+        Self { place: place.into(), claim, paper, kind: Kind::Finding, rule, here, verdict, note: String::new() }
+    }
+
+    /// As a claim about the workload.
+    #[must_use]
+    pub fn of_input(self) -> Self {
+        Self { kind: Kind::Input, ..self }
     }
 
     /// A claim that could not be tested, and why.
     pub fn open(place: &str, claim: &str, paper: &str, why: &str) -> Self {
         let [place, claim, paper] = [place, claim, paper].map(str::to_owned);
         let (rule, here) = ("–".to_owned(), "–".to_owned());
-        Self { place, claim, paper, rule, here, verdict: Verdict::NotMeasured, note: why.to_owned() }
+        let kind = Kind::Finding;
+        Self { place, claim, paper, kind, rule, here, verdict: Verdict::NotMeasured, note: why.to_owned() }
     }
 
     /// With what explains the figure.
@@ -66,10 +85,17 @@ impl Claim {
     }
 }
 
-/// How many hold, do not, and were not measured, in words.
+/// How many hold, do not, and were not measured, in words: first the findings, then what is said of the input.
 pub fn summary(claims: &[Claim]) -> String {
-    let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count();
-    let [holds, fails, open] = [Verdict::Holds, Verdict::DoesNotHold, Verdict::NotMeasured].map(count);
+    let count =
+        |kind: Kind, verdict| claims.iter().filter(|claim| claim.kind == kind && claim.verdict == verdict).count();
+    let of = |kind| [Verdict::Holds, Verdict::DoesNotHold, Verdict::NotMeasured].map(|verdict| count(kind, verdict));
+    let [holds, fails, open] = of(Kind::Finding);
+    let all = holds + fails + open;
     let open = if open == 0 { String::new() } else { format!(", {open} not measured here") };
-    format!("{holds} of {} claims hold, {fails} do not{open}", claims.len())
+    let [met, missed, _] = of(Kind::Input);
+    format!(
+        "{holds} of {all} claims hold, {fails} do not{open}; besides, the workloads are as described in {met} of {} points",
+        met + missed
+    )
 }

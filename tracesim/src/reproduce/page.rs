@@ -1,6 +1,6 @@
 //! The study as a page: the claims first, then the figures that they are read from.
 
-use super::claim::{Claim, Verdict, summary};
+use super::claim::{Claim, Kind, Verdict, summary};
 use super::figures::{Found, POLICIES, charged};
 use super::latency::{Latencies, find};
 use super::logs::Compared;
@@ -8,7 +8,9 @@ use super::machine::{MESSAGES, Machine, TABLE_1};
 use crate::calibrate::Calibration;
 use crate::report::chart::{Bars, Group, Lines, Look, Point, Scale, Series, Unit};
 use crate::report::provenance::Provenance;
-use crate::report::{Page, bytes, figure, grouped, key, percent, table, wide_figure};
+use crate::report::{
+    COINCIDENCE, Page, bars_figure, bytes, grouped, key, lines_figure, percent, table, unbroken, wide_figure,
+};
 use crate::row::{DeregCost, Row};
 use frrwp::latency::{LATENCIES, PAGES, Warmth, claimed_share};
 use maud::{Markup, html};
@@ -46,13 +48,19 @@ pub fn page(study: &Study, provenance: Provenance) -> Page {
                 "beside what this code finds. No copy of either trace is public, so both are generated from what is published of "
                 "them. Costs are the paper's: " (study.found[0].cost) " for " i { "p" } " pages."
             }
+            p class="note" { (COINCIDENCE) }
             @if !study.caution.is_empty() { p { strong { (study.caution) } } }
         },
         body: html! {
             section class="study" id="claims" {
                 h2 { "Claims" }
                 p { (summary(&study.claims)) ". What counts as holding stands beside each." }
-                (claims(&study.claims))
+                p class="note" {
+                    "How near a figure must come follows from how the paper words it: a fifth where it says \"about\" or gives 10 %, \
+                     five points of the round \"up to 70 %\", one point or one percent where it gives digits."
+                }
+                (claims(&study.claims, Kind::Finding, "The paper and this code"))
+                (claims(&study.claims, Kind::Input, "The workloads, generated to be as the paper describes them"))
             }
             @for found in &study.found { (workload(found)) }
             (machine(&study.machine))
@@ -69,29 +77,39 @@ pub fn page(study: &Study, provenance: Provenance) -> Page {
     }
 }
 
-fn claims(claims: &[Claim]) -> Markup {
+fn claims(claims: &[Claim], kind: Kind, title: &str) -> Markup {
     let class = |verdict| match verdict {
         Verdict::Holds => "holds",
         Verdict::DoesNotHold => "fails",
         Verdict::NotMeasured => "open",
     };
-    let header = html! {
-        th { "in the paper" } th class="word" { "claim" } th class="word" { "the paper" } th class="word" { "holds if" }
-        th { "here" } th class="word" { "verdict" }
-    };
     let rows = html! {
-        @for claim in claims {
+        @for claim in claims.iter().filter(|claim| claim.kind == kind) {
             tr {
-                td { (claim.place) }
-                td class="word wrap" { (claim.claim) @if !claim.note.is_empty() { div class="note" { (claim.note) } } }
-                td class="word" { (claim.paper) }
-                td class="word" { (claim.rule) }
-                td { (claim.here) }
-                td class={ "word " (class(claim.verdict)) } { (claim.verdict.text()) }
+                td class="place" { (claim.place) }
+                td class="claim" { (unbroken(&claim.claim)) @if !claim.note.is_empty() { div class="note" { (unbroken(&claim.note)) } } }
+                td data-label="the paper" { (unbroken(&claim.paper)) }
+                td data-label="holds if" { (unbroken(&claim.rule)) }
+                td class="here" data-label="here" { (unbroken(&claim.here)) }
+                td class={ "verdict " (class(claim.verdict)) } { (claim.verdict.text()) }
             }
         }
     };
-    table("The paper and this code", "", &header, &rows)
+    html! {
+        div class="card" {
+            h3 { (title) }
+            // Where there is no room for columns each claim is a block, with its verdict at the top.
+            table class="claims" {
+                thead {
+                    tr {
+                        th { "in the paper" } th { "claim" } th { "the paper" } th { "holds if" }
+                        th class="here" { "here" } th { "verdict" }
+                    }
+                }
+                tbody { (rows) }
+            }
+        }
+    }
 }
 
 /// A workload: Figures 9 to 12.
@@ -122,18 +140,18 @@ fn workload(found: &Found) -> Markup {
             }
             (legend())
             div class="plots" {
-                (figure(&id("fig9"), "Fig. 9: request sizes",
-                    "Requests by their pages, rounded down to powers of two as in the paper.", &sizes(found).draw()))
-                (figure(&id("fig10"), "Fig. 10: hit ratio", "Requests of which every page was registered.", &hits.0.draw()))
+                (bars_figure(&id("fig9"), "Fig. 9: request sizes",
+                    "Requests by their pages, rounded down to powers of two as in the paper.", &sizes(found)))
+                (lines_figure(&id("fig10"), "Fig. 10: hit ratio", "Requests of which every page was registered.", &hits.0))
                 @for by in both {
                     @let plot = if by == DeregCost::Batch { "fig11-batch" } else { "fig11-region" };
-                    (figure(&id(plot), &format!("Fig. 11: cost, {}", charged(by)),
-                        &format!("Registering and deregistering; MRRC at {reference} is 1."), &cost(by).0.draw()))
+                    (lines_figure(&id(plot), &format!("Fig. 11: cost, {}", charged(by)),
+                        &format!("Registering and deregistering; MRRC at {reference} is 1."), &cost(by).0))
                 }
                 @for by in both {
                     @let plot = if by == DeregCost::Batch { "fig12-batch" } else { "fig12-region" };
-                    (figure(&id(plot), &format!("Fig. 12: improvement over no cache, {}", charged(by)),
-                        "By what share the cost is below that of registering at each request.", &gain(by).0.draw()))
+                    (lines_figure(&id(plot), &format!("Fig. 12: improvement over no cache, {}", charged(by)),
+                        "By what share the cost is below that of registering at each request.", &gain(by).0))
                 }
             }
             div class="tables" { (figures(found)) }
@@ -220,7 +238,6 @@ fn sizes(found: &Found) -> Bars {
         categories: (0..values.len()).map(name).collect(),
         y: Scale::from_zero("of requests", values.iter().copied(), Unit::Share),
         groups: vec![Group { name: "requests".into(), look: Look::Hue(0), values }],
-        wide: false,
         show: percent,
     }
 }
@@ -264,10 +281,10 @@ fn machine(machine: &Machine) -> Markup {
                          transfer. With " code { "--cost " (calibration.as_option()) } " replays cost what they would cost here."
                     }
                     div class="plots" {
-                        (figure("fig1", "Fig. 1: registering beside moving the bytes", "Copying 1 KB is 1.",
-                            &messages(machine).draw()))
-                        (figure("calibration-fit", "Registering and deregistering", "Medians, and the lines fitted to them.",
-                            &fitted(calibration).draw()))
+                        (lines_figure("fig1", "Fig. 1: registering beside moving the bytes", "Copying 1 KB is 1.",
+                            &messages(machine)))
+                        (lines_figure("calibration-fit", "Registering and deregistering", "Medians, and the lines fitted to them.",
+                            &fitted(calibration)))
                     }
                     div class="tables" { (table_1(calibration)) }
                 }
@@ -354,10 +371,10 @@ fn handshake(latencies: &Latencies) -> Markup {
                          what the fast process saves of the time until the target has its bytes."
                     }
                     div class="plots" {
-                        (figure("latency-cold", "Saved where nothing is registered", "Of the traditional process.",
-                            &shares(rows, Warmth::Cold).draw()))
-                        (figure("latency-warm", "Saved where both sides are registered", "Only the way through the application.",
-                            &shares(rows, Warmth::Warm).draw()))
+                        (lines_figure("latency-cold", "Saved where nothing is registered", "Of the traditional process.",
+                            &shares(rows, Warmth::Cold)))
+                        (lines_figure("latency-warm", "Saved where both sides are registered", "Only the way through the application.",
+                            &shares(rows, Warmth::Warm)))
                     }
                     div class="tables" { (transfers(rows)) }
                 }
@@ -444,7 +461,6 @@ fn logs(logs: &[Compared]) -> Markup {
             Group { name: charged(DeregCost::Batch).into(), look: Look::Hue(0), values: batch },
             Group { name: charged(DeregCost::Region).into(), look: Look::Hue(4), values: region },
         ],
-        wide: true,
         show: percent,
     };
     let header = html! {
@@ -472,7 +488,7 @@ fn logs(logs: &[Compared]) -> Markup {
                 li { (crate::report::chart::swatch(Look::Hue(4))) (charged(DeregCost::Region)) }
             }
             div class="plots" {
-                (wide_figure("logs-cost", "Cost of MRRC under the pin-down cache's, at 10 % of the footprint", "", &bars.draw()))
+                (wide_figure("logs-cost", "Cost of MRRC under the pin-down cache's, at 10 % of the footprint", "", &bars))
             }
             div class="tables" { (table("Figures", "", &header, &rows)) }
         }

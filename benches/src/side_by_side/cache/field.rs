@@ -42,7 +42,7 @@ impl Space {
         // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
         let mapping = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0)
+            libc::mmap(ptr::null_mut(), mapped, libc::PROT_READ, flags, -1, 0)
         };
         if mapping == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -50,7 +50,7 @@ impl Space {
         let space = Self { start: mapping.addr().next_multiple_of(ALIGNED), bytes, mapping, mapped };
         #[expect(unsafe_code, reason = "system call")]
         // SAFETY: the page is the last of the mapping above, and nobody has a reference to it.
-        let refused = unsafe { libc::mprotect(mapping.byte_add(mapped - border), border, libc::PROT_READ) };
+        let refused = unsafe { libc::mprotect(mapping.byte_add(mapped - border), border, libc::PROT_NONE) };
         if refused == 0 { Ok(space) } else { Err(io::Error::last_os_error()) }
     }
 }

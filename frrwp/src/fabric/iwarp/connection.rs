@@ -6,14 +6,17 @@
 #![expect(unsafe_code, reason = "places bytes in registered memory")]
 
 use super::IwarpEnd;
-use super::inbound::{Breach, Event, Gate, Inbound, Landing, Next};
+use super::inbound::{Breach, Denied, Event, Gate, Inbound, Landing, Next};
 use super::memory::Buffer;
 use super::outbound::{Ends, Outbound, Post, Sources};
 use super::provider::Shared;
 use super::socket::{self, Room};
 use super::tags::{Pin, Wish};
 use super::terminate::Terminate;
+use super::throttle::TagSource;
+use crate::fabric::poller::Bell;
 use crate::wire::MESSAGE;
+use rustix::event::epoll::EventFlags;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
@@ -24,8 +27,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 mod receiving;
+mod vetting;
 
 use receiving::Stop;
+use vetting::Vetting;
 
 /// Times that bytes are thrown away before others have their turn.
 const WORDS: usize = 32;
@@ -63,6 +68,8 @@ pub(super) struct Connection {
     pub(super) socket: TcpStream,
     /// Known from the start: a socket that was reset does not tell any more.
     pub(super) peer: SocketAddr,
+    /// As whom it guesses.
+    source: TagSource,
     pub(super) shared: Arc<Shared>,
     /// What the peer is told that its answers to reads are for. It opens nothing.
     sink: OnceLock<u32>,
@@ -100,14 +107,20 @@ pub(super) struct Core {
     pub(super) holds: bool,
     /// The application's thread serves the socket, and the provider's keeps away.
     pub(super) claim: Claim,
-    /// What the provider's thread is woken for: reading, writing.
-    pub(super) armed: (bool, bool),
+    /// Rung when there is something for an application that waits for many connections; and whether it waits.
+    pub(super) bell: Option<Bell>,
+    pub(super) armed: bool,
+    /// What the provider's thread is woken for.
+    pub(super) watched: EventFlags,
+    /// The provider's thread looks after it.
+    pub(super) attended: bool,
     /// When bytes last came or went, or the first of what is pending was posted.
     progress: Instant,
     /// What is done as long as nothing comes of the peer. The accepting side hears of it before it may speak.
     nudge: Option<Nudge>,
     /// How often that was.
     pub(super) nudges: u32,
+    vetting: Vetting,
 }
 
 /// A peer that accepts may overlook what comes before it looks: Linux's siw replies first and listens for frames thereafter, and
@@ -142,11 +155,12 @@ pub(super) struct Claim {
 struct Guard<'a> {
     connection: &'a Connection,
     receives: &'a mut u32,
+    vetting: &'a mut Vetting,
 }
 
 impl Gate for Guard<'_> {
-    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Terminate> {
-        self.connection.pin(tag, at, length, Wish::Write).map(drop)
+    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied> {
+        self.connection.vet(self.vetting, tag, || self.connection.pin(tag, at, length, Wish::Write).map(drop))
     }
 
     fn take_receive(&mut self) -> bool {
@@ -198,13 +212,19 @@ impl Connection {
             blocked: false,
             holds: false,
             claim: Claim::default(),
-            armed: (false, false),
+            bell: None,
+            armed: false,
+            watched: EventFlags::empty(),
+            attended: false,
             progress: Instant::now(),
             nudge: Some(Nudge { after: FIRST_NUDGE, left: NUDGES, spoken: false }),
             nudges: 0,
+            vetting: Vetting::default(),
         };
+        shared.tags.enter(number);
+        let source = peer.ip().into();
         let (sink, core) = (OnceLock::new(), Mutex::new(core));
-        Self { number, socket, peer, shared, sink, core, left: Condvar::new(), news: Condvar::new() }
+        Self { number, socket, peer, source, shared, sink, core, left: Condvar::new(), news: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -215,11 +235,15 @@ impl Connection {
         self.shared.tags.pin(tag, at, length, wish, self.number)
     }
 
-    /// Wakes an application that waits passively, if there is something for it.
+    /// Wakes an application that waits passively, or for a bell, if there is something for it.
     pub(super) fn tell(&self, core: &mut Core) {
         if core.claim.passive && (!core.inbox.is_empty() || !core.is_open()) {
             core.claim.passive = false;
             self.news.notify_one();
+        }
+        if core.armed && !core.inbox.is_empty() {
+            core.armed = false;
+            core.bell.iter().for_each(Bell::ring);
         }
     }
 
@@ -235,10 +259,16 @@ impl Drop for Connection {
         if let Some(&sink) = self.sink.get() {
             self.shared.tags.release(sink);
         }
+        self.shared.tags.leave(self.number);
     }
 }
 
 impl Core {
+    /// Whether frames carry CRCs.
+    pub(super) fn checksums(&self) -> bool {
+        self.inbound.checksums()
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
@@ -247,9 +277,36 @@ impl Core {
         self.phase == Phase::Closed
     }
 
-    /// Whether the socket is to be watched: for reading, for writing.
-    pub(super) fn interest(&self) -> (bool, bool) {
-        (self.phase != Phase::Closed, self.blocked)
+    /// What the socket is to be watched for.
+    pub(super) fn interest(&self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, self.phase != Phase::Closed && !self.is_held());
+        // What waits does not wait for a peer that has gone.
+        flags.set(EventFlags::RDHUP, self.is_held());
+        flags.set(EventFlags::OUT, self.blocked);
+        flags
+    }
+
+    /// Whether what the peer wants waits, because its source has guessed too much.
+    pub(super) fn is_held(&self) -> bool {
+        self.vetting.again().is_some()
+    }
+
+    /// Whether time alone may change something for the connection.
+    pub(super) fn needs_attention(&self, stall: Duration) -> bool {
+        self.is_held() || self.stalls_at(stall).is_some() || self.nudges_at().is_some()
+    }
+
+    /// When that is looked at again.
+    pub(super) fn held_until(&self) -> Option<Duration> {
+        self.vetting.again().map(Duration::from_nanos)
+    }
+
+    /// The socket says that the peer has gone. Held back, nothing else would tell.
+    pub(super) fn hung_up(&mut self, connection: &Connection) {
+        if self.is_held() {
+            self.lose(connection, IwarpEnd::Closed);
+        }
     }
 
     /// Things posted that have not ended.
@@ -281,6 +338,8 @@ impl Core {
     /// When the peer has stood still for too long, if something is to come from it.
     pub(super) fn stalls_at(&self, stall: Duration) -> Option<Instant> {
         match self.phase {
+            // A connection that is held back cannot go on.
+            Phase::Open if self.is_held() => None,
             Phase::Open if !self.pending.is_empty() || self.blocked => Some(self.progress + stall),
             Phase::Parting { until } => Some(until),
             _ => None,
@@ -400,12 +459,9 @@ impl Core {
         if self.phase != Phase::Open {
             return;
         }
-        if breach.terminate.is_guess() {
-            connection.shared.guesses.note(connection.peer.ip());
-        }
         self.outbound.terminate(breach.terminate.encode(breach.at_fault.as_ref()));
         self.phase = Phase::Parting { until: Instant::now() + LINGER };
-        self.told(IwarpEnd::Breach(breach.terminate));
+        self.told(connection, IwarpEnd::Breach(breach.terminate));
         self.claim.held = false;
         self.flush(connection);
     }
@@ -428,7 +484,7 @@ impl Core {
     /// The connection has ended.
     pub(super) fn lose(&mut self, connection: &Connection, why: IwarpEnd) {
         if self.phase == Phase::Open {
-            self.told(why);
+            self.told(connection, why);
         }
         self.close(connection);
     }
@@ -442,7 +498,8 @@ impl Core {
 
     /// Tells the application of the end. Nothing is placed any more: that happens in the open phase only, under the lock that
     /// is held.
-    fn told(&mut self, why: IwarpEnd) {
+    fn told(&mut self, connection: &Connection, why: IwarpEnd) {
+        connection.leave_queue(&mut self.vetting);
         self.why = Some(why);
         self.inbox.push_back(Arrival::Lost);
         for Pending { id, .. } in self.pending.drain(..) {

@@ -4,11 +4,13 @@
 use super::connection::{Arrival, Connection, Core, NAP};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
+use super::memory::Buffer;
 use super::outbound::{GATHER, Piece, Post};
 use super::provider::Provider;
 use super::socket;
 use super::{IwarpDomain, IwarpEnd, IwarpKey, since_start};
-use crate::fabric::{Abilities, Completion, Endpoint, Local};
+use crate::fabric::poller::Bell;
+use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use smallvec::SmallVec;
@@ -43,6 +45,11 @@ impl IwarpEndpoint {
     /// overlook what comes while they are still accepting: Linux's siw does.
     pub fn nudges(&self) -> u32 {
         self.connection.lock().nudges
+    }
+
+    /// Returns whether frames carry CRCs: at least one side asked for them.
+    pub fn checksums(&self) -> bool {
+        self.connection.lock().checksums()
     }
 
     /// The peer's address.
@@ -91,7 +98,7 @@ impl IwarpEndpoint {
         let shared = &self.connection.shared;
         self.post_and(post, |core| {
             let claim = core.claim;
-            if shared.options.passive || claim.held || claim.stayed || !core.is_open() {
+            if shared.options.passive || core.bell.is_some() || claim.held || claim.stayed || !core.is_open() {
                 shared.arm(&self.connection, core);
             } else {
                 shared.claim(&self.connection, core);
@@ -111,6 +118,8 @@ impl IwarpEndpoint {
             core.flush(connection);
         }
         then(&mut core);
+        // What has left at once has its end.
+        connection.tell(&mut core);
         Ok(())
     }
 
@@ -266,6 +275,8 @@ unsafe impl Endpoint for IwarpEndpoint {
         let shared = &connection.shared;
         let stall = shared.options.stall;
         let until = until.map(Duration::from_nanos);
+        // Whether it has slept for as long as a receiving call may: then nothing is under way, and it sleeps until something is.
+        let mut is_idle = false;
         let mut core = connection.lock();
         self.let_go(&mut core);
         while core.inbox.is_empty() && core.is_open() {
@@ -281,8 +292,9 @@ unsafe impl Endpoint for IwarpEndpoint {
             core.nudge(connection);
             let for_peer = [core.stalls_at(stall), core.nudges_at()].into_iter().flatten();
             let for_peer = for_peer.map(|at| at.saturating_duration_since(now));
-            let time = for_caller.into_iter().chain(for_peer).min();
-            if shared.options.passive {
+            let held = core.held_until().map(|at| at.saturating_sub(Duration::from_nanos(since_start(now))));
+            let time = for_caller.into_iter().chain(for_peer).chain(held).min();
+            if shared.options.passive || core.bell.is_some() {
                 // Should the nudge have found no room.
                 shared.arm(connection, &mut core);
                 core = wait_passively(connection, core, time);
@@ -296,12 +308,29 @@ unsafe impl Endpoint for IwarpEndpoint {
             if !core.claim.held {
                 shared.claim(connection, &mut core);
             }
-            core = sleep(connection, core, time);
+            core = sleep(connection, core, time, &mut is_idle);
         }
         // Last words may wait for room: that is the provider's business, whoever held the claim.
         if (core.claim.held && core.claim.parked) || !core.is_open() {
             shared.release(connection, &mut core);
         }
+    }
+
+    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        let connection = &*self.connection;
+        let mut core = connection.lock();
+        core.bell = Some(bell.clone());
+        // From now on the provider's thread serves it.
+        connection.shared.release(connection, &mut core);
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.empty_polls = 0;
+        let mut core = self.connection.lock();
+        self.let_go(&mut core);
+        core.armed = core.inbox.is_empty();
+        if core.armed { Armed::Quiet { until: None } } else { Armed::News }
     }
 
     fn disconnect(&mut self) {
@@ -313,6 +342,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             core.lose(connection, IwarpEnd::Disconnected);
         }
         connection.shared.release(connection, &mut core);
+        connection.tell(&mut core);
     }
 }
 
@@ -321,17 +351,27 @@ fn sleep<'a>(
     connection: &'a Connection,
     mut core: MutexGuard<'a, Core>,
     time: Option<Duration>,
+    is_idle: &mut bool,
 ) -> MutexGuard<'a, Core> {
     core.claim.waiting = true;
-    let mut core = if core.may_sleep() && time.is_none_or(|time| time > NAP) {
+    let mut core = if !*is_idle && core.may_sleep() && time.is_none_or(|time| time > NAP) {
         drop(core);
-        connection.sleep().0
+        let (core, came) = connection.sleep();
+        *is_idle = !came;
+        core
     } else {
-        let mut watched = [socket::watched(&connection.socket, core.interest().1)];
+        let mut watched = [socket::watched_for(&connection.socket, core.interest())];
+        let is_held = core.is_held();
         drop(core);
+        if *is_idle {
+            Buffer::give_back();
+        }
         let slept = socket::sleep(&mut watched, time);
         let mut core = connection.lock();
-        if slept.is_ok_and(|ready| ready > 0) {
+        if socket::hung_up(&watched[0]) {
+            core.hung_up(connection);
+        }
+        if is_held || slept.is_ok_and(|ready| ready > 0) {
             core.serve(connection);
         }
         core
@@ -374,6 +414,7 @@ impl Drop for IwarpEndpoint {
     fn drop(&mut self) {
         if self.provider.is_here() {
             self.disconnect();
+            self.connection.lock().bell = None;
             self.connection.shared.forget(&self.connection);
         }
     }

@@ -74,6 +74,8 @@ pub(super) enum Event {
 pub(super) enum Next {
     /// Not enough bytes are there.
     More,
+    /// The peer may not be told yet whether it may write where the next segment wants to: its header stays where it is.
+    Later,
     /// The next bytes belong there, so many of them.
     Payload(Landing, usize),
     /// A frame has ended.
@@ -87,10 +89,25 @@ pub(super) struct Breach {
     pub(super) at_fault: Option<AtFault>,
 }
 
+/// Why an access is not carried out now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Denied {
+    /// It is not allowed.
+    Wrong(Terminate),
+    /// It waits, because its source has guessed too much.
+    Later,
+}
+
+impl From<Terminate> for Denied {
+    fn from(terminate: Terminate) -> Self {
+        Self::Wrong(terminate)
+    }
+}
+
 /// What is asked before anything is placed.
 pub(super) trait Gate {
     /// Whether the peer may write there.
-    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Terminate>;
+    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied>;
     /// Takes a receive for a message.
     fn take_receive(&mut self) -> bool;
 }
@@ -173,8 +190,8 @@ impl Inbound {
         loop {
             match self.state {
                 State::Head => {
-                    if !self.head(bytes, gate)? {
-                        return Ok(Next::More);
+                    if let Some(next) = self.head(bytes, gate)? {
+                        return Ok(next);
                     }
                 }
                 State::Payload if self.left == 0 => self.state = State::Tail,
@@ -252,13 +269,13 @@ impl Inbound {
         Some(AtFault { header: self.header, length: self.carried, request: None })
     }
 
-    /// False if the header is not all there.
-    fn head(&mut self, bytes: &mut &[u8], gate: &mut impl Gate) -> Result<bool, Breach> {
-        let Some(&[high, low, ddp, _]) = bytes.first_chunk() else { return Ok(false) };
+    /// Takes a header, unless it is not all there or has to wait.
+    fn head(&mut self, bytes: &mut &[u8], gate: &mut impl Gate) -> Result<Option<Next>, Breach> {
+        let Some(&[high, low, ddp, _]) = bytes.first_chunk() else { return Ok(Some(Next::More)) };
         let carried = u16::from_be_bytes([high, low]);
         let length = if ddp & 0x80 != 0 { TAGGED } else { UNTAGGED };
         let shown = (usize::from(carried)).min(length);
-        let Some(head) = bytes.get(2..2 + shown) else { return Ok(false) };
+        let Some(head) = bytes.get(2..2 + shown) else { return Ok(Some(Next::More)) };
         let breach = |terminate| Breach { terminate, at_fault: None };
         let (header, _) = Header::decode(head).map_err(|error| breach(Terminate::for_segment(error)))?;
         if self.checksums {
@@ -268,14 +285,18 @@ impl Inbound {
         self.before = std::mem::replace(&mut self.carried, carried);
         self.left = usize::from(carried) - length;
         self.held = 0;
-        self.landing = self.begin(gate).map_err(|terminate| Breach { terminate, at_fault: self.at_fault() })?;
+        self.landing = match self.begin(gate) {
+            Ok(landing) => landing,
+            Err(Denied::Later) => return Ok(Some(Next::Later)),
+            Err(Denied::Wrong(terminate)) => return Err(Breach { terminate, at_fault: self.at_fault() }),
+        };
         self.state = State::Payload;
         *bytes = &bytes[2 + length..];
-        Ok(true)
+        Ok(None)
     }
 
     /// Whether the segment may come, and where its bytes belong.
-    fn begin(&mut self, gate: &mut impl Gate) -> Result<Landing, Terminate> {
+    fn begin(&mut self, gate: &mut impl Gate) -> Result<Landing, Denied> {
         let length = self.left;
         match (self.header.operation, self.header.place) {
             // An empty write is nobody's business: its tag is not looked at (RFC 5040, section 5.2).
@@ -289,38 +310,38 @@ impl Inbound {
                 let reading = reading.ok_or(Terminate::DDP_INVALID_TAG)?;
                 let is_next = reading.at == offset && length <= reading.left as usize;
                 if !is_next || self.header.last != (length == reading.left as usize) {
-                    return Err(Terminate::DDP_BOUNDS);
+                    return Err(Terminate::DDP_BOUNDS.into());
                 }
                 Ok(Landing::Read { at: reading.address })
             }
             (Operation::Terminate, Place::Untagged { .. }) => Ok(Landing::Nowhere),
             (Operation::ReadRequest, Place::Untagged { number, offset, .. }) => {
                 if number != self.requests {
-                    return Err(Terminate::NUMBER_OUT_OF_RANGE);
+                    return Err(Terminate::NUMBER_OUT_OF_RANGE.into());
                 }
                 match (offset, length.cmp(&READ_REQUEST)) {
                     (0, std::cmp::Ordering::Equal) if self.header.last => Ok(Landing::Nowhere),
-                    (0, std::cmp::Ordering::Greater) => Err(Terminate::TOO_LONG),
-                    _ => Err(Terminate::INVALID_OFFSET),
+                    (0, std::cmp::Ordering::Greater) => Err(Terminate::TOO_LONG.into()),
+                    _ => Err(Terminate::INVALID_OFFSET.into()),
                 }
             }
             (_, Place::Untagged { number, offset, .. }) => {
                 if number != self.sends {
-                    return Err(Terminate::NUMBER_OUT_OF_RANGE);
+                    return Err(Terminate::NUMBER_OUT_OF_RANGE.into());
                 }
                 if offset != self.offset {
-                    return Err(Terminate::INVALID_OFFSET);
+                    return Err(Terminate::INVALID_OFFSET.into());
                 }
                 let is_ready = self.ready_by_send && number == 1 && length == 0 && self.header.last;
                 if offset == 0 && !is_ready && !gate.take_receive() {
-                    return Err(Terminate::NO_BUFFER);
+                    return Err(Terminate::NO_BUFFER.into());
                 }
                 if offset as usize + length > self.message {
-                    return Err(Terminate::TOO_LONG);
+                    return Err(Terminate::TOO_LONG.into());
                 }
                 // An empty segment that is not the last leaves the offset where it is, and would take another receive.
                 if length == 0 && !self.header.last {
-                    return Err(Terminate::INVALID_OFFSET);
+                    return Err(Terminate::INVALID_OFFSET.into());
                 }
                 Ok(Landing::Message { at: offset as usize })
             }
@@ -388,14 +409,14 @@ mod tests {
     }
 
     impl Gate for Open {
-        fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Terminate> {
+        fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied> {
             let inside = at.checked_add(length).is_some_and(|end| end <= MEMORY);
             if tag != TAG {
-                Err(Terminate::DDP_INVALID_TAG)
+                Err(Terminate::DDP_INVALID_TAG.into())
             } else if inside {
                 Ok(())
             } else {
-                Err(Terminate::DDP_BOUNDS)
+                Err(Terminate::DDP_BOUNDS.into())
             }
         }
 
@@ -484,6 +505,7 @@ mod tests {
                     }
                 }
                 Next::Event(_) => events += 1,
+                Next::Later => panic!("nobody has to wait"),
             }
         }
     }

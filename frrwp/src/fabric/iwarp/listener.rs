@@ -6,10 +6,14 @@ use super::inbound::Reading;
 use super::mpa::{MpaError, Start};
 use super::outbound::Post;
 use super::provider::Shared;
+use super::reach::reach;
 use super::setup::{Ready, Unfit, agree, reply, request};
 use super::socket;
 use super::{IwarpDomain, IwarpEndpoint, IwarpError};
+use crate::fabric::accept::{self, HalfOpen, Limits, Shortage, Source};
+use crate::fabric::attempt::{Attempt, deadline};
 use crate::fabric::place::Place;
+use rustix::event::PollFlags;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,9 +22,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections that are being set up at a time, in all and from one address.
-const EMBRYOS: usize = 256;
-const OF_ONE: usize = 32;
+/// Descriptors that a connection may take when it is set up: a thread that serves its first one makes a file.
+const SPARE: usize = 2;
 /// The longest start frame.
 const START: usize = super::mpa::START + super::mpa::PRIVATE;
 
@@ -43,8 +46,8 @@ impl fmt::Display for IwarpAddress {
 }
 
 impl IwarpAddress {
-    fn resolve(&self) -> Result<Vec<SocketAddr>, IwarpError> {
-        self.0.resolve().map_err(|error| IwarpError::Resolve { address: self.to_string(), error })
+    fn resolve(&self, attempt: &Attempt) -> Result<Vec<SocketAddr>, IwarpError> {
+        self.0.resolve(attempt).map_err(|error| IwarpError::Resolve { address: self.to_string(), error })
     }
 
     fn system(&self, what: &'static str, error: io::Error) -> IwarpError {
@@ -57,16 +60,22 @@ struct Embryo {
     socket: TcpStream,
     peer: SocketAddr,
     came: Vec<u8>,
-    /// Not looked at before: the address has guessed tags.
-    from: Instant,
-    until: Instant,
 }
 
 /// Takes connections.
+///
+/// Set-ups run in parallel, while a thread is in [`accept`](IwarpListener::accept). At most 256 connections are half open, and at
+/// most an eighth of the descriptors that the process may have; a quarter of that from one IPv4 address or IPv6 /64. A new one evicts the oldest of its address, or of the address that has the most, so
+/// silent peers lock no other peer out. A listener that runs out of descriptors evicts in the same order, reports
+/// [`IwarpError::Descriptors`] once, and goes on.
 pub struct IwarpListener {
     domain: IwarpDomain,
     socket: TcpListener,
-    embryos: VecDeque<Embryo>,
+    half_open: HalfOpen<Source, Embryo>,
+    /// Those that would have been evicted, and were found to have a start frame.
+    agreed: VecDeque<(Embryo, Agreed, usize)>,
+    shortage: Shortage,
+    evicted: u64,
     refused: u64,
     last_refused: Option<IwarpError>,
 }
@@ -78,38 +87,50 @@ impl IwarpDomain {
     /// [`IwarpError`].
     pub fn listen(&self, address: &str) -> Result<IwarpListener, IwarpError> {
         let address: IwarpAddress = address.parse()?;
-        let found = address.resolve()?;
+        let found = address.resolve(&Attempt::new(self.provider.shared.options.set_up))?;
         let socket = TcpListener::bind(&*found).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => IwarpError::PortInUse { address: address.to_string() },
             _ => address.system("cannot listen", error),
         })?;
         socket.set_nonblocking(true).map_err(|error| address.system("cannot listen", error))?;
-        Ok(IwarpListener { domain: self.clone(), socket, embryos: VecDeque::new(), refused: 0, last_refused: None })
+        Ok(IwarpListener {
+            domain: self.clone(),
+            socket,
+            half_open: HalfOpen::new(Limits::of_process()),
+            agreed: VecDeque::new(),
+            shortage: Shortage::default(),
+            evicted: 0,
+            refused: 0,
+            last_refused: None,
+        })
     }
 
-    /// Connects to a listener, with so many receives posted.
+    /// Connects to a listener, with so many receives posted. It takes no longer than [`IwarpOptions::set_up`](super::IwarpOptions::set_up),
+    /// whatever the peer does.
     ///
     /// # Errors
     /// [`IwarpError`].
     pub fn connect(&self, address: &str, receives: u16) -> Result<IwarpEndpoint, IwarpError> {
-        let address: IwarpAddress = address.parse()?;
-        let after = self.provider.shared.options.set_up;
-        let deadline = Instant::now() + after;
-        let timed_out = |what| IwarpError::TimedOut { address: address.to_string(), what, after };
-        let mut failed = None;
-        for found in address.resolve()? {
-            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            match TcpStream::connect_timeout(&found, left) {
-                Ok(socket) => return self.greet(&address, socket, receives, deadline, &timed_out),
-                Err(error) => failed = Some(error),
-            }
+        self.connect_within(&address.parse()?, receives, &Attempt::new(self.provider.shared.options.set_up))
+    }
+
+    /// The same, as an attempt that can be stopped.
+    pub(in crate::fabric) fn connect_within(
+        &self,
+        address: &IwarpAddress,
+        receives: u16,
+        attempt: &Attempt,
+    ) -> Result<IwarpEndpoint, IwarpError> {
+        let found = address.resolve(attempt)?;
+        match reach(&found, attempt) {
+            Ok(Some(socket)) => self.greet(address, socket, receives, attempt),
+            Ok(None) => Err(timed_out(address, "answer from the host", attempt)),
+            Err(error) => Err(match error.kind() {
+                ErrorKind::TimedOut => timed_out(address, "answer from the host", attempt),
+                ErrorKind::ConnectionRefused => IwarpError::Refused { address: address.to_string() },
+                _ => address.system("cannot connect", error),
+            }),
         }
-        let error = failed.unwrap_or_else(|| ErrorKind::NotFound.into());
-        Err(match error.kind() {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => timed_out("answer from the host"),
-            ErrorKind::ConnectionRefused => IwarpError::Refused { address: address.to_string() },
-            _ => address.system("cannot connect", error),
-        })
     }
 
     fn greet(
@@ -117,17 +138,16 @@ impl IwarpDomain {
         address: &IwarpAddress,
         mut socket: TcpStream,
         receives: u16,
-        deadline: Instant,
-        timed_out: &dyn Fn(&'static str) -> IwarpError,
+        attempt: &Attempt,
     ) -> Result<IwarpEndpoint, IwarpError> {
         let options = &self.provider.shared.options;
         let system = |error: io::Error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => timed_out("MPA reply"),
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => IwarpError::Hung { address: address.to_string() },
             _ => address.system("setting up", error),
         };
         let peer = socket.peer_addr().map_err(system)?;
         socket.set_nodelay(true).map_err(system)?;
+        // The first bytes of a connection: there is room for them.
         socket.write_all(&request(options)).map_err(system)?;
         let mut came = Vec::new();
         let mut buffer = [0; START];
@@ -144,15 +164,17 @@ impl IwarpDomain {
                 let came = came.split_off(length);
                 return self.endpoint((socket, peer), agreed, ready, receives, &came).map_err(system);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(timed_out("MPA reply"));
+            // Also if the peer sends a byte at a time.
+            if attempt.is_over() {
+                return Err(timed_out(address, "MPA reply", attempt));
             }
-            socket.set_read_timeout(Some(left)).map_err(system)?;
             match socket.read(&mut buffer) {
                 Ok(0) => return Err(IwarpError::Hung { address: address.to_string() }),
                 Ok(read) => came.extend_from_slice(&buffer[..read]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    attempt.wait(&socket, PollFlags::IN);
+                }
                 Err(error) => return Err(system(error)),
             }
         }
@@ -198,6 +220,10 @@ impl IwarpDomain {
     }
 }
 
+fn timed_out(address: &IwarpAddress, what: &'static str, attempt: &Attempt) -> IwarpError {
+    IwarpError::TimedOut { doing: "connect to", address: address.to_string(), what, after: attempt.within() }
+}
+
 impl IwarpListener {
     /// Where it listens, with the port that was chosen for port 0.
     ///
@@ -207,47 +233,72 @@ impl IwarpListener {
         self.socket.local_addr()
     }
 
-    /// Connections that were not set up: peers of another protocol, that stalled, or that were too many.
+    /// Returns how many connections were not set up: peers of another protocol, that stalled, or that were evicted.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Why the last of those was not.
+    /// Returns why the last of those was not.
     pub fn last_refused(&self) -> Option<&IwarpError> {
         self.last_refused.as_ref()
+    }
+
+    /// Returns how many half-open connections were evicted for newer ones. They count as refused.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Returns how often descriptors ran out. Times of want with less than ten seconds between them count as one.
+    pub fn shortages(&self) -> u64 {
+        self.shortage.episodes()
     }
 
     /// Waits for the next connection, with so many receives posted. Peers that do not set theirs up hold nobody back.
     ///
     /// # Errors
-    /// [`IwarpError::TimedOut`] when the time is over, and what the system says.
+    /// [`IwarpError::TimedOut`] when the time is over; [`IwarpError::Descriptors`], once, when descriptors run out, and the listener
+    /// goes on; and what the system says.
     pub fn accept(&mut self, receives: u16, time: Option<Duration>) -> Result<IwarpEndpoint, IwarpError> {
-        let deadline = time.map(|time| Instant::now() + time);
+        let deadline = time.map(deadline);
         loop {
-            self.take_in()?;
-            if let Some(endpoint) = self.look_at_embryos(receives) {
+            let more = self.take_in()?;
+            if let Some(endpoint) = self.look_at_half_open(receives) {
                 return Ok(endpoint);
             }
+            self.report_shortage()?;
             let now = Instant::now();
             if deadline.is_some_and(|deadline| deadline <= now) {
                 let after = time.unwrap_or_default();
-                return Err(IwarpError::TimedOut { address: self.name(), what: "connection", after });
+                return Err(IwarpError::TimedOut {
+                    doing: "accept at",
+                    address: self.name(),
+                    what: "connection",
+                    after,
+                });
             }
-            let mut watched = vec![socket::watched(&self.socket, false)];
-            let mut wake = deadline;
-            for embryo in &self.embryos {
-                let is_held = embryo.from > now;
-                if !is_held {
-                    watched.push(socket::watched(&embryo.socket, false));
-                }
-                let at = if is_held { embryo.from.min(embryo.until) } else { embryo.until };
-                wake = Some(wake.map_or(at, |wake| wake.min(at)));
+            if !more {
+                self.sleep(deadline, now);
             }
-            let _ = socket::sleep(&mut watched, wake.map(|wake| wake.saturating_duration_since(now)));
         }
     }
 
-    fn name(&self) -> String {
+    /// Sleeps until there is something to look at.
+    fn sleep(&self, deadline: Option<Instant>, now: Instant) {
+        let paused = self.shortage.paused_until(now);
+        let mut watched = Vec::with_capacity(1 + self.half_open.len());
+        if paused.is_none() {
+            watched.push(socket::watched(&self.socket, false));
+        }
+        let mut wake = deadline;
+        let mut by = |at: Instant| wake = Some(wake.map_or(at, |wake| wake.min(at)));
+        paused.into_iter().chain(self.half_open.next_expiry()).for_each(&mut by);
+        for embryo in self.half_open.iter() {
+            watched.push(socket::watched(&embryo.socket, false));
+        }
+        let _ = socket::sleep(&mut watched, wake.map(|wake| wake.saturating_duration_since(now)));
+    }
+
+    pub(in crate::fabric) fn name(&self) -> String {
         self.socket.local_addr().map_or_else(|_| "iwarp:".to_owned(), |address| format!("iwarp:{address}"))
     }
 
@@ -256,62 +307,143 @@ impl IwarpListener {
         self.last_refused = Some(error);
     }
 
-    fn take_in(&mut self) -> Result<(), IwarpError> {
-        loop {
+    /// Takes connections from the system, at most a batch. Returns whether there may be more.
+    fn take_in(&mut self) -> Result<bool, IwarpError> {
+        if self.shortage.paused_until(Instant::now()).is_some() {
+            return Ok(false);
+        }
+        for _ in 0..self.half_open.batch() {
             match self.socket.accept() {
-                Ok((socket, peer)) => {
-                    let of_one = self.embryos.iter().filter(|embryo| embryo.peer.ip() == peer.ip()).count();
-                    if self.embryos.len() >= EMBRYOS || of_one >= OF_ONE {
-                        let error = io::Error::other("too many connections are being set up; try again");
-                        let address = format!("iwarp:{peer}");
-                        self.refuse(IwarpError::System { address, what: "not let in", error });
-                        continue;
-                    }
-                    let shared = &self.domain.provider.shared;
+                Ok((socket, peer)) => self.admit(socket, peer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                // Of a connection that has gone already, or never came about.
+                Err(error) if is_of_the_peer(&error) => {}
+                Err(error) if accept::is_shortage(&error) => {
                     let now = Instant::now();
-                    let from = shared.guesses.until(peer.ip()).map_or(now, |from| from.max(now));
-                    let until = from + shared.options.set_up;
-                    let _ = socket.set_nodelay(true);
-                    if socket.set_nonblocking(true).is_ok() {
-                        self.embryos.push_back(Embryo { socket, peer, came: Vec::new(), from, until });
+                    self.shortage.note(now);
+                    if !self.evict("descriptors ran out, and it was the oldest that was half open") {
+                        self.shortage.pause(now);
+                        return Ok(false);
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // Of a connection that has gone already.
-                Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     return Err(IwarpError::System { address: self.name(), what: "cannot accept", error });
                 }
             }
         }
+        Ok(true)
     }
 
-    /// The first whose start frame has come.
-    fn look_at_embryos(&mut self, receives: u16) -> Option<IwarpEndpoint> {
-        let now = Instant::now();
-        let mut at = 0;
-        while let Some(embryo) = self.embryos.get_mut(at) {
-            match embryo.look(&self.domain, now) {
-                Ok(None) => at += 1,
+    fn admit(&mut self, socket: TcpStream, peer: SocketAddr) {
+        let shared = &self.domain.provider.shared;
+        let until = deadline(shared.options.set_up);
+        let _ = socket.set_nodelay(true);
+        if let Err(error) = socket.set_nonblocking(true) {
+            let address = format!("iwarp:{peer}");
+            return self.refuse(IwarpError::System { address, what: "setting up", error });
+        }
+        let embryo = Embryo { socket, peer, came: Vec::new() };
+        if let Some(evicted) = self.half_open.admit(Source::of(peer.ip()), until, embryo) {
+            self.give_up(evicted, "too many others are half open, and it was the oldest of its address");
+        }
+    }
+
+    /// Evicts a half-open connection. Returns false if there is none.
+    fn evict(&mut self, why: &'static str) -> bool {
+        let evicted = self.half_open.evict(None);
+        let is_one = evicted.is_some();
+        if let Some(embryo) = evicted {
+            self.give_up(embryo, why);
+        }
+        is_one
+    }
+
+    /// Looks once more at a connection that was evicted: one that can be set up is not given up.
+    fn give_up(&mut self, mut embryo: Embryo, why: &'static str) {
+        match embryo.look(&self.domain) {
+            Ok(Some((agreed, length))) => self.agreed.push_back((embryo, agreed, length)),
+            Ok(None) => {
+                self.evicted += 1;
+                let address = format!("iwarp:{}", embryo.peer);
+                self.refuse(IwarpError::System { address, what: "evicted", error: io::Error::other(why) });
+            }
+            Err(error) => self.refuse(error),
+        }
+    }
+
+    /// Sets the first connection up whose start frame has come.
+    fn look_at_half_open(&mut self, receives: u16) -> Option<IwarpEndpoint> {
+        for number in self.half_open.numbers() {
+            // Setting one up may evict others.
+            let Some(embryo) = self.half_open.get_mut(number) else { continue };
+            match embryo.look(&self.domain) {
+                Ok(None) => {}
                 Ok(Some((agreed, length))) => {
-                    let Embryo { socket, peer, came, .. } = self.embryos.remove(at)?;
-                    self.domain.provider.shared.guesses.let_in(peer.ip());
-                    match self.domain.endpoint((socket, peer), agreed, None, receives, &came[length..]) {
-                        Ok(endpoint) => return Some(endpoint),
-                        Err(error) => {
-                            let address = format!("iwarp:{peer}");
-                            self.refuse(IwarpError::System { address, what: "setting up", error });
-                        }
-                    }
+                    let embryo = self.half_open.remove(number)?;
+                    self.agreed.push_back((embryo, agreed, length));
                 }
                 Err(error) => {
-                    self.embryos.remove(at);
+                    self.half_open.remove(number);
                     self.refuse(error);
                 }
             }
+            while let Some((embryo, agreed, length)) = self.agreed.pop_front() {
+                if let Some(endpoint) = self.set_up(embryo, agreed, length, receives) {
+                    return Some(endpoint);
+                }
+            }
+        }
+        let after = self.domain.provider.shared.options.set_up;
+        while let Some(embryo) = self.half_open.expire(Instant::now()) {
+            let address = format!("iwarp:{}", embryo.peer);
+            self.refuse(IwarpError::TimedOut { doing: "accept from", address, what: "MPA request", after });
         }
         None
     }
+
+    /// Makes an endpoint of a connection that is agreed on.
+    fn set_up(&mut self, embryo: Embryo, agreed: Agreed, length: usize, receives: u16) -> Option<IwarpEndpoint> {
+        let Embryo { socket, peer, came } = embryo;
+        while !accept::are_free(&self.socket, SPARE) {
+            self.shortage.note(Instant::now());
+            if !self.evict("descriptors ran out, and it was the oldest that was half open") {
+                break;
+            }
+        }
+        match self.domain.endpoint((socket, peer), agreed, None, receives, &came[length..]) {
+            Ok(endpoint) => Some(endpoint),
+            Err(error) => {
+                let address = format!("iwarp:{peer}");
+                self.refuse(IwarpError::System { address, what: "setting up", error });
+                None
+            }
+        }
+    }
+
+    /// Reports a time without descriptors, once.
+    fn report_shortage(&mut self) -> Result<(), IwarpError> {
+        if self.shortage.report() { Err(IwarpError::Descriptors { address: self.name() }) } else { Ok(()) }
+    }
+}
+
+/// Whether accepting failed because of the connection that was to be accepted, so that the next one may do.
+fn is_of_the_peer(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::EPERM
+                | libc::ENETDOWN
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EHOSTUNREACH
+                | libc::ENONET
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+        )
+    )
 }
 
 impl fmt::Debug for IwarpListener {
@@ -322,15 +454,9 @@ impl fmt::Debug for IwarpListener {
 
 impl Embryo {
     /// What was agreed, and the length of the start frame.
-    fn look(&mut self, domain: &IwarpDomain, now: Instant) -> Result<Option<(Agreed, usize)>, IwarpError> {
-        let Shared { options, guesses, .. } = &*domain.provider.shared;
+    fn look(&mut self, domain: &IwarpDomain) -> Result<Option<(Agreed, usize)>, IwarpError> {
+        let Shared { options, .. } = &*domain.provider.shared;
         let address = || format!("iwarp:{}", self.peer);
-        let timed_out = || IwarpError::TimedOut { address: address(), what: "MPA request", after: options.set_up };
-        // Another of the same address may have guessed, or been let in, since this one came.
-        self.from = guesses.until(self.peer.ip()).map_or(self.from, |from| from.max(self.from));
-        if self.from > now {
-            return if self.until <= now { Err(timed_out()) } else { Ok(None) };
-        }
         let mut buffer = [0; START];
         let hung = loop {
             // No more than a start frame: a connection has room for so much of what follows one.
@@ -358,9 +484,6 @@ impl Embryo {
         }
         if hung {
             return Err(IwarpError::Hung { address: address() });
-        }
-        if self.until <= now {
-            return Err(timed_out());
         }
         Ok(None)
     }

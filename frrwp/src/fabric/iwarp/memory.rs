@@ -6,7 +6,7 @@
 //! much: it looks the process up and holds each page.
 #![expect(unsafe_code, reason = "system calls that take addresses, and a mapping")]
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::cell::Cell;
 use std::io;
@@ -34,7 +34,7 @@ pub(super) struct Buffer {
 impl Buffer {
     fn new() -> io::Result<Self> {
         let file = memfd_create("iwarp", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, SIZE as u64)?;
+        crate::fabric::grow_file(&file, SIZE as u64)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping where the kernel likes.
         let mark = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, rights, MapFlags::PRIVATE) }?;
@@ -67,6 +67,11 @@ impl Buffer {
         let outcome = work(&mut buffer);
         BUFFER.set(Some(buffer));
         Ok(outcome)
+    }
+
+    /// Gives the thread's buffer back to the system, descriptor and all, until it is needed again.
+    pub(super) fn give_back() {
+        drop(BUFFER.take());
     }
 
     /// Copies bytes of the buffer to an address of this process.
@@ -166,10 +171,12 @@ mod tests {
     fn a_child_makes_a_buffer_of_its_own() {
         let work = |byte: u8| Buffer::with(|buffer| std::mem::replace(&mut buffer[0], byte)).unwrap();
         work(1);
-        // SAFETY: the child maps memory, and ends at once.
+        // SAFETY: the child maps memory, and ends at once; no memory is passed to the other calls but the status, which lives.
         unsafe {
             let child = libc::fork();
             if child == 0 {
+                // A child that hangs is ended by the signal.
+                libc::alarm(60);
                 let found = std::panic::catch_unwind(|| work(2)).unwrap_or(9);
                 libc::_exit(found.into());
             }

@@ -38,8 +38,16 @@
 //! are known by their order.
 //!
 //! A key is what the RFCs call a steering tag (STag). Every placement is checked against its key. What fails is answered with the Terminate that the RFC names and ends the
-//! connection; an address that tries keys out waits longer and longer before it is let in again. There is no encryption: who
-//! is on the path reads and forges, and needs to be kept off it (RFC 5042, section 5.4.3).
+//! connection. There is no encryption: who is on the path reads and forges, and needs to be kept off it (RFC 5042, section 5.4.3).
+//!
+//! # Keys that are guessed
+//!
+//! A key has 32 random bits. An IPv4 address, or an IPv6 /64, makes at most 64 guesses in any second, by whatever number of
+//! connections: against 1,024 live keys the first hit takes 18 hours on average. An access past this limit waits before its key
+//! is looked up. Connecting never waits, nor does an access by a key of the connection's own, or by one that it has used while the
+//! limit was on. A key that the connection had, and that was taken back, is no guess: each connection, and the domain, recognizes the last
+//! 61,440 keys that it was given, or more. [`IwarpDomain::tag_guesses`] counts, and [`IwarpDomain::next_throttled`] tells
+//! of each source that begins to be limited.
 //!
 //! Nothing is pinned: a registration is a range of addresses. Where memory is unmapped while it is registered, a peer's access
 //! ends its connection, as all of it goes through the kernel, which notices. But until the cache's monitor has ended the
@@ -66,23 +74,25 @@ mod connection;
 mod crc;
 pub mod ddp;
 mod endpoint;
-mod guesses;
 mod inbound;
 mod listener;
 mod memory;
 pub mod mpa;
 mod outbound;
 mod provider;
+mod reach;
 mod registrar;
 mod setup;
 mod socket;
 mod tags;
 pub mod terminate;
+mod throttle;
 
 pub use binding::{Binding, Handle};
 pub use endpoint::IwarpEndpoint;
 pub use listener::{IwarpAddress, IwarpListener};
 pub use registrar::{Exact, IwarpDomain, IwarpKey};
+pub use throttle::{TagGuesses, TagSource};
 
 use mpa::MpaError;
 use std::io;
@@ -104,7 +114,7 @@ pub struct IwarpOptions {
     pub inbound: u16,
     /// Reads of this side's that are on their way at a time (ORD), 1 to 16,382.
     pub outbound: u16,
-    /// How long connecting may take, and a peer that connects.
+    /// How long [`IwarpDomain::connect`] may take, and a peer that connects: 5 s.
     pub set_up: Duration,
     /// How long a peer may stand still while something is to come from it, and how long it may be out of reach in any case: an
     /// idle one's system is asked whether it is there, at most every second.
@@ -170,7 +180,7 @@ pub enum IwarpError {
         text: String,
     },
     /// The host has no address.
-    #[error("{address}: the host's name is not resolved: {error}; write its IP address")]
+    #[error("look up the host of {address}: {error}: write its IP address")]
     Resolve {
         /// The address.
         address: String,
@@ -190,8 +200,13 @@ pub enum IwarpError {
         address: String,
     },
     /// The peer did not answer in time.
-    #[error("{address}: no {what} within {} ms; see that the host is up, that nothing between filters the port, and that what listens there is an iWARP server", .after.as_millis())]
+    #[error(
+        "{doing} {address}: no {what} within {} ms: see that the host is up, that nothing between filters the port, and that what \
+         listens there is an iWARP server", .after.as_millis()
+    )]
     TimedOut {
+        /// The operation.
+        doing: &'static str,
         /// The address.
         address: String,
         /// What did not come.
@@ -230,6 +245,14 @@ pub enum IwarpError {
         wanted: u16,
         /// What this side does.
         answered: u16,
+    },
+    /// The listener has no descriptors left. It evicts half-open connections, and goes on. Reported once for each time of want.
+    #[error(
+        "accept at {address}: no descriptors are left: raise the limit on open files (ulimit -n); the listener goes on"
+    )]
+    Descriptors {
+        /// The address.
+        address: String,
     },
     /// Anything else.
     #[error("{address}: {what}: {error}")]

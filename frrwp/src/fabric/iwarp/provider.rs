@@ -10,13 +10,16 @@
 //! bytes and its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider,
 //! which then leaves; and a second connection ends the staying, at the latest when the time is over.
 //!
-//! An application that waits *passively* claims nothing: the provider's thread reads the socket whatever comes, stays there too,
+//! It looks after connections only as long as they need it: those that expect something of their peers, that part, or that are
+//! held back for guessed tags. Where there is none of them, it sleeps until something comes. So idle connections wake nothing.
+//!
+//! An application that waits *passively*, or for a [bell](crate::fabric::poller::Bell), claims nothing: the provider's thread reads the socket whatever comes, stays there too,
 //! and wakes the application when there is something to be told to it.
 
 use super::IwarpOptions;
 use super::connection::{Connection, Core, NAP};
-use super::guesses::Guesses;
 use super::tags::Table;
+use super::throttle::TagThrottle;
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -32,6 +35,8 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_millis(1);
 /// How often connections are looked through for peers that stand still.
 const ROUND: Duration = Duration::from_millis(250);
+/// And how often for those that are held back: a token comes in this time.
+const HELD: Duration = Duration::from_millis(16);
 
 /// Events of one connection in a row after which the thread stays at it.
 const ROW: u32 = 16;
@@ -45,14 +50,26 @@ const ALARM: u64 = 0;
 pub(super) struct Shared {
     pub(super) tags: Table,
     pub(super) options: IwarpOptions,
-    pub(super) guesses: Guesses,
+    pub(super) throttle: TagThrottle,
     poller: OwnedFd,
     /// Wakes the thread.
     alarm: OwnedFd,
     connections: Mutex<FxHashMap<usize, Arc<Connection>>>,
     claims: Mutex<Vec<Arc<Connection>>>,
+    /// Connections to be looked after, in the order in which they began to need it.
+    attended: Mutex<Attended>,
+    /// Times that the thread woke up.
+    wakes: AtomicU64,
     numbers: AtomicU64,
     stop: AtomicBool,
+}
+
+/// Connections that need to be looked after.
+#[derive(Default)]
+struct Attended {
+    connections: Vec<Arc<Connection>>,
+    /// Whether one is held back, so that they are looked at more often.
+    held: bool,
 }
 
 /// Ends the thread when the last user has gone.
@@ -82,16 +99,18 @@ impl Provider {
         let shared = Arc::new(Shared {
             tags: Table::new(),
             options,
-            guesses: Guesses::default(),
+            throttle: TagThrottle::default(),
             poller,
             alarm,
             connections: Mutex::default(),
             claims: Mutex::default(),
+            attended: Mutex::default(),
+            wakes: AtomicU64::new(0),
             numbers: AtomicU64::new(1),
             stop: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("iwarp".to_owned()).spawn(move || theirs.run())?;
+        let thread = mrrc::spawn_own_thread("iwarp", move || theirs.run())?;
         Ok(Self { shared, thread: Some(thread), process: std::process::id() })
     }
 }
@@ -120,6 +139,11 @@ impl Shared {
         lock(&self.connections).len()
     }
 
+    /// Times that the thread woke up.
+    pub(super) fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Relaxed)
+    }
+
     fn wake(&self) {
         // Full is as good as woken.
         let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
@@ -130,7 +154,7 @@ impl Shared {
         let key = connection.number as usize;
         lock(&self.connections).insert(key, Arc::clone(connection));
         let mut core = connection.lock();
-        core.armed = (true, false);
+        core.watched = EventFlags::IN;
         let data = EventData::new_u64(connection.number);
         let added = epoll::add(&self.poller, &connection.socket, data, EventFlags::IN);
         // What came with the start frame may have been answered by more than there was room for.
@@ -156,16 +180,31 @@ impl Shared {
         }
     }
 
-    /// Has the poller watch what is to be watched now.
+    /// Has the poller watch what is to be watched now, and the thread look after the connection if it needs that.
     pub(super) fn arm(&self, connection: &Connection, core: &mut Core) {
-        let wanted = if core.claim.held { (false, false) } else { core.interest() };
-        if wanted != core.armed {
-            core.armed = wanted;
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, wanted.0);
-            flags.set(EventFlags::OUT, wanted.1);
+        let wanted = if core.claim.held { EventFlags::empty() } else { core.interest() };
+        if wanted != core.watched {
+            core.watched = wanted;
             let data = EventData::new_u64(connection.number);
-            let _ = epoll::modify(&self.poller, &connection.socket, data, flags);
+            let _ = epoll::modify(&self.poller, &connection.socket, data, wanted);
+        }
+        if core.needs_attention(self.options.stall) && (!core.attended || core.is_held()) {
+            self.attend(connection, core);
+        }
+    }
+
+    fn attend(&self, connection: &Connection, core: &mut Core) {
+        let mut attended = lock(&self.attended);
+        let is_news = attended.connections.is_empty() || (core.is_held() && !attended.held);
+        if !core.attended {
+            let Some(connection) = lock(&self.connections).get(&(connection.number as usize)).cloned() else { return };
+            core.attended = true;
+            attended.connections.push(connection);
+        }
+        attended.held |= core.is_held();
+        drop(attended);
+        if is_news {
+            self.wake();
         }
     }
 
@@ -195,9 +234,22 @@ impl Shared {
         while !self.stop.load(Ordering::Acquire) {
             events.clear();
             let resting = !lock(&self.claims).is_empty();
-            let time = if resting { REST } else { ROUND };
-            let time = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-            let waited = epoll::wait(&self.poller, spare_capacity(&mut events), Some(&time));
+            let (attends, holds) = {
+                let attended = lock(&self.attended);
+                (!attended.connections.is_empty(), attended.held)
+            };
+            let round = if holds { HELD } else { ROUND };
+            let time = match (resting, attends) {
+                (true, _) => Some(REST),
+                (false, true) => Some(round),
+                (false, false) => None,
+            };
+            if !attends {
+                looked = Instant::now();
+            }
+            let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() });
+            let waited = epoll::wait(&self.poller, spare_capacity(&mut events), time.as_ref());
+            self.wakes.fetch_add(1, Ordering::Relaxed);
             if waited.is_err_and(|error| error != rustix::io::Errno::INTR) {
                 // Nothing but a broken system makes epoll fail; without it nothing can be served.
                 std::thread::sleep(REST);
@@ -212,7 +264,7 @@ impl Shared {
                 }
                 let connection = lock(&self.connections).get(&(event.data.u64() as usize)).cloned();
                 if let Some(connection) = connection {
-                    self.serve(&connection);
+                    self.serve(&connection, event.flags);
                     if row >= ROW {
                         row = 0;
                         self.stay(&connection, looked + ROUND);
@@ -222,7 +274,7 @@ impl Shared {
             if resting {
                 self.look_at_claims();
             }
-            if looked.elapsed() >= ROUND {
+            if looked.elapsed() >= round {
                 looked = Instant::now();
                 self.look_around();
             }
@@ -231,12 +283,21 @@ impl Shared {
         let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
         connections.iter().for_each(|connection| self.remove(connection));
         lock(&self.claims).clear();
+        lock(&self.attended).connections.clear();
     }
 
-    fn serve(&self, connection: &Connection) {
+    fn serve(&self, connection: &Connection, flags: EventFlags) {
         let mut core = connection.lock();
         if core.claim.held {
+            if core.is_closed() {
+                // The poller would tell of its end again and again.
+                drop(core);
+                self.remove(connection);
+            }
             return;
+        }
+        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            core.hung_up(connection);
         }
         core.serve(connection);
         self.served(connection, core);
@@ -299,16 +360,23 @@ impl Shared {
         lock(&self.claims).extend(kept);
     }
 
-    /// Ends connections whose peers stand still, and forgets those that have ended.
+    /// Ends connections whose peers stand still, goes on with those that are held back if it is time, and forgets those that have
+    /// ended, or need nothing any more.
     fn look_around(&self) {
-        let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let connections = std::mem::take(&mut *lock(&self.attended)).connections;
         for connection in connections {
             let mut core = connection.lock();
+            core.attended = false;
             if !core.claim.held {
+                if core.is_held() {
+                    core.serve(&connection);
+                }
                 core.expire(&connection);
                 core.nudge(&connection);
                 connection.tell(&mut core);
             }
+            // Has it attended to again if it needs that.
+            self.arm(&connection, &mut core);
             if core.is_closed() {
                 drop(core);
                 self.remove(&connection);

@@ -3,6 +3,7 @@
 
 use super::provider::Provider;
 use super::tags::{MOST, Scope};
+use super::throttle::{TagGuesses, TagSource};
 use super::{IwarpError, IwarpOptions};
 use crate::fabric::Domain;
 use crate::wire::Segment;
@@ -74,6 +75,22 @@ impl IwarpDomain {
     /// Registrations that live.
     pub fn registrations(&self) -> usize {
         self.provider.shared.tags.live()
+    }
+
+    /// Returns how often peers used tags that did not open what they wanted because they were never theirs, or not any more.
+    pub fn tag_guesses(&self) -> TagGuesses {
+        self.provider.shared.throttle.counts()
+    }
+
+    /// Returns the next source whose guesses began to be limited, each activation once: for a log. At most 64 wait to be returned;
+    /// [`TagGuesses::activations`] counts them all.
+    pub fn next_throttled(&self) -> Option<TagSource> {
+        self.provider.shared.throttle.report()
+    }
+
+    /// Returns how often the domain's thread woke up so far. Idle connections do not wake it.
+    pub fn wakes(&self) -> u64 {
+        self.provider.shared.wakes()
     }
 
     /// Connections that are served.

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "system calls that take addresses of registered memory")]
 
 use super::outbound::Piece;
+use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use smallvec::SmallVec;
 use std::io;
@@ -88,8 +89,19 @@ pub(super) fn look_out(socket: &impl AsFd, patience: Duration) -> io::Result<()>
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
-/// An entry for [`sleep`].
+/// An entry for [`sleep`] that can be read.
 pub(super) fn watched(socket: &impl AsRawFd, writing: bool) -> libc::pollfd {
     let events = libc::POLLIN | if writing { libc::POLLOUT } else { 0 };
     libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 }
+}
+
+/// An entry for [`sleep`], as an epoll would watch it.
+pub(super) fn watched_for(socket: &impl AsRawFd, interest: EventFlags) -> libc::pollfd {
+    // The low bits of both interfaces are the same; which are asked for fits.
+    libc::pollfd { fd: socket.as_raw_fd(), events: interest.bits() as libc::c_short, revents: 0 }
+}
+
+/// Whether a socket that was slept on says that its peer has gone.
+pub(super) fn hung_up(watched: &libc::pollfd) -> bool {
+    watched.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }

@@ -1,7 +1,7 @@
 //! The tag table: which memory of this process peers may reach, by which 32 bits.
 //!
 //! A tag comes from a cryptographic generator, all 32 bits of it, and is unique among those that live (RFC 5042, section
-//! 6.1.1). It names a range of bytes, rights, and a scope: every connection of the domain, or one. Every placement looks its
+//! 6.1.1). The generator can tell whether it has drawn a tag before ([`Generator`]). It names a range of bytes, rights, and a scope: every connection of the domain, or one. Every placement looks its
 //! tag up again, and holds a [`Pin`] while the kernel copies: at most one system call that does not block. Deregistering
 //! takes the tag out first, and then waits for the pins: after it nothing is placed or read by that tag.
 //!
@@ -12,10 +12,12 @@
 use super::binding::Binding;
 use super::terminate::Terminate;
 use mrrc::Access;
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 16;
 /// Registrations that live at a time: a guess hits one in a thousand at most.
@@ -66,16 +68,134 @@ pub(super) enum Wish {
     Write,
 }
 
+/// What a tag is to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// It opens something to it.
+    Valid,
+    /// It did. One of the last that the connection, or the domain, was given.
+    Ended,
+    /// It never did, as far as is known.
+    Foreign,
+}
+
+/// Tags that are drawn from one seed.
+const EPOCH: u32 = 4096;
+/// Seeds that are remembered.
+const EPOCHS: usize = 16;
+/// The domain's place among the generators; connections are counted from 1.
+const DOMAIN: u64 = 0;
+
+/// Draws tags, and recognizes the last 61,440 or more of them without keeping them: it keeps the seeds, and draws again. So a
+/// connection of any number of tags takes 512 bytes for that, and a random tag is recognized with a probability of at most
+/// 2⁻¹⁶.
+#[derive(Debug)]
+struct Generator {
+    seeds: VecDeque<[u8; 32]>,
+    random: StdRng,
+    /// Tags drawn from the last seed.
+    drawn: u32,
+}
+
+impl Generator {
+    fn new() -> Self {
+        // Of no seed yet: the first tag draws one.
+        Self { seeds: VecDeque::new(), random: StdRng::from_seed([0; 32]), drawn: EPOCH }
+    }
+
+    /// Draws a tag. It may be one that lives.
+    fn draw(&mut self) -> u32 {
+        if self.drawn == EPOCH {
+            let mut seed = [0; 32];
+            // A generator of the thread's own, seeded by the system: ChaCha, as that of the tags.
+            rand::rng().fill_bytes(&mut seed);
+            self.seeds.truncate(EPOCHS - 1);
+            self.seeds.push_front(seed);
+            self.random = StdRng::from_seed(seed);
+            self.drawn = 0;
+        }
+        self.drawn += 1;
+        self.random.next_u32()
+    }
+
+    /// The seeds, and how many tags each has given.
+    fn epochs(&self) -> Vec<([u8; 32], u32)> {
+        let counts = std::iter::once(self.drawn).chain(std::iter::repeat(EPOCH));
+        self.seeds.iter().copied().zip(counts).collect()
+    }
+}
+
+/// Whether a tag is one of those that these seeds gave. Takes up to half a millisecond; for the answer to a wrong tag.
+fn drew(epochs: &[([u8; 32], u32)], tag: u32) -> bool {
+    epochs.iter().any(|&(seed, count)| {
+        let mut random = StdRng::from_seed(seed);
+        (0..count).any(|_| random.next_u32() == tag)
+    })
+}
+
 /// Tags and what they open.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// Of the domain, and of each connection that is there. One that never had a tag has none.
+    generators: [Mutex<FxHashMap<u64, Option<Box<Generator>>>>; SHARDS],
     shards: [RwLock<FxHashMap<u32, Arc<Opening>>>; SHARDS],
     live: AtomicUsize,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| RwLock::default()), live: AtomicUsize::new(0) }
+        let table = Self {
+            generators: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| RwLock::default()),
+            live: AtomicUsize::new(0),
+        };
+        table.enter(DOMAIN);
+        table
+    }
+
+    fn generators(&self, of: u64) -> MutexGuard<'_, FxHashMap<u64, Option<Box<Generator>>>> {
+        self.generators[of as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection is there: its tags are recognized until it [leaves](Self::leave).
+    pub(super) fn enter(&self, connection: u64) {
+        self.generators(connection).insert(connection, None);
+    }
+
+    /// A connection is not there any more.
+    pub(super) fn leave(&self, connection: u64) {
+        self.generators(connection).remove(&connection);
+    }
+
+    fn draw(&self, scope: Scope) -> u32 {
+        let of = match scope {
+            Scope::Domain => DOMAIN,
+            Scope::Connection(number) => number,
+        };
+        match self.generators(of).get_mut(&of) {
+            Some(generator) => generator.get_or_insert_with(|| Box::new(Generator::new())).draw(),
+            // Made for a connection that has gone: no peer can use it.
+            None => rand::rng().next_u32(),
+        }
+    }
+
+    /// Whether a tag is this connection's own, and lives.
+    pub(super) fn is_own(&self, tag: u32, connection: u64) -> bool {
+        let tags = self.read(tag);
+        tags.get(&tag).is_some_and(|opening| !opening.ended && opening.scope == Scope::Connection(connection))
+    }
+
+    /// What a tag is to a connection, of those that do not open what was wanted.
+    pub(super) fn standing(&self, tag: u32, connection: u64) -> Standing {
+        let scope = self.read(tag).get(&tag).filter(|opening| !opening.ended).map(|opening| opening.scope);
+        let epochs = |of| self.generators(of).get(&of).and_then(Option::as_deref).map_or(Vec::new(), Generator::epochs);
+        match scope {
+            Some(Scope::Domain) => Standing::Valid,
+            Some(Scope::Connection(owner)) if owner == connection => Standing::Valid,
+            Some(_) => Standing::Foreign,
+            None if drew(&epochs(connection), tag) || drew(&epochs(DOMAIN), tag) => Standing::Ended,
+            None => Standing::Foreign,
+        }
     }
 
     fn shard(&self, tag: u32) -> &RwLock<FxHashMap<u32, Arc<Opening>>> {
@@ -123,11 +243,10 @@ impl Table {
     }
 
     fn insert(&self, opening: Opening) -> u32 {
+        let scope = opening.scope;
         let opening = Arc::new(opening);
-        // A generator of the thread's own, seeded by the system: ChaCha.
-        let mut random = rand::rng();
         loop {
-            let tag = random.next_u32();
+            let tag = self.draw(scope);
             // Zero is what a tag that was never set looks like.
             if tag == 0 {
                 continue;
@@ -239,6 +358,32 @@ mod tests {
         let chi: f64 = counts.iter().map(|&count| (f64::from(count) - 256.0).powi(2) / 256.0).sum();
         assert!((150.0..377.0).contains(&chi), "{chi}");
         assert_eq!(table.live(), tags.len());
+    }
+
+    #[test]
+    fn tags_of_long_ago_are_recognized() {
+        let table = Table::new();
+        table.enter(7);
+        table.enter(8);
+        let tags: Vec<u32> = (0..150_000).map(|_| table.reserve(7)).collect();
+        tags.iter().for_each(|&tag| table.release(tag));
+        let recognized =
+            |of, tags: &[u32]| tags.iter().filter(|&&tag| table.standing(tag, of) == Standing::Ended).count();
+        // Some here and there, as each look takes a while.
+        let recent: Vec<u32> = tags[tags.len() - 61_440..].iter().step_by(3_001).copied().collect();
+        let old: Vec<u32> = tags[..80_000].iter().step_by(4_001).copied().collect();
+        assert_eq!(recognized(7, &recent), recent.len());
+        assert_eq!(recognized(7, &old), 0);
+        assert_eq!(recognized(8, &recent), 0, "those of another connection are guesses");
+        let shared = table.open(0, 1, Access::all(), Scope::Domain).unwrap();
+        assert_eq!(table.standing(shared, 8), Standing::Valid);
+        assert!(table.close(shared));
+        assert_eq!(table.standing(shared, 8), Standing::Ended);
+        let foreign = table.open(0, 1, Access::all(), Scope::Connection(7)).unwrap();
+        assert_eq!([7, 8].map(|of| table.standing(foreign, of)), [Standing::Valid, Standing::Foreign]);
+        table.leave(7);
+        assert_eq!(recognized(7, &recent), 0);
+        assert!(table.reserve(7) != 0 && !table.generators(7).contains_key(&7));
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Terminate {
     /// No ready-to-receive that both sides know.
     pub const MPA_NO_READY: Self = Self::of(2, 0, 7);
 
-    /// Whether the mistake is one of who guesses tags or tries them out.
+    /// Returns whether this answers an access by a tag that does not open what was wanted: a guess, if the tag was never valid on
+    /// the connection.
     pub fn is_guess(self) -> bool {
         matches!(self, Self { layer: 0 | 1, kind: 1, .. })
     }

@@ -3,6 +3,7 @@
 use super::domain::ShmDomain;
 use super::error::{NotOffered, ShmError};
 use super::memory::{Mapping, Writers};
+use crate::fabric::fork_mark::ForkMark;
 use crate::fabric::racing::copy;
 use mrrc::{PAGE, PageRange};
 use rustix::fd::OwnedFd;
@@ -39,6 +40,8 @@ pub(super) struct Memory {
     pub(super) file: OwnedFd,
     pub(super) mapping: Mapping,
     pub(super) sharing: Sharing,
+    /// The process whose it is: children share the bytes, and have copies of the books.
+    mark: ForkMark,
     books: Mutex<Books>,
 }
 
@@ -99,14 +102,14 @@ pub enum TakeBackError {
 }
 
 impl Memory {
-    pub(super) fn new(number: u64, bytes: usize, sharing: Sharing) -> Result<Self, ShmError> {
+    pub(super) fn new(number: u64, bytes: usize, sharing: Sharing, mark: ForkMark) -> Result<Self, ShmError> {
         let page = rustix::param::page_size().max(PAGE as usize);
         let whole = bytes.checked_next_multiple_of(page).filter(|&whole| whole > 0 && whole as u64 <= 1 << 40);
         let whole = whole.ok_or(ShmError::Size { bytes })?;
         let writers = if sharing == Sharing::Readable { Writers::Maker } else { Writers::Anybody };
         let (file, mapping) = Mapping::create("frrwp-arena", whole, writers)?;
         let books = Mutex::new(Books { free: std::iter::once(0..whole).collect(), ..Books::default() });
-        Ok(Self { number, file, mapping, sharing, books })
+        Ok(Self { number, file, mapping, sharing, mark, books })
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -178,13 +181,16 @@ impl ShmArena {
     }
 
     /// Whole pages of the arena that nobody else is given until the buffer is dropped. Those at which a stalled peer may
-    /// still be are not given again before it is dead.
+    /// still be are not given again before it is dead. A child of a fork gets none of its parent's: it makes an arena of its own.
     ///
     /// # Errors
     /// [`NoBuffer`].
     pub fn buffer(&self, bytes: usize) -> Result<ShmBuffer, NoBuffer> {
         let page = rustix::param::page_size().max(PAGE as usize);
         let none = |kept| NoBuffer { bytes, kept };
+        if !self.memory.mark.is_here() {
+            return Err(none(0));
+        }
         let whole = bytes.max(1).checked_next_multiple_of(page).ok_or(none(0))?;
         if !self.memory.books().kept.is_empty() {
             let quarantined = self.domain.quarantined();

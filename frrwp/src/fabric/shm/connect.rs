@@ -5,41 +5,45 @@
 //! behind by connecting to it, under a lock of the directory, so that of two who find such a file one replaces it, and
 //! the other finds the first.
 
+use super::accepting::{Accepting, Place};
 use super::address::ShmAddress;
 use super::domain::ShmDomain;
 use super::endpoint::ShmEndpoint;
 use super::error::{ShmError, system};
-use super::link::{Link, OUTBOX};
-use super::memory::{Mapping, Writers};
-use super::packets::{self, NoPacket, Packet};
-use super::ring::Rings;
-use super::steps::step;
-use super::table::PeerTable;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, OwnedFd};
+use super::set_up::{End, SetUp, check_user};
+use crate::fabric::attempt::{Attempt, deadline};
+use crate::fabric::fork_mark::ForkMark;
+use rustix::event::PollFlags;
+use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a listener without a limit waits at a time.
+const LONG: Duration = Duration::from_secs(3600);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How long who connects has to say hello at least.
-const SETTING_UP: Duration = Duration::from_secs(1);
 /// How long somebody else may be busy replacing a socket file of the same directory.
 const REPLACING: Duration = Duration::from_secs(2);
 
 /// Where peers connect to a domain. Its socket file goes when it is dropped.
+///
+/// Set-ups run in parallel, while a thread is in [`accept`](ShmListener::accept). At most 256 connections are half open, and at
+/// most an eighth of the descriptors that the process may have; a quarter of that from one process. A new one evicts the oldest of its process, or of the process that has the most, so silent peers lock nobody
+/// out. A listener that runs out of descriptors evicts in the same order, reports [`ShmError::Descriptors`] once, and goes on.
+///
+/// Children that were forked may accept as well. Each has its own connections.
 pub struct ShmListener {
     domain: ShmDomain,
     address: ShmAddress,
     socket: OwnedFd,
     /// The socket file, as it was made.
     file: Option<rustix::fs::Stat>,
-    process: u32,
+    mark: ForkMark,
+    accepting: Accepting,
 }
 
 impl ShmListener {
@@ -52,13 +56,14 @@ impl ShmListener {
         let doing = system("listen", remedy);
         let place = address.socket().map_err(&doing)?;
         let socket = new_socket()?;
+        let (mark, accepting) = (ForkMark::here().map_err(system("listen", remedy))?, Accepting::new()?);
         let Some(path) = address.path() else {
             return match rustix::net::bind(&socket, &place) {
                 Err(Errno::ADDRINUSE) => Err(ShmError::InUse { address: address.to_string() }),
                 bound => {
                     bound.and_then(|()| rustix::net::listen(&socket, BACKLOG)).map_err(&doing)?;
-                    let process = std::process::id();
-                    Ok(Self { domain: domain.clone(), address: address.clone(), socket, file: None, process })
+                    let (domain, address) = (domain.clone(), address.clone());
+                    Ok(Self { domain, address, socket, file: None, mark, accepting })
                 }
             };
         };
@@ -74,29 +79,59 @@ impl ShmListener {
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(&doing)?;
         rustix::net::listen(&socket, BACKLOG).map_err(&doing)?;
         let file = Some(rustix::fs::lstat(path).map_err(&doing)?);
-        Ok(Self { domain: domain.clone(), address: address.clone(), socket, file, process: std::process::id() })
+        Ok(Self { domain: domain.clone(), address: address.clone(), socket, file, mark, accepting })
     }
 
-    /// The next connection, with so many receives posted at this end. Its set-up counts in the time, but who comes at its end
-    /// has a second all the same.
+    /// Waits for the next connection, with so many receives posted at this end. Silent peers hold nobody back.
     ///
     /// # Errors
-    /// [`ShmError::TimedOut`] if nobody comes, or does not finish; and what is wrong with who comes. The listener goes on.
+    /// [`ShmError::TimedOut`] if nobody comes, or does not finish; [`ShmError::Descriptors`], once, when descriptors run out; and
+    /// what is wrong with a peer that comes. The listener goes on.
     pub fn accept(&self, receives: u16, within: Duration) -> Result<ShmEndpoint, ShmError> {
-        let until = Instant::now() + within;
-        let doing = system("accept a connection", "raise the limit on open files (ulimit -n)");
-        let socket = loop {
-            if !ready(&self.socket, until) {
-                return Err(timed_out("accept a connection", &self.address, within));
+        let Self { domain, address, socket, .. } = self;
+        self.accepting.next(&Place { domain, address, socket, receives }, within)?
+    }
+
+    /// Waits for the next connection that stands, and counts the others. None if none came.
+    pub(in crate::fabric) fn next_standing(
+        &self,
+        receives: u16,
+        within: Option<Duration>,
+    ) -> Result<Option<ShmEndpoint>, ShmError> {
+        let until = within.map(deadline);
+        let Self { domain, address, socket, .. } = self;
+        let place = Place { domain, address, socket, receives };
+        loop {
+            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
+            match self.accepting.next(&place, left) {
+                Ok(Ok(endpoint)) => return Ok(Some(endpoint)),
+                Ok(Err(error)) => self.accepting.refuse(&error),
+                Err(ShmError::TimedOut { .. }) if within.is_none() => {}
+                Err(ShmError::TimedOut { .. }) => return Ok(None),
+                Err(error) => return Err(error),
             }
-            match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => break socket,
-                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-                Err(error) => return Err(doing(error)),
-            }
-        };
-        let until = until.max(Instant::now() + SETTING_UP);
-        set_up(&self.domain, &self.address, socket, receives, until, within)
+        }
+    }
+
+    /// Returns how many connections were not set up, without an error that told of each: they were evicted for newer ones, or silent
+    /// too long; or, for [`Listener::next`](crate::fabric::Listener::next), something was wrong with the peer.
+    pub fn refused(&self) -> u64 {
+        self.accepting.given_up().1
+    }
+
+    /// Returns why the last of those was not set up.
+    pub fn last_refused(&self) -> Option<String> {
+        self.accepting.last_refused()
+    }
+
+    /// Returns how many half-open connections were evicted for newer ones.
+    pub fn evicted(&self) -> u64 {
+        self.accepting.given_up().0
+    }
+
+    /// Returns how often descriptors ran out. Times of want with less than ten seconds between them count as one.
+    pub fn shortages(&self) -> u64 {
+        self.accepting.shortages().unwrap_or(0)
     }
 
     /// Where it listens.
@@ -109,7 +144,7 @@ impl Drop for ShmListener {
     fn drop(&mut self) {
         let Some(path) = self.address.path() else { return };
         // Somebody may have put his own in its place; and a child that was forked has a copy of this, while its parent listens.
-        if self.process == std::process::id()
+        if self.mark.is_here()
             && let Ok(file) = rustix::fs::lstat(path)
             && self.file.is_some_and(|own| (own.st_dev, own.st_ino) == (file.st_dev, file.st_ino))
         {
@@ -124,7 +159,8 @@ impl fmt::Debug for ShmListener {
     }
 }
 
-/// Connects a domain to the one that listens at an address, with so many receives posted at this end.
+/// Connects a domain to the one that listens at an address, with so many receives posted at this end. It takes no longer than this,
+/// whatever the peer does.
 ///
 /// # Errors
 /// [`ShmError`].
@@ -134,13 +170,23 @@ pub fn connect(
     receives: u16,
     within: Duration,
 ) -> Result<ShmEndpoint, ShmError> {
-    let until = Instant::now() + within;
-    let socket = reach(address, until, within)?;
-    set_up(domain, address, socket, receives, until, within)
+    connect_within(domain, address, receives, &Attempt::new(within))
+}
+
+/// The same, as an attempt that can be stopped.
+pub(in crate::fabric) fn connect_within(
+    domain: &ShmDomain,
+    address: &ShmAddress,
+    receives: u16,
+    attempt: &Attempt,
+) -> Result<ShmEndpoint, ShmError> {
+    let socket = reach(address, attempt)?;
+    let set_up = SetUp::new(domain, address, socket, End::Connecting, receives)?;
+    finish(set_up, domain, address, receives, attempt)
 }
 
 /// A connected socket. A full backlog is waited for.
-fn reach(address: &ShmAddress, until: Instant, within: Duration) -> Result<OwnedFd, ShmError> {
+fn reach(address: &ShmAddress, attempt: &Attempt) -> Result<OwnedFd, ShmError> {
     let socket = new_socket()?;
     let doing = system("connect", "see who may reach the path");
     let place = address.socket().map_err(&doing)?;
@@ -153,70 +199,48 @@ fn reach(address: &ShmAddress, until: Instant, within: Duration) -> Result<Owned
             Err(Errno::PROTOTYPE) => {
                 return Err(ShmError::OtherProtocol { address: address.to_string(), what: "a socket of another kind" });
             }
-            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(Errno::AGAIN | Errno::INTR) => return Err(timed_out("connect", address, within)),
+            // The system does not tell when there is room.
+            Err(Errno::AGAIN | Errno::INTR) if attempt.pause(Duration::from_millis(1)) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Err(timed_out("wait for room in the backlog", address, attempt)),
             Err(error) => return Err(doing(error)),
         }
     }
 }
 
-/// Both ends say who they are and pass what they made, then look at what the other passed.
-fn set_up(
+/// Sets a connection up over a socket that was accepted elsewhere, with so many receives posted at this end: another process
+/// listens at the address on behalf of this one, and passes accepted sockets to it.
+///
+/// # Errors
+/// [`ShmError`].
+pub fn accept_passed(
     domain: &ShmDomain,
     address: &ShmAddress,
     socket: OwnedFd,
     receives: u16,
-    until: Instant,
     within: Duration,
 ) -> Result<ShmEndpoint, ShmError> {
-    let doing = system("set a connection up", "see whether the other side still runs, and ulimit -n");
-    let own = rustix::process::geteuid().as_raw();
-    // Nothing is passed to another user, and nothing of his is looked at.
-    let uid = packets::user(&socket).map_err(&doing)?;
-    if uid != own {
-        return Err(ShmError::OtherUser { address: address.to_string(), uid, own });
-    }
-    let process = packets::process(&socket).map_err(&doing)?;
-    let (file, outbox) = Mapping::create("frrwp-outbox", OUTBOX, Writers::Maker)?;
-    let rings = Rings::new(&outbox, receives);
-    step();
-    let other = |what| ShmError::OtherProtocol { address: address.to_string(), what };
-    const CLOSED: &str = "it closed before it said hello";
-    domain
-        .with_table(|table, bytes| {
-            let hello = Packet::Hello { table: bytes, outbox: OUTBOX as u64 };
-            packets::send(&socket, hello, &[table.as_fd(), file.as_fd()])
-        })
-        .map_err(|error| if error == Errno::PIPE { other(CLOSED) } else { doing(error.into()) })?;
-    step();
-    let foreign = |foreign| ShmError::Foreign { address: address.to_string(), foreign };
-    let (table, peer_outbox) = loop {
-        match packets::receive(&socket) {
-            Ok((Packet::Hello { table, outbox }, files)) => {
-                let [tags, outbox_file] = &files[..] else { return Err(other("no descriptors")) };
-                if outbox != OUTBOX as u64 {
-                    return Err(other("an outbox of another size"));
-                }
-                let table = Mapping::admit(tags, table, false).map_err(foreign)?;
-                break (table, Mapping::admit(outbox_file, outbox, false).map_err(foreign)?);
-            }
-            Ok(_) => return Err(other("no hello")),
-            Err(NoPacket::Nothing) => {
-                if !ready(&socket, until) {
-                    return Err(timed_out("set a connection up", address, within));
-                }
-            }
-            Err(NoPacket::End) => return Err(other(CLOSED)),
-            Err(NoPacket::Nonsense(what)) => return Err(other(what)),
-            Err(NoPacket::Foreign(what)) => return Err(foreign(what)),
+    let doing =
+        system("take a socket that was passed", "pass a connected socket of the kind that shm listeners accept");
+    rustix::io::ioctl_fionbio(&socket, true).map_err(doing)?;
+    let attempt = Attempt::new(within);
+    let set_up = SetUp::new(domain, address, socket, End::Accepting, receives)?;
+    finish(set_up, domain, address, receives, &attempt)
+}
+
+/// Takes a set-up to its end.
+fn finish(
+    mut set_up: SetUp,
+    domain: &ShmDomain,
+    address: &ShmAddress,
+    receives: u16,
+    attempt: &Attempt,
+) -> Result<ShmEndpoint, ShmError> {
+    while !set_up.advance(domain, receives)? {
+        if !attempt.wait(&**set_up.socket(), PollFlags::IN) {
+            return Err(timed_out("set a connection up", address, attempt));
         }
-    };
-    step();
-    let tags = PeerTable::new(table).map_err(other)?;
-    let link = Arc::new(Link::new(outbox, peer_outbox, tags, socket, process));
-    ShmEndpoint::new(domain.clone(), link, rings)
+    }
+    set_up.stand(domain)
 }
 
 fn new_socket() -> Result<OwnedFd, ShmError> {
@@ -225,23 +249,8 @@ fn new_socket() -> Result<OwnedFd, ShmError> {
         .map_err(system("make a socket", "raise the limit on open files (ulimit -n)"))
 }
 
-fn timed_out(doing: &'static str, address: &ShmAddress, waited: Duration) -> ShmError {
-    ShmError::TimedOut { doing, address: address.to_string(), waited }
-}
-
-/// Waits until there is something to receive. False where the time came first.
-fn ready(socket: &OwnedFd, until: Instant) -> bool {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left =
-            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos() as _ };
-        let mut files = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-        match rustix::event::poll(&mut files, Some(&left)) {
-            Err(Errno::INTR) => {}
-            Ok(0) | Err(_) => return false,
-            Ok(_) => return true,
-        }
-    }
+fn timed_out(doing: &'static str, address: &ShmAddress, attempt: &Attempt) -> ShmError {
+    ShmError::TimedOut { doing, address: address.to_string(), waited: attempt.within() }
 }
 
 /// Keeps others from replacing a socket file of the same directory meanwhile.
@@ -272,10 +281,7 @@ fn remove_stale(address: &ShmAddress, path: &Path) -> Result<(), ShmError> {
     if FileType::from_raw_mode(file.st_mode) != FileType::Socket {
         return Err(ShmError::NotASocket { path: path.to_owned() });
     }
-    let own = rustix::process::geteuid().as_raw();
-    if file.st_uid != own {
-        return Err(ShmError::OtherUser { address: address.to_string(), uid: file.st_uid, own });
-    }
+    check_user(address, file.st_uid)?;
     match rustix::net::connect(new_socket()?, &address.socket().map_err(&doing)?) {
         Err(Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(&doing),
         Err(Errno::NOENT) => Ok(()),
@@ -287,6 +293,5 @@ fn remove_stale(address: &ShmAddress, path: &Path) -> Result<(), ShmError> {
 /// A connected socket, for tests that speak by hand.
 #[cfg(test)]
 pub(super) fn raw_socket(address: &ShmAddress) -> OwnedFd {
-    let within = Duration::from_secs(5);
-    reach(address, Instant::now() + within, within).expect("connected")
+    reach(address, &Attempt::new(Duration::from_secs(5))).expect("connected")
 }

@@ -4,12 +4,13 @@
 #![expect(unsafe_code, reason = "a registrar and a domain promise what callers' safety rests on")]
 
 use super::arena::{Memory, Sharing, ShmArena};
-use super::error::{NotOffered, ShmError};
+use super::error::{NotOffered, ShmError, system};
 use super::link::Link;
 use super::packets::{self, Packet};
 use super::steps::step;
-use super::table::{OFFSET, Table};
+use super::table::{Held, OFFSET, Table};
 use crate::fabric::Domain;
+use crate::fabric::fork_mark::ForkMark;
 use crate::wire::Segment;
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
@@ -71,12 +72,14 @@ pub struct ShmDomain(Arc<Inner>);
 
 struct Inner {
     options: ShmOptions,
-    process: u32,
     books: Mutex<Books>,
 }
 
 struct Books {
-    table: Table,
+    /// The process whose these are: a child of a fork begins with none.
+    mark: ForkMark,
+    /// Made when it is needed first.
+    table: Option<Table>,
     arenas: Vec<Listed>,
     next_arena: u64,
     /// All that a peer may be at memory through.
@@ -94,6 +97,8 @@ struct Listed {
 pub struct ShmKey {
     /// 0 without rights for peers.
     key: u32,
+    /// The process that registered: its children have copies.
+    mark: ForkMark,
     start: usize,
     bytes: usize,
     access: Access,
@@ -125,9 +130,10 @@ impl ShmDomain {
     /// # Errors
     /// [`ShmError::System`].
     pub fn new(options: ShmOptions) -> Result<Self, ShmError> {
-        let table = Table::new(options.keys)?;
-        let books = Mutex::new(Books { table, arenas: Vec::new(), next_arena: 0, links: Vec::new() });
-        Ok(Self(Arc::new(Inner { options, process: std::process::id(), books })))
+        let table = Some(Table::new(options.keys)?);
+        let mark = ForkMark::here().map_err(system("make a domain", "see why the system has no random numbers"))?;
+        let books = Mutex::new(Books { mark, table, arenas: Vec::new(), next_arena: 0, links: Vec::new() });
+        Ok(Self(Arc::new(Inner { options, books })))
     }
 
     /// Memory that peers can be let at; see [`ShmArena`] for what that means.
@@ -136,6 +142,8 @@ impl ShmDomain {
     /// [`ShmError::Size`], [`ShmError::Full`], [`ShmError::System`].
     pub fn arena(&self, bytes: usize, sharing: Sharing) -> Result<ShmArena, ShmError> {
         let mut books = self.books();
+        // Fails in a child that cannot begin anew.
+        let mark = books.table(&self.0.options)?.1;
         books.sweep();
         let most = self.0.options.arenas;
         if books.arenas.len() >= most {
@@ -143,7 +151,7 @@ impl ShmDomain {
             return Err(ShmError::Full { doing: "make an arena", most, remedy });
         }
         let number = books.next_arena;
-        let memory = Arc::new(Memory::new(number, bytes, sharing)?);
+        let memory = Arc::new(Memory::new(number, bytes, sharing, mark)?);
         books.next_arena += 1;
         let listed =
             Listed { start: memory.base(), bytes: memory.mapping.len(), number, memory: Arc::downgrade(&memory) };
@@ -173,7 +181,7 @@ impl ShmDomain {
 
     /// Registrations with rights for peers.
     pub fn keys(&self) -> usize {
-        self.books().table.live()
+        self.books().table.as_ref().map_or(0, Table::live)
     }
 
     pub(super) fn options(&self) -> &ShmOptions {
@@ -184,30 +192,38 @@ impl ShmDomain {
         let mut books = self.books();
         books.reap();
         let held = books.links.iter().filter(|link| link.is_closed_here());
-        held.filter_map(|link| Some(books.table.get(link.peer_at()?)?.range)).collect()
+        held.filter_map(|link| Some(books.held(link.peer_at()?)?.range)).collect()
     }
 
     /// A registration of such pages by which peers may still begin something.
     pub(super) fn living_in(&self, pages: PageRange) -> Option<PageRange> {
-        self.books().table.living().map(|held| held.range).find(|range| range.overlaps(pages))
+        self.books().table.iter().flat_map(Table::living).map(|held| held.range).find(|range| range.overlaps(pages))
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut books = self.0.books.lock().unwrap_or_else(PoisonError::into_inner);
+        if !books.mark.is_here() {
+            books.begin_anew();
+        }
+        books
     }
 
     /// Writes a word of the tag table, as only a cheat does.
     #[cfg(test)]
     pub(super) fn scribble(&self, at: usize, word: u64) {
         let books = self.books();
-        let shared = books.table.shared();
+        let shared = books.table.as_ref().expect("a table").shared();
         shared.word(at * 8 % shared.len()).store(word, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// What a peer gets first.
-    pub(super) fn with_table<T>(&self, see: impl FnOnce(&rustix::fd::OwnedFd, u64) -> T) -> T {
-        let books = self.books();
-        see(&books.table.file, books.table.bytes())
+    ///
+    /// # Errors
+    /// A child of a fork has no memory for a table of its own.
+    pub(super) fn with_table<T>(&self, see: impl FnOnce(&rustix::fd::OwnedFd, u64) -> T) -> Result<T, ShmError> {
+        let mut books = self.books();
+        let (table, _) = books.table(&self.0.options)?;
+        Ok(see(&table.file, table.bytes()))
     }
 
     /// From now on the peer gets the arenas, and is waited for by those who deregister.
@@ -226,7 +242,7 @@ impl ShmDomain {
             books.links.push(link.clone());
         }
         drop(books);
-        passed.map_err(super::error::system("pass arenas to a peer", "see whether it still runs, and ulimit -n"))
+        passed.map_err(system("pass arenas to a peer", "see whether it still runs, and ulimit -n"))
     }
 
     /// Takes links out that no peer is at memory through.
@@ -265,8 +281,41 @@ fn pass(link: &Link, memory: &Memory) -> rustix::io::Result<()> {
 }
 
 impl Books {
+    /// Forgets what is the parent's. Its table, arenas and connections stay with it.
+    fn begin_anew(&mut self) {
+        self.table = None;
+        self.arenas.clear();
+        self.links.clear();
+        self.next_arena = 0;
+    }
+
+    /// The tag table, and whose it is.
+    fn table(&mut self, options: &ShmOptions) -> Result<(&mut Table, ForkMark), ShmError> {
+        if !self.mark.is_here() {
+            self.mark = ForkMark::here().map_err(system("begin anew", "see why the system has no random numbers"))?;
+        }
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => Table::new(options.keys)?,
+        };
+        Ok((self.table.insert(table), self.mark))
+    }
+
+    fn kill(&mut self, key: u32) {
+        self.table.iter_mut().for_each(|table| table.kill(key));
+    }
+
+    fn remove(&mut self, key: u32) {
+        self.table.iter_mut().for_each(|table| table.remove(key));
+    }
+
+    fn held(&self, key: u32) -> Option<Held> {
+        self.table.as_ref()?.get(key)
+    }
+
     fn reap(&mut self) {
         let Self { links, table, .. } = self;
+        let held = |key| table.as_ref().is_some_and(|table| table.get(key).is_some());
         links.retain(|link| {
             if !link.is_closed_here() {
                 return true;
@@ -274,7 +323,7 @@ impl Books {
             // Whoever closed it may not have come to his fence yet.
             fence(SeqCst);
             // A key that was never given is no reason to hold anything.
-            link.peer_at().is_some_and(|key| table.get(key).is_some()) && !link.is_dead()
+            link.peer_at().is_some_and(held) && !link.is_dead()
         });
     }
 
@@ -299,7 +348,7 @@ impl Books {
         let mut quarantine = Quarantine::default();
         let mut seen = Vec::new();
         for link in self.links.iter().filter(|link| link.is_closed_here()) {
-            if let Some(held) = link.peer_at().and_then(|key| self.table.get(key)) {
+            if let Some(held) = link.peer_at().and_then(|key| self.held(key)) {
                 quarantine.peers += 1;
                 if !seen.contains(&held.key) {
                     seen.push(held.key);
@@ -332,9 +381,10 @@ unsafe impl Registrar for ShmDomain {
         let start = usize::try_from(range.start() * PAGE).map_err(io::Error::other)?;
         let bytes = usize::try_from(range.pages() * PAGE).map_err(io::Error::other)?;
         let mut books = self.books();
+        let mark = ForkMark::here()?;
         let found = books.find(range).and_then(|arena| arena.memory.upgrade());
         if !access.is_remote() {
-            return Ok(ShmKey { key: 0, start, bytes, access, address: 0, _memory: found });
+            return Ok(ShmKey { key: 0, mark, start, bytes, access, address: 0, _memory: found });
         }
         let memory = found.ok_or(NotOffered::NotShared { range })?;
         let write = access.contains(Access::REMOTE_WRITE);
@@ -349,12 +399,13 @@ unsafe impl Registrar for ShmDomain {
             memory.offer(range, write).map_err(io::Error::from)
         };
         let inserted = refused.and_then(|()| {
-            books.table.insert(address, range, access).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
+            let (table, _) = books.table(&self.0.options).map_err(io::Error::other)?;
+            table.insert(address, range, access).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
         });
         // Not under the lock, should it be the last one.
         drop(books);
         step();
-        Ok(ShmKey { key: inserted?, start, bytes, access, address, _memory: Some(memory) })
+        Ok(ShmKey { key: inserted?, mark, start, bytes, access, address, _memory: Some(memory) })
     }
 
     fn probe(&self, range: PageRange, access: Access) -> io::Result<()> {
@@ -365,14 +416,11 @@ unsafe impl Registrar for ShmDomain {
     }
 
     fn deregister(&self, batch: &mut Vec<Registered<ShmKey>>) -> io::Result<()> {
-        if self.0.process != std::process::id() {
-            // A child that was forked has copies of registrations, and shares the table: the tags are its parent's.
-            batch.clear();
-            return Ok(());
-        }
+        // A child that was forked has copies of registrations: the tags are its parent's.
+        batch.retain(|registered| registered.registration.mark.is_here());
         let mut books = self.books();
         let keys = |registered: &Registered<ShmKey>| registered.registration.key;
-        batch.iter().map(keys).filter(|&key| key != 0).for_each(|key| books.table.kill(key));
+        batch.iter().map(keys).filter(|&key| key != 0).for_each(|key| books.kill(key));
         let links = books.links.clone();
         drop(books);
         step();
@@ -386,7 +434,7 @@ unsafe impl Registrar for ShmDomain {
         let gone: Vec<_> = batch.extract_if(.., is_left).collect();
         step();
         let mut books = self.books();
-        gone.iter().for_each(|registered| books.table.remove(registered.registration.key));
+        gone.iter().for_each(|registered| books.remove(registered.registration.key));
         drop(books);
         drop(gone);
         self.books().sweep();
@@ -399,7 +447,7 @@ unsafe impl Registrar for ShmDomain {
 
     fn limits(&self) -> Limits {
         let page_size = rustix::param::page_size().max(PAGE as usize) as u64;
-        Limits { regions: Some(self.books().table.most() as u64), page_size, ..Limits::NONE }
+        Limits { regions: Some(Table::most_of(self.0.options.keys) as u64), page_size, ..Limits::NONE }
     }
 
     fn rights(&self) -> Access {

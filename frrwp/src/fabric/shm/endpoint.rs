@@ -16,8 +16,10 @@ use super::packets::{self, NoPacket, Packet};
 use super::ring::{Broken, Outgoing, Record, Rings};
 use super::steps::step;
 use super::table::{self, Tag};
+use crate::fabric::fork_mark::ForkMark;
+use crate::fabric::poller::Bell;
 use crate::fabric::racing::copy;
-use crate::fabric::{Abilities, Completion, Endpoint, Local};
+use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -39,6 +41,8 @@ const MAPPED: u64 = 1 << 44;
 const PATIENCE: u32 = 64;
 /// Writes and reads between two looks at the socket: a poll that only fetches their ends does not count as one without news.
 const BUSY: u32 = 1 << 16;
+/// Looks at the socket in vain between two looks at the peer's process.
+const LOOKS: u32 = 16;
 /// The longest sleep while a peer is waited for that is at memory: its leaving wakes nobody.
 const NAP: u64 = 500_000;
 
@@ -57,11 +61,16 @@ pub struct ShmEndpoint {
     /// Something found no room, and is posted again when there is.
     wants_room: bool,
     sleeps: u64,
+    /// Whether the peer was told that this end sleeps, and a bell is to ring.
+    armed: bool,
     idle: u32,
     posted: u32,
+    /// Looks at the socket in vain.
+    looks: u32,
     start: Instant,
     broken: Option<&'static str>,
-    process: u32,
+    /// The process whose it is. A child has a copy, and not the peer's memory.
+    mark: ForkMark,
 }
 
 struct PeerArena {
@@ -81,6 +90,8 @@ enum State {
 
 impl ShmEndpoint {
     pub(super) fn new(domain: ShmDomain, link: Arc<Link>, rings: Rings) -> Result<Self, ShmError> {
+        let mark = ForkMark::here()
+            .map_err(super::error::system("set a connection up", "see why the system has no random numbers"))?;
         let endpoint = Self {
             domain,
             link,
@@ -92,11 +103,13 @@ impl ShmEndpoint {
             ended: false,
             wants_room: false,
             sleeps: 0,
+            armed: false,
             idle: 0,
             posted: 0,
+            looks: 0,
             start: Instant::now(),
             broken: None,
-            process: std::process::id(),
+            mark,
         };
         endpoint.domain.join(&endpoint.link)?;
         Ok(endpoint)
@@ -113,7 +126,7 @@ impl ShmEndpoint {
     }
 
     fn stands(&self) -> io::Result<()> {
-        if self.state == State::Stands && !self.link.is_closed_here() {
+        if self.state == State::Stands && self.mark.is_here() && !self.link.is_closed_here() {
             Ok(())
         } else {
             Err(io::ErrorKind::NotConnected.into())
@@ -151,7 +164,10 @@ impl ShmEndpoint {
             return;
         }
         step();
-        self.link.close();
+        // A child that was forked has a copy, and the connection is its parent's.
+        if self.mark.is_here() {
+            self.link.close();
+        }
         step();
         self.state = State::Closes { until: Instant::now() + self.domain.options().stall };
         self.done.push_back(Completion::Lost);
@@ -160,6 +176,10 @@ impl ShmEndpoint {
     /// Whether the end of a closed connection has come.
     fn flush(&mut self) -> bool {
         let State::Closes { until } = self.state else { return false };
+        if !self.mark.is_here() {
+            self.state = State::Flushed;
+            return true;
+        }
         let is_quiet = self.link.peer_at().is_none() || self.link.is_dead();
         if !is_quiet {
             if Instant::now() < until && !self.link.is_stalled() {
@@ -193,10 +213,18 @@ impl ShmEndpoint {
                     self.arenas.retain(|arena| arena.number != number);
                     self.last = 0;
                 }
-                Ok((Packet::Hello { .. }, _)) => return self.breaks("it said hello again"),
-                Err(NoPacket::Nothing) => return,
+                Ok((Packet::Hello { .. } | Packet::Proof { .. }, _)) => return self.breaks("it said hello again"),
+                Err(NoPacket::Nothing) => {
+                    // A child that it forked keeps its socket open.
+                    self.looks = self.looks.wrapping_add(1);
+                    self.ended = self.looks.is_multiple_of(LOOKS) && self.link.is_dead();
+                    return;
+                }
                 Err(NoPacket::End) => self.ended = true,
-                Err(NoPacket::Nonsense(_)) => return self.breaks("it sent a packet without sense"),
+                Err(NoPacket::Full) => return self.breaks("it passed memory, and no descriptors are left here"),
+                Err(NoPacket::Nonsense(_) | NoPacket::Version(_)) => {
+                    return self.breaks("it sent a packet without sense");
+                }
                 Err(NoPacket::Foreign(_)) => return self.breaks("it passed descriptors that do not belong"),
             }
         }
@@ -313,14 +341,35 @@ impl ShmEndpoint {
             || self.link.is_closed_here()
     }
 
-    /// Sleeps at most so many nanoseconds, or until something comes.
-    fn sleep(&mut self, most: Option<u64>) {
+    /// Tells the peer that this end sleeps. Whether it may: nothing has come.
+    fn falls_asleep(&mut self) -> bool {
         self.sleeps += 1;
         // Zero would be awake, and the lowest bit says what is waited for.
         self.link.sleeps(self.sleeps << 1 | u64::from(self.wants_room));
         step();
         let room_came = self.wants_room && self.rings.has_room(&self.link, MESSAGE).unwrap_or(true);
-        if !self.news() && !room_came {
+        !self.news() && !room_came
+    }
+
+    /// Tells the peer that this end is awake.
+    fn wakes_up(&mut self) {
+        self.link.sleeps(0);
+        self.wants_room = false;
+        self.armed = false;
+        self.listen();
+    }
+
+    /// Is awake again though nothing need have come: a bell has rung, or its owner polls all the same.
+    #[cold]
+    fn disarm(&mut self) {
+        self.wakes_up();
+        // Its process is watched too. Only a file that is asked says which of the two rang.
+        self.ended |= !self.news() && self.link.is_dead();
+    }
+
+    /// Sleeps at most so many nanoseconds, or until something comes.
+    fn sleep(&mut self, most: Option<u64>) {
+        if self.falls_asleep() {
             let until = most.map(|most| Timespec {
                 tv_sec: (most / 1_000_000_000).try_into().unwrap_or(i64::MAX),
                 tv_nsec: (most % 1_000_000_000) as _,
@@ -335,9 +384,7 @@ impl ShmEndpoint {
                 self.ended = true;
             }
         }
-        self.link.sleeps(0);
-        self.wants_room = false;
-        self.listen();
+        self.wakes_up();
     }
 }
 
@@ -423,6 +470,18 @@ unsafe impl Endpoint for ShmEndpoint {
     }
 
     #[inline]
+    unsafe fn read_now(&mut self, into: &[Local<'_, ShmKey>], from: Segment) -> io::Result<Option<bool>> {
+        self.stands()?;
+        // SAFETY: the caller's promise.
+        let succeeded = unsafe { self.place(into, from, true) };
+        self.carried_out();
+        if !succeeded {
+            self.lose();
+        }
+        Ok(Some(succeeded))
+    }
+
+    #[inline]
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
         if let Some(completion) = self.done.pop_front() {
             return Some(completion);
@@ -433,9 +492,12 @@ unsafe impl Endpoint for ShmEndpoint {
             State::Flushed => return None,
         }
         // The domain may have given the peer up.
-        if self.link.is_closed_here() {
+        if !self.mark.is_here() || self.link.is_closed_here() {
             self.lose();
             return self.done.pop_front();
+        }
+        if self.armed {
+            self.disarm();
         }
         self.idle += 1;
         if self.idle >= PATIENCE {
@@ -461,6 +523,9 @@ unsafe impl Endpoint for ShmEndpoint {
     }
 
     fn wait(&mut self, until: Option<u64>) {
+        if !self.mark.is_here() {
+            return;
+        }
         match self.state {
             State::Flushed => return,
             State::Closes { .. } => {
@@ -486,6 +551,33 @@ unsafe impl Endpoint for ShmEndpoint {
         }
     }
 
+    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        self.stands()?;
+        bell.watch(self.link.socket.as_fd())?;
+        bell.watch(self.link.process().as_fd())
+    }
+
+    fn arm(&mut self) -> Armed {
+        if !self.done.is_empty() {
+            return Armed::News;
+        }
+        match self.state {
+            State::Flushed => Armed::Quiet { until: None },
+            _ if !self.mark.is_here() => Armed::News,
+            // Its leaving rings nothing.
+            State::Closes { .. } if self.link.peer_at().is_some() => Armed::Quiet { until: Some(self.now() + NAP) },
+            State::Closes { .. } => Armed::News,
+            State::Stands => {
+                self.armed = !self.ended && self.falls_asleep();
+                if self.armed {
+                    return Armed::Quiet { until: None };
+                }
+                self.wakes_up();
+                Armed::News
+            }
+        }
+    }
+
     fn disconnect(&mut self) {
         self.lose();
     }
@@ -494,8 +586,7 @@ unsafe impl Endpoint for ShmEndpoint {
 impl Drop for ShmEndpoint {
     /// The domain keeps the link for as long as the peer may be at memory.
     fn drop(&mut self) {
-        // A child that was forked has a copy of this, and the parent's connection is none of its business.
-        if self.process == std::process::id() {
+        if self.mark.is_here() {
             self.lose();
             self.domain.reap();
         }

@@ -47,6 +47,60 @@ pub enum ShmError {
         /// Ours.
         own: u32,
     },
+    /// A user that this user namespace does not know, as which every such user appears.
+    #[error(
+        "{address}: the other side runs as user {uid}, which stands for every user that this user namespace does not know: run both sides as a user that it maps"
+    )]
+    UnknownUser {
+        /// Where.
+        address: String,
+        /// The user.
+        uid: u32,
+    },
+    /// The system does not say which process the other side is.
+    #[error(
+        "{address}: the process at the other side cannot be told ({what}): run both sides in one PID namespace, and let the process that says hello keep its connection"
+    )]
+    Unidentified {
+        /// Where.
+        address: String,
+        /// Why.
+        what: &'static str,
+    },
+    /// The other side speaks another version of this protocol.
+    #[error(
+        "{address}: the other side speaks version {theirs} of this protocol, and this side version {own}: update the older one"
+    )]
+    OtherVersion {
+        /// Where.
+        address: String,
+        /// Theirs.
+        theirs: char,
+        /// Ours.
+        own: char,
+    },
+    /// The listener has no descriptors left. It evicts half-open connections, and goes on. Reported once for each time of want.
+    #[error(
+        "accept at {address}: no descriptors are left: raise the limit on open files (ulimit -n); the listener goes on"
+    )]
+    Descriptors {
+        /// Where.
+        address: String,
+    },
+    /// Memory that peers map is a file, and the limit on file sizes (`RLIMIT_FSIZE`) is smaller.
+    #[error("make {bytes} bytes of shared memory: the limit on file sizes does not allow it: raise it (ulimit -f)")]
+    FileSize {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The other side closed the connection before it was set up. A server at a limit does so, and one that ends.
+    #[error(
+        "{address}: the other side closed the connection before it was set up: see whether it still runs, and whether it is at a limit on connections or descriptors"
+    )]
+    ClosedEarly {
+        /// The address of the listener.
+        address: String,
+    },
     /// The other side speaks something else.
     #[error(
         "{address}: the other side does not speak this protocol ({what}): see what program listens or connects there"

@@ -14,14 +14,18 @@
 #![expect(unsafe_code, reason = "maps memory, and copies bytes that others may write")]
 
 use super::error::{Foreign, ShmError, system};
+use crate::fabric::fork_mark::ForkMark;
 use crate::fabric::racing::copy;
+use crate::fabric::{GrowError, grow_file};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// What to do where there is no memory file.
+const MORE: &str = "raise the limits on open files and memory (ulimit -n, -v)";
 /// What no transfer is done without: the size stays.
 const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// `TMPFS_MAGIC` of `linux/magic.h`.
@@ -42,6 +46,8 @@ pub(super) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
     writable: bool,
+    /// The process that has it, if its children do not get it.
+    only_here: Option<ForkMark>,
 }
 
 // SAFETY: a mapping belongs to no thread, and is accessed by atomics and by raw copies.
@@ -52,13 +58,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// A new memory file of so many bytes, whole pages, with its mapping. It is zeroed.
     pub(super) fn create(name: &str, bytes: usize, writers: Writers) -> Result<(OwnedFd, Self), ShmError> {
-        let doing = system("make shared memory", "raise the limits on open files and memory (ulimit -n, -v)");
+        let doing = system("make shared memory", MORE);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not know the flag, and do not ask for it.
         let file = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create(name, flags))
             .map_err(&doing)?;
-        rustix::fs::ftruncate(&file, bytes as u64).map_err(&doing)?;
+        grow_file(&file, bytes as u64).map_err(|error| match error {
+            GrowError::Limit { .. } => ShmError::FileSize { bytes },
+            GrowError::System { source, .. } => system("make shared memory", MORE)(source),
+        })?;
         let mapping = Self::map(&file, bytes, true).map_err(&doing)?;
         // After the mapping, which stays writable; none that is made later is. A descriptor that was opened for reading
         // would not do: it can be opened anew through /proc.
@@ -81,9 +90,11 @@ impl Mapping {
             return Err(Foreign::Size { said: bytes, has });
         }
         let bytes = usize::try_from(bytes).map_err(|_| Foreign::Size { said: bytes, has })?;
-        let mapping = Self::map(file, bytes, writable).map_err(|_| Foreign::Unmappable)?;
-        // SAFETY: advice about a mapping of our own: children do not get the peer's memory.
-        let _ = unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
+        let mut mapping = Self::map(file, bytes, writable).map_err(|_| Foreign::Unmappable)?;
+        // A child of a fork could be at the peer's memory after this process, which the peer watches, is dead.
+        // SAFETY: advice about a mapping of our own, which nothing has used yet.
+        let hidden = unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
+        mapping.only_here = Some(hidden.ok().and_then(|()| ForkMark::here().ok()).ok_or(Foreign::Unmappable)?);
         Ok(mapping)
     }
 
@@ -92,7 +103,7 @@ impl Mapping {
         // SAFETY: a mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, rights, MapFlags::SHARED, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { base, bytes, writable })
+        Ok(Self { base, bytes, writable, only_here: None })
     }
 
     /// Puts fresh private memory with the same bytes in the place of these whole pages: others who have the memory file
@@ -136,6 +147,14 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
+    /// The four bytes at an offset, as [`word`](Self::word).
+    #[inline(always)]
+    pub(super) fn half(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset < self.bytes && self.bytes - offset >= 4);
+        // SAFETY: aligned, within the mapping, and every access to it in this process is atomic or a raw copy.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
     /// The address of these bytes, if they are all there.
     #[inline(always)]
     pub(super) fn at(&self, offset: u64, length: u64) -> Option<*mut u8> {
@@ -147,7 +166,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
+        // In a child, something else may be at those addresses.
+        if self.only_here.is_some_and(|mark| !mark.is_here()) {
+            return;
+        }
+        // SAFETY: the mapping is this value's own, and this process has it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

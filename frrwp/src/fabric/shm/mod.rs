@@ -45,7 +45,7 @@
 //! 1. stores the key into `at` of its outbox, and fences;
 //! 2. looks whether either end has closed, and at the tag: key, life, bounds, right. If anything is wrong, it goes to 5;
 //! 3. copies, 64 KiB at a time, looking again between;
-//! 4. looks again; if the tag has died or an end has closed meanwhile, the operation is told as failed;
+//! 4. looks again; if the tag or its owner has died or an end has closed meanwhile, the operation is told as failed;
 //! 5. stores 0 into `at`, with release.
 //!
 //! To take memory back, its owner
@@ -58,6 +58,12 @@
 //! last byte was copied. If it is the owner's, the initiator's look sees that the tag is dead, and copies nothing. A key
 //! names one tag as long as the slot is not used again, so the words of a slot that lives are what they were when it was
 //! found to live. A key that comes again after its slot was freed is a tag like any other to whoever announces it then.
+//!
+//! # Memory of a process that died
+//!
+//! A mapping outlives the process that shared it, and its bytes stay as they were. A read of a dead peer's memory fails all the same: the kernel
+//! marks the peer's tag table when the peer dies, before it closes a file of the peer's (`robust.rs`), and step 4 looks at the mark.
+//! So once another process has the port or the socket that the dead one held, no read returns what the dead one left.
 //!
 //! # A peer that stops, or lies
 //!
@@ -79,6 +85,20 @@
 //! this one or through `/proc`, is the system's business (`prctl(PR_SET_DUMPABLE)`, Yama), and a mapping that it hands
 //! on to a child by forking outlives its own death.
 
+//! # Processes
+//!
+//! The peer is the process that speaks: the one that sends the hello, and maps this side's memory. Each side takes it from what the
+//! kernel attaches to the packets of the set-up (`set_up.rs`), and watches that process until it is dead. A server may fork after
+//! it listens, and a process may listen for another one and pass accepted sockets to it ([`accept_passed`]). A process that the
+//! system does not show (in another PID namespace, on Linux before 6.5) is refused. So is another user's, and a user that the
+//! user namespace does not know.
+//!
+//! A child of a fork has nothing of its parent's. An endpoint that it inherits is of no use there: what is posted fails, and polling
+//! tells the end; the parent's connection goes on. Peers' memory is not mapped in the child. A domain begins anew, without
+//! arenas, registrations and connections, so that workers that are forked have tags of their own; a listener goes on with the
+//! connections that come to the child. Fork while no other thread uses them.
+
+mod accepting;
 mod address;
 mod arena;
 mod connect;
@@ -89,6 +109,8 @@ mod link;
 mod memory;
 mod packets;
 mod ring;
+mod robust;
+mod set_up;
 mod steps;
 mod table;
 #[cfg(test)]
@@ -96,7 +118,8 @@ mod tests;
 
 pub use address::ShmAddress;
 pub use arena::{NoBuffer, Outside, Sharing, ShmArena, ShmBuffer, TakeBackError};
-pub use connect::{ShmListener, connect};
+pub(in crate::fabric) use connect::connect_within;
+pub use connect::{ShmListener, accept_passed, connect};
 pub use domain::{Quarantine, ShmDomain, ShmKey, ShmOptions};
 pub use endpoint::ShmEndpoint;
 pub use error::{Foreign, NotOffered, ShmError};

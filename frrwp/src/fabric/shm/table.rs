@@ -8,7 +8,7 @@
 //!        8  u64  address of the first byte: the arena's number << 40, and the offset in it
 //!       16  u64  bytes
 //!       24  u64  rights: 1 peers read, 2 peers write
-//!       32       nothing (32)
+//!       32       nothing (32); in slot 0, 16 bytes that tell whether the owner lives (robust.rs)
 //! ```
 //!
 //! A slot's other words change only while its first says that nothing lives there and no peer is at it, so whoever has
@@ -19,6 +19,7 @@
 
 use super::error::ShmError;
 use super::memory::{Mapping, Writers};
+use super::robust::{RobustWord, owner_lives};
 use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -28,6 +29,8 @@ use std::sync::atomic::fence;
 
 const SLOT: usize = 64;
 const LIVES: u64 = 1 << 32;
+/// Where the owner's word is.
+const OWNER: usize = 32;
 /// Bits of an offset in an arena.
 pub(super) const OFFSET: u32 = 40;
 /// The most slots that a peer's table may have.
@@ -39,6 +42,8 @@ pub(super) const WRITE: u64 = 2;
 /// The owner's side.
 pub(super) struct Table {
     pub(super) file: OwnedFd,
+    /// Dropped before its mapping.
+    _owner: RobustWord,
     shared: Mapping,
     /// What the slots hold. The shared ones are never read here.
     slots: Vec<Option<Held>>,
@@ -58,22 +63,28 @@ pub(super) struct Held {
 impl Table {
     /// Room for so many tags, a power of two.
     pub(super) fn new(tags: usize) -> Result<Self, ShmError> {
-        let slots = tags.clamp(64, MOST as usize / 2).next_power_of_two() * 2;
+        let slots = Self::most_of(tags) * 2;
         let (file, shared) = Mapping::create("frrwp-tags", slots * SLOT, Writers::Maker)?;
+        let owner = RobustWord::new(&shared, OWNER)?;
         let mut seed = <StdRng as SeedableRng>::Seed::default();
         let doing = super::error::system("draw random keys", "see why the system's getrandom fails");
         let mut at = 0;
         while at < seed.len() {
             at += rustix::rand::getrandom(&mut seed[at..], rustix::rand::GetRandomFlags::empty()).map_err(&doing)?;
         }
-        Ok(Self { file, shared, slots: vec![None; slots], live: 0, rng: StdRng::from_seed(seed) })
+        Ok(Self { file, _owner: owner, shared, slots: vec![None; slots], live: 0, rng: StdRng::from_seed(seed) })
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.shared.len() as u64
     }
 
-    pub(super) fn most(&self) -> usize {
+    /// How many tags a table has that is made for so many.
+    pub(super) fn most_of(tags: usize) -> usize {
+        tags.clamp(64, MOST as usize / 2).next_power_of_two()
+    }
+
+    fn most(&self) -> usize {
         self.slots.len() / 2
     }
 
@@ -183,10 +194,10 @@ impl PeerTable {
         })
     }
 
-    /// Whether it still lives, after what was done by it.
+    /// Whether it still lives, and its owner does, after what was done by it.
     #[inline(always)]
     pub(super) fn still(&self, tag: Tag) -> bool {
         fence(Acquire);
-        self.shared.word(tag.at).load(Relaxed) == tag.word
+        self.shared.word(tag.at).load(Relaxed) == tag.word && owner_lives(&self.shared, OWNER)
     }
 }

@@ -3,11 +3,13 @@
 
 use super::world::{Arrival, Placing};
 use super::{Network, SimDomain, SimKey};
-use crate::fabric::{Abilities, Completion, Endpoint, Local};
+use crate::fabric::poller::{Bell, Simulated};
+use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// One end of a simulated connection. It stays in the thread that connected it: see [`sim`](super).
 #[derive(Debug)]
@@ -102,7 +104,42 @@ unsafe impl Endpoint for SimEndpoint {
         }
     }
 
+    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        bell.simulates(Arc::new(Clock { network: self.network.clone(), link: self.link, end: self.end }));
+        self.network.world().attach(self.link, self.end, Some(bell.clone()));
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.has_news() { Armed::News } else { Armed::Quiet { until: None } }
+    }
+
     fn disconnect(&mut self) {
         self.network.world().lose(self.link);
+    }
+}
+
+impl Drop for SimEndpoint {
+    /// Its bell knows the network, and the network the bell.
+    fn drop(&mut self) {
+        let bell = self.network.world().attach(self.link, self.end, None);
+        drop(bell);
+    }
+}
+
+/// The clock of an end's node.
+struct Clock {
+    network: Network,
+    link: usize,
+    end: usize,
+}
+
+impl Simulated for Clock {
+    fn step(&self, until: u64) -> bool {
+        self.network.step(until)
+    }
+
+    fn sleep_until(&self, time: u64) {
+        self.network.sleep(self.link, self.end, time);
     }
 }

@@ -1,6 +1,7 @@
 //! The state of a simulated network: nodes, connections, and what is on its way.
 
 use super::{Costs, Faults, SimDomain, SimEndpoint, Violation};
+use crate::fabric::poller::Bell;
 use crate::wire::Segment;
 use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
@@ -61,6 +62,7 @@ struct Link {
     receives: [u32; 2],
     waiting: [VecDeque<Arrival>; 2],
     inbox: [VecDeque<Arrival>; 2],
+    bells: [Option<Bell>; 2],
     lost: bool,
 }
 
@@ -116,6 +118,14 @@ pub(super) enum Arrival {
     Flushed,
 }
 
+impl Link {
+    /// There is something for an end to poll.
+    fn hears(&mut self, end: usize, arrival: Arrival) {
+        self.inbox[end].push_back(arrival);
+        self.bells[end].iter().for_each(Bell::ring);
+    }
+}
+
 impl Network {
     /// A network without nodes.
     pub fn new(seed: u64, costs: Costs, faults: Faults) -> Self {
@@ -152,6 +162,7 @@ impl Network {
             receives: [receives.into(); 2],
             waiting: Default::default(),
             inbox: Default::default(),
+            bells: Default::default(),
             lost: false,
         });
         let link = world.links.len() - 1;
@@ -292,7 +303,7 @@ impl World {
         while self.links[link].receives[end] > 0 {
             let Some(arrival) = self.links[link].waiting[end].pop_front() else { break };
             self.links[link].receives[end] -= 1;
-            self.links[link].inbox[end].push_back(arrival);
+            self.links[link].hears(end, arrival);
         }
     }
 
@@ -362,7 +373,12 @@ impl World {
             }
             Arrival::Done { .. } | Arrival::Lost | Arrival::Flushed => {}
         }
-        link.inbox[end].push_back(arrival);
+        link.hears(end, arrival);
+    }
+
+    /// The bell of an end is this one now; returns the one before.
+    pub(super) fn attach(&mut self, link: usize, end: usize, bell: Option<Bell>) -> Option<Bell> {
+        std::mem::replace(&mut self.links[link].bells[end], bell)
     }
 
     pub(super) fn poll(&mut self, link: usize, end: usize) -> Option<Arrival> {

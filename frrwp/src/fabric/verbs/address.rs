@@ -1,6 +1,7 @@
 //! Addresses: `verbs:10.0.0.1:7471`.
 
 use super::error::VerbsError;
+use crate::fabric::attempt::Attempt;
 use crate::fabric::place::Place;
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ impl fmt::Display for VerbsAddress {
 }
 
 impl VerbsAddress {
-    pub(super) fn resolve(&self) -> Result<Vec<SocketAddr>, VerbsError> {
-        self.0.resolve().map_err(|error| VerbsError::Resolve { address: self.to_string(), error })
+    pub(super) fn resolve(&self, attempt: &Attempt) -> Result<Vec<SocketAddr>, VerbsError> {
+        self.0.resolve(attempt).map_err(|error| VerbsError::Resolve { address: self.to_string(), error })
     }
 }

@@ -8,19 +8,21 @@
 use super::VerbsDomain;
 use super::address::VerbsAddress;
 use super::device::device_name;
-use super::domain::{cannot_manage, resolved};
+use super::domain::{cannot_manage, resolved, timed_out};
 use super::endpoint::{SPARE, VerbsEndpoint};
 use super::error::VerbsError;
 use super::manager::{Channel, Event, Id, kind};
 use super::pair::Pair;
+use crate::fabric::accept::{self, HalfOpen, Limits, Number, Shortage, Source};
+use crate::fabric::attempt::{Attempt, deadline};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Connections that are being set up at a time.
-const EMBRYOS: usize = 256;
+/// Descriptors that a connection may take when it is set up: two channels for its events.
+const DESCRIPTORS: usize = 2;
 /// Connections that the kernel keeps until they are looked at.
 const BACKLOG: i32 = 128;
 /// How long a listener sleeps while connections are being set up: a message may come before it is told that one stands.
@@ -41,19 +43,27 @@ pub(super) struct Way {
 }
 
 impl VerbsDomain {
-    /// Connects to a listener, with so many receives posted.
-    ///
-    /// Over siw the system's own time-out for TCP connections may come before that of [`VerbsOptions::set_up`](super::VerbsOptions::set_up): it
-    /// connects within the call.
+    /// Connects to a listener, with so many receives posted. It takes no longer than [`VerbsOptions::set_up`](super::VerbsOptions::set_up),
+    /// whatever the peer does. Over iWARP the system's own time-out for TCP connections may come before.
     ///
     /// # Errors
     /// [`VerbsError`].
     pub fn connect(&self, address: &str, receives: u16) -> Result<VerbsEndpoint, VerbsError> {
-        let address: VerbsAddress = address.parse()?;
-        let until = Instant::now() + self.0.options.set_up;
+        self.connect_within(&address.parse()?, receives, &Attempt::new(self.0.options.set_up))
+    }
+
+    /// The same, as an attempt that can be stopped. Each of the host's addresses has an equal share of the time.
+    pub(in crate::fabric) fn connect_within(
+        &self,
+        address: &VerbsAddress,
+        receives: u16,
+        attempt: &Attempt,
+    ) -> Result<VerbsEndpoint, VerbsError> {
         let mut failed = None;
-        for found in address.resolve()? {
-            match self.reach(&address, found, receives, until) {
+        let found = address.resolve(attempt)?;
+        let tries = found.len();
+        for (nth, found) in found.into_iter().enumerate() {
+            match self.reach(address, found, receives, &attempt.share(tries - nth)) {
                 Ok(endpoint) => return Ok(endpoint),
                 Err(error) => _ = failed.get_or_insert(error),
             }
@@ -66,18 +76,17 @@ impl VerbsDomain {
         address: &VerbsAddress,
         found: SocketAddr,
         receives: u16,
-        until: Instant,
+        attempt: &Attempt,
     ) -> Result<VerbsEndpoint, VerbsError> {
         let able = self.0.able;
         let name = || address.to_string();
         let system = |what| move |error| VerbsError::System { address: address.to_string(), what, error };
         let channel = Channel::new().map_err(|error| cannot_manage(address, error))?;
-        let id = resolved(&channel, address, found, until, &self.0.options)?;
+        let id = resolved(&channel, address, found, attempt)?;
         self.is_own(address, &id)?;
-        let left = || until.saturating_duration_since(Instant::now());
-        let timed_out = |what| VerbsError::TimedOut { address: name(), what, after: self.0.options.set_up };
-        id.resolve_route(left()).map_err(system("look for the route"))?;
-        match channel.wait(until) {
+        let timed_out = |what| timed_out(address, what, attempt);
+        id.resolve_route(attempt.left()).map_err(system("look for the route"))?;
+        match channel.wait(attempt) {
             Some(event) if event.kind == kind::RDMA_CM_EVENT_ROUTE_RESOLVED => {}
             Some(event) => {
                 return Err(VerbsError::Unreachable {
@@ -97,10 +106,20 @@ impl VerbsDomain {
         let way = Way { address: address.clone(), receives };
         let mut endpoint = VerbsEndpoint::new(self, pair, sizes, receives, Some(way))
             .map_err(system("register and post the connection's receives"))?;
-        let Some(pair) = &endpoint.pair else { return Err(VerbsError::Hung { address: name() }) };
         let reads = (able.answered.min(self.0.options.reads), able.under_way.min(self.0.options.reads));
-        pair.id.connect(reads).map_err(|error| match error.raw_os_error() {
-            // siw connects within the call.
+        let hung = || VerbsError::Hung { address: name() };
+        let asked = move |endpoint: &VerbsEndpoint| endpoint.pair.as_ref().map(|pair| pair.id.connect(reads));
+        let asked = if able.iwarp {
+            // The system connects within the call, and nothing interrupts that.
+            let work = move || (asked(&endpoint), endpoint);
+            let done = attempt.outlast("verbs-connect", work).map_err(system("start a thread to connect"))?;
+            let Some((asked, kept)) = done else { return Err(timed_out("answer from the host")) };
+            endpoint = kept;
+            asked
+        } else {
+            asked(&endpoint)
+        };
+        asked.ok_or_else(hung)?.map_err(|error| match error.raw_os_error() {
             Some(libc::ECONNREFUSED) => VerbsError::Refused { address: name() },
             Some(libc::ETIMEDOUT) => timed_out("answer from the host"),
             Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => {
@@ -108,7 +127,7 @@ impl VerbsDomain {
             }
             _ => system("connect")(error),
         })?;
-        let event = pair.events.as_ref().and_then(|events| events.wait(until));
+        let event = endpoint.pair.as_ref().and_then(|pair| pair.events.as_ref()?.wait(attempt));
         match event {
             Some(event) if event.kind == kind::RDMA_CM_EVENT_ESTABLISHED => {}
             Some(event) => return Err(unconnected(name(), event)),
@@ -158,15 +177,23 @@ impl VerbsDomain {
         let name = || address.to_string();
         let channel = Channel::new().map_err(|error| cannot_manage(&address, error))?;
         let mut failed = None;
-        for found in address.resolve()? {
+        for found in address.resolve(&Attempt::new(self.0.options.set_up))? {
             let id = Id::new(&channel).map_err(|error| cannot_manage(&address, error))?;
             match id.bind(found).and_then(|()| id.listen(BACKLOG)) {
                 Ok(()) => {
                     if !found.ip().is_unspecified() {
                         self.is_own(&address, &id)?;
                     }
-                    let (domain, embryos) = (self.clone(), Vec::new());
-                    return Ok(VerbsListener { embryos, id, channel, domain, refused: 0, last_refused: None });
+                    return Ok(VerbsListener {
+                        half_open: HalfOpen::new(Limits::of_process()),
+                        id,
+                        channel,
+                        domain: self.clone(),
+                        shortage: Shortage::default(),
+                        evicted: 0,
+                        refused: 0,
+                        last_refused: None,
+                    });
                 }
                 Err(error) => failed = Some(error),
             }
@@ -185,7 +212,7 @@ impl VerbsDomain {
 /// it longer than was to be waited. So that is another thread's.
 fn give_up(endpoint: VerbsEndpoint) {
     // Without a thread it is dropped here.
-    let _ = std::thread::Builder::new().name("verbs-give-up".to_owned()).spawn(move || drop(endpoint));
+    let _ = mrrc::spawn_own_thread("verbs-give-up", move || drop(endpoint));
 }
 
 /// What became of a connection in the place of coming to stand.
@@ -213,12 +240,19 @@ fn patience(stall: Duration) -> u8 {
 }
 
 /// Takes connections.
+///
+/// Set-ups run in parallel, while a thread is in [`accept`](VerbsListener::accept). At most 256 connections are half open, and at
+/// most an eighth of the descriptors that the process may have; a quarter of that from one IPv4 address or IPv6 /64. A new one evicts the oldest of its address, or of the address that has the most, so
+/// silent peers lock no other peer out. A listener that runs out of descriptors evicts in the same order, reports
+/// [`VerbsError::Descriptors`] once, and goes on.
 pub struct VerbsListener {
     // Before the channel that their events come by, and so the identifier.
-    embryos: Vec<Embryo>,
+    half_open: HalfOpen<Option<Source>, Embryo>,
     id: Id,
     channel: Channel,
     domain: VerbsDomain,
+    shortage: Shortage,
+    evicted: u64,
     refused: u64,
     last_refused: Option<VerbsError>,
 }
@@ -227,7 +261,6 @@ pub struct VerbsListener {
 struct Embryo {
     endpoint: VerbsEndpoint,
     name: usize,
-    until: Instant,
 }
 
 impl VerbsListener {
@@ -239,22 +272,33 @@ impl VerbsListener {
         self.id.local().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Connections that did not come to stand.
+    /// Returns how many connections did not come to stand, those that were evicted included.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Why the last of those did not.
+    /// Returns why the last of those did not.
     pub fn last_refused(&self) -> Option<&VerbsError> {
         self.last_refused.as_ref()
+    }
+
+    /// Returns how many half-open connections were evicted for newer ones. They count as refused.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Returns how often descriptors ran out. Times of want with less than ten seconds between them count as one.
+    pub fn shortages(&self) -> u64 {
+        self.shortage.episodes()
     }
 
     /// Waits for the next connection, with so many receives posted.
     ///
     /// # Errors
-    /// [`VerbsError::TimedOut`] when the time is over, and that the device is gone.
+    /// [`VerbsError::TimedOut`] when the time is over; [`VerbsError::Descriptors`], once, when descriptors run out, and the listener
+    /// goes on; and that the device is gone.
     pub fn accept(&mut self, receives: u16, time: Option<Duration>) -> Result<VerbsEndpoint, VerbsError> {
-        let deadline = time.map(|time| Instant::now() + time);
+        let deadline = time.map(deadline);
         loop {
             while let Some(event) = self.channel.next() {
                 if let Some(endpoint) = self.told(event, receives)? {
@@ -266,21 +310,29 @@ impl VerbsListener {
             }
             let now = Instant::now();
             self.give_up(now);
+            if self.shortage.report() {
+                return Err(VerbsError::Descriptors { address: self.name() });
+            }
             if self.domain.is_gone() {
                 return Err(self.gone());
             }
             if deadline.is_some_and(|deadline| deadline <= now) {
                 let after = time.unwrap_or_default();
-                return Err(VerbsError::TimedOut { address: self.name(), what: "connection", after });
+                return Err(VerbsError::TimedOut {
+                    doing: "accept at",
+                    address: self.name(),
+                    what: "connection",
+                    after,
+                });
             }
             let next = deadline.map(|deadline| deadline.saturating_duration_since(now));
-            let nap = if self.embryos.is_empty() { LOOK } else { NAP };
+            let nap = if self.half_open.len() == 0 { LOOK } else { NAP };
             let time = next.map_or(nap, |next| next.min(nap));
             super::manager::sleep(&[self.channel.file()], Some(time));
         }
     }
 
-    fn name(&self) -> String {
+    pub(in crate::fabric) fn name(&self) -> String {
         self.id.local().map_or_else(|| "verbs:".to_owned(), |address| format!("verbs:{address}"))
     }
 
@@ -306,16 +358,16 @@ impl VerbsListener {
                 Ok(None)
             }
             kind::RDMA_CM_EVENT_ESTABLISHED => {
-                let at = self.embryos.iter().position(|embryo| embryo.name == event.id);
-                Ok(at.and_then(|at| self.stands(at)))
+                let number = self.find(|embryo| embryo.name == event.id);
+                Ok(number.and_then(|number| self.stands(number)))
             }
             kind::RDMA_CM_EVENT_DEVICE_REMOVAL if event.id == self.id.name() => {
                 self.domain.set_gone();
                 Err(self.gone())
             }
             _ => {
-                if let Some(at) = self.embryos.iter().position(|embryo| embryo.name == event.id) {
-                    drop(self.embryos.swap_remove(at));
+                if let Some(number) = self.find(|embryo| embryo.name == event.id) {
+                    drop(self.half_open.remove(number));
                     let address = self.name();
                     self.refuse(VerbsError::Hung { address });
                 }
@@ -327,16 +379,12 @@ impl VerbsListener {
     /// Accepts a request.
     fn let_in(&mut self, id: Id, event: Event, receives: u16) -> Result<(), VerbsError> {
         let address = id.peer().map_or_else(|| "verbs:".to_owned(), |peer| format!("verbs:{peer}"));
-        let too_many = self.embryos.len() >= EMBRYOS;
-        if too_many || id.context() != self.domain.context() {
+        if id.context() != self.domain.context() {
             id.reject();
-            if too_many {
-                let error = io::Error::other("too many connections are being set up; try again");
-                return Err(VerbsError::System { address, what: "not let in", error });
-            }
             let parsed = self.name().parse()?;
             return self.domain.is_own(&parsed, &id);
         }
+        self.make_room();
         let system = |what| {
             let address = address.clone();
             move |error| VerbsError::System { address, what, error }
@@ -346,6 +394,7 @@ impl VerbsListener {
         if !able.iwarp {
             id.set_patience(patience(options.stall));
         }
+        let source = id.peer().map(|peer| Source::of(peer.ip()));
         let (name, sizes) = (id.name(), self.domain.sizes(receives));
         let pair = Pair::new(&self.domain, id, (sizes.0 + SPARE, sizes.1)).map_err(system("make a queue pair"))?;
         let endpoint = VerbsEndpoint::new(&self.domain, pair, sizes, receives, None)
@@ -355,20 +404,45 @@ impl VerbsListener {
         let answered = able.answered.min(options.reads).min(event.depths.0);
         let under_way = able.under_way.min(options.reads).min(event.depths.1);
         pair.id.accept((answered, under_way)).map_err(system("accept"))?;
-        let until = Instant::now() + options.set_up;
-        self.embryos.push(Embryo { endpoint, name, until });
+        let until = deadline(options.set_up);
+        if let Some(evicted) = self.half_open.admit(source, until, Embryo { endpoint, name }) {
+            self.end_evicted(evicted, "too many others are half open, and it was the oldest of its address");
+        }
         Ok(())
+    }
+
+    /// Evicts half-open connections until there are descriptors for another one.
+    fn make_room(&mut self) {
+        while !accept::are_free(self.channel.file(), DESCRIPTORS) {
+            self.shortage.note(Instant::now());
+            let Some(evicted) = self.half_open.evict(None) else { break };
+            self.end_evicted(evicted, "descriptors ran out, and it was the oldest that was half open");
+        }
+    }
+
+    fn end_evicted(&mut self, embryo: Embryo, why: &'static str) {
+        drop(embryo);
+        self.evicted += 1;
+        let address = self.name();
+        self.refuse(VerbsError::System { address, what: "evicted", error: io::Error::other(why) });
+    }
+
+    /// The oldest half-open connection of which this is true.
+    fn find(&mut self, mut is_it: impl FnMut(&mut Embryo) -> bool) -> Option<Number> {
+        let mut numbers = self.half_open.numbers().into_iter();
+        numbers.find(|&number| self.half_open.get_mut(number).is_some_and(&mut is_it))
     }
 
     /// One that has heard something stands, whether that was told or not.
     fn spoken_to(&mut self) -> Option<VerbsEndpoint> {
-        let at = self.embryos.iter_mut().position(|embryo| embryo.endpoint.has_heard())?;
-        self.stands(at)
+        let number = self.find(|embryo| embryo.endpoint.has_heard())?;
+        self.stands(number)
     }
 
     /// A connection stands: its events come by a channel of its own.
-    fn stands(&mut self, at: usize) -> Option<VerbsEndpoint> {
-        let mut endpoint = self.embryos.swap_remove(at).endpoint;
+    fn stands(&mut self, number: Number) -> Option<VerbsEndpoint> {
+        let mut endpoint = self.half_open.remove(number)?.endpoint;
+        self.make_room();
         endpoint.listen_first();
         let pair = endpoint.pair.as_mut()?;
         let moved = Channel::new().and_then(|channel| pair.id.migrate(&channel).map(|()| channel));
@@ -386,10 +460,11 @@ impl VerbsListener {
     }
 
     fn give_up(&mut self, now: Instant) {
-        while let Some(at) = self.embryos.iter().position(|embryo| embryo.until <= now) {
-            drop(self.embryos.swap_remove(at));
+        while let Some(embryo) = self.half_open.expire(now) {
+            drop(embryo);
             let (address, after) = (self.name(), self.domain.0.options.set_up);
-            self.refuse(VerbsError::TimedOut { address, what: "word from a peer that it is connected", after });
+            let what = "word from a peer that it is connected";
+            self.refuse(VerbsError::TimedOut { doing: "accept at", address, what, after });
         }
     }
 }

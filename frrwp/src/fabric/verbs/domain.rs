@@ -8,6 +8,7 @@ use super::error::VerbsError;
 use super::manager::{Channel, Id, kind, last_error};
 use super::{VerbsOptions, ib};
 use crate::fabric::Domain;
+use crate::fabric::attempt::Attempt;
 use crate::wire::Segment;
 use mrrc::registrar::verbs::{Attributes, Domain as Opened, MemoryRegion, Verbs};
 use mrrc::registrar::{Limits, Registered, Registrar};
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Registers memory with an RDMA device, and makes connections by it. Clones are the same domain; the last that goes closes it,
 /// and each endpoint and listener has one.
@@ -62,15 +63,24 @@ impl VerbsDomain {
     /// # Errors
     /// [`VerbsError`].
     pub fn reaching(address: &str, options: VerbsOptions) -> Result<Self, VerbsError> {
-        let address: VerbsAddress = address.parse()?;
-        let found = address.resolve()?;
+        Self::reached(&address.parse()?, options, &Attempt::new(options.set_up))
+    }
+
+    /// The same, as an attempt that can be stopped.
+    pub(in crate::fabric) fn reached(
+        address: &VerbsAddress,
+        options: VerbsOptions,
+        attempt: &Attempt,
+    ) -> Result<Self, VerbsError> {
+        let found = address.resolve(attempt)?;
         if found.iter().any(|found| found.ip().is_unspecified()) {
             return Self::open(None, options);
         }
-        let channel = Channel::new().map_err(|error| cannot_manage(&address, error))?;
+        let channel = Channel::new().map_err(|error| cannot_manage(address, error))?;
         let mut failed = None;
-        for found in found {
-            match resolved(&channel, &address, found, Instant::now() + options.set_up, &options) {
+        let tries = found.len();
+        for (nth, found) in found.into_iter().enumerate() {
+            match resolved(&channel, address, found, &attempt.share(tries - nth)) {
                 // SAFETY: what an identifier is bound to is open as long as that lives.
                 Ok(id) => match NonNull::new(id.context()).map(|context| unsafe { device_name(context) }) {
                     Some(name) => return Self::open(Some(&name), options),
@@ -213,8 +223,7 @@ pub(super) fn resolved(
     channel: &Channel,
     address: &VerbsAddress,
     found: SocketAddr,
-    until: Instant,
-    options: &VerbsOptions,
+    attempt: &Attempt,
 ) -> Result<Id, VerbsError> {
     let what = "look for the way";
     let failed = |error: io::Error| match error.raw_os_error() {
@@ -226,19 +235,22 @@ pub(super) fn resolved(
     };
     loop {
         let id = Id::new(channel).map_err(|error| cannot_manage(address, error))?;
-        let left = until.saturating_duration_since(Instant::now());
-        id.resolve(found, left.min(ATTEMPT)).map_err(failed)?;
-        match channel.wait(until) {
+        id.resolve(found, attempt.left().min(ATTEMPT)).map_err(failed)?;
+        match channel.wait(attempt) {
             Some(event) if event.kind == kind::RDMA_CM_EVENT_ADDR_RESOLVED => return Ok(id),
-            Some(event) if event.status == -libc::ETIMEDOUT && Instant::now() < until => {}
+            Some(event) if event.status == -libc::ETIMEDOUT && !attempt.is_over() => {}
             Some(event) if event.status != -libc::ETIMEDOUT => return Err(failed(event.error())),
             Some(_) | None => {
-                let (address, after) = (address.to_string(), options.set_up);
                 let what = "answer from the network to who has that address";
-                return Err(VerbsError::TimedOut { address, what, after });
+                return Err(timed_out(address, what, attempt));
             }
         }
     }
+}
+
+/// Why there is no connection: nothing came in time.
+pub(super) fn timed_out(address: &VerbsAddress, what: &'static str, attempt: &Attempt) -> VerbsError {
+    VerbsError::TimedOut { doing: "connect to", address: address.to_string(), what, after: attempt.within() }
 }
 
 /// How long the kernel is given for one attempt: a question or an answer that is lost is asked again.

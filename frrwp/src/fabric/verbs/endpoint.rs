@@ -15,7 +15,8 @@ use super::pair::{Pair, Request};
 use super::slots::Slots;
 use super::windows::Windows;
 use super::{VerbsDomain, VerbsError, ib, since_start};
-use crate::fabric::{Abilities, Completion, Endpoint, Local};
+use crate::fabric::poller::Bell;
+use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use ib::ibv_wr_opcode as opcode;
 use mrrc::Access;
@@ -73,6 +74,8 @@ pub struct VerbsEndpoint {
     heard: bool,
     nudges: u32,
     polls: u32,
+    /// A bell is to ring.
+    armed: bool,
     ticked: Instant,
     peer: Option<SocketAddr>,
     pub(super) way: Option<Way>,
@@ -164,6 +167,7 @@ impl VerbsEndpoint {
             heard: false,
             nudges: 0,
             polls: 0,
+            armed: false,
             ticked: Instant::now(),
             way,
         };
@@ -396,6 +400,12 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+        if std::mem::take(&mut self.armed) {
+            if let Some(pair) = &self.pair {
+                pair.acknowledge();
+            }
+            self.tick();
+        }
         self.polls += 1;
         if self.polls >= PATIENCE {
             // Also where there is always something to poll: that the device goes is told by nothing else.
@@ -449,13 +459,7 @@ unsafe impl Endpoint for VerbsEndpoint {
         self.tick();
         self.leave();
         let now = Instant::now();
-        let leaves = match self.state {
-            State::Leaves(until) => Some(until),
-            _ => None,
-        };
-        let listens = self.listens.filter(|&until| !self.heard && until > now);
-        let own = [self.nudges_at(), self.stalls_at(), leaves, listens].into_iter().flatten();
-        let own = own.map(|at| at.saturating_duration_since(now)).min();
+        let own = self.acts_at(now).map(|at| at.saturating_duration_since(now));
         let time = left(now).into_iter().chain(own).min();
         if self.arrivals.is_empty()
             && let Some(pair) = &self.pair
@@ -467,6 +471,27 @@ unsafe impl Endpoint for VerbsEndpoint {
             self.tick();
             self.leave();
         }
+    }
+
+    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        let pair = self.stands()?;
+        pair.files().into_iter().try_for_each(|file| bell.watch(file))?;
+        self.windows.iter().try_for_each(|windows| bell.watch(windows.file()))
+    }
+
+    fn arm(&mut self) -> Armed {
+        if let Some(pair) = &self.pair {
+            pair.arm();
+            // What the channel says from now on is taken note of, also where nobody sleeps.
+            self.armed = true;
+            self.harvest();
+            self.tick();
+            self.leave();
+        }
+        if !self.arrivals.is_empty() {
+            return Armed::News;
+        }
+        Armed::Quiet { until: self.acts_at(Instant::now()).map(since_start) }
     }
 
     fn disconnect(&mut self) {

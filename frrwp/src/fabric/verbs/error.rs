@@ -17,7 +17,7 @@ pub enum VerbsError {
         text: String,
     },
     /// The host has no address.
-    #[error("{address}: the host's name is not resolved: {error}; write its IP address")]
+    #[error("look up the host of {address}: {error}: write its IP address")]
     Resolve {
         /// The address.
         address: String,
@@ -108,10 +108,12 @@ pub enum VerbsError {
     },
     /// The peer did not answer in time.
     #[error(
-        "{address}: no {what} within {} ms; see that the host is up, that nothing between filters RDMA (RoCE is UDP port \
+        "{doing} {address}: no {what} within {} ms: see that the host is up, that nothing between filters RDMA (RoCE is UDP port \
          4791), and that the server accepts", .after.as_millis()
     )]
     TimedOut {
+        /// The operation.
+        doing: &'static str,
         /// The address.
         address: String,
         /// What did not come.
@@ -130,6 +132,14 @@ pub enum VerbsError {
     NotOurs {
         /// The peer's address.
         peer: Option<SocketAddr>,
+    },
+    /// The listener has no descriptors left. It evicts half-open connections, and goes on. Reported once for each time of want.
+    #[error(
+        "accept at {address}: no descriptors are left: raise the limit on open files (ulimit -n); the listener goes on"
+    )]
+    Descriptors {
+        /// The address.
+        address: String,
     },
     /// Anything else.
     #[error("{address}: {what}: {error}{}", remedy(.error))]
@@ -277,7 +287,8 @@ mod tests {
             (VerbsError::NotHere { address: address() }, "ip address"),
             (VerbsError::Refused { address: address() }, "start the server"),
             (VerbsError::Rejected { address: address() }, "its log"),
-            (VerbsError::TimedOut { address: address(), what: "answer", after }, "4791"),
+            (VerbsError::TimedOut { doing: "connect to", address: address(), what: "answer", after }, "4791"),
+            (VerbsError::Descriptors { address: address() }, "ulimit -n"),
             (VerbsError::NotOurs { peer: None }, "has to connect again"),
             (VerbsError::System { address: address(), what: "register", error: full() }, "ulimit -l"),
         ] {

@@ -6,11 +6,13 @@
 #![expect(unsafe_code, reason = "the calls of librdmacm")]
 
 use super::ib;
+use crate::fabric::attempt::Attempt;
+use rustix::event::PollFlags;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) use ib::rdma_cm_event_type as kind;
 
@@ -65,17 +67,16 @@ impl Channel {
         }
     }
 
-    /// The next event, waited for until this time.
-    pub(super) fn wait(&self, until: Instant) -> Option<Event> {
+    /// The next event; None if the attempt is over first.
+    pub(super) fn wait(&self, attempt: &Attempt) -> Option<Event> {
         loop {
             if let Some(event) = self.next() {
                 return Some(event);
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if attempt.is_over() {
                 return None;
             }
-            sleep(&[self.file()], Some(left));
+            attempt.wait(self.file(), PollFlags::IN);
         }
     }
 }

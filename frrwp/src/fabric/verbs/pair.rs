@@ -203,15 +203,23 @@ impl Pair {
         unsafe { ib::ibv_req_notify_cq(self.completions.as_ptr(), 0) };
     }
 
-    /// Sleeps until a completion or an event may have come, or this file has something, or the time is over.
-    pub(super) fn sleep(&self, other: Option<BorrowedFd<'_>>, time: Option<Duration>) {
+    /// What is to be read when a completion or an event has come.
+    pub(super) fn files(&self) -> SmallVec<[BorrowedFd<'_>; 3]> {
         // SAFETY: open as long as the channel.
         let woken = unsafe { BorrowedFd::borrow_raw((*self.woken.as_ptr()).fd) };
-        let mut files: SmallVec<[_; 3]> = SmallVec::new();
-        files.push(woken);
+        std::iter::once(woken).chain(self.events.as_ref().map(Channel::file)).collect()
+    }
+
+    /// Sleeps until a completion or an event may have come, or this file has something, or the time is over.
+    pub(super) fn sleep(&self, other: Option<BorrowedFd<'_>>, time: Option<Duration>) {
+        let mut files = self.files();
         files.extend(other);
-        files.extend(self.events.as_ref().map(Channel::file));
         sleep(&files, time);
+        self.acknowledge();
+    }
+
+    /// Takes note of what the completion channel says.
+    pub(super) fn acknowledge(&self) {
         let (mut of, mut context) = (null_mut(), null_mut());
         // SAFETY: it lives; one that is told is acknowledged.
         unsafe {

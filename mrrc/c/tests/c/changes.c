@@ -22,7 +22,7 @@ int main(void)
             memory = mmap(place, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
             CHECK(memory == place);
         }
-        mrrc_lease_t lease;
+        mrrc_lease_t lease = { { 0 } };
         mrrc_segment_t part;
         DONE(mrrc_acquire(cache, memory, 4 * PAGE, MRRC_LOCAL, &lease, &error));
         CHECK(mrrc_segments(&lease, &part, 1) == 1);

@@ -7,7 +7,7 @@ static void child(struct card *card, mrrc_cache_t *cache, mrrc_lease_t *lease, c
 {
     unsigned long calls = card->calls;
     mrrc_segment_t part;
-    mrrc_lease_t other;
+    mrrc_lease_t other = { { 0 } };
     mrrc_arena_t *arena;
     FAILS(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &other, &error), MRRC_ERROR_FORKED, "make a cache of its own");
     FAILS(mrrc_invalidate(cache, memory, PAGE, &error), MRRC_ERROR_FORKED, "forked");
@@ -33,7 +33,7 @@ int main(void)
     struct card card = { 0 };
     mrrc_cache_t *cache = card_cache(&card, "background=on");
     char *memory = pages(2);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error));
     pid_t process = fork();
     if (process == 0)

@@ -7,7 +7,7 @@ static void a_lease_has_the_memory_by_its_keys(void)
     struct card card = { 0 };
     mrrc_cache_t *cache = card_cache(&card, "");
     char *memory = pages(8);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     mrrc_segment_t part;
     DONE(mrrc_acquire(cache, memory + 100, 5000, MRRC_LOCAL | MRRC_REMOTE_READ, &lease, &error));
     CHECK(mrrc_segments(&lease, &part, 1) == 1);
@@ -33,7 +33,7 @@ static void segments_are_written_as_far_as_there_is_room(void)
     char *memory = pages(9);
     DONE(mrrc_warm(cache, memory, PAGE, MRRC_LOCAL, &error));
     DONE(mrrc_warm(cache, memory + 3 * PAGE, PAGE, MRRC_LOCAL, &error));
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     DONE(mrrc_acquire(cache, memory + 10, 5 * PAGE, MRRC_LOCAL, &lease, &error));
     mrrc_segment_t parts[5];
     memset(parts, 0, sizeof parts);
@@ -58,7 +58,7 @@ static void one_key_where_one_is_needed(void)
     mrrc_cache_t *cache = card_cache(&card, "max_segments=1");
     char *memory = pages(8);
     DONE(mrrc_warm(cache, memory + PAGE, PAGE, MRRC_LOCAL, &error));
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     mrrc_segment_t part;
     DONE(mrrc_acquire(cache, memory, 8 * PAGE, MRRC_LOCAL, &lease, &error));
     CHECK(mrrc_segments(&lease, &part, 1) == 1 && part.length == 8 * PAGE);
@@ -81,7 +81,7 @@ static void a_card_with_larger_pages_registers_those(void)
     DONE(mrrc_cache_new(options, &registrar, &cache, &error));
     mrrc_options_free(options);
     char *memory = aligned_alloc(64 << 10, 512 << 10);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     mrrc_segment_t parts[3];
     CHECK(used(cache).capacity_pages == 64 && used(cache).capacity_regions == 3);
     DONE(mrrc_acquire(cache, memory + 70000, 100, MRRC_LOCAL, &lease, &error));
@@ -102,7 +102,7 @@ static void a_list_is_had_whole_or_not_at_all(void)
     mrrc_cache_t *cache = card_cache(&card, "capacity=64K");
     char *memory = pages(64);
     struct iovec rows[4];
-    mrrc_lease_t leases[4];
+    mrrc_lease_t leases[4] = { { { 0 } } };
     for (size_t i = 0; i < 4; i++)
         rows[i] = (struct iovec){ memory + 4 * PAGE * i, 2 * PAGE + i };
     DONE(mrrc_acquire_list(cache, rows, 4, MRRC_LOCAL, leases, &error));
@@ -138,12 +138,12 @@ static void what_is_registered_can_be_used_while_the_rest_is(void)
     DONE(mrrc_begin(cache, memory, 8 * PAGE, MRRC_LOCAL, &begun, &error));
     mrrc_segment_t part;
     CHECK(mrrc_ready(begun, &part, 1) == 1 && part.length == 2 * PAGE && card.calls == 1);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     fail(&card, 1, EFAULT);
     FAILS(mrrc_finish(begun, &lease, &error), MRRC_ERROR_REGISTER, "test card");
     DONE(mrrc_finish(begun, &lease, &error));
     CHECK(mrrc_lease_length(&lease) == 8 * PAGE && card.calls == 3);
-    mrrc_lease_t again;
+    mrrc_lease_t again = { { 0 } };
     FAILS(mrrc_finish(begun, &again, &error), MRRC_ERROR_ARGUMENT, "finished before");
     mrrc_acquiring_free(begun);
     CHECK(mrrc_release(&lease) == MRRC_OK);
@@ -160,7 +160,7 @@ static void what_changed_is_registered_anew(void)
     struct card card = { 0 };
     mrrc_cache_t *cache = card_cache(&card, "");
     char *memory = pages(4);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     uint64_t regions = 99;
     DONE(mrrc_acquire(cache, memory, 4 * PAGE, MRRC_LOCAL, &lease, &error));
     DONE(mrrc_invalidate(cache, memory + PAGE, 1, &error));
@@ -196,11 +196,11 @@ static void an_arena_is_memory_of_the_caches(void)
     DONE(mrrc_arena_new(cache, 10000, 0, &arena, &error));
     char *memory = mrrc_arena_address(arena);
     CHECK(mrrc_arena_length(arena) == 12288 && memory[0] == 0);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     mrrc_segment_t part;
     DONE(mrrc_arena_acquire(arena, 5000, 100, MRRC_LOCAL | MRRC_REMOTE_WRITE, &lease, &error));
     CHECK(mrrc_segments(&lease, &part, 1) == 1 && part.address == memory + 5000 && part.length == 100);
-    mrrc_lease_t other;
+    mrrc_lease_t other = { { 0 } };
     FAILS(mrrc_arena_acquire(arena, 12288, 1, MRRC_LOCAL, &other, &error), MRRC_ERROR_OUTSIDE, "stay inside of it");
     FAILS(mrrc_arena_acquire(arena, 1, (size_t)-1, MRRC_LOCAL, &other, &error), MRRC_ERROR_OUTSIDE, "bytes 1..");
     FAILS(mrrc_arena_acquire(arena, 0, 0, MRRC_LOCAL, &other, &error), MRRC_ERROR_ARGUMENT, "");
@@ -223,7 +223,7 @@ static void a_lease_may_outlive_its_cache(void)
     struct card card = { 0 };
     mrrc_cache_t *cache = card_cache(&card, "");
     char *memory = pages(2);
-    mrrc_lease_t lease, moved;
+    mrrc_lease_t lease = { { 0 } }, moved = { { 0 } };
     mrrc_segment_t part;
     DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error));
     DONE(mrrc_warm(cache, memory + PAGE, PAGE, MRRC_LOCAL, &error));

@@ -50,7 +50,7 @@ static void a_lease_is_released_once_and_where_it_lies(void)
     struct card card = { 0 };
     mrrc_cache_t *cache = card_cache(&card, "capacity=4K");
     char *memory = pages(2);
-    mrrc_lease_t lease, copy, other = { { 0 } };
+    mrrc_lease_t lease = { { 0 } }, copy, other = { { 0 } };
     CHECK(mrrc_release(NULL) == MRRC_ERROR_LEASE && mrrc_release(&other) == MRRC_ERROR_LEASE);
     memset(&copy, 0x11, sizeof copy);
     CHECK(mrrc_release(&copy) == MRRC_ERROR_LEASE);
@@ -72,6 +72,63 @@ static void a_lease_is_released_once_and_where_it_lies(void)
     mrrc_cache_free(cache);
     CHECK(card.bytes == 0);
     free(memory);
+}
+
+/* What is held is not lost: nothing is acquired in its place, and one release ends it. */
+static void a_lease_that_is_held_is_not_overwritten(void)
+{
+    struct card card = { 0 };
+    mrrc_cache_t *cache = card_cache(&card, "capacity=8K");
+    char *memory = pages(2), *other = pages(2);
+    mrrc_lease_t lease = { { 0 } }, more[3] = { { { 0 } } };
+    mrrc_acquiring_t *begun;
+    mrrc_arena_t *arena;
+    DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error));
+    mrrc_counters_t before = counted(cache);
+    FAILS(mrrc_acquire(cache, other, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_HELD, "mrrc_release");
+    FAILS(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_HELD, "lease");
+    CHECK(counted(cache).requests == before.requests && card.calls == 1);
+    CHECK(mrrc_lease_address(&lease) == memory && mrrc_lease_length(&lease) == PAGE);
+    /* Begun: the request can be finished into another place. */
+    DONE(mrrc_begin(cache, memory + PAGE, PAGE, MRRC_LOCAL, &begun, &error));
+    FAILS(mrrc_finish(begun, &lease, &error), MRRC_ERROR_HELD, "lease");
+    DONE(mrrc_finish(begun, &more[0], &error));
+    FAILS(mrrc_finish(begun, &more[0], &error), MRRC_ERROR_HELD, "lease");
+    FAILS(mrrc_finish(begun, &more[1], &error), MRRC_ERROR_ARGUMENT, "finished");
+    mrrc_acquiring_free(begun);
+    CHECK(mrrc_release(&more[0]) == MRRC_OK && mrrc_release(&more[1]) == MRRC_ERROR_LEASE);
+    /* Of a list none is acquired, and those that are held stay. */
+    struct iovec buffers[3] = { { memory, 1 }, { memory, 1 }, { memory, 1 } };
+    DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &more[2], &error));
+    FAILS(mrrc_acquire_list(cache, buffers, 3, MRRC_LOCAL, more, &error), MRRC_ERROR_HELD, "leases[2]");
+    CHECK(mrrc_release(&more[0]) == MRRC_ERROR_LEASE && mrrc_lease_address(&more[2]) == memory);
+    /* Nor is one moved over another; where it is it may stay. */
+    CHECK(mrrc_lease_move(&lease, &more[2]) == MRRC_ERROR_HELD && mrrc_lease_address(&lease) == memory);
+    CHECK(mrrc_lease_move(&lease, &lease) == MRRC_OK && mrrc_lease_address(&lease) == memory);
+    CHECK(mrrc_release(&more[2]) == MRRC_OK && mrrc_lease_move(&lease, &more[2]) == MRRC_OK);
+    CHECK(mrrc_release(&lease) == MRRC_ERROR_LEASE && mrrc_release(&more[2]) == MRRC_OK);
+    /* Nothing is held: there is room for all that was asked for, and the card gives it back. */
+    DONE(mrrc_acquire(cache, other, 2 * PAGE, MRRC_LOCAL, &lease, &error));
+    CHECK(card.bytes == 2 * PAGE && mrrc_release(&lease) == MRRC_OK);
+    DONE(mrrc_arena_new(cache, PAGE, 0, &arena, &error));
+    DONE(mrrc_arena_acquire(arena, 0, PAGE, MRRC_LOCAL, &lease, &error));
+    FAILS(mrrc_arena_acquire(arena, 0, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_HELD, "lease");
+    CHECK(mrrc_release(&lease) == MRRC_OK && mrrc_release(&lease) == MRRC_ERROR_LEASE);
+    mrrc_arena_free(arena);
+    DONE(mrrc_flush(cache, NULL, &error));
+    CHECK(card.bytes == 0);
+    /* What lies there otherwise is no lease, whatever it is. */
+    for (int byte = 0; byte < 256; byte += 85) {
+        memset(&lease, byte, sizeof lease);
+        DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error));
+        memcpy(&more[0], &lease, sizeof lease); /* a copy is none either */
+        DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &more[0], &error));
+        CHECK(mrrc_release(&lease) == MRRC_OK && mrrc_release(&more[0]) == MRRC_OK);
+    }
+    mrrc_cache_free(cache);
+    CHECK(card.bytes == 0 && card.done == 1);
+    free(memory);
+    free(other);
 }
 
 static void settings_that_make_no_sense_are_named(void)
@@ -164,7 +221,7 @@ static void errors_of_callbacks_are_the_callers(void)
     struct card card = { 0 };
     mrrc_cache_t *cache = card_cache(&card, "capacity=8K,retries=3,patience=50ms");
     char *memory = pages(8);
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     mrrc_error_t error;
     /* Final: one attempt. */
     fail(&card, 1000, EFAULT);
@@ -206,7 +263,7 @@ static void rights_and_memory_that_are_not_granted(void)
     registrar.max_bytes = 8192;
     mrrc_options_t *options = mrrc_options_new();
     mrrc_cache_t *cache;
-    mrrc_lease_t lease;
+    mrrc_lease_t lease = { { 0 } };
     DONE(mrrc_options_set(options, "monitor", "explicit", &error));
     DONE(mrrc_cache_new(options, &registrar, &cache, &error));
     mrrc_options_free(options);
@@ -226,9 +283,9 @@ static void rights_and_memory_that_are_not_granted(void)
 static void every_status_has_words(void)
 {
     const char *none = mrrc_status_text(-1);
-    for (int status = MRRC_OK; status <= MRRC_ERROR_PANIC; status++)
+    for (int status = MRRC_OK; status <= MRRC_ERROR_HELD; status++)
         CHECK(strcmp(mrrc_status_text(status), none) != 0);
-    CHECK(strcmp(mrrc_status_text(MRRC_ERROR_PANIC + 1), none) == 0);
+    CHECK(strcmp(mrrc_status_text(MRRC_ERROR_HELD + 1), none) == 0);
     CHECK(strcmp(mrrc_status_text(MRRC_OK), "done") == 0);
 }
 
@@ -236,6 +293,7 @@ int main(void)
 {
     nothing_is_null_without_being_said();
     a_lease_is_released_once_and_where_it_lies();
+    a_lease_that_is_held_is_not_overwritten();
     settings_that_make_no_sense_are_named();
     a_registrar_is_looked_at_first();
     errors_of_callbacks_are_the_callers();

@@ -24,7 +24,7 @@ static void *work(void *seed)
         size_t page = (state >> 33) % (BUFFERS - LONGEST), count = 1 + (state >> 50) % LONGEST;
         char *at = memory + page * PAGE + (state >> 20) % 100;
         size_t length = (count - 1) * PAGE + 1000;
-        mrrc_lease_t lease;
+        mrrc_lease_t lease = { { 0 } };
         mrrc_error_t error;
         mrrc_status_t status = mrrc_acquire(cache, at, length, MRRC_LOCAL, &lease, &error);
         if (status == MRRC_ERROR_ALL_IN_USE || status == MRRC_ERROR_TIMED_OUT)

@@ -4,6 +4,7 @@ use super::wait::Naps;
 use super::{Acquiring, Apart, Awaited, Lock, Placeholder, Stage};
 use crate::cache::books::{Books, Entry};
 use crate::cache::error::{AcquireError, Unusable};
+use crate::cache::hit::TooMany;
 use crate::cache::lease::Hold;
 use crate::cache::tally::Amount;
 use crate::cache::who;
@@ -37,9 +38,10 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         let Self { shared, wish, .. } = *self;
         let ask = Ask { range, access: wish.access, max_segments: shared.terms.max_segments, again, sharing };
         let mut books = self.decide(books, ask, members)?;
-        self.take_in(&mut books);
+        let is_held = self.take_in(&mut books);
         self.reserve(&mut books);
-        Ok(())
+        // What is reserved is taken back when the request is dropped.
+        if is_held { Ok(()) } else { Err(AcquireError::TooManyLeases { range }) }
     }
 
     /// Asks the core until it has an answer. Where all that is registered is in use, room is looked for, or waited for.
@@ -71,7 +73,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
             let Err(refusal) = answer else { return Ok(books) };
             ask.again = true;
             let lent = books.lent.len();
-            books.sweep(desk);
+            books.look_at_all_lent(desk);
             if books.lent.len() < lent || books.give_up_comebacks(desk) {
                 // Leases have ended since it was last looked, or there is room that nobody uses.
                 books.core.take_back_refusal();
@@ -106,15 +108,20 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
     }
 
     /// Takes in what the core has answered: holds what stands, notes what others register and what is for this to do.
-    fn take_in(&mut self, books: &mut Books<R::Registration>) {
+    /// False: something that stands has as many leases as can be counted.
+    fn take_in(&mut self, books: &mut Books<R::Registration>) -> bool {
         let shared = self.shared;
+        let mut is_held = true;
         for &part in books.core.outcome().parts() {
             match part {
                 Part::Ready { region: id, range } => match books.entries[id.index()] {
                     Entry::Pending { ticket, owner, .. } => {
                         self.awaited.push(Awaited { id, ticket, range, own: owner == who::am_i() });
                     }
-                    _ => self.holds.push(Hold::new(id, shared.grip(id))),
+                    _ => match shared.grip(id) {
+                        Ok(grip) => self.holds.push(Hold::new(id, grip)),
+                        Err(TooMany) => is_held = false,
+                    },
                 },
                 Part::Gap { region: Some(id), range, access } => {
                     // Asked before the pages are looked up: a registration can outlast the bar. What is discarded from
@@ -138,6 +145,7 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 Part::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
+        is_held
     }
 
     /// Puts placeholders in the books, and takes the room for them if it is there.

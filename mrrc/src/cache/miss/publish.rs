@@ -69,7 +69,8 @@ impl<R: Registrar> Acquiring<'_, R> {
                     if watched {
                         books.to_unwatch.push(registered.range);
                     }
-                    books.limbo.push(registered);
+                    books.limbo.push_back(registered);
+                    books.stir(self.shared.work);
                 }
             }
             books.end_yielding(self.shared.desk(), self.yielding.drain(..), sure);
@@ -103,10 +104,12 @@ pub(super) fn stand<R: Registrar>(
     books.tally.unwatched += u64::from(apart == Some(Apart::Unwatched));
     books.set_entry(id, Entry::Standing { stale: !cached, watched });
     shared.records[id].fill(range, access, registration);
-    let hold = Hold::new(id, shared.grip(id));
+    let Ok(grip) = shared.grip(id) else { unreachable!("{id:?} was not found before, so nothing counts leases of it") };
+    let hold = Hold::new(id, grip);
     if cached {
         shared.records[id].show();
         books.core.settle(id);
+        books.retire_covered(shared.desk(), id);
     } else {
         // For this lease only: the core's hold goes on until the lease ends.
         books.core.withdraw(id);

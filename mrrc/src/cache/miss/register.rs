@@ -97,8 +97,8 @@ impl<R: Registrar> Acquiring<'_, R> {
 
     /// Deregisters what has left until there is room for this request's gaps, and reserves that.
     ///
-    /// One batch of others is deregistered in any case; more only as long as the room is not there, and no longer than
-    /// the request would wait for others.
+    /// Where nobody else does that, a bounded part of what left before is deregistered in any case; more only as long as the
+    /// room is not there, and no longer than the request would wait for others.
     fn make_way(&mut self) -> Result<(), AcquireError> {
         let shared = self.shared;
         let limit = shared.terms.capacity;
@@ -106,9 +106,7 @@ impl<R: Registrar> Acquiring<'_, R> {
         self.mine.iter().for_each(|placeholder| amount.add(placeholder.range.pages()));
         let mut retried = false;
         let mut books = shared.lock()?;
-        if !shared.terms.background && books.has_leavers() {
-            books = shared.deregister_limbo(books)?;
-        }
+        books = shared.work_for_others(books)?;
         let mut helped = false;
         loop {
             if books.reserve(amount, limit) {
@@ -116,15 +114,15 @@ impl<R: Registrar> Acquiring<'_, R> {
                 return Ok(());
             } else if !books.limbo.is_empty() {
                 if helped {
-                    self.patience_left()?;
+                    self.patience_left(|| books.obstacle(amount, limit))?;
                 }
                 helped = true;
                 let begun = Instant::now();
-                books = shared.deregister_limbo(books)?;
+                books = shared.deregister_next(books)?;
                 self.waited_for_others += begun.elapsed();
-            } else if books.going > 0 {
+            } else if books.going.regions > 0 {
                 // Somebody is deregistering just now.
-                books = self.wait(books)?;
+                books = self.wait(books, |books| books.obstacle(amount, limit))?;
             } else if !retried && !books.parked.is_empty() {
                 retried = true;
                 books.unpark();
@@ -198,18 +196,13 @@ impl<R: Registrar> Acquiring<'_, R> {
             // Or others'.
             books.give_up_comebacks(desk);
         }
-        if !books.limbo.is_empty() {
-            books.tally.retries += 1;
-            drop(shared.deregister_limbo(books)?);
-            return Ok(true);
-        }
-        // Somebody else may be freeing what is missing.
+        // Or somebody else may be freeing what is missing.
         let left = shared.terms.patience.saturating_sub(self.waited_for_others);
-        let freeing = books.going > 0 && !left.is_zero();
+        let freeing = !books.limbo.is_empty() || books.going.regions > 0 && !left.is_zero();
         if freeing {
             books.tally.retries += 1;
             let begun = Instant::now();
-            drop(shared.wait(books, left)?);
+            shared.free(books, pages, left)?;
             self.waited_for_others += begun.elapsed();
         }
         Ok(freeing)
@@ -223,10 +216,14 @@ pub(super) fn attempt<R: Registrar>(
     range: PageRange,
     access: Access,
 ) -> io::Result<R::Registration> {
+    let claim = shared.claim(range)?;
     let begun = shared.times.as_ref().map(|_| Instant::now());
     let result = shared.registrar.register(range, access);
     if let (Some(times), Some(begun)) = (&shared.times, begun) {
         times.registered(begun.elapsed());
+    }
+    if let (Ok(_), Some(claim)) = (&result, claim) {
+        claim.keep();
     }
     result
 }

@@ -2,7 +2,7 @@
 
 use super::{Acquiring, Awaited, Lock};
 use crate::cache::books::{Books, Entry};
-use crate::cache::error::AcquireError;
+use crate::cache::error::{AcquireError, Obstacle};
 use crate::cache::who;
 use crate::core::AllInUse;
 use crate::registrar::Registrar;
@@ -39,7 +39,8 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
                 return Ok(false);
             }
             self.count_as_waiting(&mut books);
-            books = self.wait(books)?;
+            let range = awaited.range;
+            books = self.wait(books, |_| Obstacle::Registering { range })?;
         }
         Ok(true)
     }
@@ -72,16 +73,23 @@ impl<'cache, R: Registrar> Acquiring<'cache, R> {
         }
     }
 
-    /// How much longer this request waits for others, or works for them.
-    pub(super) fn patience_left(&self) -> Result<Duration, AcquireError> {
+    /// How much longer this request waits for others, or works for them: an error that says for what, when that is over.
+    pub(super) fn patience_left(&self, obstacle: impl FnOnce() -> Obstacle) -> Result<Duration, AcquireError> {
         let waited = self.waited_for_others;
         let left = self.shared.terms.patience.saturating_sub(waited);
-        if left.is_zero() { Err(AcquireError::TimedOut { range: self.wish.range, waited }) } else { Ok(left) }
+        if !left.is_zero() {
+            return Ok(left);
+        }
+        Err(AcquireError::TimedOut { range: self.wish.range, waited, obstacle: obstacle() })
     }
 
     /// Waits for the progress of others, as long as the patience of the whole request lasts.
-    pub(super) fn wait(&mut self, books: Lock<'cache, R>) -> Result<Lock<'cache, R>, AcquireError> {
-        let left = self.patience_left()?;
+    pub(super) fn wait(
+        &mut self,
+        books: Lock<'cache, R>,
+        obstacle: impl FnOnce(&Books<R::Registration>) -> Obstacle,
+    ) -> Result<Lock<'cache, R>, AcquireError> {
+        let left = self.patience_left(|| obstacle(&books))?;
         let begun = Instant::now();
         let books = self.shared.wait(books, left)?;
         self.waited_for_others += begun.elapsed();

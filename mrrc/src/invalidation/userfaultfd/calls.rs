@@ -240,8 +240,9 @@ impl Bell {
     }
 }
 
-/// Waits for a message or the bell, or for the time to pass. An early return is no harm to any caller.
-pub(super) fn wait(messages: &Descriptor, bell: Option<&Bell>, timeout: Option<Duration>) {
+/// Waits for a message or the bell, or for the time to pass. An early return is no harm to any caller. Returns whether
+/// there may be a message.
+pub(super) fn wait(messages: &Descriptor, bell: Option<&Bell>, timeout: Option<Duration>) -> bool {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // Negative numbers are passed over.
     let mut entries = [entry(messages.fd()), entry(bell.map_or(-1, |bell| bell.0.as_raw_fd()))];
@@ -251,24 +252,8 @@ pub(super) fn wait(messages: &Descriptor, bell: Option<&Bell>, timeout: Option<D
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the entries and the time live across the call.
-    unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout, std::ptr::null()) };
-}
-
-/// Runs `f` with every signal blocked: threads that it starts never run a handler of the program's.
-pub(super) fn without_signals<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: plain data, for which zeroes are a value.
-    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: both sets live across the calls.
-    let blocked = unsafe {
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0
-    };
-    let result = f();
-    if blocked {
-        // SAFETY: as above; the set is what the call before wrote.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    }
-    result
+    let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout, std::ptr::null()) };
+    ready < 0 || entries[0].revents != 0
 }
 
 #[derive(Clone, Copy, Debug)]

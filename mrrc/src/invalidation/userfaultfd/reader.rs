@@ -10,7 +10,7 @@
 
 use super::super::{Change, ChangeKind};
 use super::calls::{self, Bell, Descriptor, Event, Message};
-use super::changes::Changes;
+use super::changes::{Batch, GOES, Learnt, MESSAGES, News};
 use super::lock;
 use super::seats::Seats;
 use crate::range::PageRange;
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Messages read in one go, and goes in one session: the changes are applied at least that often.
-const MESSAGES: usize = 16;
-const GOES: usize = 8;
+/// How long messages are not read because a cache, whose lock is taken, has as much pending as can be remembered exactly.
+/// Threads that unmap wait so long. Then they are read all the same: whoever has the lock may be one of those threads.
+const BACK_PRESSURE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for the cache's lock before what was read is left unapplied, with the flag raised.
 const LAST_ATTEMPTS: Duration = Duration::from_secs(1);
@@ -40,15 +40,6 @@ pub(super) struct Shared {
     news: Mutex<News>,
     /// Who is told.
     pub(super) seats: Seats,
-}
-
-/// What the table has to learn.
-#[derive(Clone, Debug)]
-pub(super) struct News {
-    /// Where registrations have ended.
-    pub(super) gone: Changes,
-    /// Where registered mappings have been moved to, or from.
-    pub(super) moved: Changes,
 }
 
 #[repr(u8)]
@@ -72,7 +63,7 @@ impl Shared {
             process: std::process::id(),
             state: AtomicU8::new(State::New as u8),
             sessions: AtomicU64::new(0),
-            news: Mutex::new(News { gone: Changes::new(), moved: Changes::new() }),
+            news: Mutex::new(News::new()),
             seats: Seats::new(),
         }
     }
@@ -90,29 +81,23 @@ impl Shared {
         Some(self.sessions.load(Ordering::SeqCst)).filter(|session| session.is_multiple_of(2))
     }
 
-    pub(super) fn take_news(&self) -> Option<News> {
-        let mut news = lock(&self.news);
-        if news.gone.is_empty() && news.moved.is_empty() {
-            return None;
-        }
-        let taken = news.clone();
-        news.gone.clear();
-        news.moved.clear();
-        Some(taken)
+    /// Takes the next thing that the table has to learn.
+    pub(super) fn take_news(&self) -> Option<Learnt> {
+        lock(&self.news).pop()
     }
 }
 
 pub(super) struct Reader {
     shared: Arc<Shared>,
-    batch: Changes,
-    /// Whether something came to the batch that nobody was told of.
-    fresh: bool,
+    batch: Batch,
+    /// Since when some cache has too much pending.
+    full_since: Option<Instant>,
     deadline: Option<Instant>,
 }
 
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, batch: Changes::new(), fresh: false, deadline: None }
+        Self { shared, batch: Batch::new(), full_since: None, deadline: None }
     }
 
     /// Until the monitor is stopped.
@@ -130,29 +115,38 @@ impl Reader {
     }
 
     fn report(&mut self) -> Result<(), Stop> {
+        // How often some cache could not be told, since the last time that all of them were.
+        let mut attempt = 0;
         loop {
-            calls::wait(&self.shared.descriptor, Some(&self.shared.bell), None);
-            if self.shared.is(State::Stopped) {
+            let readable = if attempt == 0 {
+                calls::wait(&self.shared.descriptor, Some(&self.shared.bell), None)
+            } else {
+                self.pause(attempt - 1, !self.is_held_back())
+            };
+            if self.shared.is(State::Stopped) && (attempt == 0 || self.out_of_time()) {
                 return Ok(());
             }
-            // First this, for the change that is read next is over for whoever made it.
-            self.shared.seats.raise();
-            let mut attempt = 0;
-            loop {
+            // Only where there is a message: a cache that has been told of all others serves hits meanwhile.
+            if readable {
+                // First this, for the change that is read next is over for whoever made it.
+                self.shared.seats.raise();
                 self.read()?;
-                let fresh = std::mem::take(&mut self.fresh);
-                if self.batch.is_empty() || self.shared.seats.apply(self.batch.as_slice(), fresh) {
-                    break;
-                }
-                if self.out_of_time() {
-                    return Ok(());
-                }
-                self.pause(attempt, true);
+            }
+            if self.shared.seats.tell(self.batch.as_slice()) {
+                (attempt, self.full_since) = (0, None);
+            } else {
                 attempt += 1;
+                if self.full_since.is_none() && self.shared.seats.is_full() {
+                    self.full_since = Some(Instant::now());
+                }
             }
             self.batch.clear();
-            self.shared.seats.lower();
         }
+    }
+
+    /// Whether nothing is read for now, because it could not be remembered exactly.
+    fn is_held_back(&self) -> bool {
+        self.full_since.is_some_and(|since| since.elapsed() < BACK_PRESSURE)
     }
 
     /// Takes the messages that wait, or a good many of them.
@@ -175,12 +169,11 @@ impl Reader {
                         self.gone(to);
                         // The old place too: `MREMAP_DONTUNMAP` leaves a registered mapping behind.
                         for range in [from, to] {
-                            lock(&self.shared.news).moved.push(Change { range, kind: ChangeKind::Gone });
+                            lock(&self.shared.news).add_moved(range);
                         }
                     }
                     Event::Discarding(range) => {
                         self.batch.push(Change { range, kind: ChangeKind::Discarding });
-                        self.fresh = true;
                     }
                     Event::Fault(address) => self.shared.descriptor.resolve(address),
                     Event::Nothing => {}
@@ -196,20 +189,22 @@ impl Reader {
     fn gone(&mut self, range: PageRange) {
         let change = Change { range, kind: ChangeKind::Gone };
         self.batch.push(change);
-        self.fresh = true;
-        lock(&self.shared.news).gone.push(change);
+        lock(&self.shared.news).add_gone(range);
     }
 
-    /// Between attempts: briefly at work at first, then asleep unless a message comes.
-    fn pause(&self, attempt: u32, readable: bool) {
+    /// Between attempts: briefly at work at first, then asleep unless a message comes. Returns whether there
+    /// may be one.
+    fn pause(&self, attempt: u32, readable: bool) -> bool {
         const SPINS: u32 = 4;
         let time = Duration::from_micros(50 << attempt.saturating_sub(SPINS).min(4));
         if attempt < SPINS {
             (0..16 << attempt).for_each(|_| std::hint::spin_loop());
+            readable && calls::wait(&self.shared.descriptor, None, Some(Duration::ZERO))
         } else if readable {
-            calls::wait(&self.shared.descriptor, None, Some(time));
+            calls::wait(&self.shared.descriptor, None, Some(time))
         } else {
             std::thread::sleep(time);
+            false
         }
     }
 
@@ -230,16 +225,14 @@ impl Reader {
         );
         self.shared.seats.raise();
         let everything = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
+        let mut untold = &everything[..];
         for attempt in 0.. {
             readable = readable && self.read().is_ok();
             self.batch.clear();
-            if self.shared.seats.apply(&everything, attempt == 0) {
-                self.shared.seats.lower();
+            if self.shared.seats.tell(untold) || self.out_of_time() {
                 break;
             }
-            if self.out_of_time() {
-                break;
-            }
+            untold = &[];
             self.pause(attempt, readable);
         }
         while readable && !self.shared.is(State::Stopped) {

@@ -1,8 +1,9 @@
 //! The caches that one userfaultfd serves.
 //!
 //! The kernel lets one userfaultfd watch a mapping, so caches over the same memory share one. Each has a *seat*, and
-//! the monitor's thread tells all of them of every change: all flags are up before a message is read, and stay up until
-//! every cache has struck out what was read.
+//! the monitor's thread tells all of them of every change: all flags are up before a message is read, and the flag of a
+//! cache stays up until this cache has struck out what was read. A cache whose lock is taken keeps its changes in its
+//! seat, and no other cache waits for it.
 //!
 //! The thread holds the lock of the list while it tells. So nobody who holds that lock allocates, frees or unmaps: what
 //! enters the list is made before, and what leaves it is dropped after. Who takes a seat while flags are up finds his
@@ -12,6 +13,7 @@
 //! raised, stays up.
 
 use super::super::{Change, Reports};
+use super::changes::Pending;
 use super::lock;
 use std::fmt;
 use std::io;
@@ -29,7 +31,7 @@ struct Seated {
     /// Never grows beyond the room that it was made with.
     list: Vec<Seat>,
     next: u64,
-    /// Whether a change is being dealt with.
+    /// Whether messages are being read that the seats do not have yet.
     raised: bool,
 }
 
@@ -37,8 +39,8 @@ struct Seat {
     number: u64,
     reports: Arc<dyn Reports>,
     raised: bool,
-    /// Whether it has been told of what was read.
-    told: bool,
+    /// Changes that were read and that it has not been told of.
+    pending: Pending,
     /// It panicked, and is not called any more. Its flag is left up, so that nothing is served without its lock.
     broken: bool,
 }
@@ -50,7 +52,7 @@ impl Seats {
 
     /// From now on this cache is told. Returns the number of its seat.
     pub(super) fn take(&self, reports: Arc<dyn Reports>) -> io::Result<u64> {
-        let mut seat = Seat { number: 0, reports, raised: false, told: false, broken: false };
+        let mut seat = Seat { number: 0, reports, raised: false, pending: Pending::new(), broken: false };
         let mut seated = lock(&self.0);
         if seated.list.len() == SEATS {
             drop(seated);
@@ -96,43 +98,61 @@ impl Seats {
         }
     }
 
-    /// Tells everybody who was not told yet; everybody anew if there is something fresh. False if somebody's lock is taken.
-    pub(super) fn apply(&self, changes: &[Change], fresh: bool) -> bool {
+    /// Tells every cache of these changes and of those that it was not told of before. The flag of a cache that was told
+    /// goes down. False if some cache could not be told, because its lock is taken: call this again soon.
+    pub(super) fn tell(&self, changes: &[Change]) -> bool {
         let mut seated = lock(&self.0);
+        seated.raised = false;
         let mut all = true;
-        for seat in &mut seated.list {
-            if fresh || !seat.told {
-                seat.told = seat.call(|reports| reports.apply(changes)).unwrap_or(true);
-            }
-            all &= seat.told;
+        for seat in seated.list.iter_mut().filter(|seat| !seat.broken) {
+            all &= seat.tell(changes);
         }
         all
     }
 
-    /// Flags go down.
-    pub(super) fn lower(&self) {
-        let mut seated = lock(&self.0);
-        seated.raised = false;
-        for seat in seated.list.iter_mut().filter(|seat| seat.raised && !seat.broken) {
-            // Also if that panics: it is not tried twice.
-            seat.raised = false;
-            seat.told = false;
-            seat.call(|reports| reports.lower());
-        }
+    /// Whether some cache has so much pending that another session may be too much for it.
+    pub(super) fn is_full(&self) -> bool {
+        lock(&self.0).list.iter().any(|seat| !seat.broken && seat.pending.is_full())
     }
 }
 
 impl Seat {
+    /// Tells the cache of these changes and of what is pending, and lowers its flag. False if its lock is taken: then they
+    /// are pending.
+    fn tell(&mut self, changes: &[Change]) -> bool {
+        let Self { reports, pending, broken, .. } = self;
+        let mut apply = |changes: &[Change]| call(reports, broken, |reports| reports.apply(changes)) != Some(false);
+        // Mostly nothing is pending.
+        let is_told = pending.is_empty() && (changes.is_empty() || apply(changes));
+        if !is_told {
+            changes.iter().for_each(|&change| pending.push(change));
+            if !pending.tell(apply) {
+                return false;
+            }
+        }
+        if self.raised && !self.broken {
+            // Also if that panics: it is not tried twice.
+            self.raised = false;
+            self.call(|reports| reports.lower());
+        }
+        true
+    }
+
     /// Nothing of a cache that has panicked, now or before.
     fn call<T>(&mut self, call: impl FnOnce(&dyn Reports) -> T) -> Option<T> {
-        if self.broken {
-            return None;
-        }
-        let answer = catch_unwind(AssertUnwindSafe(|| call(&*self.reports)));
-        self.broken = answer.is_err();
-        // What the panic carries is not freed: the monitor's thread does not free.
-        answer.map_err(std::mem::forget).ok()
+        self::call(&self.reports, &mut self.broken, call)
     }
+}
+
+/// Nothing of a cache that is broken. One that panics is broken from now on.
+fn call<T>(reports: &Arc<dyn Reports>, broken: &mut bool, call: impl FnOnce(&dyn Reports) -> T) -> Option<T> {
+    if *broken {
+        return None;
+    }
+    let answer = catch_unwind(AssertUnwindSafe(|| call(&**reports)));
+    *broken = answer.is_err();
+    // What the panic carries is not freed: the monitor's thread does not free.
+    answer.map_err(std::mem::forget).ok()
 }
 
 impl fmt::Debug for Seats {
@@ -189,16 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_told_once_and_flags_stay_up_until_all_were() {
+    fn a_busy_cache_is_told_later_and_no_other_waits() {
         let (seats, told, _) = two();
         told[1].busy.store(true, SeqCst);
         seats.raise();
-        assert!(!seats.apply(&CHANGE, true));
-        assert!(!seats.apply(&CHANGE, false));
-        assert_eq!([told[0].counts(), told[1].counts()], [(1, 1), (1, 0)]);
+        assert!(!seats.tell(&CHANGE));
+        assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (1, 0)]);
+        assert!(!seats.tell(&[]));
+        assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (1, 0)]);
         told[1].busy.store(false, SeqCst);
-        assert!(seats.apply(&CHANGE, false));
-        seats.lower();
+        assert!(seats.tell(&[]));
         assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (0, 1)]);
     }
 
@@ -209,20 +229,22 @@ mod tests {
         let late = Arc::<Told>::default();
         seats.take(late.clone()).unwrap();
         assert_eq!(late.counts(), (1, 0));
-        assert!(seats.apply(&CHANGE, true));
-        seats.lower();
+        assert!(seats.tell(&CHANGE));
         assert_eq!(late.counts(), (0, 1));
     }
 
     #[test]
-    fn what_is_fresh_is_told_to_those_who_knew_the_rest() {
+    fn each_cache_is_told_of_each_change_once() {
         let (seats, told, _) = two();
+        let other = [Change { range: PageRange::between(1, 2), kind: ChangeKind::Discarding }];
         told[1].busy.store(true, SeqCst);
         seats.raise();
-        assert!(!seats.apply(&CHANGE, true));
+        assert!(!seats.tell(&CHANGE));
+        seats.raise();
+        assert_eq!([told[0].counts().0, told[1].counts().0], [1, 1]);
         told[1].busy.store(false, SeqCst);
-        assert!(seats.apply(&[CHANGE[0], CHANGE[0]], true));
-        assert_eq!([told[0].counts().1, told[1].counts().1], [3, 2]);
+        assert!(seats.tell(&other));
+        assert_eq!([told[0].counts(), told[1].counts()], [(0, 2), (0, 2)]);
     }
 
     #[test]
@@ -231,8 +253,7 @@ mod tests {
         told[0].panics.store(true, SeqCst);
         for round in 1..3 {
             seats.raise();
-            assert!(seats.apply(&CHANGE, true), "nobody waits for him");
-            seats.lower();
+            assert!(seats.tell(&CHANGE), "no cache waits for it");
             assert_eq!([told[0].counts(), told[1].counts()], [(1, 0), (0, round)]);
             // He is not asked again.
             told[0].panics.store(false, SeqCst);

@@ -31,9 +31,12 @@ pub(super) struct Table {
     left: usize,
     /// Shared memory that was registered lately, until when that matters.
     young: RangeMap<u64, Instant>,
+    /// With more than these it is looked which are young no more. Twice what was young at the last look, so that a look
+    /// costs each of them little.
+    most_young: usize,
 }
 
-/// Ranges that are young at a time; more become their hull.
+/// Ranges that are young, or were, before those that were are looked for.
 const YOUNG: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -66,18 +69,12 @@ impl Table {
             return;
         };
         self.young.insert(pages, until);
-        if self.young.len() > YOUNG {
+        if self.young.len() > self.most_young.max(YOUNG) {
             let now = Instant::now();
             let old: Vec<Range<u64>> =
                 self.young.iter().filter(|(_, until)| **until <= now).map(|(at, _)| at.clone()).collect();
             old.into_iter().for_each(|pages| self.young.remove(pages));
-            if self.young.len() > YOUNG / 2
-                && let (Some((first, _)), Some((last, _))) =
-                    (self.young.first_range_value(), self.young.last_range_value())
-            {
-                let all = first.start..last.end;
-                self.young.insert(all, until);
-            }
+            self.most_young = 2 * self.young.len();
         }
     }
 

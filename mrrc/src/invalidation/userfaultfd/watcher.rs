@@ -3,10 +3,12 @@
 
 use super::super::mappings::{Kind, Mapping, Mappings};
 use super::super::{Reports, Unwatched};
-use super::calls::{self, Bell, Descriptor};
+use super::calls::{Bell, Descriptor};
+use super::changes::Learnt;
 use super::lock;
 use super::reader::{Reader, Shared, State};
 use super::table::Table;
+use crate::own_thread;
 use crate::range::PageRange;
 use rangemap::RangeSet;
 use std::io;
@@ -73,15 +75,11 @@ impl Watcher {
     fn settle(&self, table: &mut Table) -> bool {
         // In this order: a session that ended before the look at the counter has left its list.
         let quiet = self.shared.quiet().is_some();
-        if let Some(news) = self.shared.take_news() {
-            for change in news.gone.as_slice() {
-                match news.gone.is_exact() {
-                    true => table.remove(change.range),
-                    false => table.doubt(change.range),
-                }
-            }
-            for change in news.moved.as_slice() {
-                table.stray(change.range);
+        while let Some(learnt) = self.shared.take_news() {
+            match learnt {
+                Learnt::Gone(range) => table.remove(range),
+                Learnt::PartlyGone(range) => table.doubt(range),
+                Learnt::Moved(range) => table.stray(range),
             }
         }
         quiet
@@ -152,7 +150,7 @@ impl Watcher {
 
     fn look_up(&self, page: u64) -> Result<Mapping, Unwatched> {
         match self.mappings.at(page) {
-            Ok(Some(mapping)) => mapping.kind.refusal().map_or(Ok(mapping), Err),
+            Ok(Some(mapping)) => mapping.refusal().map_or(Ok(mapping), Err),
             Ok(None) => Err(Unwatched::Unmapped),
             Err(error) => Err(Unwatched::Refused(error.raw_os_error().unwrap_or(libc::EIO))),
         }
@@ -225,14 +223,12 @@ impl Watcher {
         let up = Arc::new(Barrier::new(2));
         let (reader, seen) = (Reader::new(self.shared.clone()), up.clone());
         self.shared.set(State::Running);
-        let builder = thread::Builder::new().name("mrrc-monitor".into()).stack_size(STACK);
-        let spawned = calls::without_signals(|| {
-            builder.spawn(move || {
+        let spawned =
+            own_thread::spawn_real(thread::Builder::new().name("mrrc-monitor".into()).stack_size(STACK), move || {
                 // What a thread allocates as it starts, it has allocated before anything is watched.
                 seen.wait();
                 reader.run();
-            })
-        });
+            });
         match spawned {
             Ok(thread) => {
                 up.wait();

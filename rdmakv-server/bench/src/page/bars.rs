@@ -28,7 +28,7 @@ pub(super) struct Bars {
     pub(super) wide: bool,
 }
 
-const WIDTH: f64 = 620.0;
+const WIDTH: f64 = 540.0;
 /// Of one that takes the room of two.
 const WIDE: f64 = 1290.0;
 const ROW: f64 = 27.0;

@@ -25,7 +25,7 @@ pub(super) struct Lines {
     pub(super) filled: bool,
 }
 
-const WIDTH: f64 = 620.0;
+const WIDTH: f64 = 540.0;
 const HEIGHT: f64 = 350.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 304.0;

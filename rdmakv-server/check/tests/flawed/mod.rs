@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
@@ -22,12 +23,21 @@ pub(crate) enum Flaw {
     WrongKey,
 }
 
+struct Item {
+    version: u64,
+    value: Vec<u8>,
+    /// None if it never expires.
+    expires: Option<Instant>,
+}
+
 #[derive(Default)]
 struct Store {
-    values: HashMap<String, (u64, Vec<u8>)>,
+    values: HashMap<String, Item>,
     before: HashMap<String, Vec<u8>>,
     version: u64,
     requests: u64,
+    /// Of INCR and CAS.
+    updates: u64,
 }
 
 pub(crate) struct Server {
@@ -74,9 +84,15 @@ fn converse(stream: &TcpStream, store: &Mutex<Store>, flaw: Flaw) -> Option<()> 
 impl Store {
     fn answer(&mut self, words: &[&str], data: Vec<u8>, flaw: Flaw) -> Vec<u8> {
         self.requests += 1;
+        self.updates += u64::from(matches!(words[0], "incr" | "cas"));
+        // Of these there are few.
+        let loses = flaw == Flaw::LostUpdate && self.updates.is_multiple_of(2);
         let is_wrong = |wanted| flaw == wanted && self.requests.is_multiple_of(16);
         let key = words.get(1).copied().unwrap_or_default().to_owned();
-        let there = self.values.get(&key).cloned();
+        if self.values.get(&key).is_some_and(|item| item.expires.is_some_and(|end| end <= Instant::now())) {
+            self.values.remove(&key);
+        }
+        let there = self.values.get(&key).map(|item| (item.version, item.value.clone()));
         let plain = |text: &str| format!("{text}\r\n").into_bytes();
         match (words[0], there) {
             ("gets", None) => plain("END"),
@@ -91,10 +107,10 @@ impl Store {
                     value[end..].fill(1);
                 }
                 if is_wrong(Flaw::WrongKey)
-                    && let Some((_, (_, other))) =
+                    && let Some((_, other)) =
                         self.values.iter().find(|(name, _)| key[..4] == name[..4] && **name != key)
                 {
-                    value.clone_from(other);
+                    value.clone_from(&other.value);
                 }
                 let mut answer = format!("VALUE {key} 0 {} {version}\r\n", value.len()).into_bytes();
                 answer.extend(value);
@@ -106,19 +122,23 @@ impl Store {
                 plain(if words[0] == "delete" && flaw == Flaw::DeletedTwice { "DELETED" } else { "NOT_FOUND" })
             }
             ("cas", Some((version, _))) if words[5] != version.to_string() => plain("EXISTS"),
-            ("cas", Some(_)) if is_wrong(Flaw::LostUpdate) => plain("STORED"),
+            ("cas", Some(_)) if loses => plain("STORED"),
             ("set" | "add" | "cas", _) => {
-                self.put(key, data);
+                self.put(key, data, expiry(words[3]));
                 plain("STORED")
             }
             ("incr", Some((_, value))) => {
                 let sum = String::from_utf8(value).unwrap().parse::<u64>().unwrap() + 1;
-                if !is_wrong(Flaw::LostUpdate) {
-                    self.put(key, sum.to_string().into_bytes());
+                if !loses {
+                    let expires = self.values[&key].expires;
+                    self.put(key, sum.to_string().into_bytes(), expires);
                 }
                 plain(&sum.to_string())
             }
-            ("touch", Some(_)) => plain("TOUCHED"),
+            ("touch", Some(_)) => {
+                self.values.get_mut(&key).unwrap().expires = expiry(words[2]);
+                plain("TOUCHED")
+            }
             ("delete", Some((_, value))) => {
                 if flaw != Flaw::Undeleted {
                     self.before.insert(key.clone(), value);
@@ -135,10 +155,18 @@ impl Store {
         }
     }
 
-    fn put(&mut self, key: String, value: Vec<u8>) {
+    fn put(&mut self, key: String, value: Vec<u8>, expires: Option<Instant>) {
         self.version += 1;
-        if let Some((_, before)) = self.values.insert(key.clone(), (self.version, value)) {
-            self.before.insert(key, before);
+        if let Some(before) = self.values.insert(key.clone(), Item { version: self.version, value, expires }) {
+            self.before.insert(key, before.value);
         }
+    }
+}
+
+/// Returns the end of a life of that many seconds. None is no end.
+fn expiry(seconds: &str) -> Option<Instant> {
+    match seconds.parse().unwrap() {
+        0 => None,
+        seconds => Some(Instant::now() + Duration::from_secs(seconds)),
     }
 }

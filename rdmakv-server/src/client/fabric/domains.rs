@@ -1,7 +1,7 @@
 //! The client's side of each fabric: a domain, a cache of its registrations, and how connections come about.
 //!
 //! All is made when it is first needed. Everything that is registered is memory of the client's own, which stays mapped as long as its
-//! caches live; so nobody has to look out for changes of it.
+//! caches live; so no monitor watches it.
 
 use super::end::{End, RECEIVES, end};
 use crate::client::address::Fabric;
@@ -9,8 +9,9 @@ use crate::client::error::Error;
 use crate::client::memory::Memory;
 use crate::client::options::Options;
 use crate::client::slots::Slots;
+use frrwp::fabric::Connector;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
-use frrwp::fabric::shm::{self, ShmAddress, ShmDomain};
+use frrwp::fabric::shm::ShmDomain;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use frrwp::fabric::verbs::{VerbsDomain, VerbsOptions};
 use mrrc::Cache;
@@ -19,19 +20,55 @@ use mrrc::registrar::Registrar;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a thread that has connected hands over: how to make an end of it.
-pub(in crate::client) type Connected = Box<dyn FnOnce(&mut Fabrics) -> Result<Box<dyn End>, String> + Send>;
 /// What connects, in a thread of its own.
-pub(in crate::client) type Attempt = Box<dyn FnOnce() -> Result<Connected, String> + Send>;
+pub(in crate::client) type Attempt = Box<dyn FnOnce() -> Result<Box<dyn End>, String> + Send>;
 
 /// A client's memory, domains and caches. The caches go before the memory.
 pub(in crate::client) struct Fabrics {
-    shm: Option<Arc<Cache<ShmDomain>>>,
-    iwarp: Option<Arc<Cache<IwarpDomain>>>,
+    shm: Shared<ShmDomain>,
+    iwarp: Shared<IwarpDomain>,
     memory: Option<Memory>,
     slots: Option<Slots>,
     value_memory: usize,
     transfer_memory: usize,
+}
+
+/// A domain that connections share, and the cache of its registrations.
+struct Shared<C: Connector>(Option<Arc<Cache<C>>>);
+
+impl<C: Connector<Registration: Send + Sync> + Sync> Shared<C> {
+    /// How to connect in the domain, which is made so if there is none.
+    fn attempt(
+        &mut self,
+        to: &str,
+        within: Duration,
+        domain: impl FnOnce() -> Result<C, String>,
+    ) -> Result<Attempt, String> {
+        let cache = match &self.0 {
+            Some(cache) => cache.clone(),
+            None => self.0.insert(cache(domain()?)?).clone(),
+        };
+        Ok(attempt(to, within, move |_| Ok(cache)))
+    }
+
+    /// Bytes that are registered.
+    fn registered(&self) -> u64 {
+        self.0.as_ref().map_or(0, |cache| cache.usage().pages * mrrc::PAGE)
+    }
+}
+
+/// How to connect in the domain of a cache, which may be made in the connecting thread.
+fn attempt<C: Connector<Registration: Send + Sync> + Sync>(
+    to: &str,
+    within: Duration,
+    cache: impl FnOnce(&str) -> Result<Arc<Cache<C>>, String> + Send + 'static,
+) -> Attempt {
+    let to = to.to_owned();
+    Box::new(move || {
+        let cache = cache(&to)?;
+        let endpoint = cache.registrar().connect_to(&to, RECEIVES, within).map_err(|error| error.to_string())?;
+        Ok(end(endpoint, &cache))
+    })
 }
 
 fn cache<R: Registrar>(registrar: R) -> Result<Arc<Cache<R>>, String> {
@@ -42,7 +79,12 @@ fn cache<R: Registrar>(registrar: R) -> Result<Arc<Cache<R>>, String> {
 impl Fabrics {
     pub(in crate::client) fn new(options: &Options) -> Self {
         let Options { value_memory, transfer_memory, .. } = *options;
-        Self { shm: None, iwarp: None, memory: None, slots: None, value_memory, transfer_memory }
+        Self { shm: Shared(None), iwarp: Shared(None), memory: None, slots: None, value_memory, transfer_memory }
+    }
+
+    /// In a child of a fork: what was made before is the parent's, and its threads are not here. It is left as it is.
+    pub(in crate::client) fn begin_anew(&mut self) {
+        std::mem::forget((self.shm.0.take(), self.iwarp.0.take(), self.memory.take()));
     }
 
     /// What servers read from and write into.
@@ -69,9 +111,7 @@ impl Fabrics {
 
     /// Bytes that are registered with the domains that connections share.
     pub(in crate::client) fn registered(&self) -> u64 {
-        let shm = self.shm.as_ref().map_or(0, |cache| cache.usage().pages);
-        let iwarp = self.iwarp.as_ref().map_or(0, |cache| cache.usage().pages);
-        (shm + iwarp) * mrrc::PAGE
+        self.shm.registered() + self.iwarp.registered()
     }
 
     /// How to connect to a server's fabric. What fails here will fail there.
@@ -82,44 +122,20 @@ impl Fabrics {
     fn try_attempt(&mut self, to: &Fabric, within: Duration) -> Result<Attempt, String> {
         match to {
             Fabric::Shm(text) => {
-                let address: ShmAddress = text.parse().map_err(|error| format!("{error}"))?;
                 let domain = self.memory().map_err(|error| error.to_string())?.domain.clone();
-                Ok(Box::new(move || {
-                    let endpoint =
-                        shm::connect(&domain, &address, RECEIVES, within).map_err(|error| error.to_string())?;
-                    Ok(Box::new(move |fabrics: &mut Self| {
-                        if fabrics.shm.is_none() {
-                            fabrics.shm = Some(cache(domain)?);
-                        }
-                        let cache = fabrics.shm.as_ref().ok_or("no cache")?;
-                        Ok(end(endpoint, cache))
-                    }))
-                }))
+                self.shm.attempt(text, within, || Ok(domain))
             }
-            Fabric::Iwarp(text) => {
-                if self.iwarp.is_none() {
-                    // Items carry sums of their own, from end to end; a server that wants more asks for it.
-                    let options = IwarpOptions { set_up: within, checksums: false, ..IwarpOptions::default() };
-                    self.iwarp = Some(cache(IwarpDomain::new(options).map_err(|error| format!("{text}: {error}"))?)?);
-                }
-                let cache = self.iwarp.clone().ok_or("no cache")?;
-                let (domain, text) = (cache.registrar().clone(), text.clone());
-                Ok(Box::new(move || {
-                    let endpoint = domain.connect(&text, RECEIVES).map_err(|error| error.to_string())?;
-                    Ok(Box::new(move |_: &mut Self| Ok(end(endpoint, &cache))))
-                }))
-            }
+            Fabric::Iwarp(text) => self.iwarp.attempt(text, within, || {
+                // Items carry sums of their own, from end to end; a server that wants more asks for it.
+                let options = IwarpOptions { set_up: within, checksums: false, ..IwarpOptions::default() };
+                IwarpDomain::new(options).map_err(|error| format!("{text}: {error}"))
+            }),
+            // A device that has gone takes its domain along, so each connection has its own.
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-            Fabric::Verbs(text) => {
-                let text = text.clone();
-                Ok(Box::new(move || {
-                    let options = VerbsOptions { set_up: within, ..VerbsOptions::default() };
-                    // A device that has gone takes its domain along, so each connection has its own.
-                    let domain = VerbsDomain::reaching(&text, options).map_err(|error| error.to_string())?;
-                    let endpoint = domain.connect(&text, RECEIVES).map_err(|error| error.to_string())?;
-                    Ok(Box::new(move |_: &mut Self| Ok(end(endpoint, &cache(domain)?))))
-                }))
-            }
+            Fabric::Verbs(text) => Ok(attempt(text, within, move |text| {
+                let options = VerbsOptions { set_up: within, ..VerbsOptions::default() };
+                cache(VerbsDomain::reaching(text, options).map_err(|error| error.to_string())?)
+            })),
             #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
             Fabric::Verbs(text) => Err(format!("{text}: RDMA devices are not built in: build with the feature verbs")),
         }

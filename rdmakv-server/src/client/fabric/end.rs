@@ -26,6 +26,12 @@ pub(in crate::client) trait End: Send {
     /// As [`Engine::fetch`]: so many bytes from `memory` on are lent until the end of the read is told or this end is dropped.
     unsafe fn fetch(&mut self, memory: *mut u8, from: Segment) -> Result<u64, OpenError>;
 
+    /// Reads `from.length` bytes of the server's before it returns: none where the fabric cannot, or not now, else whether they were read.
+    ///
+    /// # Safety
+    /// As [`Engine::fetch_now`]: nobody else uses so many bytes from `memory` on until this returns.
+    unsafe fn fetch_now(&mut self, memory: *mut u8, from: Segment) -> Option<bool>;
+
     /// Asks for a transfer.
     ///
     /// # Safety
@@ -101,6 +107,12 @@ where
     unsafe fn fetch(&mut self, memory: *mut u8, from: Segment) -> Result<u64, OpenError> {
         // SAFETY: the caller's promise.
         unsafe { self.engine.fetch(memory, from.length as usize, from) }
+    }
+
+    #[inline]
+    unsafe fn fetch_now(&mut self, memory: *mut u8, from: Segment) -> Option<bool> {
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.fetch_now(memory, from.length as usize, from) }.ok().flatten()
     }
 
     unsafe fn read(&mut self, memory: *mut u8, length: usize, header: &[u8]) -> Result<Tag, OpenError> {

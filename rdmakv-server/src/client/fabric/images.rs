@@ -9,9 +9,15 @@ use crate::sabotage::{Fault, planted};
 /// The item that was read one-sidedly, if it can be believed.
 #[inline]
 pub(super) fn read(slot: Slot, key: &[u8], incarnation: u32) -> Result<Value, Distrust> {
+    read_at(slot, key, incarnation, clock::unix)
+}
+
+/// The same, by this clock, in Unix seconds.
+#[inline]
+pub(super) fn read_at(slot: Slot, key: &[u8], incarnation: u32, clock: impl Fn() -> u64) -> Result<Value, Distrust> {
     // The clock is asked where an end is near or far.
     let ends = slot.bytes().get(8..16).is_some_and(|expiry| expiry != [0; 8]);
-    let now = if ends { clock::unix() } else { 0 };
+    let now = if ends { clock() } else { 0 };
     let fields = match item::check(slot.bytes(), key, incarnation, now) {
         Err(Distrust::Torn) if planted(Fault::NoCrc) => unsummed(slot.bytes(), key),
         Err(distrust) => return Err(distrust),

@@ -10,6 +10,7 @@
 use super::end::End;
 use super::outbox::Outbox;
 use super::reads::Fetching;
+use super::table::Table;
 use crate::client::answer::is_store;
 use crate::client::buffer::Data;
 use crate::client::clock;
@@ -43,6 +44,8 @@ pub(in crate::client) struct Link {
     pub(super) login: Option<Vec<u8>>,
     pub(super) greeted: bool,
     pub(in crate::client) born: Instant,
+    /// When something came last, or a read was done.
+    pub(in crate::client) heard_at: Instant,
     /// Whether the server counts one-sided reads by itself.
     pub(super) counts_reads: bool,
     next_id: u32,
@@ -63,6 +66,12 @@ pub(in crate::client) struct Link {
     pub(super) events: VecDeque<Event>,
     /// When reads were told last.
     pub(super) seen_at: u64,
+    /// When the server was greeted.
+    pub(super) greeted_at: u64,
+    /// When a clock was looked at last for a read by the table.
+    pub(super) now: u64,
+    /// Where the server says where items are.
+    pub(super) table: Option<Box<Table>>,
     /// What is of no use any more, and why.
     pub(super) broken: Option<String>,
 }
@@ -91,13 +100,19 @@ pub(in crate::client) struct NotHere;
 
 impl Link {
     /// A connection that was just made. The server is greeted.
-    pub(in crate::client) fn new(end: Box<dyn End>, counts_reads: bool, login: Option<Vec<u8>>) -> Self {
+    pub(in crate::client) fn new(
+        end: Box<dyn End>,
+        counts_reads: bool,
+        login: Option<Vec<u8>>,
+        one_sided: bool,
+    ) -> Self {
         let mut link = Self {
             end,
             welcome: None,
             login,
             greeted: false,
             born: Instant::now(),
+            heard_at: Instant::now(),
             counts_reads,
             next_id: 1,
             asked: HashMap::new(),
@@ -113,9 +128,12 @@ impl Link {
             lease: 0,
             events: VecDeque::new(),
             seen_at: clock::boot(),
+            greeted_at: clock::boot(),
+            now: 0,
+            table: None,
             broken: None,
         };
-        let kind = Request::hello(&mut link.message);
+        let kind = Request::hello(&mut link.message, one_sided);
         link.outbox.push(0, kind, &link.message);
         link.say();
         link
@@ -322,9 +340,21 @@ impl Link {
     /// Operations that are open here, and whether anything of them was sent. The connection is closed, and its memory free, when this
     /// returns.
     pub(in crate::client) fn close(self) -> Vec<(Name, bool)> {
-        let Self { end, asked, fetches, held, outbox, .. } = self;
+        let open = self.open();
         // Takes the connection down.
-        drop(end);
+        drop(self);
+        open
+    }
+
+    /// The same in a child of a fork: the connection is the parent's, and goes on there.
+    pub(in crate::client) fn abandon(self) -> Vec<(Name, bool)> {
+        let open = self.open();
+        std::mem::forget(self);
+        open
+    }
+
+    fn open(&self) -> Vec<(Name, bool)> {
+        let Self { asked, fetches, held, outbox, .. } = self;
         let mut open: Vec<_> = asked.iter().map(|(&id, asked)| (asked.op, !outbox.has_all(id))).collect();
         open.extend(held.iter().map(|&name| (name, false)));
         open.extend(fetches.iter().filter_map(|fetching| Some((fetching.op?, true))));

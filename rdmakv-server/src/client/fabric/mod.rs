@@ -7,3 +7,4 @@ pub(super) mod link;
 mod outbox;
 mod reads;
 pub(super) mod replies;
+mod table;

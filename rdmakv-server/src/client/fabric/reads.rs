@@ -96,6 +96,11 @@ impl Link {
         if common.ops.is_changing(key) {
             return None;
         }
+        if self.has_table()
+            && let Some(value) = self.get_by_table(common, tags, key)
+        {
+            return Some(value);
+        }
         let fetching = self.post(common.fabrics.slots(), tags, key)?;
         self.end.progress();
         // Over shared memory it was done when it was posted.
@@ -139,9 +144,16 @@ impl Link {
         }
     }
 
-    /// Reads an item for an operation. False if its key has no tag, or is being changed: then the server knows what comes first.
+    /// Reads an item for an operation. False if its key has no tag and is not in the table, or is being changed: then the server knows
+    /// what comes first.
     pub(super) fn read_by_tag(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> bool {
-        let Some(op) = common.ops.get(name).filter(|op| !common.ops.is_changing(&op.key)) else { return false };
+        if common.ops.get(name).is_none_or(|op| common.ops.is_changing(&op.key)) {
+            return false;
+        }
+        if self.has_table() && self.end_by_table(common, tags, name) {
+            return true;
+        }
+        let Some(op) = common.ops.get(name) else { return false };
         let Some(fetching) = self.post(common.fabrics.slots(), tags, &op.key) else { return false };
         self.fetches.push_back(Fetching { op: Some(name), ..fetching });
         true
@@ -179,16 +191,23 @@ impl Link {
 
     /// Tells the server what was read, if it does not know.
     pub(super) fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
-        if self.counts_reads || !tags.has_seen() || !self.outbox.is_empty() {
+        if self.counts_reads || !self.has_seen(tags) || !self.outbox.is_empty() {
             return;
         }
         self.message.clear();
         let message = &mut self.message;
+        let mut told = 0;
         tags.take_seen(SEEN, |address, key, reads| {
             Request::seen(message, address, key, reads);
+            told += 1;
         });
+        if let Some(table) = &mut self.table {
+            table.take_seen(SEEN - told, |address, key, reads| {
+                Request::seen(message, address, key, reads);
+            });
+        }
         // What does not fit goes with what is sent next: else of many that are read the same would never be told.
-        if !tags.has_seen() {
+        if !self.has_seen(tags) {
             self.seen_at = now;
         }
         if self.message.is_empty() {
@@ -199,10 +218,28 @@ impl Link {
         self.say();
     }
 
+    fn has_seen(&self, tags: &Tags) -> bool {
+        tags.has_seen() || self.table.as_ref().is_some_and(|table| table.has_seen())
+    }
+
+    /// Says what waits to be said, if there is room for it by now. What else happens is kept.
+    pub(super) fn make_room(&mut self) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        self.end.progress();
+        while let Some(event) = self.end.next_event() {
+            match event {
+                Event::Room => self.say(),
+                event => self.events.push_back(event),
+            }
+        }
+    }
+
     /// The last that was read, told before the connection is closed.
     pub(in crate::client) fn farewell(&mut self, tags: &mut Tags) {
         // As much as there is room for: nobody waits for more.
-        while self.is_ready() && !self.counts_reads && tags.has_seen() && self.outbox.is_empty() {
+        while self.is_ready() && !self.counts_reads && self.has_seen(tags) && self.outbox.is_empty() {
             self.tell_seen(tags, 0);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::images;
 use super::link::{Asked, Landing, Link};
+use super::table::Table;
 use crate::client::answer::{self, Answer, Stored, is_store};
 use crate::client::common::Common;
 use crate::client::error::{Error, Operation};
@@ -31,10 +32,15 @@ impl Link {
         elsewhere: &mut Vec<Elsewhere>,
     ) {
         self.end.progress();
+        let mut heard = false;
         while let Some(event) = self.events.pop_front().or_else(|| self.end.next_event()) {
+            heard = true;
             if let Err(broken) = self.happened(event, common, tags, server, elsewhere) {
                 self.broken.get_or_insert(broken);
             }
+        }
+        if heard {
+            self.heard_at = std::time::Instant::now();
         }
     }
 
@@ -69,7 +75,14 @@ impl Link {
                 Ok(())
             }
             Event::Deaf { spoken } => Err(format!("the server speaks version {spoken} of the wire, which is too old")),
+            // A message that was not sent is missing from what the server puts together.
+            Event::Expired(expired) if matches!(expired.operation, frrwp::handshake::Operation::Message(_)) => {
+                Err(expired.to_string())
+            }
             Event::Closed { why: Some(why) } => Err(format!("the connection was closed: {why}")),
+            Event::Closed { why: None } if self.welcome.is_none() => Err(
+                "the server closed the connection before it was set up: see whether it runs, and whether it is at its limit on connections (--fabric-connections)".to_owned(),
+            ),
             Event::Closed { why: None } => Err("the server closed the connection, or has gone".to_owned()),
             _ => Ok(()),
         }
@@ -189,6 +202,12 @@ impl Link {
             }
             _ => {}
         }
+        if let Reply::Table(told) = reply {
+            let asked = self.greeted_at;
+            let table = common.fabrics.slots().and_then(|slots| Table::new(told, asked, slots));
+            self.table = table.map(Box::new);
+            return Ok(());
+        }
         // The tag of what a transfer brings, before its end.
         if let Reply::Tag(tag) = reply {
             if let Some(asked) = self.asked.get(&id)
@@ -258,7 +277,7 @@ impl Link {
                     elsewhere.push(Elsewhere { op: name, busy: why == Refusal::Busy });
                 }
             }
-            Reply::Welcome(_) | Reply::Tag(_) => {
+            Reply::Welcome(_) | Reply::Tag(_) | Reply::Table(_) => {
                 return Err(nonsense(common, name, server, "another answer than there can be"));
             }
         }

@@ -6,13 +6,14 @@
 //! filled.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use frrwp::engine::{Engine, Event};
-use frrwp::handshake::{Limits, Side, Tag};
+use frrwp::handshake::{Expired, Limits, Operation, Side, Tag};
 
 use super::counts::count;
-use super::fabrics::Fabric;
+use super::fabrics::{Fabric, Offer};
 use super::face::Face;
 use super::gets::Lent;
 use super::origin::Origin;
@@ -20,10 +21,12 @@ use super::pinned::End;
 use super::puts::Put;
 use super::saying::{Said, Saying};
 use super::tags::Client;
-use crate::rdma::wire::{Assembly, Kind, Malformed, Refusal, Reply, Request, VERSION, Welcome};
+use crate::rdma::wire::{Assembly, Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome};
 use crate::server::clock;
 use crate::server::trace;
-use crate::session::{Context, Counts, Out, Pause, Session, Shared, Speaks, is_accepting, is_stopping};
+use crate::session::{
+    Asked as Kinds, Context, Counts, Out, Pause, Sampler, Session, Shared, Speaks, is_accepting, is_stopping,
+};
 
 /// Receives that are posted: what a client may have said that is not looked at.
 pub(super) const RECEIVES: u16 = 32;
@@ -56,11 +59,27 @@ pub(super) struct Connection<'f, F: Fabric> {
     /// What the client asked and nobody looked at, in its order.
     asked: VecDeque<Asked>,
     greeted: bool,
+    /// Whether the client wants to read the GET table, and whether it was told of it.
+    wants_table: bool,
+    reads_table: bool,
     came: Instant,
     closed: bool,
     /// When something last came, in seconds.
     heard_at: u64,
     stopped: Option<Instant>,
+    sampler: Sampler,
+    /// When something last came, if the next request may be one to measure.
+    woken: Option<Instant>,
+    measured: Option<MeasuredTurn>,
+}
+
+/// A request whose answer is measured, from the moment the connection learned that something had come.
+#[derive(Clone, Copy, Debug)]
+struct MeasuredTurn {
+    begun: Instant,
+    /// The counts then.
+    gets: u64,
+    sets: u64,
 }
 
 /// Something that a client asks.
@@ -88,7 +107,7 @@ pub(super) struct Own<'f> {
 impl Own<'_> {
     pub(super) fn context(&mut self) -> (&mut Session, &mut Out, Context<'_>) {
         let Self { shared, seat, counts, session, out, .. } = self;
-        (session, out, Context { shared, now: clock::now(), counts, worker: *seat })
+        (session, out, Context::new(shared, clock::now(), counts, *seat))
     }
 
     fn publish(&self) {
@@ -118,6 +137,9 @@ impl Drop for Own<'_> {
 impl<F: Fabric> Drop for Connection<'_, F> {
     fn drop(&mut self) {
         self.face.tags().leave(self.client);
+        if self.reads_table {
+            self.face.fabric.leave_table();
+        }
         self.face.bell.ring();
     }
 }
@@ -150,10 +172,15 @@ impl<'f, F: Fabric> Connection<'f, F> {
             image: Vec::new(),
             asked: VecDeque::new(),
             greeted: false,
+            wants_table: false,
+            reads_table: false,
             came: Instant::now(),
             closed: false,
             heard_at: clock::now(),
             stopped: None,
+            sampler: Sampler::new(face.counts.total_connections.load(Relaxed) as u32),
+            woken: None,
+            measured: None,
         }
     }
 
@@ -175,7 +202,30 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 return;
             }
             self.engine.wait();
+            // Most rounds measure nothing, and these do not ask the clock.
+            self.woken = self.sampler.is_near(1).then(Instant::now);
         }
+    }
+
+    /// A request is taken, or the next part of one. Of few it is measured when they are answered.
+    fn begin_turn(&mut self) {
+        if self.greeted
+            && !self.input.is_within()
+            && self.sampler.turn()
+            && let Some(begun) = self.woken.take()
+        {
+            let Counts { cmd_get: gets, cmd_set: sets, .. } = self.own.counts;
+            self.measured = Some(MeasuredTurn { begun, gets, sets });
+        }
+    }
+
+    /// A request is answered: all of the answer is with the fabric.
+    pub(super) fn end_turn(&mut self) {
+        let Some(MeasuredTurn { begun, gets, sets }) = self.measured.take() else { return };
+        let counts = &self.own.counts;
+        let asked = Kinds::of(counts.cmd_get > gets, counts.cmd_set > sets);
+        self.face.latencies.record(asked, begun.elapsed());
+        self.sampler.measured();
     }
 
     fn told(&mut self, event: Event) {
@@ -189,7 +239,8 @@ impl<'f, F: Fabric> Connection<'f, F> {
             Event::Ended { tag, result } => self.transferred(tag, result),
             Event::Fetched { succeeded, .. } => self.pulled(succeeded),
             Event::Closed { .. } => self.closed = true,
-            Event::Deaf { .. } => self.close(),
+            // A message that was not sent is missing from what the client puts together.
+            Event::Deaf { .. } | Event::Expired(Expired { operation: Operation::Message(_), .. }) => self.close(),
             // That there is room again: work is done in any case.
             _ => {}
         }
@@ -216,12 +267,19 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 Said::Part => return,
                 Said::Last => return self.close(),
             }
+            if self.wants_table && self.offer_table() {
+                continue;
+            }
             if self.own.put.is_some() {
                 if !self.pull() {
                     return;
                 }
             } else {
-                match self.asked.pop_front() {
+                let asked = self.asked.pop_front();
+                if asked.is_some() {
+                    self.begin_turn();
+                }
+                match asked {
                     Some(Asked::Transfer(tag, length)) => self.answer_question(tag, length),
                     Some(Asked::Said) if self.engine.heard(&mut self.heard) => self.take(),
                     Some(Asked::Said) => {}
@@ -298,11 +356,18 @@ impl<'f, F: Fabric> Connection<'f, F> {
             return Err(Malformed("something before HELLO"));
         }
         match request {
-            Request::Hello { version } => self.greet(id, version),
+            Request::Hello { version, table } => {
+                self.wants_table = table && !self.reads_table;
+                self.greet(id, version);
+            }
             Request::Run { wish, key, command } => self.carry_out(id, wish.then_some(key), command)?,
             Request::Get { wish, key } => self.get(id, wish, key)?,
             Request::Put { wish, key, line, segments } => self.put(id, wish.then_some(key), line, segments)?,
-            Request::Seen(seen) => self.seen(seen),
+            Request::Seen(seen) => {
+                // It is not answered: the next request is measured.
+                self.woken = self.measured.take().map(|turn| turn.begun);
+                self.seen(seen);
+            }
         }
         Ok(())
     }
@@ -322,6 +387,26 @@ impl<'f, F: Fabric> Connection<'f, F> {
             largest: self.own.shared.settings.item_max as u64,
         };
         self.own.saying.reply(id, &Reply::Welcome(welcome));
+    }
+
+    /// Tells the client of the GET table, once it may ask for items; says whether there is something to say.
+    fn offer_table(&mut self) -> bool {
+        let (session, _, cx) = self.own.context();
+        if !session.may_speak(&cx) {
+            return false;
+        }
+        self.wants_table = false;
+        let Some(Offer { now, secret, segments }) = self.face.fabric.join_table() else { return false };
+        self.reads_table = true;
+        self.face.bell.ring();
+        let mut written = Vec::new();
+        let segments = Segments::write(segments, &mut written);
+        self.own.saying.reply(0, &Reply::Table(Table { now, secret, segments }));
+        true
+    }
+
+    pub(super) fn reads_table(&self) -> bool {
+        self.reads_table
     }
 
     /// Whether the client may ask for items; it is told if not.
@@ -348,7 +433,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// A command of the text or meta protocol, as over TCP.
     fn carry_out(&mut self, id: u32, wish: Option<&[u8]>, command: &[u8]) -> Result<(), Malformed> {
-        if self.own.shared.verbosity.load(std::sync::atomic::Ordering::Relaxed) > 1 {
+        if self.own.shared.verbosity.load(Relaxed) > 1 {
             trace::said(command);
         }
         let (session, out, mut cx) = self.own.context();

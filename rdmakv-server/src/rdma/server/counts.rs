@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::session::Latencies;
+
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What happened on the connections of a fabric.
@@ -50,6 +52,8 @@ counts! {
     busy,
     /// Tags given to clients.
     grants,
+    /// Requests for items that the client finds in the GET table from then on.
+    listed,
     /// Tags not given, because the key changes too often.
     refused_restless,
     /// Because the item was gone when its memory was registered.
@@ -81,11 +85,15 @@ pub struct FabricGauges {
     pub registered_bytes: u64,
     /// Bytes that may be.
     pub registered_limit_bytes: u64,
+    /// Reads by tags that were never valid on their connection, ever.
+    pub tag_guesses: u64,
+    /// Times that the guesses of an address began to be limited, ever.
+    pub tag_throttles: u64,
 }
 
 impl FabricGauges {
     /// Name and number of each.
-    pub fn list(&self) -> [(&'static str, u64); 6] {
+    pub fn list(&self) -> [(&'static str, u64); 8] {
         [
             ("connections", self.connections),
             ("swaps", self.swaps),
@@ -93,6 +101,8 @@ impl FabricGauges {
             ("leased_pages", self.leased_pages),
             ("registered_bytes", self.registered_bytes),
             ("registered_limit_bytes", self.registered_limit_bytes),
+            ("tag_guesses", self.tag_guesses),
+            ("tag_throttles", self.tag_throttles),
         ]
     }
 }
@@ -105,6 +115,8 @@ pub trait Reported: Send + Sync + std::fmt::Debug {
     fn counts(&self) -> &FabricCounts;
     /// What is so now.
     fn gauges(&self) -> FabricGauges;
+    /// How long answers to requests took, of the few that were measured. One-sided reads are not among them.
+    fn latencies(&self) -> &Latencies;
     /// Nobody is served any more.
     fn end(&self);
 }

@@ -9,13 +9,13 @@ use mrrc::policy::PolicyKind;
 use mrrc::{Cache, PAGE};
 
 use super::arenas::Arenas;
-use super::budget::Budget;
+use super::budget::{Budget, pages_of};
 use super::counts::{FabricCounts, FabricGauges, Reported};
 use super::fabrics::Fabric;
 use super::pinned::{Pinned, Pins};
 use super::reaper::Bell;
 use super::tags::{Limits, Tags};
-use crate::session::Shared;
+use crate::session::{Latencies, Shared};
 
 /// What clients are told, and how much there may be of what.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,8 @@ pub(super) struct Face<F: Fabric> {
     pub(super) cache: Cache<Pinned<F::Provider>>,
     pub(super) terms: Terms,
     pub(super) counts: FabricCounts,
+    /// What its connections measured.
+    pub(super) latencies: Latencies,
     /// Connections at present.
     pub(super) connections: AtomicU64,
     /// Registered memory that transfers may use.
@@ -66,6 +68,7 @@ impl<F: Fabric> Face<F> {
         terms: Terms,
         pins: Option<Pins>,
     ) -> io::Result<Self> {
+        let pinned = pins.is_some() || F::PINS;
         // Nothing is registered but the stores' memory, which is never unmapped: nobody needs to look out for that.
         let cache = Cache::builder(Pinned::new(fabric.provider(), pins))
             .capacity_bytes(terms.registered)
@@ -78,16 +81,20 @@ impl<F: Fabric> Face<F> {
         };
         let cache = cache.build().map_err(io::Error::other)?;
         let pages = cache.usage().capacity_pages;
+        // Room for two of the largest items, or an eighth: what is leased cannot make room for what is new.
+        let reserve = (pages / 8).max(2 * pages_of(shared.settings.item_max as u64)).min(pages / 2);
+        let limits = Limits::of(pages, pinned, reserve, terms.lease, F::REBINDS);
         Ok(Self {
             fabric,
             shared,
             cache,
             terms,
             counts: FabricCounts::default(),
+            latencies: Latencies::default(),
             connections: AtomicU64::new(0),
-            under_way: Budget::new(pages - pages / 2),
+            under_way: Budget::new(pages - limits.pages),
             share: pages / 8 * PAGE,
-            tags: Mutex::new(Tags::new(Limits::of(pages, terms.lease, F::REBINDS))),
+            tags: Mutex::new(Tags::new(limits)),
             arenas,
             bell: Bell::default(),
         })
@@ -109,9 +116,14 @@ impl<F: Fabric> Reported for Face<F> {
         &self.counts
     }
 
+    fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
     fn gauges(&self) -> FabricGauges {
         let usage = self.cache.usage();
         let tags = self.tags().counts();
+        let (tag_guesses, tag_throttles) = self.fabric.tag_guesses();
         FabricGauges {
             connections: self.connections.load(Relaxed),
             swaps: tags.followed,
@@ -119,6 +131,8 @@ impl<F: Fabric> Reported for Face<F> {
             leased_pages: tags.pages,
             registered_bytes: usage.pages * PAGE,
             registered_limit_bytes: usage.capacity_pages * PAGE,
+            tag_guesses,
+            tag_throttles,
         }
     }
 

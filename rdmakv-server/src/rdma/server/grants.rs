@@ -108,6 +108,17 @@ impl<F: Fabric> Face<F> {
         tag
     }
 
+    /// Lists the key's item in the GET table; says whether it is there.
+    fn list(&self, key: &[u8]) -> bool {
+        let (mut store, now) = (self.shared.shards.with(key), clock::now());
+        let handle = store.get(key, false, now).map(|view| view.handle());
+        let listed = handle.is_some_and(|handle| store.list(handle, now));
+        if listed {
+            count(&self.counts.listed);
+        }
+        listed
+    }
+
     fn admits(&self, store: &mut Store, client: Client, extent: Extent, now: u64) -> Result<Admitted, Refused> {
         let mut tags = self.tags();
         tags.sweep(now, AT_A_GRANT);
@@ -179,8 +190,15 @@ impl<F: Fabric> Exposure for Exposed<F> {
 }
 
 impl<F: Fabric> Connection<'_, F> {
-    /// A tag for this client, if it can have one.
+    /// A tag for this client, if it can have one and needs it: who reads the GET table finds the item there from now on.
     pub(super) fn grant(&mut self, key: &[u8]) -> Option<Tag> {
+        if self.reads_table() {
+            // Whoever asks for what is listed may have found that the table did not hold: the thread that sees to it has not had its turn.
+            self.face.fabric.hold_table();
+            if self.face.list(key) {
+                return None;
+            }
+        }
         self.face.grant(self.client, &self.makes, key)
     }
 
@@ -189,7 +207,10 @@ impl<F: Fabric> Connection<'_, F> {
         let (face, now) = (self.face, clock::nanos());
         for (told, _, reads) in seen.iter() {
             let Some(address) = face.fabric.address(told) else { continue };
-            let reads = face.tags().seen(self.client, address, reads.into(), now);
+            let reads = match self.reads_table() {
+                true => face.tags().allowed(self.client, reads.into(), now),
+                false => face.tags().seen(self.client, address, reads.into(), now),
+            };
             if reads > 0 {
                 let counts = &mut self.own.counts;
                 counts.cmd_get += reads;

@@ -52,6 +52,11 @@ impl<K: TagKind> Tags<K> {
         counted
     }
 
+    /// A client says that it read so often without a tag; says how many of these reads count. `now` is in nanoseconds.
+    pub fn allowed(&mut self, client: Client, reads: u64, now: u64) -> u64 {
+        self.clients.get_mut(&client).map_or(0, |of| of.reports.take(reads, now))
+    }
+
     /// Goes on through the records, so many at most, and tells of each that was read since the last time: where its chunk
     /// is, and how often.
     pub fn counted(&mut self, most: usize, mut tell: impl FnMut(u64, u64)) {

@@ -1,4 +1,10 @@
-//! The file by which a server tells the next one what it may have left behind.
+//! The file by which a server that offers RDMA devices tells the next one what it may have left behind.
+//!
+//! A device reads memory by itself, and no rule says that it stops before the ports of a killed server are free. Over `shm` and `iwarp` there
+//! is such a rule, and no file: the kernel marks the shared memory of a process that dies before it closes the process's sockets, and over
+//! `iwarp` the process itself reads.
+//!
+//! Its place depends on the user and the port alone, on nothing of the environment.
 //!
 //! Its order: [`begin`](LifeFile::begin) takes the file, which shows that the predecessor is gone, and reads what it
 //! said. Nobody is served before [`wait`](LifeFile::wait) is over. [`serve`](LifeFile::serve) then writes that this server
@@ -23,7 +29,7 @@ use super::predecessor::{LENGTH, Life, Predecessor};
 pub enum LifeError {
     /// The system did not let us.
     #[error(
-        "{doing} {path}: {source}; it has to be in a directory of this user's: set XDG_RUNTIME_DIR, or --fabric none"
+        "{doing} {path}: {source}; it has to be in a directory of this user's: see that /dev/shm is a tmpfs, or leave verbs: out of --fabric"
     )]
     System {
         /// What was being done.
@@ -34,7 +40,7 @@ pub enum LifeError {
         source: io::Error,
     },
     /// It is another's.
-    #[error("{path} is not a file of this user's alone: remove it, or set XDG_RUNTIME_DIR to another directory")]
+    #[error("{path} is not a file of this user's alone: remove it, or leave verbs: out of --fabric")]
     Foreign {
         /// The file, or its directory.
         path: PathBuf,
@@ -76,36 +82,30 @@ fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Where the file of the server with this name is: in the user's runtime directory; else beside the socket, if that has a
-/// path; else in a directory of the user's below the one for temporary files, which is made if need be.
-///
-/// # Errors
-///
-/// [`LifeError::Foreign`] and [`LifeError::System`], of that last directory.
-pub fn place(
-    name: &str,
-    runtime: Option<&Path>,
-    socket: Option<&Path>,
-    temporary: &Path,
-) -> Result<PathBuf, LifeError> {
-    let file = format!("{name}.life");
-    if let Some(runtime) = runtime.filter(|runtime| runtime.is_absolute() && runtime.is_dir()) {
-        return Ok(runtime.join(file));
-    }
-    if let Some(beside) = socket.and_then(Path::parent) {
-        return Ok(beside.join(file));
-    }
-    let own = temporary.join(format!("rdmakv-{}", user()));
-    match DirBuilder::new().mode(0o700).create(&own) {
+/// Where every process of the machine finds the same files: no mount of a login, of cron or of `PrivateTmp` hides it.
+const BASE: &str = "/dev/shm";
+
+/// Where the file of the server with this name is: in a directory of the user's below `/dev/shm`.
+pub fn place(name: &str) -> PathBuf {
+    own_directory(Path::new(BASE)).join(format!("{name}.life"))
+}
+
+fn own_directory(base: &Path) -> PathBuf {
+    base.join(format!("rdmakv-{}", user()))
+}
+
+/// Makes the directory of a file if need be, and checks that it is this user's alone.
+fn make_directory(own: &Path) -> Result<(), LifeError> {
+    match DirBuilder::new().mode(0o700).create(own) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(LifeError::System { doing: "making", path: own, source: error });
+            return Err(LifeError::System { doing: "making", path: own.to_owned(), source: error });
         }
         _ => {}
     }
     // Whoever made it: it has to be ours, and nobody else's to write to.
-    let found = std::fs::symlink_metadata(&own);
+    let found = std::fs::symlink_metadata(own);
     let ours = found.is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & 0o022 == 0);
-    if ours { Ok(own.join(file)) } else { Err(LifeError::Foreign { path: own }) }
+    if ours { Ok(()) } else { Err(LifeError::Foreign { path: own.to_owned() }) }
 }
 
 impl LifeFile {
@@ -115,6 +115,7 @@ impl LifeFile {
     ///
     /// [`LifeError`]: without the file nothing may be exposed.
     pub fn begin(path: &Path, lease: Duration, random: u32) -> Result<Self, LifeError> {
+        path.parent().map_or(Ok(()), make_directory)?;
         let (file, made) = take(path)?;
         let predecessor = if made {
             Predecessor::None
@@ -185,6 +186,8 @@ impl LifeFile {
         if same || !self.serves {
             return Ok(());
         }
+        // The directory may have gone with it.
+        self.path.parent().map_or(Ok(()), make_directory)?;
         self.file = take(&self.path)?.0;
         self.write()
     }
@@ -357,7 +360,8 @@ mod tests {
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert!(matches!(LifeFile::begin(&target, D, 1), Err(LifeError::Foreign { .. })));
         assert_eq!(std::fs::read(&target).unwrap(), b"precious");
-        assert!(matches!(LifeFile::begin(Path::new("/dev/null"), D, 1), Err(LifeError::Foreign { .. })));
+        // A directory that others may write to.
+        assert!(matches!(LifeFile::begin(Path::new("/tmp/rdmakv-none.life"), D, 1), Err(LifeError::Foreign { .. })));
     }
 
     #[test]
@@ -375,22 +379,14 @@ mod tests {
 
     #[test]
     fn its_place_is_the_users_own() {
+        assert_eq!(place("rdmakv-11211"), Path::new(&format!("/dev/shm/rdmakv-{}/rdmakv-11211.life", user())));
         let dir = tempfile::tempdir().unwrap();
-        let (runtime, socket) = (dir.path().join("run"), dir.path().join("here/kv.sock"));
-        let at = |runtime: Option<&Path>, socket: Option<&Path>| place("rdmakv-11211", runtime, socket, dir.path());
-        assert_eq!(
-            at(Some(&runtime), Some(&socket)).unwrap(),
-            dir.path().join("here/rdmakv-11211.life"),
-            "no such directory"
-        );
-        std::fs::create_dir(&runtime).unwrap();
-        assert_eq!(at(Some(&runtime), Some(&socket)).unwrap(), runtime.join("rdmakv-11211.life"));
-        assert_eq!(at(Some(Path::new("run")), Some(&socket)).unwrap(), dir.path().join("here/rdmakv-11211.life"));
-        let own = dir.path().join(format!("rdmakv-{}", user()));
-        assert_eq!(at(None, None).unwrap(), own.join("rdmakv-11211.life"));
+        let own = own_directory(dir.path());
+        let path = own.join("rdmakv-11211.life");
+        drop(begin(&path));
         assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
-        assert!(at(None, None).is_ok(), "again");
+        drop(begin(&path));
         std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(at(None, None), Err(LifeError::Foreign { .. })));
+        assert!(matches!(LifeFile::begin(&path, D, 1), Err(LifeError::Foreign { .. })));
     }
 }

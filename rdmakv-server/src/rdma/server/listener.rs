@@ -9,17 +9,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use frrwp::fabric::Listener;
+
 use super::connection::{Connection, RECEIVES};
 use super::counts::{add, count};
-use super::fabrics::{Door, Fabric};
+use super::fabrics::Fabric;
 use super::face::Face;
 use super::pinned::ROUND;
 use crate::server::trace;
-use crate::session::is_accepting;
+use crate::session::{is_accepting, is_stopping};
 
 /// A connection's stack. What is large is elsewhere.
 const STACK: usize = 256 << 10;
-/// How long it waits after the system refused it something.
+/// How long it waits if its listener fails again at once: it is broken, and nobody comes by it.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Places for connections, all fabrics together: each has room for its counts in what the sessions share.
@@ -74,17 +76,19 @@ impl Drop for Counted<'_> {
 /// No thread.
 pub(super) fn start<F: Fabric>(
     face: Arc<Face<F>>,
-    door: impl Door<F>,
+    door: impl Listener<Endpoint = F::Endpoint>,
     seats: Arc<Seats>,
 ) -> std::io::Result<JoinHandle<()>> {
     Builder::new().name(format!("{}-door", F::NAME)).spawn(move || listen(&face, door, &seats))
 }
 
-fn listen<F: Fabric>(face: &Arc<Face<F>>, mut door: impl Door<F>, seats: &Arc<Seats>) {
+fn listen<F: Fabric>(face: &Arc<Face<F>>, mut door: impl Listener<Endpoint = F::Endpoint>, seats: &Arc<Seats>) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
-    let mut refused = 0;
+    let (mut refused, mut has_failed) = (0, false);
     while is_accepting(&face.shared) {
-        match door.accept(RECEIVES, ROUND) {
+        let next = door.next(RECEIVES, Some(ROUND));
+        let fails_again = std::mem::replace(&mut has_failed, next.is_err()) && has_failed;
+        match next {
             Ok(Some(endpoint)) => {
                 threads.retain(|thread| !thread.is_finished());
                 match seats.take() {
@@ -99,17 +103,34 @@ fn listen<F: Fabric>(face: &Arc<Face<F>>, mut door: impl Door<F>, seats: &Arc<Se
             Err(why) => {
                 count(&face.counts.rejected_connections);
                 trace::warn(&face.shared, format_args!("{}: accepting a connection: {why}", F::NAME));
-                std::thread::sleep(PAUSE);
+                if fails_again {
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
-        let now = door.refused();
-        add(&face.counts.rejected_connections, now - refused);
+        while let Some(source) = face.fabric.throttled() {
+            trace::say(format_args!(
+                "{}: {source} reads by a tag that its connection never had: its guesses are limited to 64 a second",
+                F::NAME
+            ));
+        }
+        let now = door.unset();
+        if now > refused {
+            add(&face.counts.rejected_connections, now - refused);
+            let why = door.last_unset().unwrap_or_default();
+            trace::warn(
+                &face.shared,
+                format_args!("{}: {} connections were not set up; the last: {why}", F::NAME, now - refused),
+            );
+        }
         refused = now;
     }
-    drop(door);
+    // Where the server stops at once, its address is another's only after its clients have gone; where it finishes, who is new goes elsewhere.
+    let door = Some(door).filter(|_| is_stopping(&face.shared));
     for thread in threads {
         let _ = thread.join();
     }
+    drop(door);
 }
 
 fn serve<F: Fabric>(face: &Arc<Face<F>>, endpoint: F::Endpoint, seat: Seat) -> Option<JoinHandle<()>> {

@@ -1,8 +1,8 @@
 //! From the plan to listeners, and from these to threads; and how all of it ends.
 //!
-//! Sockets come first, so that what cannot be had is said before anything else is done, and with them the file by which
-//! servers hear of their predecessors; then the stores, in memory that the fabrics made. Then leases that a predecessor may have
-//! left are waited for, and nobody is served meanwhile, over whatever face. Then the threads.
+//! Sockets come first, so that what cannot be had is said before anything else is done; with RDMA devices the file by which
+//! servers hear of such predecessors; then the stores, in memory that the fabrics made. Then leases that a predecessor's device may
+//! serve are waited for, and nobody is served meanwhile, over whatever face. Then the threads.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,24 +11,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions};
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmOptions};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsListener, VerbsOptions, WindowTrial};
+use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsOptions, WindowTrial};
+use frrwp::fabric::{Connector, Listener};
 use mrrc::PAGE;
 
 use super::arenas::Arenas;
 use super::counts::Reported;
+use super::fabrics::Fabric;
 use super::fabrics::iwarp::Iwarp;
-use super::fabrics::shm::Shm;
+use super::fabrics::shm::{Shm, Table};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use super::fabrics::verbs::Verbs;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use super::fabrics::windows::Windowed;
-use super::fabrics::{Door, Fabric};
 use super::face::{Face, Terms};
 use super::grants::Exposed;
-use super::life::{self, LifeError, LifeFile};
+use super::life::{self, LifeFile};
 use super::listener::{self, Seats};
 use super::options::{Place, Plan};
 use super::pinned::Pins;
@@ -48,15 +49,20 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Fabrics at most: each has a place for counts of its own.
 pub(crate) const FABRICS: usize = 8;
 
+/// Serves the clients of one fabric from now on.
+type Begin = Box<dyn FnOnce(&Start<'_>, &mut Running) -> Result<(), String>>;
+
 /// What was opened.
 pub(crate) struct Opened {
     plan: Plan,
-    shm: Option<(ShmDomain, Vec<ShmListener>)>,
-    iwarp: Option<(IwarpDomain, Vec<IwarpListener>)>,
-    /// Each may be another device's.
-    #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-    verbs: Vec<(VerbsDomain, VerbsListener)>,
+    /// The fabrics that it listens at.
+    fabrics: Vec<Begin>,
+    /// What makes memory for the stores, if it has to be a fabric's.
+    memory: Option<ShmDomain>,
+    /// Of a server that offers RDMA devices, or follows one that did.
     life: Option<LifeFile>,
+    /// One run of a server.
+    incarnation: u32,
     /// Where it listens, and what clients can read there: for the start-up lines.
     pub(crate) said: Vec<String>,
 }
@@ -73,7 +79,6 @@ impl Opened {
         let (mut shm, mut iwarp, mut said) = (None, None, Vec::new());
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         let mut verbs = Vec::new();
-        let by_default = matches!(plan.places[..], [Place::ShmOfPort]);
         for place in &plan.places {
             match place {
                 Place::Shm(address) => {
@@ -94,91 +99,74 @@ impl Opened {
                     }
                 }
                 Place::Iwarp(address) => {
-                    let wrong = |error: &dyn std::fmt::Display| format!("--fabric {address}: {error}");
                     let (domain, doors) = match &mut iwarp {
                         Some(there) => there,
                         none => {
-                            let domain = IwarpDomain::new(IwarpOptions {
+                            let options = IwarpOptions {
                                 passive: true,
                                 checksums: false,
                                 stall: plan.patience,
                                 ..IwarpOptions::default()
-                            })
-                            .map_err(|error| wrong(&error))?;
-                            none.insert((domain, Vec::new()))
+                            };
+                            let domain = IwarpDomain::new(options);
+                            none.insert((domain.map_err(|error| format!("--fabric {address}: {error}"))?, Vec::new()))
                         }
                     };
-                    let door = domain.listen(&address.to_string()).map_err(|error| wrong(&error))?;
-                    let local = door.address().map_err(|error| wrong(&error))?;
-                    said.push(format!("listening on iwarp:{local}"));
-                    said.push("each client there can read the items that it was told of, and no others".into());
-                    said.push(reached("iwarp", local.port(), beside));
-                    doors.push(door);
+                    doors.push(listen(domain, address, ONLY_ITEMS, beside, &mut said)?);
                 }
                 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
                 Place::Verbs(address) => {
-                    let wrong = |error: &dyn std::fmt::Display| format!("--fabric {address}: {error}");
-                    let domain = device(address, &plan).map_err(|error| wrong(&error))?;
-                    let door = domain.listen(&address.to_string()).map_err(|error| wrong(&error))?;
-                    let local = door.address().map_err(|error| wrong(&error))?;
-                    said.push(format!("listening on verbs:{local}"));
-                    said.push(match domain.has_windows() {
-                        true => "each client there can read the items that it was told of, and no others (memory windows)",
+                    let domain = device(address, &plan).map_err(|error| format!("--fabric {address}: {error}"))?;
+                    let reads = match domain.has_windows() {
+                        true => &format!("{ONLY_ITEMS} (memory windows)"),
                         false => "each client there can read whatever memory is registered (--expose slab)",
-                    }.into());
-                    said.push(reached("verbs", local.port(), beside));
+                    };
+                    let door = listen(&domain, address, reads, beside, &mut said)?;
                     verbs.push((domain, door));
                 }
             }
         }
-        let mut life = None;
-        if said.is_empty() {
-            // The server before may have told its clients something all the same.
-            let there = life_place(&plan, port).ok().filter(|path| path.exists());
-            life = there.and_then(|path| LifeFile::begin(&path, plan.lease, rand::random()).ok());
-        } else {
-            match take_life(&plan, port) {
-                Ok(taken) => life = Some(taken),
-                // Nobody asked for it.
-                Err(error) if by_default => {
-                    trace::say(format_args!("{error}: none over shared memory"));
-                    (shm, said) = (None, Vec::new());
-                }
-                Err(error) => return Err(format!("--fabric: {error}")),
-            }
+        let memory = shm.as_ref().map(|(domain, _): &(ShmDomain, _)| domain.clone());
+        let mut fabrics = Vec::<Begin>::new();
+        if let Some((domain, doors)) = shm {
+            fabrics.push(Box::new(|start, running| start.shm(domain, doors, running)));
         }
-        Ok(Self {
-            plan,
-            shm,
-            iwarp,
-            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-            verbs,
-            life,
-            said,
-        })
-    }
-
-    /// How many there are.
-    fn fabrics(&self) -> usize {
-        let verbs = {
-            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-            {
-                self.verbs.len()
-            }
-            #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
-            {
-                0
-            }
+        if let Some((domain, doors)) = iwarp {
+            fabrics.push(Box::new(|start, running| {
+                start.fabric(Iwarp::new(domain, start.shared.settings.item_max), doors, running)
+            }));
+        }
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        for (domain, door) in verbs {
+            fabrics.push(Box::new(|start, running| {
+                // Devices pin by themselves.
+                let start = Start { pin: false, ..start.clone() };
+                match domain.has_windows() {
+                    true => start.fabric(Windowed(domain), vec![door], running),
+                    false => start.fabric(Verbs(domain), vec![door], running),
+                }
+            }));
+        }
+        let path = life_place(&plan, port);
+        let begin = || LifeFile::begin(&path, plan.lease, rand::random());
+        let life = if plan.places.iter().any(Place::pins) {
+            Some(begin().map_err(|error| format!("--fabric: {error}"))?)
+        } else {
+            // The server before may have offered devices all the same. One that has the file now lives, and has another address; and
+            // where the file cannot be this user's, no server of this user's has offered devices.
+            path.exists().then(begin).and_then(Result::ok)
         };
-        usize::from(self.shm.is_some()) + usize::from(self.iwarp.is_some()) + verbs
+        let incarnation = life.as_ref().map_or_else(|| rand::random::<u32>().max(1), LifeFile::incarnation);
+        Ok(Self { plan, fabrics, memory, life, incarnation, said })
     }
 
-    /// Which life of the server this is, where that matters to anybody.
-    pub(crate) fn incarnation(&self) -> Option<u32> {
-        self.life.as_ref().map(LifeFile::incarnation)
+    /// Returns which run of the server this is: every header and every tag carries it.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
-    /// Waits until no client relies on what a server before this one told him; says whether it may serve, or `ends` came first.
+    /// Waits until no client relies on what a server with RDMA devices before this one told it; says whether this one may serve, or `ends`
+    /// came first.
     ///
     /// # Errors
     ///
@@ -209,7 +197,7 @@ impl Opened {
 
     /// What makes memory for the stores, if it has to be a fabric's.
     pub(crate) fn memory(&self) -> Option<impl FnMut(usize) -> io::Result<Memory> + use<>> {
-        let domain = self.shm.as_ref().map(|(domain, _)| domain.clone())?;
+        let domain = self.memory.clone()?;
         Some(move |bytes| {
             let arena = domain.arena(bytes, Sharing::Readable).map_err(io::Error::other)?;
             let base = NonNull::new(arena.as_ptr()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
@@ -227,12 +215,10 @@ impl Opened {
     ///
     /// What could not be had, and what would help.
     pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> Result<Running, String> {
-        let fabrics = self.fabrics();
-        let Self { plan, shm, iwarp, life, .. } = self;
-        let incarnation = life.as_ref().map_or(0, LifeFile::incarnation);
+        let Self { plan, fabrics, life, incarnation, .. } = self;
         let life = Arc::new(Mutex::new(life));
         let mut running = Running { doors: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), life: life.clone() };
-        if fabrics == 0 {
+        if fabrics.is_empty() {
             return Ok(running);
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
@@ -241,31 +227,13 @@ impl Opened {
             shared,
             arenas,
             incarnation,
-            registered: plan.registered / fabrics as u64 / PAGE * PAGE,
+            registered: plan.registered / fabrics.len() as u64 / PAGE * PAGE,
             pin: plan.pin,
             first,
             life,
             seats: Seats::new(first + FABRICS, plan.connections),
         };
-        if let Some((domain, doors)) = shm {
-            let places = start.arenas.places();
-            let keys = keys(&plan) as usize / 2;
-            let fabric =
-                Shm::new(domain, &places, plan.lease, keys).map_err(|error| format!("--fabric shm: {error}"))?;
-            start.fabric(fabric, doors, &mut running)?;
-        }
-        if let Some((domain, doors)) = iwarp {
-            start.fabric(Iwarp::new(domain, shared.settings.item_max), doors, &mut running)?;
-        }
-        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-        for (domain, door) in self.verbs {
-            // Devices pin by themselves.
-            let start = Start { pin: false, ..start.clone() };
-            match domain.has_windows() {
-                true => start.fabric(Windowed(domain), vec![door], &mut running)?,
-                false => start.fabric(Verbs(domain), vec![door], &mut running)?,
-            }
-        }
+        fabrics.into_iter().try_for_each(|begin| begin(&start, &mut running))?;
         Ok(running)
     }
 }
@@ -293,14 +261,40 @@ fn device(address: &VerbsAddress, plan: &Plan) -> Result<VerbsDomain, String> {
     ))
 }
 
-/// What a client on another machine types. The address that is listened on is often none that can be asked.
-fn reached(fabric: &str, at: u16, tcp: Option<u16>) -> String {
+/// What clients can read where they are kept to what they were told of.
+const ONLY_ITEMS: &str = "each client there can read the items that it was told of, and no others";
+
+/// Listens at a place on the network. The start-up lines have where that is, what clients can `read` there, and what a client on
+/// another machine types: the address that is listened on is often none that can be asked.
+fn listen<C: Connector>(
+    domain: &C,
+    address: &C::Address,
+    read: &str,
+    tcp: Option<u16>,
+    said: &mut Vec<String>,
+) -> Result<C::Listener, String> {
+    let door = domain.listen_at(&address.to_string()).map_err(|error| format!("--fabric {address}: {error}"))?;
+    let place = door.place();
+    let (fabric, at) = place.split_once(':').unwrap_or_default();
+    let port = at.rsplit(':').next().unwrap_or_default();
     let socket = tcp.map_or_else(String::new, |port| format!(",tcp:HOST:{port}"));
-    format!("clients reach it by -s {fabric}:HOST:{at}{socket}")
+    said.push(format!("listening on {place}"));
+    said.push(read.to_owned());
+    said.push(format!("clients reach it by -s {fabric}:HOST:{port}{socket}"));
+    Ok(door)
 }
 
 fn readable(address: &ShmAddress) -> [String; 2] {
     [format!("listening on {address}"), "clients there, of this user, can read every item".into()]
+}
+
+/// From now on the stores list items in the table, at places that follow each other as the arenas do.
+fn list_in(table: &Table, shared: &Shared, arenas: &[(u64, u64)]) {
+    let mut base = 0;
+    for (shard, (_, bytes)) in arenas.iter().enumerate() {
+        shared.shards.at(shard).list_in(table.shared().clone(), base);
+        base += bytes;
+    }
 }
 
 /// Keys that shared memory needs: one for each chunk that is leased or was a while ago.
@@ -319,6 +313,9 @@ fn listen_shm<'a>(
             keys: keys(plan) as usize,
             arenas: ARENAS,
             connections: plan.connections + plan.connections / 4 + 8,
+            // Arenas are open for good, and a client that stops while it is at one holds nothing that would be let go otherwise. Each is
+            // at one registration at a time.
+            quarantine: u64::MAX,
             ..ShmOptions::default()
         })?,
     };
@@ -344,7 +341,28 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    fn fabric<F: Fabric>(&self, fabric: F, doors: Vec<impl Door<F>>, running: &mut Running) -> Result<(), String> {
+    fn shm(&self, domain: ShmDomain, doors: Vec<ShmListener>, running: &mut Running) -> Result<(), String> {
+        let Self { plan, shared, .. } = *self;
+        let places = self.arenas.places();
+        let failed = |error| format!("--fabric shm: {error}");
+        // What has to be pinned is read by tags, which know what is.
+        let table = match plan.pin {
+            true => None,
+            false => Table::new(&domain, &places, plan.memory, plan.lease).map_err(failed)?,
+        };
+        if let Some(table) = &table {
+            list_in(table, shared, &places);
+        }
+        let fabric = Shm::new(domain, &places, plan.lease, keys(plan) as usize / 2, table).map_err(failed)?;
+        self.fabric(fabric, doors, running)
+    }
+
+    fn fabric<F: Fabric>(
+        &self,
+        fabric: F,
+        doors: Vec<impl Listener<Endpoint = F::Endpoint>>,
+        running: &mut Running,
+    ) -> Result<(), String> {
         let name = F::NAME;
         let terms = Terms {
             incarnation: self.incarnation,
@@ -421,12 +439,8 @@ impl Running {
     }
 }
 
-fn take_life(plan: &Plan, port: Option<u16>) -> Result<LifeFile, LifeError> {
-    LifeFile::begin(&life_place(plan, port)?, plan.lease, rand::random())
-}
-
 /// The file by which servers of this name hear of each other.
-fn life_place(plan: &Plan, port: Option<u16>) -> Result<PathBuf, LifeError> {
+fn life_place(plan: &Plan, port: Option<u16>) -> PathBuf {
     let first = |place: &Place| match place {
         Place::ShmOfPort => String::new(),
         Place::Shm(address) => address.to_string(),
@@ -439,10 +453,5 @@ fn life_place(plan: &Plan, port: Option<u16>) -> Result<PathBuf, LifeError> {
         None => plan.places.first().map(first).unwrap_or_default(),
     };
     let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
-    let socket = plan.places.iter().find_map(|place| match place {
-        Place::Shm(address) => address.path(),
-        _ => None,
-    });
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    life::place(&format!("rdmakv-{name}"), runtime.as_deref(), socket, &std::env::temp_dir())
+    life::place(&format!("rdmakv-{name}"))
 }

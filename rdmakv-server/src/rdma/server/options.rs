@@ -30,7 +30,7 @@ pub(crate) struct FabricFlags {
     #[arg(long = "expose", value_name = "WHAT", value_parser = ["slab"])]
     expose: Option<String>,
     /// Memory that may be registered with fabrics at a time, in megabytes, all of them together (default: as much as -m, a quarter of it where that pins: --pin, verbs:)
-    #[arg(long = "registered-memory", value_name = "MB")]
+    #[arg(long = "registered-memory", value_name = "MB", value_parser = megabytes)]
     registered: Option<u64>,
     /// What leaves when that is full, by the names of mrrc's policies
     #[arg(long = "registration-policy", value_name = "NAME", default_value = "mrrc", value_parser = policy)]
@@ -70,6 +70,10 @@ fn time(text: &str) -> Result<Duration, String> {
     within.ok_or_else(|| "a time is needed, 10ms to 60s: 500ms, 1s".into())
 }
 
+fn megabytes(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a whole number of megabytes is needed, such as 64".to_owned())
+}
+
 fn bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = match text.strip_suffix(['k', 'K']) {
         Some(number) => (number, 1024),
@@ -94,8 +98,8 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Whether what is registered there is pinned in any case.
-    fn pins(&self) -> bool {
+    /// Whether what is registered there is pinned in any case: there are RDMA devices.
+    pub(super) fn pins(&self) -> bool {
         match self {
             Self::Shm(_) | Self::ShmOfPort | Self::Iwarp(_) => false,
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
@@ -111,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) places: Vec<Place>,
     /// Bytes that may be registered.
     pub(crate) registered: u64,
+    /// Bytes for items.
+    pub(crate) memory: u64,
     /// What leaves when they are full.
     pub(crate) policy: PolicyKind,
     /// Whether fabrics pin that do not need it.
@@ -251,6 +257,7 @@ impl FabricFlags {
         Ok(Plan {
             places,
             registered,
+            memory: server.memory,
             policy: self.policy,
             pin: self.pin,
             exposes: self.expose.is_some(),
@@ -321,6 +328,7 @@ mod tests {
             ("--expose everything", "slab"),
             ("--expose slab", "leave it out"),
             ("--registered-memory 3", "it takes 5 MB at least"),
+            ("--registered-memory 64M", "a whole number of megabytes"),
             ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 MB at least"),
             ("--registration-policy best", "gdsf"),
             ("--tag-lease 1h", "10ms to 60s"),

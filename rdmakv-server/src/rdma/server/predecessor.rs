@@ -1,7 +1,7 @@
-//! What a server leaves behind for the next one, and what that one has to wait for.
+//! What a server that offers RDMA devices leaves behind for the next one, and what that one has to wait for.
 //!
-//! A server that was killed leaves clients with leases: its memory outlives it as long as they have it mapped, and its
-//! bytes stay valid. So the next server answers no command on keys until every lease that its predecessor can have granted
+//! A server that was killed leaves clients with leases, and its device may serve them a moment longer than its ports are taken. So the next
+//! server answers no command on keys until every lease that its predecessor can have granted
 //! is over. It knows from a file, which is of 128 bytes and written in one piece:
 //!
 //! ```text

@@ -101,6 +101,8 @@ pub(super) fn start<F: Fabric, E: std::fmt::Display>(
 
 /// A round; says whether nothing is left to look after.
 fn reap<F: Fabric>(face: &Face<F>, counts: &mut Counts) -> bool {
+    // First, as what follows may take a while.
+    let held = face.fabric.hold_table();
     let now = clock::nanos();
     let shards = &face.shared.shards;
     for shard in 0..shards.count() {
@@ -136,7 +138,7 @@ fn reap<F: Fabric>(face: &Face<F>, counts: &mut Counts) -> bool {
             break;
         }
     }
-    let buried = face.fabric.bury();
+    let buried = face.fabric.bury() && !held;
     let now = face.tags().counts();
     buried && now.tags == 0 && now.pins == 0 && now.left == 0
 }

@@ -156,6 +156,7 @@ impl<F: Fabric> Connection<'_, F> {
                     Then::Refuse(tag) => drop(self.engine.refuse(tag)),
                     Then::End => return Said::Last,
                 }
+                self.end_turn();
             }
         }
         Said::All

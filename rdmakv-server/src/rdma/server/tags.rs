@@ -84,6 +84,8 @@ pub struct Limits {
     pub pages: u64,
     /// Leased pages of one client; and of a peer's, present and gone, for each that is present.
     pub client_pages: u64,
+    /// Whether peers share the pages evenly while there are too few for all, however many clients each has.
+    pub divides: bool,
     /// Tags of one client, those in their afterlife too.
     pub client_tags: usize,
     /// How long a tag whose lease has ended stays open, in nanoseconds.
@@ -95,13 +97,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Half of the budget, and an eighth of it for one client; where tags can be bound to a dead chunk, they are for
-    /// eight D.
-    pub fn of(budget: u64, duration: std::time::Duration, rebinds: bool) -> Self {
+    /// What pins takes half of the budget, and an eighth of it for one client. What does not takes all but the `reserve`, which stays for what is
+    /// under way and for new items, and clients share it when it is short. Where tags can be bound to a dead chunk, they are for eight D.
+    pub fn of(budget: u64, pins: bool, reserve: u64, duration: std::time::Duration, rebinds: bool) -> Self {
         let afterlife = if rebinds { duration.as_nanos() as u64 * 8 } else { 0 };
+        let unpinned = budget - reserve.min(budget / 2);
         Self {
-            pages: budget / 2,
-            client_pages: budget / 8,
+            pages: if pins { budget / 2 } else { unpinned },
+            client_pages: if pins { budget / 8 } else { unpinned },
+            divides: !pins,
             client_tags: 1 << 16,
             afterlife,
             reports: super::hotness::REPORTS,
@@ -228,6 +232,8 @@ pub struct Tags<K: TagKind> {
     pub(super) admission: Admission,
     /// The latest moment known.
     pub(super) latest: u64,
+    /// Until when pages count as short: a peer with less than its share was refused some.
+    short_until: u64,
 }
 
 impl<K: TagKind> Tags<K> {
@@ -249,6 +255,7 @@ impl<K: TagKind> Tags<K> {
             cursor: 0,
             admission: Admission::new(limits.pages.saturating_mul(ADMISSION), limits.lease),
             latest: 0,
+            short_until: 0,
         }
     }
 
@@ -302,6 +309,11 @@ impl<K: TagKind> Tags<K> {
             left: self.accounts.left(),
             ..self.counts
         }
+    }
+
+    /// Pages of each peer, where all that are there want more than that.
+    fn fair_share(&self) -> u64 {
+        self.limits.pages / self.accounts.peers().max(1)
     }
 
     /// Leased pages of a client.

@@ -37,6 +37,9 @@ proptest! {
         bytes.clear();
         let kind = Request::get(&mut bytes, wish, &key);
         prop_assert_eq!(Request::decode(kind, &bytes), Ok(Request::Get { wish, key: &key }));
+        bytes.clear();
+        let kind = Request::hello(&mut bytes, wish);
+        prop_assert_eq!(Request::decode(kind, &bytes), Ok(Request::Hello { version: VERSION, table: wish }));
     }
 
     #[test]
@@ -44,7 +47,11 @@ proptest! {
         tag in tag(), size: u64, answer in proptest::collection::vec(any::<u8>(), 0..300), numbers: [u32; 3], text: String,
     ) {
         let [incarnation, lease_ms, eager] = numbers;
+        let mut segments = Vec::new();
+        let segment = Segment { address: size, length: size, key: eager };
+        let segments = Segments::write(&[segment, Segment { address: 1, ..segment }], &mut segments);
         for reply in [
+            Reply::Table(Table { now: size, secret: [size, 5], segments }),
             Reply::Welcome(Welcome { version: VERSION, incarnation, lease_ms, eager, largest: size }),
             Reply::Ran { tag, answer: &answer },
             Reply::Item { tag, image: &answer },

@@ -56,7 +56,7 @@ pub(super) struct History {
 impl History {
     pub(super) fn begin(shared: &Shared) -> Self {
         let last = Snapshot::take(shared);
-        let measured = VecDeque::from([last.measured.clone()]);
+        let measured = VecDeque::from([last.all_measured()]);
         Self { points: VecDeque::new(), last, last_at: std::time::Instant::now(), measured }
     }
 
@@ -66,7 +66,8 @@ impl History {
         let seconds = (now - self.last_at).as_secs_f64().max(1e-3);
         // After a reset of the counters they begin anew.
         let rate = |of: &dyn Fn(&Snapshot) -> u64| of(&snapshot).saturating_sub(of(&self.last)) as f64 / seconds;
-        let gets = &self.over(&snapshot.measured, WINDOW)[Asked::Get as usize];
+        let measured = snapshot.all_measured();
+        let gets = &self.over(&measured, WINDOW)[Asked::Get as usize];
         let point = Point {
             number: self.points.back().map_or(1, |point| point.number + 1),
             at: snapshot.now,
@@ -95,7 +96,7 @@ impl History {
         if self.measured.len() > LONG_WINDOW {
             self.measured.pop_front();
         }
-        self.measured.push_back(snapshot.measured.clone());
+        self.measured.push_back(measured);
         (self.last, self.last_at) = (snapshot, now);
     }
 
@@ -109,7 +110,7 @@ impl History {
 
     /// What was measured in the last minute, by kind.
     pub(super) fn distribution(&self) -> [Measured; 3] {
-        self.over(&self.last.measured, LONG_WINDOW)
+        self.over(&self.last.all_measured(), LONG_WINDOW)
     }
 
     fn over(&self, now: &[Measured; 3], seconds: usize) -> [Measured; 3] {

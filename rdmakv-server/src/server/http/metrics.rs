@@ -163,7 +163,7 @@ fn memory(text: &mut Text, now: &Snapshot) {
         &[("too_large", now.whole.too_large), ("no_memory", now.whole.no_memory)],
     );
     text.counter("pages_moved_total", "Pages that changed their size class.", now.whole.slabs_moved);
-    text.counter("crawler_items_checked_total", "Items that the crawler looked at.", now.whole.crawler_checked);
+    text.counter("crawler_items_checked_total", "Items that the crawler looked at.", now.totals.crawler_checked);
 }
 
 fn classes(text: &mut Text, now: &Snapshot) {
@@ -204,6 +204,8 @@ fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
         ("gauge", "leased_pages", "Pages of 4 KiB that these are in."),
         ("gauge", "registered_bytes", "Bytes registered with the fabric."),
         ("gauge", "registered_limit_bytes", "Bytes that may be registered with it."),
+        ("counter", "tag_guesses", "Reads by tags that their connection never had."),
+        ("counter", "tag_throttles", "Times that the guesses of an address began to be limited."),
     ] {
         let total = if kind == "counter" { "_total" } else { "" };
         let mut family = text.family(kind, &format!("fabric_{name}{total}"), help);
@@ -225,12 +227,13 @@ fn latencies(text: &mut Text, now: &Snapshot) {
     let mut family = text.family(
         "histogram",
         "sampled_turn_duration_seconds",
-        "From the moment a worker learns that a client has sent something until the answer has been handed to the kernel. \
-         About one turn in 64 is measured.",
+        "From the moment the server learns that a client has sent something until the answer has been handed to the kernel \
+         or the fabric. About one turn in 64 is measured; one-sided reads are none.",
     );
-    for asked in Asked::ALL {
-        let measured: &Measured = &now.measured[asked as usize];
-        let label = format!("asked=\"{}\"", asked.name());
+    let all = now.measured.iter().flat_map(|(transport, of)| Asked::ALL.map(|asked| (transport, asked, of)));
+    for (transport, asked, of) in all {
+        let measured: &Measured = &of[asked as usize];
+        let label = format!("transport=\"{transport}\",asked=\"{}\"", asked.name());
         for power in CUTS {
             let below: u64 = measured.buckets[..below_micros(power)].iter().sum();
             family.with("_bucket", &format!("{label},le=\"{}\"", f64::from(1_u32 << power) / 1e6), below);

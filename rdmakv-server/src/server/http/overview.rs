@@ -81,6 +81,8 @@ struct Totals {
     connections: u64,
     fabric_connections: u64,
     one_sided: u64,
+    registered: u64,
+    registered_limit: u64,
     accepted: u64,
     rejected: u64,
 }
@@ -144,6 +146,8 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             connections: snapshot.connections,
             fabric_connections: snapshot.fabric_connections,
             one_sided: snapshot.one_sided,
+            registered: snapshot.registered,
+            registered_limit: snapshot.registered_limit,
             accepted: snapshot.accepted,
             rejected: snapshot.rejected,
         },

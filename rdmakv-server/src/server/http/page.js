@@ -18,7 +18,8 @@ const html = (name, className, ...children) => {
   return node;
 };
 
-// ---- Numbers as people read them
+// ---- Numbers as people read them; a unit stays on the line of its number
+const NB = "\u00a0";
 const digits = n => n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1).replace(/\.0$/, "") : n.toFixed(2).replace(/\.?0+$/, "");
 const scaled = (n, step, units) => {
   let at = 0;
@@ -26,11 +27,11 @@ const scaled = (n, step, units) => {
   return [n, units[at]];
 };
 const count = n => { const [m, unit] = scaled(n, 1000, ["", "k", "M", "G", "T"]); return (unit || m < 10 ? digits(m) : m.toFixed(0)) + unit; };
-const whole = n => n < 1e5 ? n.toFixed(0) : count(n);
-const bytes = n => { const [m, unit] = scaled(n, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]); return digits(m) + " " + unit; };
-const time = s => s == null ? "–" : s < .9995e-3 ? digits(s * 1e6) + " µs" : s < .9995 ? digits(s * 1e3) + " ms" : digits(s) + " s";
-const percent = x => x == null ? "–" : (x >= .9995 ? "100" : (x * 100).toFixed(1)) + " %";
-const span = s => s < 90 ? s + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 129600 ? digits(s / 3600) + " h" : digits(s / 86400) + " days";
+const whole = n => n < 1e5 ? n.toFixed(0).replace(/\B(?=(\d{3})+$)/, ",") : count(n);
+const bytes = n => { const [m, unit] = scaled(n, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]); return digits(m) + NB + unit; };
+const time = s => s == null ? "–" : s < .9995e-3 ? digits(s * 1e6) + NB + "µs" : s < .9995 ? digits(s * 1e3) + NB + "ms" : digits(s) + NB + "s";
+const percent = x => x == null ? "–" : (x >= .9995 ? "100" : (x * 100).toFixed(1)) + NB + "%";
+const span = s => (s < 90 ? [s, "s"] : s < 5400 ? [Math.round(s / 60), "min"] : s < 129600 ? [digits(s / 3600), "h"] : [digits(s / 86400), "days"]).join(NB);
 
 // ---- Axes
 // From nought to at least the top in at most four steps, each a number that is written in full: what differs reads differently.
@@ -127,9 +128,9 @@ class Plot {
 
 // Values over the last minutes.
 class Course extends Plot {
-  constructor(id, title, series, write, { top, log = false, stacked = false, filled = !log, scale = wholes } = {}) {
+  constructor(id, title, series, write, { top, log = false, stacked = false, filled = !log, scale = wholes, nothing = () => "nothing in the last minutes" } = {}) {
     super(id, title, series.map(s => ({ filled, ...s })));
-    Object.assign(this, { write, top, log, stacked, filled, scale });
+    Object.assign(this, { write, top, log, stacked, filled, scale, nothing });
     this.svg.addEventListener("pointermove", event => {
       const box = this.svg.getBoundingClientRect();
       const part = (event.clientX - box.left - this.left) / (box.width - this.left - RIGHT);
@@ -153,7 +154,7 @@ class Course extends Plot {
     this.frame(ticks, this.write, up);
     const { left } = this, wide = this.width - left - RIGHT, span = reach(), across = at => left + (1 - (now - at) / span) * wide;
     const parts = span === 60 ? [60, 45, 30, 15, 0] : [300, 240, 180, 120, 60, 0].filter(s => s <= span);
-    this.along(parts.map(s => [across(now - s), !s ? "now" : span === 60 ? `−${s} s` : `−${s / 60} min`]));
+    this.along(parts.map(s => [across(now - s), !s ? "now" : span === 60 ? `−${s}${NB}s` : `−${s / 60}${NB}min`]));
     this.svg.classList.toggle("stacked", stacked);
     this.svg.classList.toggle("filled", this.filled);
     // What is on top of the others' areas is drawn first.
@@ -181,7 +182,7 @@ class Course extends Plot {
       }
       this.svg.append(group);
     }
-    if (!values.length) this.empty("nothing measured yet");
+    if (!values.length) this.empty(this.nothing());
     const at = shown();
     this.tell(this.series.map(s => { const value = s.of(at); return value == null ? "–" : (s.write ?? this.write)(value); }));
     if (pointed != null) this.svg.append(make("path", { class: "cross", d: `M${across(at.at).toFixed(1)} ${TOP}V${bottom}` }));
@@ -200,9 +201,9 @@ class Spread extends Plot {
     const share = (bar, kind) => sums[kind - 1] ? bar[kind] / sums[kind - 1] : 0;
     const ticks = shares(Math.max(0, ...bars.flatMap(bar => [1, 2, 3].map(kind => share(bar, kind))))), peak = ticks[ticks.length - 1];
     const up = v => bottom - v / peak * (bottom - TOP);
-    this.frame(ticks, v => Math.round(v * 1000) / 10 + " %", up);
+    this.frame(ticks, v => Math.round(v * 1000) / 10 + NB + "%", up);
     this.tell(sums.map(sum => count(sum)));
-    if (!bars.length) return this.empty("nothing measured in the last minute");
+    if (!bars.length) return this.empty(unmeasured(60));
     const cuts = steps(this.before(bars[0][0]), bars[bars.length - 1][0]);
     const [low, end] = [cuts[0], cuts[cuts.length - 1]];
     const across = s => this.left + Math.log(Math.max(s, low) / low) / Math.log(end / low) * (this.width - this.left - RIGHT);
@@ -262,24 +263,37 @@ class Memory extends Plot {
   }
 }
 
+// Why there are no latencies: where clients read one-sided, the server answers nothing.
+const unmeasured = seconds => {
+  const of = points.slice(-seconds), sum = value => of.reduce((sum, point) => sum + value(point), 0);
+  return sum(p => p.one_sided) && sum(answered) < 64 ? "all gets were one-sided" : "nothing measured yet";
+};
+// One-sided reads are hits, too; a client may report some a little before or after they are counted as such.
+const one_sided = p => Math.min(p.one_sided, p.hits), answered = p => p.hits - one_sided(p);
 const ratio = point => point.hits + point.misses > 0 ? point.hits / (point.hits + point.misses) : null;
-const plots = [
-  new Course("ratio", "Hit ratio", [{ name: "of gets", look: "hue0", of: ratio, write: percent }], v => Math.round(v * 100) + " %", { top: 1, scale: shares }),
+const build = fabrics => [
+  new Course("ratio", "Hit ratio", [{ name: "of gets", look: "hue0", of: ratio, write: percent }], v => Math.round(v * 100) + NB + "%",
+    { top: 1, scale: shares, nothing: () => "no gets in the last minutes" }),
   new Course("operations", "Operations per second", [
-    { name: "hits", look: "hue0", of: p => p.hits }, { name: "misses", look: "hue1", of: p => p.misses },
+    ...fabrics ? [{ name: "one-sided hits", look: "hue4", of: one_sided }, { name: "answered hits", look: "hue0", of: answered }]
+      : [{ name: "hits", look: "hue0", of: p => p.hits }],
+    { name: "misses", look: "hue1", of: p => p.misses },
     { name: "sets", look: "hue2", of: p => p.sets }, { name: "others", look: "hue3", of: p => p.others }], count, { stacked: true }),
-  new Course("latency", "Latency of gets", [
-    { name: "p50", look: "hue0", of: p => p.p50 }, { name: "p99", look: "hue1", of: p => p.p99 }, { name: "p99.9", look: "hue3", of: p => p.p999 }], time, { log: true }),
+  new Course("latency", fabrics ? "Latency of answered gets" : "Latency of gets", [
+    { name: "p50", look: "hue0", of: p => p.p50 }, { name: "p99", look: "hue1", of: p => p.p99 }, { name: "p99.9", look: "hue3", of: p => p.p999 }], time,
+    { log: true, nothing: () => unmeasured(KEPT) }),
   new Spread("spread", "Latencies, last minute"),
   new Memory("memory", "Memory by chunk size"),
   new Course("evictions", "Items that left, per second", [
     { name: "evicted", look: "hue1", of: p => p.evictions }, { name: "expired", look: "hue2", of: p => p.expired }], count),
-  new Course("traffic", "Bytes per second", [
+  new Course("traffic", fabrics ? "Bytes per second, one-sided reads left out" : "Bytes per second", [
     { name: "received", look: "hue2", of: p => p.received }, { name: "sent", look: "hue0", of: p => p.sent }], bytes, { scale: powers }),
   new Course("connections", "Connections", [
-    { name: "clients", look: "hue0", of: p => p.connections }, { name: "over fabrics", look: "hue2", of: p => p.fabric_connections }], whole),
+    { name: "over sockets", look: "hue0", of: p => p.connections }, ...fabrics ? [{ name: "over fabrics", look: "hue4", of: p => p.fabric_connections }] : []], whole, { stacked: true }),
   new Course("cpu", "Processor", [{ name: "cores busy", look: "hue2", of: p => p.cpu, write: v => v.toFixed(2) }], digits, { scale: cores }),
 ];
+// Known once the server has told what it has.
+let plots = null;
 
 // ---- Tiles, words, the table
 const tiles = new Map();
@@ -300,24 +314,26 @@ const tile = (name, value, note, part) => {
   if (part != null) nodes.fill.style.width = Math.min(100, part * 100).toFixed(1) + "%";
 };
 const words = () => {
-  const { server, totals } = data, at = shown();
+  const { server, totals } = data, at = shown(), fabrics = server.fabrics.length > 0;
   const recent = points.slice(-10), sum = of => recent.reduce((sum, point) => sum + of(point), 0);
   const gets = sum(p => p.hits + p.misses);
   const all = totals.hits + totals.misses;
-  tile("Hit ratio", percent(gets ? sum(p => p.hits) / gets : null), `since start ${percent(all ? totals.hits / all : null)}`);
+  tile("Hit ratio", percent(gets ? sum(p => p.hits) / gets : null), `${percent(all ? totals.hits / all : null)} since start`);
   tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
-  tile("p99 of gets", time(at.p99), `half take ${time(at.p50)}`);
-  tile("Memory", bytes(totals.paged), `of ${bytes(server.limit)}` + (totals.paged > server.limit ? " + first pages" : ""), totals.paged / server.limit);
+  if (fabrics) tile("One-sided gets", count(one_sided(at)) + "/s", gets ? `${percent(sum(one_sided) / gets)} of gets` : `${count(totals.one_sided)} since start`);
+  tile("p99 of gets", time(at.p99), at.p50 == null ? unmeasured(10) : `half take ${time(at.p50)}`);
   tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
+  const beyond = totals.paged - server.limit;
+  tile("Memory", bytes(totals.paged), `${bytes(server.limit)} limit` + (beyond > 0 ? ` + ${bytes(beyond)} of first pages` : ""), totals.paged / server.limit);
+  if (fabrics) tile("Registered", bytes(totals.registered), `${bytes(totals.registered_limit)} limit`, totals.registered / totals.registered_limit);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
-  tile("Connections", whole(totals.connections), `of ${whole(server.connections)}` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""), totals.connections / server.connections);
-  if (server.fabrics.length) {
-    tile("One-sided", percent(gets ? Math.min(1, sum(p => p.one_sided) / gets) : null),
-      `clients: ${whole(totals.fabric_connections)}, ${server.fabrics.join(", ")}`);
-  }
-  tile("Processor", digits(at.cpu), `cores, ${server.threads} thread${server.threads > 1 ? "s" : ""}`);
-  $("lead").textContent = server.listening.filter(line => !line.includes(" http ") && !line.includes(" -s ")).map(line => line.replace("listening on ", "")).join(" · ") + ` · up ${span(Math.max(0, server.now - server.started))}`;
-  $("about").textContent = `Version ${server.version}, protocol of memcached ${server.protocol}; process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}.`;
+  tile("Connections", whole(totals.connections + totals.fabric_connections),
+    (fabrics ? `${whole(totals.fabric_connections)} over fabrics, ${whole(totals.connections)} ` : "") + `of ${whole(server.connections)}${NB}sockets` + (totals.rejected ? `, ${count(totals.rejected)} refused` : ""),
+    totals.connections / server.connections);
+  tile("Processor", digits(at.cpu), `cores, ${server.threads}${NB}thread${server.threads > 1 ? "s" : ""}`);
+  const lead = server.listening.filter(line => line.startsWith("listening on ") && !line.includes(" http ")).map(line => line.replace("listening on ", ""));
+  $("lead").replaceChildren(...[...lead, `up${NB}${span(Math.max(0, server.now - server.started))}`].map(part => html("span", "", part)));
+  $("about").textContent = `Version ${server.version}, protocol of memcached ${server.protocol}; process ${server.pid}, ${server.threads} threads, ${server.shards} shard${server.shards > 1 ? "s" : ""}, items up to ${bytes(server.item_max)}; hash table ${bytes(totals.hash_bytes)}${fabrics ? "; fabrics: " + server.fabrics.join(", ") : ""}.`;
   const rows = data.classes.map(c => [c.class, bytes(c.size), count(c.items), bytes(c.requested), bytes(c.paged), percent(c.paged ? c.requested / c.paged : null), count(c.evicted), span(c.age)]);
   const head = ["Class", "Chunk", "Items", "Bytes", "Pages", "Filled", "Evicted", "Oldest"];
   $("classes").replaceChildren(html("thead", "", html("tr", "", ...head.map(h => html("th", "", h)))),
@@ -325,6 +341,7 @@ const words = () => {
 };
 const draw = () => {
   if (!data || !points.length) return;
+  plots ??= build(data.server.fabrics.length > 0);
   words();
   for (const plot of plots) plot.draw();
 };

@@ -1,10 +1,12 @@
 //! All counters at one moment; each shard's are taken under its lock, which is held for that long.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::rdma::server::counts::{FabricGauges, Reported};
 use crate::server::clock;
-use crate::session::{Asked, Counts, Measured, Shared, classes, counts};
+use crate::session::{Asked, Counts, Latencies, Measured, Shared, classes, counts};
 use crate::store::{ClassCounters, ClassReport, Counters, Report};
 
 /// The numbers.
@@ -29,11 +31,14 @@ pub(super) struct Snapshot {
     /// Connections over fabrics, and GETs that clients read there by themselves, as far as the server has heard.
     pub(super) fabric_connections: u64,
     pub(super) one_sided: u64,
+    /// Bytes registered with fabrics, and how many may be.
+    pub(super) registered: u64,
+    pub(super) registered_limit: u64,
     pub(super) accepted: u64,
     pub(super) rejected: u64,
     pub(super) pauses: u64,
-    /// By [`Asked`].
-    pub(super) measured: [Measured; 3],
+    /// By transport, sockets first, and by [`Asked`].
+    pub(super) measured: Vec<(&'static str, [Measured; 3])>,
     /// Of the processor, in seconds.
     pub(super) cpu: f64,
 }
@@ -51,6 +56,8 @@ impl Snapshot {
         }
         let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
         let fabrics = shared.fabrics.get().map_or(&[][..], Vec::as_slice);
+        let of_fabrics: Vec<FabricGauges> = fabrics.iter().map(|fabric| fabric.gauges()).collect();
+        let gauges = |of: fn(&FabricGauges) -> u64| of_fabrics.iter().map(of).sum::<u64>();
         Self {
             now,
             counts: counts(shared),
@@ -64,14 +71,25 @@ impl Snapshot {
             classes: classes(&reports),
             limit: shared.limit.load(Relaxed),
             connections: shared.connections.load(Relaxed).max(0) as u64,
-            fabric_connections: fabrics.iter().map(|fabric| fabric.gauges().connections).sum(),
+            fabric_connections: gauges(|gauges| gauges.connections),
+            registered: gauges(|gauges| gauges.registered_bytes),
+            registered_limit: gauges(|gauges| gauges.registered_limit_bytes),
             one_sided: fabrics.iter().map(|fabric| fabric.counts().seen_reads.load(Relaxed)).sum(),
             accepted: shared.total_connections.load(Relaxed),
             rejected: shared.rejected_connections.load(Relaxed),
             pauses: shared.listen_disabled.load(Relaxed),
-            measured: Asked::ALL.map(|asked| Measured::of(&shared.latencies, asked)),
+            measured: measured(shared, fabrics),
             cpu: rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).into_seconds(),
         }
+    }
+
+    /// By [`Asked`], over all transports.
+    pub(super) fn all_measured(&self) -> [Measured; 3] {
+        let mut sum = <[Measured; 3]>::default();
+        for (_, measured) in &self.measured {
+            sum.iter_mut().zip(measured).for_each(|(sum, more)| sum.add(more));
+        }
+        sum
     }
 
     /// Operations that are neither a get nor a set.
@@ -91,6 +109,18 @@ impl Snapshot {
     pub(super) fn expired(&self) -> u64 {
         self.totals.reclaimed + self.totals.crawler_reclaimed
     }
+}
+
+fn measured(shared: &Shared, fabrics: &[Arc<dyn Reported>]) -> Vec<(&'static str, [Measured; 3])> {
+    let mut transports: Vec<(&str, Vec<&Latencies>)> = vec![("socket", shared.latencies.iter().collect())];
+    for fabric in fabrics {
+        match transports.iter_mut().find(|(name, _)| *name == fabric.name()) {
+            Some((_, of)) => of.push(fabric.latencies()),
+            None => transports.push((fabric.name(), vec![fabric.latencies()])),
+        }
+    }
+    let sum = |of: &[&Latencies]| Asked::ALL.map(|asked| Measured::of(of.iter().copied(), asked));
+    transports.into_iter().map(|(name, of)| (name, sum(&of))).collect()
 }
 
 trait Seconds {

@@ -22,7 +22,22 @@ const FILE_MAX: u64 = 16 << 20;
 #[derive(Debug)]
 pub(in crate::server) struct Certificates {
     options: Options,
-    current: Mutex<Arc<ServerConfig>>,
+    /// Whether there is a place where clients have to show a certificate whatever the options say.
+    mutual: bool,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    usual: Arc<ServerConfig>,
+    mutual: Option<Arc<ServerConfig>>,
+}
+
+impl Current {
+    fn load(options: &Options, mutual: bool) -> Result<Self, String> {
+        let asks = || load(options, Verify::Always);
+        Ok(Self { usual: load(options, options.verify)?, mutual: mutual.then(asks).transpose()? })
+    }
 }
 
 impl Certificates {
@@ -31,9 +46,9 @@ impl Certificates {
     /// # Errors
     ///
     /// Which file is wrong, and how.
-    pub(in crate::server) fn read(options: Options) -> Result<Self, String> {
-        let current = Mutex::new(load(&options)?);
-        Ok(Self { options, current })
+    pub(in crate::server) fn read(options: Options, mutual: bool) -> Result<Self, String> {
+        let current = Mutex::new(Current::load(&options, mutual)?);
+        Ok(Self { options, mutual, current })
     }
 
     /// Reads them again. Where they are wrong, the old ones stay in use.
@@ -42,18 +57,30 @@ impl Certificates {
     ///
     /// Which file is wrong, and how.
     pub(in crate::server) fn refresh(&self) -> Result<(), String> {
-        let fresh = load(&self.options)?;
+        let fresh = Current::load(&self.options, self.mutual)?;
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// A connection that is to begin with a handshake.
+    /// A connection that is to begin with a handshake; if it is `mutual`, its client has to show a certificate.
     ///
     /// # Errors
     ///
     /// Those of rustls.
-    pub(in crate::server) fn accept(&self, socket: mio::net::TcpStream) -> Result<TlsStream, rustls::Error> {
-        let config = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    pub(in crate::server) fn accept(
+        &self,
+        socket: mio::net::TcpStream,
+        mutual: bool,
+    ) -> Result<TlsStream, rustls::Error> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let asks = current.mutual.as_ref().filter(|_| mutual);
+        // Without a configuration of its own no such place is served.
+        let config = match (asks, mutual) {
+            (Some(config), _) => config.clone(),
+            (None, true) => return Err(rustls::Error::General("no certificates of clients to ask for".into())),
+            (None, false) => current.usual.clone(),
+        };
+        drop(current);
         TlsStream::new(socket, config, self.options.buffer)
     }
 }
@@ -126,14 +153,14 @@ fn openssl_name(suite: rustls::SupportedCipherSuite) -> String {
     }
 }
 
-fn load(options: &Options) -> Result<Arc<ServerConfig>, String> {
+fn load(options: &Options, verify: Verify) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(provider(options)?);
     let versions: &[_] =
         if options.only_1_3 { &[&rustls::version::TLS13] } else { &[&rustls::version::TLS13, &rustls::version::TLS12] };
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .map_err(|error| format!("-o ssl_ciphers: {error}"))?;
-    let builder = match (&options.ca, options.verify) {
+    let builder = match (&options.ca, verify) {
         (Some(file), Verify::IfShown | Verify::Always) => {
             let wrong = |error: &dyn std::fmt::Display| format!("loading ssl_ca_cert {file}: {error}");
             let mut roots = RootCertStore::empty();
@@ -141,7 +168,7 @@ fn load(options: &Options) -> Result<Arc<ServerConfig>, String> {
                 roots.add(certificate).map_err(|error| wrong(&error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = if options.verify == Verify::IfShown { verifier.allow_unauthenticated() } else { verifier };
+            let verifier = if verify == Verify::IfShown { verifier.allow_unauthenticated() } else { verifier };
             builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(&error))?)
         }
         _ => builder.with_no_client_auth(),
@@ -180,7 +207,7 @@ mod tests {
     #[test]
     fn files_that_are_wrong_are_named() {
         let read = |chain: &str| {
-            Certificates::read(Options { chain: chain.into(), ..Options::default() }).expect_err("it is wrong")
+            Certificates::read(Options { chain: chain.into(), ..Options::default() }, false).expect_err("it is wrong")
         };
         assert!(read("/does/not/exist").contains("/does/not/exist"));
         let folder = tempfile::tempdir().unwrap();

@@ -99,14 +99,17 @@ impl Options {
         Ok(())
     }
 
-    /// Whether it is complete.
+    /// Whether it is complete; `mutual` says that there is a place where clients have to show a certificate.
     ///
     /// # Errors
     ///
     /// What is missing.
-    pub(in crate::server) fn check(&self) -> Result<(), String> {
+    pub(in crate::server) fn check(&self, mutual: bool) -> Result<(), String> {
         if self.chain.is_empty() {
             return Err("-Z: needs a certificate and its key: -Z -o ssl_chain_cert=FILE,ssl_key=FILE".into());
+        }
+        if mutual && self.ca.is_none() {
+            return Err("-l mtls: needs the certificates that clients' are signed by: -o ssl_ca_cert=FILE".into());
         }
         if self.verify != Verify::No && self.ca.is_none() {
             return Err(
@@ -117,8 +120,8 @@ impl Options {
     }
 
     /// What is allowed and hardly meant.
-    pub(in crate::server) fn doubt(&self) -> Option<String> {
-        (self.ca.is_some() && self.verify == Verify::No).then(|| {
+    pub(in crate::server) fn doubt(&self, mutual: bool) -> Option<String> {
+        (!mutual && self.ca.is_some() && self.verify == Verify::No).then(|| {
             "-o ssl_ca_cert: has no effect, for no client is asked for a certificate: add ssl_verify_mode=1 or 2".into()
         })
     }
@@ -135,11 +138,13 @@ impl Options {
             ("ssl_chain_cert", self.chain.clone()),
             ("ssl_key", or_null(&self.key)),
             ("ssl_verify_mode", verify.to_string()),
-            ("ssl_keyformat", if self.key_is_der { "DER" } else { "PEM" }.into()),
+            // By the numbers of OpenSSL.
+            ("ssl_keyformat", if self.key_is_der { "2" } else { "1" }.into()),
             ("ssl_ciphers", or_null(&self.ciphers)),
             ("ssl_ca_cert", or_null(&self.ca)),
             ("ssl_wbuf_size", self.buffer.to_string()),
             ("ssl_session_cache", if self.cache { "yes" } else { "no" }.into()),
+            ("ssl_kernel_tls", "no".into()),
             ("ssl_min_version", if self.only_1_3 { "tlsv1.3" } else { "tlsv1.2" }.into()),
         ]
     }
@@ -152,20 +157,21 @@ mod tests {
     #[test]
     fn options_are_memcacheds() {
         let mut options = Options::default();
-        assert!(options.check().unwrap_err().contains("ssl_chain_cert=FILE"));
+        assert!(options.check(false).unwrap_err().contains("ssl_chain_cert=FILE"));
         for option in
             ["ssl_chain_cert=c", "ssl_key=k", "ssl_keyformat=der", "ssl_min_version=tlsv1.3", "ssl_wbuf_size=8"]
         {
             let (name, value) = option.split_once('=').unwrap();
             options.take(name, Some(value)).unwrap();
         }
-        assert!(options.key_is_der && options.only_1_3 && options.buffer == 8192 && options.check().is_ok());
+        assert!(options.key_is_der && options.only_1_3 && options.buffer == 8192 && options.check(false).is_ok());
+        assert!(options.check(true).unwrap_err().contains("-l mtls"));
         options.take("ssl_verify_mode", Some("2")).unwrap();
-        assert!(options.check().unwrap_err().contains("ssl_ca_cert"));
+        assert!(options.check(false).unwrap_err().contains("ssl_ca_cert"));
         options.take("ssl_ca_cert", Some("ca")).unwrap();
-        assert!(options.check().is_ok() && options.doubt().is_none());
+        assert!(options.check(true).is_ok() && options.doubt(false).is_none());
         options.take("ssl_verify_mode", Some("0")).unwrap();
-        assert!(options.doubt().unwrap().contains("add ssl_verify_mode=1 or 2"));
+        assert!(options.doubt(false).unwrap().contains("add ssl_verify_mode=1 or 2"));
     }
 
     #[test]

@@ -14,13 +14,13 @@ pub(in crate::server) struct Certificates(Infallible);
 pub(in crate::server) struct TlsStream(Infallible);
 
 impl Certificates {
-    pub(in crate::server) fn read(_: Options) -> Result<Self, String> {
+    pub(in crate::server) fn read(_: Options, _: bool) -> Result<Self, String> {
         Err("-Z: this build has no TLS; build it with the feature tls (on by default)".into())
     }
     pub(in crate::server) fn refresh(&self) -> Result<(), String> {
         match self.0 {}
     }
-    pub(in crate::server) fn accept(&self, _: mio::net::TcpStream) -> Result<TlsStream, Infallible> {
+    pub(in crate::server) fn accept(&self, _: mio::net::TcpStream, _: bool) -> Result<TlsStream, Infallible> {
         match self.0 {}
     }
 }

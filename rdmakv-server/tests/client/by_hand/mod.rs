@@ -1,7 +1,7 @@
 //! A small server that speaks to clients over fabrics as the real one does, and that tests can make do what the real one never would.
 #![expect(unsafe_code, reason = "lends memory to engines")]
 
-use frrwp::engine::{Engine, Event};
+use frrwp::engine::{Engine, Event, OpenError};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmOptions};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Side};
@@ -10,7 +10,7 @@ use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache, Lease};
 use rdmakv_server::item::{self, HEADER, MAGIC, State};
 use rdmakv_server::rdma::wire::{self, Assembly, FRAGMENT, Refusal, Reply, Request, Tag, VERSION, Welcome};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -126,7 +126,8 @@ impl Store {
 pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoint: E) {
     store.knobs.connections.fetch_add(1, SeqCst);
     let engine = Engine::new(cache, endpoint, Side::Accepting, Limits { receives: 64, ..Limits::default() });
-    let mut serving = Serving { store, cache, engine, leases: Vec::new(), pulls: HashMap::new() };
+    let mut serving =
+        Serving { store, cache, engine, leases: Vec::new(), puts: VecDeque::new(), pulls: HashMap::new() };
     // All in one piece, so that each tag is.
     // SAFETY: the arena outlives the cache's use of it; nobody makes references of it.
     unsafe { cache.warm(store.arena.as_ptr(), store.arena.len(), Access::REMOTE_READ) }.unwrap();
@@ -173,6 +174,7 @@ pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoi
                 }
             }
             Event::Fetched { id, succeeded } => serving.pulled(id, succeeded),
+            Event::Room => serving.pull(),
             _ => {}
         }
     }
@@ -183,8 +185,21 @@ struct Serving<'a, E: Endpoint> {
     cache: &'a Cache<E::Domain>,
     engine: Engine<'a, E>,
     leases: Vec<Lease<E::Domain>>,
-    /// Values that are read from the client: request, key, flags, memory.
-    pulls: HashMap<u64, (u32, Vec<u8>, u32, Vec<u8>)>,
+    /// Values of which a part is still to be asked for.
+    puts: VecDeque<(Put, VecDeque<Segment>)>,
+    /// Values that are read from the client, by the last read of each.
+    pulls: HashMap<u64, Put>,
+}
+
+/// A value that is read from the client.
+struct Put {
+    id: u32,
+    key: Vec<u8>,
+    flags: u32,
+    memory: Vec<u8>,
+    /// Bytes that were asked for.
+    at: usize,
+    last: u64,
 }
 
 impl<E: Endpoint> Serving<'_, E> {
@@ -273,26 +288,39 @@ impl<E: Endpoint> Serving<'_, E> {
                 let length: usize = words[2].parse().unwrap();
                 let flags =
                     words.iter().find_map(|word| word.strip_prefix('F')).map_or(0, |flags| flags.parse().unwrap());
-                let mut memory = vec![0; length];
-                let segments: Vec<Segment> = segments.iter().collect();
-                let (mut at, last) = (0, segments.len() - 1);
-                for (number, segment) in segments.into_iter().enumerate() {
-                    let length = segment.length as usize;
-                    // SAFETY: the memory is kept until the last read has ended; they end in order.
-                    let read = unsafe { self.engine.fetch(memory[at..].as_mut_ptr(), length, segment) }.unwrap();
-                    at += length;
-                    if number == last {
-                        self.pulls.insert(read, (id, key.to_vec(), flags, std::mem::take(&mut memory)));
-                    }
-                }
-                assert_eq!(at, length);
+                let segments: VecDeque<Segment> = segments.iter().collect();
+                assert_eq!(segments.iter().map(|segment| segment.length as usize).sum::<usize>(), length);
+                let put = Put { id, key: key.to_vec(), flags, memory: vec![0; length], at: 0, last: 0 };
+                self.puts.push_back((put, segments));
+                self.pull();
             }
             _ => unreachable!(),
         }
     }
 
+    /// Begins reads of values, as many as may be under way at once; the others wait for the end of one.
+    fn pull(&mut self) {
+        while let Some((put, segments)) = self.puts.front_mut() {
+            while let Some(&segment) = segments.front() {
+                let length = segment.length as usize;
+                // SAFETY: the memory is kept until the last read has ended; they end in order.
+                let read = match unsafe { self.engine.fetch(put.memory[put.at..].as_mut_ptr(), length, segment) } {
+                    Ok(read) => read,
+                    Err(OpenError::Busy { .. }) => return,
+                    Err(error) => panic!("{error}"),
+                };
+                put.at += length;
+                segments.pop_front();
+                put.last = read;
+            }
+            let (put, _) = self.puts.pop_front().unwrap();
+            self.pulls.insert(put.last, put);
+        }
+    }
+
     fn pulled(&mut self, read: u64, succeeded: bool) {
-        let Some((id, key, flags, memory)) = self.pulls.remove(&read) else { return };
+        self.pull();
+        let Some(Put { id, key, flags, memory, .. }) = self.pulls.remove(&read) else { return };
         // Memory that is freed is not to be found registered.
         let _ = self.cache.invalidate(memory.as_ptr(), memory.len());
         if !succeeded {

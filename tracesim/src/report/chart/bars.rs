@@ -21,6 +21,14 @@ fn folded(name: &str, most: usize) -> Vec<String> {
     vec![first, rest]
 }
 
+/// A name of so many letters at most; what is too long has its end left out.
+fn shortened(name: &str, most: usize) -> String {
+    match name.char_indices().nth(most) {
+        None => name.to_owned(),
+        Some(_) => name.chars().take(most - 1).chain(['…']).collect(),
+    }
+}
+
 /// Bars of one kind, one for each category.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Group {
@@ -45,8 +53,6 @@ pub struct Bars {
     pub y: Scale,
     /// The bars.
     pub groups: Vec<Group>,
-    /// Whether it takes the room of two plots.
-    pub wide: bool,
     /// A value in words.
     pub show: fn(f64) -> String,
 }
@@ -55,24 +61,34 @@ const LEFT: f64 = 58.0;
 const RIGHT: f64 = 10.0;
 const TOP: f64 = 44.0;
 /// The width of two plots and what is between them.
-const WIDE: f64 = 1270.0;
+const WIDE: f64 = 1060.0;
 /// Units that a letter of a name takes, at most.
 const LETTER: f64 = 8.2;
 /// Categories from which their names stand aslant.
-const CROWDED: usize = 9;
+const CROWDED: f64 = 8.0;
+/// Letters of a name that stands aslant.
+const ASLANT: usize = 12;
 
 impl Bars {
     /// The SVG.
     pub fn draw(&self) -> Markup {
-        let aslant = self.categories.len() > if self.wide { 2 * CROWDED } else { CROWDED };
-        let width = if self.wide { WIDE } else { WIDTH };
+        self.drawn(WIDTH, "plot bars")
+    }
+
+    /// Twice: with the room of two plots, and for where there is room for one only. The style sheet shows one of them.
+    pub fn draw_wide(&self) -> Markup {
+        html! { (self.drawn(WIDE, "plot bars wide")) (self.drawn(WIDTH, "plot bars instead")) }
+    }
+
+    fn drawn(&self, width: f64, class: &str) -> Markup {
+        let aslant = self.categories.len() as f64 > CROWDED * width / WIDTH;
         let right = width - RIGHT;
         let slot = (right - LEFT) / self.categories.len().max(1) as f64;
         let letters = ((slot / LETTER) as usize).saturating_sub(1);
         let names: Vec<Vec<String>> = self.categories.iter().map(|name| folded(name, letters)).collect();
         let bottom = HEIGHT
             - match names.iter().map(Vec::len).max() {
-                _ if aslant => 84.0,
+                _ if aslant => 104.0,
                 Some(2) => 68.0,
                 _ => 52.0,
             };
@@ -82,10 +98,10 @@ impl Bars {
             let all = wide * self.groups.len() as f64;
             LEFT + slot * (category as f64 + 0.5) - all / 2.0 + wide * group as f64
         };
-        // As many as fit: a value takes some 36 units.
-        let valued = wide >= 36.0;
+        // As many as fit: a value takes some 40 units.
+        let valued = wide >= 40.0;
         html! {
-            svg class={ "plot bars" @if self.wide { " wide" } } viewBox={ "0 0 " (width) " " (HEIGHT) } role="img" aria-label=(self.title) {
+            svg class=(class) viewBox={ "0 0 " (width) " " (HEIGHT) } role="img" aria-label=(self.title) {
                 @for (value, text, _) in &self.y.ticks {
                     @let y = at(up(*value));
                     path class="grid" d={ "M" (LEFT) " " (y) "H" (right) } {}
@@ -95,7 +111,10 @@ impl Bars {
                     @let x = LEFT + slot * (number as f64 + 0.5);
                     @if aslant {
                         text class="tick" text-anchor="end"
-                            transform={ "translate(" (at(x + 4.0)) " " (bottom + 15.0) ") rotate(-40)" } { (name) }
+                            transform={ "translate(" (at(x + 4.0)) " " (bottom + 15.0) ") rotate(-40)" } {
+                            title { (name) }
+                            (shortened(name, ASLANT))
+                        }
                     } @else {
                         @for (line, text) in lines.iter().enumerate() {
                             text class="tick" x=(at(x)) y=(bottom + 19.0 + 15.0 * line as f64) text-anchor="middle" {

@@ -1,5 +1,6 @@
 //! Lines over an axis, each named at its right end.
 
+use super::coincide::{self, Run};
 use super::look::Look;
 use super::scale::Scale;
 use super::{HEIGHT, WIDTH, at};
@@ -63,6 +64,10 @@ impl Lines {
     pub fn draw(&self) -> Markup {
         let (left, right, bottom) = (self.left(), WIDTH - RIGHT, HEIGHT - BOTTOM);
         let names = self.names();
+        let corners: Vec<Vec<(f64, f64)>> = self.series.iter().map(|series| self.corners(series)).collect();
+        let distinct: Vec<&[(f64, f64)]> = self.distinct(&corners);
+        let runs = coincide::runs(&distinct);
+        let markers = coincide::side_by_side(&distinct, left, right);
         html! {
             svg class="plot lines" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
                 @for (value, text, _) in &self.y.ticks {
@@ -84,46 +89,93 @@ impl Lines {
                 path class="axis" d={ "M" (left) " " (bottom) "H" (right) } {}
                 text class="axis-label" x=((left + right) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.label) }
                 text class="axis-label" x="2" y="13" { (self.y.label) }
-                @for (series, name_at) in self.series.iter().zip(names) {
+                @for (number, (series, name_at)) in self.series.iter().zip(names).enumerate() {
+                    @let line = self.line(series, &corners[number], &runs[number], &markers[number], name_at);
                     @if self.clipped && series.look == Look::Muted {
                         // A nested viewport hides what lies outside of it.
                         svg x="0" y=(TOP - 6.0) width=(WIDTH) height=(HEIGHT - TOP)
-                            viewBox={ "0 " (TOP - 6.0) " " (WIDTH) " " (HEIGHT - TOP) } { (self.line(series, name_at)) }
+                            viewBox={ "0 " (TOP - 6.0) " " (WIDTH) " " (HEIGHT - TOP) } { (line) }
                     } @else {
-                        (self.line(series, name_at))
+                        (line)
                     }
                 }
             }
         }
     }
 
-    fn line(&self, series: &Series, name_at: Option<f64>) -> Markup {
+    fn line(
+        &self,
+        series: &Series,
+        corners: &[(f64, f64)],
+        runs: &[Run],
+        markers: &[f64],
+        name_at: Option<f64>,
+    ) -> Markup {
         let (right, look) = (WIDTH - RIGHT, series.look);
-        let places: Vec<(f64, f64)> = series.points.iter().map(|p| (self.along(p.x), self.up(p.y))).collect();
-        let path = match places[..] {
-            [(_, y)] if look.is_reference() => format!("M{} {}H{right}", self.left(), at(y)),
-            _ => {
-                let corners: Vec<String> = places.iter().map(|&(x, y)| format!("{} {}", at(x), at(y))).collect();
-                if corners.is_empty() { String::new() } else { format!("M{}", corners.join("L")) }
-            }
+        let path = |corners: &[(f64, f64)]| {
+            let corners: Vec<String> = corners.iter().map(|&(x, y)| format!("{} {}", at(x), at(y))).collect();
+            if corners.is_empty() { String::new() } else { format!("M{}", corners.join("L")) }
         };
         html! {
             g class={ "series k" (series.key) " " (look.class()) } data-series=(series.name) {
-                path class="line" d=(path) {}
+                @if runs.is_empty() { path class="line" d=(path(corners)) {} }
+                @for run in runs {
+                    @match run.turns {
+                        None => path class="line" d=(path(&corners[run.corners.clone()])) {},
+                        Some(turns) => {
+                            path class="line shared" style=(turns.style()) d=(path(&corners[run.corners.clone()])) {}
+                        }
+                    }
+                }
                 // Wider than what is seen, so that it is easy to point at.
-                path class="reach" d=(path) { title { (series.name) } }
-                @for (point, &(x, y)) in series.points.iter().zip(&places) {
-                    @if let Some(outline) = look.marker(x, y) {
+                path class="reach" d=(path(corners)) { title { (series.name) } }
+                @for ((number, point), &(x, y)) in series.points.iter().enumerate().zip(corners) {
+                    @let aside = markers.get(number).copied().unwrap_or_default();
+                    @if let Some(outline) = look.marker(x + aside, y) {
                         path class="mark" d=(outline) { title { (point.title) } }
                     }
                 }
-                @if let (Some(name_at), Some(&(x, y))) = (name_at, places.last()) {
-                    @let x = if look.is_reference() { right } else { x };
+                @if let (Some(name_at), Some(&(x, y))) = (name_at, corners.last()) {
                     path class="leader" d={ "M" (at(x + 5.0)) " " (at(y)) "L" (right + 13.0) " " (at(name_at)) } {}
                     text class="name" x=(right + 16.0) y=(at(name_at)) dy="0.32em" { (series.name) }
                 }
             }
         }
+    }
+
+    /// Where a series goes. A reference of one point goes right across, with a corner wherever another series has one.
+    fn corners(&self, series: &Series) -> Vec<(f64, f64)> {
+        if let ([point], true) = (&series.points[..], series.look.is_reference()) {
+            let measured = self.series.iter().filter(|other| other.points.len() > 1);
+            let mut places: Vec<f64> =
+                measured.flat_map(|other| other.points.iter().map(|point| self.along(point.x))).collect();
+            places.extend([self.left(), WIDTH - RIGHT]);
+            places.sort_by(f64::total_cmp);
+            places.dedup_by(|a, b| (*a - *b).abs() < 0.1);
+            return places.into_iter().map(|x| (x, self.up(point.y))).collect();
+        }
+        series.points.iter().map(|point| (self.along(point.x), self.up(point.y))).collect()
+    }
+
+    /// The lines that have to be told apart where they coincide: muted ones look alike anyway.
+    fn distinct<'a>(&self, corners: &'a [Vec<(f64, f64)>]) -> Vec<&'a [(f64, f64)]> {
+        let told_apart = self.series.iter().map(|series| series.look != Look::Muted);
+        corners.iter().zip(told_apart).map(|(corners, is)| if is { &corners[..] } else { &[] }).collect()
+    }
+
+    /// Which lines coincide from end to end, in words; empty if none do.
+    pub fn coincidences(&self) -> String {
+        let corners: Vec<Vec<(f64, f64)>> = self.series.iter().map(|series| self.corners(series)).collect();
+        let measured: Vec<(&str, &[(f64, f64)])> = self
+            .series
+            .iter()
+            .zip(&corners)
+            .filter(|(series, _)| !series.look.is_reference() && !series.points.is_empty())
+            .map(|(series, corners)| (series.name.as_str(), &corners[..]))
+            .rev()
+            .collect();
+        let groups: Vec<String> = coincide::wholly(&measured).iter().map(|names| listed(names)).collect();
+        if groups.is_empty() { String::new() } else { format!("On one line: {}.", groups.join("; ")) }
     }
 
     fn along(&self, x: f64) -> f64 {
@@ -177,6 +229,14 @@ impl Lines {
             names[series] = Some(height);
         }
         names
+    }
+}
+
+/// Names in a row: `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        _ => names.concat(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Plots as inline SVG without a colour of their own: the style sheet has them.
 
 mod bars;
+mod coincide;
 mod lines;
 mod look;
 mod scale;
@@ -10,10 +11,10 @@ pub use lines::{Lines, Point, Series};
 pub use look::{Look, swatch};
 pub use scale::{Scale, Unit};
 
-/// A plot's units; the page scales them.
-const WIDTH: f64 = 600.0;
+/// A plot's units. Pages show it at 0.8 to 1.2 of them, so that its text is as large as the text around it.
+const WIDTH: f64 = 520.0;
 /// Its height.
-const HEIGHT: f64 = 370.0;
+const HEIGHT: f64 = 340.0;
 
 /// A coordinate, short.
 fn at(coordinate: f64) -> String {

@@ -8,7 +8,8 @@
 //! The buffer is the thread's and not the connection's, so that a thousand connections need no thousand buffers, and a
 //! thread may sleep in the receiving call itself without holding a connection's lock.
 
-use super::super::ddp::TAGGED;
+use super::super::ddp::{ReadRequest, TAGGED};
+use super::super::since_start;
 use super::super::terminate::AtFault;
 use super::super::{memory, mpa};
 use super::*;
@@ -65,7 +66,7 @@ impl Connection {
 impl Core {
     /// Whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
     pub(in super::super) fn may_sleep(&self) -> bool {
-        self.phase == Phase::Open && !self.blocked && self.inbound.is_between()
+        self.phase == Phase::Open && !self.blocked && !self.is_held() && self.inbound.is_between()
     }
 
     /// Looks at what came in sleep, or reads what is there, and does what it says.
@@ -78,16 +79,21 @@ impl Core {
         if self.phase != Phase::Open {
             return Ok(());
         }
+        let has_slept = slept.is_some();
         let came = match slept {
             Some(slept) => self.came(slept)?,
+            None if self.is_held() => self.look_again(connection, buffer)?,
             None => Some(0),
         };
         let Some(came) = came else { return Ok(()) };
         let mut wanted = self.digest(connection, buffer, came)?;
-        if came > 0 && came < AHEAD {
+        if has_slept && came < AHEAD {
             return Ok(());
         }
         for _ in 0..ROUNDS {
+            if self.is_held() {
+                break;
+            }
             let Some((came, more)) = self.read(connection, buffer, wanted)? else { break };
             wanted = self.digest(connection, buffer, came)?;
             // Emptied: the socket's next readiness brings the rest.
@@ -96,6 +102,25 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Looks again at what waited, if its time has come. The bytes in the buffer that were put aside, unless it waits still.
+    fn look_again(&mut self, connection: &Connection, buffer: &mut Buffer) -> Result<Option<usize>, Stop> {
+        if self.held_until().is_some_and(|at| at.as_nanos() as u64 > since_start(Instant::now())) {
+            return Ok(None);
+        }
+        self.vetting.begin();
+        if let Some(event) = self.vetting.event.take()
+            && !self.happened(connection, event)?
+        {
+            return Ok(None);
+        }
+        let aside = std::mem::take(&mut self.vetting.aside);
+        // What lay before the buffer's middle goes there again.
+        let (before, behind) = aside.split_at(aside.len().saturating_sub(memory::SIZE - FRONT));
+        self.held.extend_from_slice(before);
+        buffer[FRONT..FRONT + behind.len()].copy_from_slice(behind);
+        Ok(Some(behind.len()))
     }
 
     /// Reads once: payload straight to where it belongs if it may go there, what follows it into the buffer. The bytes in
@@ -173,11 +198,15 @@ impl Core {
         self.held.clear();
         let wanted = loop {
             let mut bytes = &buffer[at..end];
-            let mut guard = Guard { connection, receives: &mut self.receives };
+            let mut guard = Guard { connection, receives: &mut self.receives, vetting: &mut self.vetting };
             let next = self.inbound.next(&mut bytes, &mut guard)?;
             at = end - bytes.len();
             match next {
                 Next::More => break None,
+                Next::Later => {
+                    self.vetting.aside.extend_from_slice(&buffer[at..end]);
+                    return Ok(None);
+                }
                 Next::Payload(landing, left) if at == end => break Some((landing, left)),
                 Next::Payload(landing, left) => {
                     let now = at..end.min(at + left);
@@ -187,7 +216,10 @@ impl Core {
                 }
                 Next::Event(event) => {
                     self.outbound.may_speak = true;
-                    self.happened(connection, event)?;
+                    if !self.happened(connection, event)? {
+                        self.vetting.aside.extend_from_slice(&buffer[at..end]);
+                        return Ok(None);
+                    }
                 }
             }
         };
@@ -226,14 +258,22 @@ impl Core {
         Ok(())
     }
 
-    fn happened(&mut self, connection: &Connection, event: Event) -> Result<(), Stop> {
+    /// Does what a complete frame says; false if it waits, and is looked at [again](Self::look_again).
+    fn happened(&mut self, connection: &Connection, event: Event) -> Result<bool, Stop> {
         let breach = |inbound: &Inbound, terminate| Breach { terminate, at_fault: inbound.at_fault() };
         match event {
             Event::Placed => {}
             Event::Message { length, invalidate } => {
                 if let Some(tag) = invalidate {
-                    let ended = connection.shared.tags.invalidate(tag, connection.number);
-                    ended.map_err(|terminate| breach(&self.inbound, terminate))?;
+                    let tags = &connection.shared.tags;
+                    match connection.vet(&mut self.vetting, tag, || tags.invalidate(tag, connection.number)) {
+                        Ok(()) => {}
+                        Err(Denied::Wrong(terminate)) => return Err(breach(&self.inbound, terminate).into()),
+                        Err(Denied::Later) => {
+                            self.vetting.event = Some(event);
+                            return Ok(false);
+                        }
+                    }
                 }
                 let buffer = self.outbound.buffer();
                 let mut message = std::mem::replace(&mut self.message, buffer);
@@ -244,11 +284,20 @@ impl Core {
                 // An empty read looks at no tag (RFC 5040, section 5.2).
                 let mut bound = false;
                 if request.length > 0 {
-                    let pin =
-                        connection.pin(request.source_tag, request.source_offset, request.length.into(), Wish::Read);
-                    let at_fault = || self.inbound.at_fault().map(|fault| AtFault { request: Some(request), ..fault });
-                    let pin = pin.map_err(|terminate| Breach { terminate, at_fault: at_fault() })?;
-                    bound = pin.binding().is_some();
+                    let ReadRequest { source_tag, source_offset, length, .. } = request;
+                    let pin = || connection.pin(source_tag, source_offset, length.into(), Wish::Read);
+                    match connection.vet(&mut self.vetting, source_tag, pin) {
+                        Ok(pin) => bound = pin.binding().is_some(),
+                        Err(Denied::Wrong(terminate)) => {
+                            let at_fault = self.inbound.at_fault();
+                            let at_fault = at_fault.map(|fault| AtFault { request: Some(request), ..fault });
+                            return Err(Breach { terminate, at_fault }.into());
+                        }
+                        Err(Denied::Later) => {
+                            self.vetting.event = Some(event);
+                            return Ok(false);
+                        }
+                    }
                 }
                 // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
                 if !self.outbound.answer(request, bound) {
@@ -261,6 +310,6 @@ impl Core {
             }
             Event::Terminated(why) => return Err(Stop::Lost(IwarpEnd::Terminated(why))),
         }
-        Ok(())
+        Ok(true)
     }
 }

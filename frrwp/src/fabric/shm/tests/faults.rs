@@ -377,3 +377,30 @@ fn pages_that_peers_can_reach_are_not_taken_back() {
     registered.end().expect("nobody is at it");
     arena.take_back(0..1).expect("not any more");
 }
+
+/// A successor may have told others that the bytes are something else by now.
+#[test]
+fn memory_of_a_killed_peer_is_not_read() {
+    let domain = domain();
+    let listener = ShmListener::bind(&domain, &fresh()).expect("a listener");
+    let mut peer = peer("child_of_operations", &listener, u64::MAX, 0);
+    let mut endpoint = accept(&listener, &mut peer).expect("a connection");
+    let mut memory = vec![2_u8; BYTES];
+    let near = Registration::new(&domain, memory.as_ptr(), BYTES, Access::LOCAL).expect("registered");
+    let local = [Local { address: memory.as_mut_ptr(), length: BYTES, registration: near.key() }];
+    let mut message = Box::new([0; MESSAGE]);
+    let until = Instant::now() + WITHIN;
+    while endpoint.poll(&mut message) != Some(Completion::Message { length: 24 }) {
+        assert!(Instant::now() < until, "it offers nothing");
+        endpoint.wait(Some(endpoint.now() + 1_000_000));
+    }
+    let from = decode(&message[..24]);
+    for succeeds in [true, false] {
+        if !succeeds {
+            peer.kill();
+        }
+        // SAFETY: the local memory is registered and used by nobody else; a call that has returned has ended.
+        unsafe { endpoint.read(1, &local, from) }.expect("posted");
+        assert_eq!(endpoint.poll(&mut message), Some(Completion::Done { id: 1, succeeded: succeeds }));
+    }
+}

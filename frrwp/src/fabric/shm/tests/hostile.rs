@@ -22,7 +22,7 @@ use std::time::Instant;
 
 const ALL: Access =
     Access::LOCAL_READ.union(Access::LOCAL_WRITE).union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-const TABLE: u64 = 128 * 64;
+pub(super) const TABLE: u64 = 128 * 64;
 
 fn a_pipe() -> OwnedFd {
     std::io::pipe().expect("a pipe").0.into()
@@ -35,20 +35,50 @@ fn memory(bytes: u64, seals: SealFlags) -> OwnedFd {
     file
 }
 
-fn sealed(bytes: u64) -> OwnedFd {
+pub(super) fn sealed(bytes: u64) -> OwnedFd {
     memory(bytes, SealFlags::SHRINK | SealFlags::GROW)
 }
 
 /// A socket that is connected to the listener, and what the listener makes of what is done with it.
 fn by_hand(domain: &ShmDomain, act: impl FnOnce(&OwnedFd) + Send) -> (Result<ShmEndpoint, ShmError>, OwnedFd) {
+    let (accepted, socket, _) = heard_by_hand(domain, WITHIN, act);
+    (accepted, socket)
+}
+
+type Received = (Packet, Vec<OwnedFd>);
+
+/// The same, with the hello that came. It is answered as it should be.
+fn heard_by_hand(
+    domain: &ShmDomain,
+    patience: std::time::Duration,
+    act: impl FnOnce(&OwnedFd) + Send,
+) -> (Result<ShmEndpoint, ShmError>, OwnedFd, Option<Received>) {
     let listener = ShmListener::bind(domain, &fresh()).expect("a listener");
     let socket = raw_socket(listener.address());
     act(&socket);
-    (listener.accept(RECEIVES, std::time::Duration::from_millis(200)), socket)
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            while !done.load(Relaxed) {
+                if let Ok((packet, files)) = packets::receive(&socket) {
+                    if let Packet::Hello { number, .. } = packet {
+                        packets::send(&socket, Packet::Proof { number }, &[]).expect("sent");
+                    }
+                    return Some((packet, files));
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            None
+        });
+        let accepted = listener.accept(RECEIVES, patience);
+        done.store(true, Relaxed);
+        let heard = answering.join().expect("no panic");
+        (accepted, socket.try_clone().expect("a descriptor"), heard)
+    })
 }
 
-fn hello(socket: &OwnedFd, table: u64, files: [&OwnedFd; 2]) {
-    let hello = Packet::Hello { table, outbox: OUTBOX as u64 };
+pub(super) fn hello(socket: &OwnedFd, table: u64, files: [&OwnedFd; 2]) {
+    let hello = Packet::Hello { table, outbox: OUTBOX as u64, number: 7 };
     packets::send(socket, hello, &files.map(|file| file.as_fd())).expect("sent");
 }
 
@@ -106,19 +136,19 @@ fn garbage_at_the_socket_is_told_as_another_protocol() {
     let mut rng = StdRng::seed_from_u64(1);
     let domain = domain();
     for round in 0..300 {
-        let length = if round % 3 == 0 { 24 } else { rng.random_range(1..200) };
+        let length = if round % 3 == 0 { packets::BYTES } else { rng.random_range(1..200) };
         let bytes: Vec<u8> = (0..length).map(|_| rng.random()).collect();
         let (accepted, _socket) = by_hand(&domain, |socket| {
             rustix::net::send(socket, &bytes, rustix::net::SendFlags::empty()).expect("sent");
         });
         assert!(matches!(accepted.expect_err("garbage"), ShmError::OtherProtocol { .. }));
     }
-    let (accepted, _socket) = by_hand(&domain, |_| {});
+    let (accepted, _socket, _) = heard_by_hand(&domain, std::time::Duration::from_millis(200), |_| {});
     assert!(matches!(accepted.expect_err("silence"), ShmError::TimedOut { .. }));
     let (accepted, _socket) = by_hand(&domain, |socket| {
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).expect("shut");
     });
-    assert!(matches!(accepted.expect_err("gone"), ShmError::OtherProtocol { .. }));
+    assert!(matches!(accepted.expect_err("gone"), ShmError::ClosedEarly { .. }));
     assert_eq!(domain.connections(), 0);
 }
 
@@ -133,7 +163,7 @@ fn what_comes_over_the_socket_later_is_held_against_bounds_too() {
         ("a smaller arena", arena(8192, true), vec![sealed(4096)]),
         ("an arena without a size", arena(0, true), vec![sealed(4096)]),
         ("an arena that cannot be written", arena(4096, true), vec![read_only]),
-        ("hello again", Packet::Hello { table: 0, outbox: 0 }, vec![sealed(4096), sealed(4096)]),
+        ("hello again", Packet::Hello { table: 0, outbox: 0, number: 0 }, vec![sealed(4096), sealed(4096)]),
     ];
     for (what, packet, files) in cases {
         let good = [sealed(TABLE), sealed(OUTBOX as u64)];
@@ -161,10 +191,10 @@ fn what_comes_over_the_socket_later_is_held_against_bounds_too() {
 }
 
 /// Everything that a peer is passed, received by hand.
-fn passed(domain: &ShmDomain) -> (ShmEndpoint, Vec<(Packet, Vec<OwnedFd>)>) {
+fn passed(domain: &ShmDomain) -> (ShmEndpoint, Vec<Received>) {
     let good = [sealed(TABLE), sealed(OUTBOX as u64)];
-    let (accepted, socket) = by_hand(domain, |socket| hello(socket, TABLE, [&good[0], &good[1]]));
-    let mut all = Vec::new();
+    let (accepted, socket, heard) = heard_by_hand(domain, WITHIN, |socket| hello(socket, TABLE, [&good[0], &good[1]]));
+    let mut all: Vec<_> = heard.into_iter().collect();
     loop {
         match packets::receive(&socket) {
             Ok(packet) => all.push(packet),

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "buffers are lent by address, and peers cheat")]
 
 mod faults;
+mod forks;
 mod hostile;
 mod revoked;
 
@@ -11,6 +12,7 @@ use crate::wire::Segment;
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PageRange};
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -68,15 +70,17 @@ fn decode(bytes: &[u8]) -> Segment {
 }
 
 /// This binary, running one of its tests with a word in the environment.
-struct Peer(Child);
+pub(super) struct Peer(Child);
 
 impl Peer {
-    fn of(test: &str, words: &[(&str, String)]) -> Self {
+    pub(super) fn of(test: &str, words: &[(&str, String)]) -> Self {
         let child = Command::new(std::env::current_exe().expect("this binary"))
             .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .envs(words.iter().map(|(name, word)| (*name, word)))
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
+            // A group of its own, which its children are in.
+            .process_group(0)
             .spawn();
         Self(child.expect("a child"))
     }
@@ -89,7 +93,7 @@ impl Peer {
     }
 
     /// Its end; one that is stopped is killed.
-    fn end(&mut self) -> ExitStatus {
+    pub(super) fn end(&mut self) -> ExitStatus {
         loop {
             if let Some(status) = self.0.try_wait().expect("a status") {
                 return status;
@@ -107,8 +111,12 @@ impl Peer {
     }
 }
 
+/// No child of it outlives the test either: what it holds open would keep those waiting that read what the tests print.
 impl Drop for Peer {
     fn drop(&mut self) {
+        let group = i32::try_from(self.0.id()).expect("a number of a process");
+        // SAFETY: no memory is passed. The number is this child's and its group's: no other process is given it so soon.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
         self.kill();
     }
 }

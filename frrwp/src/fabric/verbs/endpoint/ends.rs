@@ -135,6 +135,16 @@ impl VerbsEndpoint {
         Some(self.first_since + self.domain.0.options.stall + time)
     }
 
+    /// When time alone changes something.
+    pub(super) fn acts_at(&self, now: Instant) -> Option<Instant> {
+        let leaves = match self.state {
+            State::Leaves(until) => Some(until),
+            _ => None,
+        };
+        let listens = self.listens.filter(|&until| !self.heard && until > now);
+        [self.nudges_at(), self.stalls_at(), leaves, listens].into_iter().flatten().min()
+    }
+
     /// Does what time asks for.
     pub(super) fn tick(&mut self) {
         self.listen();

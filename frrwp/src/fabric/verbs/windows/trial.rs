@@ -2,6 +2,7 @@
 
 use super::super::{VerbsAddress, VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener, ib};
 use super::{Keeps, Window};
+use crate::fabric::attempt::Attempt;
 use crate::fabric::{Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::registrar::verbs::MemoryRegion;
@@ -114,7 +115,7 @@ impl VerbsDomain {
 
     /// An address of this machine by which the device is reached.
     fn own_host(&self, address: &VerbsAddress) -> Result<IpAddr, VerbsError> {
-        let found = address.resolve()?;
+        let found = address.resolve(&Attempt::new(self.options().set_up))?;
         let named = found.iter().map(SocketAddr::ip).find(|ip| !ip.is_unspecified());
         named.or_else(|| self.hosts().next()).ok_or_else(|| VerbsError::NoWay {
             address: address.to_string(),

@@ -7,13 +7,12 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use frrwp::fabric::iwarp::{Binding, Handle, IwarpDomain, IwarpEndpoint, IwarpError, IwarpListener};
+use frrwp::fabric::iwarp::{Binding, Handle, IwarpDomain, IwarpEndpoint};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
-use crate::rdma::server::fabrics::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
 use crate::rdma::server::tags::{Granted, TagKind};
 
@@ -123,18 +122,13 @@ impl Fabric for Iwarp {
     fn over(&self, registration: Kept) {
         drop(registration);
     }
-}
 
-impl Door<Iwarp> for IwarpListener {
-    fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<IwarpEndpoint>, String> {
-        match IwarpListener::accept(self, receives, Some(within)) {
-            Ok(endpoint) => Ok(Some(endpoint)),
-            Err(IwarpError::TimedOut { .. }) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+    fn tag_guesses(&self) -> (u64, u64) {
+        let counts = self.domain.tag_guesses();
+        (counts.guesses, counts.activations)
     }
 
-    fn refused(&self) -> u64 {
-        IwarpListener::refused(self)
+    fn throttled(&self) -> Option<String> {
+        self.domain.next_throttled().map(|source| source.to_string())
     }
 }

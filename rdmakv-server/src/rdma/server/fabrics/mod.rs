@@ -8,7 +8,6 @@ pub(super) mod verbs;
 pub(super) mod windows;
 
 use std::io;
-use std::time::Duration;
 
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::wire::Segment;
@@ -21,6 +20,16 @@ use super::tags::{Granted, TagKind};
 /// The memory that a fabric has registered, as a cache holds it.
 pub(in crate::rdma::server) type Leased<F> = Lease<Pinned<<F as Fabric>::Provider>>;
 
+/// A GET table, as a client is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rdma::server) struct Offer<'a> {
+    /// By the machine's boot clock.
+    pub(in crate::rdma::server) now: u64,
+    pub(in crate::rdma::server) secret: [u64; 2],
+    /// The table, then the arenas.
+    pub(in crate::rdma::server) segments: &'a [Segment],
+}
+
 /// A fabric that clients come over. What its tags are made of is said by [`TagKind`].
 pub(in crate::rdma::server) trait Fabric:
     TagKind<Registration: Send, Record: Send, Tag: Send> + Send + Sync + Sized + 'static
@@ -29,6 +38,8 @@ pub(in crate::rdma::server) trait Fabric:
     const NAME: &'static str;
     /// The rights that chunks are registered with before a client gets a tag.
     const RIGHTS: Access;
+    /// Whether what it registers is pinned in any case.
+    const PINS: bool = false;
     /// Registrations at most that a chunk may be in, where a tag is the key of one.
     const SEGMENTS: Option<usize> = None;
     /// What registers memory for it.
@@ -65,23 +76,26 @@ pub(in crate::rdma::server) trait Fabric:
     fn address(&self, told: u64) -> Option<u64>;
     /// Something of it is over. It may still be needed for a while; whoever drops it may wait.
     fn over(&self, registration: Self::Registration);
+    /// Reads by tags that were never valid on their connection, and the times that the guesses of an address began to be limited.
+    fn tag_guesses(&self) -> (u64, u64) {
+        (0, 0)
+    }
+    /// The next address whose guesses began to be limited, for the log.
+    fn throttled(&self) -> Option<String> {
+        None
+    }
+    /// What a client is told that is to read the GET table, if there is one. It [is held](Self::hold_table) as long as there are such clients.
+    fn join_table(&self) -> Option<Offer<'_>> {
+        None
+    }
+    /// Such a client has gone.
+    fn leave_table(&self) {}
+    /// Sees that the table holds for another lease, if a client reads it; says whether one does.
+    fn hold_table(&self) -> bool {
+        false
+    }
     /// Drops what was over for long enough; says whether nothing is left of it.
     fn bury(&self) -> bool {
         true
-    }
-}
-
-/// Where clients come in.
-pub(in crate::rdma::server) trait Door<F: Fabric>: Send + 'static {
-    /// The next client, if one comes within the time.
-    ///
-    /// # Errors
-    ///
-    /// Why one that came was not let in, or why nobody can come now.
-    fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<F::Endpoint>, String>;
-
-    /// Clients that did not come to stand, and that no error told of.
-    fn refused(&self) -> u64 {
-        0
     }
 }

@@ -3,22 +3,28 @@
 //! A key opens one chunk. It goes a while after the chunk's leases have ended, so that a late reader finds bytes that he does not
 //! believe instead of losing his connection; what it takes is a slot in the domain's table. The memory itself is let go
 //! at once.
+//!
+//! Clients that read the [GET table](crate::get_table) need no such keys: one opens the table to them, and one each arena, for good.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use frrwp::fabric::Domain;
-use frrwp::fabric::shm::{ShmDomain, ShmEndpoint, ShmError, ShmKey, ShmListener};
+use frrwp::fabric::shm::{Sharing, ShmDomain, ShmEndpoint, ShmKey};
 use frrwp::wire::Segment;
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, Cache, PageRange};
 
-use crate::rdma::server::fabrics::{Door, Fabric, Leased};
+use crate::get_table::{self, Hasher};
+use crate::rdma::server::fabrics::{Fabric, Leased, Offer};
 use crate::rdma::server::pinned::Pinned;
 use crate::rdma::server::tags::{Granted, TagKind};
 use crate::server::clock;
+use crate::store::{GetTable, Memory};
 
 /// Leases' times that a key outlives its lease.
 const AFTERLIFE: u32 = 8;
@@ -34,6 +40,70 @@ pub(crate) struct Shm {
     most: usize,
     /// Arenas: their first address as clients know it, as this process does, and their bytes.
     places: Vec<(u64, u64, u64)>,
+    table: Option<Table>,
+}
+
+/// The GET table, as it is shared.
+pub(crate) struct Table {
+    table: Arc<GetTable>,
+    /// The table's, then the arenas'.
+    segments: Vec<Segment>,
+    _keys: Vec<Registered<ShmKey>>,
+    /// D, in nanoseconds.
+    lease: u64,
+    /// Clients that read it.
+    readers: AtomicU64,
+}
+
+impl Table {
+    /// A table for so much memory for items, and keys for it and for the arenas, which begin at these addresses and are so long. None where
+    /// its places do not reach that far.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it, or no key.
+    pub(crate) fn new(
+        domain: &ShmDomain,
+        arenas: &[(u64, u64)],
+        memory: u64,
+        lease: Duration,
+    ) -> io::Result<Option<Self>> {
+        if arenas.iter().map(|&(_, bytes)| bytes).sum::<u64>() > get_table::REACH {
+            return Ok(None);
+        }
+        let buckets = get_table::buckets(memory);
+        let shared = domain.arena(GetTable::bytes(buckets) as usize, Sharing::Readable).map_err(io::Error::other)?;
+        let (base, bytes) = (shared.as_ptr(), shared.len());
+        let whole = std::iter::once((base as u64, bytes as u64)).chain(arenas.iter().copied());
+        let open = |(start, bytes): (u64, u64)| {
+            let range = PageRange::of_bytes(start, bytes).map_err(io::Error::other)?;
+            let registration = domain.register(range, Access::REMOTE_READ)?;
+            let segment = domain.remote(&registration, start as *const u8, bytes as usize);
+            Ok((segment, Registered { range, access: Access::REMOTE_READ, registration }))
+        };
+        let opened = whole.map(open).collect::<io::Result<Vec<_>>>()?;
+        let (segments, keys) = opened.into_iter().unzip();
+        let base = NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        #[expect(unsafe_code, reason = "the arena is the table's from now on")]
+        // SAFETY: the arena is new and all zeros, begins with a page, and is mapped as long as it is not dropped. Peers can read it
+        // only, and nobody of this process is given a buffer of it.
+        let memory = unsafe { Memory::new(base, bytes, Box::new(shared)) };
+        let table = Arc::new(GetTable::new(memory, buckets, Hasher::new(rand::random()))?);
+        table.expire_by(clock::beyond_boot());
+        let lease = lease.as_nanos() as u64;
+        Ok(Some(Self { table, segments, _keys: keys, lease, readers: AtomicU64::new(0) }))
+    }
+
+    /// What the stores list in.
+    pub(crate) fn shared(&self) -> &Arc<GetTable> {
+        &self.table
+    }
+
+    fn hold(&self) -> u64 {
+        let now = clock::boot();
+        self.table.hold_until(now + self.lease);
+        now
+    }
 }
 
 /// A chunk that clients may read: leased from the cache, and opened by a key of its own.
@@ -49,7 +119,13 @@ impl Shm {
     /// # Errors
     ///
     /// The domain has no room for a key.
-    pub(crate) fn new(domain: ShmDomain, arenas: &[(u64, u64)], lease: Duration, most: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        domain: ShmDomain,
+        arenas: &[(u64, u64)],
+        lease: Duration,
+        most: usize,
+        table: Option<Table>,
+    ) -> io::Result<Self> {
         let places = arenas.iter().map(|&(base, bytes)| {
             let range = PageRange::of_bytes(base, 1).map_err(io::Error::other)?;
             let registration = domain.register(range, Access::REMOTE_READ)?;
@@ -59,7 +135,7 @@ impl Shm {
         });
         let places = places.collect::<io::Result<_>>()?;
         let afterlife = (lease * AFTERLIFE).as_nanos() as u64;
-        Ok(Self { domain, afterlife, over: Mutex::default(), most, places })
+        Ok(Self { domain, afterlife, over: Mutex::default(), most, places, table })
     }
 
     fn close(&self, keys: Vec<Registered<ShmKey>>) {
@@ -132,6 +208,24 @@ impl Fabric for Shm {
         self.close(early);
     }
 
+    fn join_table(&self) -> Option<Offer<'_>> {
+        let table = self.table.as_ref()?;
+        table.readers.fetch_add(1, Relaxed);
+        let now = table.hold();
+        Some(Offer { now, secret: table.table.hasher().secret(), segments: &table.segments })
+    }
+
+    fn leave_table(&self) {
+        if let Some(table) = &self.table {
+            table.readers.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn hold_table(&self) -> bool {
+        let read = self.table.as_ref().filter(|table| table.readers.load(Relaxed) > 0);
+        read.map(Table::hold).is_some()
+    }
+
     fn bury(&self) -> bool {
         let now = clock::nanos();
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,15 +234,5 @@ impl Fabric for Shm {
         drop(over);
         self.close(due);
         self.over.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-}
-
-impl Door<Shm> for ShmListener {
-    fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<ShmEndpoint>, String> {
-        match ShmListener::accept(self, receives, within) {
-            Ok(endpoint) => Ok(Some(endpoint)),
-            Err(ShmError::TimedOut { .. }) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
     }
 }

@@ -6,14 +6,13 @@
 //! his connection.
 
 use std::io;
-use std::time::Duration;
 
 use frrwp::fabric::Domain;
-use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener};
+use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
-use crate::rdma::server::fabrics::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
 use crate::rdma::server::tags::{Granted, TagKind};
 
@@ -35,6 +34,7 @@ impl TagKind for Verbs {
 impl Fabric for Verbs {
     const NAME: &'static str = "verbs";
     const RIGHTS: Access = Access::LOCAL.union(Access::REMOTE_READ);
+    const PINS: bool = true;
     const SEGMENTS: Option<usize> = Some(1);
     type Provider = VerbsDomain;
     type Endpoint = VerbsEndpoint;
@@ -72,28 +72,5 @@ impl Fabric for Verbs {
 
     fn over(&self, registration: Open) {
         drop(registration);
-    }
-}
-
-/// The next client of a device, if one comes within the time.
-pub(super) fn accept(
-    door: &mut VerbsListener,
-    receives: u16,
-    within: Duration,
-) -> Result<Option<VerbsEndpoint>, String> {
-    match door.accept(receives, Some(within)) {
-        Ok(endpoint) => Ok(Some(endpoint)),
-        Err(VerbsError::TimedOut { .. }) => Ok(None),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-impl Door<Verbs> for VerbsListener {
-    fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<VerbsEndpoint>, String> {
-        accept(self, receives, within)
-    }
-
-    fn refused(&self) -> u64 {
-        VerbsListener::refused(self)
     }
 }

@@ -9,14 +9,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsListener, Window, Windows};
+use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, Window, Windows};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
-use super::verbs::accept;
-use crate::rdma::server::fabrics::{Door, Fabric, Leased};
+use crate::rdma::server::fabrics::{Fabric, Leased};
 use crate::rdma::server::pinned::Pinned;
 use crate::rdma::server::tags::{Granted, TagKind};
 
@@ -42,6 +40,7 @@ impl TagKind for Windowed {
 impl Fabric for Windowed {
     const NAME: &'static str = "verbs";
     const RIGHTS: Access = Access::LOCAL;
+    const PINS: bool = true;
     const SEGMENTS: Option<usize> = Some(1);
     type Provider = VerbsDomain;
     type Endpoint = VerbsEndpoint;
@@ -81,15 +80,5 @@ impl Fabric for Windowed {
 
     fn over(&self, registration: Open) {
         drop(registration);
-    }
-}
-
-impl Door<Windowed> for VerbsListener {
-    fn accept(&mut self, receives: u16, within: Duration) -> Result<Option<VerbsEndpoint>, String> {
-        accept(self, receives, within)
-    }
-
-    fn refused(&self) -> u64 {
-        VerbsListener::refused(self)
     }
 }

@@ -85,11 +85,26 @@ impl<K: TagKind> Tags<K> {
         let bound = record.and_then(|number| self.records[number].as_ref()).map(|record| record.bound);
         let pin = self.pins.get(&extent.address);
         let span = Span::of(extent.address, bound.unwrap_or_else(|| Self::bound(extent)));
+        let has_share =
+            self.limits.divides && self.accounts.pages_with(of.peer, extent.address, span) > self.fair_share();
+        // Renewals too: what the peer has more than its share is to come back.
+        if has_share && self.latest < self.short_until {
+            return Err(Refused::Share);
+        }
         if pin.is_none() {
             let (leased, most) = (self.pages.count(), self.limits.pages);
             let fresh = self.pages.count_with(span) - leased;
-            if !self.admission.wants(span.edges(), fresh, leased, most, self.latest) {
-                return Err(if leased + fresh > most { Refused::Full } else { Refused::Seldom });
+            let within = self.limits.divides && !has_share;
+            let wanted = self.admission.wants(span.edges(), fresh, leased, most, self.latest);
+            if leased + fresh > most {
+                if within {
+                    // Until what others have more than their shares has come back.
+                    self.short_until = self.latest.saturating_add(2 * self.limits.lease);
+                }
+                return Err(Refused::Full);
+            }
+            if !wanted && !within {
+                return Err(Refused::Seldom);
             }
         }
         let charged = pin.is_some_and(|pin| pin.charged.contains(&client));

@@ -292,10 +292,12 @@ proptest! {
     #[test]
     fn nobody_reads_what_is_not_leased_and_nothing_is_kept_too_long(
         ops in prop::collection::vec(op(), 1..200), pages in 3..14_u64, client_pages in 2..8_u64, tags in 2..12_usize,
+        divides: bool,
     ) {
         let limits = Limits {
             pages,
             client_pages,
+            divides,
             client_tags: tags,
             afterlife: 8 * D,
             reports: 1000,

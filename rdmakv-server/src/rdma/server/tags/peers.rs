@@ -174,6 +174,19 @@ impl Accounts {
         self.ends.len()
     }
 
+    /// Peers that are there, or have left something behind.
+    pub(super) fn peers(&self) -> u64 {
+        self.of.len() as u64
+    }
+
+    /// Pages that would count for a peer with this chunk.
+    pub(super) fn pages_with(&self, peer: Peer, chunk: u64, span: Span) -> u64 {
+        self.of.get(&peer).map_or(0, |account| match account.chunks.contains_key(&chunk) {
+            true => account.pages.count(),
+            false => account.pages.count_with(span),
+        })
+    }
+
     /// Pages that count for a peer.
     pub(super) fn pages(&self, peer: Peer) -> u64 {
         self.of.get(&peer).map_or(0, |account| account.pages.count())

@@ -77,7 +77,7 @@ impl TagKind for Windowed {
 const D: u64 = 1000;
 const HOME: Peer = Peer::User;
 const LIMITS: Limits =
-    Limits { pages: 100, client_pages: 40, client_tags: 50, afterlife: 8 * D, reports: 1000, lease: D };
+    Limits { pages: 100, client_pages: 40, divides: false, client_tags: 50, afterlife: 8 * D, reports: 1000, lease: D };
 
 struct Table {
     tags: Tags<Rebinding>,
@@ -482,4 +482,49 @@ fn who_was_promised_a_tag_of_a_record_that_has_gone_gets_none_that_reaches_farth
         Some((Counted::new(&open), record.clone(), bound))
     });
     assert_eq!(granted.map(|granted| granted.bound).unwrap_err(), Refused::Unregistered);
+}
+
+#[test]
+fn nobody_is_limited_without_a_shortage_and_in_one_peers_share_evenly() {
+    let limits = Limits { client_pages: LIMITS.pages, divides: true, client_tags: 1000, ..LIMITS };
+    let mut table = Table::new(limits);
+    let greedy = [table.tags.join(HOME), table.tags.join(HOME)];
+    for number in 0..50 {
+        table.grant(greedy[number as usize % 2], chunk(number, number + 1), D).unwrap();
+    }
+    let other = table.tags.join(Peer::Other);
+    assert_eq!(table.tags.share_of_peer(HOME), 100, "all there is");
+    assert_eq!(table.grant(other, chunk(50, 51), D).unwrap_err(), Refused::Full);
+    // Who has more than his share has his leases renewed no more, by whatever connection.
+    assert_eq!(table.grant(greedy[1], chunk(0, 1), 2 * D).unwrap_err(), Refused::Share);
+    table.tags.sweep(D, usize::MAX);
+    (0..50).for_each(|number| table.tags.ended(chunk(number, number + 1)));
+    // However fast he asks, the other has half of it.
+    let mut next = 100;
+    let mut take = |table: &mut Table, client: Client| {
+        next += 1;
+        table.grant(client, chunk(next, next), 3 * D).map(drop)
+    };
+    for turn in 0..100 {
+        let _ = (take(&mut table, greedy[turn % 2]), take(&mut table, greedy[turn % 2]));
+        let _ = take(&mut table, other);
+    }
+    assert_eq!((table.tags.share_of_peer(HOME), table.tags.share_of_peer(Peer::Other)), (50, 50));
+    // Where nobody is short of pages, there are no shares.
+    table.tags.leave(other);
+    table.tags.sweep(3 * D, usize::MAX);
+    (0..next + 1).for_each(|number| table.tags.ended(chunk(number, number)));
+    for number in 1000..1050 {
+        table.grant(greedy[0], chunk(number, number), 4 * D).unwrap();
+    }
+}
+
+#[test]
+fn what_is_pinned_has_the_limits_that_it_had() {
+    let lease = std::time::Duration::from_secs(1);
+    let pinned = Limits::of(1000, true, 125, lease, false);
+    assert_eq!((pinned.pages, pinned.client_pages, pinned.divides), (500, 125, false));
+    let unpinned = Limits::of(1000, false, 125, lease, false);
+    assert_eq!((unpinned.pages, unpinned.client_pages, unpinned.divides), (875, 875, true));
+    assert_eq!(Limits::of(1000, false, 9000, lease, false).pages, 500, "half of it at least");
 }

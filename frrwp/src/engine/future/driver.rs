@@ -1,0 +1,111 @@
+//! One thread, or one task, that moves the transfers of many connections on.
+
+use super::Transfers;
+use crate::fabric::Endpoint;
+use crate::fabric::poller::Poller;
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// Looks at connections in one turn beside one for each.
+const MORE: usize = 64;
+
+/// Moves the transfers of many connections on as the network has news of them, and wakes their futures. It has references to them, or
+/// shares them: `Driver<&Transfers<…>>`, `Driver<Arc<Transfers<…>>>`.
+///
+/// Its [descriptor](AsFd) is readable when there is something for [`Driver::turn`]; a thread without an event loop calls
+/// [`Driver::run`].
+///
+/// A driver that is dropped ends its connections, and waits until they are flushed: nothing else moves them on. So their futures
+/// end, with errors that say that the connection is lost.
+pub struct Driver<T> {
+    transfers: FxHashMap<u64, T>,
+    poller: Poller,
+    /// Ends the connections.
+    end: fn(&mut Self),
+}
+
+impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driver<T> {
+    /// Makes one without connections. It holds three descriptors.
+    ///
+    /// # Errors
+    /// The system's: no descriptors are left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { transfers: FxHashMap::default(), poller: Poller::new()?, end: Self::end })
+    }
+
+    /// Adds a connection, until it has come to its end.
+    ///
+    /// # Errors
+    /// The system's; that the endpoint can only be waited for alone; and that something else waits for the connection already.
+    pub fn add(&mut self, transfers: T) -> io::Result<()> {
+        let name = transfers.join(&self.poller)?;
+        self.transfers.insert(name, transfers);
+        Ok(())
+    }
+
+    /// Moves those connections on that have news, and lets go of those that have come to their end. Does not sleep. True if some
+    /// have news still: call it again, when others have had their turn.
+    pub fn turn(&mut self) -> bool {
+        self.poller.wait(Some(Duration::ZERO));
+        for _ in 0..self.transfers.len() + MORE {
+            let Some(name) = self.poller.next() else { return false };
+            let Some(transfers) = self.transfers.get(&name) else { continue };
+            transfers.progress();
+            if transfers.is_closed() {
+                drop(self.transfers.remove(&name));
+            }
+        }
+        true
+    }
+
+    /// Sleeps until some connection has news, for ever, or so long at most.
+    pub fn wait(&mut self, within: Option<Duration>) {
+        self.poller.wait(within);
+    }
+
+    /// Moves connections on until all have come to their ends.
+    pub fn run(&mut self) {
+        while !self.transfers.is_empty() {
+            if !self.turn() && !self.transfers.is_empty() {
+                self.wait(None);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.transfers.values().for_each(|transfers| transfers.disconnect());
+        self.run();
+    }
+
+    /// Returns how many connections it has.
+    pub fn len(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Returns whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.transfers.is_empty()
+    }
+}
+
+impl<T> Drop for Driver<T> {
+    fn drop(&mut self) {
+        (self.end)(self);
+    }
+}
+
+impl<T> AsFd for Driver<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl<T> fmt::Debug for Driver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("connections", &self.transfers.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,293 @@
+//! One-sided reads as futures.
+#![expect(unsafe_code, reason = "hands buffers that it owns to the engine, by address")]
+
+use super::{Buffer, Finished, Held, Inner, Loose, TWICE, Transfers};
+use crate::engine::OpenError;
+use crate::fabric::Endpoint;
+use crate::handshake::Expired;
+use crate::wire::Segment;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Why a one-sided read failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// It was not posted.
+    #[error(transparent)]
+    Unopened(OpenError),
+    /// Its time was over.
+    #[error(transparent)]
+    Expired(Expired),
+    /// The application gave it up.
+    #[error("read: cancelled by this side")]
+    Cancelled,
+    /// The connection ended first.
+    #[error(
+        "read {id}: the connection ended before its bytes came: see whether the peer offers them, and connect again"
+    )]
+    Failed {
+        /// The read.
+        id: u64,
+    },
+}
+
+/// A one-sided read on its way. Dropped before its end, it is cancelled.
+#[must_use = "a read that is dropped is cancelled"]
+pub struct Fetch<'a, 'cache, E: Endpoint, B: Buffer> {
+    transfers: &'a Transfers<'cache, E>,
+    name: u64,
+    from: Segment,
+    step: Step<B>,
+    is_cancelled: bool,
+}
+
+enum Step<B> {
+    /// For room: in the queue, or taken from it since.
+    Waits,
+    Posted(u64),
+    Refused(Box<B>, FetchError),
+    Told,
+}
+
+/// Reads that wait for room, by the names of their futures: the first is posted first. Their futures are not polled for that.
+#[derive(Default)]
+pub(super) struct FetchQueue {
+    waiting: BTreeMap<u64, Waiting>,
+    /// Those that have left it, until their futures look.
+    left: FxHashMap<u64, Left>,
+}
+
+struct Waiting {
+    buffer: Held,
+    place: fn(&mut Held) -> (*mut u8, usize),
+    from: Segment,
+    over: Option<u64>,
+    waker: Option<Waker>,
+}
+
+enum Left {
+    Posted(u64),
+    Refused(Held, FetchError),
+}
+
+fn place<B: Buffer>(buffer: &mut Held) -> (*mut u8, usize) {
+    let buffer = buffer.downcast_mut::<B>().expect("the type that was handed over");
+    (buffer.start(), buffer.len())
+}
+
+fn owned<B: Buffer>(buffer: Held) -> Box<B> {
+    buffer.downcast().expect("the type that was handed over")
+}
+
+impl FetchQueue {
+    /// Buffers that are here.
+    pub(super) fn held(&self) -> usize {
+        self.waiting.len() + self.left.values().filter(|left| matches!(left, Left::Refused(..))).count()
+    }
+
+    /// What became of a read that waited.
+    fn step<B: Buffer>(&mut self, name: u64) -> Step<B> {
+        match self.left.remove(&name) {
+            None => Step::Waits,
+            Some(Left::Posted(id)) => Step::Posted(id),
+            Some(Left::Refused(buffer, error)) => Step::Refused(owned(buffer), error),
+        }
+    }
+
+    fn set_over(&mut self, name: u64, over: u64, times: &mut BTreeSet<(u64, u64)>) {
+        if let Some(waiting) = self.waiting.get_mut(&name) {
+            waiting.over.replace(over).map(|before| times.remove(&(before, name)));
+            times.insert((over, name));
+        }
+    }
+
+    /// It waits no more. Its buffer.
+    fn remove(&mut self, name: u64, times: &mut BTreeSet<(u64, u64)>, loose: &mut Loose) -> Option<Held> {
+        let Waiting { buffer, over, waker, .. } = self.waiting.remove(&name)?;
+        over.map(|over| times.remove(&(over, name)));
+        loose.wakers.extend(waker);
+        Some(buffer)
+    }
+
+    fn refuse(&mut self, name: u64, waiting: Waiting, error: OpenError, loose: &mut Loose) {
+        self.left.insert(name, Left::Refused(waiting.buffer, FetchError::Unopened(error)));
+        loose.woken.extend(waiting.waker);
+    }
+}
+
+impl<'cache, E: Endpoint> Transfers<'cache, E> {
+    /// Reads memory of the peer's into the buffer, as many bytes as the segment has: see
+    /// [`Engine::fetch`](crate::engine::Engine::fetch). Where the fabric is busy it waits for room; reads that wait are posted in the
+    /// order in which they came.
+    pub fn fetch<B: Buffer>(&self, buffer: B, from: Segment) -> Fetch<'_, 'cache, E, B> {
+        let buffer = Box::new(buffer);
+        self.with(|inner, _| {
+            let name = inner.name();
+            let step = inner.begin_fetch(name, buffer, from);
+            Fetch { transfers: self, name, from, step, is_cancelled: false }
+        })
+    }
+}
+
+impl<E: Endpoint> Inner<'_, E> {
+    fn begin_fetch<B: Buffer>(&mut self, name: u64, mut buffer: Box<B>, from: Segment) -> Step<B> {
+        // Those that wait come first.
+        if self.fetching.waiting.is_empty() {
+            // SAFETY: `Engine::fetch` requires that the memory stays allocated and is used by nothing else until the read's end is
+            // told. `Buffer` promises that of memory whose owner is kept, and the table keeps the owner until then.
+            match unsafe { self.engine.fetch(buffer.start(), buffer.len(), from) } {
+                Ok(id) => {
+                    self.reads.insert(id, buffer, None);
+                    return Step::Posted(id);
+                }
+                Err(OpenError::Busy { .. }) => {}
+                Err(error) => return Step::Refused(buffer, FetchError::Unopened(error)),
+            }
+        }
+        let waiting = Waiting { buffer, place: place::<B>, from, over: None, waker: None };
+        self.fetching.waiting.insert(name, waiting);
+        Step::Waits
+    }
+
+    /// Posts as many of the reads that wait as there is room for.
+    pub(super) fn post_waiting(&mut self, loose: &mut Loose) {
+        while let Some(mut first) = self.fetching.waiting.first_entry() {
+            let waiting = first.get_mut();
+            let (start, length) = (waiting.place)(&mut waiting.buffer);
+            // SAFETY: `Engine::fetch` requires that the memory stays allocated and is used by nothing else until the read's end is
+            // told. `Buffer` promises that of memory whose owner is kept, and the table keeps the owner until then.
+            let posted = unsafe { self.engine.fetch(start, length, waiting.from) };
+            if matches!(posted, Err(OpenError::Busy { .. })) {
+                return;
+            }
+            let (name, waiting) = first.remove_entry();
+            waiting.over.map(|over| self.times.remove(&(over, name)));
+            match posted {
+                Ok(id) => {
+                    waiting.over.map(|over| self.engine.set_fetch_deadline(id, over));
+                    self.reads.insert(id, waiting.buffer, waiting.waker);
+                    self.fetching.left.insert(name, Left::Posted(id));
+                }
+                Err(error) => self.fetching.refuse(name, waiting, error, loose),
+            }
+        }
+    }
+
+    /// The time of a read that waits is over, if it is one.
+    pub(super) fn expire_fetch(&mut self, name: u64, loose: &mut Loose) {
+        if let Some(waiting) = self.fetching.waiting.remove(&name) {
+            let error = OpenError::Busy { under_way: self.engine.open_fetches() };
+            self.fetching.refuse(name, waiting, error, loose);
+        }
+    }
+}
+
+impl<E: Endpoint, B: Buffer> Fetch<'_, '_, E, B> {
+    /// Gives it so much time from now on, in the place of what the [limits](crate::handshake::Limits::read_time) say. After that
+    /// it is ready; its buffer comes with it if nothing can be at that.
+    pub fn within(mut self, time: Duration) -> Self {
+        let transfers = self.transfers;
+        transfers.with(|inner, _| {
+            let over = inner.after(time);
+            match self.look_at_queue(inner) {
+                Step::Posted(id) => drop(inner.engine.set_fetch_deadline(*id, over)),
+                Step::Waits => inner.fetching.set_over(self.name, over, &mut inner.times),
+                Step::Refused(..) | Step::Told => {}
+            }
+        });
+        self
+    }
+
+    /// Gives it up. It is ready when its buffer is free.
+    pub fn cancel(&mut self) {
+        self.is_cancelled = true;
+        let transfers = self.transfers;
+        transfers.with(|inner, loose| match self.look_at_queue(inner) {
+            Step::Posted(id) => drop(inner.engine.cancel_fetch(*id)),
+            Step::Waits => {
+                if let Some(buffer) = inner.fetching.remove(self.name, &mut inner.times, loose) {
+                    self.step = Step::Refused(owned(buffer), FetchError::Cancelled);
+                }
+            }
+            Step::Refused(..) | Step::Told => {}
+        });
+    }
+
+    /// Where it is now.
+    fn look_at_queue(&mut self, inner: &mut Inner<'_, E>) -> &Step<B> {
+        if matches!(self.step, Step::Waits) {
+            self.step = inner.fetching.step(self.name);
+        }
+        &self.step
+    }
+
+    fn look(&mut self, waker: Waker, inner: &mut Inner<'_, E>, loose: &mut Loose) -> Poll<Finished<B, FetchError>> {
+        self.look_at_queue(inner);
+        match std::mem::replace(&mut self.step, Step::Told) {
+            Step::Waits => {
+                self.step = Step::Waits;
+                let waiting = inner.fetching.waiting.get_mut(&self.name);
+                loose.wakers.extend(waiting.and_then(|waiting| waiting.waker.replace(waker)));
+                Poll::Pending
+            }
+            Step::Refused(buffer, error) => Poll::Ready(Finished { buffer: Some(*buffer), result: Err(error) }),
+            Step::Posted(id) => {
+                let Poll::Ready(Finished { buffer, result }) = inner.reads.poll(id, waker, loose) else {
+                    self.step = Step::Posted(id);
+                    return Poll::Pending;
+                };
+                let result = match result {
+                    Ok(_) => Ok(self.from.length),
+                    Err(FetchError::Failed { .. }) if self.is_cancelled => Err(FetchError::Cancelled),
+                    Err(error) => Err(error),
+                };
+                Poll::Ready(Finished { buffer, result })
+            }
+            Step::Told => panic!("{TWICE}"),
+        }
+    }
+}
+
+impl<E: Endpoint, B: Buffer> Future for Fetch<'_, '_, E, B> {
+    type Output = Finished<B, FetchError>;
+
+    /// # Panics
+    /// If it is polled after it was ready.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.transfers.progress();
+        let waker = context.waker().clone();
+        let transfers = this.transfers;
+        transfers.with(|inner, loose| this.look(waker, inner, loose))
+    }
+}
+
+impl<E: Endpoint, B: Buffer> Drop for Fetch<'_, '_, E, B> {
+    fn drop(&mut self) {
+        let transfers = self.transfers;
+        transfers.with(|inner, loose| match self.look_at_queue(inner) {
+            Step::Posted(id) => {
+                if inner.reads.abandon(*id, loose) {
+                    inner.engine.cancel_fetch(*id);
+                }
+            }
+            Step::Waits => {
+                let buffer = inner.fetching.remove(self.name, &mut inner.times, loose);
+                loose.buffers.extend(buffer);
+            }
+            Step::Refused(..) | Step::Told => {}
+        });
+    }
+}
+
+impl<E: Endpoint, B: Buffer> fmt::Debug for Fetch<'_, '_, E, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetch").field("from", &self.from).finish_non_exhaustive()
+    }
+}
