@@ -64,7 +64,7 @@ fn valgrind_finds_no_misuse_of_memory_and_no_leak() {
     // A child leaks its parent's cache, on purpose.
     for (name, leaks) in [("leases", "full"), ("misuse", "full"), ("fork", "no")] {
         let mut command = installed.command("valgrind");
-        command.args(["--quiet", "--error-exitcode=9", &format!("--leak-check={leaks}")]);
+        command.args(["--quiet", "--fair-sched=try", "--error-exitcode=9", &format!("--leak-check={leaks}")]);
         command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
         passes(command.arg(program(&installed, name)));
     }
