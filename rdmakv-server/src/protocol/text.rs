@@ -6,7 +6,7 @@ use crate::store::{KEY_MAX, Mode};
 /// A request. What it borrows is the line.
 #[derive(Debug)]
 pub enum Request<'a> {
-    /// `get`, `gets`, `gat`, `gats`.
+    /// `get`, its older name `bget`, `gets`, `gat`, `gats`.
     Get {
         /// The keys, blanks between them; each short enough.
         keys: &'a [u8],
@@ -202,7 +202,8 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
     let mut words = words(line);
     let name = words.next().ok_or(ERROR)?;
     match name {
-        b"get" | b"gets" => return get(rest(line, 1), name.len() == 4, None),
+        b"get" | b"bget" => return get(rest(line, 1), false, None),
+        b"gets" => return get(rest(line, 1), true, None),
         b"gat" | b"gats" => {
             let until = words.next().ok_or(ERROR)?;
             // Without a key, memcached 1.6 answers END and nothing else.

@@ -183,7 +183,8 @@ impl Session {
                 end + 1
             }
             None => {
-                let keys = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
+                let keys =
+                    [&b"get "[..], b"bget ", b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
                 if rest.len() > if keys { LINE_MAX } else { PLAIN_LINE_MAX } {
                     out.bytes.extend_from_slice(b"SERVER_ERROR line too long\r\n");
                     self.over = true;
