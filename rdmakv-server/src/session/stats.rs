@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Context, Counts, Out, READ_BUFFER, RESERVED, Shared, Speaks, VERSION};
-use crate::protocol::{number, words};
+use crate::protocol::{number32, words};
 use crate::rdma::server::counts::by_name;
 use crate::store::{ClassCounters, ClassReport, Counters, Report};
 
@@ -118,7 +118,8 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("uptime", cx.now.saturating_sub(shared.started));
     say("time", cx.now);
     emit("version", VERSION);
-    emit("rdmakv_version", env!("CARGO_PKG_VERSION"));
+    // Programs that watch memcached know these two values as text, and may take every other one for a number.
+    emit("libevent", "none");
     emit("pointer_size", &usize::BITS.to_string());
     let (user, system) = usage();
     emit("rusage_user", &user);
@@ -385,6 +386,7 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("num_napi_ids", "(null)"),
         ("memory_file", "(null)"),
         ("ssl_enabled", yes(cx.shared.tls.is_some())),
+        ("rdmakv_version", env!("CARGO_PKG_VERSION")),
     ] {
         emit(name, value);
     }
@@ -407,9 +409,10 @@ fn sizes(cx: &Context<'_>, emit: &mut Emit<'_>) {
     }
 }
 
-/// `stats cachedump CLASS LIMIT`.
+/// `stats cachedump CLASS LIMIT`. A class that memcached could have is empty where it is not there; class 0 has no items.
 fn cachedump(what: &[u8], cx: &Context<'_>, out: &mut Out) {
     const MOST: usize = 2 << 20;
+    const MEMCACHEDS_CLASSES: usize = 64;
     if !cx.shared.settings.dump {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n");
     }
@@ -418,15 +421,16 @@ fn cachedump(what: &[u8], cx: &Context<'_>, out: &mut Out) {
     let (Some(class), Some(limit)) = (class, limit) else {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
     };
-    let (Some(class), Some(limit)) = (number(class).map(|class| class as usize), number(limit)) else {
+    let (Some(class), Some(limit)) = (number32(class).map(|class| class as usize), number32(limit)) else {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR bad command line format\r\n");
     };
-    if class == 0 || class > 255 {
+    if class >= MEMCACHEDS_CLASSES && class > cx.shared.shards.at(0).sizes().len() {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n");
     }
     let (mut shown, bytes) = (0, &mut out.bytes);
+    let Some(class) = class.checked_sub(1) else { return bytes.extend_from_slice(b"END\r\n") };
     cx.shared.shards.each(|store| {
-        store.walk(Some(class - 1), cx.now, |item| {
+        store.walk(Some(class), cx.now, |item| {
             if (limit > 0 && shown == limit) || bytes.len() > MOST {
                 return false;
             }

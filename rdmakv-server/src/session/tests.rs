@@ -85,6 +85,7 @@ fn answers_are_those_of_memcached() {
     for (input, answer) in [
         ("set a 5 0 3\r\nabc\r\nget a\r\n", "STORED\r\nVALUE a 5 3\r\nabc\r\nEND\r\n"),
         ("get nothing\r\n", "END\r\n"),
+        ("bget a none\r\nbget\r\nbgets a\r\n", "VALUE a 5 3\r\nabc\r\nEND\r\nERROR\r\nERROR\r\n"),
         ("set a 0 0 2\r\nabcd\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
         ("set a 0 0 1 noreply\r\nx\r\nget a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n"),
         ("add a 0 0 1\r\ny\r\nreplace b 0 0 1\r\ny\r\n", "NOT_STORED\r\nNOT_STORED\r\n"),
@@ -130,6 +131,52 @@ fn answers_are_those_of_memcached() {
     ] {
         assert_eq!(talk(&shared, input), answer, "{input}");
     }
+}
+
+/// The lines are those that memcached 1.6.18 answers.
+#[test]
+fn cachedump_takes_class_and_limit_as_memcached() {
+    const ILLEGAL: &str = "CLIENT_ERROR Illegal slab id\r\n";
+    const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
+    let shared = shared(8 << 20);
+    talk(&shared, "set a 0 0 1\r\nx\r\nset b 0 0 1\r\nx\r\n");
+    let (one, both) = ("ITEM a [1 b; 0 s]\r\nEND\r\n", "ITEM a [1 b; 0 s]\r\nITEM b [1 b; 0 s]\r\nEND\r\n");
+    for (what, answer) in [
+        ("", "CLIENT_ERROR bad command line\r\n"),
+        ("1", "CLIENT_ERROR bad command line\r\n"),
+        ("x 0", BAD),
+        ("0 x", BAD),
+        ("64 x", BAD),
+        ("18446744073709551616 1", BAD),
+        ("0 0", "END\r\n"),
+        ("63 0", "END\r\n"),
+        ("64 0", ILLEGAL),
+        ("255 0", ILLEGAL),
+        ("256 0", ILLEGAL),
+        ("1 1", one),
+        ("1 1 more", one),
+        ("+1 0", both),
+        // Both numbers have 32 bits there.
+        ("4294967296 1", "END\r\n"),
+        ("4294967297 4294967297", one),
+        ("1 4294967296", both),
+    ] {
+        assert_eq!(talk(&shared, &format!("stats cachedump {what}\r\n")), answer, "{what}");
+    }
+}
+
+#[test]
+fn cachedump_lists_classes_beyond_memcacheds() {
+    let config = Config { memory: 8 << 20, huge: false, factor: 1.05, ..Config::default() };
+    let settings = Settings { maxbytes: 8 << 20, threads: 1, dump: true, item_max: 1 << 20, ..Settings::default() };
+    let shared = Shared::new(Shards::new(&config, 1).unwrap(), settings, NOW);
+    let set = format!("set large 0 0 900000\r\n{}\r\n", "v".repeat(900_000));
+    talk(&shared, &set);
+    let classes = shared.shards.at(0).sizes().len();
+    assert!(classes > 64, "{classes}");
+    let dumps: String = (64..=classes).map(|class| talk(&shared, &format!("stats cachedump {class} 0\r\n"))).collect();
+    assert_eq!(dumps.matches("ITEM large [900000 b; 0 s]\r\n").count(), 1, "{dumps}");
+    assert!(talk(&shared, &format!("stats cachedump {} 0\r\n", classes + 1)).contains("Illegal slab id"));
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub(crate) fn classic(random: &mut StdRng) -> Vec<u8> {
             return format!("{name} {key} {flags} {exptime} {length}{version}{noreply}{end}{value}\r\n").into_bytes();
         }
         8..12 => {
-            let name = one(&["get", "gets", "get", "GET"], random);
+            let name = one(&["get", "gets", "get", "GET", "bget"], random);
             let more = match random.random_range(0..6) {
                 0 => format!(" {NAME}v {NAME}n"),
                 1 => format!("  {NAME}1 {NAME}2 {NAME}3 {NAME}v {NAME}v {NAME}n {NAME}0 {NAME}1 {NAME}1"),
@@ -146,6 +146,10 @@ pub(crate) fn classic(random: &mut StdRng) -> Vec<u8> {
                 "stats cachedump",
                 "stats cachedump x",
                 "stats cachedump 1",
+                "stats cachedump 0 0",
+                "stats cachedump 64 1",
+                "stats cachedump 0 x",
+                "stats cachedump 4294967296 1",
                 "lru temp_ttl x",
                 "verbosity 1 2 3",
                 "version x",
