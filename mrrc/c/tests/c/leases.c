@@ -1,7 +1,7 @@
 /* What a program relies on: leases, their segments, hits, lists, pieces, changes, arenas, numbers and words. */
 #include "card.h"
+#include <threads.h>
 #include <time.h>
-#include <unistd.h>
 
 static void a_lease_has_the_memory_by_its_keys(void)
 {
@@ -234,7 +234,8 @@ static void a_lease_may_outlive_its_cache(void)
     CHECK(mrrc_segments(&moved, &part, 1) == 1 && part.lkey == 1);
     CHECK(mrrc_release(&lease) == MRRC_ERROR_LEASE && mrrc_release(&moved) == MRRC_OK);
     /* A thread of the library calls `done`. This one sleeps meanwhile: under valgrind one thread runs at a time. */
-    for (time_t begun = time(NULL); atomic_load(&card.done) == 0; usleep(1000))
+    const struct timespec millisecond = { .tv_nsec = 1000000 };
+    for (time_t begun = time(NULL); atomic_load(&card.done) == 0; thrd_sleep(&millisecond, NULL))
         CHECK(time(NULL) < begun + 60);
     CHECK(card.bytes == 0);
     free(memory);
