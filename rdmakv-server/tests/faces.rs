@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{PATIENCE, Server, ask, soon};
+use rdmakv_server::client::{Client, Options};
 
 #[test]
 fn memccapable_finds_every_ability() {
@@ -215,9 +216,14 @@ fn a_server_that_is_told_to_stop_first_answers_what_it_was_asked() {
 
 #[test]
 fn wrong_flags_say_what_is_wrong_and_end_with_two() {
-    for (arguments, words) in
-        [(&["-Z"][..], "ssl_chain_cert=FILE"), (&["--nonsense"], "nonsense"), (&["-I", "1g"], "half of the memory")]
-    {
+    let nothing = "name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)";
+    for (arguments, words) in [
+        (&["-Z"][..], "ssl_chain_cert=FILE"),
+        (&["--nonsense"], "nonsense"),
+        (&["-I", "1g"], "half of the memory"),
+        (&["-p", "0"], nothing),
+        (&["-p", "0", "-l", "127.0.0.1:1", "--http", "0", "--fabric", "none"], nothing),
+    ] {
         let run = Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(arguments).output().unwrap();
         assert_eq!(run.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&run.stderr).contains(words), "{run:?}");
@@ -227,4 +233,14 @@ fn wrong_flags_say_what_is_wrong_and_end_with_two() {
     let run =
         Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(["-p", &port, "-l", "127.0.0.1"]).output().unwrap();
     assert_eq!(run.status.code(), Some(1), "the port is taken");
+}
+
+#[test]
+fn fabrics_are_served_without_a_port() {
+    let options = Options { timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
+    let server = Server::start(&["-p", "0", "--fabric", "iwarp:127.0.0.1:0"]);
+    assert!(!server.lines.iter().any(|line| line.contains("tcp")), "{:?}", server.lines);
+    let mut client = Client::with_options([server.fabric("iwarp")], options).unwrap();
+    assert!(client.set("a", b"b", ()).unwrap().is_stored());
+    assert!(client.get("a").unwrap().is_some());
 }

@@ -215,7 +215,7 @@ fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_a
 #[test]
 fn a_socket_named_http_is_for_watching_and_one_that_is_a_connection_is_none() {
     let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::run(&mut activated([bind().into(), bind().into()], "kv:http", &[], &[]));
+    let server = Server::run(&mut activated([bind().into(), bind().into()], "kv:http", &[], &["-p", "0"]));
     assert_eq!(server.http("/health"), (200, "ok\n".into()));
     ask(&mut server.connect(), b"mn\r\n", b"MN\r\n");
     let listener = bind();

@@ -13,7 +13,7 @@ use crate::store::Config;
 #[derive(Debug, Parser)]
 #[command(name = "rdmakv-server", version = concat!(env!("CARGO_PKG_VERSION"), ", protocol of memcached 1.6.18"), disable_version_flag = true, args_override_self = true, after_help = EXAMPLES)]
 pub(super) struct Flags {
-    /// TCP port to listen on; 0 is off, -1 is a free one [default: 11211, or that of -U if there is one]
+    /// TCP port to listen on; 0 is off (with -U, -s or --fabric), -1 is a free one [default: 11211, or that of -U if there is one]
     #[arg(short = 'p', long = "port", allow_negative_numbers = true, value_parser = within::<i32, -1, 65535>)]
     port: Option<i32>,
     /// UDP port to listen on; 0 is off, -1 is a free one
@@ -271,6 +271,15 @@ pub(super) struct Plan {
     pub(super) fabrics: options::Plan,
     pub(super) tls: Option<Options>,
     pub(super) certificates: Option<Certificates>,
+}
+
+impl Plan {
+    /// Whether there is an address that clients reach.
+    pub(super) fn listens(&self) -> bool {
+        let settings = &self.settings;
+        let is_reached = settings.socket.is_some() || settings.tcp_port != 0 || settings.udp_port != 0;
+        is_reached || !self.fabrics.places.is_empty()
+    }
 }
 
 impl Flags {

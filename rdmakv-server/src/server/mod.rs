@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
+use socket2::Socket;
 
 use crate::rdma::server::open::{Opened, Running};
 use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
@@ -64,7 +65,21 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&flags, plan) {
+    // Before anything else is opened: they are where systemd put them.
+    let passed = match activation::sockets() {
+        Ok(passed) => passed,
+        Err(wrong) => {
+            trace::say(wrong);
+            return ExitCode::FAILURE;
+        }
+    };
+    if passed.is_empty() && !plan.listens() {
+        trace::say(
+            "-p 0: nothing would listen; name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)",
+        );
+        return ExitCode::from(2);
+    }
+    match run(&flags, plan, passed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(wrong) => {
             trace::say(wrong);
@@ -73,9 +88,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
-    // Before anything else is opened: they are where systemd put them.
-    let passed = activation::sockets()?;
+fn run(flags: &Flags, mut plan: Plan, passed: Vec<(Socket, String)>) -> Result<(), String> {
     for note in &plan.notes {
         trace::say(note);
     }
