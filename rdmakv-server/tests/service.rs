@@ -153,6 +153,30 @@ fn in_the_background_it_serves_when_the_command_returns() {
 }
 
 #[test]
+fn pidfile_is_a_regular_file() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, old) = (folder.path().join("pipe"), folder.path().join("old"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let refused = |file: &Path| {
+        let ended = run(&["-p", "-1", "-l", "127.0.0.1", "-P", file.to_str().unwrap()]);
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        text(&ended.stderr)
+    };
+    let remedy = "name another file";
+    assert!(refused(&pipe).contains(remedy), "without a reader");
+    let _reader = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    assert!(refused(&pipe).contains(remedy), "with one");
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(refused(folder.path()).contains(remedy));
+    assert!(refused(&pipe.join("pid")).contains("is its directory there"));
+    // An older file is replaced, whole.
+    std::fs::write(&old, "12345678901234567890\n").unwrap();
+    let server = Server::on_a_free_port(&["-P", old.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), format!("{}\n", server.process.id()));
+}
+
+#[test]
 fn root_becomes_the_user_that_it_was_told_to_be() {
     if text(&Command::new("id").arg("-u").output().unwrap().stdout).trim() != "0" {
         eprintln!("skipped: only root can become another user");

@@ -1,9 +1,10 @@
 //! The sockets that others come to, and the thread that accepts them.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,8 +20,8 @@ use super::clock::now;
 use super::conn::Stream;
 use super::flags::{Encryption, Place};
 use super::tls::Certificates;
-use super::trace;
 use super::worker::{Incoming, Reach};
+use super::{process, trace};
 use crate::session::{Address, Peer, Settings, Shared, is_accepting};
 
 /// Names the file that ports are written to, as for memcached.
@@ -153,7 +154,7 @@ impl Doors {
     }
 
     /// Writes the ports to this file, a line each, by memcached's names. A regular file appears whole; a device or a pipe is
-    /// written to, and never replaced.
+    /// written to, and never replaced, nor waited for.
     fn write_ports(&self, file: &Path) -> Result<(), String> {
         let mut text = String::new();
         let streams = self.doors.iter().map(|door| (*door.address).clone());
@@ -169,7 +170,8 @@ impl Doors {
         }
         let is_special = std::fs::metadata(file).is_ok_and(|there| !there.is_file() && !there.is_dir());
         let written = if is_special {
-            std::fs::write(file, text)
+            let opened = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(file);
+            opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(process::pipe_needs_reader)
         } else {
             let mut whole = file.as_os_str().to_owned();
             whole.push(".lck");
@@ -445,7 +447,6 @@ pub(super) fn is_left_over(path: &str) -> Result<bool, String> {
 }
 
 fn refuse(stream: Stream) {
-    use std::io::Write;
     // Whether it arrives or not: the connection ends.
     let line = b"ERROR Too many open connections\r\n";
     let _ = match stream {

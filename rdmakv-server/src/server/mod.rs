@@ -120,8 +120,7 @@ fn run(flags: &Flags, mut plan: Plan, passed: Vec<(Socket, String)>) -> Result<(
     let background =
         if flags.daemon { Some(background::enter().map_err(|error| format!("-d: {error}"))?) } else { None };
     if let Some(file) = &flags.pidfile {
-        std::fs::write(file, format!("{}\n", std::process::id()))
-            .map_err(|error| format!("-P {file}: {error}; is its directory there, and ours to write to?"))?;
+        process::write_number(file)?;
     }
     let served = as_user(flags, plan, doors, certificates, background, activated);
     if let Some(file) = &flags.pidfile {

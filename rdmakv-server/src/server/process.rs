@@ -1,7 +1,9 @@
 //! What the process asks of its system: a user, limits.
 
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -22,6 +24,34 @@ pub(super) fn address_space(memory: usize, is_locked: bool) -> usize {
     let space = part(getrlimit(Resource::As).current, 4);
     let file = part(getrlimit(Resource::Fsize).current, 2);
     wanted.min(space).min(file).max(memory)
+}
+
+/// Writes the process's number to a regular file, which is not waited for and need not be there.
+///
+/// # Errors
+///
+/// What is there cannot be such a file.
+pub(super) fn write_number(path: &str) -> Result<(), String> {
+    // The file is removed in the end: a device or a pipe would be, too.
+    let special = || format!("-P {path}: it is not a regular file; name another file");
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Err(special());
+    }
+    let wrong = |error: io::Error| format!("-P {path}: {error}; is its directory there, and ours to write to?");
+    let options = File::options().write(true).create(true).custom_flags(libc::O_NONBLOCK).to_owned();
+    let mut file = options.open(path).map_err(wrong)?;
+    if !file.metadata().map_err(wrong)?.is_file() {
+        return Err(special());
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(wrong)
+}
+
+/// An error of a pipe that was opened without waiting for a reader, in words.
+pub(super) fn pipe_needs_reader(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => io::Error::new(error.kind(), "no process reads this pipe"),
+        _ => error,
+    }
 }
 
 pub(super) fn allow_cores() -> io::Result<()> {
