@@ -110,10 +110,14 @@ fn nothing_appears_before_the_end_and_nothing_is_left_of_a_failure() {
 #[test]
 fn what_cannot_be_made_is_named() {
     let error = write_all(Path::new("no/such/directory/x"), Form::Pages).unwrap_err().to_string();
-    assert!(error.starts_with("no/such/directory/x: create: "), "{error}");
+    assert_eq!(error, "no/such/directory/x: create: there is no directory no/such/directory: make it");
     let directory = tempfile::tempdir().unwrap();
     let error = write_all(directory.path(), Form::Pages).unwrap_err().to_string();
-    assert!(error.contains(": create: "), "{error}");
+    assert!(error.ends_with(": create: this is a directory; name a file in it"), "{error}");
+    // Too long a name for the file, and for the temporary one.
+    let long = directory.path().join("x".repeat(300));
+    let error = write_all(&long, Form::Pages).unwrap_err().to_string();
+    assert!(error.contains("too long") && !error.contains("at path"), "{error}");
 }
 
 #[cfg(unix)]

@@ -119,7 +119,7 @@ fn what_cannot_be_written_is_named_and_leaves_nothing() {
     let folder = folder();
     let trace = &golden("overlaps.csv");
     let nowhere = &path(&folder, "no/such/folder/results");
-    let temporary = |said: &str| assert!(!said.contains(".part"), "the temporary name would only confuse: {said}");
+    let temporary = |said: &str| assert!(!said.contains("/.results."), "the temporary name would only confuse: {said}");
     let itself = &path(&folder, "");
     let commands = [&["replay"][..], &["compare", "-pmrrc", "-c5%"], &["info"], &["compare", "-pmrrc", "--shard=1/2"]];
     for command in commands {
@@ -133,10 +133,18 @@ fn what_cannot_be_written_is_named_and_leaves_nothing() {
             temporary(&said);
         }
     }
-    for arguments in [["convert", trace, nowhere], ["generate", "zipf:requests=10", nowhere]] {
-        let said = complaint(&arguments, 1);
-        assert_says(&said, &["no/such/folder"]);
-        temporary(&said);
+    for arguments in [["convert", trace], ["generate", "zipf:requests=10"]] {
+        let below = &format!("{trace}/results");
+        for (to, words) in [
+            (nowhere, ["no/such/folder/results: create: ", "no/such/folder: make it"]),
+            (itself, ["is a directory", "name a file in it"]),
+            (below, ["overlaps.csv is no directory", "name another"]),
+            (&"/proc/results".to_owned(), ["no file may be made in /proc", "name another directory"]),
+        ] {
+            let said = complaint(&[arguments[0], arguments[1], to], 1);
+            assert_says(&said, &words);
+            temporary(&said);
+        }
     }
     assert_eq!(names(&folder), [""; 0]);
 }

@@ -92,6 +92,24 @@ impl Output {
     }
 }
 
+/// Why no temporary file is in the directory, without its name: the caller named another.
+fn not_made(directory: &Path, error: io::Error) -> io::Error {
+    let shown = directory.display();
+    let why = match error.kind() {
+        _ if directory.exists() && !directory.is_dir() => format!("{shown} is no directory: name another"),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if !directory.exists() => {
+            format!("there is no directory {shown}: make it")
+        }
+        // The kernel makes the files of /proc itself, and reports that there is none.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            format!("no file may be made in {shown}: name another directory")
+        }
+        // The name stands at the end of the text only.
+        _ => error.to_string().split(" at path ").next().unwrap_or_default().to_owned(),
+    };
+    io::Error::new(error.kind(), why)
+}
+
 impl Target {
     fn open(file: &Path) -> io::Result<Self> {
         if file == Path::new("-") {
@@ -100,7 +118,9 @@ impl Target {
         let to = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
         let there = fs::metadata(&to).ok();
         match &there {
-            Some(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(there) if there.is_dir() => {
+                return Err(io::Error::new(io::ErrorKind::IsADirectory, "this is a directory; name a file in it"));
+            }
             Some(there) if !there.is_file() => return File::options().write(true).open(&to).map(Self::Special),
             _ => {}
         }
@@ -120,7 +140,8 @@ impl Target {
             || std::os::unix::fs::PermissionsExt::from_mode(0o666),
             |there: fs::Metadata| -> Permissions { there.permissions() },
         ));
-        Ok(Self::Renamed { temporary: builder.tempfile_in(directory)?, to })
+        let temporary = builder.tempfile_in(directory).map_err(|error| not_made(directory, error))?;
+        Ok(Self::Renamed { temporary, to })
     }
 
     fn finish(self) -> io::Result<()> {
