@@ -8,16 +8,21 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_rdmakv-bench");
 const WIDTHS: [u32; 3] = [500, 1100, 1900];
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Lists the plots whose texts leave their cards, or are too small or too large. Wide plots may scroll.
+/// Lists the plots that scroll, and those whose texts leave their cards, or are too small or too large.
 const LOOK: &str = r#"<script>
 const box = e => e.getBoundingClientRect();
 const wrong = [];
-for (const figure of document.querySelectorAll("figure:not(.wide)"))
-  for (const text of figure.querySelectorAll("svg.plot text")) {
+for (const figure of document.querySelectorAll("figure")) {
+  const texts = [...figure.querySelectorAll("svg.plot text")].filter(text => text.getClientRects().length);
+  const scroll = figure.querySelector(".scroll");
+  if (!texts.length) wrong.push("a plot is not shown");
+  if (scroll.scrollWidth > scroll.clientWidth) wrong.push(figure.querySelector("h3").textContent + " scrolls");
+  for (const text of texts) {
     const a = box(text), card = box(figure);
     if (a.left < card.left || a.right > card.right) wrong.push(text.textContent + " leaves its card");
     if (a.height < 10.5 || a.height > 24) wrong.push(text.textContent + " is " + a.height + " px high");
   }
+}
 if (document.documentElement.scrollWidth > innerWidth) wrong.push("the page scrolls sideways");
 const plots = document.querySelectorAll("svg.plot").length;
 document.body.innerHTML = "<pre id=found>" + plots + " plots; wrong: " + wrong.join("; ") + ".</pre>";

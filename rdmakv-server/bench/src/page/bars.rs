@@ -24,8 +24,17 @@ pub(super) struct Bars {
     /// What the hues of parts mean, if there are several.
     pub(super) meanings: Vec<(usize, &'static str)>,
     pub(super) bars: Vec<Bar>,
-    /// Whether it takes the room of two.
-    pub(super) wide: bool,
+}
+
+/// How much room a plot takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    /// A column.
+    Usual,
+    /// Two columns; for wide windows.
+    Wide,
+    /// A column, in place of the wide one in windows that are too narrow for it.
+    Narrow,
 }
 
 const WIDTH: f64 = 540.0;
@@ -42,8 +51,12 @@ fn short(name: &str) -> String {
 }
 
 impl Bars {
-    pub(super) fn draw(&self) -> Markup {
-        let whole = if self.wide { WIDE } else { WIDTH };
+    pub(super) fn draw(&self, room: Width) -> Markup {
+        let (whole, class) = match room {
+            Width::Usual => (WIDTH, "plot"),
+            Width::Wide => (WIDE, "plot wide"),
+            Width::Narrow => (WIDTH, "plot narrow"),
+        };
         let left = self.bars.iter().map(|bar| width(&short(&bar.name))).fold(0.0, f64::max) + 18.0;
         let right = whole - self.bars.iter().map(|bar| width(&bar.value)).fold(0.0, f64::max) - 14.0;
         let top = if self.meanings.is_empty() { 8.0 } else { 34.0 };
@@ -62,7 +75,7 @@ impl Bars {
                 .collect::<Vec<_>>()
         };
         html! {
-            svg class={ "plot" @if self.wide { " wide" } } viewBox={ "0 0 " (whole) " " (at(height)) } role="img" aria-label=(self.about) {
+            svg class=(class) viewBox={ "0 0 " (whole) " " (at(height)) } role="img" aria-label=(self.about) {
                 @for (number, (hue, meaning)) in self.meanings.iter().enumerate() {
                     @let place = left + 150.0 * number as f64;
                     rect class={ "bar h" (hue) } x=(at(place)) y="5" width="12" height="12" rx="2" {}

@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::study::{Moment, Stage, Study};
 use crate::tally::Kind;
 use axis::{Axis, Unit, nines_of};
-use bars::{Bar, Bars};
+use bars::{Bar, Bars, Width};
 use lines::{Lines, Series};
 
 const STYLE: &str = include_str!("style.css");
@@ -254,8 +254,14 @@ fn cpu(stages: &[&Stage], servers: bool, wide: bool) -> Option<Markup> {
         [_] => ("CPU an operation", "What the server and this generator computed for one operation"),
         _ => ("The server's CPU an operation", "In its own code, and in the kernel for it"),
     };
-    let plot = Bars { about: title.into(), x, meanings: vec![(0, "user space"), (1, "kernel")], bars, wide };
-    Some(framed(title, note, &plot.draw(), wide))
+    let plot = Bars { about: title.into(), x, meanings: vec![(0, "user space"), (1, "kernel")], bars };
+    // A window shows one of the two.
+    let drawn = if wide {
+        html! { (plot.draw(Width::Wide)) (plot.draw(Width::Narrow)) }
+    } else {
+        plot.draw(Width::Usual)
+    };
+    Some(framed(title, note, &drawn, wide))
 }
 
 fn rates(stages: &[&Stage], servers: bool) -> Option<Markup> {
@@ -270,8 +276,8 @@ fn rates(stages: &[&Stage], servers: bool) -> Option<Markup> {
         })
         .collect();
     let x = Axis::from_zero("operations a second", Unit::Count, bars.iter().map(|bar| bar.parts[0].1));
-    let plot = Bars { about: "operations a second".into(), x, meanings: Vec::new(), bars, wide: false };
-    Some(figure("Operations a second", "In the time that counts", &plot.draw()))
+    let plot = Bars { about: "operations a second".into(), x, meanings: Vec::new(), bars };
+    Some(figure("Operations a second", "In the time that counts", &plot.draw(Width::Usual)))
 }
 
 #[derive(Clone, Copy)]
