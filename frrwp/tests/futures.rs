@@ -6,16 +6,17 @@
 
 #[path = "common/ends.rs"]
 mod ends;
+#[path = "common/place.rs"]
+mod place;
 
 use ends::{Ends, SOON};
 use frrwp::engine::future::{Buffer, Driver, FetchError, Finished, Transfers};
 use frrwp::engine::{Engine, TransferError};
-use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::fabric::{Connector, Domain, FabricDomain, FabricEndpoint, FabricMemory, FabricOptions};
-use frrwp::handshake::{Failure, Limits, Phase, RECEIVES, Side, Unsaid};
+use frrwp::handshake::{Failure, Limits, Phase, Side, Unsaid};
 use frrwp::wire::Segment;
-use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache};
+use place::{Place, SECOND, Woken, poll_once};
 use std::future::Future;
 use std::pin::Pin;
 use std::process::Command;
@@ -26,7 +27,6 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 const LENGTH: usize = 300_000;
-const SECOND: u64 = 1_000_000_000;
 
 fn assert_send<T: Send>(value: T) -> T {
     value
@@ -206,41 +206,6 @@ fn several_threads_wait_for_one_connection() {
     }
 }
 
-/// Two nodes of a simulated network, far apart.
-struct Place {
-    network: Network,
-    nodes: [Node; 2],
-    caches: [Cache<SimDomain>; 2],
-}
-
-impl Place {
-    fn new(latency: u64) -> Self {
-        let network = Network::new(1, Costs { latency, ..Costs::default() }, Faults::default());
-        let nodes = [network.node(), network.node()];
-        let caches = [0, 1].map(|at: usize| {
-            let builder = Cache::builder(nodes[at].domain()).ignore_environment().monitor(Explicit).background(false);
-            builder.build().unwrap()
-        });
-        Self { network, nodes, caches }
-    }
-
-    fn transfers(&self, limits: Limits) -> [Transfers<'_, SimEndpoint>; 2] {
-        let [one, other] = self.network.connect(&self.nodes[0], &self.nodes[1], RECEIVES);
-        let near = Engine::new(&self.caches[0], one, Side::Connecting, limits);
-        let far = Engine::new(&self.caches[1], other, Side::Accepting, limits);
-        // SAFETY: the simulated network looks at no page before a key of a live transfer names it.
-        [near, far].map(|engine| unsafe { Transfers::new(engine) })
-    }
-
-    /// A key of the far node's, of these bytes.
-    fn key(&self, source: &[u8]) -> Segment {
-        // SAFETY: the caller's bytes live as long as the place is used.
-        let lease = unsafe { self.caches[1].acquire(source.as_ptr(), source.len(), Access::REMOTE_READ) }.unwrap();
-        let part = lease.segments().next().unwrap();
-        self.caches[1].registrar().remote(part.registration(), source.as_ptr(), source.len())
-    }
-}
-
 /// A buffer of a type of its own: so many of them live.
 #[derive(Debug)]
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
@@ -267,10 +232,6 @@ unsafe impl Buffer for Counted {
     fn len(&self) -> usize {
         self.0.len()
     }
-}
-
-fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[test]
@@ -352,16 +313,6 @@ fn messages_are_sent_in_time_or_never() {
     assert!(matches!(said, Err(Unsaid::Expired(expired)) if expired.waited == SECOND), "{said:?}");
     assert!((2 * SECOND..3 * SECOND).contains(&(now() - begun)));
     drop((kept, writes));
-}
-
-/// Counts how often it wakes.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 /// Does what executors do: polls those that were woken, in the order of their wake-ups.
