@@ -18,6 +18,8 @@ pub(super) struct Said {
     waiting: VecDeque<Waiting>,
     /// How many were said.
     number: u64,
+    /// The first of those that waited when nothing could be said any more: from it on, none is ever sent.
+    void: Option<u64>,
     messages: VecDeque<Vec<u8>>,
     /// Buffers for the next of either, at most as many as there were at a time.
     spare: Vec<Vec<u8>>,
@@ -151,6 +153,11 @@ impl<E: Endpoint> Engine<'_, E> {
         self.said.waits(number)
     }
 
+    /// Whether that message waited when nothing could be said any more: it is never sent.
+    pub(super) fn message_is_void(&self, number: u64) -> bool {
+        self.said.void.is_some_and(|void| void <= number)
+    }
+
     /// Sends the messages that wait, as far as there are credits, and before each the DONEs that can be: so that it is heard
     /// after the ends of transfers that have ended here. False if the fabric's queue is full.
     pub(super) fn send_waiting(&mut self) -> bool {
@@ -165,7 +172,10 @@ impl<E: Endpoint> Engine<'_, E> {
             };
             match length {
                 // It is not delivered: an event tells the application.
-                None if self.handshake.may_ever_say(first.bytes.len()).is_err() => self.said.waiting.clear(),
+                None if self.handshake.may_ever_say(first.bytes.len()).is_err() => {
+                    self.said.void.get_or_insert(first.number);
+                    self.said.waiting.clear();
+                }
                 None => {
                     self.said.waiting.push_front(first);
                     return true;

@@ -168,6 +168,7 @@ impl<E: Endpoint> Inner<'_, E> {
                 (true, true) => Err(Unsaid::Disconnected),
                 (false, _) => match self.engine.may_ever_say(length) {
                     Err(deaf @ Unsaid::Deaf { .. }) => Err(deaf),
+                    _ if self.engine.message_is_void(number) => Err(Unsaid::Disconnected),
                     _ => Ok(()),
                 },
             };
