@@ -28,3 +28,28 @@ fn a_message_that_was_never_sent_is_an_error() {
     }
     drop((kept, writes));
 }
+
+#[test]
+fn messages_wait_in_the_order_of_first_polls() {
+    let place = Place::new(1_000);
+    let [one, other] = place.transfers(Limits::default());
+    let hear = || match poll_once(&mut Box::pin(other.hear())) {
+        Poll::Ready(text) => text,
+        Poll::Pending => None,
+    };
+    let mut late = one.say(b"late");
+    let mut early: Vec<_> = (0..20).map(|_| one.say(b"early")).collect();
+    early.retain_mut(|said| poll_once(said).is_pending());
+    assert!(!early.is_empty(), "the peer's application takes nothing");
+    assert!(poll_once(&mut late).is_pending());
+    let mut heard = Vec::new();
+    while heard.len() < 21 {
+        place.network.step(u64::MAX);
+        one.progress();
+        heard.extend(hear());
+    }
+    assert_eq!(heard.pop().unwrap(), b"late");
+    assert!(heard.iter().all(|text| text == b"early"));
+    assert!(matches!(poll_once(&mut late), Poll::Ready(Ok(()))));
+    drop((early, late));
+}

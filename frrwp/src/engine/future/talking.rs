@@ -15,9 +15,8 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// Says something to the peer's application, as soon as there is room: see [`Engine::say`](crate::engine::Engine::say). It is
     /// ready when it was handed to the fabric. Those that wait for room are said in the order in which they were first polled.
     pub fn say<'a>(&'a self, bytes: &'a [u8]) -> Say<'a, 'cache, E> {
-        let mut inner = self.lock();
-        let (name, since) = (inner.name(), inner.engine.endpoint().now());
-        Say { transfers: self, name, bytes, step: Step::New, since, over: None }
+        let since = self.lock().engine.endpoint().now();
+        Say { transfers: self, name: 0, bytes, step: Step::New, since, over: None }
     }
 
     /// What the peer's application says next; `None` once the connection has come to its end and all was taken.
@@ -30,6 +29,7 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
 #[must_use = "a message is said when this is polled"]
 pub struct Say<'a, 'cache, E: Endpoint> {
     transfers: &'a Transfers<'cache, E>,
+    /// None has it before the first poll, which is what the order goes by.
     name: u64,
     bytes: &'a [u8],
     step: Step,
@@ -232,7 +232,10 @@ impl<E: Endpoint> Say<'_, '_, E> {
 
     fn look(&mut self, waker: Waker, inner: &mut Inner<'_, E>, loose: &mut Loose) -> Poll<Result<(), Unsaid>> {
         let said = match self.step {
-            Step::New => inner.begin_say(self, waker),
+            Step::New => {
+                self.name = inner.name();
+                inner.begin_say(self, waker)
+            }
             Step::Waits => inner.saying.poll(self.name, waker, loose),
             Step::Told => panic!("{TWICE}"),
         };
