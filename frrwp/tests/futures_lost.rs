@@ -5,9 +5,14 @@
 #[path = "common/place.rs"]
 mod place;
 
+use frrwp::engine::future::FetchError;
 use frrwp::handshake::{Limits, Unsaid};
-use place::{Place, SECOND, poll_once};
-use std::task::Poll;
+use place::{Place, SECOND, Woken, poll_once};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
 #[test]
 fn a_message_that_was_never_sent_is_an_error() {
@@ -52,4 +57,22 @@ fn messages_wait_in_the_order_of_first_polls() {
     assert!(heard.iter().all(|text| text == b"early"));
     assert!(matches!(poll_once(&mut late), Poll::Ready(Ok(()))));
     drop((early, late));
+}
+
+#[test]
+fn a_cancelled_read_wakes_its_task() {
+    let place = Place::new(SECOND);
+    let [one, _other] = place.transfers(Limits { fetches: 1, ..Limits::default() });
+    let source = vec![7; 64];
+    let from = place.key(&source);
+    let first = one.fetch(vec![0; 64], from);
+    let mut waits = one.fetch(vec![0; 64], from);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
+    waits.cancel();
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "its task may not be the one that cancels");
+    let Poll::Ready(ended) = poll_once(&mut waits) else { panic!("its buffer is free") };
+    assert!(ended.buffer.is_some() && matches!(ended.result, Err(FetchError::Cancelled)));
+    drop(first);
 }

@@ -107,12 +107,11 @@ impl FetchQueue {
         }
     }
 
-    /// It waits no more. Its buffer.
-    fn remove(&mut self, name: u64, times: &mut BTreeSet<(u64, u64)>, loose: &mut Loose) -> Option<Held> {
+    /// It waits no more. Its buffer and waker.
+    fn remove(&mut self, name: u64, times: &mut BTreeSet<(u64, u64)>) -> Option<(Held, Option<Waker>)> {
         let Waiting { buffer, over, waker, .. } = self.waiting.remove(&name)?;
         over.map(|over| times.remove(&(over, name)));
-        loose.wakers.extend(waker);
-        Some(buffer)
+        Some((buffer, waker))
     }
 
     fn refuse(&mut self, name: u64, waiting: Waiting, error: OpenError, loose: &mut Loose) {
@@ -211,8 +210,9 @@ impl<E: Endpoint, B: Buffer> Fetch<'_, '_, E, B> {
         transfers.with(|inner, loose| match self.look_at_queue(inner) {
             Step::Posted(id) => drop(inner.engine.cancel_fetch(*id)),
             Step::Waits => {
-                if let Some(buffer) = inner.fetching.remove(self.name, &mut inner.times, loose) {
+                if let Some((buffer, waker)) = inner.fetching.remove(self.name, &mut inner.times) {
                     self.step = Step::Refused(owned(buffer), FetchError::Cancelled);
+                    loose.woken.extend(waker);
                 }
             }
             Step::Refused(..) | Step::Told => {}
@@ -278,8 +278,9 @@ impl<E: Endpoint, B: Buffer> Drop for Fetch<'_, '_, E, B> {
                 }
             }
             Step::Waits => {
-                let buffer = inner.fetching.remove(self.name, &mut inner.times, loose);
+                let (buffer, waker) = inner.fetching.remove(self.name, &mut inner.times).unzip();
                 loose.buffers.extend(buffer);
+                loose.wakers.extend(waker.flatten());
             }
             Step::Refused(..) | Step::Told => {}
         });
