@@ -111,6 +111,23 @@ fn a_read_has_time_for_its_bytes_and_those_before_it() {
 }
 
 #[test]
+fn a_deadline_hides_no_earlier_one() {
+    let mut far = Far::new(1_000 * SECOND);
+    let (from, into) = (far.key(), far.sink.as_mut_ptr());
+    let (mut engine, _other) = far.engine(Limits::default());
+    // SAFETY: the sink lives longer than the engine, and nothing looks at it.
+    let [_, last] =
+        [0, 100].map(|at| unsafe { engine.fetch(into.add(at), 100, Segment { length: 100, ..from }) }.unwrap());
+    let now = engine.endpoint().now();
+    assert!(engine.set_fetch_deadline(last, now + 500 * SECOND));
+    engine.wait();
+    engine.progress();
+    let expired = engine.next_event();
+    assert!(matches!(expired, Some(Event::Expired(Expired { operation: Operation::Fetch(0), .. }))), "{expired:?}");
+    assert!(engine.endpoint().now() < now + 100 * SECOND, "it has the time of the limits");
+}
+
+#[test]
 fn a_cancelled_read_keeps_its_memory_until_it_ends() {
     let far = Far::new(SECOND);
     let (mut engine, _other) = far.engine(Limits { fetches: 2, ..Limits::default() });

@@ -312,6 +312,10 @@ impl<E: Endpoint> Engine<'_, E> {
     /// [limits](crate::handshake::Limits::read_time) say. False if it has ended, or was given up.
     pub fn set_fetch_deadline(&mut self, id: u64, over: u64) -> bool {
         let now = self.endpoint.now();
+        // Those before it have their own times, though the last has one.
+        if self.fetches.has_new() {
+            self.fetches.begin_to_wait(now);
+        }
         let found = self.fetches.find(id);
         found.map(|fetch| fetch.waits = Some((fetch.waits.map_or(now, |(since, _)| since), over))).is_some()
     }
