@@ -20,9 +20,10 @@ use frrwp::wire::{MESSAGE, Segment};
 use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache};
 use process::{descriptors, sleeps};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
-use std::sync::Mutex;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// One at a time: they look at the whole process.
@@ -226,12 +227,13 @@ struct Odd {
     rings: Rings,
 }
 
-#[derive(PartialEq)]
 enum Rings {
     /// As the simulated one.
     Duly,
     /// It always may have news, as where the peer says things that are no events.
     Always,
+    /// It may have news while this file is readable.
+    While(Arc<OwnedFd>),
     /// Another thread took what it would have been rung for.
     Never,
 }
@@ -286,17 +288,30 @@ unsafe impl Endpoint for Odd {
     }
 
     fn attach(&mut self, bell: &Bell) -> io::Result<()> {
-        if self.rings == Rings::Never { Ok(()) } else { self.end.attach(bell) }
+        match &self.rings {
+            Rings::Never => return Ok(()),
+            Rings::While(file) => bell.watch(file.as_fd())?,
+            Rings::Duly | Rings::Always => {}
+        }
+        self.end.attach(bell)
     }
 
     fn arm(&mut self) -> Armed {
         let armed = self.end.arm();
-        if self.rings == Rings::Always { Armed::News } else { armed }
+        match &self.rings {
+            Rings::Always => Armed::News,
+            Rings::While(file) if is_readable(file) => Armed::News,
+            Rings::Duly | Rings::While(_) | Rings::Never => armed,
+        }
     }
 
     fn disconnect(&mut self) {
         self.end.disconnect();
     }
+}
+
+fn is_readable(file: &impl AsFd) -> bool {
+    poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
 
 type Simulated = (Network, [Node; 2], [Cache<SimDomain>; 2]);
@@ -321,8 +336,7 @@ fn news_without_events_keep_nobody() {
     let mut far = Engine::new(&caches[1], far, Side::Accepting, limits);
     for _ in 0..3 {
         assert!(queue.next_event().is_none());
-        let mut files = [PollFd::new(&queue, PollFlags::IN)];
-        assert_eq!(poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1), "there is more");
+        assert!(is_readable(&queue), "there is more");
         queue.wait(None);
     }
     far.say(b"an event").unwrap();
@@ -383,4 +397,23 @@ fn a_driver_lets_go_of_what_another_has_seen_end() {
     assert!(near.is_closed());
     while driver.turn() {}
     assert!(driver.is_empty());
+}
+
+/// A program that watches the descriptor, and calls `turn` once when it is readable, misses nothing.
+#[test]
+fn a_driver_is_readable_while_it_has_more() {
+    let (network, nodes, caches) = simulated();
+    let limits = Limits::default();
+    let [near, _far] = network.connect(&nodes[0], &nodes[1], limits.receives);
+    let file = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let near = odd(near, 0, Rings::While(Arc::clone(&file)));
+    // SAFETY: it is lent no buffer.
+    let near = unsafe { Transfers::new(Engine::new(&caches[0], near, Side::Connecting, limits)) };
+    let mut driver = Driver::new().unwrap();
+    driver.add(&near).unwrap();
+    while driver.turn() || is_readable(&driver) {}
+    rustix::io::write(&file, &1_u64.to_ne_bytes()).unwrap();
+    let has_more = [(); 3].map(|()| driver.turn() && is_readable(&driver));
+    rustix::io::read(&file, &mut [0; 8]).unwrap();
+    assert_eq!(has_more, [true; 3]);
 }

@@ -48,7 +48,7 @@ impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driv
     }
 
     /// Moves those connections on that have news, and lets go of those that have come to their end. Does not sleep. True if some
-    /// have news still: call it again, when others have had their turn.
+    /// have news still: call it again, when others have had their turn; the descriptor stays readable.
     pub fn turn(&mut self) -> bool {
         self.poller.wait(Some(Duration::ZERO));
         for _ in 0..self.transfers.len() + MORE {
@@ -59,6 +59,7 @@ impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driv
                 drop(self.transfers.remove(&name));
             }
         }
+        self.poller.leave();
         true
     }
 
