@@ -1,12 +1,18 @@
 //! Futures whose waits end otherwise than by what they wait for: each has the end that came, and no other waits longer for it.
-#![allow(unsafe_code, reason = "reads memory of a simulated peer")]
+#![allow(unsafe_code, reason = "lends memory to engines, and forks")]
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
 
+#[path = "common/ends.rs"]
+mod ends;
 #[path = "common/place.rs"]
 mod place;
 
-use frrwp::engine::future::FetchError;
-use frrwp::handshake::{Limits, Unsaid};
+use ends::Ends;
+use frrwp::engine::Engine;
+use frrwp::engine::future::{Driver, FetchError, Transfers};
+use frrwp::fabric::Connector;
+use frrwp::handshake::{Limits, RECEIVES, Side, Unsaid};
 use place::{Place, SECOND, Woken, poll_once};
 use std::future::Future;
 use std::pin::Pin;
@@ -75,4 +81,47 @@ fn a_cancelled_read_wakes_its_task() {
     let Poll::Ready(ended) = poll_once(&mut waits) else { panic!("its buffer is free") };
     assert!(ended.buffer.is_some() && matches!(ended.result, Err(FetchError::Cancelled)));
     drop(first);
+}
+
+/// What a child drops is a copy: the connection, and what rings for it, are its parent's.
+#[test]
+fn a_forked_child_ends_no_connection() {
+    for address in ["iwarp:127.0.0.1:0".to_owned(), format!("shm:@frrwp-lost-forks-{}", std::process::id())] {
+        let ends = Ends::new(&address);
+        let mut listener = ends.listen(&address);
+        let [near, far] = ends.pair(&mut listener, RECEIVES);
+        let limits = Limits::default();
+        // SAFETY: the caches hear of nothing, and the buffer's memory is used by no other before they are dropped.
+        let [near, far] = unsafe {
+            let near = Engine::new(&ends.caches[0], near, Side::Connecting, limits);
+            let far = Engine::new(&ends.caches[1], far, Side::Accepting, limits);
+            [near, far].map(|engine| Transfers::new(engine))
+        };
+        let near = Arc::new(near);
+        let mut driver = Driver::new().unwrap();
+        driver.add(Arc::clone(&near)).unwrap();
+        while driver.turn() {}
+        // The engine has a buffer: where it is dropped, it waits until the connection is flushed.
+        std::mem::forget(near.write(ends.domains[0].memory(100).unwrap(), b"").unwrap());
+        // SAFETY: the child drops its copies, and ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that hangs is ended by the signal.
+            unsafe { libc::alarm(60) };
+            drop((driver, near, far));
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the status lives.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "{address}: the child ended by itself");
+        std::thread::scope(|scope| {
+            scope.spawn(|| driver.run());
+            let said = near.block_on(near.say(b"it stands"));
+            let heard = far.block_on(far.hear());
+            near.disconnect();
+            assert!(said.is_ok() && heard.as_deref() == Some(b"it stands"), "{address}: {said:?}, {heard:?}");
+        });
+    }
 }

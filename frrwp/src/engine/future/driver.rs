@@ -20,12 +20,14 @@ const MORE: usize = 64;
 /// [`Driver::run`].
 ///
 /// A driver that is dropped ends its connections, and waits until they are flushed: nothing else moves them on. So their futures
-/// end, with errors that say that the connection is lost.
+/// end, with errors that say that the connection is lost. One that a child of a fork drops is a copy: it ends nothing.
 pub struct Driver<T> {
     transfers: FxHashMap<u64, T>,
     poller: Poller,
     /// Ends the connections.
     end: fn(&mut Self),
+    /// Which made it: a child that was forked has a copy, and what it waits by is its parent's too.
+    process: u32,
 }
 
 impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driver<T> {
@@ -34,7 +36,8 @@ impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driv
     /// # Errors
     /// The system's: no descriptors are left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { transfers: FxHashMap::default(), poller: Poller::new()?, end: Self::end })
+        let poller = Poller::new()?;
+        Ok(Self { transfers: FxHashMap::default(), poller, end: Self::end, process: std::process::id() })
     }
 
     /// Adds a connection, until it has come to its end.
@@ -95,7 +98,9 @@ impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driv
 
 impl<T> Drop for Driver<T> {
     fn drop(&mut self) {
-        (self.end)(self);
+        if self.process == std::process::id() {
+            (self.end)(self);
+        }
     }
 }
 

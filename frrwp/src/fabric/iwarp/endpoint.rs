@@ -33,6 +33,8 @@ pub struct IwarpEndpoint {
     pub(super) connection: Arc<Connection>,
     pub(super) provider: Arc<Provider>,
     pub(super) empty_polls: u32,
+    /// Completions that a child of a fork was told of its copy.
+    pub(super) told: u8,
 }
 
 impl IwarpEndpoint {
@@ -107,6 +109,9 @@ impl IwarpEndpoint {
     }
 
     fn post_and(&self, post: impl FnOnce(&mut Core) -> io::Result<()>, then: impl FnOnce(&mut Core)) -> io::Result<()> {
+        if !self.provider.is_here() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let connection = &*self.connection;
         let mut core = connection.lock();
         if !core.is_open() {
@@ -121,6 +126,17 @@ impl IwarpEndpoint {
         // What has left at once has its end.
         connection.tell(&mut core);
         Ok(())
+    }
+
+    /// What a child of a fork is told of its copy: the connection is its parent's.
+    #[cold]
+    fn next_of_copy(&mut self) -> Option<Completion> {
+        self.told = self.told.saturating_add(1);
+        match self.told {
+            1 => Some(Completion::Lost),
+            2 => Some(Completion::Flushed),
+            _ => None,
+        }
     }
 
     /// Sends what was held.
@@ -151,6 +167,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn receive(&mut self, more: u16) -> io::Result<()> {
+        if !self.provider.is_here() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let mut core = self.connection.lock();
         core.receives = core.receives.saturating_add(more.into());
         Ok(())
@@ -233,6 +252,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn hold(&mut self, posts: bool) {
+        if !self.provider.is_here() {
+            return;
+        }
         let mut core = self.connection.lock();
         if posts {
             core.holds = true;
@@ -242,6 +264,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+        if !self.provider.is_here() {
+            return self.next_of_copy();
+        }
         let connection = &*self.connection;
         let mut core = connection.lock();
         core.claim.active = true;
@@ -270,6 +295,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn wait(&mut self, until: Option<u64>) {
+        if !self.provider.is_here() {
+            return;
+        }
         self.empty_polls = 0;
         let connection = &self.connection;
         let shared = &connection.shared;
@@ -317,6 +345,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+        if !self.provider.is_here() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let connection = &*self.connection;
         let mut core = connection.lock();
         core.bell = Some(bell.clone());
@@ -326,6 +357,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn arm(&mut self) -> Armed {
+        if !self.provider.is_here() {
+            return if self.told < 2 { Armed::News } else { Armed::Quiet { until: None } };
+        }
         self.empty_polls = 0;
         let mut core = self.connection.lock();
         self.let_go(&mut core);
@@ -334,6 +368,9 @@ unsafe impl Endpoint for IwarpEndpoint {
     }
 
     fn disconnect(&mut self) {
+        if !self.provider.is_here() {
+            return;
+        }
         let connection = &*self.connection;
         let mut core = connection.lock();
         if core.is_open() {

@@ -216,7 +216,7 @@ impl IwarpDomain {
             core.serve(&connection);
         }
         shared.add(&connection)?;
-        Ok(IwarpEndpoint { connection, provider: Arc::clone(&self.provider), empty_polls: 0 })
+        Ok(IwarpEndpoint { connection, provider: Arc::clone(&self.provider), empty_polls: 0, told: 0 })
     }
 }
 

@@ -62,6 +62,11 @@
 //! before anything is told of it. Without CRCs, large payloads go between socket and registered memory without a copy of
 //! ours; payloads of up to 4 KiB that come together with their headers are copied from there.
 //!
+//! # Forks
+//!
+//! A child of a fork has copies of its parent's endpoints, and not the thread that serves them. They are of no use there: posting
+//! fails, polling returns the end, and dropping one does nothing to the connection.
+//!
 //! # System calls
 //!
 //! A read takes four: each side sends once, and receives once, in which it sleeps. So does the domain's thread where it serves

@@ -20,6 +20,8 @@ use super::IwarpOptions;
 use super::connection::{Connection, Core, NAP};
 use super::tags::Table;
 use super::throttle::TagThrottle;
+#[cfg(target_os = "linux")]
+use crate::fabric::fork_mark::ForkMark;
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -76,14 +78,21 @@ struct Attended {
 pub(super) struct Provider {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    #[cfg(target_os = "linux")]
+    mark: ForkMark,
+    #[cfg(not(target_os = "linux"))]
     process: u32,
 }
 
 impl Provider {
     /// Whether this process, and not its parent, made the domain: a child that was forked has neither the thread nor any
     /// business with the connections.
+    #[inline]
     pub(super) fn is_here(&self) -> bool {
-        self.process == std::process::id()
+        #[cfg(target_os = "linux")]
+        return self.mark.is_here();
+        #[cfg(not(target_os = "linux"))]
+        return self.process == std::process::id();
     }
 }
 
@@ -110,8 +119,17 @@ impl Provider {
             stop: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
+        #[cfg(target_os = "linux")]
+        let mark = ForkMark::here()?;
         let thread = mrrc::spawn_own_thread("iwarp", move || theirs.run())?;
-        Ok(Self { shared, thread: Some(thread), process: std::process::id() })
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            #[cfg(target_os = "linux")]
+            mark,
+            #[cfg(not(target_os = "linux"))]
+            process: std::process::id(),
+        })
     }
 }
 
