@@ -406,6 +406,37 @@ fn a_crowd_of_messages_is_polled_twice_each() {
 }
 
 #[test]
+fn a_crowd_of_hearers_is_polled_twice_each() {
+    let place = Place::new(1_000);
+    let [one, other] = place.transfers(Limits::default());
+    let mut says: Vec<_> = (0..CROWD).map(|_| one.say(b"news")).collect();
+    says.retain_mut(|said| poll_once(said).is_pending());
+    let hears: Vec<_> = (0..CROWD).map(|_| Box::pin(other.hear())).collect();
+    let heard = Executor::new(CROWD).run(hears, 2 * CROWD, || {
+        place.network.step(u64::MAX);
+        one.progress();
+        other.progress();
+    });
+    assert!(heard.into_iter().all(|(_, text)| text.is_some_and(|text| text == b"news")));
+}
+
+#[test]
+fn a_crowd_of_askers_is_polled_twice_each() {
+    const ASKERS: usize = 1_000;
+    let place = Place::new(1_000);
+    let [one, other] = place.transfers(Limits::default());
+    let writes: Vec<_> = (0..ASKERS).map(|_| one.write(vec![1; 10], b"").unwrap()).collect();
+    let asks: Vec<_> = (0..ASKERS).map(|_| Box::pin(other.asked())).collect();
+    let asked = Executor::new(ASKERS).run(asks, 2 * ASKERS, || {
+        place.network.step(u64::MAX);
+        one.progress();
+        other.progress();
+    });
+    assert!(asked.into_iter().all(|(_, asked)| asked.is_some_and(|asked| other.refuse(asked.tag).is_ok())));
+    drop(writes);
+}
+
+#[test]
 fn unpolled_futures_keep_no_room() {
     let place = Place::new(SECOND);
     let [one, _other] = place.transfers(Limits { fetches: 1, ..Limits::default() });

@@ -83,6 +83,27 @@ fn a_cancelled_read_wakes_its_task() {
     drop(first);
 }
 
+#[test]
+fn a_dropped_hearer_wakes_another() {
+    let place = Place::new(1_000);
+    let [one, other] = place.transfers(Limits::default());
+    let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
+    let woken = || wakers.each_ref().map(|woken| woken.0.load(Ordering::SeqCst));
+    let [mut first, mut last] = [(); 2].map(|()| Box::pin(other.hear()));
+    for (hears, woken) in [&mut first, &mut last].into_iter().zip(&wakers) {
+        let waker = Waker::from(Arc::clone(woken));
+        assert!(hears.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert!(matches!(poll_once(&mut one.say(b"news")), Poll::Ready(Ok(()))));
+    while place.network.step(u64::MAX) {
+        other.progress();
+    }
+    assert_eq!(woken(), [0, 1], "one is woken for one message");
+    drop(last);
+    assert_eq!(woken(), [1, 1]);
+    assert!(matches!(poll_once(&mut first), Poll::Ready(Some(text)) if text == b"news"));
+}
+
 /// What a child drops is a copy: the connection, and what rings for it, are its parent's.
 #[test]
 fn a_forked_child_ends_no_connection() {

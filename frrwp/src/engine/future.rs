@@ -62,6 +62,7 @@ mod driver;
 mod fetching;
 mod table;
 mod talking;
+mod waits;
 
 pub use block_on::block_on;
 pub use buffer::Buffer;
@@ -75,7 +76,6 @@ use crate::fabric::poller::{Bell, Poller};
 use crate::handshake::{Expired, Failure, Operation, Refusal, Tag};
 use block_on::Sleepers;
 use fetching::FetchQueue;
-use rustc_hash::FxHashMap;
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -88,6 +88,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use table::Table;
 use talking::Saying;
+use waits::{Turn, Waits};
 
 /// The operations of one connection, as futures.
 ///
@@ -106,11 +107,10 @@ struct Inner<'cache, E: Endpoint> {
     fetching: FetchQueue,
     saying: Saying,
     asked: VecDeque<Asked>,
-    /// Futures that wait to be asked, by name.
-    asking: FxHashMap<u64, Waker>,
+    /// Futures that wait to be asked, and those that wait to hear something.
+    asking: Waits,
+    hearing: Waits,
     next_name: u64,
-    /// Those that wait to hear something.
-    hearing: FxHashMap<u64, Waker>,
     /// When the time of reads and messages is over that wait for room.
     times: BTreeSet<(u64, u64)>,
     closed: bool,
@@ -187,9 +187,9 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
             fetching: FetchQueue::default(),
             saying: Saying::default(),
             asked: VecDeque::new(),
-            asking: FxHashMap::default(),
+            asking: Waits::default(),
+            hearing: Waits::default(),
             next_name: 0,
-            hearing: FxHashMap::default(),
             times: BTreeSet::new(),
             closed: false,
             bell: None,
@@ -284,9 +284,9 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         })
     }
 
-    /// The next transfer that the peer opens; `None` once the connection has come to its end.
+    /// The next transfer that the peer opens; `None` once the connection has come to its end. Of several that wait, one is woken.
     pub fn asked(&self) -> impl Future<Output = Option<Asked>> {
-        Asking { transfers: self, name: self.lock().name() }
+        Asking { transfers: self, turn: Turn::default() }
     }
 
     /// Does what can be done now, and wakes whom that concerns.
@@ -400,23 +400,24 @@ impl<E: Endpoint> fmt::Debug for Transfers<'_, E> {
 /// Waits to be asked.
 struct Asking<'a, 'cache, E: Endpoint> {
     transfers: &'a Transfers<'cache, E>,
-    name: u64,
+    turn: Turn,
 }
 
 impl<E: Endpoint> Future for Asking<'_, '_, E> {
     type Output = Option<Asked>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Asked>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Asked>> {
         self.transfers.progress();
         let waker = context.waker().clone();
         self.transfers.with(|inner, loose| {
+            inner.asking.look(std::mem::take(&mut self.turn), loose);
             if let Some(asked) = inner.asked.pop_front() {
                 return Poll::Ready(Some(asked));
             }
             if inner.closed {
                 return Poll::Ready(None);
             }
-            loose.wakers.extend(inner.asking.insert(self.name, waker));
+            self.turn = inner.asking.wait(waker);
             Poll::Pending
         })
     }
@@ -424,8 +425,7 @@ impl<E: Endpoint> Future for Asking<'_, '_, E> {
 
 impl<E: Endpoint> Drop for Asking<'_, '_, E> {
     fn drop(&mut self) {
-        let waker = self.transfers.lock().asking.remove(&self.name);
-        drop(waker);
+        self.transfers.with(|inner, loose| inner.asking.leave(self.turn, loose));
     }
 }
 
@@ -454,7 +454,7 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
                 // One that has ended meanwhile is not asked any more.
                 if let Some(header) = self.engine.header(tag) {
                     self.asked.push_back(Asked { tag, read, length, header: header.to_vec() });
-                    loose.woken.extend(self.asking.drain().map(|(_, waker)| waker));
+                    self.asking.came(loose);
                 }
             }
             // The application of the traditional process; where it has ended meanwhile, its end comes.
@@ -471,7 +471,7 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
                 self.post_waiting(loose);
             }
             Event::Expired(expired) => self.expired(expired, loose),
-            Event::Said => loose.woken.extend(self.hearing.drain().map(|(_, waker)| waker)),
+            Event::Said => self.hearing.came(loose),
             Event::Room | Event::Deaf { .. } => {
                 self.post_waiting(loose);
                 self.say_waiting(loose);
@@ -482,8 +482,8 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
                 self.bell.iter().for_each(Bell::ring);
                 self.post_waiting(loose);
                 self.say_no_more(loose);
-                let waiting = self.asking.drain().chain(self.hearing.drain());
-                loose.woken.extend(waiting.map(|(_, waker)| waker));
+                self.asking.end(loose);
+                self.hearing.end(loose);
             }
         }
     }

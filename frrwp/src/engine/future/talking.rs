@@ -1,6 +1,6 @@
 //! What the two applications say to each other, as futures.
 
-use super::{Inner, Loose, TWICE, Transfers};
+use super::{Inner, Loose, TWICE, Transfers, Turn};
 use crate::fabric::Endpoint;
 use crate::handshake::{Expired, Operation, Phase, Unsaid};
 use rustc_hash::FxHashMap;
@@ -19,9 +19,10 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         Say { transfers: self, name: 0, bytes, step: Step::New, since, over: None }
     }
 
-    /// What the peer's application says next; `None` once the connection has come to its end and all was taken.
+    /// What the peer's application says next; `None` once the connection has come to its end and all was taken. Of several that
+    /// wait, one is woken.
     pub fn hear<'a>(&'a self) -> impl Future<Output = Option<Vec<u8>>> + use<'a, 'cache, E> {
-        Hearing { transfers: self, name: self.lock().name() }
+        Hearing { transfers: self, turn: Turn::default() }
     }
 }
 
@@ -274,16 +275,17 @@ impl<E: Endpoint> fmt::Debug for Say<'_, '_, E> {
 /// Waits to hear something.
 struct Hearing<'a, 'cache, E: Endpoint> {
     transfers: &'a Transfers<'cache, E>,
-    name: u64,
+    turn: Turn,
 }
 
 impl<E: Endpoint> Future for Hearing<'_, '_, E> {
     type Output = Option<Vec<u8>>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         self.transfers.progress();
         let waker = context.waker().clone();
         self.transfers.with(|inner, loose| {
+            inner.hearing.look(std::mem::take(&mut self.turn), loose);
             let mut said = Vec::new();
             if inner.engine.heard(&mut said) {
                 // What had to be announced may have taken messages along.
@@ -293,7 +295,7 @@ impl<E: Endpoint> Future for Hearing<'_, '_, E> {
             if inner.closed {
                 return Poll::Ready(None);
             }
-            loose.wakers.extend(inner.hearing.insert(self.name, waker));
+            self.turn = inner.hearing.wait(waker);
             Poll::Pending
         })
     }
@@ -301,7 +303,6 @@ impl<E: Endpoint> Future for Hearing<'_, '_, E> {
 
 impl<E: Endpoint> Drop for Hearing<'_, '_, E> {
     fn drop(&mut self) {
-        let waker = self.transfers.lock().hearing.remove(&self.name);
-        drop(waker);
+        self.transfers.with(|inner, loose| inner.hearing.leave(self.turn, loose));
     }
 }
