@@ -311,3 +311,25 @@ fn those_who_dawdle_keep_nobody_from_being_answered() {
     drop(dawdlers);
     assert_eq!(server.http("/health").0, 200);
 }
+
+#[test]
+fn only_names_of_this_server_are_answered() {
+    let server = server(&["--http-host", "kv.example.com,cache1.example.com", "--http-host", "b.example.com"]);
+    let address = server.address("http");
+    let status = |path: &str, host: &str| {
+        let mut stream = to(&address);
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let answer = rest(&mut stream);
+        (answer.split(' ').nth(1).unwrap().to_owned(), answer)
+    };
+    for path in ["/", "/overview.json", "/metrics", "/nothing"] {
+        let (refused, answer) = status(path, "evil.example:9150");
+        assert!(refused == "421" && answer.contains("--http-host"), "{path}: {answer}");
+        assert!(!answer.contains("rdmakv_"), "{path}: {answer}");
+    }
+    // It tells nothing else, and those who ask for it may know the server by any name.
+    assert_eq!(status("/health", "evil.example").0, "200");
+    for host in [&address, "localhost:9150", "kv.example.com:9150", "CACHE1.example.com", "b.example.com"] {
+        assert_eq!(status("/metrics", host).0, "200", "{host}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 
+use super::http::Hosts;
 use super::process::{self, User};
 use super::tls::{Certificates, Options};
 use super::{extended, users};
@@ -127,6 +128,10 @@ pub(super) struct Flags {
     /// Address for watching the server: an overview at /, Prometheus metrics at /metrics, /health
     #[arg(long = "http", value_name = "ADDR", value_parser = http)]
     http: Option<(String, u16)>,
+    /// Names by which browsers and Prometheus ask for --http, with commas. Addresses, the machine's own name and names without a dot,
+    /// or that end with .localhost, .local or .internal, need not be given; requests for other names are refused
+    #[arg(long = "http-host", value_name = "NAME", value_delimiter = ',', value_parser = host)]
+    http_hosts: Vec<String>,
     #[command(flatten)]
     fabrics: options::FabricFlags,
 }
@@ -163,6 +168,15 @@ fn http(text: &str) -> Result<(String, u16), String> {
         }
         _ => Err(bad()),
     }
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let is_label =
+        |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if text.strip_suffix('.').unwrap_or(text).split('.').all(is_label) {
+        return Ok(text.to_owned());
+    }
+    Err("a host name without a port is needed, such as cache1.example.com".into())
 }
 
 /// A number within these bounds, whatever is wrong with another.
@@ -268,6 +282,8 @@ pub(super) struct Plan {
     /// The file of names and passwords, to be read again.
     pub(super) users_file: Option<String>,
     pub(super) http: Option<(String, u16)>,
+    /// Names by which requests may ask for it.
+    pub(super) hosts: Hosts,
     pub(super) fabrics: options::Plan,
     pub(super) tls: Option<Options>,
     pub(super) certificates: Option<Certificates>,
@@ -383,6 +399,7 @@ impl Flags {
             user,
             users_file: self.users.clone(),
             http: self.http.clone(),
+            hosts: Hosts::new(self.http.iter().map(|(host, _)| host).chain(&self.http_hosts).cloned()),
             tls: self.tls.then(Options::default),
             certificates: None,
         };
@@ -489,6 +506,8 @@ mod tests {
             ("-u nobody-of-that-name", "no such user"),
             ("--http 1.2.3.4:x", "127.0.0.1:9150"),
             ("--http notls:x", "127.0.0.1:9150"),
+            ("--http-host a.example:9150", "without a port"),
+            ("--http-host a.example,", "cache1.example.com"),
             ("-a 888", "octal"),
             ("-U 65536", "-1 to 65535"),
             ("-c 0", "1 to 1048576"),

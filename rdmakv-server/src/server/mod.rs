@@ -39,6 +39,7 @@ use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
 use crate::store::Backing;
 use background::Background;
 use flags::{Flags, Plan};
+use http::Hosts;
 use listen::Doors;
 use signals::Signals;
 use tls::Certificates;
@@ -171,7 +172,7 @@ fn as_user(
     }
     let fabrics = fabrics.start(&shared, threads + 1)?;
     let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
-    let served = serve(&shared, &mut doors, &signals, plan.users_file, background, &fabrics);
+    let served = serve(&shared, &mut doors, &signals, (plan.users_file, plan.hosts), background, &fabrics);
     // Also where it failed.
     shared.stop.store(true, Relaxed);
     fabrics.end(&shared.shards);
@@ -194,7 +195,7 @@ fn serve(
     shared: &Arc<Shared>,
     doors: &mut Doors,
     signals: &Signals,
-    users: Option<String>,
+    (users, hosts): (Option<String>, Hosts),
     background: Option<Background>,
     fabrics: &Running,
 ) -> Result<(), String> {
@@ -208,7 +209,7 @@ fn serve(
     }
     let keeper = keeper::start(shared.clone(), signals.clone(), users)
         .map_err(|error| format!("starting the keeper: {error}"))?;
-    let watch = doors.http.take().map(|listener| http::start(listener, shared.clone(), doors.said.clone()));
+    let watch = doors.http.take().map(|listener| http::start(listener, shared.clone(), doors.said.clone(), hosts));
     let watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
     // Whoever reads these lines may connect.
     let settings = &shared.settings;

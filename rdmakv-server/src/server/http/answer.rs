@@ -5,11 +5,19 @@ use std::fmt::Write as _;
 use super::peer::{Answer, Request};
 use super::snapshot::Snapshot;
 use super::{Scene, metrics, overview};
-use crate::server::{clock, keeper};
+use crate::server::{clock, keeper, trace};
 use crate::session::{is_accepting, is_stopping};
 
 /// The answer to a request.
 pub(super) fn to(request: &Request, scene: &Scene) -> Answer {
+    // Health tells nothing that a stranger could use.
+    if let Some(host) = request.host.as_deref().filter(|host| request.path != "/health" && !scene.hosts.allows(host)) {
+        trace::warn(&scene.shared, format_args!("--http: refused a request for {host:?}: --http-host allows names"));
+        return Answer::line(
+            "421 Misdirected Request",
+            "this server is not known by that name: use its address, or start it with --http-host NAME",
+        );
+    }
     match request.path.as_str() {
         "/" => overview::page(),
         "/overview.json" => overview::data(&request.query, scene),

@@ -6,6 +6,7 @@
 
 mod answer;
 mod history;
+mod hosts;
 mod metrics;
 mod overview;
 mod peer;
@@ -24,6 +25,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::trace;
 use crate::session::Shared;
 use history::History;
+pub(super) use hosts::Hosts;
 use peer::{Next, Peer};
 
 const LISTENER: Token = Token(0);
@@ -54,6 +56,8 @@ pub(super) struct Scene {
     shared: Arc<Shared>,
     /// The server's addresses.
     said: Vec<String>,
+    /// Names by which requests may ask for it.
+    hosts: Hosts,
     history: History,
 }
 
@@ -72,13 +76,18 @@ struct Watcher {
 /// # Errors
 ///
 /// No descriptor for an event loop, or no thread.
-pub(super) fn start(mut listener: TcpListener, shared: Arc<Shared>, said: Vec<String>) -> io::Result<Watch> {
+pub(super) fn start(
+    mut listener: TcpListener,
+    shared: Arc<Shared>,
+    said: Vec<String>,
+    hosts: Hosts,
+) -> io::Result<Watch> {
     let poll = Poll::new()?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     let waker = Waker::new(poll.registry(), WAKE)?;
     let stop = Arc::new(AtomicBool::new(false));
     let history = History::begin(&shared);
-    let scene = Scene { shared, said, history };
+    let scene = Scene { shared, said, hosts, history };
     let mut watcher = Watcher { poll, listener, peers: HashMap::new(), next: 2, again: Vec::new(), scene };
     let thread = std::thread::Builder::new().name("http".into()).spawn({
         let stop = stop.clone();

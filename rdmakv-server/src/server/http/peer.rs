@@ -35,6 +35,8 @@ pub(super) struct Request {
     pub(super) path: String,
     /// What follows it.
     pub(super) query: String,
+    /// Whom it asked, as the header says.
+    pub(super) host: Option<String>,
 }
 
 /// The answer.
@@ -220,7 +222,8 @@ fn parse(input: &[u8]) -> Parsed {
     // As for a proxy: http://host/path.
     let target = target.split_once("://").map_or(target, |(_, rest)| rest.find('/').map_or("/", |at| &rest[at..]));
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let request = Request { path: path.to_owned(), query: query.to_owned() };
+    let host = header("host").map(|header| String::from_utf8_lossy(header.value).into_owned());
+    let request = Request { path: path.to_owned(), query: query.to_owned(), host };
     Parsed::Request { request, length, body: method == "GET", last }
 }
 
