@@ -5,7 +5,7 @@ mod common;
 use std::io::{ErrorKind, Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{PATIENCE, Server, ask, soon};
@@ -216,14 +216,9 @@ fn a_server_that_is_told_to_stop_first_answers_what_it_was_asked() {
 
 #[test]
 fn wrong_flags_say_what_is_wrong_and_end_with_two() {
-    let nothing = "name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)";
-    for (arguments, words) in [
-        (&["-Z"][..], "ssl_chain_cert=FILE"),
-        (&["--nonsense"], "nonsense"),
-        (&["-I", "1g"], "half of the memory"),
-        (&["-p", "0"], nothing),
-        (&["-p", "0", "-l", "127.0.0.1:1", "--http", "0", "--fabric", "none"], nothing),
-    ] {
+    for (arguments, words) in
+        [(&["-Z"][..], "ssl_chain_cert=FILE"), (&["--nonsense"], "nonsense"), (&["-I", "1g"], "half of the memory")]
+    {
         let run = Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(arguments).output().unwrap();
         assert_eq!(run.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&run.stderr).contains(words), "{run:?}");
@@ -233,6 +228,19 @@ fn wrong_flags_say_what_is_wrong_and_end_with_two() {
     let run =
         Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).args(["-p", &port, "-l", "127.0.0.1"]).output().unwrap();
     assert_eq!(run.status.code(), Some(1), "the port is taken");
+}
+
+#[test]
+fn runs_where_nothing_listens_and_warns() {
+    for arguments in [&["-p", "0"][..], &["-p", "0", "-l", "127.0.0.1:1", "--http", "0", "--fabric", "none"]] {
+        let program = env!("CARGO_BIN_EXE_rdmakv-server");
+        let mut server = Server::run(Command::new(program).args(arguments).stderr(Stdio::piped()));
+        server.signal("-TERM");
+        assert!(server.process.wait().unwrap().success());
+        let mut warned = String::new();
+        server.process.stderr.take().unwrap().read_to_string(&mut warned).unwrap();
+        assert!(warned.contains("name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric"), "{warned}");
+    }
 }
 
 #[test]

@@ -32,7 +32,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
-use socket2::Socket;
 
 use crate::rdma::server::open::{Opened, Running};
 use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
@@ -66,21 +65,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Before anything else is opened: they are where systemd put them.
-    let passed = match activation::sockets() {
-        Ok(passed) => passed,
-        Err(wrong) => {
-            trace::say(wrong);
-            return ExitCode::FAILURE;
-        }
-    };
-    if passed.is_empty() && !plan.listens() {
-        trace::say(
-            "-p 0: nothing would listen; name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)",
-        );
-        return ExitCode::from(2);
-    }
-    match run(&flags, plan, passed) {
+    match run(&flags, plan) {
         Ok(()) => ExitCode::SUCCESS,
         Err(wrong) => {
             trace::say(wrong);
@@ -89,9 +74,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(flags: &Flags, mut plan: Plan, passed: Vec<(Socket, String)>) -> Result<(), String> {
+fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
+    // Before anything else is opened: they are where systemd put them.
+    let passed = activation::sockets()?;
     for note in &plan.notes {
         trace::say(note);
+    }
+    // As memcached does, it runs all the same.
+    if passed.is_empty() && !plan.listens() {
+        trace::say(
+            "-p 0: nothing listens: name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)",
+        );
     }
     let descriptors = process::raise_descriptors();
     let wanted = plan.settings.maxconns as u64 + RESERVED;
