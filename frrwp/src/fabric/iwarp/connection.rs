@@ -19,7 +19,7 @@ use crate::wire::MESSAGE;
 use rustix::event::epoll::EventFlags;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -32,6 +32,8 @@ mod vetting;
 use receiving::Stop;
 use vetting::Vetting;
 
+/// Things that are posted and have not ended, or not left.
+pub(super) const QUEUE: usize = 256;
 /// Times that bytes are thrown away before others have their turn.
 const WORDS: usize = 32;
 /// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. Who may
@@ -105,6 +107,8 @@ pub(super) struct Core {
     blocked: bool,
     /// Whether what the application posts waits for more to leave with.
     pub(super) holds: bool,
+    /// Something found the queue full, and is posted again when there is room.
+    pub(super) wants_room: bool,
     /// The application's thread serves the socket, and the provider's keeps away.
     pub(super) claim: Claim,
     /// Rung when there is something for an application that waits for many connections; and whether it waits.
@@ -211,6 +215,7 @@ impl Connection {
             why: None,
             blocked: false,
             holds: false,
+            wants_room: false,
             claim: Claim::default(),
             bell: None,
             armed: false,
@@ -237,12 +242,14 @@ impl Connection {
 
     /// Wakes an application that waits passively, or for a bell, if there is something for it.
     pub(super) fn tell(&self, core: &mut Core) {
-        if core.claim.passive && (!core.inbox.is_empty() || !core.is_open()) {
+        let has_news = !core.inbox.is_empty() || core.room_came();
+        if core.claim.passive && (has_news || !core.is_open()) {
             core.claim.passive = false;
             self.news.notify_one();
         }
-        if core.armed && !core.inbox.is_empty() {
+        if core.armed && has_news {
             core.armed = false;
+            core.wants_room &= !core.room_came();
             core.bell.iter().for_each(Bell::ring);
         }
     }
@@ -307,6 +314,17 @@ impl Core {
         if self.is_held() {
             self.lose(connection, IwarpEnd::Closed);
         }
+    }
+
+    /// The queue is full.
+    pub(super) fn blocks(&mut self) -> io::Result<()> {
+        self.wants_room = true;
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    /// Whether what found the queue full finds room. Half of it is free then, so that this is not told of each place.
+    pub(super) fn room_came(&self) -> bool {
+        self.wants_room && self.outbound.waiting() <= QUEUE / 2 && self.pending.len() < QUEUE
     }
 
     /// Things posted that have not ended.

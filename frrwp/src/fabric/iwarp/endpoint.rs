@@ -1,7 +1,7 @@
 //! The application's end of a connection.
 #![expect(unsafe_code, reason = "posting lets the kernel at memory")]
 
-use super::connection::{Arrival, Connection, Core, NAP};
+use super::connection::{Arrival, Connection, Core, NAP, QUEUE};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
 use super::memory::Buffer;
@@ -20,8 +20,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Things that are posted and have not ended, or not left.
-const QUEUE: usize = 256;
 /// Polls that find nothing before they look at the socket themselves: who waits in between does not need it.
 const EMPTY: u32 = 3;
 
@@ -80,7 +78,7 @@ impl IwarpEndpoint {
         }
         self.post(|core| {
             if core.outbound.waiting() >= QUEUE {
-                return Err(io::ErrorKind::WouldBlock.into());
+                return core.blocks();
             }
             let mut bytes = core.outbound.buffer();
             bytes.clear();
@@ -188,7 +186,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         }
         self.post(|core| {
             if core.outbound.waiting() >= QUEUE || core.pending() >= QUEUE {
-                return Err(io::ErrorKind::WouldBlock.into());
+                return core.blocks();
             }
             let mut left = usize::try_from(to.length).unwrap_or(usize::MAX);
             let pieces = from.iter().map(|local| {
@@ -239,7 +237,7 @@ unsafe impl Endpoint for IwarpEndpoint {
                 requests.push((ReadRequest { sink_tag, sink_offset: 0, length: 0, source_tag, source_offset }, 0));
             }
             if core.outbound.waiting() + requests.len() > QUEUE || core.pending() >= QUEUE {
-                return Err(io::ErrorKind::WouldBlock.into());
+                return core.blocks();
             }
             let sequence = core.begin(id, requests.len() as u32);
             for (request, address) in requests {
@@ -307,7 +305,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         let mut is_idle = false;
         let mut core = connection.lock();
         self.let_go(&mut core);
-        while core.inbox.is_empty() && core.is_open() {
+        while core.inbox.is_empty() && core.is_open() && !core.room_came() {
             let now = Instant::now();
             if core.stalls_at(stall).is_some_and(|at| at <= now) {
                 core.expire(connection);
@@ -338,6 +336,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             }
             core = sleep(connection, core, time, &mut is_idle);
         }
+        core.wants_room &= !core.room_came();
         // Last words may wait for room: that is the provider's business, whoever held the claim.
         if (core.claim.held && core.claim.parked) || !core.is_open() {
             shared.release(connection, &mut core);
@@ -363,7 +362,8 @@ unsafe impl Endpoint for IwarpEndpoint {
         self.empty_polls = 0;
         let mut core = self.connection.lock();
         self.let_go(&mut core);
-        core.armed = core.inbox.is_empty();
+        core.armed = core.inbox.is_empty() && !core.room_came();
+        core.wants_room &= !core.room_came();
         if core.armed { Armed::Quiet { until: None } } else { Armed::News }
     }
 
