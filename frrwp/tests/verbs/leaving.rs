@@ -61,14 +61,17 @@ fn a_child_that_drops_what_its_parent_has_changes_nothing_there() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     let (listener, _) = listening(&domain, &device);
-    let ends = pair(&domain, &device);
+    let mut ends = pair(&domain, &device);
     let memory = Memory::of(&domain, &noise(1000));
     // SAFETY: the child drops, allocates little, and ends without running anything else of the test's.
     match unsafe { libc::fork() } {
         0 => {
+            // As an engine that is dropped: it waits for the end.
+            ends[0].disconnect();
+            let told = [(); 2].map(|()| ends[0].poll(&mut [0; MESSAGE]));
             drop((ends, listener, domain));
             // SAFETY: nothing else runs.
-            unsafe { libc::_exit(0) };
+            unsafe { libc::_exit(i32::from(told != [Some(Completion::Lost), Some(Completion::Flushed)])) };
         }
         child => {
             let mut status = 0;

@@ -498,6 +498,12 @@ unsafe impl Endpoint for VerbsEndpoint {
         if self.state != State::Stands {
             return;
         }
+        // A child that was forked has a copy, and may not look at the device.
+        if !self.domain.is_here() {
+            (self.state, self.armed, self.polls) = (State::Flushed, false, 0);
+            self.arrivals = [Completion::Lost, Completion::Flushed].map(Arrival::Told).into();
+            return;
+        }
         // What has come is heard.
         self.harvest();
         if self.state == State::Stands {
