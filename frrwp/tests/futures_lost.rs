@@ -15,10 +15,11 @@ use frrwp::fabric::Connector;
 use frrwp::handshake::{Limits, RECEIVES, Side, Unsaid};
 use place::{Place, SECOND, Woken, poll_once};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 #[test]
 fn a_message_that_was_never_sent_is_an_error() {
@@ -102,6 +103,32 @@ fn a_dropped_hearer_wakes_another() {
     drop(last);
     assert_eq!(woken(), [1, 1]);
     assert!(matches!(poll_once(&mut first), Poll::Ready(Some(text)) if text == b"news"));
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the waker's mistake");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_asleep() {
+    let place = Place::new(1_000);
+    let [one, _other] = place.transfers(Limits::default());
+    let woken = Arc::new(Woken::default());
+    let mut hears = [(); 3].map(|()| Box::pin(one.hear()));
+    let wakers = [Arc::clone(&woken).into(), Arc::new(Panics).into(), Arc::clone(&woken).into()];
+    for (hears, waker) in hears.iter_mut().zip(&wakers) {
+        assert!(hears.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    one.disconnect();
+    while place.network.step(u64::MAX) {}
+    let panicked = catch_unwind(AssertUnwindSafe(|| one.progress())).unwrap_err();
+    assert_eq!(panicked.downcast_ref(), Some(&"the waker's mistake"));
+    assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+    assert!(hears.iter_mut().all(|hears| matches!(poll_once(hears), Poll::Ready(None))));
 }
 
 /// What a child drops is a copy: the connection, and what rings for it, are its parent's.

@@ -82,6 +82,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -210,8 +211,7 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         let next = inner.times.first().map(|&(time, _)| time);
         inner.engine.arm_until(next);
         drop(inner);
-        // A waker may poll at once.
-        loose.woken.into_iter().for_each(Waker::wake);
+        wake(loose.woken);
         result
     }
 
@@ -383,6 +383,19 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         inner.attach(poller)
+    }
+}
+
+/// Wakes them, also where one panics: that is passed on when all are. A waker may poll at once.
+fn wake(woken: Vec<Waker>) {
+    let mut panicked = None;
+    for waker in woken {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            panicked.get_or_insert(panic);
+        }
+    }
+    if let Some(panic) = panicked {
+        resume_unwind(panic);
     }
 }
 
