@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{PATIENCE, Server, ask, soon};
-use rdmakv_server::client::{Client, Options};
 
 #[test]
 fn memccapable_finds_every_ability() {
@@ -241,14 +240,4 @@ fn runs_where_nothing_listens_and_warns() {
         server.process.stderr.take().unwrap().read_to_string(&mut warned).unwrap();
         assert!(warned.contains("name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric"), "{warned}");
     }
-}
-
-#[test]
-fn fabrics_are_served_without_a_port() {
-    let options = Options { timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
-    let server = Server::start(&["-p", "0", "--fabric", "iwarp:127.0.0.1:0"]);
-    assert!(!server.lines.iter().any(|line| line.contains("tcp")), "{:?}", server.lines);
-    let mut client = Client::with_options([server.fabric("iwarp")], options).unwrap();
-    assert!(client.set("a", b"b", ()).unwrap().is_stored());
-    assert!(client.get("a").unwrap().is_some());
 }

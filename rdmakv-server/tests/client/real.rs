@@ -31,6 +31,15 @@ fn operations_do_over_fabrics_what_they_say() {
 }
 
 #[test]
+fn fabrics_are_served_without_a_port() {
+    let server = Server::start(&["-p", "0", "--fabric", "iwarp:127.0.0.1:0"]);
+    assert!(!server.lines.iter().any(|line| line.contains("tcp")), "{:?}", server.lines);
+    let mut client = client([server.fabric("iwarp")]);
+    assert!(client.set("a", b"b", ()).unwrap().is_stored());
+    assert!(client.get("a").unwrap().is_some());
+}
+
+#[test]
 fn values_of_every_size_are_read_one_sidedly_and_as_they_were_stored() {
     for fabric in FABRICS {
         let (_server, address) = start(fabric, &["--tag-lease", "60s"]);
