@@ -17,7 +17,7 @@
 //!                  52 to 63  the lowest bits of the item's version
 //! ```
 //!
-//! An entry of all zeros is none. A key's bucket is given by the lowest bits of its [hash](Hasher::hash).
+//! An entry of all zeros is empty. A key's bucket is given by the lowest bits of its [hash](Hasher::hash).
 //!
 //! # The rules
 //!

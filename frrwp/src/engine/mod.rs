@@ -24,7 +24,7 @@
 //! # Three faces
 //!
 //! * *Blocking*: [`Engine::run`] waits until something happened, [`Engine::finish`] until a given transfer ended.
-//! * *Completion queue*: [`Engine::progress`], then [`Engine::next_event`] until there is none; of many connections, with one
+//! * *Completion queue*: [`Engine::progress`], then [`Engine::next_event`] until it returns `None`; of many connections, with one
 //!   descriptor to wait for, [`queue::CompletionQueue::next_event`].
 //! * *Futures*: [`future::Transfers`] owns the buffers and needs no runtime.
 //!

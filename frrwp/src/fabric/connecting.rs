@@ -71,7 +71,7 @@ impl<T: Send + 'static, X: Send + 'static> Connecting<T, X> {
 }
 
 impl<T, X> Connecting<T, X> {
-    /// Waits for the connection, or why there is none. It takes no longer than its deadline.
+    /// Waits for the connection, until its deadline at most. Returns it, or why it failed.
     ///
     /// # Errors
     /// The provider's.

@@ -1,7 +1,7 @@
 //! Names of hosts, looked up with a deadline.
 //!
 //! The system's call cannot be interrupted, and may take a minute. So a thread makes it, and those that ask wait for the thread, each
-//! until its own deadline. All that ask for one name meanwhile wait for one thread, so a name that nobody answers for costs one.
+//! until its own deadline. All that ask for one name meanwhile wait for one thread, so a name that no server resolves costs one thread.
 
 use super::attempt::{Attempt, Flag};
 use rustix::event::PollFlags;

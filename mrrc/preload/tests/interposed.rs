@@ -162,7 +162,7 @@ fn no_domain_starves_another() {
 }
 
 #[test]
-fn domains_that_come_and_go_beside_others_leave_nothing() {
+fn short_lived_domains_leave_nothing_behind() {
     // Room for 32 buffers, of which each of four threads uses 40; children are forked meanwhile.
     let ran = run(true, "domains", &["churn"], &[("MRRC_CAPACITY", "2M")]).well();
     assert_eq!(ran.said, "all served\n");

@@ -147,7 +147,7 @@ fn a_lease_keeps_the_memory_of_an_arena_that_is_gone() {
 /// Memory in use is looked at again when a batch has ended, all of it in one go: to compare each arena with each region at each look
 /// did not come to an end with three thousand.
 #[test]
-fn many_arenas_that_go_are_unmapped_when_their_leases_end() {
+fn unmaps_many_arenas_when_their_leases_end() {
     let _alone = alone();
     let (model, cache) = explicit();
     let mut kept = Vec::new();

@@ -260,7 +260,7 @@ mod tests {
     proptest! {
         /// Steps of a millisecond, against ways that do as they like.
         #[test]
-        fn any_way_that_answers_is_used_and_attempts_are_bounded(
+        fn uses_any_way_that_answers_and_bounds_attempts(
             fabrics in 0..3_usize,
             fates in prop::collection::vec(fate(), 1..5),
         ) {

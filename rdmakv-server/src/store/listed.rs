@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_listed_and_so_are_its_next_values() {
+    fn lists_items_on_request_and_their_next_values() {
         let mut store = listed_in(&table(64), 4 << 20, 0);
         assert!(set(&mut store, b"key", b"one", 0) && found(&store, b"key").is_empty());
         assert!(list(&mut store, b"key") && list(&mut store, b"key"));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_loses_one_of_its_entries_and_has_no_wrong_ones() {
+    fn a_full_bucket_loses_an_entry_and_has_no_wrong_one() {
         let table = table(64);
         // Two stores that share it.
         let mut stores = [listed_in(&table, 4 << 20, 0), listed_in(&table, 4 << 20, 1 << 30)];

@@ -72,7 +72,6 @@ impl Server {
     }
 
     /// Stops it, and waits until each of its threads has stopped.
-    #[allow(dead_code, reason = "not each test stops a server")]
     pub(crate) fn stop(&self) {
         self.signal("-STOP");
         let tasks = format!("/proc/{}/task", self.process.id());

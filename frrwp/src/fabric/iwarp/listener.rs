@@ -348,7 +348,7 @@ impl IwarpListener {
         }
     }
 
-    /// Evicts a half-open connection. Returns false if there is none.
+    /// Evicts a half-open connection. Returns false if every connection is open.
     fn evict(&mut self, why: &'static str) -> bool {
         let evicted = self.half_open.evict(None);
         let is_one = evicted.is_some();

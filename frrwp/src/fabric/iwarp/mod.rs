@@ -38,7 +38,7 @@
 //! are known by their order.
 //!
 //! A key is what the RFCs call a steering tag (STag). Every placement is checked against its key. What fails is answered with the Terminate that the RFC names and ends the
-//! connection. There is no encryption: who is on the path reads and forges, and needs to be kept off it (RFC 5042, section 5.4.3).
+//! connection. Nothing is encrypted: a host on the path can read and forge, so keep others off it (RFC 5042, section 5.4.3).
 //!
 //! # Keys that are guessed
 //!

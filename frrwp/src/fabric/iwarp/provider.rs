@@ -11,7 +11,7 @@
 //! which then leaves; and a second connection ends the staying, at the latest when the time is over.
 //!
 //! It looks after connections only as long as they need it: those that expect something of their peers, that part, or that are
-//! held back for guessed tags. Where there is none of them, it sleeps until something comes. So idle connections wake nothing.
+//! held back for guessed tags. Without such connections it sleeps until something comes. So idle connections wake nothing.
 //!
 //! An application that waits *passively*, or for a [bell](crate::fabric::poller::Bell), claims nothing: the provider's thread reads the socket whatever comes, stays there too,
 //! and wakes the application when there is something to be told to it.

@@ -485,7 +485,7 @@ fn who_was_promised_a_tag_of_a_record_that_has_gone_gets_none_that_reaches_farth
 }
 
 #[test]
-fn nobody_is_limited_without_a_shortage_and_in_one_peers_share_evenly() {
+fn limits_no_peer_until_tags_are_short_then_evenly() {
     let limits = Limits { client_pages: LIMITS.pages, divides: true, client_tags: 1000, ..LIMITS };
     let mut table = Table::new(limits);
     let greedy = [table.tags.join(HOME), table.tags.join(HOME)];
