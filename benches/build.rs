@@ -35,7 +35,7 @@ fn main() {
     }
 }
 
-/// Where UCX is looked for.
+/// The folders that are searched for UCX.
 struct Ucx {
     prefix: PathBuf,
     include: Vec<PathBuf>,
@@ -101,7 +101,7 @@ impl Ucx {
     }
 }
 
-/// The words that pkg-config answers; none if it or the package is missing.
+/// Returns the words that pkg-config answers; none if it or the package is missing.
 fn pkg_config(arguments: &[&str]) -> Vec<String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or("pkg-config".into());
     let Ok(output) = Command::new(program).args(arguments).output() else { return Vec::new() };
@@ -111,7 +111,7 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
 }
 
-/// Whether a command succeeds; what it says is not shown.
+/// Returns whether a command succeeds; what it says is not shown.
 fn quiet(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }

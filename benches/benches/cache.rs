@@ -1,12 +1,12 @@
 //! The whole cache, from any thread, with a registrar that does nothing; UCX's beside it when it is there.
 //!
-//! `cargo bench -p benches --bench cache`. Goals: an acquire and release of what is there in 8 ns at one region,
-//! 10 at 1,000, 20 at 100,000 (5 more where membarrier is refused); with two threads half of that, also with
-//! evictions going on; a miss with its eviction in 270 ns at a capacity of 1,000 regions.
+//! `cargo bench -p benches --bench cache`. Goals: an acquire and release of a cached range in 8 ns at one
+//! region, 10 at 1,000, 20 at 100,000 (5 more where membarrier is refused). With two threads half of that, also
+//! with evictions going on. A miss with its eviction in 270 ns at a capacity of 1,000 regions.
 //!
-//! Times are of one operation, all threads together: two threads that take 20 ns each take 10. The threads are
-//! pinned. What is measured, and how it differs with `/evicting`, says `benches::side_by_side::cache::hit`; for figures
-//! beside the peer's use `side-by-side`, which takes turns: this harness measures one after the other.
+//! Times are of one operation, all threads together: two threads that take 20 ns each take 10. The threads are pinned.
+//! `benches::side_by_side::cache::hit` describes the measurement, and how it differs with `/evicting`. For figures with
+//! the peer's use `side-by-side`, which takes turns: this harness measures one after the other.
 
 use benches::Layout;
 use benches::peer::Ucx;

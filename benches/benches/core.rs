@@ -70,7 +70,7 @@ fn hits(c: &mut Criterion) {
             let regions = regions(layout, count, 1);
             let requests = requests_inside(&regions, DRAWN, 2);
             let config = roomy();
-            let mut core = filled(&config, Mrrc::new(&config), &regions);
+            let mut core = filled(&config, Mrrc::new(&config.params()), &regions);
             bench_hits(&mut group, &format!("mrrc/{layout:?}"), &mut core, &requests, |core, asked| {
                 core.hit(asked).is_some()
             });
@@ -79,7 +79,7 @@ fn hits(c: &mut Criterion) {
                     core.request(asked).is_ok()
                 });
                 let config = Config { policy: PolicyKind::Mrrc, ..roomy() };
-                let mut core = filled(&config, config.policy.build(&config), &regions);
+                let mut core = filled(&config, config.policy.build(&config.params()), &regions);
                 bench_hits(&mut group, "mrrc, by name/Irregular", &mut core, &requests, |core, asked| {
                     core.hit(asked).is_some()
                 });
@@ -125,7 +125,7 @@ fn churn(c: &mut Criterion) {
         let regions = regions(layout, 2_000, 3);
         let pages: u64 = regions.iter().map(|region| region.pages()).sum();
         let config = Config::new(pages / 2);
-        bench_churn(&mut group, &format!("mrrc/{layout:?}"), &config, Mrrc::new(&config), &regions);
+        bench_churn(&mut group, &format!("mrrc/{layout:?}"), &config, Mrrc::new(&config.params()), &regions);
         bench_churn(&mut group, &format!("pindown/{layout:?}"), &config, pindown::policy(), &regions);
     }
     group.finish();

@@ -30,8 +30,8 @@ impl Two<'_> {
         // SAFETY: the memory outlives the caches, and only the engines use it.
         let opened = unsafe {
             match read {
-                true => self.engines[0].read(buffers[0], PAGE as usize, b""),
-                false => self.engines[0].write(buffers[0], PAGE as usize, b""),
+                true => self.engines[0].open_read(buffers[0], PAGE as usize, b""),
+                false => self.engines[0].open_write(buffers[0], PAGE as usize, b""),
             }
         };
         opened.expect("there is room");
@@ -42,11 +42,15 @@ impl Two<'_> {
                 engine.progress();
                 while let Some(event) = engine.next_event() {
                     let told = match event {
-                        // SAFETY: as above.
-                        Event::Asked { tag, read: true, .. } => unsafe { engine.supply(tag, buffer, PAGE as usize) },
-                        // SAFETY: as above.
-                        Event::Asked { tag, read: false, .. } => unsafe { engine.accept(tag, buffer, PAGE as usize) },
-                        Event::Ended { result, .. } => {
+                        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                        Event::Requested { tag, read: true, .. } => unsafe {
+                            engine.accept_read(tag, buffer, PAGE as usize)
+                        },
+                        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                        Event::Requested { tag, read: false, .. } => unsafe {
+                            engine.accept_write(tag, buffer, PAGE as usize)
+                        },
+                        Event::Completed { result, .. } => {
                             result.expect("nothing goes wrong");
                             ended += 1;
                             Ok(())

@@ -46,10 +46,10 @@ impl Pair {
             acted = true;
             let side = &mut self.sides[at];
             let told = match action {
-                Action::Asked { tag, read: true, .. } => {
+                Action::Requested { tag, read: true, .. } => {
                     side.crw(0, tag, LENGTH).and_then(|()| side.ready(0, tag, 0, LENGTH))
                 }
-                Action::Asked { tag, read: false, .. } => {
+                Action::Requested { tag, read: false, .. } => {
                     side.accept(0, tag, LENGTH).and_then(|()| side.offer(0, tag, 0, &[ALL], false))
                 }
                 Action::Write { tag, immediate, .. } => {

@@ -1,7 +1,7 @@
 //! Frames of iWARP: what it costs to make one and to take one apart, with the CRC and without.
 //!
 //! `cargo bench -p benches --bench iwarp`. A frame is made around bytes that stay where they are, and taken apart where it lies,
-//! as the provider does; sockets and copies are not in it (`side-by-side fabric` has those).
+//! as the provider does. Sockets and copies are not in it (`side-by-side fabric` has those).
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use frrwp::fabric::iwarp::ddp::{Header, Operation, Place};

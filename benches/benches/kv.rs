@@ -1,10 +1,11 @@
 //! The key-value server without sockets: the store, and sessions over it, from bytes to bytes.
 //!
 //! `cargo bench -p benches --bench kv`. A session reads requests from memory and its answers are thrown away, so what is measured
-//! is parsing, the store and the answer; `side-by-side kv` has the whole server beside memcached.
+//! is parsing, the store and the answer. `side-by-side kv` has the whole server beside memcached.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rdmakv_server::session::{Context, Counts, Out, Pause, Session, Settings, Shards, Shared};
+use rdmakv_server::metrics::Counts;
+use rdmakv_server::session::{Context, Out, Pause, Session, Settings, Shards, Shared};
 use rdmakv_server::store::{Config, Outcome, Store, Terms};
 use std::hint::black_box;
 
@@ -26,9 +27,9 @@ fn keys(count: usize) -> Vec<Vec<u8>> {
 
 fn set(store: &mut Store, key: &[u8], value: &[u8]) -> Outcome {
     match store.reserve(key, value.len(), 0, 0, NOW) {
-        Ok(mut filling) => {
-            filling.value().copy_from_slice(value);
-            store.publish(filling, Terms::default(), NOW)
+        Ok(mut writer) => {
+            writer.value().copy_from_slice(value);
+            store.publish(writer, Terms::default(), NOW)
         }
         Err(refused) => Outcome::Refused(refused),
     }
@@ -39,7 +40,7 @@ fn store(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for length in VALUES {
         let value = vec![b'v'; length];
-        // What fits without eviction, and thrice that.
+        // The number that fits without eviction, and thrice that.
         let (fit, many) = (keys((MEMORY / 2 / (length + 100)).min(KEYS)), keys(3 * MEMORY / (length + 100)));
         let mut roomy = Store::new(&config()).expect("there is memory");
         for key in &fit {

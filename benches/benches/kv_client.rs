@@ -6,7 +6,7 @@ mod by_hand;
 
 use by_hand::Running;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rdmakv_server::client::{Client, Options, Source};
+use rdmakv_client::{Client, Options, Source};
 
 fn one_sided(criterion: &mut Criterion) {
     let server = Running::over_shm();

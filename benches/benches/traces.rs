@@ -4,18 +4,18 @@
 //! from the cache of the system.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mrrc::policy::PolicyKind;
 use mrrc::{Access, Config};
-use mrrc_record::layout::{HEAD, Operation, RECORD};
-use mrrc_record::{Recorder, Source};
 use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use traces::generate::{Workload, zipf};
 use traces::write::{self, Form};
 use traces::{Event, ReadOptions, Span, Trace};
+use traces_record::layout::{HEAD, Operation, RECORD};
+use traces_record::{Recorder, Source};
+use tracesim::footprint::Footprint;
+use tracesim::policies::builtin;
 use tracesim::simulate::{Recency, replay};
-use tracesim::survey::Survey;
 
 const EVENTS: u64 = 20_000;
 
@@ -140,12 +140,14 @@ fn policies(c: &mut Criterion) {
     write::copy(&mut *reader, write::create(&file, Form::Pages).expect("it can be made")).expect("it is written");
     let reader = traces::open(&file, &ReadOptions::default()).expect("it was written");
     let trace = Trace::load("zipf", reader, false).expect("it was written");
-    group.bench_function("survey", |b| b.iter(|| Survey::of(&trace)));
-    let capacity = Survey::of(&trace).footprint_pages / 10;
-    for &policy in PolicyKind::ALL {
-        let config = Config { policy, ..Config::new(capacity) };
-        group.bench_function(BenchmarkId::from_parameter(policy), |b| {
-            b.iter(|| replay(&trace, &config, Recency::Exact, None).expect("it is one of the usual caches").counters);
+    group.bench_function("footprint", |b| b.iter(|| Footprint::of(&trace)));
+    let capacity = Footprint::of(&trace).pages / 10;
+    let config = Config::new(capacity);
+    for policy in builtin() {
+        group.bench_function(BenchmarkId::from_parameter(&policy), |b| {
+            b.iter(|| {
+                replay(&trace, &policy, &config, Recency::Exact, None).expect("it is one of the usual caches").counters
+            });
         });
     }
     group.finish();

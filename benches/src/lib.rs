@@ -1,9 +1,9 @@
-//! What the benches share: address layouts and request streams that no index is tuned to, and the
-//! [measurements beside the peers](side_by_side).
+//! Shared parts of the benches: address layouts and request streams that no index is tuned to, and
+//! the [measurements beside the peers](side_by_side).
 //!
 //! # Beside this crate
 //!
-//! What is measured: [`mrrc`], [`frrwp`], [`traces`], [`tracesim`] and [`rdmakv-server`].
+//! The measurements: [`mrrc`], [`frrwp`], [`traces`], [`tracesim`] and [`rdmakv-server`].
 //!
 //! [`mrrc`]: ../mrrc/index.html
 //! [`frrwp`]: ../frrwp/index.html

@@ -11,7 +11,7 @@ use std::mem;
 /// CPU numbers that a `cpu_set_t` holds.
 const MOST: usize = 8 * mem::size_of::<libc::cpu_set_t>();
 
-/// The CPUs that this thread may run on.
+/// Returns the CPUs that this thread may run on.
 ///
 /// # Errors
 /// That of `sched_getaffinity`: `EINVAL` on a machine with more than 1,024 CPUs.
@@ -101,7 +101,7 @@ pub fn switches() -> Switches {
     Switches { pushed: usage.ru_nivcsw as u64, waited: usage.ru_nvcsw as u64 }
 }
 
-/// What this thread has used.
+/// Returns this thread's resource usage.
 fn usage() -> libc::rusage {
     #[expect(unsafe_code, reason = "system call")]
     // SAFETY: an all-zero record is a value of the type, which the call overwrites.
@@ -123,7 +123,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// What this process may use.
+    /// Returns the CPUs that this process may use.
     ///
     /// # Errors
     /// That of [`allowed`].
@@ -168,7 +168,7 @@ fn list(cpus: &BTreeSet<usize>, between: &str) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(between)
 }
 
-/// The CPUs on the core of this one, if the machine tells.
+/// Returns the CPUs on the core of this one, if the machine tells.
 fn siblings(cpu: usize) -> Option<BTreeSet<usize>> {
     let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     parse_list(fs::read_to_string(file).ok()?.trim())
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_is_used_and_what_is_not_told_is_a_core() {
+    fn places_use_allowed_cpus_unknown_is_a_core() {
         assert_eq!(Places::new(&[1, 3], |_| Some(set(&[0, 1, 2, 3]))).cpus, [3, 1]);
         assert_eq!(Places::new(&[0, 1], |_| None).cpus, [1, 0]);
     }

@@ -1,11 +1,11 @@
-//! What READMEs show of the results is what benches/RESULTS.md has: a table's line that begins with the name of a row has that row's
+//! The results in READMEs equal those in benches/RESULTS.md: a table's line that begins with the name of a row has that row's
 //! figures, the best of ours and of the peer's, and their ratio.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// The cells of a table's line whose first one is a name in backticks.
+/// Returns the cells of a table's line whose first one is a name in backticks.
 fn row(line: &str) -> Option<(&str, Vec<&str>)> {
     let mut cells = line.strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim);
     let name = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
@@ -22,7 +22,7 @@ fn rows_that_readmes_show_are_those_of_the_results() {
         let (text, mut shown) = (read(page), 0);
         for (name, cells) in text.lines().filter_map(row) {
             let Some(result) = results.get(name) else { continue };
-            // What it is, ours, the peer's, unit, ratio.
+            // Name, ours, the peer's, unit, ratio.
             let [_, ours, peer, unit, ratio] = cells[..] else { panic!("{page}: a row of other cells: {name}") };
             assert_eq!([ours, peer, unit, ratio], [result[0], result[2], result[4], result[5]], "{page}: {name}");
             shown += 1;

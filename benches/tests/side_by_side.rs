@@ -37,7 +37,7 @@ fn json_is_nothing_but_lines_of_five_fields() {
 }
 
 #[test]
-fn there_is_a_ratio_where_the_rounds_of_both_do_not_overlap_and_only_there() {
+fn ratio_appears_only_without_overlap() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("saved");
     let arguments = ["fabric", "--json", "--seconds", "0", "--only", "shm/read", "--save"];
@@ -66,7 +66,7 @@ fn the_program_says_its_version() {
 }
 
 #[test]
-fn a_peer_that_is_there_is_in_every_line_and_one_that_is_not_in_none() {
+fn peer_is_in_every_line_or_none() {
     let output = run(&["cache", "--json", "--quick", "--only", "bad-address"]);
     let there = !text(&output.stderr).contains("install libucx-dev");
     let lines = lines(&["cache", "--json", "--quick", "--only", "bad-address"]);
@@ -91,7 +91,7 @@ fn the_list_names_what_only_takes() {
 }
 
 #[test]
-fn a_part_of_a_rows_name_picks_rows_of_all_measurements() {
+fn partial_name_selects_rows() {
     let list = run(&["cache", "--list", "--rows", "--threads", "1", "--only", "1000-of"]);
     let rows: Vec<_> = text(&list.stdout).lines().collect();
     assert_eq!(rows, ["churn/1000-of-2000", "churn/1000-of-2000/request", "churn/1000-of-2000/watched"]);
@@ -101,7 +101,7 @@ fn a_part_of_a_rows_name_picks_rows_of_all_measurements() {
 }
 
 #[test]
-fn the_rows_that_are_listed_are_those_that_are_measured() {
+fn listed_rows_are_the_measured_rows() {
     let only =
         ["--only", "machine", "--only", "hit/stride/1", "--only", "churn", "--only", "stall", "--only", "bad-address"];
     let list = run(&[&["cache", "--list", "--rows"], &only[..]].concat());
@@ -116,7 +116,7 @@ fn the_rows_that_are_listed_are_those_that_are_measured() {
     assert_eq!(listed, measured);
 }
 
-/// The simulator's part, without its peer.
+/// Returns the simulator's part, without its peer.
 fn sim(arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_side-by-side"));
@@ -149,7 +149,7 @@ fn a_folder_that_cannot_be_written_to_is_named() {
     assert!(text(&output.stderr).contains(&file.path().display().to_string()));
 }
 
-/// The rows that are listed, and those that are measured.
+/// Returns the rows that are listed, and those that are measured.
 fn listed_and_measured(arguments: &[&str]) -> (Vec<String>, Vec<String>) {
     let list = run(&[arguments, &["--list"]].concat());
     let mut listed: Vec<_> = text(&list.stdout).lines().map(str::to_owned).collect();
@@ -170,7 +170,7 @@ fn the_fabrics_are_measured_row_by_row_as_listed() {
 }
 
 #[test]
-fn the_handshake_is_measured_on_both_fabrics_from_every_state() {
+fn handshake_covers_both_fabrics_and_all_states() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: both ends register at once, which takes two CPUs");
     }
@@ -182,7 +182,7 @@ fn the_handshake_is_measured_on_both_fabrics_from_every_state() {
 }
 
 #[test]
-fn the_table_of_the_fabrics_says_whether_goals_are_met() {
+fn fabric_table_shows_goals() {
     let output = run(&["fabric", "--quick", "--only", "shm/read"]);
     assert!(output.status.success());
     assert_eq!(text(&output.stdout).matches("goal ").count(), 2, "{}", text(&output.stdout));
@@ -224,7 +224,7 @@ fn a_table_names_its_rows_and_says_who_took_part() {
 }
 
 #[test]
-fn the_servers_are_beside_each_other_in_every_line_or_there_is_one() {
+fn servers_appear_in_every_line_or_one_only() {
     let arguments = ["kv", "--json", "--quick", "--only", "get/1KiB/30:1", "--only", "overhead/10KiB"];
     let peer = !text(&run(&["kv", "--json", "--quick", "--only", "overhead/10KiB"]).stderr).contains("peer: none");
     let lines = lines(&arguments);
@@ -235,7 +235,7 @@ fn the_servers_are_beside_each_other_in_every_line_or_there_is_one() {
 }
 
 #[test]
-fn messages_and_transfers_are_compared_at_each_size_and_each_way_is_the_one_that_is_meant() {
+fn crossover_compares_messages_and_transfers() {
     let (listed, measured) = listed_and_measured(&["kv", "--only", "crossover/shm/get-many", "--only", "iwarp/set/"]);
     assert_eq!(listed, measured);
     for row in
@@ -246,7 +246,7 @@ fn messages_and_transfers_are_compared_at_each_size_and_each_way_is_the_one_that
 }
 
 #[test]
-fn where_cycles_go_is_told_as_far_as_this_machine_lets_one_look() {
+fn breakdown_shows_where_cycles_go() {
     let lines = lines(&["kv", "--json", "--quick", "--only", "breakdown/1KiB"]);
     for way in ["iwarp", "tcp"] {
         assert!(named(&lines, &format!("breakdown/1KiB/{way}/switches/waited"))["ours"].is_number());
@@ -295,7 +295,7 @@ fn all(arguments: &[&'static str], cpus: usize) -> Output {
 }
 
 #[test]
-fn all_parts_print_their_tables_and_their_rows_as_json_behind_them() {
+fn all_prints_tables_then_json() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: both ends register at once, which takes two CPUs");
     }
@@ -316,7 +316,7 @@ fn all_parts_print_their_tables_and_their_rows_as_json_behind_them() {
 }
 
 #[test]
-fn what_could_be_measured_is_kept_where_one_part_could_not() {
+fn failed_part_keeps_the_other_results() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.md");
     let output = all(&["--json", "--markdown", page.display().to_string().leak()], 1);
@@ -329,7 +329,7 @@ fn what_could_be_measured_is_kept_where_one_part_could_not() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_said_before_anything_is_measured() {
+fn unwritable_page_fails_before_measuring() {
     let output = run(&["all", "--quick", "--markdown", "/does/not/exist"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("/does/not/exist cannot be written") && output.stdout.is_empty());

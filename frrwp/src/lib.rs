@@ -22,7 +22,6 @@
 //! * [`fabric`]: what is asked of a network, and the providers.
 //! * [`engine`]: handshake, fabric and the registration cache tied together: what applications use. Beside transfers, it
 //!   carries messages of theirs and reads memory of the peer's.
-//! * [`latency`]: the paper's latency analysis, by running both processes.
 //!
 //! # The paper's figures, as they are here
 //!
@@ -53,7 +52,7 @@
 //!     │ ◄────────── DONE ──────── │                 │ ────────── DONE ────────► │
 //! ```
 //!
-//! What of a buffer is registered already is told at once (in a read, with the SYNC), and the rest later: `more`.
+//! The registered parts of a buffer are announced at once (in a read, with the SYNC), and the rest later: `more`.
 //!
 //! ```text
 //!   target, of whose buffer A is cached            writer
@@ -77,7 +76,7 @@
 //!       │            │ ─(6) write ► │                  │             │ ─(4) write ► │
 //! ```
 //!
-//! A CRW has no call of its own: [`Engine::write`](engine::Engine::write) and [`Engine::supply`](engine::Engine::supply) post it.
+//! A CRW has no call of its own: [`Engine::open_write`](engine::Engine::open_write) and [`Engine::accept_read`](engine::Engine::accept_read) post it.
 //!
 //! **Giving up.** A target that has sent no key says NAK and is free. One that has says CANCEL, and holds its buffer:
 //!
@@ -99,11 +98,12 @@
 //! and all that a peer can make this side keep is bounded ([`Limits`](handshake::Limits)). A target offers no more than it
 //! was asked to receive: each segment is clipped to the buffer, also where the registered region is larger.
 //!
-//! But *clipping binds only an honest peer*. Where a key opens its whole region, as in plain verbs, whoever has the key can
-//! write to all of the region, for as long as it is registered and the connection stands: also beside the buffer, and
-//! after the transfer. Give such keys to peers that you trust with the memory. For others register exactly the buffer and
-//! for this transfer alone, or use a memory window: then the key ends with the transfer, and invalidating it is as good as
-//! closing the connection. Nor does any handshake make a peer write what it says that it wrote: a DONE is a claim.
+//! But *clipping binds only an honest peer*. Where a key opens its whole region, as in plain verbs, every holder of the key
+//! can write to all of the region. That holds for as long as it is registered and the connection stands: also beside the
+//! buffer, and after the transfer. Give such keys to peers that you trust with the memory. For others register exactly the
+//! buffer and for this transfer alone, or use a memory window: then the key ends with the transfer, and invalidating it is
+//! as good as closing the connection. Nor does any handshake make a peer write what it says that it wrote: a DONE is a
+//! claim.
 //!
 //! # What was tried
 //!
@@ -116,7 +116,7 @@
 //! | `--test explored two_transfers_with_faults -- --ignored` | of two transfers, each way, with every two kinds of faults | 42 spaces, 78,878,680 states, 25,998,254 of them different |
 //! | `--test explored two_transfers_with_every_fault -- --ignored` | a failed registration, a cancel, a time-out and a tear, all within two transfers | 2 spaces, 45,555,214 states, 16,296,742 of them different |
 //! | `--test transfers -- --ignored` | random transfers with faults on [`sim`](fabric::sim), byte by byte | 910,782 ended well, 89,218 did not; nothing was held, no byte differed |
-//! | `--test talked` | every interleaving of two who say things, take them or not, and open transfers | nothing stands still |
+//! | `--test talked` | every interleaving of two sides that send messages, take them or not, and open transfers | nothing stands still |
 //! | `--test iwarp_passive -- --ignored` | two million reads of the memory of an application that waits | it slept on |
 //! | `--test hostile -- --ignored` | messages that are nearly right, against one side | 50,000,000, no panic, less than 64 KiB of state |
 //! | `--test wire -- --ignored` | noise, and messages changed and cut, for the decoder | 100,000,000, of which 56,251,875 were understood |
@@ -133,7 +133,7 @@
 //!
 //! # Beside this crate
 //!
-//! The caches are [`mrrc`]'s. [`tracesim`] reproduces the paper, with [`latency`] for its section 8; [`benches`] has
+//! The caches are [`mrrc`]'s. [`tracesim`] reproduces the paper, and runs both processes for its section 8; [`benches`] has
 //! the handshake beside the traditional process, and the fabrics beside what they stand on; [`rdmakv-server`] serves
 //! clients over a [`fabric`].
 //!
@@ -144,5 +144,4 @@
 pub mod engine;
 pub mod fabric;
 pub mod handshake;
-pub mod latency;
 pub mod wire;

@@ -30,31 +30,31 @@ fn write(domain: &FabricDomain, endpoint: FabricEndpoint) {
     let memory = domain.memory(LENGTH).unwrap();
     assert_eq!(memory.start() as usize % 4096, 0);
     for at in 0..LENGTH {
-        // SAFETY: there are so many bytes, and nobody else is at them yet.
+        // SAFETY: there are so many bytes, and they have no other user yet.
         unsafe { memory.start().add(at).write(at as u8) };
     }
     let cache = cache(domain);
     let mut engine = Engine::new(&cache, endpoint, Side::Connecting, Limits::default());
     // SAFETY: the memory lives longer than the engine, and is used by it alone.
-    let tag = unsafe { engine.write(memory.start(), LENGTH, b"header") }.unwrap();
+    let tag = unsafe { engine.open_write(memory.start(), LENGTH, b"header") }.unwrap();
     assert_eq!(engine.finish(tag).unwrap(), LENGTH as u64);
 }
 
-/// The target's.
+/// Returns the target's.
 fn accept(domain: &FabricDomain, endpoint: FabricEndpoint) -> Vec<u8> {
     let memory = domain.memory(LENGTH).unwrap();
     let cache = cache(domain);
     let mut engine = Engine::new(&cache, endpoint, Side::Accepting, Limits::default());
     loop {
         match engine.run().expect("it ends with the transfer") {
-            Event::Asked { tag, length, .. } => {
+            Event::Requested { tag, length, .. } => {
                 assert_eq!(length, LENGTH as u64);
-                // SAFETY: as above.
-                unsafe { engine.accept(tag, memory.start(), LENGTH) }.unwrap();
+                // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                unsafe { engine.accept_write(tag, memory.start(), LENGTH) }.unwrap();
             }
-            Event::Ended { result, .. } => {
+            Event::Completed { result, .. } => {
                 assert_eq!(result.unwrap(), LENGTH as u64);
-                // SAFETY: the transfer has ended.
+                // SAFETY: the transfer has ended, so the engine no longer uses the memory.
                 return (0..LENGTH).map(|at| unsafe { memory.start().add(at).read() }).collect();
             }
             Event::Closed { why } => panic!("{why:?}"),
@@ -98,7 +98,7 @@ fn errors_name_the_addresses_there_are() {
         assert_eq!(error("verbs:10.0.0.1:7"), wanted);
         assert!(matches!(listen("verbs:10.0.0.1:7"), Err(FabricError::NotBuilt { fabric: "verbs", .. })));
     }
-    // What is wrong with a provider's address, that one says.
+    // The provider reports the fault of its address.
     assert!(error("iwarp:there").contains("write iwarp:HOST:PORT"));
     assert!(error("shm:").contains("shm:PATH"));
     let address: FabricAddress = "iwarp:127.0.0.1:1".parse().unwrap();

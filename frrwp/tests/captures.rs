@@ -16,7 +16,7 @@ use std::path::Path;
 const SIW: &[u8] = include_bytes!("data/siw.pcap");
 const PAIR: &[u8] = include_bytes!("data/siw-pair.pcap");
 
-/// What a frame's bytes are when it is encoded from what was decoded.
+/// Returns a frame's bytes when it is encoded from the decoded one.
 fn encoded(found: &capture::Found<'_>) -> Vec<u8> {
     match &found.frame {
         Frame::Start(start) => {
@@ -71,7 +71,7 @@ fn expect(capture: &[u8], counts: [u32; 4]) {
 }
 
 #[test]
-fn every_frame_that_siw_sent_is_read_and_written_byte_for_byte() {
+fn siw_frames_round_trip_byte_for_byte() {
     expect(SIW, [75, 16, 16, 27]);
     expect(PAIR, [53, 16, 16, 27]);
 }
@@ -120,7 +120,7 @@ fn decode(bytes: &[u8]) {
         let _ = fpdu.check();
         if let Ok((header, payload)) = Header::decode(fpdu.ulpdu) {
             let (head, used) = header.encode();
-            // What is decoded is encoded as it was, but for bits that are reserved.
+            // A decoded frame is encoded as it was, but for bits that are reserved.
             assert_eq!(Header::decode(&[&head[..used], payload].concat()), Ok((header, payload)));
             if let Some(request) = ReadRequest::decode(payload) {
                 assert_eq!(request.encode(), payload);

@@ -175,7 +175,7 @@ fn a_drop_cancels_what_waits_for_room() {
     drop((first, sockets, fills));
 }
 
-/// What comes of a connection that is awaited.
+/// Returns the result of an awaited connection.
 fn awaited(connecting: Connecting<(FabricDomain, FabricEndpoint), FabricError>) -> FabricEndpoint {
     block_on(connecting, std::thread::yield_now).unwrap().1
 }

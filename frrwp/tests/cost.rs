@@ -1,5 +1,5 @@
-//! What the machine itself costs: nothing is allocated once it has seen as many transfers as are open together, and a transfer's
-//! state is small. Nor by what engines do beside transfers, over shared memory.
+//! The cost of the machine itself: nothing is allocated once it has seen as many transfers as are open together, and a
+//! transfer's state is small. Nor by what engines do beside transfers, over shared memory.
 #![allow(unsafe_code, reason = "memory is lent to engines by address")]
 
 use allocation_counter::measure;
@@ -31,11 +31,11 @@ fn settle(sides: &mut [Handshake; 2], message: &mut [u8; MESSAGE]) {
             while let Some(action) = sides[side].next_action() {
                 quiet = false;
                 match action {
-                    Action::Asked { tag, read: true, .. } => {
+                    Action::Requested { tag, read: true, .. } => {
                         sides[side].crw(0, tag, LENGTH).unwrap();
                         sides[side].ready(0, tag, 0, LENGTH).unwrap();
                     }
-                    Action::Asked { tag, read: false, .. } => {
+                    Action::Requested { tag, read: false, .. } => {
                         sides[side].accept(0, tag, LENGTH).unwrap();
                         // In two pieces, as a partial hit.
                         sides[side].offer(0, tag, 0, &[half(0)], true).unwrap();
@@ -90,7 +90,7 @@ fn a_transfer_allocates_nothing_in_steady_state() {
     }
 }
 
-/// What is allocated by so many rounds between two engines over shared memory, once the first have been.
+/// Returns the allocations of so many rounds between two engines over shared memory, after the first.
 #[cfg(target_os = "linux")]
 fn allocated_over_shm(round: impl Fn(&mut [Engine<'_, ShmEndpoint>; 2], Segment, &mut [u8], &mut Vec<u8>)) -> u64 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -125,10 +125,10 @@ fn allocated_over_shm(round: impl Fn(&mut [Engine<'_, ShmEndpoint>; 2], Segment,
 #[cfg(target_os = "linux")]
 fn a_read_of_the_peer_s_memory_allocates_nothing() {
     let allocated = allocated_over_shm(|[client, _], from, sink, _| {
-        // SAFETY: the sink lives longer than the engine, and nobody else uses it.
-        let id = unsafe { client.fetch(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
+        // SAFETY: the sink lives longer than the engine, and has no other user.
+        let id = unsafe { client.read_remote(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
         client.progress();
-        assert!(matches!(client.next_event(), Some(Event::Fetched { id: told, succeeded: true }) if told == id));
+        assert!(matches!(client.next_event(), Some(Event::ReadCompleted { id: told, succeeded: true }) if told == id));
         assert_eq!(sink[0], 7);
     });
     assert_eq!(allocated, 0);
@@ -139,10 +139,10 @@ fn a_read_of_the_peer_s_memory_allocates_nothing() {
 fn what_is_said_and_taken_allocates_nothing() {
     let allocated = allocated_over_shm(|engines, _, _, said| {
         for side in 0..2 {
-            engines[side].say(&[7; 1000]).unwrap();
+            engines[side].send_message(&[7; 1000]).unwrap();
             engines[1 - side].progress();
-            assert!(matches!(engines[1 - side].next_event(), Some(Event::Said)));
-            assert!(engines[1 - side].heard(said) && said.len() == 1000);
+            assert!(matches!(engines[1 - side].next_event(), Some(Event::Message)));
+            assert!(engines[1 - side].recv_message(said) && said.len() == 1000);
         }
     });
     assert_eq!(allocated, 0);

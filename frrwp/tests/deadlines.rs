@@ -1,5 +1,5 @@
-//! Each operation has a time, and can be given up: by peers that answer nothing, that stop in the middle, or that send what is no
-//! progress; and what was given up keeps its memory until nothing can be at it.
+//! Each operation has a time, and can be given up: with peers that answer nothing, that stop in the middle, or that send no
+//! progress. A given-up operation keeps its memory until nothing can access it.
 #![allow(unsafe_code, reason = "lends memory to engines")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +11,7 @@ use frrwp::fabric::iwarp::ddp::Operation as Frame;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::fabric::{Domain, Endpoint};
-use frrwp::handshake::{Disconnect, Expired, Failure, Limits, Operation, Phase, RECEIVES, Side, Unsaid};
+use frrwp::handshake::{Disconnect, Expired, Failure, Limits, Operation, Phase, RECEIVES, SendError, Side};
 use frrwp::wire::{Reason, Segment};
 use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const SECOND: u64 = 1_000_000_000;
 const LENGTH: usize = 10_000;
 
-/// A side that reads a peer whose memory is so far away.
+/// A side that reads a peer with memory so far away.
 struct Far {
     network: Network,
     nodes: [Node; 2],
@@ -59,8 +59,8 @@ impl Far {
 
     /// Reads all of it.
     fn fetch(&self, engine: &mut Engine<'_, SimEndpoint>) -> u64 {
-        // SAFETY: the sink lives longer than the engine, and nobody looks at it before the read has ended.
-        unsafe { engine.fetch(self.sink.as_ptr().cast_mut(), LENGTH, self.key()) }.unwrap()
+        // SAFETY: the sink lives longer than the engine, and no reference leads to it before the read has ended.
+        unsafe { engine.read_remote(self.sink.as_ptr().cast_mut(), LENGTH, self.key()) }.unwrap()
     }
 
     /// Registrations that are left when the cache has let go of all that it may.
@@ -78,13 +78,13 @@ fn a_read_without_an_answer_expires_and_is_revoked() {
     let Some(Event::Expired(expired)) = engine.run() else { panic!("its time is over") };
     let bytes = LENGTH as u64 * 100;
     let waited = 30 * SECOND + bytes;
-    assert_eq!(expired, Expired { operation: Operation::Fetch(id), phase: Phase::Reading, waited });
+    assert_eq!(expired, Expired { operation: Operation::Read(id), phase: Phase::Reading, waited });
     assert!(expired.to_string().starts_with("read 0: waited 30.0 s for the bytes of the peer's memory: see whether"));
-    assert_eq!((engine.quarantined_fetches(), engine.open_fetches(), far.held()), (1, 1, 1), "kept in quarantine");
+    assert_eq!((engine.quarantined_reads(), engine.open_reads(), far.held()), (1, 1, 1), "kept in quarantine");
     // The fabric does not finish it: five seconds later the connection goes, and with it all that could be at the memory.
-    assert!(matches!(engine.run(), Some(Event::Fetched { id: told, succeeded: false }) if told == id));
+    assert!(matches!(engine.run(), Some(Event::ReadCompleted { id: told, succeeded: false }) if told == id));
     assert!(matches!(engine.run(), Some(Event::Closed { why: Some(Disconnect::ReadFailed) })));
-    assert_eq!((engine.quarantined_fetches(), far.held()), (0, 0));
+    assert_eq!((engine.quarantined_reads(), far.held()), (0, 0));
 }
 
 #[test]
@@ -97,17 +97,17 @@ fn a_read_has_time_for_its_bytes_and_those_before_it() {
     let second = far.fetch(&mut engine);
     for (id, bytes) in [(first, LENGTH as u64), (second, 2 * LENGTH as u64)] {
         match engine.run() {
-            Some(Event::Fetched { id: told, succeeded }) => assert!(succeeded && told == id, "in {bytes} s"),
+            Some(Event::ReadCompleted { id: told, succeeded }) => assert!(succeeded && told == id, "in {bytes} s"),
             other => panic!("{other:?}"),
         }
     }
     // And no more than it was given.
     let third = far.fetch(&mut engine);
     let over = engine.endpoint().now() + 3 * SECOND;
-    assert!(engine.set_fetch_deadline(third, over));
-    let expected = Expired { operation: Operation::Fetch(third), phase: Phase::Reading, waited: 3 * SECOND };
+    assert!(engine.set_read_deadline(third, over));
+    let expected = Expired { operation: Operation::Read(third), phase: Phase::Reading, waited: 3 * SECOND };
     assert!(matches!(engine.run(), Some(Event::Expired(expired)) if expired == expected));
-    assert!(!engine.set_fetch_deadline(third, over) && !engine.cancel_fetch(third), "it is given up");
+    assert!(!engine.set_read_deadline(third, over) && !engine.cancel_read(third), "it is given up");
 }
 
 #[test]
@@ -117,33 +117,33 @@ fn a_deadline_hides_no_earlier_one() {
     let (mut engine, _other) = far.engine(Limits::default());
     // SAFETY: the sink lives longer than the engine, and nothing looks at it.
     let [_, last] =
-        [0, 100].map(|at| unsafe { engine.fetch(into.add(at), 100, Segment { length: 100, ..from }) }.unwrap());
+        [0, 100].map(|at| unsafe { engine.read_remote(into.add(at), 100, Segment { length: 100, ..from }) }.unwrap());
     let now = engine.endpoint().now();
-    assert!(engine.set_fetch_deadline(last, now + 500 * SECOND));
+    assert!(engine.set_read_deadline(last, now + 500 * SECOND));
     engine.wait();
     engine.progress();
     let expired = engine.next_event();
-    assert!(matches!(expired, Some(Event::Expired(Expired { operation: Operation::Fetch(0), .. }))), "{expired:?}");
+    assert!(matches!(expired, Some(Event::Expired(Expired { operation: Operation::Read(0), .. }))), "{expired:?}");
     assert!(engine.endpoint().now() < now + 100 * SECOND, "it has the time of the limits");
 }
 
 #[test]
 fn a_cancelled_read_keeps_its_memory_until_it_ends() {
     let far = Far::new(SECOND);
-    let (mut engine, _other) = far.engine(Limits { fetches: 2, ..Limits::default() });
+    let (mut engine, _other) = far.engine(Limits { reads: 2, ..Limits::default() });
     let (first, second) = (far.fetch(&mut engine), far.fetch(&mut engine));
-    assert!(engine.cancel_fetch(first), "at once");
-    assert!(!engine.cancel_fetch(first) && !engine.cancel_fetch(77));
+    assert!(engine.cancel_read(first), "at once");
+    assert!(!engine.cancel_read(first) && !engine.cancel_read(77));
     engine.progress();
     assert!(engine.next_event().is_none(), "its memory is not free");
-    assert_eq!((engine.quarantined_fetches(), engine.open_fetches(), far.held()), (1, 2, 1));
-    // SAFETY: it is refused.
-    let refused = unsafe { engine.fetch(far.sink.as_ptr().cast_mut(), LENGTH, far.key()) };
+    assert_eq!((engine.quarantined_reads(), engine.open_reads(), far.held()), (1, 2, 1));
+    // SAFETY: the read is refused before it uses the memory.
+    let refused = unsafe { engine.read_remote(far.sink.as_ptr().cast_mut(), LENGTH, far.key()) };
     assert!(refused.is_err(), "quarantine counts against the bound");
-    assert!(matches!(engine.run(), Some(Event::Fetched { id, succeeded: false }) if id == first));
-    assert!(matches!(engine.run(), Some(Event::Room)));
-    assert!(matches!(engine.run(), Some(Event::Fetched { id, succeeded: true }) if id == second), "others go on");
-    assert_eq!((engine.quarantined_fetches(), far.held()), (0, 0));
+    assert!(matches!(engine.run(), Some(Event::ReadCompleted { id, succeeded: false }) if id == first));
+    assert!(matches!(engine.run(), Some(Event::Writable)));
+    assert!(matches!(engine.run(), Some(Event::ReadCompleted { id, succeeded: true }) if id == second), "others go on");
+    assert_eq!((engine.quarantined_reads(), far.held()), (0, 0));
     assert!(far.sink == far.source);
 }
 
@@ -152,14 +152,14 @@ fn a_target_without_a_done_is_told_at_its_deadline() {
     let far = Far::new(SECOND / 10);
     let (mut engine, _other) = far.engine(Limits { write_time: 2 * SECOND, ..Limits::default() });
     // SAFETY: the sink lives longer than the engine.
-    let tag = unsafe { engine.read(far.sink.as_ptr().cast_mut(), LENGTH, b"") }.unwrap();
+    let tag = unsafe { engine.open_read(far.sink.as_ptr().cast_mut(), LENGTH, b"") }.unwrap();
     let waited = 2 * SECOND + LENGTH as u64 * 100;
-    // Its keys travel with the SYNC, and are used by nobody.
+    // Its keys travel with the SYNC, and are not used.
     let expected = Expired { operation: Operation::Transfer(tag), phase: Phase::Done, waited };
     let event = engine.run();
     assert!(matches!(event, Some(Event::Expired(expired)) if expired == expected), "{event:?}");
     assert_eq!((engine.open_transfers(), far.held()), (1, 1), "the peer has keys");
-    assert!(matches!(engine.run(), Some(Event::Ended { result: Err(_), .. })));
+    assert!(matches!(engine.run(), Some(Event::Completed { result: Err(_), .. })));
     assert!(matches!(engine.run(), Some(Event::Closed { why: Some(Disconnect::Revocation) })));
     assert_eq!(far.held(), 0);
 }
@@ -168,15 +168,15 @@ fn a_target_without_a_done_is_told_at_its_deadline() {
 fn a_message_that_waits_expires_or_is_taken_back() {
     let far = Far::new(SECOND / 10);
     let (mut engine, _other) = far.engine(Limits::default());
-    // All credits but the last go on transfers that nobody hears of, so that what is said waits.
+    // All credits but the last go on transfers that the peer does not hear of, so that messages wait.
     for _ in 0..16 {
         // SAFETY: the source lives longer than the engine.
-        unsafe { engine.write(far.source.as_ptr(), LENGTH, b"") }.unwrap();
+        unsafe { engine.open_write(far.source.as_ptr(), LENGTH, b"") }.unwrap();
     }
     for _ in 0..8 {
-        engine.say(b"hello").unwrap();
+        engine.send_message(b"hello").unwrap();
     }
-    assert_eq!((engine.say(b"hello"), engine.messages()), (Err(Unsaid::Full), 8));
+    assert_eq!((engine.send_message(b"hello"), engine.messages()), (Err(SendError::Full), 8));
     assert!(engine.cancel_message(2) && !engine.cancel_message(2));
     let mut expired = Vec::new();
     while expired.len() < 7 {
@@ -185,7 +185,7 @@ fn a_message_that_waits_expires_or_is_taken_back() {
                 assert_eq!(waited, 5 * SECOND);
                 expired.push(operation);
             }
-            Some(Event::Ended { .. } | Event::Room) => {}
+            Some(Event::Completed { .. } | Event::Writable) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -199,7 +199,7 @@ fn a_transfer_is_given_up_before_its_sync() {
         let (mut engine, _other) = far.engine(Limits::default());
         // All credits but the last go on others.
         // SAFETY: the source lives longer than the engine.
-        let open = || unsafe { engine.write(far.source.as_ptr(), LENGTH, b"") }.unwrap();
+        let open = || unsafe { engine.open_write(far.source.as_ptr(), LENGTH, b"") }.unwrap();
         let last = std::iter::repeat_with(open).take(17).last().unwrap();
         let sent = engine.counters().sent;
         let expected = if cancels {
@@ -211,7 +211,7 @@ fn a_transfer_is_given_up_before_its_sync() {
             Failure::TimedOut { phase: Phase::Answer, waited: SECOND }
         };
         let event = engine.run();
-        let Some(Event::Ended { tag, result: Err(TransferError::Failed { failure, .. }) }) = event else {
+        let Some(Event::Completed { tag, result: Err(TransferError::Failed { failure, .. }) }) = event else {
             panic!("{event:?}")
         };
         assert_eq!((tag, failure, engine.open_transfers()), (last, expected, 16));
@@ -226,7 +226,7 @@ fn a_transfer_is_given_up_after_its_keys_are_out() {
         let far = Far::new(1_000 * SECOND);
         let (mut engine, _other) = far.engine(Limits::default());
         // SAFETY: the sink lives longer than the engine.
-        let tag = unsafe { engine.read(far.sink.as_ptr().cast_mut(), LENGTH, b"") }.unwrap();
+        let tag = unsafe { engine.open_read(far.sink.as_ptr().cast_mut(), LENGTH, b"") }.unwrap();
         let begun = engine.endpoint().now();
         let failure = if cancels {
             engine.cancel(tag).unwrap();
@@ -244,7 +244,7 @@ fn a_transfer_is_given_up_after_its_keys_are_out() {
         // The peer has the time that it always has; then its right to write is taken back.
         let event = engine.run();
         assert!(
-            matches!(&event, Some(Event::Ended { result: Err(TransferError::Failed { failure: told, .. }), .. }) if *told == failure),
+            matches!(&event, Some(Event::Completed { result: Err(TransferError::Failed { failure: told, .. }), .. }) if *told == failure),
             "{event:?}"
         );
         assert!(engine.endpoint().now() - begun >= 30 * SECOND);
@@ -261,10 +261,10 @@ fn writes_under_way_outlive_a_deadline() {
     let mut target = Engine::new(&far.caches[1], other, Side::Accepting, Limits::default());
     let (mut source, sink) = (vec![7_u8; 3_000_000], vec![0_u8; 3_000_000]);
     // SAFETY: both live longer than the engines.
-    let tag = unsafe { writer.write(source.as_ptr(), source.len(), b"") }.unwrap();
-    assert!(matches!(target.run(), Some(Event::Asked { .. })));
-    // SAFETY: both live longer than the engines, and nobody else uses them.
-    unsafe { target.accept(tag, sink.as_ptr().cast_mut(), sink.len()) }.unwrap();
+    let tag = unsafe { writer.open_write(source.as_ptr(), source.len(), b"") }.unwrap();
+    assert!(matches!(target.run(), Some(Event::Requested { .. })));
+    // SAFETY: both live longer than the engines, and have no other user.
+    unsafe { target.accept_write(tag, sink.as_ptr().cast_mut(), sink.len()) }.unwrap();
     // Its keys have come when the first pieces are posted.
     while !matches!(writer.counters().received, 1..) {
         writer.progress();
@@ -277,12 +277,12 @@ fn writes_under_way_outlive_a_deadline() {
     assert_eq!((expired.operation, expired.phase), (Operation::Transfer(tag), Phase::Writes));
     assert_eq!(writer.open_transfers(), 1, "the fabric is at its memory");
     let event = writer.run();
-    assert!(matches!(event, Some(Event::Ended { result: Err(_), .. })), "{event:?}");
+    assert!(matches!(event, Some(Event::Completed { result: Err(_), .. })), "{event:?}");
     source.fill(8);
-    assert!(matches!(target.run(), Some(Event::Ended { result: Err(_), .. })));
+    assert!(matches!(target.run(), Some(Event::Completed { result: Err(_), .. })));
     // Nothing is wrong with the connection.
-    writer.say(b"next").unwrap();
-    assert!(matches!(target.run(), Some(Event::Said)));
+    writer.send_message(b"next").unwrap();
+    assert!(matches!(target.run(), Some(Event::Message)));
     drop((writer, target));
     far.sink.clear();
     assert!(!sink.contains(&8), "nothing is written after the end was told");
@@ -294,17 +294,17 @@ fn a_message_has_the_deadline_that_it_is_given() {
     let (mut engine, _other) = far.engine(Limits::default());
     for _ in 0..16 {
         // SAFETY: the source lives longer than the engine.
-        unsafe { engine.write(far.source.as_ptr(), LENGTH, b"") }.unwrap();
+        unsafe { engine.open_write(far.source.as_ptr(), LENGTH, b"") }.unwrap();
     }
-    engine.say(b"first").unwrap();
-    engine.say(b"second").unwrap();
+    engine.send_message(b"first").unwrap();
+    engine.send_message(b"second").unwrap();
     let over = engine.endpoint().now() + SECOND;
     assert!(engine.set_message_deadline(2, over) && !engine.set_message_deadline(3, over));
     let expected = Expired { operation: Operation::Message(2), phase: Phase::Credit, waited: SECOND };
     let event = engine.run();
     assert!(matches!(event, Some(Event::Expired(expired)) if expired == expected), "{event:?}");
     let mut events = std::iter::from_fn(|| engine.run());
-    let event = events.find(|event| !matches!(event, Event::Ended { .. }));
+    let event = events.find(|event| !matches!(event, Event::Completed { .. }));
     let first = Operation::Message(1);
     assert!(matches!(event, Some(Event::Expired(Expired { operation, .. })) if operation == first), "{event:?}");
 }
@@ -342,16 +342,16 @@ fn transfers_in_vain(mut engine: Engine<'_, IwarpEndpoint>, memory: &mut [u8]) {
     let (from, to) = memory.split_at_mut(50_000);
     // SAFETY: both live longer than the engine.
     let [write, read] = unsafe {
-        let write = engine.write(from.as_ptr(), from.len(), b"").unwrap();
-        [write, engine.read(to.as_mut_ptr(), to.len(), b"").unwrap()]
+        let write = engine.open_write(from.as_ptr(), from.len(), b"").unwrap();
+        [write, engine.open_read(to.as_mut_ptr(), to.len(), b"").unwrap()]
     };
     let over = engine.endpoint().now() + SECOND / 10;
     assert!(engine.set_transfer_deadline(write, over) && engine.set_transfer_deadline(read, over));
-    // The one has told nobody of its memory, and is free; the other has.
+    // The one has announced its memory to no peer, and is free; the other has.
     let (mut ended, mut expired, mut is_closed) = (Vec::new(), Vec::new(), false);
     while !is_closed {
         match engine.run() {
-            Some(Event::Ended { tag, result: Err(error) }) => {
+            Some(Event::Completed { tag, result: Err(error) }) => {
                 assert!(error.to_string().contains("0.1 s"), "{error}");
                 ended.push(tag);
             }
@@ -366,11 +366,11 @@ fn transfers_in_vain(mut engine: Engine<'_, IwarpEndpoint>, memory: &mut [u8]) {
 fn reads_in_vain(mut engine: Engine<'_, IwarpEndpoint>, sink: &mut [u8]) {
     let from = Segment { address: 4096, length: sink.len() as u64, key: 7 };
     // SAFETY: the sink lives longer than the engine.
-    let id = unsafe { engine.fetch(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
+    let id = unsafe { engine.read_remote(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
     let Some(Event::Expired(expired)) = engine.run() else { panic!("its time is over") };
-    assert_eq!((expired.operation, expired.phase), (Operation::Fetch(id), Phase::Reading));
+    assert_eq!((expired.operation, expired.phase), (Operation::Read(id), Phase::Reading));
     assert!(expired.waited >= SECOND / 2);
-    assert!(matches!(engine.run(), Some(Event::Fetched { succeeded: false, .. })));
+    assert!(matches!(engine.run(), Some(Event::ReadCompleted { succeeded: false, .. })));
     assert!(matches!(engine.run(), Some(Event::Closed { why: Some(Disconnect::ReadFailed) })));
 }
 
@@ -403,7 +403,7 @@ fn silence_prolongs_no_read() {
     by_hand(|socket, until| {
         socket.set_read_timeout(Some(SOON)).unwrap();
         let mut bytes = Vec::new();
-        // What it asks is not answered, and then it is gone.
+        // Its request is not answered, and then it is gone.
         let _ = socket.read_to_end(&mut bytes);
         assert!(Instant::now() < until, "the read never ended");
     });

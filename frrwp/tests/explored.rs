@@ -1,8 +1,8 @@
 //! Every interleaving of two sides and up to two transfers: messages and writes that are delayed, registrations
 //! that come late, in pieces or not at all, transfers that are given up, time that runs out, a connection that goes.
 //!
-//! The model is a driver like any other: it runs the shipped [`Handshake`]s and obeys the four rules of their module. What
-//! it adds is choice: whichever thing can happen next happens, in every order.
+//! The model is a driver like any other: it runs the shipped [`Handshake`]s and obeys the four rules of their module. It
+//! adds choice: whichever thing can happen next happens, in every order.
 //!
 //! ```text
 //! cargo test --release -p frrwp --test explored                                     # under a minute
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes of every buffer: two pieces of one byte.
 const LENGTH: u64 = 2;
 
-/// What is on its way to one side, in order.
+/// The messages on their way to one side, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Passing {
     Message(Vec<u8>),
@@ -30,7 +30,7 @@ enum Passing {
     },
 }
 
-/// What the application of one side knows of a transfer.
+/// The knowledge of a transfer in one side's application.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Held {
     writer: bool,
@@ -54,7 +54,7 @@ struct World {
     passing: [VecDeque<Passing>; 2],
     /// To each side: its writes that were placed and that it has not heard of.
     placed: [VecDeque<Tag>; 2],
-    /// Of each side: its writes that are not posted, where the driver posts them late.
+    /// Each side's writes that are not posted, where the driver posts them late.
     unposted: [VecDeque<Passing>; 2],
     /// Time of each side, in leaps.
     now: [u64; 2],
@@ -163,7 +163,7 @@ impl World {
 
     fn act(&mut self, side: usize, action: Action, breaks: Break) {
         match action {
-            Action::Asked { tag, read, .. } => {
+            Action::Requested { tag, read, .. } => {
                 let held = Held { writer: read, ..held(false) };
                 self.held[side].insert(tag, held);
             }
@@ -180,7 +180,7 @@ impl World {
                 }
             }
             Action::KeysCame { tag } => self.of(side, tag).wants_submit = true,
-            Action::Ended { tag, result } => {
+            Action::Completed { tag, result } => {
                 let held = self.of(side, tag);
                 let again = held.ended.replace(result.map_err(|_| ())).is_some();
                 held.released |= breaks == Break::ReleaseOnLost;
@@ -200,7 +200,7 @@ impl World {
                 self.breaks_if(on_its_way, "the writer let go of its lease with a write on its way");
             }
             Action::Disconnect { .. } => self.tear(),
-            Action::Deaf { .. } => self.broken = Some("a peer of the same version is deaf"),
+            Action::PeerTooOld { .. } => self.broken = Some("a peer of the same version is deaf"),
         }
     }
 
@@ -282,7 +282,7 @@ impl World {
         held.registered = if succeeds { registered + 1 } else { LENGTH };
     }
 
-    /// What goes on by itself.
+    /// Lists the steps that happen by themselves.
     fn progress(&self, steps: &mut Vec<Step>) {
         steps.extend((0..2).filter(|&side| !self.passing[side].is_empty()).map(Step::Deliver));
         steps.extend((0..2).filter(|&side| !self.placed[side].is_empty()).map(Step::Complete));
@@ -398,7 +398,8 @@ impl Model for Exploration {
                 world.tear();
             }
             Step::Flush(side) => {
-                // What has not been placed by now never is; and the peer's writes are known to have failed or not.
+                // Bytes that have not been placed by now never are; and the peer's writes are known to have failed or
+                // not.
                 world.flushed[side] = true;
                 world.passing[side].clear();
                 if world.flushed[1 - side] {
@@ -481,7 +482,7 @@ fn faults(registrations: u8, cancels: u8, timeouts: u8, tears: u8) -> Faults {
 }
 
 #[test]
-fn one_transfer_with_every_fault_ends_well_or_badly_on_both_sides() {
+fn one_transfer_with_faults_ends_on_both_sides() {
     for (name, read) in [("a write", WRITE), ("a read", READ)] {
         explore(name, Exploration::new(&[(0, read)], faults(1, 1, 1, 1)));
         let immediate = Limits { immediate: true, ..Limits::default() };

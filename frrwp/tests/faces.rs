@@ -1,7 +1,7 @@
 //! The engine's three faces, what overlaps what, and what becomes of memory when engines and futures are dropped.
 #![allow(unsafe_code, reason = "buffers are lent to engines by address")]
 
-use frrwp::engine::future::{Finished, Transfers};
+use frrwp::engine::future::{Connection, Finished};
 use frrwp::engine::{Engine, Event, TransferError};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Failure, Limits, RECEIVES, Side, Tag};
@@ -42,10 +42,10 @@ impl Place {
         ]
     }
 
-    fn transfers(&self) -> [Transfers<'_, SimEndpoint>; 2] {
+    fn transfers(&self) -> [Connection<'_, SimEndpoint>; 2] {
         // SAFETY: the caches are flushed, or dropped, before what the simulated network copies could be memory of others;
         // it looks at no page before a key of a live transfer names it.
-        self.engines().map(|engine| unsafe { Transfers::new(engine) })
+        self.engines().map(|engine| unsafe { Connection::new(engine) })
     }
 
     /// Registers the first page of the memory, and sets both clocks to the same time.
@@ -67,7 +67,7 @@ impl Place {
 
 fn asked(engine: &mut Engine<'_, SimEndpoint>) -> Tag {
     match engine.run() {
-        Some(Event::Asked { tag, .. }) => tag,
+        Some(Event::Requested { tag, .. }) => tag,
         other => panic!("{other:?}"),
     }
 }
@@ -98,18 +98,18 @@ fn placed_and_registered(opens: usize, partly: usize, read: bool) -> (u64, u64) 
             registered = place.nodes[side].now();
         }
     };
-    // SAFETY: both buffers live to the end of this function, and nobody but the transfer uses them.
+    // SAFETY: both buffers live to the end of this function, and only the transfer uses them.
     unsafe {
         let tag = match read {
-            true => engines[opens].read(to as *mut u8, length, b""),
-            false => engines[opens].write(from as *const u8, length, b""),
+            true => engines[opens].open_read(to as *mut u8, length, b""),
+            false => engines[opens].open_write(from as *const u8, length, b""),
         };
         let tag = tag.unwrap();
         note(opens);
         assert_eq!(asked(&mut engines[1 - opens]), tag);
         match read {
-            true => engines[1 - opens].supply(tag, from as *const u8, length),
-            false => engines[1 - opens].accept(tag, to as *mut u8, length),
+            true => engines[1 - opens].accept_read(tag, from as *const u8, length),
+            false => engines[1 - opens].accept_write(tag, to as *mut u8, length),
         }
         .unwrap();
         note(1 - opens);
@@ -123,7 +123,7 @@ fn placed_and_registered(opens: usize, partly: usize, read: bool) -> (u64, u64) 
 }
 
 #[test]
-fn what_is_ready_is_written_before_the_rest_is_registered() {
+fn ready_parts_are_written_before_registration_ends() {
     // The target's buffer is a partial hit, of a write and of a read; the writer's, where the keys come with the question.
     for (what, opens, partly, read) in [("accepted", 0, 1, false), ("read", 0, 0, true), ("supplied", 0, 1, true)] {
         let (placed, registered) = placed_and_registered(opens, partly, read);
@@ -133,27 +133,27 @@ fn what_is_ready_is_written_before_the_rest_is_registered() {
 }
 
 #[test]
-fn a_writer_that_opens_uses_the_keys_when_it_has_registered() {
+fn opening_writer_uses_keys_once_registered() {
     // They come while it registers, and registering is all that its one thread does. The target was ready long before.
     let (placed, registered) = placed_and_registered(0, 0, false);
     assert_eq!(placed, registered + 5_000, "at once, and one way");
 }
 
 #[test]
-fn a_call_that_blocks_returns_the_end_of_its_transfer_and_keeps_what_else_happened() {
+fn blocking_call_returns_its_end_and_keeps_events() {
     let place = Place::new();
     let mut memory = [vec![1_u8; 100], vec![0_u8; 100], vec![2_u8; 100], vec![0_u8; 100]];
     let at: Vec<usize> = memory.iter_mut().map(|buffer| buffer.as_mut_ptr() as usize).collect();
     let [mut one, mut other] = place.engines();
     // SAFETY: the buffers live longer than the engines.
     unsafe {
-        let tags = [0, 2].map(|buffer: usize| one.write(at[buffer] as *const u8, 100, b"").unwrap());
+        let tags = [0, 2].map(|buffer: usize| one.open_write(at[buffer] as *const u8, 100, b"").unwrap());
         for (tag, buffer) in tags.into_iter().zip([1, 3]) {
             assert_eq!(asked(&mut other), tag);
-            other.accept(tag, at[buffer] as *mut u8, 100).unwrap();
+            other.accept_write(tag, at[buffer] as *mut u8, 100).unwrap();
         }
         assert_eq!(one.finish(tags[1]).unwrap(), 100);
-        assert!(matches!(one.next_event(), Some(Event::Ended { tag, result: Ok(100) }) if tag == tags[0]));
+        assert!(matches!(one.next_event(), Some(Event::Completed { tag, result: Ok(100) }) if tag == tags[0]));
         assert_eq!(other.finish(tags[0]).unwrap(), 100);
         assert_eq!(other.finish(tags[1]).unwrap(), 100);
         // Told before, or never opened.
@@ -169,19 +169,23 @@ fn a_call_that_blocks_returns_the_end_of_its_transfer_and_keeps_what_else_happen
 }
 
 #[test]
-fn an_answer_that_does_not_fit_ends_the_transfer_and_registers_nothing() {
+fn misfit_answer_ends_transfer_unregistered() {
     for read in [false, true] {
         let place = Place::new();
         let [source, mut sink] = [vec![1_u8; 100], vec![0_u8; 100]];
         let [mut one, mut other] = place.engines();
         // SAFETY: the buffers live longer than the engines.
         unsafe {
-            let tag = if read { one.read(sink.as_mut_ptr(), 50, b"") } else { one.write(source.as_ptr(), 100, b"") };
+            let tag = if read {
+                one.open_read(sink.as_mut_ptr(), 50, b"")
+            } else {
+                one.open_write(source.as_ptr(), 100, b"")
+            };
             let tag = tag.unwrap();
             assert_eq!(asked(&mut other), tag);
             match read {
-                true => other.supply(tag, source.as_ptr(), 100),
-                false => other.accept(tag, sink.as_mut_ptr(), 50),
+                true => other.accept_read(tag, source.as_ptr(), 100),
+                false => other.accept_write(tag, sink.as_mut_ptr(), 50),
             }
             .unwrap();
             for (engine, failure) in [
@@ -197,7 +201,7 @@ fn an_answer_that_does_not_fit_ends_the_transfer_and_registers_nothing() {
 }
 
 #[test]
-fn an_engine_that_is_dropped_gives_all_memory_back_and_nothing_is_placed_later() {
+fn dropped_engine_releases_all_memory() {
     // The writer is dropped with writes posted; the target with keys out. The other side hears of it.
     for drops in [0, 1] {
         let place = Place::new();
@@ -207,9 +211,9 @@ fn an_engine_that_is_dropped_gives_all_memory_back_and_nothing_is_placed_later()
         // SAFETY: the buffers live until their engines have ended.
         let tag = unsafe {
             let [Some(one), Some(other)] = &mut engines else { panic!() };
-            let tag = one.write(source.as_ptr(), source.len(), b"").unwrap();
+            let tag = one.open_write(source.as_ptr(), source.len(), b"").unwrap();
             assert_eq!(asked(other), tag);
-            other.accept(tag, sink.as_mut_ptr(), sink.len()).unwrap();
+            other.accept_write(tag, sink.as_mut_ptr(), sink.len()).unwrap();
             while one.open_transfers() == 1 && place.network.first_placed().is_none() && place.network.step(u64::MAX) {
                 one.progress();
             }
@@ -255,18 +259,18 @@ fn futures_hand_their_buffers_over_and_back() {
     let [one, other] = place.transfers();
     let data: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
     let client = async {
-        let written = one.write(data.clone(), b"put").unwrap().await;
+        let written = one.open_write(data.clone(), b"put").unwrap().await;
         assert_eq!((written.result.unwrap(), written.buffer.as_ref()), (100_000, Some(&data)));
-        one.read(vec![0; 150_000], b"get").unwrap().await
+        one.open_read(vec![0; 150_000], b"get").unwrap().await
     };
     let server = async {
-        let put = other.asked().await.unwrap();
+        let put = other.requested().await.unwrap();
         assert_eq!((put.read, put.length, &put.header[..]), (false, 100_000, &b"put"[..]));
-        let stored = other.accept(put.tag, vec![0; 100_000]).unwrap().await;
+        let stored = other.accept_write(put.tag, vec![0; 100_000]).unwrap().await;
         stored.result.unwrap();
-        let get = other.asked().await.unwrap();
+        let get = other.requested().await.unwrap();
         assert_eq!((get.read, get.length, &get.header[..]), (true, 150_000, &b"get"[..]));
-        other.supply(get.tag, stored.buffer.unwrap()).unwrap().await.result.unwrap()
+        other.accept_read(get.tag, stored.buffer.unwrap()).unwrap().await.result.unwrap()
     };
     let (Finished { buffer, result }, supplied) = one.block_on(both(client, server));
     assert_eq!((result.unwrap(), supplied), (100_000, 100_000));
@@ -277,40 +281,40 @@ fn futures_hand_their_buffers_over_and_back() {
 }
 
 #[test]
-fn futures_say_things_as_there_is_room_and_hear_them_in_order() {
+fn futures_send_messages_in_order_as_room_allows() {
     let place = Place::new();
     let [one, other] = place.transfers();
     let talks = async {
         for number in 0..100_u32 {
-            one.say(&number.to_le_bytes()).await.unwrap();
+            one.send_message(&number.to_le_bytes()).await.unwrap();
         }
-        let answer = one.hear().await;
+        let answer = one.recv_message().await;
         one.disconnect();
         answer
     };
     let listens = async {
         for number in 0..100_u32 {
-            assert_eq!(other.hear().await.unwrap(), number.to_le_bytes());
+            assert_eq!(other.recv_message().await.unwrap(), number.to_le_bytes());
         }
-        other.say(b"that is all").await.unwrap();
+        other.send_message(b"that is all").await.unwrap();
         // Nothing more comes: the connection ends.
-        other.hear().await
+        other.recv_message().await
     };
     // The end of the other comes last.
     let (answer, last) = other.block_on(both(talks, listens));
     assert_eq!((answer.as_deref(), last), (Some(&b"that is all"[..]), None));
-    assert!(one.block_on(one.say(b"x")).is_err());
+    assert!(one.block_on(one.send_message(b"x")).is_err());
     drop((one, other));
     place.nothing_is_held();
 }
 
 #[test]
-fn a_future_that_is_dropped_keeps_its_buffer_until_the_peer_can_no_longer_write() {
+fn dropped_future_keeps_buffer_while_writable() {
     let place = Place::new();
     let [one, other] = place.transfers();
-    let mut write = Box::pin(one.write(vec![1; PAGE], b"").unwrap());
-    let put = one.block_on(other.asked()).unwrap();
-    let accepted = other.accept(put.tag, vec![0; PAGE]).unwrap();
+    let mut write = Box::pin(one.open_write(vec![1; PAGE], b"").unwrap());
+    let put = one.block_on(other.requested()).unwrap();
+    let accepted = other.accept_write(put.tag, vec![0; PAGE]).unwrap();
     // Keys are out.
     drop(accepted);
     assert_eq!(other.held(), 1, "the peer may write to it");
@@ -333,20 +337,20 @@ trait MovesOn {
     fn moves_on(&self) -> impl Future<Output = ()>;
 }
 
-impl MovesOn for Transfers<'_, SimEndpoint> {
+impl MovesOn for Connection<'_, SimEndpoint> {
     async fn moves_on(&self) {
         self.progress();
     }
 }
 
 #[test]
-fn transfers_that_are_dropped_with_futures_forgotten_end_before_their_buffers_do() {
+fn forgotten_futures_end_before_their_buffers() {
     let place = Place::new();
     let [one, other] = place.transfers();
-    std::mem::forget(one.write(vec![1; PAGE], b"").unwrap());
+    std::mem::forget(one.open_write(vec![1; PAGE], b"").unwrap());
     other.block_on(async {
-        let put = other.asked().await.unwrap();
-        std::mem::forget(other.accept(put.tag, vec![0; PAGE]).unwrap());
+        let put = other.requested().await.unwrap();
+        std::mem::forget(other.accept_write(put.tag, vec![0; PAGE]).unwrap());
     });
     assert_eq!((one.held(), other.held()), (1, 1));
     drop(other);

@@ -1,9 +1,13 @@
 //! How long a message waits behind transfers, in pieces that are posted: counted between engine and fabric.
 #![allow(unsafe_code, reason = "lends memory to transfers, and posts what an engine posts")]
 
+#[path = "common/around.rs"]
+mod around;
+
+use around::{Around, Between};
 use frrwp::engine::{Engine, Event, PIECE, PIECES, TransferError};
-use frrwp::fabric::sim::{Costs, Faults, Network, SimEndpoint, SimKey};
-use frrwp::fabric::{Abilities, Completion, Endpoint, Local};
+use frrwp::fabric::sim::{Costs, Faults, Network, SimEndpoint};
+use frrwp::fabric::{Completion, Endpoint};
 use frrwp::handshake::{Limits, RECEIVES, Side, Tag};
 use frrwp::wire::{MESSAGE, Reason, Segment};
 use mrrc::Cache;
@@ -14,7 +18,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-/// What was posted, and what of it is under way.
+/// The posts, and those in flight.
 #[derive(Default)]
 struct Log {
     pieces: u64,
@@ -29,77 +33,44 @@ struct Log {
     messages: Vec<(u64, u64)>,
 }
 
-/// An endpoint whose posts are counted.
-struct Counted(SimEndpoint, Rc<RefCell<Log>>);
+/// Counts the posts of an endpoint.
+struct Counted(Rc<RefCell<Log>>);
 
 const SAY: u8 = 7;
 
-// SAFETY: it posts and polls what the endpoint inside does.
-unsafe impl Endpoint for Counted {
-    type Domain = <SimEndpoint as Endpoint>::Domain;
+impl Around for Counted {
+    type Inner = SimEndpoint;
 
-    fn abilities(&self) -> Abilities {
-        self.0.abilities()
-    }
-
-    fn now(&self) -> u64 {
-        self.0.now()
-    }
-
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+    fn send(&mut self, message: &[u8], inner: &mut SimEndpoint) -> io::Result<()> {
         if message[5] == SAY {
-            let mut log = self.1.borrow_mut();
+            let mut log = self.0.borrow_mut();
             let entry = (log.pieces, log.under_way.iter().sum());
             log.messages.push(entry);
         }
-        self.0.send(message)
+        inner.send(message)
     }
 
-    fn receive(&mut self, more: u16) -> io::Result<()> {
-        self.0.receive(more)
-    }
-
-    unsafe fn write(
-        &mut self,
-        id: u64,
-        from: &[Local<'_, SimKey>],
-        to: Segment,
-        immediate: Option<u32>,
-    ) -> io::Result<()> {
-        let mut log = self.1.borrow_mut();
+    fn before_write(&mut self, to: Segment) -> io::Result<()> {
+        let mut log = self.0.borrow_mut();
         log.pieces += 1;
         log.groups += u64::from(std::mem::take(&mut log.has_looked));
         log.longest = log.longest.max(to.length);
         log.under_way.push(to.length);
         log.most_under_way = log.most_under_way.max(log.under_way.len() as u64);
-        // SAFETY: the caller's promise.
-        unsafe { self.0.write(id, from, to, immediate) }
+        Ok(())
     }
 
-    unsafe fn read(&mut self, id: u64, into: &[Local<'_, SimKey>], from: Segment) -> io::Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.read(id, into, from) }
-    }
-
-    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
-        let completion = self.0.poll(message);
-        self.1.borrow_mut().has_looked = true;
+    fn poll(&mut self, message: &mut [u8; MESSAGE], inner: &mut SimEndpoint) -> Option<Completion> {
+        let completion = inner.poll(message);
+        self.0.borrow_mut().has_looked = true;
         if let Some(Completion::Done { .. }) = completion {
-            self.1.borrow_mut().under_way.remove(0);
+            self.0.borrow_mut().under_way.remove(0);
         }
         completion
     }
-
-    fn wait(&mut self, until: Option<u64>) {
-        self.0.wait(until);
-    }
-
-    fn disconnect(&mut self) {
-        self.0.disconnect();
-    }
 }
 
-type Engines<'cache> = [Engine<'cache, Counted>; 2];
+type Engines<'cache> = [Engine<'cache, Between<Counted>>; 2];
 
 /// Two engines over the simulated network, and what each posts.
 fn on_sim(test: impl FnOnce(&Network, Engines<'_>, [Rc<RefCell<Log>>; 2])) {
@@ -111,7 +82,8 @@ fn on_sim(test: impl FnOnce(&Network, Engines<'_>, [Rc<RefCell<Log>>; 2])) {
     let caches = [cache(0), cache(1)];
     let logs: [Rc<RefCell<Log>>; 2] = Default::default();
     let [one, other] = network.connect(&nodes[0], &nodes[1], RECEIVES);
-    let (one, other) = (Counted(one, Rc::clone(&logs[0])), Counted(other, Rc::clone(&logs[1])));
+    let (one, other) =
+        (Between::new(one, Counted(Rc::clone(&logs[0]))), Between::new(other, Counted(Rc::clone(&logs[1]))));
     let client = Engine::new(&caches[0], one, Side::Connecting, Limits::default());
     let server = Engine::new(&caches[1], other, Side::Accepting, Limits::default());
     test(&network, [client, server], logs);
@@ -136,26 +108,26 @@ fn a_message_waits_for_four_pieces() {
             let length = if rng.random() { LENGTH } else { rng.random_range(1..5_000) };
             while heard != [MESSAGES; 2] && open[me] < SLOTS {
                 // SAFETY: the source lives longer than the engines and is not written.
-                unsafe { engines[me].write(sources[me].as_ptr(), length, b"") }.unwrap();
+                unsafe { engines[me].open_write(sources[me].as_ptr(), length, b"") }.unwrap();
                 open[me] += 1;
             }
             if said[me].len() < MESSAGES && rng.random_ratio(1, 3) {
                 let before = logs[me].borrow().pieces;
-                if engines[me].say(&said[me].len().to_le_bytes()).is_ok() {
+                if engines[me].send_message(&said[me].len().to_le_bytes()).is_ok() {
                     said[me].push(before);
                 }
             }
             engines[me].progress();
             while let Some(event) = engines[me].next_event() {
                 match event {
-                    Event::Asked { tag, length, .. } => {
+                    Event::Requested { tag, length, .. } => {
                         let slot = free[me].pop().expect("no more are open than there are slots");
                         slots.insert((me, tag), slot);
                         let at = sinks[me][slot * LENGTH..].as_mut_ptr();
                         // SAFETY: the slot is this transfer's, and lives longer than the engines.
-                        unsafe { engines[me].accept(tag, at, length as usize) }.unwrap();
+                        unsafe { engines[me].accept_write(tag, at, length as usize) }.unwrap();
                     }
-                    Event::Ended { tag, result } => {
+                    Event::Completed { tag, result } => {
                         result.unwrap();
                         transfers += 1;
                         match slots.remove(&(me, tag)) {
@@ -163,12 +135,12 @@ fn a_message_waits_for_four_pieces() {
                             None => open[me] -= 1,
                         }
                     }
-                    Event::Said => {
+                    Event::Message => {
                         let mut into = Vec::new();
-                        assert!(engines[me].heard(&mut into) && into == heard[me].to_le_bytes(), "in order");
+                        assert!(engines[me].recv_message(&mut into) && into == heard[me].to_le_bytes(), "in order");
                         heard[me] += 1;
                     }
-                    Event::Room => {}
+                    Event::Writable => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -197,7 +169,8 @@ fn a_message_waits_for_four_pieces() {
 /// Bytes of a transfer of many pieces.
 const LONG: usize = 30_000_000;
 
-/// The first engine writes all of the source to the second; `look` is called after each round. What both were told of its end.
+/// The first engine writes all of the source to the second; `look` is called after each round. The results that both sides
+/// got.
 fn write_all(
     network: &Network,
     engines: &mut Engines<'_>,
@@ -205,15 +178,17 @@ fn write_all(
     mut look: impl FnMut(&mut Engines<'_>, Tag),
 ) -> [Result<u64, TransferError>; 2] {
     // SAFETY: both are borrowed until the transfer has ended at both sides.
-    let tag = unsafe { engines[0].write(source.as_ptr(), source.len(), b"") }.unwrap();
+    let tag = unsafe { engines[0].open_write(source.as_ptr(), source.len(), b"") }.unwrap();
     let mut ended = [None, None];
     loop {
         for (engine, ended) in engines.iter_mut().zip(&mut ended) {
             engine.progress();
             match engine.next_event() {
-                // SAFETY: as above.
-                Some(Event::Asked { tag, .. }) => unsafe { engine.accept(tag, sink.as_mut_ptr(), sink.len()) }.unwrap(),
-                Some(Event::Ended { result, .. }) => *ended = Some(result),
+                Some(Event::Requested { tag, .. }) => {
+                    // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                    unsafe { engine.accept_write(tag, sink.as_mut_ptr(), sink.len()) }.unwrap()
+                }
+                Some(Event::Completed { result, .. }) => *ended = Some(result),
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }

@@ -1,5 +1,5 @@
-//! Futures over real fabrics: sent between threads, moved on by one driver, with buffers of other types; and what becomes of a
-//! buffer whose future is dropped, or whose time is over.
+//! Futures over real fabrics: sent between threads, moved on by one driver, with buffers of other types; and the buffers of
+//! dropped or overdue futures.
 #![allow(unsafe_code, reason = "buffers that are registered, and a buffer type")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -10,10 +10,10 @@ mod ends;
 mod place;
 
 use ends::{Ends, SOON};
-use frrwp::engine::future::{Buffer, Driver, FetchError, Finished, Transfers};
+use frrwp::engine::future::{Buffer, Connection, Driver, Finished, ReadError};
 use frrwp::engine::{Engine, TransferError};
 use frrwp::fabric::{Connector, Domain, FabricDomain, FabricEndpoint, FabricMemory, FabricOptions};
-use frrwp::handshake::{Failure, Limits, Phase, Side, Unsaid};
+use frrwp::handshake::{Failure, Limits, Phase, SendError, Side};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 use place::{Place, SECOND, Woken, poll_once};
@@ -80,7 +80,7 @@ fn content(memory: &FabricMemory) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(memory.start(), memory.len()) }.to_vec()
 }
 
-type Shared<'cache> = Arc<Transfers<'cache, FabricEndpoint>>;
+type Shared<'cache> = Arc<Connection<'cache, FabricEndpoint>>;
 
 /// Says a number, writes, hears a key, and reads by it what it wrote.
 async fn client(transfers: Shared<'_>, domain: &FabricDomain, number: u8) {
@@ -88,11 +88,11 @@ async fn client(transfers: Shared<'_>, domain: &FabricDomain, number: u8) {
     let mut memory = domain.memory(2 * LENGTH).unwrap();
     let sink = memory.split_off(LENGTH);
     fill(&memory, &bytes);
-    transfers.say(&[number]).await.unwrap();
-    let Finished { buffer, result } = transfers.write(memory, &[number]).unwrap().await;
+    transfers.send_message(&[number]).await.unwrap();
+    let Finished { buffer, result } = transfers.open_write(memory, &[number]).unwrap().await;
     assert_eq!(result.unwrap(), LENGTH as u64);
     assert!(content(&buffer.unwrap())[..LENGTH] == bytes, "it is the same memory");
-    let key = transfers.hear().await.unwrap();
+    let key = transfers.recv_message().await.unwrap();
     let from = Segment {
         address: u64::from_le_bytes(key[..8].try_into().unwrap()),
         length: LENGTH as u64,
@@ -103,34 +103,34 @@ async fn client(transfers: Shared<'_>, domain: &FabricDomain, number: u8) {
     for at in 0..100 {
         let part = Segment { address: from.address + at, length: 10, ..from };
         let rest = memory.split_off(10);
-        small.push(transfers.fetch(std::mem::replace(&mut memory, rest), part).within(SOON));
+        small.push(transfers.read_remote(std::mem::replace(&mut memory, rest), part).within(SOON));
     }
-    let Finished { buffer, result } = transfers.fetch(sink, from).await;
+    let Finished { buffer, result } = transfers.read_remote(sink, from).await;
     assert_eq!(result.unwrap(), LENGTH as u64);
     assert!(content(&buffer.unwrap())[..LENGTH] == bytes);
     for read in small {
         let Finished { buffer, result } = read.await;
         assert_eq!((result.unwrap(), &content(&buffer.unwrap())[..10]), (10, &bytes[..10]));
     }
-    transfers.say(b"bye").await.unwrap();
-    assert!(transfers.hear().await.is_none(), "the end");
+    transfers.send_message(b"bye").await.unwrap();
+    assert!(transfers.recv_message().await.is_none(), "the end");
 }
 
 async fn server(transfers: Shared<'_>, domain: &FabricDomain, cache: &Cache<FabricDomain>) {
-    let number = transfers.hear().await.unwrap();
-    let put = transfers.asked().await.unwrap();
+    let number = transfers.recv_message().await.unwrap();
+    let put = transfers.requested().await.unwrap();
     assert_eq!((put.length, &put.header), (LENGTH as u64, &number));
-    let stored = transfers.accept(put.tag, domain.memory(LENGTH).unwrap()).unwrap().await;
+    let stored = transfers.accept_write(put.tag, domain.memory(LENGTH).unwrap()).unwrap().await;
     stored.result.unwrap();
     let stored = stored.buffer.unwrap();
     // SAFETY: the memory lives until the connection has ended, and is only read.
     let lease = unsafe { cache.acquire(stored.start(), LENGTH, Access::REMOTE_READ) }.unwrap();
     let part = lease.segments().next().unwrap();
     let key = domain.remote(part.registration(), part.address(), part.len());
-    transfers.say(&[&key.address.to_le_bytes()[..], &key.key.to_le_bytes()].concat()).await.unwrap();
-    assert_eq!(transfers.hear().await.unwrap(), b"bye");
+    transfers.send_message(&[&key.address.to_le_bytes()[..], &key.key.to_le_bytes()].concat()).await.unwrap();
+    assert_eq!(transfers.recv_message().await.unwrap(), b"bye");
     transfers.disconnect();
-    assert!(transfers.hear().await.is_none());
+    assert!(transfers.recv_message().await.is_none());
 }
 
 fn connect<'cache>(ends: &'cache Ends, address: &str, connections: usize) -> Vec<[Shared<'cache>; 2]> {
@@ -142,7 +142,7 @@ fn connect<'cache>(ends: &'cache Ends, address: &str, connections: usize) -> Vec
             let (side, cache) = sides.next().unwrap();
             // SAFETY: the caches hear of nothing, and of the memory of domains nothing is given back while they live that
             // is used again by others.
-            Arc::new(unsafe { Transfers::new(Engine::new(cache, end, side, limits)) })
+            Arc::new(unsafe { Connection::new(Engine::new(cache, end, side, limits)) })
         })
     };
     (0..connections).map(connect).collect()
@@ -188,14 +188,14 @@ fn several_threads_wait_for_one_connection() {
                 scope.spawn(move || {
                     let memory = memory(writes);
                     fill(&memory, &vec![number; LENGTH]);
-                    let written = near.write(memory, &[number]).unwrap();
+                    let written = near.open_write(memory, &[number]).unwrap();
                     assert_eq!(near.block_on(written).result.unwrap_or(0), LENGTH as u64);
                 });
                 scope.spawn(move || {
                     far.block_on(async {
-                        let put = far.asked().await.unwrap();
+                        let put = far.requested().await.unwrap();
                         let memory = memory(takes);
-                        let Finished { buffer, result } = far.accept(put.tag, memory).unwrap().await;
+                        let Finished { buffer, result } = far.accept_write(put.tag, memory).unwrap().await;
                         result.unwrap();
                         assert!(content(&buffer.unwrap())[..LENGTH] == vec![put.header[0]; LENGTH]);
                     });
@@ -241,7 +241,7 @@ fn a_dropped_read_keeps_its_buffer() {
     let (source, live) = (vec![7; 1_000], Arc::new(AtomicUsize::new(0)));
     let from = place.key(&source);
     for drops in [false, true] {
-        let mut read = one.fetch(Counted::new(1_000, &live), from);
+        let mut read = one.read_remote(Counted::new(1_000, &live), from);
         assert!(poll_once(&mut read).is_pending());
         if drops {
             drop(read);
@@ -251,7 +251,7 @@ fn a_dropped_read_keeps_its_buffer() {
         } else {
             read.cancel();
             let Finished { buffer, result } = one.block_on(read);
-            assert!(matches!(result, Err(FetchError::Cancelled)));
+            assert!(matches!(result, Err(ReadError::Cancelled)));
             assert!(buffer.is_some_and(|buffer| buffer.0 == source), "they came all the same");
         }
         assert_eq!((one.held(), live.load(Ordering::SeqCst)), (0, 0));
@@ -261,31 +261,32 @@ fn a_dropped_read_keeps_its_buffer() {
 #[test]
 fn futures_are_ready_when_their_time_is_over() {
     let place = Place::new(1_000 * SECOND);
-    let limits = Limits { fetches: 1, ..Limits::default() };
+    let limits = Limits { reads: 1, ..Limits::default() };
     let [one, _other] = place.transfers(limits);
     let live = Arc::new(AtomicUsize::new(0));
     let counted = || Counted::new(1_000, &live);
     let (second, now) = (Duration::from_secs(1), || place.nodes[0].now());
     let from = Segment { address: 4096, length: 1_000, key: 7 };
     let begun = now();
-    // Nobody but this side has heard of it: its buffer comes back.
-    let written = one.block_on(one.write(counted(), b"").unwrap().within(second));
+    // Only this side has heard of it: its buffer comes back.
+    let written = one.block_on(one.open_write(counted(), b"").unwrap().within(second));
     let Err(TransferError::Failed { failure: Failure::TimedOut { phase, .. }, .. }) = written.result else { panic!() };
     assert!(written.buffer.is_some() && phase == Phase::Answer);
     assert!((SECOND..2 * SECOND).contains(&(now() - begun)));
     // Its keys are out: the buffer stays.
     let begun = now();
-    let read = one.block_on(one.read(counted(), b"").unwrap().within(second));
+    let read = one.block_on(one.open_read(counted(), b"").unwrap().within(second));
     let Err(TransferError::Failed { failure: Failure::TimedOut { phase, .. }, .. }) = read.result else { panic!() };
     assert!(read.buffer.is_none() && phase == Phase::Done);
     assert!((SECOND..2 * SECOND).contains(&(now() - begun)));
-    // So do the bytes of a one-sided read that is under way; one that waits for room has posted nothing.
+    // The bytes of a one-sided read in flight are kept too; one that waits for room has posted nothing.
     let begun = now();
-    let (first, waits) = (one.fetch(counted(), from).within(second), one.fetch(counted(), from).within(2 * second));
+    let (first, waits) =
+        (one.read_remote(counted(), from).within(second), one.read_remote(counted(), from).within(2 * second));
     let first = one.block_on(first);
-    assert!(matches!(first.result, Err(FetchError::Expired(_))) && first.buffer.is_none());
+    assert!(matches!(first.result, Err(ReadError::Expired(_))) && first.buffer.is_none());
     let waits = one.block_on(waits);
-    assert!(matches!(waits.result, Err(FetchError::Unopened(_))) && waits.buffer.is_some());
+    assert!(matches!(waits.result, Err(ReadError::Unopened(_))) && waits.buffer.is_some());
     assert!((2 * SECOND..3 * SECOND).contains(&(now() - begun)));
     drop((written, waits));
     assert_eq!((one.held(), live.load(Ordering::SeqCst)), (2, 2), "what the peer, or the fabric, may be at");
@@ -297,20 +298,20 @@ fn futures_are_ready_when_their_time_is_over() {
 fn messages_are_sent_in_time_or_never() {
     let place = Place::new(1_000 * SECOND);
     let [one, _other] = place.transfers(Limits::default());
-    // All credits but the last go on what nobody hears of.
-    let writes: Vec<_> = (0..16).map(|_| one.write(vec![1; 10], b"").unwrap()).collect();
+    // All credits but the last go on messages that the peer does not hear of.
+    let writes: Vec<_> = (0..16).map(|_| one.open_write(vec![1; 10], b"").unwrap()).collect();
     let second = Duration::from_secs(1);
     // The engine keeps eight; those behind them wait for room.
-    let mut kept: Vec<_> = (0..8).map(|_| one.say(b"kept").within(10 * second)).collect();
+    let mut kept: Vec<_> = (0..8).map(|_| one.send_message(b"kept").within(10 * second)).collect();
     assert!(kept.iter_mut().all(|said| poll_once(said).is_pending()));
     let (begun, now) = (place.nodes[0].now(), || place.nodes[0].now());
-    let said = one.block_on(one.say(b"no room").within(second));
-    assert!(matches!(said, Err(Unsaid::Expired(expired)) if expired.phase == Phase::Credit), "{said:?}");
+    let said = one.block_on(one.send_message(b"no room").within(second));
+    assert!(matches!(said, Err(SendError::Expired(expired)) if expired.phase == Phase::Credit), "{said:?}");
     assert!((SECOND..2 * SECOND).contains(&(now() - begun)));
     // One that is dropped leaves its room to another, which waits for a credit.
     drop(kept.pop());
-    let said = one.block_on(one.say(b"in its place").within(second));
-    assert!(matches!(said, Err(Unsaid::Expired(expired)) if expired.waited == SECOND), "{said:?}");
+    let said = one.block_on(one.send_message(b"in its place").within(second));
+    assert!(matches!(said, Err(SendError::Expired(expired)) if expired.waited == SECOND), "{said:?}");
     assert!((2 * SECOND..3 * SECOND).contains(&(now() - begun)));
     drop((kept, writes));
 }
@@ -371,7 +372,7 @@ fn a_crowd_of_reads_is_polled_twice_each() {
     let [one, _other] = place.transfers(Limits::default());
     let source = vec![7; 64];
     let from = place.key(&source);
-    let reads: Vec<_> = (0..CROWD).map(|_| one.fetch(vec![0; 64], from)).collect();
+    let reads: Vec<_> = (0..CROWD).map(|_| one.read_remote(vec![0; 64], from)).collect();
     let ended = Executor::new(CROWD).run(reads, 2 * CROWD, || {
         place.network.step(u64::MAX);
         one.progress();
@@ -386,19 +387,19 @@ fn a_crowd_of_messages_is_polled_twice_each() {
     let place = Place::new(1_000);
     let [one, other] = place.transfers(Limits::default());
     let texts: Vec<_> = (0..CROWD).map(|number| number.to_le_bytes()).collect();
-    let says: Vec<_> = texts.iter().map(|text| one.say(text)).collect();
+    let says: Vec<_> = texts.iter().map(|text| one.send_message(text)).collect();
     let mut heard = Vec::new();
     let ended = Executor::new(CROWD).run(says, 2 * CROWD, || {
         place.network.step(u64::MAX);
         one.progress();
-        while let Poll::Ready(Some(text)) = poll_once(&mut Box::pin(other.hear())) {
+        while let Poll::Ready(Some(text)) = poll_once(&mut Box::pin(other.recv_message())) {
             heard.push(text);
         }
     });
     assert!(ended.iter().all(|(_, said)| said.is_ok()));
     while place.network.step(u64::MAX) {
         other.progress();
-        while let Poll::Ready(Some(text)) = poll_once(&mut Box::pin(other.hear())) {
+        while let Poll::Ready(Some(text)) = poll_once(&mut Box::pin(other.recv_message())) {
             heard.push(text);
         }
     }
@@ -409,9 +410,9 @@ fn a_crowd_of_messages_is_polled_twice_each() {
 fn a_crowd_of_hearers_is_polled_twice_each() {
     let place = Place::new(1_000);
     let [one, other] = place.transfers(Limits::default());
-    let mut says: Vec<_> = (0..CROWD).map(|_| one.say(b"news")).collect();
+    let mut says: Vec<_> = (0..CROWD).map(|_| one.send_message(b"news")).collect();
     says.retain_mut(|said| poll_once(said).is_pending());
-    let hears: Vec<_> = (0..CROWD).map(|_| Box::pin(other.hear())).collect();
+    let hears: Vec<_> = (0..CROWD).map(|_| Box::pin(other.recv_message())).collect();
     let heard = Executor::new(CROWD).run(hears, 2 * CROWD, || {
         place.network.step(u64::MAX);
         one.progress();
@@ -425,8 +426,8 @@ fn a_crowd_of_askers_is_polled_twice_each() {
     const ASKERS: usize = 1_000;
     let place = Place::new(1_000);
     let [one, other] = place.transfers(Limits::default());
-    let writes: Vec<_> = (0..ASKERS).map(|_| one.write(vec![1; 10], b"").unwrap()).collect();
-    let asks: Vec<_> = (0..ASKERS).map(|_| Box::pin(other.asked())).collect();
+    let writes: Vec<_> = (0..ASKERS).map(|_| one.open_write(vec![1; 10], b"").unwrap()).collect();
+    let asks: Vec<_> = (0..ASKERS).map(|_| Box::pin(other.requested())).collect();
     let asked = Executor::new(ASKERS).run(asks, 2 * ASKERS, || {
         place.network.step(u64::MAX);
         one.progress();
@@ -439,13 +440,13 @@ fn a_crowd_of_askers_is_polled_twice_each() {
 #[test]
 fn unpolled_futures_keep_no_room() {
     let place = Place::new(SECOND);
-    let [one, _other] = place.transfers(Limits { fetches: 1, ..Limits::default() });
+    let [one, _other] = place.transfers(Limits { reads: 1, ..Limits::default() });
     let source = vec![7; 64];
     let from = place.key(&source);
-    let first = one.fetch(vec![0; 64], from);
-    let mut kept = one.fetch(vec![0; 64], from);
-    let dropped = one.fetch(vec![0; 64], from);
-    let waits = one.fetch(vec![0; 64], from);
+    let first = one.read_remote(vec![0; 64], from);
+    let mut kept = one.read_remote(vec![0; 64], from);
+    let dropped = one.read_remote(vec![0; 64], from);
+    let waits = one.read_remote(vec![0; 64], from);
     assert!(poll_once(&mut kept).is_pending() && one.held() == 4);
     drop(dropped);
     assert_eq!(one.held(), 3, "nothing was at its buffer");
@@ -457,7 +458,7 @@ fn unpolled_futures_keep_no_room() {
 
 /// Whatever waits when its driver goes is woken, and has its end.
 fn ends_with_its_driver<'a, E: frrwp::fabric::Endpoint + 'a>(
-    near: &Transfers<'a, E>,
+    near: &Connection<'a, E>,
     bytes: [Vec<u8>; 3],
     from: Option<Segment>,
 ) {
@@ -467,10 +468,10 @@ fn ends_with_its_driver<'a, E: frrwp::fabric::Endpoint + 'a>(
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);
-    let (mut hears, mut asked) = (Box::pin(near.hear()), Box::pin(near.asked()));
-    let mut written = near.write(write, b"").unwrap();
-    let mut reads = from.map(|from| [near.fetch(read, from), near.fetch(waits, from)]);
-    let mut says: Vec<_> = (0..200).map(|_| near.say(b"not heard")).collect();
+    let (mut hears, mut asked) = (Box::pin(near.recv_message()), Box::pin(near.requested()));
+    let mut written = near.open_write(write, b"").unwrap();
+    let mut reads = from.map(|from| [near.read_remote(read, from), near.read_remote(waits, from)]);
+    let mut says: Vec<_> = (0..200).map(|_| near.send_message(b"not heard")).collect();
     says.retain_mut(|said| Pin::new(said).poll(&mut context).is_pending());
     assert!(says.len() > 16, "some wait for a credit, some for room");
     assert!(hears.as_mut().poll(&mut context).is_pending() && asked.as_mut().poll(&mut context).is_pending());
@@ -485,11 +486,11 @@ fn ends_with_its_driver<'a, E: frrwp::fabric::Endpoint + 'a>(
     assert!(matches!(written.result, Err(TransferError::Failed { failure: Failure::Lost, .. })), "{written:?}");
     assert!(written.buffer.is_some());
     for said in &mut says {
-        assert!(matches!(poll_once(said), Poll::Ready(Err(Unsaid::Disconnected))));
+        assert!(matches!(poll_once(said), Poll::Ready(Err(SendError::Disconnected))));
     }
     for read in reads.iter_mut().flatten() {
         let Poll::Ready(Finished { buffer, result }) = poll_once(read) else { panic!("it has no end") };
-        assert!(buffer.is_some() && matches!(result, Err(FetchError::Failed { .. } | FetchError::Unopened(_))));
+        assert!(buffer.is_some() && matches!(result, Err(ReadError::Failed { .. } | ReadError::Unopened(_))));
     }
     assert_eq!(near.held(), 0);
 }
@@ -502,10 +503,10 @@ fn a_dropped_driver_ends_what_waits() {
         let connections = connect(&ends, &address, 1);
         let [near, far] = &connections[0];
         ends_with_its_driver(near, bytes(), None);
-        while far.block_on(far.asked()).is_some() {}
+        while far.block_on(far.requested()).is_some() {}
     }
     let place = Place::new(SECOND);
-    let [near, _far] = place.transfers(Limits { fetches: 1, ..Limits::default() });
+    let [near, _far] = place.transfers(Limits { reads: 1, ..Limits::default() });
     let from = Segment { address: 4096, length: 1_000, key: 7 };
     ends_with_its_driver(&near, bytes(), Some(from));
 }
@@ -546,25 +547,25 @@ fn without_descriptors() {
         let waits = scope.spawn(move || {
             near.block_on(async {
                 tell.send(()).unwrap();
-                near.hear().await
+                near.recv_message().await
             })
         });
         // Another thread of this side may use the connection meanwhile.
         told.recv().unwrap();
         std::thread::sleep(Duration::from_millis(50));
-        near.block_on(near.say(b"question")).unwrap();
-        assert_eq!(far.block_on(far.hear()).unwrap(), b"question");
-        far.block_on(far.say(b"answer")).unwrap();
+        near.block_on(near.send_message(b"question")).unwrap();
+        assert_eq!(far.block_on(far.recv_message()).unwrap(), b"question");
+        far.block_on(far.send_message(b"answer")).unwrap();
         assert_eq!(waits.join().unwrap().unwrap(), b"answer");
     });
     drop(all);
-    far.block_on(far.say(b"there are descriptors")).unwrap();
-    assert_eq!(near.block_on(near.hear()).unwrap(), b"there are descriptors");
+    far.block_on(far.send_message(b"there are descriptors")).unwrap();
+    assert_eq!(near.block_on(near.recv_message()).unwrap(), b"there are descriptors");
     let all = take_all();
     let place = Place::new(SECOND);
     let [near, _far] = place.transfers(Limits::default());
     let source = vec![7; 64];
-    let read = near.block_on(near.fetch(vec![0; 64], place.key(&source)));
+    let read = near.block_on(near.read_remote(vec![0; 64], place.key(&source)));
     assert_eq!(read.buffer, Some(source), "simulated time goes on");
     drop(all);
 }
@@ -574,18 +575,18 @@ fn without_descriptors() {
 fn a_message_that_has_left_wakes_others_once() {
     let place = Place::new(1_000 * SECOND);
     let [one, _other] = place.transfers(Limits::default());
-    let writes: Vec<_> = (0..16).map(|_| one.write(vec![1; 10], b"").unwrap()).collect();
-    let mut kept = one.say(b"kept, and not polled").within(Duration::from_secs(1));
+    let writes: Vec<_> = (0..16).map(|_| one.open_write(vec![1; 10], b"").unwrap()).collect();
+    let mut kept = one.send_message(b"kept, and not polled").within(Duration::from_secs(1));
     assert!(poll_once(&mut kept).is_pending());
-    let said = one.block_on(one.say(b"later").within(Duration::from_secs(2)));
-    assert!(matches!(said, Err(Unsaid::Expired(_))));
+    let said = one.block_on(one.send_message(b"later").within(Duration::from_secs(2)));
+    assert!(matches!(said, Err(SendError::Expired(_))));
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut hears = Box::pin(one.hear());
+    let mut hears = Box::pin(one.recv_message());
     assert!(hears.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     (0..3).for_each(|_| one.progress());
     assert_eq!(woken.0.load(Ordering::SeqCst), 0, "nothing has come");
-    assert!(matches!(poll_once(&mut kept), Poll::Ready(Err(Unsaid::Expired(_)))));
+    assert!(matches!(poll_once(&mut kept), Poll::Ready(Err(SendError::Expired(_)))));
     drop((hears, kept, writes));
 }
 

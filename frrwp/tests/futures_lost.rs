@@ -1,4 +1,4 @@
-//! Futures whose waits end otherwise than by what they wait for: each has the end that came, and no other waits longer for it.
+//! Futures with waits that end otherwise than by their events: each has the end that came, and no other waits longer for it.
 #![allow(unsafe_code, reason = "lends memory to engines, and forks")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -10,9 +10,9 @@ mod place;
 
 use ends::Ends;
 use frrwp::engine::Engine;
-use frrwp::engine::future::{Driver, FetchError, Transfers};
+use frrwp::engine::future::{Connection, Driver, ReadError};
 use frrwp::fabric::Connector;
-use frrwp::handshake::{Limits, RECEIVES, Side, Unsaid};
+use frrwp::handshake::{Limits, RECEIVES, SendError, Side};
 use place::{Place, SECOND, Woken, poll_once};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,8 +26,8 @@ fn a_message_that_was_never_sent_is_an_error() {
     let place = Place::new(SECOND);
     let [one, _other] = place.transfers(Limits::default());
     // All credits but the last go on what the peer does not answer: the engine keeps messages for want of one.
-    let writes: Vec<_> = (0..16).map(|_| one.write(vec![1; 10], b"").unwrap()).collect();
-    let mut kept: Vec<_> = (0..3).map(|_| one.say(b"kept")).collect();
+    let writes: Vec<_> = (0..16).map(|_| one.open_write(vec![1; 10], b"").unwrap()).collect();
+    let mut kept: Vec<_> = (0..3).map(|_| one.send_message(b"kept")).collect();
     assert!(kept.iter_mut().all(|said| poll_once(said).is_pending()));
     one.disconnect();
     while !one.is_closed() {
@@ -36,7 +36,7 @@ fn a_message_that_was_never_sent_is_an_error() {
     }
     for said in &mut kept {
         let said = poll_once(said);
-        assert!(matches!(said, Poll::Ready(Err(Unsaid::Disconnected))), "{said:?}");
+        assert!(matches!(said, Poll::Ready(Err(SendError::Disconnected))), "{said:?}");
     }
     drop((kept, writes));
 }
@@ -45,12 +45,12 @@ fn a_message_that_was_never_sent_is_an_error() {
 fn messages_wait_in_the_order_of_first_polls() {
     let place = Place::new(1_000);
     let [one, other] = place.transfers(Limits::default());
-    let hear = || match poll_once(&mut Box::pin(other.hear())) {
+    let hear = || match poll_once(&mut Box::pin(other.recv_message())) {
         Poll::Ready(text) => text,
         Poll::Pending => None,
     };
-    let mut late = one.say(b"late");
-    let mut early: Vec<_> = (0..20).map(|_| one.say(b"early")).collect();
+    let mut late = one.send_message(b"late");
+    let mut early: Vec<_> = (0..20).map(|_| one.send_message(b"early")).collect();
     early.retain_mut(|said| poll_once(said).is_pending());
     assert!(!early.is_empty(), "the peer's application takes nothing");
     assert!(poll_once(&mut late).is_pending());
@@ -69,18 +69,18 @@ fn messages_wait_in_the_order_of_first_polls() {
 #[test]
 fn a_cancelled_read_wakes_its_task() {
     let place = Place::new(SECOND);
-    let [one, _other] = place.transfers(Limits { fetches: 1, ..Limits::default() });
+    let [one, _other] = place.transfers(Limits { reads: 1, ..Limits::default() });
     let source = vec![7; 64];
     let from = place.key(&source);
-    let first = one.fetch(vec![0; 64], from);
-    let mut waits = one.fetch(vec![0; 64], from);
+    let first = one.read_remote(vec![0; 64], from);
+    let mut waits = one.read_remote(vec![0; 64], from);
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
     waits.cancel();
     assert_eq!(woken.0.load(Ordering::SeqCst), 1, "its task may not be the one that cancels");
     let Poll::Ready(ended) = poll_once(&mut waits) else { panic!("its buffer is free") };
-    assert!(ended.buffer.is_some() && matches!(ended.result, Err(FetchError::Cancelled)));
+    assert!(ended.buffer.is_some() && matches!(ended.result, Err(ReadError::Cancelled)));
     drop(first);
 }
 
@@ -90,12 +90,12 @@ fn a_dropped_hearer_wakes_another() {
     let [one, other] = place.transfers(Limits::default());
     let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
     let woken = || wakers.each_ref().map(|woken| woken.0.load(Ordering::SeqCst));
-    let [mut first, mut last] = [(); 2].map(|()| Box::pin(other.hear()));
+    let [mut first, mut last] = [(); 2].map(|()| Box::pin(other.recv_message()));
     for (hears, woken) in [&mut first, &mut last].into_iter().zip(&wakers) {
         let waker = Waker::from(Arc::clone(woken));
         assert!(hears.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
-    assert!(matches!(poll_once(&mut one.say(b"news")), Poll::Ready(Ok(()))));
+    assert!(matches!(poll_once(&mut one.send_message(b"news")), Poll::Ready(Ok(()))));
     while place.network.step(u64::MAX) {
         other.progress();
     }
@@ -118,7 +118,7 @@ fn a_waker_that_panics_keeps_no_other_asleep() {
     let place = Place::new(1_000);
     let [one, _other] = place.transfers(Limits::default());
     let woken = Arc::new(Woken::default());
-    let mut hears = [(); 3].map(|()| Box::pin(one.hear()));
+    let mut hears = [(); 3].map(|()| Box::pin(one.recv_message()));
     let wakers = [Arc::clone(&woken).into(), Arc::new(Panics).into(), Arc::clone(&woken).into()];
     for (hears, waker) in hears.iter_mut().zip(&wakers) {
         assert!(hears.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
@@ -131,7 +131,7 @@ fn a_waker_that_panics_keeps_no_other_asleep() {
     assert!(hears.iter_mut().all(|hears| matches!(poll_once(hears), Poll::Ready(None))));
 }
 
-/// What a child drops is a copy: the connection, and what rings for it, are its parent's.
+/// A child drops copies: the connection, and its bell, are its parent's.
 #[test]
 fn a_forked_child_ends_no_connection() {
     for address in ["iwarp:127.0.0.1:0".to_owned(), format!("shm:@frrwp-lost-forks-{}", std::process::id())] {
@@ -143,31 +143,31 @@ fn a_forked_child_ends_no_connection() {
         let [near, far] = unsafe {
             let near = Engine::new(&ends.caches[0], near, Side::Connecting, limits);
             let far = Engine::new(&ends.caches[1], far, Side::Accepting, limits);
-            [near, far].map(|engine| Transfers::new(engine))
+            [near, far].map(|engine| Connection::new(engine))
         };
         let near = Arc::new(near);
         let mut driver = Driver::new().unwrap();
         driver.add(Arc::clone(&near)).unwrap();
         while driver.turn() {}
         // The engine has a buffer: where it is dropped, it waits until the connection is flushed.
-        std::mem::forget(near.write(ends.domains[0].memory(100).unwrap(), b"").unwrap());
+        std::mem::forget(near.open_write(ends.domains[0].memory(100).unwrap(), b"").unwrap());
         // SAFETY: the child drops its copies, and ends at once.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a child that hangs is ended by the signal.
             unsafe { libc::alarm(60) };
             drop((driver, near, far));
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` ends this child without destructors.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
-        // SAFETY: the status lives.
+        // SAFETY: `status` is a local integer that the call may write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "{address}: the child ended by itself");
         std::thread::scope(|scope| {
             scope.spawn(|| driver.run());
-            let said = near.block_on(near.say(b"it stands"));
-            let heard = far.block_on(far.hear());
+            let said = near.block_on(near.send_message(b"it stands"));
+            let heard = far.block_on(far.recv_message());
             near.disconnect();
             assert!(said.is_ok() && heard.as_deref() == Some(b"it stands"), "{address}: {said:?}, {heard:?}");
         });

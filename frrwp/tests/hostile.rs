@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 #[test]
-fn a_message_for_a_transfer_that_never_was_is_answered_until_there_are_too_many() {
+fn unknown_tags_are_answered_up_to_a_limit() {
     let mut side = Side::new(Limits::default());
     for round in 1..16 {
         side.say(99, Body::Done { bytes: 1 });
@@ -31,8 +31,8 @@ fn a_nak_is_never_answered() {
 }
 
 #[test]
-fn a_nak_that_cannot_be_read_ends_its_transfer_and_is_not_answered_either() {
-    // Of a later version, or cut short: what it is and of which transfer stands at its start.
+fn unreadable_nak_ends_transfer_unanswered() {
+    // A NAK of a later version, or cut short: its kind and its transfer stand at its start.
     for version in [1, 9] {
         let failure = Failure::Peer(if version == 1 { Reason::Malformed } else { Reason::Version { spoken: version } });
         let mut message = [0; MESSAGE];
@@ -50,7 +50,7 @@ fn a_nak_that_cannot_be_read_ends_its_transfer_and_is_not_answered_either() {
         for tag in [write, read] {
             side.0.received(0, &unreadable(tag.0));
             assert_eq!(side.hears(), [], "version {version}");
-            let ended = Action::Ended { tag, result: Err(failure) };
+            let ended = Action::Completed { tag, result: Err(failure) };
             assert_eq!(side.actions(), [ended, Action::Release { tag }], "version {version}");
         }
         assert_eq!(side.0.counters().strangers, 2);
@@ -71,7 +71,7 @@ fn garbage_and_the_future_get_the_right_nak() {
 }
 
 #[test]
-fn a_replayed_sync_and_messages_for_what_has_ended_are_dropped_and_counted() {
+fn replayed_and_late_messages_are_counted_only() {
     let mut side = Side::new(Limits::default());
     side.say(1, sync(10, false));
     side.0.fail(0, Tag(1), Reason::Refused).unwrap();
@@ -95,7 +95,7 @@ fn a_tag_of_the_wrong_side_opens_nothing() {
 }
 
 #[test]
-fn more_transfers_than_allowed_are_busy_and_the_others_go_on() {
+fn transfers_beyond_limit_are_busy() {
     let mut side = Side::new(Limits { open: 2, ..Limits::default() });
     for tag in [1, 3, 5] {
         side.say(tag, sync(10, false));
@@ -109,7 +109,7 @@ fn more_transfers_than_allowed_are_busy_and_the_others_go_on() {
 }
 
 #[test]
-fn a_flood_of_segments_ends_the_transfer_and_takes_no_more_than_the_bound() {
+fn segment_flood_ends_transfer_within_bounds() {
     let mut side = Side::new(Limits { early_bytes: 32 * 100, ..Limits::default() });
     side.say(1, sync(1 << 40, true));
     side.actions();
@@ -118,7 +118,7 @@ fn a_flood_of_segments_ends_the_transfer_and_takes_no_more_than_the_bound() {
     assert_eq!(side.actions(), []);
     side.say(1, offer(&early, true));
     assert_eq!(side.hears(), [(1, nak(Reason::Busy))]);
-    let ended = Action::Ended { tag: Tag(1), result: Err(Failure::Here(Reason::Busy)) };
+    let ended = Action::Completed { tag: Tag(1), result: Err(Failure::Here(Reason::Busy)) };
     assert_eq!(side.actions(), [ended, Action::Release { tag: Tag(1) }]);
     // The room is there again for the next.
     side.say(3, sync(1 << 40, true));
@@ -128,7 +128,7 @@ fn a_flood_of_segments_ends_the_transfer_and_takes_no_more_than_the_bound() {
 }
 
 #[test]
-fn offers_of_more_than_was_asked_for_of_nothing_or_after_the_last_are_malformed() {
+fn excess_empty_and_late_offers_are_malformed() {
     let more = [bytes(11)];
     let (half, all) = ([bytes(5)], [bytes(10)]);
     let offers: [&[Body<'_>]; 5] = [
@@ -146,13 +146,13 @@ fn offers_of_more_than_was_asked_for_of_nothing_or_after_the_last_are_malformed(
             side.say(2, body);
         }
         assert_eq!(side.hears(), [(2, nak(Reason::Malformed))], "{offers:?}");
-        let ended = Action::Ended { tag, result: Err(Failure::Here(Reason::Malformed)) };
+        let ended = Action::Completed { tag, result: Err(Failure::Here(Reason::Malformed)) };
         assert_eq!(side.actions(), [ended, Action::Release { tag }]);
     }
 }
 
 #[test]
-fn a_false_done_ends_the_connection_and_the_lease_waits_for_the_flush() {
+fn false_done_disconnects_and_lease_awaits_flush() {
     for (offered, claimed) in [(false, 10), (true, 9), (true, 11), (false, 0)] {
         let mut side = Side::new(Limits::default());
         side.say(1, sync(10, false));
@@ -172,12 +172,12 @@ fn a_false_done_ends_the_connection_and_the_lease_waits_for_the_flush() {
 }
 
 #[test]
-fn more_messages_than_there_are_receives_end_the_connection() {
+fn messages_beyond_receives_disconnect() {
     let mut side = Side::new(Limits::default());
     for tag in 0..u64::from(RECEIVES) {
         side.say(2 * tag + 1, sync(1, false));
     }
-    assert!(side.actions().iter().all(|action| matches!(action, Action::Asked { .. })));
+    assert!(side.actions().iter().all(|action| matches!(action, Action::Requested { .. })));
     // Nothing was said, so nothing was announced.
     side.say(99, sync(1, false));
     assert_eq!(side.actions(), [Action::Disconnect { why: Disconnect::NoCredit }]);
@@ -194,7 +194,7 @@ fn a_silent_peer_costs_its_time_out_and_no_more() {
     assert_eq!(side.0.next_deadline(), Some(limits.sync_time));
     side.0.expire(limits.sync_time);
     let waited = limits.sync_time;
-    let ended = Action::Ended { tag: write, result: Err(Failure::TimedOut { phase: Phase::Answer, waited }) };
+    let ended = Action::Completed { tag: write, result: Err(Failure::TimedOut { phase: Phase::Answer, waited }) };
     assert_eq!(side.actions(), [ended, Action::Release { tag: write }]);
     assert_eq!(side.hears(), [(2, nak(Reason::TimedOut))]);
     // A target with keys out asks first, and then takes the connection down.
@@ -250,7 +250,7 @@ fn fuzz(seed: u64, rounds: u64) {
         held += u32::from(side.0.received(now, &message[..length]).is_some());
         assert!(held <= u32::from(RECEIVES), "a receive holds one at most");
         if held > 0 && rng.random_ratio(1, 3) {
-            side.0.heard();
+            side.0.message_taken();
             held -= 1;
         }
         if rng.random_ratio(1, 20) {
@@ -259,12 +259,12 @@ fn fuzz(seed: u64, rounds: u64) {
         side.0.expire(now);
         for action in side.actions() {
             match action {
-                Action::Asked { tag, read: true, length } => {
+                Action::Requested { tag, read: true, length } => {
                     let length = rng.random_range(0..=length);
                     let _ = side.0.crw(now, tag, length);
                     let _ = side.0.ready(now, tag, 0, length);
                 }
-                Action::Asked { tag, read: false, length } => {
+                Action::Requested { tag, read: false, length } => {
                     let _ = side.0.accept(now, tag, length);
                     let segment = Segment { address: 0x1000, length: length.max(1), key: 1 };
                     let _ = side.0.offer(now, tag, 0, &[segment], false);
@@ -287,7 +287,7 @@ fn fuzz(seed: u64, rounds: u64) {
         }
         let mut out = [0; MESSAGE];
         if rng.random_ratio(1, 5) {
-            let _ = side.0.say(b"something", &mut out);
+            let _ = side.0.send_message(b"something", &mut out);
         }
         while side.0.take_message(now, &mut out).is_some() {}
         assert!(side.0.memory() < 64 << 10, "{} bytes", side.0.memory());

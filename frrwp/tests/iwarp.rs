@@ -107,7 +107,7 @@ fn messages_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn writes_and_reads_move_every_length_from_and_to_pieces() {
+fn writes_and_reads_move_any_length_in_pieces() {
     for options in variants() {
         let [(one, mut near), (other, mut far)] = both(options);
         for length in [1, 3, 1024, 4096, 65_472, 65_473, 300_001, 3_000_000] {
@@ -131,7 +131,7 @@ fn writes_and_reads_move_every_length_from_and_to_pieces() {
             let scattered = pieces(&mut sink, &back.registration);
             let skip = usize::from(cut == 0);
             let mut message = [0; MESSAGE];
-            // SAFETY: the memory lives until both have ended, and nobody else uses it.
+            // SAFETY: the memory lives until both have ended, and has no other user.
             unsafe {
                 near.write(7, &gathered[skip..], segment, None).unwrap();
                 near.read(8, &scattered[skip..], segment).unwrap();
@@ -162,7 +162,7 @@ fn reads_and_writes_of_nothing_end_in_their_turn() {
         let piece = Local { address: memory.at(), length: 100, registration: &local.registration };
         let nothing = Segment { address: 0, length: 0, key: 0 };
         let mut message = [0; MESSAGE];
-        // SAFETY: nothing is read or written.
+        // SAFETY: posts of no bytes access no memory.
         unsafe {
             connecting.read(1, &[], nothing).unwrap();
             connecting.write(2, &[], nothing, None).unwrap();
@@ -200,7 +200,7 @@ fn what_follows_a_write_comes_after_its_bytes() {
 }
 
 #[test]
-fn many_posts_both_ways_at_once_all_end_in_their_order() {
+fn concurrent_posts_complete_in_order() {
     for options in variants() {
         let mut ends = both(options);
         let length = 20_000;
@@ -220,7 +220,7 @@ fn many_posts_both_ways_at_once_all_end_in_their_order() {
                 while posted[side] < 500 {
                     let id = posted[side];
                     let local = Local { address: at, length, registration: &registered[side][0].registration };
-                    // SAFETY: the memory lives to the end; its bytes are nobody's concern.
+                    // SAFETY: the memory lives to the end; its bytes do not matter.
                     let result = unsafe {
                         if id % 3 == 0 {
                             ends[side].1.write(id, &[local], segments[1 - side], None)
@@ -246,7 +246,7 @@ fn many_posts_both_ways_at_once_all_end_in_their_order() {
 }
 
 #[test]
-fn an_end_that_disconnects_or_dies_is_heard_of_and_nothing_is_placed_after() {
+fn peer_end_is_reported_and_nothing_placed_after() {
     for drops in [false, true] {
         let [(_one, mut near), (other, far)] = both(IwarpOptions::default());
         let mut sink = Memory::new(4096, 1);
@@ -269,7 +269,7 @@ fn an_end_that_disconnects_or_dies_is_heard_of_and_nothing_is_placed_after() {
 }
 
 #[test]
-fn a_peer_that_stands_still_costs_an_error_and_no_more() {
+fn stalled_peer_is_an_error() {
     let hasty = IwarpOptions { stall: Duration::from_millis(300), ..IwarpOptions::default() };
     let domain = IwarpDomain::new(hasty).unwrap();
     let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -299,11 +299,11 @@ fn a_peer_that_stands_still_costs_an_error_and_no_more() {
 }
 
 #[test]
-fn a_message_with_invalidate_ends_a_tag_of_its_connection() {
+fn send_with_invalidate_ends_a_tag() {
     let [(_one, mut near), (_other, mut far)] = both(IwarpOptions::default());
     let mut target = Memory::new(4096, 1);
     let own = far.own_domain();
-    // SAFETY: the memory outlives it.
+    // SAFETY: the memory outlives the registration, and no reference is made to it while peers may write.
     let open = |target: &mut Memory| -> Exact { unsafe { own.open(target.at(), 100, Access::REMOTE_WRITE) }.unwrap() };
     let exact = open(&mut target);
     near.send_invalidating(b"over", exact.segment().key).unwrap();
@@ -316,7 +316,7 @@ fn a_message_with_invalidate_ends_a_tag_of_its_connection() {
 }
 
 #[test]
-fn a_child_that_drops_what_it_inherited_leaves_its_parent_s_connections_alone() {
+fn child_drop_leaves_parent_connections() {
     let ends = both(IwarpOptions::default());
     // SAFETY: the child drops what it has a copy of, and ends at once.
     let child = unsafe { libc::fork() };
@@ -324,11 +324,11 @@ fn a_child_that_drops_what_it_inherited_leaves_its_parent_s_connections_alone() 
         // SAFETY: a child that hangs is ended by the signal.
         unsafe { libc::alarm(5) };
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(ends)));
-        // SAFETY: ends this process.
+        // SAFETY: `_exit` ends this child without destructors.
         unsafe { libc::_exit(i32::from(dropped.is_err())) };
     }
     let mut status = 0;
-    // SAFETY: the status is written.
+    // SAFETY: `status` is a local integer that the call may write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child ended by itself");
     let [(_one, mut connecting), (_other, mut accepting)] = ends;
@@ -338,7 +338,7 @@ fn a_child_that_drops_what_it_inherited_leaves_its_parent_s_connections_alone() 
 }
 
 #[test]
-fn bad_addresses_and_peers_are_errors_that_say_what_to_do() {
+fn bad_addresses_and_peers_name_the_remedy() {
     // However slow the machine is, what others answer is heard.
     let patient = IwarpOptions { set_up: SOON, ..IwarpOptions::default() };
     let domain = IwarpDomain::new(patient).unwrap();
@@ -406,7 +406,7 @@ fn descriptors() -> u64 {
 }
 
 #[test]
-fn a_thousand_connections_are_held_in_less_than_64_megabytes() {
+fn thousand_connections_fit_in_64_mebibytes() {
     // Both ends of each lie in this process, so that it holds twice as many.
     let mut count = 1000;
     let most = usize::try_from(descriptors().saturating_sub(100) / 2).unwrap();
@@ -444,9 +444,9 @@ fn a_thousand_connections_are_held_in_less_than_64_megabytes() {
     assert!(held / 2 < 64_000_000 * count / 1000, "{held}");
 }
 
-/// What the provider's thread does while its application is elsewhere must not be in the way when it comes back.
+/// The provider's thread works while its application is elsewhere, and must not be in the way when it comes back.
 #[test]
-fn an_application_that_comes_back_finds_its_messages_and_what_it_posts_goes_out() {
+fn returning_application_finds_its_messages() {
     const MESSAGES: u16 = 40;
     for options in variants() {
         let [(one, mut near), (other, mut far)] = both(options);
@@ -459,7 +459,7 @@ fn an_application_that_comes_back_finds_its_messages_and_what_it_posts_goes_out(
             // So often that the far provider expects nothing else.
             for _ in 0..40 {
                 let into = Local { address: mine.at(), length: 1000, registration: &local.registration };
-                // SAFETY: the memory lives until the read has ended, and nobody else uses it.
+                // SAFETY: the memory lives until the read has ended, and has no other user.
                 unsafe { near.read(0, &[into], segment).unwrap() };
                 assert_eq!(next(&mut near, &mut message), Completion::Done { id: 0, succeeded: true });
             }
@@ -496,7 +496,7 @@ fn an_application_that_comes_back_finds_its_messages_and_what_it_posts_goes_out(
 }
 
 #[test]
-fn a_second_connection_is_served_while_the_first_keeps_the_provider_busy() {
+fn second_connection_is_served_while_first_is_busy() {
     let [serving, asking] = [(); 2].map(|()| IwarpDomain::new(IwarpOptions::default()).unwrap());
     let mut listener = serving.listen("iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listener.address().unwrap());
@@ -512,7 +512,7 @@ fn a_second_connection_is_served_while_the_first_keeps_the_provider_busy() {
                 for (connection, mine) in &mut connections {
                     let local = mine.registered(&asking, Access::LOCAL_WRITE);
                     let into = Local { address: mine.at(), length: 1000, registration: &local.registration };
-                    // SAFETY: the memory lives until the read has ended, and nobody else uses it.
+                    // SAFETY: the memory lives until the read has ended, and has no other user.
                     unsafe { connection.read(0, &[into], segment).unwrap() };
                     let done = next(connection, &mut [0; MESSAGE]);
                     assert_eq!(done, Completion::Done { id: 0, succeeded: true });

@@ -42,13 +42,13 @@ fn version(number: u64, bytes: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(bytes).collect()
 }
 
-/// What is there by this tag, read by an engine.
+/// Returns the memory at this tag, read by an engine.
 fn fetched(engine: &mut Engine<'_, IwarpEndpoint>, from: Segment) -> Vec<u8> {
     let mut sink = vec![0; from.length as usize];
     // SAFETY: the sink is used again when the read has ended.
-    let id = unsafe { engine.fetch(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
+    let id = unsafe { engine.read_remote(sink.as_mut_ptr(), sink.len(), from) }.unwrap();
     match engine.run() {
-        Some(Event::Fetched { id: told, succeeded: true }) if told == id => sink,
+        Some(Event::ReadCompleted { id: told, succeeded: true }) if told == id => sink,
         other => panic!("{other:?}: {:?}", engine.endpoint().why()),
     }
 }
@@ -58,7 +58,7 @@ fn cache(domain: &IwarpDomain) -> Cache<IwarpDomain> {
 }
 
 #[test]
-fn a_tag_follows_what_is_bound_over_all_connections_and_reads_are_counted() {
+fn bound_tag_follows_rebinding_and_counts_reads() {
     for options in variants() {
         let client = IwarpDomain::new(IwarpOptions { passive: false, ..options }).unwrap();
         let cache = cache(&client);
@@ -75,9 +75,9 @@ fn a_tag_follows_what_is_bound_over_all_connections_and_reads_are_counted() {
             let binding = Arc::new(unsafe { Binding::new(versions[0].as_ptr()) });
             let handles: Vec<_> = served.iter().map(|end| end.own_domain().handle(&binding, bytes).unwrap()).collect();
             for (number, bound) in versions.iter().enumerate() {
-                // SAFETY: as above.
+                // SAFETY: `bind` requires bytes that live while they are bound: the versions outlive the binding.
                 unsafe { binding.bind(bound.as_ptr()) };
-                // What was read may be here before the call that sent it has returned there.
+                // The bytes may be here before the call that sent them has returned there.
                 while !binding.is_idle() {
                     std::thread::yield_now();
                 }
@@ -101,14 +101,14 @@ fn a_tag_follows_what_is_bound_over_all_connections_and_reads_are_counted() {
 #[test]
 fn a_handle_has_bytes_and_a_bound() {
     let (domain, _listener) = listening(IwarpOptions::default());
-    // SAFETY: nothing is read.
+    // SAFETY: no read uses this binding, so its address is never followed.
     let binding = Arc::new(unsafe { Binding::new(std::ptr::null()) });
     for length in [0, Handle::LONGEST + 1] {
         assert_eq!(domain.handle(&binding, length).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 }
 
-/// The answer to a read, all frames of it, with CRCs or without; what was heard of the next stays in `heard`.
+/// Returns the answer to a read, all frames of it, with CRCs or without; what was heard of the next stays in `heard`.
 fn answered(peer: &mut std::net::TcpStream, heard: &mut Vec<u8>, bytes: usize, checksums: bool) -> Vec<u8> {
     let mut answer = Vec::new();
     loop {
@@ -133,7 +133,7 @@ fn answered(peer: &mut std::net::TcpStream, heard: &mut Vec<u8>, bytes: usize, c
 }
 
 #[test]
-fn all_frames_of_a_read_are_of_one_version_and_a_peer_that_does_not_receive_holds_nobody_up() {
+fn read_frames_show_one_version_despite_slow_peer() {
     let (_domain, mut listener) = listening(IwarpOptions { passive: true, ..IwarpOptions::default() });
     let mut peer = greet(listener.address().unwrap());
     let served = listener.accept(16, Some(SOON)).unwrap();
@@ -151,12 +151,12 @@ fn all_frames_of_a_read_are_of_one_version_and_a_peer_that_does_not_receive_hold
     while binding.reads() < 1 {
         std::thread::yield_now();
     }
-    // SAFETY: as above.
+    // SAFETY: `bind` requires bytes that live while they are bound: the versions outlive the binding.
     unsafe { binding.bind(versions[1].as_ptr()) };
     while !binding.is_idle() {
         std::thread::yield_now();
     }
-    // What was bound is its owner's again, though not all of it was sent.
+    // Bound bytes are their owner's again, though not all of them were sent.
     versions[0].fill(0xff);
     let mut heard = Vec::new();
     let mut answered = || answered(&mut peer, &mut heard, BYTES, true);
@@ -176,7 +176,7 @@ fn all_frames_of_a_read_are_of_one_version_and_a_peer_that_does_not_receive_hold
 }
 
 #[test]
-fn without_crcs_what_was_not_sent_when_another_is_bound_is_zeros() {
+fn unsent_bytes_without_crc_become_zeros() {
     let options = IwarpOptions { passive: true, checksums: false, ..IwarpOptions::default() };
     let (_domain, mut listener) = listening(options);
     let mut peer = greet_with(listener.address().unwrap(), false);
@@ -196,7 +196,7 @@ fn without_crcs_what_was_not_sent_when_another_is_bound_is_zeros() {
     while binding.reads() < 1 {
         std::thread::yield_now();
     }
-    // SAFETY: as above.
+    // SAFETY: `bind` requires bytes that live while they are bound: the versions outlive the binding.
     unsafe { binding.bind(versions[1].as_ptr()) };
     while !binding.is_idle() {
         std::thread::yield_now();
@@ -207,7 +207,7 @@ fn without_crcs_what_was_not_sent_when_another_is_bound_is_zeros() {
     for _ in 0..READS {
         let answer = answered(&mut peer, &mut heard, BYTES, false);
         let (first, second) = (version(1, BYTES), version(2, BYTES));
-        // Of the first up to somewhere, and zeros from there on; or of the second, whole.
+        // Bytes of the first up to somewhere, and zeros from there on; or of the second, whole.
         let same = answer.iter().zip(&first).take_while(|(one, other)| one == other).count();
         assert!(answer == second || answer[same..].iter().all(|&byte| byte == 0), "two versions are in one answer");
         torn += u32::from(answer != second && answer != first);
@@ -283,7 +283,7 @@ fn never_what_was_taken_back(checksums: bool) {
         while !ends.load(Ordering::SeqCst) {
             number += 1;
             fill(number, number as u64);
-            // SAFETY: as above.
+            // SAFETY: `bind` requires bytes that live while they are bound: the versions outlive the binding.
             unsafe { binding.bind(at(number)) };
             while !binding.is_idle() {
                 std::thread::yield_now();
@@ -311,7 +311,7 @@ impl<'a> Sent<'a> {
 unsafe impl Send for Sent<'_> {}
 
 #[test]
-fn what_is_held_leaves_when_it_is_let_go_or_waited_for() {
+fn corked_posts_leave_on_release_or_wait() {
     for options in variants() {
         let client = IwarpDomain::new(IwarpOptions { passive: false, ..options }).unwrap();
         let cache = cache(&client);
@@ -319,24 +319,24 @@ fn what_is_held_leaves_when_it_is_let_go_or_waited_for() {
         let [connected, served] = connected(&client, &mut listener);
         let mut engine = Engine::new(&cache, connected, Side::Connecting, Limits::default());
         let bytes = version(7, 1000);
-        // SAFETY: the bytes outlive the handle.
+        // SAFETY: the bytes outlive the handle and are not written while they are bound.
         let binding = Arc::new(unsafe { Binding::new(bytes.as_ptr()) });
         let handle = served.own_domain().handle(&binding, bytes.len()).unwrap();
         let mut sinks = [(); 40].map(|()| vec![0; bytes.len()]);
         for round in 1..=3 {
-            engine.hold(true);
+            engine.cork(true);
             for sink in &mut sinks {
                 // SAFETY: the sinks are used again when the reads have ended.
-                unsafe { engine.fetch(sink.as_mut_ptr(), sink.len(), handle.segment()) }.unwrap();
+                unsafe { engine.read_remote(sink.as_mut_ptr(), sink.len(), handle.segment()) }.unwrap();
                 engine.progress();
             }
             assert_eq!(binding.reads(), (round - 1) * 40, "nothing has left");
             if round < 3 {
-                engine.hold(false);
+                engine.cork(false);
             }
             for sink in &mut sinks {
                 let told = engine.run();
-                assert!(matches!(told, Some(Event::Fetched { succeeded: true, .. })), "{told:?}");
+                assert!(matches!(told, Some(Event::ReadCompleted { succeeded: true, .. })), "{told:?}");
                 assert!(*sink == bytes);
                 sink.fill(0);
             }

@@ -183,7 +183,7 @@ fn serve(listener: &mut IwarpListener) -> (usize, usize) {
     let heard = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()).unwrap());
     let (mut endpoints, mut reports) = (Vec::new(), 0);
     loop {
-        // What came before the line is taken still.
+        // Connections from before the line are still taken.
         let is_over = heard.is_finished();
         match listener.accept(8, Some(Duration::from_millis(20))) {
             Ok(endpoint) => endpoints.push(endpoint),

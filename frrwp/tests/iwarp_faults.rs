@@ -1,18 +1,21 @@
 //! The peer dies, or is stopped, at each step of each operation: the survivor gets its error and holds nothing.
 //!
 //! The peer is this test's own program, started again. It counts its calls to the fabric and ends itself before the one that
-//! it was told; the loop goes on until a peer lives to the end.
+//! it was told. The loop goes on until a peer lives to the end.
 #![allow(unsafe_code, reason = "buffers are lent to engines by address, and the peer ends itself")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "common/around.rs"]
+mod around;
+
+use around::{Around, Between};
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
-use frrwp::fabric::{Abilities, Completion, Endpoint, Local};
+use frrwp::fabric::{Completion, Endpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side};
 use frrwp::wire::{MESSAGE, Segment};
 use mrrc::Cache;
 use mrrc::invalidation::Explicit;
-use mrrc::registrar::Registrar;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,9 +23,8 @@ use std::time::{Duration, Instant};
 const LENGTH: usize = 6_000_000;
 const SOON: Duration = Duration::from_secs(20);
 
-/// An endpoint whose process ends before a certain call.
+/// Ends the process before a certain call of an endpoint.
 struct Mortal {
-    inner: IwarpEndpoint,
     left: u64,
     signal: i32,
 }
@@ -30,60 +32,37 @@ struct Mortal {
 impl Mortal {
     fn step(&mut self) {
         if self.left == 0 {
-            // SAFETY: a process may signal itself.
+            // SAFETY: `kill` takes numbers; a process may signal itself.
             unsafe { libc::kill(libc::getpid(), self.signal) };
         }
         self.left -= 1;
     }
 }
 
-// SAFETY: all of it is the inner endpoint's.
-unsafe impl Endpoint for Mortal {
-    type Domain = IwarpDomain;
+impl Around for Mortal {
+    type Inner = IwarpEndpoint;
 
-    fn abilities(&self) -> Abilities {
-        self.inner.abilities()
-    }
-
-    fn now(&self) -> u64 {
-        self.inner.now()
-    }
-
-    fn send(&mut self, message: &[u8]) -> std::io::Result<()> {
+    fn send(&mut self, message: &[u8], inner: &mut IwarpEndpoint) -> std::io::Result<()> {
         self.step();
-        self.inner.send(message)
+        inner.send(message)
     }
 
-    fn receive(&mut self, more: u16) -> std::io::Result<()> {
+    fn before_receive(&mut self) {
         self.step();
-        self.inner.receive(more)
     }
 
-    unsafe fn write(
-        &mut self,
-        id: u64,
-        from: &[Local<'_, <IwarpDomain as Registrar>::Registration>],
-        to: Segment,
-        immediate: Option<u32>,
-    ) -> std::io::Result<()> {
+    fn before_write(&mut self, _: Segment) -> std::io::Result<()> {
         self.step();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.write(id, from, to, immediate) }
+        Ok(())
     }
 
-    unsafe fn read(
-        &mut self,
-        id: u64,
-        into: &[Local<'_, <IwarpDomain as Registrar>::Registration>],
-        from: Segment,
-    ) -> std::io::Result<()> {
+    fn before_read(&mut self, _: usize) -> std::io::Result<()> {
         self.step();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.read(id, into, from) }
+        Ok(())
     }
 
-    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
-        let polled = self.inner.poll(message);
+    fn poll(&mut self, message: &mut [u8; MESSAGE], inner: &mut IwarpEndpoint) -> Option<Completion> {
+        let polled = inner.poll(message);
         // Empty polls are as many as the machine likes.
         if polled.is_some() {
             self.step();
@@ -91,13 +70,8 @@ unsafe impl Endpoint for Mortal {
         polled
     }
 
-    fn wait(&mut self, until: Option<u64>) {
+    fn before_wait(&mut self) {
         self.step();
-        self.inner.wait(until);
-    }
-
-    fn disconnect(&mut self) {
-        self.inner.disconnect();
     }
 }
 
@@ -128,22 +102,23 @@ fn work<E: Endpoint<Domain = IwarpDomain>>(
     let [out, into] = [0, 1].map(|which: usize| memory[which].as_mut_ptr());
     let mut wanted = 2;
     if opens {
-        // SAFETY: the memory outlives the engine, and nobody else uses it.
-        let (written, read) = unsafe { (engine.write(out, LENGTH, b"w"), engine.read(into, LENGTH, b"r")) };
+        // SAFETY: the memory outlives the engine, and has no other user.
+        let (written, read) = unsafe { (engine.open_write(out, LENGTH, b"w"), engine.open_read(into, LENGTH, b"r")) };
         wanted = usize::from(written.is_ok()) + usize::from(read.is_ok());
     }
     let (mut well, mut ended) = (0, 0);
     while ended < wanted || !opens {
         match engine.run() {
-            // SAFETY: as above.
-            Some(Event::Asked { tag, read, length }) => unsafe {
+            // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+            Some(Event::Requested { tag, read, length }) => unsafe {
                 let length = usize::try_from(length).unwrap();
-                let _ = if read { engine.supply(tag, out, length) } else { engine.accept(tag, into, length) };
+                let _ =
+                    if read { engine.accept_read(tag, out, length) } else { engine.accept_write(tag, into, length) };
             },
             Some(Event::KeysCame { tag }) => drop(engine.submit(tag)),
             // Its end follows.
             Some(Event::Expired(_)) => {}
-            Some(Event::Ended { result, .. }) => {
+            Some(Event::Completed { result, .. }) => {
                 ended += 1;
                 well += usize::from(result.is_ok());
             }
@@ -163,7 +138,7 @@ fn peer() {
     let domain = IwarpDomain::new(IwarpOptions { stall: SOON, ..options() }).unwrap();
     let inner = domain.connect(&address, RECEIVES).unwrap();
     let cache = cache(&domain);
-    let mortal = Mortal { inner, left: number("STEP"), signal: number("SIGNAL") as i32 };
+    let mortal = Between::new(inner, Mortal { left: number("STEP"), signal: number("SIGNAL") as i32 });
     let mut engine = Engine::new(&cache, mortal, Side::Connecting, limits(process()));
     let mut memory = [vec![1; LENGTH], vec![2; LENGTH]];
     let (well, _) = work(&mut engine, std::env::var_os("OPENS").is_some(), &mut memory);
@@ -241,19 +216,19 @@ fn scenes(signal: i32, stride: usize, openers: &[bool]) {
 }
 
 #[test]
-fn a_peer_that_is_killed_at_any_step_costs_its_transfers_and_no_more() {
+fn peer_killed_at_any_step_costs_only_its_transfers() {
     scenes(libc::SIGKILL, 1, &[false, true]);
 }
 
 #[test]
 #[ignore = "a minute: each step is a time-out"]
-fn a_peer_that_is_stopped_at_any_step_costs_its_transfers_and_no_more() {
-    // Who has opened nothing waits for nothing, and hears nothing of a peer that is stopped.
+fn peer_stopped_at_any_step_costs_its_transfers() {
+    // A side that has opened nothing waits for nothing, and hears nothing of a peer that is stopped.
     scenes(libc::SIGSTOP, 1, &[false]);
 }
 
 #[test]
-fn a_peer_that_is_stopped_under_way_costs_its_transfers_and_no_more() {
+fn peer_stopped_later_costs_only_its_transfers() {
     for step in [0, 4] {
         assert!(scene(step, libc::SIGSTOP, Process::Frrwp, false));
     }

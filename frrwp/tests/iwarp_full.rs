@@ -1,4 +1,4 @@
-//! An end whose queue is full is told when there is room, though nothing has come: a wake-up that is lost is the end of the test.
+//! An end with a full queue is told when there is room, though nothing has come: a wake-up that is lost is the end of the test.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
@@ -12,7 +12,8 @@ use frrwp::handshake::RECEIVES;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
-/// A peer that has said nothing, before which the accepting end may not speak: what that posts waits, until it takes no more.
+/// Returns a peer that has said nothing, before which the accepting end may not speak: what that posts waits, until it takes
+/// no more.
 fn full() -> (IwarpDomain, TcpStream, IwarpEndpoint) {
     let domain = IwarpDomain::new(IwarpOptions::default()).unwrap();
     let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();

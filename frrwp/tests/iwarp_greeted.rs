@@ -1,4 +1,4 @@
-//! What comes with a start frame, before the end, or from many connections at once: nothing is forgotten by what comes
+//! Bytes with a start frame, before the end, or from many connections at once: none is forgotten when it comes
 //! unexpectedly early, late or often.
 #![allow(unsafe_code, reason = "memory is opened by address, and sockets are reset")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -40,7 +40,7 @@ fn however_much_comes_with_a_start_frame_is_heard() {
     let rest = bytes.split_off(530);
     let mut peer = TcpStream::connect(address).unwrap();
     peer.write_all(&bytes).unwrap();
-    // SAFETY: one byte of a literal.
+    // SAFETY: the call reads one byte of a literal.
     let sent = unsafe { libc::send(peer.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) };
     assert_eq!(sent, 1);
     peer.write_all(&rest).unwrap();
@@ -56,11 +56,11 @@ fn however_much_comes_with_a_start_frame_is_heard() {
 }
 
 #[test]
-fn what_is_asked_with_a_start_frame_is_answered_to_its_end() {
+fn requests_with_start_frame_are_all_answered() {
     let options = IwarpOptions { stall: Duration::from_secs(2), ..IwarpOptions::default() };
     let (domain, mut listener, address) = listening(options);
     let mut memory = vec![5; LARGE];
-    // SAFETY: the memory lives longer.
+    // SAFETY: the memory outlives the registration, and is not written meanwhile.
     let large = unsafe { domain.open(memory.as_mut_ptr(), LARGE, Access::REMOTE_READ) }.unwrap();
     let segment = large.segment();
     let asked = read(1, segment.key, segment.address, LARGE as u32);
@@ -80,10 +80,10 @@ fn what_is_asked_with_a_start_frame_is_answered_to_its_end() {
 }
 
 #[test]
-fn last_words_are_said_though_the_application_was_waiting_and_the_socket_was_full() {
+fn terminate_is_sent_despite_full_socket() {
     let (domain, mut listener, address) = listening(IwarpOptions { inbound: 2, ..IwarpOptions::default() });
     let mut memory = vec![5; LARGE];
-    // SAFETY: the memory lives longer.
+    // SAFETY: the memory outlives the registration, and is not written meanwhile.
     let large = unsafe { domain.open(memory.as_mut_ptr(), LARGE, Access::REMOTE_READ) }.unwrap();
     let segment = large.segment();
     let mut peer = greet(address);
@@ -117,10 +117,10 @@ fn last_words_about_a_read_hold_its_request() {
 }
 
 #[test]
-fn a_peer_that_ends_after_any_byte_is_heard_of_and_nothing_is_held() {
+fn peer_end_after_any_byte_releases_all() {
     let (domain, mut listener, address) = listening(IwarpOptions::default());
     let mut memory = vec![5; 100];
-    // SAFETY: the memory lives longer.
+    // SAFETY: the memory outlives the registration, and is not written meanwhile.
     let exact = unsafe { domain.open(memory.as_mut_ptr(), 100, Access::all()) }.unwrap();
     let segment = exact.segment();
     let asked = [write(segment.key, segment.address, &[6; 50]), read(1, segment.key, segment.address, 100)].concat();
@@ -155,7 +155,7 @@ fn a_peer_that_ends_after_any_byte_is_heard_of_and_nothing_is_held() {
     assert_eq!(domain.registrations(), 0);
 }
 
-/// Connects, guesses a tag, and resets the connection before it can be asked who was there. Whether the guess was heard.
+/// Connects, guesses a tag, and resets the connection before its address can be asked for. Whether the guess was heard.
 fn guess_and_run(listener: &mut IwarpListener, address: SocketAddr) -> bool {
     let mut peer = greet(address);
     let mut endpoint = listener.accept(1, Some(SOON)).unwrap();

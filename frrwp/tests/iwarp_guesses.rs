@@ -1,4 +1,4 @@
-//! Peers that guess tags: how often they may, and that nobody else pays for it.
+//! Peers that guess tags: how often they may, and that no other pays for it.
 #![allow(unsafe_code, reason = "memory is opened by address")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -16,14 +16,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A server whose connections are served by its domain's thread alone.
+/// Returns a server with connections that its domain's thread serves alone.
 fn serving() -> (IwarpDomain, IwarpListener) {
     let domain = IwarpDomain::new(IwarpOptions { passive: true, ..IwarpOptions::default() }).unwrap();
     let listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
     (domain, listener)
 }
 
-/// A connection by hand, set up.
+/// Returns a connection by hand, set up.
 fn connected(listener: &mut IwarpListener) -> (IwarpEndpoint, TcpStream) {
     let mut peer = greet(listener.address().unwrap());
     let endpoint = listener.accept(64, Some(SOON)).unwrap();
@@ -94,7 +94,7 @@ fn own_tags_do_not_wait_behind_a_guesser() {
     assert!((0..5).any(|_| own_tags_are_first()), "all guesses were answered before");
 }
 
-/// Whether guesses still wait when reads by tags of the connection's own have been answered.
+/// Returns whether guesses still wait when reads by tags of the connection's own have been answered.
 fn own_tags_are_first() -> bool {
     let (domain, mut listener) = serving();
     let mut memory = vec![7_u8; 4096];
@@ -161,7 +161,7 @@ fn abandoned_guesses_leave_the_queue() {
     let flood: Vec<_> = (0..300).map(|tag| guess(&mut listener, 0xdead_0000 + tag)).collect();
     soon("guesses wait", || domain.tag_guesses().held > 0);
     let (endpoints, peers): (Vec<_>, Vec<_>) = flood.into_iter().unzip();
-    // The peers go; the endpoints are told, though nothing is received from who waits.
+    // The peers go; the endpoints are told, though nothing is received from a waiting peer.
     drop(peers);
     for mut endpoint in endpoints {
         end_of(&mut endpoint);
@@ -181,11 +181,11 @@ fn a_late_access_is_no_guess() {
     for (number, shared) in [false, true, false, true].into_iter().enumerate() {
         let (mut endpoint, mut peer) = connected(&mut listener);
         let of = if shared { domain.clone() } else { endpoint.own_domain() };
-        // SAFETY: it is closed at once.
+        // SAFETY: the registration is closed at once, and `byte` outlives it.
         let ended = unsafe { of.open(&raw mut byte, 1, Access::REMOTE_READ) }.unwrap().segment();
         // Many come after it.
         for _ in 0..20_000 {
-            // SAFETY: as above.
+            // SAFETY: the registration is closed at once, and `byte` outlives it.
             unsafe { of.open(&raw mut byte, 1, Access::REMOTE_READ) }.unwrap();
         }
         peer.write_all(&read(1, ended.key, ended.address, 1)).unwrap();
@@ -195,7 +195,7 @@ fn a_late_access_is_no_guess() {
     }
     // But of another connection's tags none is known.
     let (other, _peer) = connected(&mut listener);
-    // SAFETY: as above.
+    // SAFETY: the registration is closed at once, and `byte` outlives it.
     let foreign = unsafe { other.own_domain().open(&raw mut byte, 1, Access::REMOTE_READ) }.unwrap().segment();
     let (_endpoint, mut peer) = guess(&mut listener, foreign.key);
     assert_eq!(last_words(&mut peer), Some(Terminate::INVALID_TAG));

@@ -20,7 +20,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-/// Of the memory, this is offered.
+/// This part of the memory is offered.
 const OFFERED: std::ops::Range<usize> = 1000..3000;
 
 /// A side that is to hold, and a peer that sends what it likes.
@@ -83,7 +83,7 @@ fn each_breach_is_named_as_the_rfc_names_it() {
     check("a tag that never was", Terminate::DDP_INVALID_TAG, |scene| write(0xdead_beef, at(scene), b"x"));
     check("a dead tag", Terminate::DDP_INVALID_TAG, |scene| {
         let mut byte = 7;
-        // SAFETY: it is closed at once.
+        // SAFETY: the registration is closed at once, and `byte` outlives it.
         let dead = key(&unsafe { scene.domain.open(&raw mut byte, 1, Access::all()) }.unwrap());
         write(dead, at(scene), b"x")
     });
@@ -152,9 +152,9 @@ fn each_breach_is_named_as_the_rfc_names_it() {
 #[test]
 fn a_peer_that_overruns_its_read_depth_is_ended() {
     let mut scene = scene(2);
-    // Large enough that the answers do not fit into the socket, and nobody reads them.
+    // Large enough that the answers do not fit into the socket, and are not read.
     let mut memory = vec![0; 16 << 20];
-    // SAFETY: the memory lives longer.
+    // SAFETY: the memory outlives the registration, and is not written meanwhile.
     let large = unsafe { scene.domain.open(memory.as_mut_ptr(), memory.len(), Access::REMOTE_READ) }.unwrap();
     let segment = large.segment();
     let requests: Vec<u8> =
@@ -182,7 +182,7 @@ fn what_is_allowed_is_done_up_to_the_last_byte() {
     assert_eq!(end_of(&mut scene.endpoint).1, Some(IwarpEnd::Closed));
 }
 
-/// A request of this side's, as the peer hears it.
+/// Returns a request of this side's, as the peer hears it.
 fn heard_request(peer: &mut TcpStream) -> ReadRequest {
     let mut bytes = vec![0; mpa::framed(18 + 28)];
     peer.read_exact(&mut bytes).unwrap();
@@ -197,7 +197,7 @@ fn answer(request: ReadRequest, from: u32, last: bool, payload: &[u8]) -> Vec<u8
     fpdu(&Header { operation: Operation::ReadResponse, last, place }, payload)
 }
 
-/// A side that reads a hundred bytes, thrice, into the middle of a buffer; its peer has heard of all three.
+/// Returns a side that reads a hundred bytes, thrice, into the middle of a buffer; its peer has heard of all three.
 fn reading(answers: impl Fn([ReadRequest; 3], &Scene) -> Vec<u8>) -> (Scene, Vec<u8>) {
     const MIDDLE: usize = 4096;
     let mut scene = scene(4);
@@ -236,7 +236,7 @@ fn reading(answers: impl Fn([ReadRequest; 3], &Scene) -> Vec<u8>) -> (Scene, Vec
 }
 
 #[test]
-fn what_this_side_reads_into_is_open_to_the_answers_and_to_nothing_else() {
+fn read_sink_accepts_only_its_answers() {
     let check = |name: &str, expected: Terminate, placed: usize, misdeed: &dyn Fn([ReadRequest; 3]) -> Vec<u8>| {
         let (scene, bytes) = reading(|requests, _| misdeed(requests));
         assert_eq!(scene.endpoint.why(), Some(IwarpEnd::Breach(expected)), "{name}");
@@ -281,7 +281,7 @@ fn what_was_not_asked_for_yet_is_not_answered() {
     let registration = scene.domain.register(range, Access::LOCAL_WRITE).unwrap();
     for id in 0..5 {
         let local = Local { address: sink.as_ptr().cast_mut(), length: 8, registration: &registration };
-        // SAFETY: as above.
+        // SAFETY: the local memory outlives the endpoint and has no other user.
         unsafe { scene.endpoint.read(id, &[local], Segment { address: 5, length: 8, key: 6 }) }.unwrap();
     }
     let requests = [0; 4].map(|_| heard_request(&mut scene.peer));
@@ -292,7 +292,7 @@ fn what_was_not_asked_for_yet_is_not_answered() {
 }
 
 #[test]
-fn a_bound_tag_opens_what_it_is_bound_to_for_reading_by_its_connection_and_no_byte_more() {
+fn bound_tag_opens_only_reads_within_bounds() {
     let bound = |misdeed: fn(Segment) -> Vec<u8>, of_other: bool, dropped: bool| {
         let mut scene = scene(2);
         // SAFETY: the memory lives as long as the scene.

@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// How long an end waits before it speaks again.
 const IDLE: Duration = Duration::from_secs(8);
 
-/// What a second costs, once nothing goes on. Something may go on in one second, and in the next.
+/// Returns the cost of a second in which nothing happens. Something may go on in one second, and in the next.
 fn quietest_second() -> u64 {
     let second = || {
         let before = sleeps();
@@ -38,7 +38,7 @@ fn quietest_second() -> u64 {
     least
 }
 
-/// The next message's length; `None` at the end of the connection, or at this time.
+/// Returns the next message's length; `None` at the end of the connection, or at this time.
 fn next_message(endpoint: &mut IwarpEndpoint, until: Option<u64>) -> Option<usize> {
     let mut message = [0; MESSAGE];
     loop {

@@ -1,4 +1,4 @@
-//! What a side that connects does about a peer that overlooks its first frames, as Linux's siw does now and then.
+//! A connecting side's remedy for a peer that overlooks its first frames, as Linux's siw does now and then.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use frrwp::fabric::Endpoint;
@@ -10,12 +10,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Longer than all nudges take.
+/// Longer than all probes take.
 const AFTER: u64 = 800_000_000;
 /// A write of nothing, with its length and without a CRC.
 const EMPTY_WRITE: usize = 2 + 14 + 4;
 
-/// A connection to a peer that has accepted and says no more.
+/// Returns a connection to a peer that has accepted and says no more.
 fn connected(ready: bool) -> (IwarpEndpoint, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -70,13 +70,13 @@ fn is_empty_write(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn a_peer_of_which_nothing_comes_is_nudged_by_empty_writes_and_not_for_ever() {
+fn silent_peer_is_probed_a_bounded_number_of_times() {
     let (mut endpoint, peer) = connected(true);
     wait_long(&mut endpoint);
-    let nudges = endpoint.nudges();
-    assert_eq!(nudges, 4);
+    let probes = endpoint.probes_sent();
+    assert_eq!(probes, 4);
     wait_long(&mut endpoint);
-    assert_eq!(endpoint.nudges(), nudges);
+    assert_eq!(endpoint.probes_sent(), probes);
     let heard = heard(endpoint, peer);
     // The first is the ready-to-receive.
     assert_eq!(heard.len(), 5 * EMPTY_WRITE);
@@ -84,12 +84,12 @@ fn a_peer_of_which_nothing_comes_is_nudged_by_empty_writes_and_not_for_ever() {
 }
 
 #[test]
-fn an_application_that_does_something_else_has_its_peer_nudged_by_the_domain() {
+fn domain_probes_for_a_busy_application() {
     let (endpoint, mut peer) = connected(true);
     peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut frames = [0; 2 * EMPTY_WRITE];
     peer.read_exact(&mut frames).unwrap();
-    assert!(endpoint.nudges() > 0 && frames.chunks(EMPTY_WRITE).all(is_empty_write));
+    assert!(endpoint.probes_sent() > 0 && frames.chunks(EMPTY_WRITE).all(is_empty_write));
 }
 
 #[test]
@@ -102,16 +102,16 @@ fn a_peer_that_has_been_heard_of_is_left_alone() {
     while endpoint.poll(&mut [0; MESSAGE]).is_none() {
         endpoint.wait(None);
     }
-    let before = endpoint.nudges();
+    let before = endpoint.probes_sent();
     wait_long(&mut endpoint);
-    assert_eq!(endpoint.nudges(), before);
+    assert_eq!(endpoint.probes_sent(), before);
 }
 
 #[test]
 fn who_has_said_nothing_cannot_have_been_overlooked() {
     let (mut endpoint, peer) = connected(false);
     wait_long(&mut endpoint);
-    assert_eq!(endpoint.nudges(), 0);
+    assert_eq!(endpoint.probes_sent(), 0);
     assert!(heard(endpoint, peer).is_empty());
 }
 
@@ -128,6 +128,6 @@ fn who_accepts_nudges_nobody() {
     let mut endpoint = listener.accept(4, Some(Duration::from_secs(10))).unwrap();
     endpoint.send(b"so that something was sent").unwrap();
     wait_long(&mut endpoint);
-    assert_eq!(endpoint.nudges(), 0);
+    assert_eq!(endpoint.probes_sent(), 0);
     drop(connecting.join().unwrap());
 }

@@ -22,12 +22,12 @@ fn sleeps(thread: &Path) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Whether it sleeps now.
+/// Returns whether it sleeps now.
 fn is_asleep(thread: &Path) -> bool {
     std::fs::read_to_string(Path::new("/proc").join(thread).join("stat")).unwrap().contains(") S ")
 }
 
-/// What one side holds open to the other for reading.
+/// The memory that one side holds open to the other for reading.
 struct Server {
     domain: IwarpDomain,
     listener: IwarpListener,
@@ -74,7 +74,7 @@ fn read(client: &IwarpDomain, endpoint: &mut IwarpEndpoint, from: Segment, times
                 None => endpoint.wait(None),
             }
         }
-        // SAFETY: the read is done.
+        // SAFETY: the read has ended, so the provider no longer writes the memory.
         assert_eq!(unsafe { at.add(BYTES - 1).read() }, 7);
     }
 }
@@ -117,14 +117,14 @@ fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
     while !is_asleep(&thread) {
         std::thread::yield_now();
     }
-    // What is left of having answered.
+    // The traces of having answered.
     read(&client, &mut connected, offer.segment(), 100);
     let before = sleeps(&thread);
     read(&client, &mut connected, offer.segment(), times);
     let after = sleeps(&thread);
     assert!(is_asleep(&thread) || !passive);
     ask(&mut connected, b"after");
-    // Another connection of its domain is nobody's business either.
+    // Another connection of its domain is no other's business either.
     if let Some([other, _]) = others.first_mut() {
         read(&client, other, offer.segment(), 10);
     }
@@ -136,7 +136,7 @@ fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
 }
 
 #[test]
-fn who_waits_passively_is_not_woken_by_reads_of_its_memory() {
+fn passive_wait_is_not_woken_by_reads() {
     for connections in [1, 3] {
         assert_eq!(sleeps_while_read(true, connections, 10_000), 0, "{connections} connections");
     }
@@ -151,7 +151,7 @@ fn who_does_not_is() {
 
 #[test]
 #[ignore = "a minute: a million reads"]
-fn who_waits_passively_is_not_woken_by_a_million_reads() {
+fn passive_wait_sleeps_through_a_million_reads() {
     for connections in [1, 3] {
         let begun = std::time::Instant::now();
         assert_eq!(sleeps_while_read(true, connections, 1_000_000), 0, "{connections} connections");
@@ -161,7 +161,7 @@ fn who_waits_passively_is_not_woken_by_a_million_reads() {
 }
 
 #[test]
-fn who_waits_passively_hears_of_the_end_and_of_the_time() {
+fn passive_wait_reports_end_and_deadline() {
     let client = IwarpDomain::new(IwarpOptions::default()).unwrap();
     let mut server = Server::new(true);
     let [connected, mut served] = server.accept(&client);
@@ -178,7 +178,7 @@ fn who_waits_passively_hears_of_the_end_and_of_the_time() {
 }
 
 #[test]
-fn what_a_passive_side_writes_and_reads_itself_completes() {
+fn passive_side_completes_its_own_posts() {
     // Much of it, so that the socket is full in between.
     const MUCH: usize = 20 << 20;
     let client = IwarpDomain::new(IwarpOptions::default()).unwrap();
@@ -192,7 +192,7 @@ fn what_a_passive_side_writes_and_reads_itself_completes() {
     let mut message = [0; MESSAGE];
     for id in 0..4 {
         let local = Local { address: near.as_mut_ptr(), length: MUCH, registration: &registration };
-        // SAFETY: as above.
+        // SAFETY: the local memory outlives the endpoint and has no other user.
         unsafe {
             if id % 2 == 0 {
                 served.write(id, &[local], open.segment(), None).unwrap();

@@ -1,4 +1,5 @@
-//! The thread of an iwarp domain serves peers, so it inherits neither the CPUs nor the scheduling of whoever opens the domain.
+//! The thread of an iwarp domain serves peers, so it inherits neither the CPUs nor the scheduling of the thread that opens the
+//! domain.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 #![expect(unsafe_code, reason = "a thread is bound to a CPU by hand")]
@@ -7,7 +8,7 @@ use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The CPUs of a task of this process, as the system writes them.
+/// Returns the CPUs of a task of this process, as the system writes them.
 fn cpus_of(task: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/self/{task}status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()

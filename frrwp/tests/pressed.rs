@@ -1,10 +1,14 @@
 //! Engines under pressure: peers that flood them with messages, and futures that end while others are polled.
 #![allow(unsafe_code, reason = "an endpoint between the engine and the simulated one; buffers are lent by address")]
 
-use frrwp::engine::future::Transfers;
+#[path = "common/around.rs"]
+mod around;
+
+use around::{Around, Between};
+use frrwp::engine::future::Connection;
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint, SimKey};
-use frrwp::fabric::{Abilities, Completion, Domain, Endpoint, Local};
+use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
+use frrwp::fabric::{Completion, Domain, Endpoint};
 use frrwp::handshake::{Limits, RECEIVES, Side, Tag};
 use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segments};
 use mrrc::invalidation::Explicit;
@@ -20,16 +24,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// A simulated endpoint that counts how often it was slept in, whose peer may be a flood, and whose queue may be full.
-struct Between {
-    inner: SimEndpoint,
+/// Counts the sleeps of a simulated endpoint, with a peer that may be a flood and a queue that may be full.
+struct Pressed {
     sleeps: Rc<Cell<u32>>,
     flood: Option<Flood>,
     /// Chooses when.
     full: Option<StdRng>,
 }
 
-impl Between {
+impl Pressed {
     fn takes_more(&mut self) -> io::Result<()> {
         let is_full = self.full.as_mut().is_some_and(|rng| rng.random_ratio(1, 3));
         if is_full { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
@@ -64,51 +67,28 @@ impl Flood {
     }
 }
 
-// SAFETY: the simulated endpoint keeps the promises; a flood adds messages.
-unsafe impl Endpoint for Between {
-    type Domain = SimDomain;
+impl Around for Pressed {
+    type Inner = SimEndpoint;
 
-    fn abilities(&self) -> Abilities {
-        self.inner.abilities()
-    }
-
-    fn now(&self) -> u64 {
-        self.inner.now()
-    }
-
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+    fn send(&mut self, message: &[u8], inner: &mut SimEndpoint) -> io::Result<()> {
         self.takes_more()?;
         match &mut self.flood {
             Some(flood) => flood.credits += u32::from(Message::decode(message).unwrap().credits),
-            None => self.inner.send(message)?,
+            None => inner.send(message)?,
         }
         Ok(())
     }
 
-    fn receive(&mut self, more: u16) -> io::Result<()> {
-        self.inner.receive(more)
+    fn before_write(&mut self, _: Segment) -> io::Result<()> {
+        self.takes_more()
     }
 
-    unsafe fn write(
-        &mut self,
-        id: u64,
-        from: &[Local<'_, SimKey>],
-        to: Segment,
-        immediate: Option<u32>,
-    ) -> io::Result<()> {
-        self.takes_more()?;
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.write(id, from, to, immediate) }
+    fn before_read(&mut self, pieces: usize) -> io::Result<()> {
+        assert!(pieces <= 4, "no more pieces than the simulated endpoint takes");
+        self.takes_more()
     }
 
-    unsafe fn read(&mut self, id: u64, into: &[Local<'_, SimKey>], from: Segment) -> io::Result<()> {
-        self.takes_more()?;
-        assert!(into.len() <= self.abilities().gather, "no more pieces than it takes");
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.read(id, into, from) }
-    }
-
-    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
+    fn poll(&mut self, message: &mut [u8; MESSAGE], inner: &mut SimEndpoint) -> Option<Completion> {
         if let Some(flood) = &mut self.flood {
             flood.goes_on();
             if let Some(bytes) = flood.came.pop_front() {
@@ -116,16 +96,11 @@ unsafe impl Endpoint for Between {
                 return Some(Completion::Message { length: bytes.len() });
             }
         }
-        self.inner.poll(message)
+        inner.poll(message)
     }
 
-    fn wait(&mut self, until: Option<u64>) {
+    fn before_wait(&mut self) {
         self.sleeps.set(self.sleeps.get() + 1);
-        self.inner.wait(until);
-    }
-
-    fn disconnect(&mut self) {
-        self.inner.disconnect();
     }
 }
 
@@ -144,16 +119,17 @@ impl Place {
         Self { cache: builder.capacity_pages(100).build().unwrap(), network, nodes, sleeps: Rc::default() }
     }
 
-    /// An engine that accepted, and the end of its peer.
-    fn engine(&self, flood: Option<Flood>) -> (Engine<'_, Between>, SimEndpoint) {
+    /// Returns an engine that accepted, and the end of its peer.
+    fn engine(&self, flood: Option<Flood>) -> (Engine<'_, Between<Pressed>>, SimEndpoint) {
         let [peer, inner] = self.network.connect(&self.nodes[1], &self.nodes[0], RECEIVES);
-        let between = Between { inner, sleeps: self.sleeps.clone(), flood, full: None };
+        let pressed = Pressed { sleeps: self.sleeps.clone(), flood, full: None };
+        let between = Between::new(inner, pressed);
         (Engine::new(&self.cache, between, Side::Accepting, Limits::default()), peer)
     }
 }
 
 #[test]
-fn a_peer_that_never_stops_talking_does_not_keep_the_engine_to_itself() {
+fn chatty_peer_does_not_monopolize_progress() {
     let place = Place::new();
     const ROUNDS: u32 = 100_000;
     let (mut engine, _peer) = place.engine(Some(Flood::new(ROUNDS)));
@@ -161,7 +137,7 @@ fn a_peer_that_never_stops_talking_does_not_keep_the_engine_to_itself() {
     let received = engine.counters().received;
     assert!(received < 10_000, "{received} messages before the caller had its turn");
     // Nothing is lost: it goes on with the next call.
-    while engine.endpoint().flood.as_ref().unwrap().rounds_left > 0 {
+    while engine.endpoint().around.flood.as_ref().unwrap().rounds_left > 0 {
         engine.progress();
         assert!(engine.counters().received > received);
     }
@@ -170,11 +146,11 @@ fn a_peer_that_never_stops_talking_does_not_keep_the_engine_to_itself() {
 }
 
 #[test]
-fn what_the_peer_opens_and_takes_back_before_it_is_told_is_never_told() {
+fn withdrawn_request_is_never_reported() {
     // An application that waits for one transfer looks at no other event, and the peer goes on and on.
     let place = Place::new();
     let (mut engine, _peer) = place.engine(Some(Flood::new(10_000)));
-    while engine.endpoint().flood.as_ref().unwrap().rounds_left > 0 {
+    while engine.endpoint().around.flood.as_ref().unwrap().rounds_left > 0 {
         engine.progress();
     }
     engine.progress();
@@ -183,7 +159,7 @@ fn what_the_peer_opens_and_takes_back_before_it_is_told_is_never_told() {
 }
 
 #[test]
-fn a_fabric_that_is_full_now_and_then_loses_nothing_and_changes_no_order() {
+fn intermittently_full_fabric_keeps_order() {
     const PAGE: usize = 4096;
     const BYTES: usize = 12 * PAGE;
     for seed in 0..20 {
@@ -197,8 +173,8 @@ fn a_fabric_that_is_full_now_and_then_loses_nothing_and_changes_no_order() {
         let mut ends = network.connect(&nodes[0], &nodes[1], RECEIVES).into_iter();
         let mut engine = |at: usize, side| {
             let (inner, full) = (ends.next().unwrap(), Some(StdRng::seed_from_u64(seed + 100 + at as u64)));
-            let between = Between { inner, sleeps: Rc::default(), flood: None, full };
-            Engine::new(&caches[at], between, side, Limits { fetches: 2, ..Limits::default() })
+            let between = Between::new(inner, Pressed { sleeps: Rc::default(), flood: None, full });
+            Engine::new(&caches[at], between, side, Limits { reads: 2, ..Limits::default() })
         };
         let mut engines = [engine(0, Side::Connecting), engine(1, Side::Accepting)];
         let source: Vec<u8> = (0..BYTES + PAGE).map(|at| at as u8 ^ (at >> 8) as u8).collect();
@@ -218,36 +194,36 @@ fn a_fabric_that_is_full_now_and_then_loses_nothing_and_changes_no_order() {
         while heard != [200; 2] || fetched < 50 {
             for side in 0..2 {
                 if said[side] < 200 && rng.random_ratio(1, 2) {
-                    said[side] += u32::from(engines[side].say(&said[side].to_le_bytes()).is_ok());
+                    said[side] += u32::from(engines[side].send_message(&said[side].to_le_bytes()).is_ok());
                 }
             }
             if last.is_none() && fetched < 50 {
                 sink.fill(0);
-                // SAFETY: as above.
-                last = unsafe { engines[0].fetch(to, BYTES, from) }.ok();
+                // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                last = unsafe { engines[0].read_remote(to, BYTES, from) }.ok();
             }
             network.step(u64::MAX);
             for side in 0..2 {
                 engines[side].progress();
                 while let Some(event) = engines[side].next_event() {
                     match event {
-                        Event::Said => {
-                            assert!(engines[side].heard(&mut into));
+                        Event::Message => {
+                            assert!(engines[side].recv_message(&mut into));
                             assert_eq!(into, heard[side].to_le_bytes(), "seed {seed}: in order");
                             heard[side] += 1;
                         }
-                        Event::Fetched { id, succeeded: true } => {
+                        Event::ReadCompleted { id, succeeded: true } => {
                             assert_eq!(last.take(), Some(id));
                             assert!(sink[..BYTES] == source[..BYTES], "seed {seed}");
                             fetched += 1;
                         }
-                        Event::Room => rooms += 1,
+                        Event::Writable => rooms += 1,
                         other => panic!("seed {seed}: {other:?}"),
                     }
                 }
             }
         }
-        assert!(rooms > 0 && engines[0].open_fetches() == 0, "seed {seed}: {rooms}");
+        assert!(rooms > 0 && engines[0].open_reads() == 0, "seed {seed}: {rooms}");
         drop(engines);
         drop((pieces, offered));
     }
@@ -265,10 +241,10 @@ fn what_was_told_is_told_to_its_end() {
     };
     say(&mut peer, Body::Sync { length: 10, read: true, header: b"", offer: None });
     engine.progress();
-    assert!(matches!(engine.next_event(), Some(Event::Asked { tag: Tag(1), .. })));
+    assert!(matches!(engine.next_event(), Some(Event::Requested { tag: Tag(1), .. })));
     say(&mut peer, Body::Nak(Reason::Cancelled));
     engine.progress();
-    assert!(matches!(engine.next_event(), Some(Event::Ended { tag: Tag(1), result: Err(_) })));
+    assert!(matches!(engine.next_event(), Some(Event::Completed { tag: Tag(1), result: Err(_) })));
     assert!(engine.next_event().is_none());
 }
 
@@ -308,42 +284,46 @@ fn fuzz(seed: u64, messages: u32) -> (u32, u32) {
             }
             said += u32::from(peer.send(&bytes[..length]).is_ok());
             while place.network.step(u64::MAX) {}
-            // What the engine says takes a receive, and is not looked at.
+            // The engine's message takes a receive, and is not looked at.
             while peer.poll(&mut bytes).is_some() {
                 peer.receive(1).unwrap();
             }
             engine.progress();
             while let Some(event) = engine.next_event() {
                 match event {
-                    Event::Asked { tag, read, length } => {
+                    Event::Requested { tag, read, length } => {
                         let Some(at) = free.pop() else { break };
                         let length = usize::try_from(length).unwrap().min(100);
                         lent.insert(tag, at);
                         // SAFETY: the place is this transfer's until it has ended, and the memory outlives the engine.
                         let answered = unsafe {
                             let memory = base.add(at * 100);
-                            if read { engine.supply(tag, memory, length) } else { engine.accept(tag, memory, length) }
+                            if read {
+                                engine.accept_read(tag, memory, length)
+                            } else {
+                                engine.accept_write(tag, memory, length)
+                            }
                         };
                         if answered.is_err() {
                             free.extend(lent.remove(&tag));
                         }
                     }
-                    Event::Ended { tag, .. } => {
+                    Event::Completed { tag, .. } => {
                         ended += 1;
                         free.extend(lent.remove(&tag));
                     }
                     Event::Closed { .. } => break 'connection,
-                    // What was said is not taken.
+                    // The messages are not taken.
                     _ => {}
                 }
             }
             if rng.random_ratio(1, 4)
                 && let Some(at) = free.pop()
             {
-                // SAFETY: as above.
+                // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
                 let tag = unsafe {
                     let memory = base.add(at * 100);
-                    if rng.random() { engine.write(memory, 50, b"") } else { engine.read(memory, 50, b"") }
+                    if rng.random() { engine.open_write(memory, 50, b"") } else { engine.open_read(memory, 50, b"") }
                 };
                 match tag {
                     Ok(tag) => drop(lent.insert(tag, at)),
@@ -361,7 +341,7 @@ fn fuzz(seed: u64, messages: u32) -> (u32, u32) {
 }
 
 #[test]
-fn messages_that_are_nearly_right_do_an_engine_no_harm() {
+fn nearly_valid_messages_are_harmless() {
     let (mut ended, mut connections) = (0, 0);
     for seed in 0..20 {
         let (transfers, times) = fuzz(seed, 2_000);
@@ -371,7 +351,7 @@ fn messages_that_are_nearly_right_do_an_engine_no_harm() {
     assert!(ended > 2_000 && connections > 200, "{ended} transfers, {connections} connections");
 }
 
-/// Refuses all that was opened. What is said lies before the other end.
+/// Refuses all that was opened. The messages lie before the other end.
 fn refuse_all(place: &Place, peer: &mut SimEndpoint) {
     let mut bytes = Box::new([0; MESSAGE]);
     while place.network.step(u64::MAX) {}
@@ -385,15 +365,15 @@ fn refuse_all(place: &Place, peer: &mut SimEndpoint) {
 }
 
 #[test]
-fn a_future_that_another_one_s_poll_has_ended_is_polled_again_without_sleep() {
+fn future_ended_by_another_poll_is_woken() {
     let place = Place::new();
     let (engine, mut peer) = place.engine(None);
     // SAFETY: the cache goes with the place, and its memory is not used by others before.
-    let transfers = unsafe { Transfers::new(engine) };
-    let [first, second] = [0, 1].map(|_| transfers.write(vec![1; 10], b"").unwrap());
+    let connection = unsafe { Connection::new(engine) };
+    let [first, second] = [0, 1].map(|_| connection.open_write(vec![1; 10], b"").unwrap());
     let (mut first, mut second) = (pin!(first), pin!(second));
     let mut ended = [false; 2];
-    transfers.block_on(poll_fn(|context| {
+    connection.block_on(poll_fn(|context| {
         ended[0] |= first.as_mut().poll(context).is_ready();
         if !ended[0] {
             // News comes just now: the second finds them, for both.
@@ -406,7 +386,7 @@ fn a_future_that_another_one_s_poll_has_ended_is_polled_again_without_sleep() {
 }
 
 thread_local! {
-    /// What a task held.
+    /// The object that a task held.
     static HELD: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
@@ -424,13 +404,13 @@ impl Drop for Task {
 }
 
 #[test]
-fn a_waker_whose_end_drops_another_transfer_does_no_harm() {
+fn waker_dropping_another_transfer_is_harmless() {
     for drops in [false, true] {
         let place: &'static Place = Box::leak(Box::new(Place::new()));
         let (engine, _peer) = place.engine(None);
         // SAFETY: the place is leaked, and so are the transfers' buffers.
-        let transfers: &'static Transfers<'_, _> = Box::leak(Box::new(unsafe { Transfers::new(engine) }));
-        let [held, polled] = [0, 1].map(|_| transfers.write(vec![1; 10], b"").unwrap());
+        let connection: &'static Connection<'_, _> = Box::leak(Box::new(unsafe { Connection::new(engine) }));
+        let [held, polled] = [0, 1].map(|_| connection.open_write(vec![1; 10], b"").unwrap());
         let mut polled = Box::pin(polled);
         let task = Waker::from(Arc::new(Task));
         assert!(polled.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
@@ -441,19 +421,19 @@ fn a_waker_whose_end_drops_another_transfer_does_no_harm() {
         }
         drop(polled);
         assert!(HELD.take().is_none(), "its waker is gone");
-        transfers.progress();
-        assert_eq!(transfers.held(), 0, "neither was heard of: both were taken back at once");
+        connection.progress();
+        assert_eq!(connection.held(), 0, "neither was heard of: both were taken back at once");
     }
 }
 
 #[test]
-fn who_does_not_wait_any_more_to_be_asked_leaves_no_waker() {
+fn dropped_asked_future_leaves_no_waker() {
     let place = Place::new();
     let (engine, _peer) = place.engine(None);
-    // SAFETY: as above.
-    let transfers = unsafe { Transfers::new(engine) };
+    // SAFETY: the cache outlives the connection, which is lent no memory of others.
+    let connection = unsafe { Connection::new(engine) };
     let task = Arc::new(Task);
-    let mut asked = Box::pin(transfers.asked());
+    let mut asked = Box::pin(connection.requested());
     assert!(asked.as_mut().poll(&mut Context::from_waker(&Waker::from(task.clone()))).is_pending());
     assert_eq!(Arc::strong_count(&task), 2);
     drop(asked);

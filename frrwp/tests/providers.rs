@@ -221,7 +221,7 @@ mod verbs {
     }
 
     #[test]
-    fn bytes_arrive_in_both_directions_by_both_processes_over_verbs() {
+    fn verbs_moves_bytes_both_ways() {
         let Some(device) = Device::get() else { return };
         for spin in [Duration::ZERO, Duration::MAX] {
             bytes_arrive(&Verbs::new(&device, spin));
@@ -276,27 +276,27 @@ fn storms(fabric: &impl Fabric) {
 }
 
 #[test]
-fn bytes_arrive_in_both_directions_by_both_processes_over_the_simulated_network() {
+fn sim_moves_bytes_both_ways() {
     bytes_arrive(&Sim::new());
 }
 
 #[test]
-fn bytes_arrive_in_both_directions_by_both_processes_over_iwarp() {
+fn iwarp_moves_bytes_both_ways() {
     iwarps().iter().for_each(bytes_arrive);
 }
 
 #[test]
-fn bytes_arrive_in_both_directions_by_both_processes_over_shared_memory() {
+fn shm_moves_bytes_both_ways() {
     bytes_arrive(&Shm::new());
 }
 
 #[test]
-fn memory_is_read_by_what_the_peer_says_over_the_simulated_network() {
+fn sim_reads_memory_the_peer_names() {
     fetched(&Sim::new());
 }
 
 #[test]
-fn memory_is_read_by_what_the_peer_says_over_shared_memory() {
+fn shm_reads_memory_the_peer_names() {
     fetched(&Shm::new());
 }
 
@@ -306,12 +306,12 @@ fn memory_is_read_by_what_the_peer_says_over_iwarp() {
 }
 
 #[test]
-fn storms_end_well_or_badly_on_both_sides_over_shared_memory() {
+fn shm_storms_end_on_both_sides() {
     storms(&Shm::new());
 }
 
 #[test]
-fn storms_end_well_or_badly_on_both_sides_over_the_simulated_network() {
+fn sim_storms_end_on_both_sides() {
     storms(&Sim::new());
 }
 

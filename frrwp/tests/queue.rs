@@ -3,20 +3,23 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+#[path = "common/around.rs"]
+mod around;
 #[path = "common/ends.rs"]
 mod ends;
 #[path = "common/process.rs"]
 mod process;
 
+use around::{Around, Between};
 use ends::Ends;
-use frrwp::engine::future::{Driver, Transfers};
+use frrwp::engine::future::{Connection, Driver};
 use frrwp::engine::queue::{CompletionQueue, ConnectionId};
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::poller::Bell;
-use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint, SimKey};
-use frrwp::fabric::{Abilities, Armed, Completion, Domain, Endpoint, FabricEndpoint, Local};
+use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
+use frrwp::fabric::{Armed, Capabilities, Domain, Endpoint, FabricEndpoint};
 use frrwp::handshake::{Expired, Limits, Operation, Phase, Side};
-use frrwp::wire::{MESSAGE, Segment};
+use frrwp::wire::Segment;
 use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache};
 use process::{descriptors, sleeps};
@@ -68,21 +71,22 @@ fn connect<'cache>(
 
 /// A message there and one back.
 fn ping([near, far]: &mut [Queue<'_>; 2], ids: [ConnectionId; 2]) {
-    near.engine(ids[0]).unwrap().say(b"ping").unwrap();
+    near.engine(ids[0]).unwrap().send_message(b"ping").unwrap();
     for (queue, id, answers) in [(far, ids[1], true), (near, ids[0], false)] {
         let event = queue.run();
-        assert!(matches!(event, Some((told, Event::Said)) if told == id), "{event:?}");
+        assert!(matches!(event, Some((told, Event::Message)) if told == id), "{event:?}");
         let engine = queue.engine(id).unwrap();
-        assert!(engine.heard(&mut Vec::new()));
+        assert!(engine.recv_message(&mut Vec::new()));
         if answers {
-            engine.say(b"pong").unwrap();
+            engine.send_message(b"pong").unwrap();
             // It goes to sleep before the next comes.
             assert!(queue.next_event().is_none());
         }
     }
 }
 
-/// What pings on one of so many connections cost the far queue: looks at connections, and system calls of the queue.
+/// Returns the cost of pings on one of so many connections to the far queue: looks at connections, and system calls of
+/// the queue.
 fn steps(address: &str, connections: usize) -> (u64, u64) {
     let ends = Ends::new(address);
     let (mut queues, ids) = connect(&ends, address, connections);
@@ -177,16 +181,16 @@ fn a_queue_returns_what_has_expired() {
     let ids = [0, 1].map(|at: usize| {
         let from = Segment { address: 4096, length: 500, key: 7 };
         let engine = queue.engine(connected[at].0).unwrap();
-        // SAFETY: the sink lives longer than the queue, and nobody looks at it.
-        let id = unsafe { engine.fetch(sink[at * 500..].as_mut_ptr(), 500, from) }.unwrap();
+        // SAFETY: the sink lives longer than the queue, and no reference leads to it.
+        let id = unsafe { engine.read_remote(sink[at * 500..].as_mut_ptr(), 500, from) }.unwrap();
         // The second has less time.
-        assert!(at == 0 || engine.set_fetch_deadline(id, 5_000_000_000));
+        assert!(at == 0 || engine.set_read_deadline(id, 5_000_000_000));
         id
     });
     for at in [1, 0] {
         let Some((id, Event::Expired(expired))) = queue.run() else { panic!("its time is over") };
         let Expired { operation, phase, waited } = expired;
-        assert_eq!((id, operation, phase), (connected[at].0, Operation::Fetch(ids[at]), Phase::Reading));
+        assert_eq!((id, operation, phase), (connected[at].0, Operation::Read(ids[at]), Phase::Reading));
         assert!(waited >= 4_000_000_000 && (at == 0 || waited < 5_000_000_000), "{waited}");
     }
     drop(queue);
@@ -210,18 +214,17 @@ fn a_queue_is_readable_when_it_has_news() {
             }
         }
         assert!(!is_readable(&far), "{address}: nothing is left");
-        near.engine(ids[1][0]).unwrap().say(b"ping").unwrap();
+        near.engine(ids[1][0]).unwrap().send_message(b"ping").unwrap();
         let mut files = [PollFd::new(&far, PollFlags::IN)];
         assert_eq!(poll(&mut files, None).unwrap(), 1);
         far.wait(Some(Duration::ZERO));
         let event = far.next_event();
-        assert!(matches!(event, Some((id, Event::Said)) if id == ids[1][1]), "{address}: {event:?}");
+        assert!(matches!(event, Some((id, Event::Message)) if id == ids[1][1]), "{address}: {event:?}");
     }
 }
 
-/// An end that is unlike the simulated one in some way.
+/// Makes an end unlike the simulated one in some way.
 struct Odd {
-    end: SimEndpoint,
     /// It takes so many reads, and has no room for more.
     reads: usize,
     rings: Rings,
@@ -238,75 +241,38 @@ enum Rings {
     Never,
 }
 
-fn odd(end: SimEndpoint, reads: usize, rings: Rings) -> Odd {
-    Odd { end, reads, rings }
+fn odd(end: SimEndpoint, reads: usize, rings: Rings) -> Between<Odd> {
+    Between::new(end, Odd { reads, rings })
 }
 
-// SAFETY: everything is the simulated end's, but when it is looked at, and that reads may find it full.
-unsafe impl Endpoint for Odd {
-    type Domain = SimDomain;
+impl Around for Odd {
+    type Inner = SimEndpoint;
 
-    fn abilities(&self) -> Abilities {
-        Abilities { gather: 1, ..self.end.abilities() }
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        Capabilities { gather: 1, ..inner }
     }
 
-    fn now(&self) -> u64 {
-        self.end.now()
-    }
-
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.end.send(message)
-    }
-
-    fn receive(&mut self, more: u16) -> io::Result<()> {
-        self.end.receive(more)
-    }
-
-    unsafe fn write(
-        &mut self,
-        id: u64,
-        from: &[Local<'_, SimKey>],
-        to: Segment,
-        immediate: Option<u32>,
-    ) -> io::Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.end.write(id, from, to, immediate) }
-    }
-
-    unsafe fn read(&mut self, id: u64, into: &[Local<'_, SimKey>], from: Segment) -> io::Result<()> {
+    fn before_read(&mut self, _: usize) -> io::Result<()> {
         self.reads = self.reads.checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.end.read(id, into, from) }
+        Ok(())
     }
 
-    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
-        self.end.poll(message)
-    }
-
-    fn wait(&mut self, until: Option<u64>) {
-        self.end.wait(until);
-    }
-
-    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
+    fn attach(&mut self, bell: &Bell, inner: &mut SimEndpoint) -> io::Result<()> {
         match &self.rings {
             Rings::Never => return Ok(()),
             Rings::While(file) => bell.watch(file.as_fd())?,
             Rings::Duly | Rings::Always => {}
         }
-        self.end.attach(bell)
+        inner.attach(bell)
     }
 
-    fn arm(&mut self) -> Armed {
-        let armed = self.end.arm();
+    fn arm(&mut self, inner: &mut SimEndpoint) -> Armed {
+        let armed = inner.arm();
         match &self.rings {
             Rings::Always => Armed::News,
             Rings::While(file) if is_readable(file) => Armed::News,
             Rings::Duly | Rings::While(_) | Rings::Never => armed,
         }
-    }
-
-    fn disconnect(&mut self) {
-        self.end.disconnect();
     }
 }
 
@@ -339,9 +305,9 @@ fn news_without_events_keep_nobody() {
         assert!(is_readable(&queue), "there is more");
         queue.wait(None);
     }
-    far.say(b"an event").unwrap();
+    far.send_message(b"an event").unwrap();
     while network.step(u64::MAX) {}
-    assert!(matches!(queue.next_event(), Some((_, Event::Said))));
+    assert!(matches!(queue.next_event(), Some((_, Event::Message))));
 }
 
 /// Part of it has come, and the fabric has no room for the rest: nothing more would ever tell of its end.
@@ -362,20 +328,22 @@ fn a_cancelled_read_ends_if_nothing_is_under_way() {
         };
         let part = key.segments().next().unwrap();
         let from = caches[1].registrar().remote(part.registration(), source.as_ptr(), LENGTH);
-        // SAFETY: as above.
-        let id = unsafe { engine.fetch(sink.as_mut_ptr(), LENGTH, from) }.unwrap();
+        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+        let id = unsafe { engine.read_remote(sink.as_mut_ptr(), LENGTH, from) }.unwrap();
         while network.step(u64::MAX) {}
         engine.progress();
-        assert!(engine.next_event().is_none() && engine.open_fetches() == 1, "the rest waits for room");
+        assert!(engine.next_event().is_none() && engine.open_reads() == 1, "the rest waits for room");
         if by_time {
-            engine.set_fetch_deadline(id, engine.endpoint().now());
+            engine.set_read_deadline(id, engine.endpoint().now());
             engine.progress();
             assert!(matches!(engine.next_event(), Some(Event::Expired(_))));
         } else {
-            assert!(engine.cancel_fetch(id));
+            assert!(engine.cancel_read(id));
         }
-        assert!(matches!(engine.next_event(), Some(Event::Fetched { id: ended, succeeded: false }) if ended == id));
-        assert_eq!(engine.open_fetches(), 0);
+        assert!(
+            matches!(engine.next_event(), Some(Event::ReadCompleted { id: ended, succeeded: false }) if ended == id)
+        );
+        assert_eq!(engine.open_reads(), 0);
         drop((engine, held));
     }
 }
@@ -386,8 +354,8 @@ fn a_driver_lets_go_of_what_another_has_seen_end() {
     let limits = Limits::default();
     let [near, mut far] = network.connect(&nodes[0], &nodes[1], limits.receives);
     let near = Engine::new(&caches[0], odd(near, 0, Rings::Never), Side::Connecting, limits);
-    // SAFETY: it is lent no buffer.
-    let near = unsafe { Transfers::new(near) };
+    // SAFETY: the cache outlives the connection, which is lent no buffer.
+    let near = unsafe { Connection::new(near) };
     let mut driver = Driver::new().unwrap();
     driver.add(&near).unwrap();
     while driver.turn() {}
@@ -407,8 +375,8 @@ fn a_driver_is_readable_while_it_has_more() {
     let [near, _far] = network.connect(&nodes[0], &nodes[1], limits.receives);
     let file = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
     let near = odd(near, 0, Rings::While(Arc::clone(&file)));
-    // SAFETY: it is lent no buffer.
-    let near = unsafe { Transfers::new(Engine::new(&caches[0], near, Side::Connecting, limits)) };
+    // SAFETY: the cache outlives the connection, which is lent no buffer.
+    let near = unsafe { Connection::new(Engine::new(&caches[0], near, Side::Connecting, limits)) };
     let mut driver = Driver::new().unwrap();
     driver.add(&near).unwrap();
     while driver.turn() || is_readable(&driver) {}

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// The example, which `cargo test` builds too, but `cargo test --test rping` does not.
+/// Returns the example, which `cargo test` builds too, but `cargo test --test rping` does not.
 fn rping() -> Option<PathBuf> {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
@@ -28,7 +28,7 @@ impl Drop for Serving {
     }
 }
 
-/// What the server printed, and what the client did.
+/// Returns the server's output, and the client's result.
 fn run(server: &[&str], client: &[&str]) -> Option<(String, Output)> {
     let rping = rping()?;
     let serving =
@@ -47,7 +47,7 @@ fn run(server: &[&str], client: &[&str]) -> Option<(String, Output)> {
 }
 
 #[test]
-fn the_client_s_text_goes_to_the_server_and_comes_back() {
+fn client_text_returns_from_the_server() {
     let Some((server, client)) = run(&["-v", "-V", "-C", "3", "-S", "40"], &["-v", "-V", "-C", "3", "-S", "40"]) else {
         return;
     };
@@ -69,7 +69,7 @@ fn large_pings_are_compared_too() {
 }
 
 #[test]
-fn a_client_that_sends_more_than_the_server_takes_is_told_why_it_ended() {
+fn oversized_ping_reports_why_it_ended() {
     let Some((_, client)) = run(&["-S", "40"], &["-C", "1", "-S", "100"]) else { return };
     assert!(!client.status.success());
     assert!(String::from_utf8_lossy(&client.stderr).contains("the peer closed the connection"));

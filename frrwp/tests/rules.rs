@@ -10,7 +10,7 @@ use frrwp::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, Segment, Segmen
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A side that has accepted a write of ten bytes and sent their keys.
+/// Returns a side that has accepted a write of ten bytes and sent their keys.
 fn target_with_keys_out(limits: Limits) -> Side {
     let mut side = Side::new(limits);
     side.say(1, sync(10, false));
@@ -21,7 +21,7 @@ fn target_with_keys_out(limits: Limits) -> Side {
     side
 }
 
-/// A side that has opened a write of ten bytes, of which half are on their way.
+/// Returns a side that has opened a write of ten bytes, of which half are on their way.
 fn writer_half_way(limits: Limits) -> (Side, Tag) {
     let mut side = Side::new(limits);
     let tag = side.0.write(0, 10, b"").unwrap();
@@ -33,17 +33,17 @@ fn writer_half_way(limits: Limits) -> (Side, Tag) {
 }
 
 fn ended(tag: Tag, failure: Failure) -> Action {
-    Action::Ended { tag, result: Err(failure) }
+    Action::Completed { tag, result: Err(failure) }
 }
 
 #[test]
-fn a_target_says_nak_before_its_first_stcrw_and_cancel_after() {
+fn target_sends_nak_before_stcrw_cancel_after() {
     let mut side = Side::new(Limits::default());
     side.say(1, sync(10, false));
     side.actions();
     side.0.accept(0, Tag(1), 10).unwrap();
     side.0.offer(0, Tag(1), 0, &[bytes(5).segment], true).unwrap();
-    // Its STCRW is not sent yet: nobody has keys.
+    // Its STCRW is not sent yet: the peer has no keys.
     side.0.fail(0, Tag(1), Reason::Registration).unwrap();
     assert_eq!(side.hears(), [(1, nak(Reason::Registration))]);
     assert_eq!(side.actions(), [ended(Tag(1), Failure::Here(Reason::Registration)), Action::Release { tag: Tag(1) }]);
@@ -59,7 +59,7 @@ fn a_done_that_crosses_a_cancel_is_a_success() {
     let mut side = target_with_keys_out(Limits::default());
     side.0.cancel(0, Tag(1)).unwrap();
     side.say(1, Body::Done { bytes: 10 });
-    assert_eq!(side.actions(), [Action::Ended { tag: Tag(1), result: Ok(10) }, Action::Release { tag: Tag(1) }]);
+    assert_eq!(side.actions(), [Action::Completed { tag: Tag(1), result: Ok(10) }, Action::Release { tag: Tag(1) }]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn nonsense_about_a_transfer_ends_it_by_the_same_rule() {
 }
 
 #[test]
-fn a_nak_of_another_version_or_cut_short_is_not_answered_either() {
+fn foreign_version_nak_is_not_answered() {
     let mut side = Side::new(Limits::default());
     let mut message = [0; MESSAGE];
     let length = Message { credits: 1, tag: 1, body: Body::Nak(Reason::Busy) }.encode(&mut message);
@@ -128,7 +128,7 @@ fn a_crw_after_the_peer_s_cancel_fails_here() {
 }
 
 #[test]
-fn a_writer_that_is_told_nak_or_has_said_done_answers_nothing() {
+fn ended_writer_answers_nothing() {
     let mut side = Side::new(Limits::default());
     let tag = side.0.write(0, 10, b"").unwrap();
     side.hears();
@@ -177,7 +177,7 @@ fn what_touches_is_written_at_once() {
     assert_eq!(side.actions(), [Action::Write { tag, remote, offset: 0, immediate: None }]);
 }
 
-/// Of the immediates of the writes that a side submits, the last one's.
+/// Among the immediates of the writes that a side submits, the last one's.
 fn last_immediate(side: &mut Side) -> Option<u32> {
     let immediate = |action: &Action| match *action {
         Action::Write { immediate, .. } => Some(immediate),
@@ -187,7 +187,7 @@ fn last_immediate(side: &mut Side) -> Option<u32> {
 }
 
 #[test]
-fn an_immediate_stands_for_done_only_where_its_own_sync_said_as_many_bytes() {
+fn immediate_replaces_done_only_on_exact_length() {
     let limits = Limits { immediate: true, ..Limits::default() };
     let mut side = Side::new(limits);
     let tag = side.0.write(0, 10, b"").unwrap();
@@ -220,7 +220,7 @@ fn an_immediate_counts_by_what_its_tag_is() {
     let own = side.0.read(0, 10, b"").unwrap();
     side.hears();
     side.0.received_immediate(0, 1);
-    assert_eq!(side.actions(), [Action::Ended { tag: Tag(1), result: Ok(10) }, Action::Release { tag: Tag(1) }]);
+    assert_eq!(side.actions(), [Action::Completed { tag: Tag(1), result: Ok(10) }, Action::Release { tag: Tag(1) }]);
     side.0.received_immediate(0, 1);
     assert_eq!((side.0.counters().late, side.0.counters().strangers), (1, 0));
     side.0.received_immediate(0, 3);
@@ -232,7 +232,7 @@ fn an_immediate_counts_by_what_its_tag_is() {
 }
 
 #[test]
-fn an_immediate_for_keys_that_were_not_given_is_a_false_done() {
+fn immediate_without_keys_is_a_false_done() {
     let mut side = Side::new(Limits::default());
     side.say(1, sync(10, false));
     side.actions();
@@ -241,7 +241,7 @@ fn an_immediate_for_keys_that_were_not_given_is_a_false_done() {
 }
 
 #[test]
-fn the_last_credit_goes_on_a_message_that_announces_one() {
+fn last_credit_announces_receives() {
     let mut side = Side::new(Limits::default());
     for _ in 0..20 {
         side.0.write(0, 10, b"").unwrap();
@@ -289,7 +289,7 @@ fn talk(sides: &mut [Handshake; 2]) -> u32 {
 }
 
 #[test]
-fn a_side_with_much_to_say_is_heard_by_one_that_has_nothing_to() {
+fn talkative_side_gets_credits_from_silent_one() {
     // The target answers no SYNC: by the rule of the last credit alone it would have nothing to announce its receives on.
     let mut sides = [End::Connecting, End::Accepting].map(|end| Handshake::new(end, Limits::default()));
     for _ in 0..1_000 {
@@ -314,7 +314,7 @@ fn credits_of_a_message_that_makes_no_sense_count() {
 }
 
 #[test]
-fn an_answer_to_sync_is_waited_for_five_seconds_and_a_done_thirty_and_what_its_bytes_take() {
+fn timeouts_scale_with_bytes() {
     let bytes_length = 3_000_000_000;
     let mut side = Side::new(Limits { lowest_rate: 3_000_000_000, ..Limits::default() });
     side.say(1, sync(bytes_length, false));
@@ -327,7 +327,7 @@ fn an_answer_to_sync_is_waited_for_five_seconds_and_a_done_thirty_and_what_its_b
         side.0.offer(now, Tag(1), offset, &[half], more).unwrap();
         let mut message = [0; MESSAGE];
         side.0.take_message(now, &mut message).unwrap();
-        // What was noted before is looked at, and found to be over.
+        // The earlier note is looked at, and found to be over.
         side.0.expire(now + 31 * SECOND - 1);
         assert_eq!(side.actions(), [], "31 seconds: thirty, and one for the bytes");
         assert_eq!(side.0.next_deadline(), Some(now + 31 * SECOND), "since the last");
@@ -360,7 +360,7 @@ fn a_writer_waits_anew_with_each_stcrw_and_each_piece() {
 }
 
 #[test]
-fn a_reader_s_keys_that_do_not_come_are_waited_for_since_its_sync() {
+fn reader_keys_time_out_from_its_sync() {
     let mut side = Side::new(Limits::default());
     side.say(1, sync(10, true));
     side.0.crw(4 * SECOND, Tag(1), 10).unwrap();
@@ -371,8 +371,8 @@ fn a_reader_s_keys_that_do_not_come_are_waited_for_since_its_sync() {
 }
 
 #[test]
-fn an_answer_to_cancel_is_waited_for_as_long_as_the_writes_may_take() {
-    // What the peer has posted may still take its time: the connection is not torn down for an application's change of mind.
+fn cancel_waits_as_long_as_writes_may_take() {
+    // The peer's posts may still take their time: the connection is not torn down for an application's change of mind.
     let mut side = target_with_keys_out(Limits::default());
     side.0.cancel(SECOND, Tag(1)).unwrap();
     side.0.expire(30 * SECOND);
@@ -396,7 +396,7 @@ fn a_clock_that_goes_back_does_no_harm() {
 }
 
 #[test]
-fn a_target_offers_what_it_was_asked_for_once_and_no_more() {
+fn target_offers_each_byte_once() {
     let mut side = Side::new(Limits::default());
     side.say(1, sync(10, false));
     side.actions();
@@ -414,7 +414,7 @@ fn a_target_offers_what_it_was_asked_for_once_and_no_more() {
 }
 
 #[test]
-fn segments_that_are_there_in_time_travel_with_the_sync() {
+fn ready_segments_travel_with_the_sync() {
     let mut side = Side::new(Limits::default());
     let tag = side.0.read(0, 10, b"get").unwrap();
     side.0.offer(0, tag, 0, &[bytes(5).segment], true).unwrap();
@@ -429,7 +429,7 @@ fn segments_that_are_there_in_time_travel_with_the_sync() {
 }
 
 #[test]
-fn what_the_peer_has_not_heard_of_is_taken_back_in_silence() {
+fn unsent_transfer_is_cancelled_silently() {
     let mut side = Side::new(Limits::default());
     for read in [false, true] {
         let tag = if read { side.0.read(0, 10, b"") } else { side.0.write(0, 10, b"") }.unwrap();
@@ -441,7 +441,7 @@ fn what_the_peer_has_not_heard_of_is_taken_back_in_silence() {
 
 #[test]
 fn a_tag_whose_low_half_is_open_is_not_opened_again() {
-    // Two billion transfers on, as it were: a peer whose tags are that far apart.
+    // Two billion transfers on, as it were: a peer with tags that far apart.
     let mut side = Side::new(Limits::default());
     side.say(5, sync(10, false));
     side.say((1 << 32) + 5, sync(10, false));
@@ -478,7 +478,7 @@ fn room_that_a_flood_has_taken_is_given_back() {
 }
 
 #[test]
-fn a_target_s_wait_begins_anew_when_it_offers_and_when_that_is_sent() {
+fn target_timeout_restarts_on_offer_and_send() {
     // No credit is left, so what is offered waits.
     let mut side = Side::new(Limits::default());
     side.say_at(0, 0, 1, sync(10, false));
@@ -491,7 +491,7 @@ fn a_target_s_wait_begins_anew_when_it_offers_and_when_that_is_sent() {
     side.0.offer(4 * SECOND, Tag(1), 0, &[bytes(10).segment], false).unwrap();
     side.0.expire(5 * SECOND);
     assert!(
-        !side.actions().iter().any(|action| matches!(action, Action::Ended { tag: Tag(1), .. })),
+        !side.actions().iter().any(|action| matches!(action, Action::Completed { tag: Tag(1), .. })),
         "it has answered"
     );
     side.say_at(6 * SECOND, 40, 99, Body::Credit);
@@ -504,7 +504,7 @@ fn a_target_s_wait_begins_anew_when_it_offers_and_when_that_is_sent() {
 }
 
 #[test]
-fn a_done_before_the_keys_were_sent_is_false_also_of_nothing() {
+fn early_or_excess_done_is_false() {
     let mut side = Side::new(Limits::default());
     side.say(1, sync(0, false));
     side.actions();
@@ -523,7 +523,7 @@ fn a_done_before_the_keys_were_sent_is_false_also_of_nothing() {
     side.0.offer(0, tag, 0, &[bytes(5).segment], true).unwrap();
     side.hears();
     side.say(tag.0, Body::Done { bytes: 5 });
-    assert_eq!(side.actions(), [Action::Ended { tag, result: Ok(5) }, Action::Release { tag }]);
+    assert_eq!(side.actions(), [Action::Completed { tag, result: Ok(5) }, Action::Release { tag }]);
 }
 
 #[test]
@@ -536,11 +536,11 @@ fn a_writer_of_nothing_says_done_once_it_may() {
     assert_eq!((side.hears(), side.actions()), (vec![], vec![]));
     side.say(1, offer(&[bytes(10)], false));
     assert_eq!(side.hears(), [(1, "DONE 0".into())]);
-    assert_eq!(side.actions(), [Action::Ended { tag: Tag(1), result: Ok(0) }, Action::Release { tag: Tag(1) }]);
+    assert_eq!(side.actions(), [Action::Completed { tag: Tag(1), result: Ok(0) }, Action::Release { tag: Tag(1) }]);
 }
 
 #[test]
-fn a_write_that_never_completes_takes_the_connection_down() {
+fn stuck_write_disconnects() {
     // Nothing but the flush ends it: to say NAK would be a lie while it is on its way.
     let (mut side, tag) = writer_half_way(Limits::default());
     let deadline = 30 * SECOND + 1_000;
@@ -555,7 +555,7 @@ fn a_write_that_never_completes_takes_the_connection_down() {
 }
 
 #[test]
-fn in_the_traditional_process_the_application_has_the_last_word() {
+fn traditional_process_submits_by_application() {
     let mut side = Side::new(Limits { process: Process::Traditional, ..Limits::default() });
     let tag = side.0.write(0, 10, b"").unwrap();
     side.0.ready(0, tag, 0, 10).unwrap();
@@ -569,7 +569,7 @@ fn in_the_traditional_process_the_application_has_the_last_word() {
 }
 
 #[test]
-fn segments_that_wait_to_be_sent_are_not_after_a_cancel() {
+fn cancel_drops_unsent_segments() {
     let mut side = Side::new(Limits::default());
     side.say_at(0, 0, 1, sync(10, false));
     side.actions();
@@ -589,7 +589,7 @@ fn segments_that_wait_to_be_sent_are_not_after_a_cancel() {
 }
 
 #[test]
-fn transfers_that_are_taken_back_before_they_are_said_leave_nothing_behind() {
+fn withdrawn_unsent_transfers_leave_nothing() {
     // The peer gives no credit, and a NAK waits before them: nothing is looked at until there is one.
     let mut side = Side::new(Limits::default());
     for _ in 0..15 {
@@ -613,7 +613,7 @@ fn transfers_that_are_taken_back_before_they_are_said_leave_nothing_behind() {
 
 #[test]
 fn nobody_speaks_of_a_transfer_that_was_not_said_yet() {
-    // Its tag is easily guessed. What is said of it before its SYNC was sent is said of nothing.
+    // Its tag is easily guessed. A message of it before its SYNC was sent concerns no transfer.
     let mut side = Side::new(Limits::default());
     let tag = side.0.write(0, 10, b"").unwrap();
     side.0.ready(0, tag, 0, 10).unwrap();

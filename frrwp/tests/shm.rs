@@ -86,7 +86,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     buffer
 }
 
-/// What the opener of a transfer says in its header: from what seed its bytes, or those it wants, are made.
+/// Returns the opener's header: the seed of its bytes, or of those it wants.
 fn header(seed: u64, length: usize) -> [u8; 16] {
     let mut header = [0; 16];
     header[..8].copy_from_slice(&seed.to_le_bytes());
@@ -101,7 +101,7 @@ fn parse(header: &[u8]) -> (u64, usize) {
 
 struct Running {
     buffer: ShmBuffer,
-    /// What must have come, where bytes come.
+    /// The expected bytes, where bytes come.
     expected: Option<Vec<u8>>,
 }
 
@@ -137,9 +137,9 @@ fn side(engine: &mut Engine<'_, ShmEndpoint>, arena: &ShmArena, seed: u64, trans
             // SAFETY: the buffer is kept until the transfer has ended.
             let tag = unsafe {
                 if read {
-                    engine.read(start.as_ptr(), length, &header(of, length))
+                    engine.open_read(start.as_ptr(), length, &header(of, length))
                 } else {
-                    engine.write(start.as_ptr(), length, &header(of, length))
+                    engine.open_write(start.as_ptr(), length, &header(of, length))
                 }
             };
             let expected = read.then_some(bytes);
@@ -150,23 +150,23 @@ fn side(engine: &mut Engine<'_, ShmEndpoint>, arena: &ShmArena, seed: u64, trans
             return ended;
         }
         match engine.run() {
-            Some(Event::Asked { tag, read, length }) => {
+            Some(Event::Requested { tag, read, length }) => {
                 let (of, said) = parse(engine.header(tag).expect("a header"));
                 assert_eq!(said as u64, length);
                 let bytes = noise(of, said);
                 let buffer = if read { filled(arena, &bytes) } else { arena.buffer(said.max(1)).expect("a buffer") };
-                // SAFETY: as above.
+                // SAFETY: the buffers outlive the engine and have no other user.
                 unsafe {
                     if read {
-                        engine.supply(tag, buffer.as_ptr(), said).expect("supplied");
+                        engine.accept_read(tag, buffer.as_ptr(), said).expect("supplied");
                     } else {
-                        engine.accept(tag, buffer.as_ptr(), said).expect("accepted");
+                        engine.accept_write(tag, buffer.as_ptr(), said).expect("accepted");
                     }
                 }
                 running.insert(tag, Running { buffer, expected: (!read).then_some(bytes) });
             }
             Some(Event::KeysCame { tag }) => engine.submit(tag).expect("submitted"),
-            Some(Event::Ended { tag, result }) => {
+            Some(Event::Completed { tag, result }) => {
                 let mine = running.remove(&tag).expect("a transfer of ours");
                 mine.check(result.expect("it ended well"));
                 // Tags of the connecting side are odd.
@@ -189,7 +189,7 @@ fn both_sides(limits: Limits, transfers: usize, longest: usize, capacity: u64) {
         let other = scope.spawn(move || {
             let mut engine = Engine::new(&caches[1], connected, Side::Connecting, limits);
             side(&mut engine, &arenas[1], 1, transfers, longest);
-            // Whoever is through first waits until the other has heard.
+            // The first one through waits until the other has heard.
             engine.disconnect();
             while engine.run().is_some() {}
         });
@@ -319,8 +319,8 @@ fn done(endpoint: &mut ShmEndpoint) -> bool {
 }
 
 #[test]
-fn an_end_reads_and_writes_what_it_was_offered_and_nothing_else() {
-    // What is done, and whether it can be.
+fn access_is_limited_to_the_offer() {
+    // The operation, and whether it is possible.
     type Case = (&'static str, Access, Sharing, bool, bool, fn(&mut frrwp::wire::Segment));
     let cases: [Case; 10] = [
         ("a read", Access::REMOTE_READ, Sharing::Readable, true, true, |_| {}),
@@ -379,14 +379,14 @@ fn a_dead_tag_is_of_no_use() {
     let range = PageRange::of_bytes(near.as_ptr() as u64, 4096).expect("a range");
     let local = other.register(range, Access::LOCAL).expect("registered");
     let piece = [Local { address: near.as_mut_ptr(), length: 4096, registration: &local }];
-    // SAFETY: as above.
+    // SAFETY: the piece's memory outlives the endpoint and has no other user.
     unsafe { connected.read(7, &piece, segment) }.expect("posted");
     assert!(!done(&mut connected));
     assert!(near.iter().all(|&byte| byte == 0));
 }
 
 #[test]
-fn a_child_that_deregisters_what_it_inherited_ends_no_tag_of_its_parent_s() {
+fn child_deregistration_leaves_parent_tags() {
     let (one, other) = (domain(), domain());
     let (mut initiator, _owner) = pair(&one, &other);
     let (arena, far) = (one.arena(4096, Sharing::Writable), other.arena(4096, Sharing::Writable));
@@ -400,21 +400,21 @@ fn a_child_that_deregisters_what_it_inherited_ends_no_tag_of_its_parent_s() {
         // SAFETY: a child that hangs is ended by the signal.
         unsafe { libc::alarm(60) };
         drop(remote);
-        // SAFETY: ends this process.
+        // SAFETY: `_exit` ends this child without destructors.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: the status is written.
+    // SAFETY: `status` is a local integer that the call may write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child ended by itself");
     let piece = Local { address: near.as_ptr(), length: 4096, registration: local.key() };
-    // SAFETY: the buffers live.
+    // SAFETY: the piece's memory outlives the endpoint and has no other user.
     unsafe { initiator.write(1, &[piece], remote.offer(&target), None) }.expect("posted");
     assert!(done(&mut initiator));
 }
 
 #[test]
-fn memory_outside_of_arenas_is_not_offered_and_the_error_says_so() {
+fn memory_outside_arenas_is_not_offered() {
     let domain = domain();
     let heap = noise(1, 1 << 16);
     let range = PageRange::of_bytes(heap.as_ptr() as u64, 1 << 16).expect("a range");
@@ -445,14 +445,14 @@ fn arenas_come_and_go_while_connections_stand() {
         let range = PageRange::of_bytes(near.as_ptr() as u64, 8192).expect("a range");
         let local = other.register(range, Access::LOCAL).expect("registered");
         let piece = [Local { address: near.as_mut_ptr(), length: 8192, registration: &local }];
-        // SAFETY: as above.
+        // SAFETY: the piece's memory outlives the endpoint and has no other user.
         unsafe { connected.read(7, &piece, registered.offer(&buffer)) }.expect("posted");
         assert!(done(&mut connected) && near == bytes, "round {round}");
     }
 }
 
 #[test]
-fn messages_go_around_the_ring_in_order_and_wait_for_receives_and_room() {
+fn messages_wrap_in_order_within_room() {
     let (mut one, mut other) = pair(&domain(), &domain());
     let mut rng = StdRng::seed_from_u64(5);
     let mut message = Box::new([0; MESSAGE]);
@@ -483,7 +483,7 @@ fn messages_go_around_the_ring_in_order_and_wait_for_receives_and_room() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_heard_before_the_end() {
+fn message_before_end_arrives_first() {
     let (mut one, mut other) = pair(&domain(), &domain());
     one.send(b"last words").expect("sent");
     drop(one);
@@ -531,7 +531,7 @@ fn who_sleeps_is_woken() {
 // ---- Addresses, sockets and other programs ----------------------------------------------------------
 
 #[test]
-fn addresses_that_do_not_parse_say_how_they_should_look() {
+fn unparsable_addresses_show_the_form() {
     for (text, remedy) in [
         ("tcp:1", "shm:PATH"),
         ("shm:", "shm:PATH"),
@@ -555,7 +555,7 @@ fn child_that_listens() {
 }
 
 #[test]
-fn a_socket_file_left_behind_by_a_dead_process_is_replaced_and_one_in_use_is_not() {
+fn stale_socket_file_is_replaced() {
     let directory = Directory::new();
     let address = directory.socket();
     let mut peer = Peer::of("child_that_listens", &address);
@@ -637,7 +637,7 @@ fn the_socket_file_is_for_its_owner_only() {
 }
 
 #[test]
-fn a_child_that_drops_a_listener_leaves_its_parent_s_socket_file_there() {
+fn child_drop_leaves_parent_socket_file() {
     let directory = Directory::new();
     let listener = ShmListener::bind(&domain(), &directory.socket()).expect("a listener");
     // SAFETY: the child drops what it has a copy of, and ends at once.
@@ -646,11 +646,11 @@ fn a_child_that_drops_a_listener_leaves_its_parent_s_socket_file_there() {
         // SAFETY: a child that hangs is ended by the signal.
         unsafe { libc::alarm(60) };
         drop(listener);
-        // SAFETY: ends this process.
+        // SAFETY: `_exit` ends this child without destructors.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: the status is written.
+    // SAFETY: `status` is a local integer that the call may write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child ended by itself");
     assert!(listener.address().path().expect("a path").exists());

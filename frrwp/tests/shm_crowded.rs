@@ -43,7 +43,7 @@ fn limit(what: libc::__rlimit_resource_t, most: u64) {
     }
 }
 
-/// A connected socket that says nothing. A full backlog is waited for.
+/// Returns a connected socket that says nothing. A full backlog is waited for.
 fn silent(name: &str) -> OwnedFd {
     let place = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
     let until = Instant::now() + WITHIN;
@@ -252,7 +252,7 @@ fn process_of_an_unknown_user() {
 fn the_overflow_user_is_refused() {
     // A user namespace that knows no user: each appears as the overflow user.
     let unshare = || {
-        // SAFETY: a system call.
+        // SAFETY: `unshare` takes a number and no memory.
         if unsafe { libc::unshare(libc::CLONE_NEWUSER) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
     let mut trial = Command::new("/bin/true");

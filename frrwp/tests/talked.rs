@@ -1,15 +1,15 @@
 //! Every interleaving of two applications that say things, take them when they like, or never, and open transfers beside.
 //!
-//! What is looked for is a side that stands still: one that has something to say to a peer that has taken all, a transfer that
-//! waits for an application that does not listen, a message for which there was no receive. It takes more messages than
-//! there are credits to see that, so what is said and asked is the simplest there is: a number, and a write that is refused.
+//! The test looks for a side that stands still: one with a message for a peer that has taken all, a transfer that waits for an
+//! application that does not listen, a message without a receive. It takes more messages than there are credits to see that,
+//! so what is said and asked is the simplest there is: a number, and a write that is refused.
 //!
 //! ```text
 //! cargo test --release -p frrwp --test talked                                       # seconds
 //! cargo test --release -p frrwp --test talked -- --ignored --nocapture              # the large space
 //! ```
 
-use frrwp::handshake::{Action, Handshake, Limits, RECEIVES, Side, Unsaid};
+use frrwp::handshake::{Action, Handshake, Limits, RECEIVES, SendError, Side};
 use frrwp::wire::{MESSAGE, Reason};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ struct World {
     sides: [Handshake; 2],
     /// To each side, in order.
     passing: [VecDeque<Vec<u8>>; 2],
-    /// Of each side: what was said so far, what came, and what the application has taken of that.
+    /// Each side's state: the messages sent so far, those received, and those that the application has taken.
     said: [u8; 2],
     came: [u8; 2],
     taken: [u8; 2],
@@ -54,14 +54,14 @@ impl World {
             let handshake = &mut self.sides[side];
             while let Some(action) = handshake.next_action() {
                 match action {
-                    Action::Asked { tag, .. } => {
+                    Action::Requested { tag, .. } => {
                         self.asked[side] += 1;
                         if answers {
                             handshake.fail(0, tag, Reason::Refused).expect("it was just asked");
                         }
                     }
                     Action::Release { .. } => self.ended[side] += 1,
-                    Action::Ended { .. } => {}
+                    Action::Completed { .. } => {}
                     _ => self.broken = Some("an action that nobody expects"),
                 }
             }
@@ -102,7 +102,7 @@ impl Model for Talk {
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
         for side in 0..2 {
-            if world.to_say[side] > 0 && world.sides[side].may_say() {
+            if world.to_say[side] > 0 && world.sides[side].may_send() {
                 steps.push(Step::Say(side));
             }
             if world.untaken(side) > 0 && (self.listens || side == 0) {
@@ -122,14 +122,14 @@ impl Model for Talk {
         match step {
             Step::Say(side) => {
                 let mut message = [0; MESSAGE];
-                let length = world.sides[side].say(&[world.said[side]], &mut message).ok()?;
+                let length = world.sides[side].send_message(&[world.said[side]], &mut message).ok()?;
                 world.passing[1 - side].push_back(message[..length].to_vec());
                 world.to_say[side] -= 1;
                 world.said[side] += 1;
             }
             Step::Take(side) => {
                 world.taken[side] += 1;
-                world.sides[side].heard();
+                world.sides[side].message_taken();
             }
             Step::Open(side) => {
                 world.to_open[side] -= 1;
@@ -166,7 +166,7 @@ impl Model for Talk {
             }),
             Property::sometimes("there is no room", |_, world: &World| {
                 let mut side = world.sides[0].clone();
-                side.say(b"", &mut [0; MESSAGE]) == Err(Unsaid::Full)
+                side.send_message(b"", &mut [0; MESSAGE]) == Err(SendError::Full)
             }),
         ]
     }

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-/// The example, which `cargo test` builds too, but `cargo test --test transfer` does not.
+/// Returns the example, which `cargo test` builds too, but `cargo test --test transfer` does not.
 fn transfer() -> Option<PathBuf> {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
@@ -47,7 +47,7 @@ fn client(program: &Path, arguments: &[&str]) -> Output {
     Command::new(program).arg("client").args(arguments).output().unwrap()
 }
 
-/// A file of so many bytes, no two chunks alike.
+/// Returns a file of so many bytes, no two chunks alike.
 fn file(bytes: u32) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let content: Vec<u8> = (0..bytes).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
@@ -64,7 +64,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_file_goes_there_and_back_by_both_processes_over_both_fabrics() {
+fn file_round_trips_by_both_processes_and_fabrics() {
     let Some(program) = transfer() else { return };
     for fabric in [fresh(), "iwarp:127.0.0.1:0".to_owned()] {
         for bytes in [0, 1, 300_001] {
@@ -93,7 +93,7 @@ fn a_file_goes_there_and_back_by_both_processes_over_both_fabrics() {
 }
 
 #[test]
-fn a_file_that_is_too_large_is_refused_with_the_remedy_and_the_next_client_is_served() {
+fn oversized_file_is_refused_with_remedy() {
     let Some(program) = transfer() else { return };
     let server = Server::start(&program, &["--fabric", &fresh(), "--most", "100K"]);
     let [large, small] = [200_000, 50_000].map(file);
@@ -107,7 +107,7 @@ fn a_file_that_is_too_large_is_refused_with_the_remedy_and_the_next_client_is_se
 }
 
 #[test]
-fn a_peer_of_another_protocol_is_told_apart_and_the_server_goes_on() {
+fn foreign_protocol_is_detected_and_server_goes_on() {
     let Some(program) = transfer() else { return };
     let server = Server::start(&program, &["--fabric", "iwarp:127.0.0.1:0"]);
     let plain = server.address.strip_prefix("iwarp:").unwrap();
@@ -116,7 +116,7 @@ fn a_peer_of_another_protocol_is_told_apart_and_the_server_goes_on() {
     let file = file(1000);
     let served = client(&program, &["--fabric", &server.address, "--rounds", "1", file.path().to_str().unwrap()]);
     assert!(served.status.success(), "{}", stderr(&served));
-    // And a client whose server is another: it hangs up at what it does not understand.
+    // And a client with another server: it hangs up at the unknown answer.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", other.local_addr().unwrap());
     let answering = std::thread::spawn(move || {
@@ -131,7 +131,7 @@ fn a_peer_of_another_protocol_is_told_apart_and_the_server_goes_on() {
 }
 
 #[test]
-fn what_is_wrong_with_an_address_or_a_file_is_said_with_what_to_do() {
+fn bad_address_or_file_names_the_remedy() {
     let Some(program) = transfer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let plain = folder.path().join("file");
@@ -161,7 +161,7 @@ fn what_is_wrong_with_an_address_or_a_file_is_said_with_what_to_do() {
 }
 
 #[test]
-fn a_socket_file_left_behind_by_a_killed_server_is_no_obstacle() {
+fn killed_servers_socket_file_is_replaced() {
     let Some(program) = transfer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");

@@ -11,7 +11,6 @@
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side, Tag};
-use frrwp::latency::{APPLICATION, PAGES, Warmth, claimed_share, study};
 use mrrc::Cache;
 use mrrc::invalidation::Explicit;
 use rand::rngs::StdRng;
@@ -74,7 +73,7 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
     let source = noise(7, length);
     let mut sink = vec![0_u8; length];
     let (writer, target) = if read { (1, 0) } else { (0, 1) };
-    // SAFETY: both buffers live to the end of this function, and nobody but the transfer uses them.
+    // SAFETY: both buffers live to the end of this function, and only the transfer uses them.
     unsafe {
         if warm[0] {
             caches[writer].warm(source.as_ptr(), length, mrrc::Access::LOCAL_READ).unwrap();
@@ -87,12 +86,12 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
     let start = nodes.iter().map(Node::now).max().unwrap();
     nodes.iter().for_each(|node| node.sleep_until(start));
     let mut pair = Pair::new(&network, nodes, &caches, limits);
-    // SAFETY: as above.
+    // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
     let tag = unsafe {
         if read {
-            pair.engines[0].read(sink.as_mut_ptr(), length, b"give")
+            pair.engines[0].open_read(sink.as_mut_ptr(), length, b"give")
         } else {
-            pair.engines[0].write(source.as_ptr(), length, b"take")
+            pair.engines[0].open_write(source.as_ptr(), length, b"take")
         }
     };
     let tag = tag.unwrap();
@@ -102,22 +101,22 @@ fn one(read: bool, limits: Limits, costs: Costs, length: usize, warm: [bool; 2])
         for (side, ended) in ended.iter_mut().enumerate() {
             while let Some(event) = pair.engines[side].next_event() {
                 match event {
-                    Event::Asked { tag, read: false, .. } => {
+                    Event::Requested { tag, read: false, .. } => {
                         assert_eq!(pair.engines[side].header(tag), Some(&b"take"[..]));
-                        // SAFETY: as above.
-                        unsafe { pair.engines[side].accept(tag, sink.as_mut_ptr(), length) }.unwrap();
+                        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                        unsafe { pair.engines[side].accept_write(tag, sink.as_mut_ptr(), length) }.unwrap();
                     }
-                    Event::Asked { tag, read: true, .. } => {
+                    Event::Requested { tag, read: true, .. } => {
                         assert_eq!(pair.engines[side].header(tag), Some(&b"give"[..]));
-                        // SAFETY: as above.
-                        unsafe { pair.engines[side].supply(tag, source.as_ptr(), length) }.unwrap();
+                        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                        unsafe { pair.engines[side].accept_read(tag, source.as_ptr(), length) }.unwrap();
                     }
                     Event::KeysCame { tag } => {
                         // T1, T2 and T3 of the paper: the completion, and the way to the application and back.
                         pair.nodes[side].spend(2_000 + 3_000 + 3_000);
                         pair.engines[side].submit(tag).unwrap();
                     }
-                    Event::Ended { tag: ended_tag, result } => {
+                    Event::Completed { tag: ended_tag, result } => {
                         assert_eq!((ended_tag, result.unwrap()), (tag, length as u64));
                         *ended = Some(pair.nodes[side].now() - start);
                     }
@@ -148,46 +147,11 @@ fn bytes_arrive_in_both_directions_by_both_processes() {
     }
 }
 
-#[test]
-fn the_paper_s_latencies_come_out_of_running_both_processes() {
-    for read in [false, true] {
-        for row in study(read, &PAGES, &[0]).unwrap() {
-            let registration = 770 * row.pages as u64 + 7_420;
-            let cold = [Warmth::Cold, Warmth::TargetWarm, Warmth::WriterWarm].into_iter();
-            let cold = cold.zip([2, 1, 1]).find(|&(warmth, _)| warmth == row.warmth).map_or(0, |(_, cold)| cold);
-            assert_eq!(row.traditional, cold * registration + APPLICATION, "{row:?}");
-            assert_eq!(row.frrwp, cold.min(1) * registration, "{row:?}");
-            if row.warmth == Warmth::Cold {
-                assert!((row.share() - claimed_share(row.pages)).abs() < 1e-9);
-            }
-        }
-    }
-    let claims = PAGES.map(|pages| format!("{:.1}", 100.0 * claimed_share(pages)));
-    assert_eq!(claims, ["66.4", "63.8", "58.4", "53.3", "51.0"]);
-}
-
-#[test]
-fn over_a_network_the_overlap_saves_as_much_and_is_a_smaller_share() {
-    for row in study(false, &[16], &[1_000, 5_000, 50_000]).unwrap() {
-        let registration = 770 * 16 + 7_420;
-        // SYNC and keys go one way each, then the bytes.
-        let trips = 3 * row.latency;
-        let (traditional, frrwp) = match row.warmth {
-            Warmth::Cold => (2 * registration, registration + trips),
-            Warmth::TargetWarm => (registration, registration.max(2 * row.latency) + row.latency),
-            Warmth::WriterWarm => (registration, registration + trips),
-            Warmth::Warm => (0, trips),
-        };
-        assert_eq!(row.traditional, traditional + trips + APPLICATION, "{row:?}");
-        assert_eq!(row.frrwp, frrwp, "{row:?}");
-    }
-}
-
-/// What one side lends to a transfer.
+/// The buffer that one side lends to a transfer.
 struct Lent {
     read: bool,
     buffer: std::ops::Range<usize>,
-    /// What the writer's buffer held, for the target to compare with.
+    /// The content of the writer's buffer, for the target to compare with.
     written: Option<Vec<u8>>,
 }
 
@@ -239,9 +203,9 @@ fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
                     let tag = unsafe {
                         let at = bases[side].add(buffer.start);
                         if read {
-                            pair.engines[side].read(at, buffer.len(), b"r")
+                            pair.engines[side].open_read(at, buffer.len(), b"r")
                         } else {
-                            pair.engines[side].write(at, buffer.len(), b"w")
+                            pair.engines[side].open_write(at, buffer.len(), b"w")
                         }
                     };
                     match tag {
@@ -263,7 +227,7 @@ fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
             for side in 0..2 {
                 while let Some(event) = pair.engines[side].next_event() {
                     match event {
-                        Event::Asked { tag, read, length } => {
+                        Event::Requested { tag, read, length } => {
                             if free[side].is_empty() || rng.random_ratio(1, 50) {
                                 let _ = pair.engines[side].refuse(tag);
                                 continue;
@@ -278,13 +242,14 @@ fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
                             }
                             let (start, length) = (buffer.start, buffer.len());
                             lent[side].insert(tag, Lent { read: !read, buffer, written: None });
-                            // SAFETY: as above.
+                            // SAFETY: the slot is in this side's own memory, which outlives the engines, and has no
+                            // other user.
                             let answered = unsafe {
                                 let at = bases[side].add(start);
                                 if read {
-                                    pair.engines[side].supply(tag, at, length)
+                                    pair.engines[side].accept_read(tag, at, length)
                                 } else {
-                                    pair.engines[side].accept(tag, at, length)
+                                    pair.engines[side].accept_write(tag, at, length)
                                 }
                             };
                             if answered.is_err() {
@@ -295,7 +260,7 @@ fn storm(seed: u64, transfers: usize, faults: Faults) -> (u64, u64) {
                         Event::KeysCame { tag } => {
                             let _ = pair.engines[side].submit(tag);
                         }
-                        Event::Ended { tag, result } => {
+                        Event::Completed { tag, result } => {
                             let result = result.map_err(|_| ());
                             let ends = results.entry(tag).or_default();
                             assert!(ends[side].is_none(), "an end that is told twice");
@@ -361,7 +326,7 @@ fn compare(
 const FAULTS: Faults = Faults { registration: 0.01, slow_registration: 0.01, loss: 0.0005 };
 
 #[test]
-fn storms_of_transfers_with_faults_end_well_or_badly_on_both_sides() {
+fn faulty_storms_end_on_both_sides() {
     let (mut good, mut bad) = (0, 0);
     for seed in 0..12 {
         let (well, badly) = storm(seed, 200, FAULTS);
@@ -377,7 +342,7 @@ fn a_storm_is_the_same_from_the_same_seed() {
 }
 
 #[test]
-fn without_faults_nothing_but_refusals_and_cancels_fails() {
+fn faultless_storm_fails_only_by_refusal_or_cancel() {
     let (good, bad) = storm(11, 500, Faults::default());
     assert!(bad * 4 < good, "{good} and {bad}");
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(version, after_help = EXAMPLES)]
 struct Cli {
-    /// Where bash, zsh, fish and man look in DIR/share: /usr/local, or ~/.local for one user
+    /// The folder in whose share/ bash, zsh, fish and man look: /usr/local, or ~/.local for one user
     #[arg(long, value_name = "DIR", default_value = "target")]
     prefix: PathBuf,
 }

@@ -7,8 +7,8 @@
 //! cargo run -p manual -- --prefix ~/.local       # where man and the shells look
 //! ```
 //!
-//! A crate of its own, and no hidden flag of each command: so no command carries code that only packagers run. What it takes of a
-//! command is its `clap::Command`, which the library behind each has a function for.
+//! A crate of its own, and no hidden flag of each command: so no command carries code that only packagers run. It takes a
+//! command's `clap::Command`, for which the library behind each has a function.
 
 pub mod cli;
 mod notes;
@@ -22,8 +22,8 @@ pub use share::{Written, write};
 pub fn commands() -> Vec<Command> {
     vec![
         tracesim::cli::command(),
-        rdmakv_server::server::command(),
-        rdmakv_server::cli::command(),
+        rdmakv_server::startup::command(),
+        rdmakv_client::cli::command(),
         rdmakv_bench::cli::command(),
         rdmakv_check::cli::command(),
         benches::cli::command(),
@@ -34,7 +34,7 @@ pub fn commands() -> Vec<Command> {
 pub const BY_HAND: [(&str, &str); 3] = [
     ("mrrc.7", include_str!("../pages/mrrc.7")),
     ("mrrc-preload.7", include_str!("../pages/mrrc-preload.7")),
-    ("mrrc-mpi.7", include_str!("../pages/mrrc-mpi.7")),
+    ("traces-mpi.7", include_str!("../pages/traces-mpi.7")),
 ];
 
 #[cfg(test)]

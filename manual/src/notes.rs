@@ -1,4 +1,4 @@
-//! What a command says behind its options, taken apart: examples, the exit status, and the rest.
+//! The notes of a command behind its options, taken apart: examples, the exit status, and the rest.
 //!
 //! In a terminal that is one text, written to be read as it stands:
 //!
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_prose_tables_and_the_exit_status_are_told_apart() {
+    fn notes_split_into_examples_prose_and_status() {
         let notes = Notes::of(
             "Examples:\n  run this   what it does\n             and more of that\n\n  run that\n\nSome prose\nthat goes on. Exit status: 0,\n\
              or 1.\n\nA table:\n  a   b\n\n  c   d\nAnd prose.",

@@ -7,7 +7,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::io;
 
-/// The pages: file names and texts.
+/// Returns the pages: file names and texts.
 ///
 /// # Errors
 /// None: it is written to memory.

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What was written.
+/// The files written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Manual pages.

@@ -8,7 +8,7 @@
 
 use mrrc::cost::Linear;
 use mrrc::invalidation::Explicit;
-use mrrc::registrar::model::Model;
+use mrrc::testing::Model;
 use mrrc::{Access, Cache};
 use std::error::Error;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    // A card whose registrations take as long as those that the paper measured.
+    // A card whose registrations take as long as those measured in the paper.
     let card = Model::new(Linear::PAPER);
     let cache = Cache::builder(card.clone()).capacity_bytes(1 << 20).monitor(Explicit).build()?;
     // Four pages and a bit more, so that four whole pages are in it.
@@ -42,14 +42,14 @@ fn run() -> Result<(), Box<dyn Error>> {
         let before = card.clock_us();
         let address = pages.wrapping_add(page * 4096);
         #[expect(unsafe_code, reason = "memory is lent to a device")]
-        // SAFETY: the memory outlives the lease, and nobody else uses it meanwhile.
+        // SAFETY: the memory outlives the lease, and has no other user meanwhile.
         let lease = unsafe { cache.acquire(address, count * 4096, Access::LOCAL) }?;
         // A transfer names each segment by its key, and the lease lives until the transfer is complete.
         let keys: Vec<u64> = lease.segments().map(|segment| segment.registration().key()).collect();
         println!("pages {page} to {}: keys {keys:?}, {:>5.2} us: {what}", page + count - 1, card.clock_us() - before);
     } // Dropping a lease deregisters nothing: the memory stays in the cache.
 
-    // Whoever unmaps memory says so before. (A cache without `Explicit` notices by itself.)
+    // The program reports before it unmaps memory. (A cache without `Explicit` notices by itself.)
     cache.invalidate(memory.as_ptr(), memory.len())?;
     // It is found no more. Deregistered it is when the cache lacks room, or now:
     cache.reap()?;

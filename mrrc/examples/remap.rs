@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! cargo run -p mrrc --example remap
-//! cargo run -p mrrc --example remap -- explicit     # nobody tells the cache: the bytes are stale
+//! cargo run -p mrrc --example remap -- explicit     # the cache is not told: the bytes are stale
 //! ```
 
 use io_uring::{IoUring, opcode, types};
@@ -27,7 +27,7 @@ const PLACE: usize = 0x2000_0000_0000;
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads has seen enough (`remap | head -1`).
+        // The reader has seen enough (`remap | head -1`).
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
@@ -61,7 +61,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     send(&mut ring, &cache, memory, "first   ", b'A')?;
     send(&mut ring, &cache, memory, "again   ", b'A')?;
 
-    // SAFETY: nobody has a reference to the memory, and no transfer is under way.
+    // SAFETY: no reference leads to the memory, and no transfer is in flight.
     #[expect(unsafe_code, reason = "unmaps by address")]
     unsafe {
         libc::munmap(memory.cast(), BYTES);
@@ -83,7 +83,7 @@ fn send(
     expected: u8,
 ) -> Result<(), Box<dyn Error>> {
     let before = cache.counters().attempts;
-    // SAFETY: the memory stays mapped, and nobody writes to it, until the transfer is complete.
+    // SAFETY: the memory stays mapped, and is not written, until the transfer is complete.
     #[expect(unsafe_code, reason = "memory is lent to the kernel")]
     let lease = unsafe { cache.acquire(memory, BYTES, Access::LOCAL_READ) }?;
     let buffer = lease.segments().next().ok_or("a lease has a segment")?;
@@ -128,14 +128,14 @@ fn shown(bytes: &[u8]) -> char {
 fn map() -> io::Result<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let place = std::ptr::without_provenance_mut(PLACE);
-    // SAFETY: a new mapping, where none is.
+    // SAFETY: MAP_FIXED_NOREPLACE maps only where nothing is mapped.
     #[expect(unsafe_code, reason = "maps memory")]
     let mapped = unsafe { libc::mmap(place, BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapped.cast()) }
 }
 
 fn fill(memory: *mut u8, byte: u8) {
-    // SAFETY: the memory is mapped for so many bytes, and nobody else uses it now.
+    // SAFETY: the memory is mapped for so many bytes, and has no other user now.
     #[expect(unsafe_code, reason = "writes by address")]
     unsafe {
         memory.write_bytes(byte, BYTES);

@@ -36,7 +36,7 @@ fn run(domain: &Domain) -> Result<(), Box<dyn Error>> {
     println!("device {}", domain.device());
     for what in ["at first", "again"] {
         let attempts = cache.counters().attempts;
-        // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+        // SAFETY: the buffer outlives the lease, and has no other user meanwhile.
         let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL | Access::REMOTE_READ) }?;
         for part in lease.segments() {
             // An `ibv_sge` takes address, length and lkey; a peer's work request takes address and rkey.
@@ -56,7 +56,7 @@ fn run(domain: &Domain) -> Result<(), Box<dyn Error>> {
 /// It stays open until the cache over it is dropped, and all clones of the domain.
 #[expect(dead_code, reason = "to copy from")]
 unsafe fn cache_over(pd: NonNull<c_void>) -> Result<Cache<Verbs>, Box<dyn Error>> {
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises an open protection domain that outlives the cache, as `borrow` requires.
     let domain: Result<Domain, VerbsError> = unsafe { Domain::borrow(pd) };
     Ok(Cache::builder(Verbs::new(&domain?)?).build()?)
 }

@@ -2,8 +2,8 @@
 //!
 //! Memory must be *registered* before a network card can reach it: its pages are pinned and the card
 //! learns where they are. That costs more than many transfers (8 µs for a page in the paper's cluster), so
-//! it pays to keep regions registered and use them again. But what is pinned is taken from everybody
-//! else, and a card's table is finite: the question is what to let go.
+//! it pays to keep regions registered and use them again. But pinned memory is taken from all others, and
+//! a card's table is finite: the question is which regions to release.
 //!
 //! MRRC (Ou, He and Han, *An efficient design for fast memory registration in RDMA*, 2009) answers with
 //! three ideas. **Regions**, not pages, are cached, because they are what is registered. A request that
@@ -25,14 +25,13 @@
 //! ```
 //!
 //! A large region frees more pages and costs less per page to register again, so it goes first; `r` rises
-//! as the cache turns over, so a small region that nobody wants goes too, in the end.
+//! as the cache turns over, so an unused small region goes too, in the end.
 //!
 //! # Decisions are pure
 //!
 //! [`Core`] is that algorithm, and others, as a state machine: no thread, no clock, no memory of its own
 //! to pin. A request goes in; what is ready, what to register and what to deregister first comes out.
-//! Whoever drives it acts on the answer, or only counts, so what is measured in simulation is the
-//! code that ships.
+//! Its driver acts on the answer, or only counts, so the code that is simulated is the code that ships.
 //!
 //! ```
 //! use mrrc::{Config, Found, PageRange};
@@ -54,9 +53,9 @@
 //! [`Registrar`](registrar::Registrar) and hands out leases.
 //!
 //! ```
-//! use mrrc::{Access, Cache, invalidation::Explicit, registrar::model::Dummy};
-//! // Pins are real with `registrar::io_uring::IoUringBuffers::new(&ring, slots)?` in the place of the dummy.
-//! let cache = Cache::builder(Dummy::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
+//! use mrrc::{Access, Cache, invalidation::Explicit, testing::NoopRegistrar};
+//! // Pins are real with `registrar::io_uring::IoUringBuffers::new(&ring, slots)?` in its place.
+//! let cache = Cache::builder(NoopRegistrar::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
 //! let arena = cache.arena(1 << 20)?; // memory that the cache owns
 //! arena.write_at(0, b"to be sent")?;
 //! let lease = arena.acquire(0..10, Access::LOCAL_READ)?;
@@ -66,25 +65,25 @@
 //! }
 //! drop(lease); // when the transfer is complete; the memory stays registered
 //!
-//! let message = vec![7_u8; 10_000]; // memory of somebody else, lent for the time of a closure
+//! let message = vec![7_u8; 10_000]; // memory of other code, lent for the time of a closure
 //! let sent = cache.with_slice(&message, |lease| lease.segments().map(|segment| segment.len()).sum::<usize>())?;
 //! assert_eq!(sent, 10_000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An [`Arena`] and [`Cache::with_slice`] are safe code. Any other memory is acquired by whoever promises what registering by
-//! hand asks for as well:
+//! An [`Arena`] and [`Cache::with_slice`] are safe code. Any other memory is acquired by a caller that promises what
+//! registering by hand asks for as well:
 //!
 //! ```
-//! # use mrrc::{Access, Cache, invalidation::Explicit, registrar::model::Dummy};
-//! # let cache = Cache::builder(Dummy::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
+//! # use mrrc::{Access, Cache, invalidation::Explicit, testing::NoopRegistrar};
+//! # let cache = Cache::builder(NoopRegistrar::new()).capacity_bytes(64 << 20).monitor(Explicit).build()?;
 //! let buffer = vec![0_u8; 100_000];
-//! // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+//! // SAFETY: the buffer outlives the lease, and has no other user meanwhile.
 //! let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
 //! // … transfers …
 //! drop(lease); // when they are complete; the buffer stays registered
 //! cache.invalidate(buffer.as_ptr(), buffer.len())?; // before it is freed: `Explicit` hears nothing by itself
-//! cache.reap()?; // unpins it now, where nobody else would before the next miss
+//! cache.reap()?; // unpins it now, which would else wait for the next miss
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -93,15 +92,13 @@
 //! * [`Lease`]: its regions stay registered as long as it lives. Dropping it makes no system call; eviction is
 //!   the cache's business. One segment, unless several regions cover the memory
 //!   ([`max_segments`](cache::Builder::max_segments) bounds that).
-//! * [`LocalCache`]: the same for one thread, without a lock and without a monitor: the program tells of changes.
-//! * **Monitor**: a registration means pages, a program means addresses. By default userfaultfd tells the cache
-//!   what is unmapped, moved or discarded, for a price at each unmapping of memory that was acquired;
-//!   [`invalidation`] says what it cannot see. With [`invalidation::Explicit`] the program tells, by
-//!   [`Cache::invalidate`], before it unmaps. That keeps the region from being found; it is deregistered, and rights
-//!   that peers have to it end, when the cache gets to it or by [`Cache::reap`]. Mappings of files are registered for one
-//!   lease at a time and never cached.
-//! * **Environment**: whoever runs the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
-//!   [more](cache::Builder); they win over what the program says, and never weaken what keys rest on.
+//! * **Monitor**: a registration means pages, a program means addresses. By default userfaultfd tells the cache what is
+//!   unmapped, moved or discarded, for a price at each unmapping of memory that was acquired. [`invalidation`] says what
+//!   it cannot see. With [`invalidation::Explicit`] the program tells, by [`Cache::invalidate`], before it unmaps. That
+//!   keeps the region from being found. It is deregistered, and rights that peers have to it end, when the cache gets to
+//!   it or by [`Cache::reap`]. Mappings of files are registered for one lease at a time and never cached.
+//! * **Environment**: the user of the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
+//!   [more](cache::Builder); they win over the program's settings, and never weaken what keys rest on.
 //!
 //! # Features
 //!
@@ -110,16 +107,17 @@
 //! | `io-uring` (default) | `registrar::io_uring`: pins by the fixed buffers of an io_uring |
 //! | `verbs` | `registrar::verbs`: memory regions of an RDMA device, by libibverbs, which is opened at run time. To build: cmake and libclang |
 //! | `verbs-linked` | the same, linked with libibverbs. To build: libibverbs-dev, librdmacm-dev, pkg-config and libclang 14, no later. `verbs` wins where both are on |
+//! | `testing` | `mrrc::testing`: registrars and monitors for tests, without a device. The examples here use them |
 //!
 //! Two programs to begin with are among the examples: `hello`, which needs no device, and `uring-copy`, which
 //! copies a file through real pins and prints what the cache gains.
 //!
 //! # What it costs
 //!
-//! A hit reads one place of a hash table, one or two cache lines of the address index, sixteen bytes
-//! of the region, and writes one word into a log of uses and one into a table. When the log is full it is
+//! A hit reads one place of a hash table, one or two cache lines of the address index, sixteen bytes of
+//! the region, and writes one word into a log of uses and one into a table. When the log is full it is
 //! squeezed, which visits an entry or two for each hit since the last time. Memory is about 100 bytes a
-//! cached region and stays at its highest level; policies that remember what they evicted take more, in
+//! cached region and stays at its highest level. Policies that remember what they evicted take more, in
 //! proportion to the capacity. `cargo bench -p benches --bench core` measures both.
 //!
 //! # Beside this crate
@@ -135,33 +133,49 @@
 //! [`traces`]: ../traces/index.html
 //! [`benches`]: ../benches/index.html
 
-mod access;
-mod bytes;
+mod arena;
+mod budget;
+mod builder;
 pub mod cache;
-mod config;
-pub mod core;
-pub mod cost;
-mod count;
-mod coverage;
-mod grow;
-mod index;
+mod error;
+mod explain;
+mod hit;
 pub mod invalidation;
-pub mod local;
+mod lease;
+mod list;
+mod mapped;
+mod memory;
+mod miss;
 mod own_thread;
-pub mod policy;
-mod range;
-mod regions;
+mod reclaim;
 pub mod registrar;
+mod scope;
+pub mod settings;
 mod shim;
+mod state;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod thread_id;
 
-pub use access::Access;
-pub use bytes::bytes;
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segment};
-
-pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Part, Yielding};
-pub use local::{LocalCache, LocalLease};
+pub use mrrc_core::units::bytes;
+pub use mrrc_core::{Access, AllInUse, Config, ConfigError, Core, Cost, Counters, Found, Leavers, Leaving, ListId};
+pub use mrrc_core::{
+    Outcome, PAGE, PageRange, Part, RangeError, Region, RegionEvent, RegionId, RegionState, Regions, core, cost, policy,
+};
 pub use own_thread::spawn as spawn_own_thread;
 
-pub use config::{Config, ConfigError};
-pub use range::{PAGE, PageRange, RangeError};
-pub use regions::{ListId, Region, RegionId, Regions};
+// The core's modules, by the paths that this crate's modules use.
+use mrrc_core::{driver, units};
+mod access {
+    pub(crate) use mrrc_core::Access;
+}
+mod config {
+    pub(crate) use mrrc_core::{Config, ConfigError};
+}
+mod range {
+    pub(crate) use mrrc_core::{PAGE, PageRange, RangeError};
+}
+mod regions {
+    pub(crate) use mrrc_core::RegionId;
+}

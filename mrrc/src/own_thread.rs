@@ -6,8 +6,8 @@
 //! library runs under the ordinary policy (`SCHED_OTHER`, nice 0, 50 µs of timer slack), with all signals blocked, on the
 //! CPUs that the process had when the library was loaded, or those that [`set_cpus`] names.
 //!
-//! The creator sets what could keep the thread from running; the thread itself does the rest. What the system refuses (a
-//! lower nice value takes a privilege) stays as it was inherited: such a thread runs, if later than it might.
+//! The creator sets what could keep the thread from running; the thread itself does the rest. A setting that the system
+//! refuses (a lower nice value takes a privilege) stays as it was inherited: such a thread runs, if later than it might.
 
 use crate::shim::thread::JoinHandle;
 use std::io;
@@ -16,7 +16,7 @@ use std::io;
 pub(crate) use linux::{Cpus, set_cpus, spawn_real};
 
 /// Starts a thread of a library's own: under the ordinary policy, with all signals blocked, on the CPUs that the process had at
-/// load or those that were set (`MRRC_CPUS`), whatever the creator has. For libraries over this one whose threads other
+/// load or those that were set (`MRRC_CPUS`), whatever the creator has. For libraries over this one with threads that other
 /// threads wait for, as those of this one. Under a checker it is one of the checker's threads.
 ///
 /// # Errors
@@ -136,7 +136,7 @@ mod linux {
         }
     }
 
-    /// The CPUs of a thread; 0 is this one.
+    /// Returns the CPUs of a thread; 0 is this one.
     fn cpus_of(thread: libc::pid_t) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         // SAFETY: the call writes at most that many bytes, which are borrowed for it.
@@ -147,7 +147,7 @@ mod linux {
     /// Starts a thread of the library's own, whether a checker runs or not.
     ///
     /// # Errors
-    /// What the system says where it has no thread left.
+    /// The system's error where it has no thread left.
     pub(crate) fn spawn_real(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
         let (set, is_set) = std::sync::mpsc::channel::<Infallible>();
         let thread = without_signals(|| {
@@ -171,7 +171,7 @@ mod linux {
         Ok(thread)
     }
 
-    /// Waits, when it is dropped, until nobody has the other end.
+    /// Waits, when it is dropped, until the other end is dropped.
     struct Waits(Receiver<Infallible>);
 
     impl Drop for Waits {
@@ -180,7 +180,7 @@ mod linux {
         }
     }
 
-    /// What a thread does by itself, as it runs.
+    /// Gives the running thread the ordinary CPUs and scheduling.
     fn become_ordinary() {
         // SAFETY: these calls are about the calling thread and take numbers.
         unsafe {

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How often a lock is tried before its taker sleeps: 20 µs or so in all.
 #[cfg(not(any(loom, shuttle)))]
 const TRIES: u32 = 40;
-/// Pauses between two tries, each of which takes the lock's line from whoever holds it.
+/// Pauses between two tries, each of which takes the lock's line from its holder.
 #[cfg(not(any(loom, shuttle)))]
 const PAUSES: u32 = 32;
 
@@ -22,14 +22,14 @@ pub(crate) use loom::thread_local;
 #[cfg(shuttle)]
 pub(crate) use shuttle::{sync, thread_local};
 
-/// What loom lacks, besides what it has.
+/// The parts that loom lacks, besides those that it has.
 #[cfg(loom)]
 pub(crate) mod sync {
     pub(crate) use loom::sync::*;
     pub(crate) use std::sync::{PoisonError, TryLockError};
 }
 
-/// Loom has no `sleep`, and shuttle's lets nobody else have a turn.
+/// Loom has no `sleep`, and shuttle's gives no other thread a turn.
 #[cfg(any(loom, shuttle))]
 pub(crate) mod thread {
     #[cfg(loom)]
@@ -67,8 +67,8 @@ pub(crate) fn lock<T>(mutex: &sync::Mutex<T>) -> sync::LockResult<sync::MutexGua
 /// Lets go of a lock and waits to be told of something, at most so long. False: the lock is poisoned.
 ///
 /// Time does not pass under a checker. There a short wait is over as soon as others had a turn: it is a second look
-/// at something that nobody tells of. A long one ends only when somebody tells, so that a word that is missed is
-/// found as a deadlock.
+/// at something that is not reported. A long one ends only with a notification, so that a missed one is found as a
+/// deadlock.
 pub(crate) fn wait<T>(told: &sync::Condvar, guard: sync::MutexGuard<'_, T>, longest: Duration) -> bool {
     #[cfg(any(loom, shuttle))]
     if longest < Duration::from_millis(100) {

@@ -8,7 +8,7 @@
 mod told;
 
 use mrrc::invalidation::{Change, ChangeKind};
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache, PAGE, PageRange};
 use std::time::Duration;
 use told::Told;
@@ -16,8 +16,8 @@ use told::Told;
 /// Longer than a test takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-fn warm(cache: &Cache<Dummy>, page: u64) {
-    // SAFETY: no transfer is made.
+fn warm(cache: &Cache<NoopRegistrar>, page: u64) {
+    // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
     unsafe { cache.warm((page * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap();
 }
 
@@ -25,9 +25,9 @@ fn warm(cache: &Cache<Dummy>, page: u64) {
 fn burst(count: u64, kind: ChangeKind, between: bool, at_once: bool) {
     let case = format!("{count} {kind:?}, regions between: {between}, at once: {at_once}");
     let monitor = Told::default();
-    let builder = Cache::builder(Dummy::default()).ignore_environment().monitor(monitor.clone());
+    let builder = Cache::builder(NoopRegistrar::default()).ignore_environment().monitor(monitor.clone());
     let builder = builder.capacity_pages(4 * count + 10_000).max_regions(4 * count + 10_000);
-    let cache = builder.background(false).discard_bar(LONG).build().unwrap();
+    let cache = builder.background(false).discard_grace(LONG).build().unwrap();
     // Not in the order of their addresses, and none beside another.
     let touched: Vec<u64> = (0..count).map(|nth| 0x1000 + nth * 7919 % count * 4).collect();
     let untouched: Vec<u64> = match between {
@@ -44,18 +44,18 @@ fn burst(count: u64, kind: ChangeKind, between: bool, at_once: bool) {
         changes.chunks(1).for_each(|change| monitor.report(change));
     }
     untouched.iter().for_each(|&page| warm(&cache, page));
-    // What never was registered, too.
+    // A range that never was registered, too.
     untouched.iter().for_each(|&page| warm(&cache, page + 1));
     untouched.iter().for_each(|&page| warm(&cache, page + 1));
     let after = cache.counters();
     let registered = after.attempts - before.attempts - untouched.len() as u64;
-    assert_eq!((registered, after.barred), (0, 0), "{case}");
+    assert_eq!((registered, after.discarded), (0, 0), "{case}");
     let invalidated = after.decisions.invalidated_pages - before.decisions.invalidated_pages;
     assert!((count..=2 * count).contains(&invalidated), "{case}: {invalidated} pages were invalidated");
     touched.iter().for_each(|&page| warm(&cache, page));
     let again = cache.counters();
     assert_eq!(again.attempts - after.attempts, count, "{case}: none of those is found");
-    assert_eq!(again.barred, if kind == ChangeKind::Discarding { count } else { 0 }, "{case}");
+    assert_eq!(again.discarded, if kind == ChangeKind::Discarding { count } else { 0 }, "{case}");
 }
 
 #[test]
@@ -115,19 +115,20 @@ mod real {
         }
 
         fn discard(&self, page: u64) {
-            // SAFETY: as above.
+            // SAFETY: the page is in the test's own mapping, to which no reference leads.
             assert_eq!(unsafe { libc::madvise(self.page(page).cast(), PAGE as usize, libc::MADV_DONTNEED) }, 0);
         }
 
-        fn warm(&self, cache: &Cache<Dummy>, page: u64) {
+        fn warm(&self, cache: &Cache<NoopRegistrar>, page: u64) {
             super::warm(cache, self.page(page) as u64 / PAGE);
         }
     }
 
-    fn cache() -> Option<Cache<Dummy>> {
+    fn cache() -> Option<Cache<NoopRegistrar>> {
         let monitor = mrrc::invalidation::Userfaultfd::new().map_err(|error| println!("skipped: {error}")).ok()?;
-        let builder = Cache::builder(Dummy::default()).ignore_environment().monitor(monitor).capacity_pages(1 << 20);
-        Some(builder.background(false).discard_bar(LONG).build().unwrap())
+        let builder =
+            Cache::builder(NoopRegistrar::default()).ignore_environment().monitor(monitor).capacity_pages(1 << 20);
+        Some(builder.background(false).discard_grace(LONG).build().unwrap())
     }
 
     #[test]
@@ -152,11 +153,11 @@ mod real {
         (0..200).for_each(|nth| memory.discard(20 * nth));
         let others = || (0..4000).filter(|page| page % 20 != 0);
         others().for_each(|page| memory.warm(&cache, page));
-        assert_eq!(cache.counters().barred, 0, "of {} requests", others().count());
+        assert_eq!(cache.counters().discarded, 0, "of {} requests", others().count());
         others().for_each(|page| memory.warm(&cache, page));
         assert_eq!(cache.counters().attempts, 1 + others().count() as u64);
         (0..200).for_each(|nth| memory.warm(&cache, 20 * nth));
-        assert_eq!(cache.counters().barred, 200);
+        assert_eq!(cache.counters().discarded, 200);
     }
 
     #[test]
@@ -167,9 +168,9 @@ mod real {
         memory.warm(&cache, 2);
         (0..COUNT).for_each(|nth| memory.discard(4 * nth));
         (0..COUNT).for_each(|nth| memory.warm(&cache, 4 * nth + 2));
-        assert_eq!((cache.counters().barred, cache.counters().attempts), (0, COUNT));
+        assert_eq!((cache.counters().discarded, cache.counters().attempts), (0, COUNT));
         (0..1000).for_each(|nth| memory.warm(&cache, 400 * nth));
-        assert_eq!(cache.counters().barred, 1000);
+        assert_eq!(cache.counters().discarded, 1000);
     }
 
     #[test]

@@ -1,16 +1,14 @@
-//! What one thread sees of the cache: hits, gaps, rights, counters, and the calls besides `acquire`.
-
-#![allow(unsafe_code, reason = "leases are acquired for no transfer")]
+//! One thread's view of the cache: hits, gaps, rights, counters, and the calls besides `acquire`.
 
 mod common;
 
 use common::*;
 use mrrc::cache::ChangeError;
 use mrrc::registrar::Limits;
-use mrrc::registrar::model::Fault;
+use mrrc::testing::Fault;
 use mrrc::{Access, AcquireError, Cache, PAGE, RangeError};
 
-/// What the cache counted: exact, subset, covered, partial, miss.
+/// Returns the cache's counts: exact, subset, covered, partial, miss.
 fn found(cache: &Cache<Device>) -> [u64; 5] {
     let counted = cache.counters().decisions;
     let found = [counted.exact, counted.subset, counted.covered, counted.partial, counted.miss];
@@ -33,14 +31,13 @@ fn a_region_serves_itself_and_what_lies_in_it() {
 }
 
 #[test]
-fn segments_are_clipped_to_the_bytes_that_were_asked_for() {
+fn segments_are_clipped_to_requested_bytes() {
     let device = device();
     let cache = cache(&device, 64);
     drop((take(&cache, 0, 4), take(&cache, 4, 4)));
     // From the middle of page 1 into page 6.
     let (start, length) = (address(1) as usize + 100, 5 * PAGE as usize + 7);
-    // SAFETY: no transfer is made.
-    let lease = unsafe { cache.acquire(start as *const u8, length, Access::LOCAL) }.unwrap();
+    let lease = acquire_at(&cache, start as *const u8, length, Access::LOCAL).unwrap();
     let seen: Vec<_> = lease
         .segments()
         .map(|segment| (segment.address() as usize, segment.len(), segment.registration().range))
@@ -56,8 +53,7 @@ fn a_byte_takes_its_page_and_a_border_takes_two() {
     let device = device();
     let cache = cache(&device, 64);
     let at = |byte: usize, length| {
-        // SAFETY: no transfer is made.
-        let lease = unsafe { cache.acquire((address(0) as usize + byte) as *const u8, length, Access::LOCAL) };
+        let lease = acquire_at(&cache, (address(0) as usize + byte) as *const u8, length, Access::LOCAL);
         let lease = lease.unwrap();
         lease.segments().map(|segment| (segment.len(), segment.registration().range)).collect::<Vec<_>>()
     };
@@ -81,13 +77,12 @@ fn only_the_gaps_of_a_partial_hit_are_registered() {
 }
 
 #[test]
-fn the_last_byte_of_the_address_space_has_a_segment_too() {
+fn last_byte_of_address_space_has_a_segment() {
     let device = device();
     let cache = cache(&device, 64);
     let start = u64::MAX - 2 * PAGE + 1;
     for length in [2 * PAGE, PAGE + 5] {
-        // SAFETY: no transfer is made.
-        let lease = unsafe { cache.acquire(start as *const u8, length as usize, Access::LOCAL) }.unwrap();
+        let lease = acquire_at(&cache, start as *const u8, length as usize, Access::LOCAL).unwrap();
         let seen: Vec<_> = lease.segments().map(|segment| (segment.address() as u64, segment.len() as u64)).collect();
         assert_eq!(seen, [(start, length)]);
     }
@@ -104,7 +99,7 @@ fn pages_of_the_device_are_registered_whole() {
 }
 
 #[test]
-fn pieces_of_a_long_range_are_whole_pages_of_the_device() {
+fn long_range_splits_at_device_pages() {
     let device = device();
     device.limit(Limits { page_size: 4 * PAGE, region_pages: Some(7), ..Limits::NONE });
     let cache = cache(&device, 64);
@@ -121,18 +116,15 @@ fn no_buffer_is_null_empty_or_wraps() {
     let device = device();
     let cache = cache(&device, 64);
     let asked = |address: usize, length: usize| {
-        // SAFETY: no transfer is made.
-        let acquired = unsafe { cache.acquire(address as *const u8, length, Access::LOCAL) }.unwrap_err();
-        // SAFETY: as above.
-        let begun = unsafe { cache.begin(address as *const u8, length, Access::LOCAL) }.unwrap_err();
-        // SAFETY: no transfer is made.
-        let warmed = unsafe { cache.warm(address as *const u8, length, Access::LOCAL) }.unwrap_err();
+        let acquired = acquire_at(&cache, address as *const u8, length, Access::LOCAL).unwrap_err();
+        let begun = begin_at(&cache, address as *const u8, length, Access::LOCAL).unwrap_err();
+        let warmed = warm_at(&cache, address as *const u8, length, Access::LOCAL).unwrap_err();
         let struck = cache.invalidate(address as *const u8, length).unwrap_err();
         let ChangeError::Range(struck) = struck else { panic!("{struck}") };
-        let announced = cache.changing(address as *const u8, length).unwrap_err();
+        let announced = cache.begin_change(address as *const u8, length).unwrap_err();
         assert_eq!(announced, ChangeError::Range(struck.clone()));
         assert!(
-            announced.to_string().starts_with("tell of a change of memory (invalidate, changing): "),
+            announced.to_string().starts_with("tell of a change of memory (invalidate, begin_change): "),
             "{announced}"
         );
         let [acquired, begun, warmed] = [acquired, begun, warmed].map(|error| match error {
@@ -156,7 +148,7 @@ fn no_buffer_is_null_empty_or_wraps() {
 }
 
 #[test]
-fn a_remote_region_serves_its_owner_and_a_local_one_no_peer() {
+fn remote_region_serves_local_but_not_reverse() {
     let device = device();
     let cache = cache(&device, 64);
     let remote = Access::LOCAL | Access::REMOTE_READ;
@@ -171,7 +163,7 @@ fn a_remote_region_serves_its_owner_and_a_local_one_no_peer() {
 }
 
 #[test]
-fn more_rights_are_for_the_pages_asked_for_and_come_with_those_that_they_had() {
+fn upgrade_covers_request_and_keeps_rights() {
     let device = device();
     let cache = cache(&device, 64);
     let (read, write) = (Access::LOCAL | Access::REMOTE_READ, Access::LOCAL | Access::REMOTE_WRITE);
@@ -216,7 +208,7 @@ fn no_page_is_opened_to_peers_by_its_neighbours() {
 }
 
 #[test]
-fn rights_that_are_not_granted_are_an_error_and_no_attempt() {
+fn ungranted_rights_fail_without_attempt() {
     let device = device();
     device.grant(Access::LOCAL);
     let cache = cache(&device, 64);
@@ -236,16 +228,15 @@ fn no_rights_at_all_can_be_read() {
 }
 
 #[test]
-fn what_is_ready_can_be_used_before_the_rest_is_registered() {
+fn ready_parts_are_usable_before_finish() {
     let device = device();
     let cache = cache(&device, 64);
     drop((take(&cache, 2, 2), take(&cache, 6, 2)));
-    // SAFETY: no transfer is made.
-    let mut acquiring = unsafe { cache.begin(address(0), (10 * PAGE) as usize, Access::LOCAL) }.unwrap();
-    let ready: Vec<_> = acquiring.ready().map(|part| (part.len() as u64 / PAGE, part.registration().range)).collect();
+    let mut pending = begin_at(&cache, address(0), (10 * PAGE) as usize, Access::LOCAL).unwrap();
+    let ready: Vec<_> = pending.ready().map(|part| (part.len() as u64 / PAGE, part.registration().range)).collect();
     assert_eq!(ready, [(2, range(2, 2)), (2, range(6, 2))]);
     assert_eq!(device.counts().reg_attempts, 2, "nothing more is registered yet");
-    let lease = acquiring.finish().unwrap();
+    let lease = pending.finish().unwrap();
     assert_eq!((parts(&lease).len(), device.counts().reg_attempts), (5, 5));
     assert_eq!(found(&cache), [0, 0, 0, 1, 2]);
 }
@@ -255,8 +246,7 @@ fn what_is_begun_and_dropped_leaves_nothing_behind() {
     let device = device();
     let cache = cache(&device, 16);
     drop(take(&cache, 4, 4));
-    // SAFETY: no transfer is made.
-    drop(unsafe { cache.begin(address(0), (12 * PAGE) as usize, Access::LOCAL) }.unwrap());
+    drop(begin_at(&cache, address(0), (12 * PAGE) as usize, Access::LOCAL).unwrap());
     assert_eq!((device.counts().reg_attempts, cache.usage().pages), (1, 4));
     assert!(is_hit(&cache, 4, 4), "what was ready stays");
     // All the room is there again, and no placeholder in the way.
@@ -266,7 +256,7 @@ fn what_is_begun_and_dropped_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_invalidated_region_is_found_no_more_and_lives_as_long_as_its_lease() {
+fn invalidated_region_lives_as_long_as_its_lease() {
     let device = device();
     let cache = cache(&device, 64);
     let lease = take(&cache, 0, 4);
@@ -284,7 +274,7 @@ fn an_invalidated_region_is_found_no_more_and_lives_as_long_as_its_lease() {
 }
 
 #[test]
-fn an_invalidation_strikes_every_region_that_it_touches_of_any_rights() {
+fn invalidation_hits_all_overlaps_of_any_rights() {
     let device = device();
     let cache = cache(&device, 64);
     drop((take(&cache, 0, 2), take(&cache, 2, 2), take(&cache, 4, 2)));
@@ -300,8 +290,7 @@ fn an_invalidation_strikes_every_region_that_it_touches_of_any_rights() {
 fn warm_memory_is_a_hit_and_can_be_evicted() {
     let device = device();
     let cache = cache(&device, 8);
-    // SAFETY: no transfer is made.
-    unsafe { cache.warm(address(0), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
+    warm_at(&cache, address(0), 4 * PAGE as usize, Access::LOCAL).unwrap();
     assert!(is_hit(&cache, 0, 4));
     drop(take(&cache, 100, 8));
     assert!(!is_hit(&cache, 0, 4));
@@ -337,7 +326,7 @@ fn a_reap_ends_only_what_has_left() {
 }
 
 #[test]
-fn histograms_hold_every_acquire_registration_and_batch() {
+fn histograms_count_each_operation() {
     let device = device();
     let cache = builder(&device, 8).histograms(true).build().unwrap();
     assert!(common::cache(&device, 8).latencies().is_none(), "only on request");

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Device, ask, builder, device, fill, gate_at, range, take};
 use mrrc::cache::Obstacle;
-use mrrc::registrar::model::Event;
+use mrrc::testing::Event;
 use mrrc::{Access, AcquireError, PAGE};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const REGIONS: u64 = 15_000;
 
-/// Deregistrations wait here until somebody permits as many regions as the batch has.
+/// Deregistrations wait here until the test permits as many regions as the batch has.
 #[derive(Default)]
 struct Permits {
     left: Mutex<(u64, u64)>,
@@ -116,7 +116,7 @@ fn a_request_deregisters_a_bounded_part() {
     fill(&cache, REGIONS, 1);
     cache.invalidate(common::address(0), (REGIONS * PAGE) as usize).unwrap();
     assert_eq!(cache.usage().leaving, REGIONS);
-    // Nobody else does it: sixteen batches of 256, at most.
+    // No other thread does it: sixteen batches of 256, at most.
     drop(take(&cache, 100_000, 1));
     let counts = device.counts();
     assert!(counts.deregs >= 1 && counts.deregs <= 16 * 256, "{counts:?}");
@@ -140,7 +140,7 @@ fn a_quick_registrar_gets_large_batches() {
 #[test]
 fn timed_out_tells_of_deregistrations() {
     let device = device();
-    let cache = builder(&device, 8).patience(Duration::from_millis(20)).build().unwrap();
+    let cache = builder(&device, 8).wait_timeout(Duration::from_millis(20)).build().unwrap();
     drop(take(&cache, 0, 4));
     let held = take(&cache, 100, 4);
     let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
@@ -158,7 +158,9 @@ fn timed_out_tells_of_deregistrations() {
         };
         assert_eq!((missing_pages, under_way_pages, under_way_regions, waiting_regions), (2, 4, 1, 0));
         let said = error.to_string();
-        for part in ["4 pages and 1 region left the cache", "2 pages were missing", "MRRC_PATIENCE", "MRRC_HEADROOM"] {
+        for part in
+            ["4 pages and 1 region left the cache", "2 pages were missing", "MRRC_WAIT_TIMEOUT", "MRRC_HEADROOM"]
+        {
             assert!(said.contains(part), "no {part} in {said}");
         }
     });
@@ -168,7 +170,7 @@ fn timed_out_tells_of_deregistrations() {
 #[test]
 fn timed_out_tells_of_a_registration() {
     let device = device();
-    let cache = builder(&device, 64).patience(Duration::from_millis(20)).build().unwrap();
+    let cache = builder(&device, 64).wait_timeout(Duration::from_millis(20)).build().unwrap();
     let gate = gate_at(&device, |event| matches!(event, Event::Registering { range, .. } if range.pages() == 4));
     thread::scope(|threads| {
         let first = threads.spawn(|| drop(take(&cache, 0, 4)));

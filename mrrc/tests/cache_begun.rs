@@ -1,24 +1,21 @@
-//! Requests that are begun and finished later: what is held meanwhile and afterwards, and who waits for whom.
-
-#![allow(unsafe_code, reason = "leases are acquired for no transfer")]
+//! Requests that are begun and finished later: their holds meanwhile and afterwards, and the waits between them.
 
 mod common;
 
 use common::*;
-use mrrc::cache::Acquiring;
-use mrrc::registrar::model::{Event, Fault};
+use mrrc::cache::PendingLease;
+use mrrc::testing::{Event, Fault};
 use mrrc::{Access, AcquireError, Cache, PAGE};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-fn begin(cache: &Cache<Device>, page: u64, pages: u64) -> Acquiring<'_, Device> {
-    // SAFETY: no transfer is made.
-    unsafe { cache.begin(address(page), (pages * PAGE) as usize, Access::LOCAL) }.unwrap()
+fn begin(cache: &Cache<Device>, page: u64, pages: u64) -> PendingLease<'_, Device> {
+    begin_at(cache, address(page), (pages * PAGE) as usize, Access::LOCAL).unwrap()
 }
 
 #[test]
-fn a_request_that_failed_can_be_finished_once_more_and_leases_all_of_it() {
+fn failed_request_can_be_finished_again() {
     let device = device();
     let cache = cache(&device, 16);
     drop(take(&cache, 0, 4));
@@ -38,7 +35,7 @@ fn a_request_that_failed_can_be_finished_once_more_and_leases_all_of_it() {
 #[test]
 fn a_request_that_timed_out_can_be_finished_once_more() {
     let device = device();
-    let cache = builder(&device, 64).patience(Duration::from_millis(20)).build().unwrap();
+    let cache = builder(&device, 64).wait_timeout(Duration::from_millis(20)).build().unwrap();
     drop(take(&cache, 0, 4));
     let gate =
         gate_at(&device, |event| matches!(event, Event::Registering { range: asked, .. } if *asked == range(4, 4)));
@@ -56,7 +53,7 @@ fn a_request_that_timed_out_can_be_finished_once_more() {
 }
 
 #[test]
-fn what_finds_no_room_when_it_is_finished_is_taken_back_before_it_is_tried_again() {
+fn panicked_finish_can_be_repeated() {
     let device = device();
     let cache = cache(&device, 16);
     drop(take(&cache, 0, 4));
@@ -72,7 +69,7 @@ fn what_finds_no_room_when_it_is_finished_is_taken_back_before_it_is_tried_again
 }
 
 #[test]
-fn a_request_that_was_finished_says_so_when_it_is_finished_again() {
+fn second_finish_reports_finished() {
     let device = device();
     let cache = cache(&device, 16);
     let mut begun = begin(&cache, 0, 8);
@@ -100,10 +97,10 @@ fn what_was_ready_is_the_leases_when_it_is_finished() {
 }
 
 #[test]
-fn threads_that_have_begun_what_the_other_needs_do_not_wait_for_each_other() {
+fn crossing_begun_requests_do_not_wait() {
     let device = device();
     // A wait would last for good.
-    let cache = builder(&device, 64).patience(Duration::from_secs(3600)).build().unwrap();
+    let cache = builder(&device, 64).wait_timeout(Duration::from_secs(3600)).build().unwrap();
     let both = Barrier::new(2);
     thread::scope(|threads| {
         for (mine, theirs) in [(0, 10), (10, 0)] {

@@ -1,4 +1,4 @@
-//! What leases have does not stand in the way of what nobody has.
+//! Held regions do not stand in the way of unheld ones.
 
 #![allow(unsafe_code, reason = "a region is registered that safe code could not have")]
 
@@ -6,11 +6,11 @@ mod common;
 
 use common::*;
 use mrrc::invalidation::Explicit;
-use mrrc::registrar::model::Fault;
+use mrrc::testing::Fault;
 use mrrc::{Access, Cache, PAGE};
 
 #[test]
-fn where_the_system_is_out_of_something_what_no_lease_has_goes() {
+fn out_of_resources_evicts_unheld_only() {
     let device = device();
     let cache = cache(&device, 1000);
     fill(&cache, 10, 10);
@@ -39,12 +39,12 @@ fn a_request_looks_once_more_before_it_is_refused() {
 }
 
 #[test]
-fn a_peer_gets_no_key_of_an_arena_that_leads_beyond_it() {
+fn arena_key_covers_only_the_arena() {
     let device = device();
     let cache = builder(&device, 1000).monitor(Explicit).build().unwrap();
     let arena = cache.arena(4 * PAGE as usize).unwrap();
     let rights = Access::LOCAL | Access::REMOTE_WRITE;
-    // SAFETY: nobody follows the address: the device is a model.
+    // SAFETY: the address is never followed: the device is a model.
     unsafe { cache.warm(arena.as_ptr().cast_const().wrapping_sub(2 * PAGE as usize), 8 * PAGE as usize, rights) }
         .unwrap();
     let lease = arena.acquire(.., rights).unwrap();

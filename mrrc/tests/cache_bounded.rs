@@ -1,4 +1,4 @@
-//! What a request does for others, waits for and holds up is bounded.
+//! A request does bounded work for others, and its waits are bounded.
 
 #![allow(unsafe_code, reason = "leases are acquired for no transfer")]
 
@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use mrrc::invalidation::{Monitor, Reports, Unwatched, Watch};
 use mrrc::registrar::Limits;
-use mrrc::registrar::model::{Event, Fault};
+use mrrc::testing::{Event, Fault};
 use mrrc::{Access, Cache, PAGE, PageRange};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Nothing can be watched.
 struct Blind;
 
-// SAFETY: it says so.
+// SAFETY: it answers `Unwatched` for every range, so it vouches for none.
 unsafe impl Monitor for Blind {
     fn name(&self) -> &'static str {
         "blind"
@@ -43,13 +43,13 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn memory_that_is_not_cached_is_registered_by_all_who_ask_at_once() {
+fn uncached_memory_is_registered_per_request() {
     let device = device();
     let gate = gate_at(&device, |event| matches!(event, Event::Registering { .. }));
     let cache = builder(&device, 64).monitor(Blind).background(false).build().unwrap();
     thread::scope(|threads| {
         let askers: Vec<_> = (0..4).map(|_| threads.spawn(|| drop(take(&cache, 0, 4)))).collect();
-        // All four are at the registrar: nobody waits for another's.
+        // All four are at the registrar: none waits for another's.
         gate.await_waiting(4);
         gate.open();
         askers.into_iter().for_each(|asker| asker.join().unwrap());
@@ -63,11 +63,10 @@ fn memory_that_is_not_cached_is_registered_by_all_who_ask_at_once() {
 }
 
 #[test]
-fn a_request_within_one_that_was_begun_on_the_same_thread_does_not_wait_for_it() {
+fn nested_request_on_own_thread_does_not_wait() {
     let device = device();
     let cache = cache(&device, 64);
-    // SAFETY: no transfer is made.
-    let mut begun = unsafe { cache.begin(address(0), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
+    let mut begun = begin_at(&cache, address(0), 8 * PAGE as usize, Access::LOCAL).unwrap();
     let within = take(&cache, 4, 8);
     assert_eq!(parts(&within), [(4, 4, range(4, 4)), (8, 4, range(8, 4))]);
     assert_eq!(cache.counters().waits, 0);
@@ -79,7 +78,7 @@ fn a_request_within_one_that_was_begun_on_the_same_thread_does_not_wait_for_it()
 }
 
 #[test]
-fn a_registrar_that_acquires_what_it_is_registering_does_not_wait_for_itself() {
+fn registrar_acquiring_its_own_pages_does_not_wait() {
     let device = device();
     let (cache, inner) = (Arc::new(cache(&device, 64)), Arc::new(OnceLock::<Arc<Cache<Device>>>::new()));
     inner.set(cache.clone()).unwrap();
@@ -97,7 +96,7 @@ fn a_registrar_that_acquires_what_it_is_registering_does_not_wait_for_itself() {
 #[test]
 fn a_request_works_for_others_once() {
     let device = device();
-    let cache = Arc::new(builder(&device, 64).patience(Duration::ZERO).build().unwrap());
+    let cache = Arc::new(builder(&device, 64).wait_timeout(Duration::ZERO).build().unwrap());
     fill(&cache, 12, 4);
     let (theirs, next) = (cache.clone(), AtomicU64::new(1));
     // Whenever something is deregistered, something else leaves.
@@ -115,7 +114,7 @@ fn a_request_works_for_others_once() {
 }
 
 #[test]
-fn the_background_tries_again_what_could_not_be_deregistered() {
+fn background_retries_failed_deregistration() {
     let device = device();
     let cache = builder(&device, 64).background(true).build().unwrap();
     fill(&cache, 4, 4);
@@ -129,7 +128,7 @@ fn the_background_tries_again_what_could_not_be_deregistered() {
 }
 
 #[test]
-fn the_background_survives_a_registrar_and_a_monitor_that_panic() {
+fn background_survives_panics() {
     struct Touchy(AtomicU64);
     // SAFETY: there is no memory here that could change.
     unsafe impl Monitor for Touchy {
@@ -166,7 +165,7 @@ fn the_background_survives_a_registrar_and_a_monitor_that_panic() {
 }
 
 #[test]
-fn where_the_devices_pages_are_larger_hits_and_misses_are_counted_in_them() {
+fn large_device_pages_count_hits_and_misses() {
     let device = device();
     device.limit(Limits { page_size: 4 * PAGE, ..Limits::NONE });
     for histograms in [false, true] {
@@ -180,16 +179,15 @@ fn where_the_devices_pages_are_larger_hits_and_misses_are_counted_in_them() {
         assert_eq!((counted.requests, counted.miss, counted.exact, counted.partial, counted.subset), (5, 1, 3, 1, 0));
         assert_eq!((counted.pages, counted.hit_pages), (4 + 4 + 4 + 12 + 4, 4 + 4 + 4 + 4));
     }
-    let local = builder(&device, 64).build_local().unwrap();
+    let local = builder(&device, 64).background(false).build().unwrap();
     for _ in 0..2 {
-        // SAFETY: no transfer is made.
-        drop(unsafe { local.acquire(address(1), PAGE as usize, Access::LOCAL) }.unwrap());
+        drop(acquire_at(&local, address(1), PAGE as usize, Access::LOCAL).unwrap());
     }
     assert_eq!((local.counters().decisions.exact, local.counters().decisions.pages), (1, 8));
 }
 
 #[test]
-fn many_marks_are_handed_over_a_part_at_a_time_and_none_is_lost() {
+fn many_touches_are_applied_in_parts() {
     const HOT: u64 = 6000;
     let device = device();
     let cache = builder(&device, 10_000).policy("pindown".parse().unwrap()).build().unwrap();
@@ -218,7 +216,7 @@ fn a_large_batch_takes_nothing_along_that_was_used() {
 }
 
 #[test]
-fn one_that_has_to_leave_is_one_however_many_before_it_are_in_use() {
+fn one_eviction_suffices_past_many_held() {
     let device = device();
     let cache = builder(&device, 1000).policy("pindown".parse().unwrap()).build().unwrap();
     // In use since they were registered, so nothing moves them up.
@@ -231,7 +229,7 @@ fn one_that_has_to_leave_is_one_however_many_before_it_are_in_use() {
 }
 
 #[test]
-fn where_only_regions_are_missing_a_batch_is_a_share_of_the_regions() {
+fn region_shortage_evicts_share_of_regions() {
     let device = device();
     let cache = builder(&device, 1_000_000).max_regions(100).build().unwrap();
     fill(&cache, 100, 1);
@@ -241,9 +239,10 @@ fn where_only_regions_are_missing_a_batch_is_a_share_of_the_regions() {
 }
 
 #[test]
-fn a_policy_that_never_evicts_refuses_under_a_hard_limit() {
+fn never_evicting_policy_refuses_at_limit() {
     let device = device();
-    let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();
+    let cache =
+        builder(&device, 16).policy_from(|params| tracesim_policies::AnyPolicy::Nccl.build(params)).build().unwrap();
     fill(&cache, 4, 4);
     let error = ask(&cache, 100, 1, Access::LOCAL).unwrap_err();
     assert!(matches!(error, mrrc::AcquireError::AllInUse { .. }), "{error}");
@@ -254,12 +253,13 @@ fn a_policy_that_never_evicts_refuses_under_a_hard_limit() {
 }
 
 #[test]
-fn a_policy_that_never_evicts_does_not_for_what_is_not_cached_either() {
+fn never_evicting_policy_refuses_uncached_too() {
     let device = device();
-    let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();
+    let cache =
+        builder(&device, 16).policy_from(|params| tracesim_policies::AnyPolicy::Nccl.build(params)).build().unwrap();
     fill(&cache, 4, 4);
     let slice = [0_u8; 1];
-    // Registered for the call alone, as nobody vouches for the memory.
+    // Registered for the call alone, as no monitor vouches for the memory.
     let error = cache.with_slice(&slice, |_| ()).unwrap_err();
     assert!(matches!(error, mrrc::AcquireError::AllInUse { .. }), "{error}");
     assert!(all_hit(&cache, 4, 4));
@@ -267,12 +267,16 @@ fn a_policy_that_never_evicts_does_not_for_what_is_not_cached_either() {
 }
 
 #[test]
-fn a_policy_that_never_evicts_does_not_when_the_system_is_out_of_memory() {
+fn never_evicting_policy_keeps_all_on_enomem() {
     let device = device();
-    let cache = builder(&device, 16).policy("nccl".parse().unwrap()).build().unwrap();
-    let local = builder(&device, 16).policy("nccl".parse().unwrap()).build_local().unwrap();
-    // SAFETY: no transfer is made.
-    let ask_local = |page| unsafe { local.acquire(address(page), PAGE as usize, Access::LOCAL) }.map(drop);
+    let cache =
+        builder(&device, 16).policy_from(|params| tracesim_policies::AnyPolicy::Nccl.build(params)).build().unwrap();
+    let local = builder(&device, 16)
+        .policy_from(|params| tracesim_policies::AnyPolicy::Nccl.build(params))
+        .background(false)
+        .build()
+        .unwrap();
+    let ask_local = |page| acquire_at(&local, address(page), PAGE as usize, Access::LOCAL).map(drop);
     fill(&cache, 2, 4);
     ask_local(0).unwrap();
     device.fail_register(Fault::always(libc::ENOMEM));
@@ -284,9 +288,9 @@ fn a_policy_that_never_evicts_does_not_when_the_system_is_out_of_memory() {
 }
 
 #[test]
-fn the_patience_of_a_request_bounds_all_its_waits_for_a_slow_deregistration() {
+fn wait_timeout_bounds_slow_deregistration() {
     let device = device();
-    let cache = builder(&device, 64).patience(Duration::from_millis(20)).background(false).build().unwrap();
+    let cache = builder(&device, 64).wait_timeout(Duration::from_millis(20)).background(false).build().unwrap();
     drop(take(&cache, 0, 8));
     let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
     thread::scope(|threads| {
@@ -306,8 +310,7 @@ fn what_was_ready_stays_held_after_a_failure() {
     let device = device();
     let cache = cache(&device, 16);
     drop(take(&cache, 0, 4));
-    // SAFETY: no transfer is made.
-    let mut begun = unsafe { cache.begin(address(0), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
+    let mut begun = begin_at(&cache, address(0), 8 * PAGE as usize, Access::LOCAL).unwrap();
     assert_eq!(begun.ready().count(), 1);
     device.fail_register(Fault::always(libc::EFAULT));
     assert!(begun.finish().is_err());
@@ -318,7 +321,7 @@ fn what_was_ready_stays_held_after_a_failure() {
 }
 
 #[test]
-fn a_hull_that_finds_no_room_gives_way_to_the_request_alone() {
+fn hull_without_room_falls_back_to_request() {
     let device = device();
     let cache = builder(&device, 16).max_segments(1).build().unwrap();
     drop(take(&cache, 0, 4));

@@ -31,7 +31,7 @@ fn an_idle_cache_gives_way() {
     // Until it is known for idle it gives half; then all that is not guaranteed.
     assert!(cycle(&active, 1000, 250) > 500);
     assert_eq!(cycle(&active, 1000, 250), 1000);
-    // What is guaranteed it keeps.
+    // It keeps its guarantee.
     assert!(idle.usage().pages >= LIMIT / 4 && budget.pages() <= LIMIT, "{}", idle.usage());
 }
 
@@ -118,7 +118,7 @@ fn the_one_of_many_that_has_room_is_found() {
     fill(&last.1, 4, 1);
     assert_eq!(budget.pages(), LIMIT);
     let more: Vec<_> = (0..2).map(|page| take(&others[0].1, 1000 + page, 1)).collect();
-    // What it is guaranteed it keeps.
+    // It keeps its guarantee.
     assert_eq!((budget.pages(), last.1.usage().pages), (LIMIT, LIMIT / 2 / 67));
     drop((held, more));
 }

@@ -1,4 +1,4 @@
-//! A miss stops nobody: what others can do while a registration or a deregistration is under way.
+//! A miss blocks no other thread: progress while a registration or a deregistration is in flight.
 
 #![allow(unsafe_code, reason = "leases are acquired for no transfer")]
 
@@ -7,8 +7,8 @@ mod common;
 use common::*;
 use mrrc::cache::Unusable;
 use mrrc::invalidation::Explicit;
-use mrrc::registrar::model::{Event, Fault, Gate};
 use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::testing::{Event, Fault, Gate};
 use mrrc::{Access, AcquireError, Cache, PAGE, PageRange};
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A device whose registrations that touch this page wait at the gate.
+/// Returns a device whose registrations of this page wait at the gate.
 fn held_at(page: u64) -> (Device, Gate) {
     let device = device();
     let touches =
@@ -25,7 +25,7 @@ fn held_at(page: u64) -> (Device, Gate) {
     (device, gate)
 }
 
-/// Until somebody waits for another's registration.
+/// Waits until a request waits for another's registration.
 fn await_wait<R: Registrar>(cache: &Cache<R>, waits: u64) {
     while cache.counters().waits < waits {
         thread::yield_now();
@@ -93,7 +93,7 @@ fn who_needs_more_registers_its_own_part_first() {
 #[test]
 fn two_that_need_parts_of_each_other_both_get_them() {
     let device = device();
-    let cache = builder(&device, 64).patience(Duration::from_secs(60)).build().unwrap();
+    let cache = builder(&device, 64).wait_timeout(Duration::from_secs(60)).build().unwrap();
     let mut numbers = Numbers(1);
     for _ in 0..200 {
         let shift = numbers.below(4);
@@ -108,9 +108,9 @@ fn two_that_need_parts_of_each_other_both_get_them() {
 }
 
 #[test]
-fn patience_ends_and_what_was_waited_for_is_not_lost() {
+fn wait_timeout_loses_nothing() {
     let (device, gate) = held_at(100);
-    let cache = builder(&device, 64).patience(Duration::from_millis(30)).build().unwrap();
+    let cache = builder(&device, 64).wait_timeout(Duration::from_millis(30)).build().unwrap();
     thread::scope(|threads| {
         let first = threads.spawn(|| drop(take(&cache, 100, 4)));
         gate.await_waiting(1);
@@ -127,12 +127,11 @@ fn patience_ends_and_what_was_waited_for_is_not_lost() {
 #[test]
 fn time_that_the_caller_took_is_no_waiting() {
     let device = device();
-    let cache = builder(&device, 8).patience(Duration::from_secs(3)).build().unwrap();
+    let cache = builder(&device, 8).wait_timeout(Duration::from_secs(3)).build().unwrap();
     fill(&cache, 2, 4);
     // Everything leaves, and stays on its way until the gate is opened.
     let gate = gate_at(&device, |event| matches!(event, Event::Deregistering { .. }));
-    // SAFETY: no transfer is made.
-    let mut acquiring = unsafe { cache.begin(address(100), 4 * PAGE as usize, Access::LOCAL) }.unwrap();
+    let mut pending = begin_at(&cache, address(100), 4 * PAGE as usize, Access::LOCAL).unwrap();
     thread::sleep(Duration::from_millis(3010));
     thread::scope(|threads| {
         let flush = threads.spawn(|| cache.flush().unwrap());
@@ -141,7 +140,7 @@ fn time_that_the_caller_took_is_no_waiting() {
             thread::sleep(Duration::from_millis(50));
             gate.open();
         });
-        drop(acquiring.finish().unwrap());
+        drop(pending.finish().unwrap());
         flush.join().unwrap();
         opener.join().unwrap();
     });
@@ -189,7 +188,7 @@ fn the_placeholders_of_one_that_panics_are_taken_back() {
 }
 
 #[test]
-fn what_changed_while_it_was_registered_is_never_found() {
+fn pages_changed_in_flight_are_not_cached() {
     let (device, gate) = held_at(100);
     let cache = cache(&device, 64);
     thread::scope(|threads| {
@@ -208,7 +207,7 @@ fn what_changed_while_it_was_registered_is_never_found() {
 }
 
 #[test]
-fn who_waited_for_what_was_invalidated_gets_a_registration_of_its_own() {
+fn waiter_on_invalidated_registers_anew() {
     let (device, gate) = held_at(100);
     let cache = cache(&device, 64);
     let keys = thread::scope(|threads| {
@@ -226,7 +225,7 @@ fn who_waited_for_what_was_invalidated_gets_a_registration_of_its_own() {
 }
 
 #[test]
-fn an_eviction_under_way_holds_up_only_who_needs_its_room() {
+fn eviction_blocks_only_requests_needing_its_room() {
     let device = device();
     let cache = cache(&device, 64);
     fill(&cache, 12, 4);
@@ -302,7 +301,7 @@ fn the_background_keeps_room_free() {
 }
 
 #[test]
-fn a_cache_that_is_dropped_leaves_only_what_leases_have_and_that_goes_with_them() {
+fn dropped_cache_leaves_only_leased_regions() {
     for background in [false, true] {
         let device = device();
         let cache = builder(&device, 64).background(background).build().unwrap();
@@ -370,14 +369,14 @@ unsafe impl Registrar for SlowProbe {
 }
 
 #[test]
-fn nothing_of_an_arena_is_leased_when_the_cache_goes_during_the_probe() {
+fn dropped_cache_during_probe_leases_nothing() {
     let gate = Gate::closed();
     let registrar = SlowProbe(gate.clone());
     let cache = Cache::builder(registrar).capacity_pages(4).monitor(Explicit).ignore_environment().build().unwrap();
     let arena = cache.arena(8 * PAGE as usize).unwrap();
     drop(arena.acquire(0..PAGE as usize, Access::LOCAL).unwrap());
     thread::scope(|threads| {
-        // Somebody has to leave for it, so it is probed first.
+        // A region has to leave for it, so it is probed first.
         let asker = threads.spawn(|| arena.acquire(PAGE as usize..5 * PAGE as usize, Access::LOCAL).map(drop));
         gate.await_waiting(1);
         drop(cache);
@@ -387,24 +386,26 @@ fn nothing_of_an_arena_is_leased_when_the_cache_goes_during_the_probe() {
     });
 }
 
-/// Whether anything is mapped there.
+/// Returns whether anything is mapped there.
 #[cfg(target_os = "linux")]
-fn is_mapped(page: *mut u8) -> bool {
-    // SAFETY: asks about a page, and touches none.
-    unsafe { libc::msync(page.cast(), PAGE as usize, libc::MS_ASYNC) == 0 }
+fn is_mapped(memory: *mut u8, bytes: usize) -> bool {
+    // SAFETY: `msync` with MS_ASYNC only asks whether all of these pages are mapped; it touches none.
+    unsafe { libc::msync(memory.cast(), bytes, libc::MS_ASYNC) == 0 }
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn memory_of_an_arena_that_is_gone_is_unmapped_also_while_others_deregister_without_pause() {
+fn dropped_arena_unmaps_despite_busy_reclaim() {
     let device = device();
     // A look at what others deregister is a short one.
-    let patience = Duration::from_millis(10);
-    let cache = builder(&device, 64).patience(patience).background(false).build().unwrap();
+    let wait_timeout = Duration::from_millis(10);
+    let cache = builder(&device, 64).wait_timeout(wait_timeout).background(false).build().unwrap();
     fill(&cache, 2, 4);
-    let arena = cache.arena(8 * PAGE as usize).unwrap();
+    // So large that no other test of this process maps all of it once it is free again.
+    let bytes = 64 << 20;
+    let arena = cache.arena(bytes).unwrap();
     let memory = arena.as_ptr();
-    let lease = arena.acquire(.., Access::LOCAL).unwrap();
+    let lease = arena.acquire(..8 * PAGE as usize, Access::LOCAL).unwrap();
     let gates = [Gate::closed(), Gate::closed()];
     let (held, next) = (gates.clone(), AtomicUsize::new(0));
     device.on_call(move |event| {
@@ -424,14 +425,15 @@ fn memory_of_an_arena_that_is_gone_is_unmapped_also_while_others_deregister_with
         drop(arena);
         drop(lease);
         cache.reap().unwrap();
-        assert!(is_mapped(memory), "the first batch may have some of it");
+        assert!(is_mapped(memory, bytes), "the first batch may have some of it");
         let second = threads.spawn(move || leave(1));
         gates[1].await_waiting(1);
         gates[0].open();
         first.join().unwrap();
         cache.reap().unwrap();
-        assert!(!is_mapped(memory), "the second has none of it");
+        let is_mapped = is_mapped(memory, bytes);
         gates[1].open();
+        assert!(!is_mapped, "the second has none of it");
         second.join().unwrap();
     });
 }

@@ -15,10 +15,10 @@ const CHILD: &str = "MRRCTEST_BUILDS";
 const CHOICE: &str = "MRRCTEST_MONITOR";
 const REMAPS: &str = "MRRCTEST_REMAPS";
 
-/// A monitor of the program's own, which vouches, and needs so long a bar.
+/// A monitor of the program's own, which vouches, and needs so long a grace period.
 struct Own(Duration);
 
-// SAFETY: there is no device.
+// SAFETY: it vouches for no range; no device uses the memory.
 unsafe impl Monitor for Own {
     fn name(&self) -> &'static str {
         "own"
@@ -28,7 +28,7 @@ unsafe impl Monitor for Own {
         Ok(())
     }
 
-    fn least_bar(&self) -> Duration {
+    fn least_grace(&self) -> Duration {
         self.0
     }
 
@@ -49,7 +49,7 @@ fn remap(cache: &Cache<Device>) -> u64 {
     };
     let memory = map(std::ptr::null_mut(), 0);
     for _ in 0..2 {
-        // SAFETY: no transfer is made.
+        // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
         unsafe { cache.warm(memory.cast(), bytes, mrrc::Access::LOCAL) }.unwrap();
         map(memory, libc::MAP_FIXED);
     }
@@ -68,9 +68,9 @@ fn child_builds_a_cache() {
         Err(_) => plain.monitor(mrrc::invalidation::Explicit),
         Ok("") => plain,
         Ok("own") => plain.monitor(Own(Duration::ZERO)),
-        // It is refused, with a line that names the bar.
-        Ok("bar") => plain.monitor(Own(Duration::MAX)),
-        Ok("bar of 50 ms") => plain.monitor(Own(Duration::MAX)).discard_bar(Duration::from_millis(50)),
+        // It is refused, with a line that names the grace period.
+        Ok("grace") => plain.monitor(Own(Duration::MAX)),
+        Ok("grace of 50 ms") => plain.monitor(Own(Duration::MAX)).discard_grace(Duration::from_millis(50)),
         Ok(named) => plain.set("monitor", named).unwrap(),
     };
     match built.build() {
@@ -98,7 +98,7 @@ fn child() -> Command {
     command
 }
 
-/// What a program with these variables says.
+/// Returns the output of a program with these variables.
 fn build_with(variables: &[(&str, &str)]) -> String {
     let mut command = child();
     command.envs(variables.iter().copied());
@@ -127,7 +127,7 @@ fn what_makes_no_sense_is_said_with_what_would() {
         ("MRRC_POLICY", "best"),
         ("MRRC_EVICT", "2"),
         ("MRRC_MONITOR", "none"),
-        ("MRRC_PATIENCE", "10"),
+        ("MRRC_WAIT_TIMEOUT", "10"),
         ("MRRC_MAX_SEGMENTS", "0"),
         ("MRRC_BACKGROUND", "maybe"),
     ] {
@@ -141,10 +141,10 @@ fn what_makes_no_sense_is_said_with_what_would() {
         assert!(said.contains("MRRC_CAPACITY") && said.contains("at least 4096"), "{said}");
     }
     let said = build_with(&[("MRRC_POLICY", "best")]);
-    assert!(said.contains("nccl") && said.contains("w-tinylfu"), "{said}");
+    assert!(said.contains("gdsf") && said.contains("s3fifo"), "{said}");
 }
 
-/// What a program prints that chooses this monitor, with what the environment says.
+/// Returns the output of a program that chooses this monitor, with these variables.
 fn choose(choice: &str, variables: &[(&str, &str)]) -> String {
     build_with(&[&[(CHOICE, choice)], variables].concat())
 }
@@ -183,23 +183,23 @@ fn environment_may_strengthen_the_monitor() {
 #[test]
 fn environment_never_shortens_the_bar() {
     for (choice, variable, expected) in [
-        ("bar", "", "100ms"),
-        ("bar", "20ms", "100ms"),
-        ("bar", "400ms", "400ms"),
-        ("bar of 50 ms", "20ms", "50ms"),
-        ("bar of 50 ms", "200ms", "200ms"),
+        ("grace", "", "100ms"),
+        ("grace", "20ms", "100ms"),
+        ("grace", "400ms", "400ms"),
+        ("grace of 50 ms", "20ms", "50ms"),
+        ("grace of 50 ms", "200ms", "200ms"),
     ] {
-        let said = choose(choice, &[("MRRC_DISCARD_BAR", variable)]);
-        assert!(said.contains(&format!("(MRRC_DISCARD_BAR) is {expected},")), "{choice}, {variable}: {said}");
+        let said = choose(choice, &[("MRRC_DISCARD_GRACE", variable)]);
+        assert!(said.contains(&format!("(MRRC_DISCARD_GRACE) is {expected},")), "{choice}, {variable}: {said}");
     }
 }
 
 #[test]
 fn weaker_settings_are_reported_once() {
     let mut command = child();
-    command.env(CHOICE, "own").env("MRRC_MONITOR", "explicit").env("MRRC_DISCARD_BAR", "20ms");
+    command.env(CHOICE, "own").env("MRRC_MONITOR", "explicit").env("MRRC_DISCARD_GRACE", "20ms");
     let output = command.output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     let of = |name: &str| errors.lines().filter(|line| line.starts_with("mrrc: ") && line.contains(name)).count();
-    assert_eq!((of("MRRC_MONITOR"), of("MRRC_DISCARD_BAR")), (1, 1), "{errors}");
+    assert_eq!((of("MRRC_MONITOR"), of("MRRC_DISCARD_GRACE")), (1, 1), "{errors}");
 }

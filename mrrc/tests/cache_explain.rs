@@ -8,8 +8,8 @@ use common::*;
 use mrrc::cache::{Explanation, Finding};
 use mrrc::cost::Linear;
 use mrrc::invalidation::Unwatched;
-use mrrc::registrar::model::{AddressSpace, Event, FakeMonitor, FakeNic, Gate, Model, Stage};
 use mrrc::registrar::{Limits, Registrar};
+use mrrc::testing::{AddressSpace, Event, FakeMonitor, FakeNic, Gate, Model, Stage};
 use mrrc::{Access, Cache, PAGE, RangeError};
 use std::thread;
 use std::time::Duration;
@@ -109,17 +109,17 @@ fn what_cannot_leave_does_not_leave() {
 fn a_change_that_the_program_told_of_is_seen() {
     let cache = cache(&device(), 64);
     drop((take(&cache, 0, 4), take(&cache, 8, 4)));
-    let changing = cache.changing(address(2), PAGE as usize).unwrap();
+    let change = cache.begin_change(address(2), PAGE as usize).unwrap();
     let missing = Finding::Missing { part: range(0, 4) };
     says(&cache, 0, 4, Access::LOCAL, &[missing.clone(), Finding::Announced { part: range(0, 4) }]);
     says(&cache, 8, 4, Access::LOCAL, &[Finding::Hit { region: range(8, 4), access: Access::LOCAL }]);
-    drop(changing);
+    drop(change);
     says(&cache, 0, 4, Access::LOCAL, &[missing]);
 }
 
 #[test]
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
-fn what_is_not_mapped_is_refused_and_nothing_else_is_said() {
+fn unmapped_is_refused_with_one_reason() {
     use mrrc::registrar::io_uring::IoUringBuffers;
     let ring = io_uring::IoUring::new(8).map_err(|error| error.to_string());
     let table = ring.and_then(|ring| IoUringBuffers::new(&ring, 8).map_err(|error| error.to_string()));
@@ -132,7 +132,7 @@ fn what_is_not_mapped_is_refused_and_nothing_else_is_said() {
         Err(error) => return println!("not run: {error}"),
     };
     let memory = vec![0_u8; 4 * PAGE as usize];
-    // SAFETY: no transfer is made.
+    // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
     let held = unsafe { cache.acquire(memory.as_ptr(), 3 * PAGE as usize, Access::LOCAL) };
     let why = cache.explain(std::ptr::without_provenance(PAGE as usize), 1, Access::LOCAL);
     let [Finding::Missing { .. }, Finding::NotRegistrable { why: remedy, .. }] = why.findings() else {
@@ -161,9 +161,9 @@ fn a_registration_under_way_is_seen() {
 
 type Faked = Cache<Model<FakeNic>>;
 
-fn faked(monitor: &FakeMonitor, space: &AddressSpace, bar: Duration) -> Faked {
+fn faked(monitor: &FakeMonitor, space: &AddressSpace, grace: Duration) -> Faked {
     let device = Model::over(Linear::PAPER, FakeNic::new(space));
-    let builder = Cache::builder(device).capacity_pages(64).monitor(monitor.clone()).discard_bar(bar);
+    let builder = Cache::builder(device).capacity_pages(64).monitor(monitor.clone()).discard_grace(grace);
     builder.background(false).ignore_environment().build().unwrap()
 }
 
@@ -192,10 +192,10 @@ fn a_barred_range_says_for_how_long() {
     drop(take(&cache, 0, 8));
     space.discard(range(2, 2)).unwrap();
     let explanation = explain(&cache, 0, 8, Access::LOCAL);
-    let [Finding::Missing { part }, Finding::Barred { part: barred, left }] = explanation.findings() else {
+    let [Finding::Missing { part }, Finding::Discarded { part: discarded, left }] = explanation.findings() else {
         panic!("{explanation}")
     };
-    assert_eq!((*part, *barred), (range(0, 8), range(2, 2)));
+    assert_eq!((*part, *discarded), (range(0, 8), range(2, 2)));
     assert!(*left > Duration::from_secs(900) && *left <= Duration::from_secs(1000));
 }
 
@@ -235,7 +235,7 @@ fn a_change_that_is_being_dealt_with_is_seen() {
 }
 
 #[test]
-fn what_is_explained_as_a_hit_is_one_and_what_is_not_is_not() {
+fn explain_predicts_hits_exactly() {
     let device = device();
     let cache = cache(&device, 64);
     let mut numbers = Numbers(3);

@@ -5,8 +5,8 @@
 mod common;
 
 use common::*;
-use mrrc::registrar::model::{AddressSpace, Event, FakeMonitor, FakeNic, Fault, Model};
 use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::testing::{AddressSpace, Event, FakeMonitor, FakeNic, Fault, Model};
 use mrrc::{Access, AcquireError, Cache, PAGE, PageRange};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +46,7 @@ fn a_bad_address_costs_one_attempt_and_no_eviction() {
 }
 
 #[test]
-fn an_error_without_a_number_is_final_unless_it_says_out_of_memory() {
+fn error_without_errno_is_final_unless_oom() {
     let device = device();
     let cache = builder(&device, 64).retries(2).build().unwrap();
     fill(&cache, 4, 4);
@@ -59,7 +59,7 @@ fn an_error_without_a_number_is_final_unless_it_says_out_of_memory() {
 }
 
 #[test]
-fn of_several_gaps_all_are_registered_or_none_is_kept_from_others() {
+fn failed_gap_keeps_the_registered_ones() {
     let device = device();
     let cache = cache(&device, 64);
     drop(take(&cache, 4, 4));
@@ -75,7 +75,7 @@ fn of_several_gaps_all_are_registered_or_none_is_kept_from_others() {
 }
 
 #[test]
-fn where_the_system_is_out_of_something_a_batch_leaves_and_it_is_tried_again() {
+fn out_of_resources_evicts_a_batch_and_retries() {
     for errno in [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC] {
         let device = device();
         let cache = cache(&device, 64);
@@ -133,7 +133,7 @@ fn a_limit_below_the_capacity_is_lived_with() {
 }
 
 #[test]
-fn what_cannot_be_deregistered_is_parked_counted_and_tried_again() {
+fn failed_deregistration_is_pending_and_retried() {
     let device = device();
     let cache = cache(&device, 16);
     fill(&cache, 4, 4);
@@ -144,7 +144,7 @@ fn what_cannot_be_deregistered_is_parked_counted_and_tried_again() {
     // It is not found any more, and its room is not given to others.
     let held = (take(&cache, 100, 12), cache.counters().attempts);
     let error = ask(&cache, 0, 4, Access::LOCAL).unwrap_err();
-    assert!(matches!(error, AcquireError::NotTakenBack { pages: 4, regions: 1, .. }), "{error}");
+    assert!(matches!(error, AcquireError::DeregistrationFailed { pages: 4, regions: 1, .. }), "{error}");
     assert!(error.to_string().contains("1 region of 4 pages left the cache and could not be deregistered"), "{error}");
     let explained = cache.explain(address(0), 4 * PAGE as usize, Access::LOCAL).to_string();
     assert!(explained.contains("1 region of 4 pages left the cache and could not be deregistered"), "{explained}");
@@ -169,7 +169,7 @@ fn a_reap_tries_what_is_parked() {
 }
 
 #[test]
-fn a_registrar_that_says_one_thing_and_does_another_is_taken_at_its_deeds() {
+fn untold_failures_are_detected_by_effect() {
     let device = device();
     let cache = cache(&device, 16);
     fill(&cache, 4, 4);
@@ -192,7 +192,7 @@ struct Inventive {
     calls: AtomicU64,
 }
 
-// SAFETY: there is no device.
+// SAFETY: its registrations name no memory: there is no device.
 unsafe impl Registrar for Inventive {
     type Registration = u64;
 
@@ -219,7 +219,7 @@ unsafe impl Registrar for Inventive {
 }
 
 #[test]
-fn a_registrar_that_returns_more_than_it_was_given_breaks_nothing() {
+fn excess_returned_regions_are_ignored() {
     let registrar = Inventive { calls: AtomicU64::new(0) };
     let cache = Cache::builder(registrar).capacity_pages(16).monitor(mrrc::invalidation::Explicit);
     let cache = cache.ignore_environment().build().unwrap();
@@ -265,9 +265,9 @@ fn a_registrar_that_panics_leaves_a_cache_that_works() {
 }
 
 #[test]
-fn a_registrar_that_panics_while_it_deregisters_leaves_a_cache_that_works() {
+fn panic_in_deregister_leaves_cache_working() {
     let device = device();
-    let cache = builder(&device, 16).patience(std::time::Duration::from_millis(50)).build().unwrap();
+    let cache = builder(&device, 16).wait_timeout(std::time::Duration::from_millis(50)).build().unwrap();
     fill(&cache, 4, 4);
     device.on_call(|event| assert!(!matches!(event, Event::Deregistering { .. }), "told to"));
     assert!(quietly(|| cache.flush()).is_err());
@@ -297,7 +297,7 @@ fn comes_to_nothing(device: &Device) {
 }
 
 #[test]
-fn a_registrar_that_panics_at_the_end_of_a_cache_ends_nobody_and_gets_the_rest() {
+fn panic_in_deregister_at_drop_is_contained() {
     for times in [1, 3] {
         let device = device();
         let cache = cache(&device, 16);
@@ -309,7 +309,7 @@ fn a_registrar_that_panics_at_the_end_of_a_cache_ends_nobody_and_gets_the_rest()
 }
 
 #[test]
-fn a_registrar_that_panics_while_another_panic_drops_the_cache_is_no_abort() {
+fn panic_in_drop_during_unwind_does_not_abort() {
     let device = device();
     let owner = cache(&device, 16);
     fill(&owner, 4, 4);

@@ -1,7 +1,7 @@
 //! A forked child has nothing of its parent's cache, by whatever call it was made, and can have one of its own.
 //!
-//! Children run under an alarm: one that waits for a lock that nobody will release dies of it. What a child finds it
-//! says by its exit status, the number of the first statement that does not hold.
+//! Children run under an alarm: one that waits for a lock that is never released dies of it. A child reports by
+//! its exit status, the number of the first statement that does not hold.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "it forks")]
@@ -10,7 +10,7 @@ mod common;
 
 use common::*;
 use mrrc::cache::{ChangeError, Unusable};
-use mrrc::registrar::model::{AddressSpace, Event, FakeMonitor, Gate};
+use mrrc::testing::{AddressSpace, Event, FakeMonitor, Gate};
 use mrrc::{Access, AcquireError, Cache, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
@@ -59,7 +59,7 @@ fn is_forked<T>(result: Result<T, AcquireError>) -> bool {
     matches!(result, Err(AcquireError::Unusable(Unusable::Forked)))
 }
 
-/// The number of the first that is false.
+/// Returns the number of the first that is false.
 fn first_false(holds: &[bool]) -> i32 {
     holds.iter().position(|holds| !holds).map_or(0, |at| at as i32 + 1)
 }
@@ -72,28 +72,26 @@ fn a_child_is_told_so_and_changes_nothing() {
         let cache = builder(&device, 64).histograms(true).background(fork == Fork::Fork).build().unwrap();
         fill(&cache, 4, 4);
         let lease = take(&cache, 2, 4);
-        // SAFETY: no transfer is made.
-        let mut acquiring = unsafe { cache.begin(address(12), 8 * PAGE as usize, Access::LOCAL) }.unwrap();
+        let mut pending = begin_at(&cache, address(12), 8 * PAGE as usize, Access::LOCAL).unwrap();
         let before = device.counts();
         in_child(fork, || {
             let told = [
                 is_forked(ask(&cache, 0, 4, Access::LOCAL)),
                 is_forked(ask(&cache, 200, 4, Access::LOCAL)),
-                // SAFETY: no transfer is made.
-                is_forked(unsafe { cache.warm(address(0), 1, Access::LOCAL) }),
+                is_forked(warm_at(&cache, address(0), 1, Access::LOCAL)),
                 cache.invalidate(address(0), 1) == Err(ChangeError::Unusable(Unusable::Forked)),
                 cache.reap() == Err(Unusable::Forked),
                 cache.flush() == Err(Unusable::Forked),
                 lease.segments().next().is_none(),
                 lease.len() == 4 * PAGE as usize,
-                acquiring.ready().next().is_none(),
+                pending.ready().next().is_none(),
                 cache.usage() == mrrc::cache::Usage::default(),
                 cache.latencies().is_none(),
                 cache.explain(address(0), 1, Access::LOCAL).findings()
                     == [mrrc::cache::Finding::Unusable(Unusable::Forked)],
             ];
             drop(lease);
-            let not_finished = is_forked(acquiring.finish());
+            let not_finished = is_forked(pending.finish());
             let after = device.counts();
             first_false(&[&told[..], &[not_finished, after == before]].concat())
         });
@@ -150,7 +148,7 @@ fn a_child_can_have_a_cache_of_its_own() {
 }
 
 #[test]
-fn locks_that_others_held_at_the_fork_are_not_waited_for() {
+fn child_does_not_wait_for_parent_locks() {
     let _alone = alone();
     let device = device();
     let cache = builder(&device, 64).histograms(true).build().unwrap();
@@ -205,7 +203,7 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[test]
-fn a_registration_under_way_at_the_fork_is_the_parents() {
+fn child_leaves_in_flight_registration_to_parent() {
     let _alone = alone();
     let device = device();
     let gate = gate_at(&device, |event| matches!(event, Event::Registering { .. }));
@@ -221,7 +219,7 @@ fn a_registration_under_way_at_the_fork_is_the_parents() {
 }
 
 #[test]
-fn a_child_born_while_a_change_is_dealt_with_does_not_wait_for_its_end() {
+fn child_forked_in_change_does_not_wait() {
     let _alone = alone();
     let space = AddressSpace::new(64);
     space.map(range(0, 32)).unwrap();
@@ -235,7 +233,7 @@ fn a_child_born_while_a_change_is_dealt_with_does_not_wait_for_its_end() {
         let (fork_here, done) = (Gate::closed(), forked.clone());
         let held = fork_here.clone();
         monitor.on_stage(move |stage| {
-            if stage == mrrc::registrar::model::Stage::Read {
+            if stage == mrrc::testing::Stage::Read {
                 held.pass();
             }
         });
@@ -253,11 +251,11 @@ fn a_child_born_while_a_change_is_dealt_with_does_not_wait_for_its_end() {
 }
 
 /// Says when it ends.
-struct Ending(mrrc::registrar::model::Dummy, std::sync::Arc<AtomicBool>);
+struct Ending(mrrc::testing::NoopRegistrar, std::sync::Arc<AtomicBool>);
 
-// SAFETY: as the one it asks.
+// SAFETY: it passes every call on to a registrar that keeps the contract.
 unsafe impl mrrc::registrar::Registrar for Ending {
-    type Registration = mrrc::registrar::model::Registration;
+    type Registration = mrrc::testing::Registration;
 
     fn register(&self, range: mrrc::PageRange, access: Access) -> std::io::Result<Self::Registration> {
         self.0.register(range, access)
@@ -287,7 +285,7 @@ fn an_arena_dropped_in_a_child_keeps_its_registrar() {
     let _alone = alone();
     for (fork, cache_goes_first) in [(Fork::Fork, false), (Fork::Fork, true), (Fork::RawClone, true)] {
         let ended = std::sync::Arc::new(AtomicBool::new(false));
-        let registrar = Ending(mrrc::registrar::model::Dummy::default(), ended.clone());
+        let registrar = Ending(mrrc::testing::NoopRegistrar::default(), ended.clone());
         let cache = Cache::builder(registrar).monitor(mrrc::invalidation::Explicit).ignore_environment();
         let mut cache = Some(cache.build().unwrap());
         let mut arena = Some(cache.as_ref().unwrap().arena(PAGE as usize).unwrap());

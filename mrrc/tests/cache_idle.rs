@@ -1,4 +1,4 @@
-//! What a cache does when nothing happens: nothing, however many leases there are of what is to leave.
+//! An idle cache does nothing, however many leases hold retired regions.
 
 #![allow(unsafe_code, reason = "leases are acquired for no transfer")]
 
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Waits until the cache has come to rest: until nobody has looked at leases for half a second. While somebody looks every
+/// Waits until the cache has come to rest: until leases were not looked at for half a second. While a thread looks every
 /// few milliseconds, that does not come, and after two minutes this panics.
 #[track_caller]
 fn come_to_rest<R: mrrc::registrar::Registrar>(cache: &Cache<R>) -> u64 {
@@ -36,7 +36,7 @@ fn long_leases_of_retired_regions_are_left_alone() {
     cache.invalidate(address(0), (REGIONS * mrrc::PAGE) as usize).unwrap();
     come_to_rest(&cache);
     assert_eq!((device.counts().regions, cache.usage().lent), (REGIONS, REGIONS));
-    // Whoever ends tells, whether it had a slot or not: nobody else would look.
+    // Every end reports, whether it had a slot or not: there is no other look.
     for (left, place) in [(REGIONS - 1, 0), (REGIONS - 2, REGIONS as usize - 2)] {
         drop(held.swap_remove(place));
         while device.counts().regions > left {
@@ -94,7 +94,11 @@ fn misses_do_not_rescan_long_leases() {
 #[test]
 fn a_victim_always_in_use_is_looked_at_rarely() {
     let device = device();
-    let cache = builder(&device, 8).policy("fifo".parse().unwrap()).background(true).build().unwrap();
+    let cache = builder(&device, 8)
+        .policy_from(|params| tracesim_policies::AnyPolicy::Fifo.build(params))
+        .background(true)
+        .build()
+        .unwrap();
     // Eight leases of it at each time, of which one after the other ends and begins anew.
     let mut held: VecDeque<_> = (0..8).map(|_| take(&cache, 0, 1)).collect();
     (0..16).for_each(|page| drop(take(&cache, 100 + page, 1)));

@@ -1,7 +1,5 @@
 //! The limits hold: pages and regions, seen from the device; and what a request is told that finds no room.
 
-#![allow(unsafe_code, reason = "leases are acquired for no transfer")]
-
 mod common;
 
 use common::*;
@@ -16,7 +14,7 @@ fn the_device_never_sees_more_than_the_capacity() {
         let cache = builder(&device, 64)
             .max_regions(16)
             .background(background)
-            .wait_for_room(Duration::from_millis(50))
+            .capacity_timeout(Duration::from_millis(50))
             .build()
             .unwrap();
         let served = std::sync::atomic::AtomicU64::new(0);
@@ -110,12 +108,12 @@ fn a_request_that_finds_too_little_room_takes_none() {
 }
 
 #[test]
-fn a_region_that_was_to_give_way_stays_if_there_is_no_room() {
+fn replaced_region_stays_when_room_is_missing() {
     let cache = cache(&device(), 64);
     let read = |start| drop(ask(&cache, start, 4, Access::LOCAL_READ).unwrap());
     read(0);
     let held: Vec<_> = (1..16).map(|region| take(&cache, region * 4 + 1000, 4)).collect();
-    // More rights for pages of the first, which nobody has, and pages beyond it that find no room.
+    // More rights for unheld pages of the first, and pages beyond it that find no room.
     let error = ask(&cache, 2, 6, Access::LOCAL).unwrap_err();
     assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
     let attempts = cache.counters().attempts;
@@ -142,7 +140,7 @@ fn a_hull_that_finds_no_room_costs_none_of_its_parts() {
 #[test]
 fn a_request_waits_for_room_as_long_as_it_is_told_to() {
     let device = device();
-    let cache = builder(&device, 16).wait_for_room(Duration::from_secs(60)).build().unwrap();
+    let cache = builder(&device, 16).capacity_timeout(Duration::from_secs(60)).build().unwrap();
     fill(&cache, 2, 4);
     let held = take(&cache, 100, 16 - 4);
     std::thread::scope(|threads| {
@@ -155,7 +153,7 @@ fn a_request_waits_for_room_as_long_as_it_is_told_to() {
     });
     assert_eq!(cache.counters().decisions.requests, 4, "one that waits is still one request");
 
-    let impatient = builder(&device, 16).wait_for_room(Duration::from_millis(20)).build().unwrap();
+    let impatient = builder(&device, 16).capacity_timeout(Duration::from_millis(20)).build().unwrap();
     fill(&impatient, 1, 4);
     let held = (take(&impatient, 0, 4), take(&impatient, 100, 12));
     let error = ask(&impatient, 200, 8, Access::LOCAL).unwrap_err();
@@ -184,7 +182,7 @@ fn more_leases_than_slots_hold_their_regions_too() {
 }
 
 #[test]
-fn leases_hold_whichever_thread_has_them_and_whether_theirs_lives() {
+fn leases_hold_across_threads() {
     let device = device();
     let cache = cache(&device, 256);
     fill(&cache, 128, 2);
@@ -267,7 +265,7 @@ fn a_hull_has_at_most_twice_the_pages_asked_for() {
 }
 
 #[test]
-fn what_overlaps_more_regions_than_there_may_be_takes_their_place() {
+fn request_over_too_many_regions_replaces_them() {
     let device = device();
     let cache = builder(&device, 64).max_regions(8).build().unwrap();
     (0..8).for_each(|region| drop(take(&cache, region * 4, 2)));
@@ -277,7 +275,7 @@ fn what_overlaps_more_regions_than_there_may_be_takes_their_place() {
 }
 
 #[test]
-fn a_lease_has_no_more_segments_than_the_caller_can_gather() {
+fn lease_respects_max_segments() {
     let device = device();
     let cache = builder(&device, 64).max_segments(2).build().unwrap();
     drop((take(&cache, 0, 4), take(&cache, 8, 4)));
@@ -299,15 +297,14 @@ fn what_is_begun_has_no_more_segments_either() {
     for (segments, expected) in [(1, 1), (2, 1), (3, 3)] {
         let cache = builder(&device, 64).max_segments(segments).build().unwrap();
         drop(take(&cache, 4, 4));
-        // SAFETY: no transfer is made.
-        let mut acquiring = unsafe { cache.begin(address(0), 12 * PAGE as usize, Access::LOCAL) }.unwrap();
-        let lease = acquiring.finish().unwrap();
+        let mut pending = begin_at(&cache, address(0), 12 * PAGE as usize, Access::LOCAL).unwrap();
+        let lease = pending.finish().unwrap();
         assert_eq!(lease.segments().count(), expected, "{segments}");
     }
 }
 
 #[test]
-fn what_cannot_be_so_few_regions_is_refused_and_costs_nothing() {
+fn too_many_segments_are_refused_at_no_cost() {
     let device = device();
     device.limit(Limits { region_pages: Some(8), ..Limits::NONE });
     for segments in [1, 2] {
@@ -321,7 +318,7 @@ fn what_cannot_be_so_few_regions_is_refused_and_costs_nothing() {
 }
 
 #[test]
-fn where_one_region_cannot_hold_it_as_few_as_possible_do() {
+fn split_request_uses_fewest_regions() {
     let device = device();
     device.limit(Limits { region_pages: Some(8), ..Limits::NONE });
     let cache = builder(&device, 64).max_segments(2).build().unwrap();

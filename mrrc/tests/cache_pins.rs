@@ -26,7 +26,7 @@ use small_limit::becomes_who_may_lock;
 
 const CHILD: &str = "MRRCTEST_UNPRIVILEGED";
 
-/// What children may lock: little, some, and what distributions give.
+/// The limits of children: small, medium, and the default of distributions.
 const CHILD_LIMITS: [u64; 3] = [256 << 10, 1 << 20, 8 << 20];
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -34,7 +34,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A ring and a cache over its table, or a line that says why not.
+/// Returns a ring and a cache over its table, or a line that says why not.
 fn cache(slots: u32, pages: Option<u64>) -> Option<(IoUring, Cache<IoUringBuffers>)> {
     cache_over(8, slots, pages)
 }
@@ -74,7 +74,7 @@ impl Memory {
     fn new(pages: u64) -> Self {
         let bytes = (pages * PAGE) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping.
+        // SAFETY: `mmap` without a place makes a mapping that touches no other memory.
         let mapped =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(mapped, libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
@@ -97,13 +97,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody holds its address any longer.
+        // SAFETY: the mapping is ours, and its address is not used any longer.
         unsafe { libc::munmap(self.address.cast(), (self.pages * PAGE) as usize) };
     }
 }
 
 #[test]
-fn the_kernel_pins_what_the_cache_says_and_no_more_than_its_capacity() {
+fn kernel_pins_match_usage_and_capacity() {
     let _alone = alone();
     let before = pinned();
     let Some((_ring, cache)) = cache(64, Some(128)) else { return };
@@ -129,7 +129,7 @@ fn the_kernel_pins_what_the_cache_says_and_no_more_than_its_capacity() {
 }
 
 #[test]
-fn memory_that_is_not_mapped_costs_one_attempt_and_nothing_that_is_cached() {
+fn unmapped_memory_costs_one_attempt() {
     let _alone = alone();
     let before = pinned();
     let Some((_ring, cache)) = cache(64, Some(256)) else { return };
@@ -150,16 +150,16 @@ fn memory_that_is_not_mapped_costs_one_attempt_and_nothing_that_is_cached() {
 }
 
 #[test]
-fn memory_that_only_may_be_read_is_refused_and_the_message_says_so() {
+fn read_only_memory_is_refused_with_reason() {
     let _alone = alone();
     let Some((_ring, cache)) = cache(64, Some(256)) else { return };
     let memory = Memory::new(8);
-    // SAFETY: a page of this test's mapping, which nobody writes.
+    // SAFETY: a page of this test's mapping, which is not written.
     assert_eq!(unsafe { libc::mprotect(memory.address.add(PAGE as usize).cast(), PAGE as usize, libc::PROT_READ) }, 0);
     let said = |page, pages| memory.acquire(&cache, page, pages).unwrap_err().to_string();
     let read_only = format!("{:#x} is mapped read-only, and io_uring pins for writing", memory.address as u64 + PAGE);
     assert!(said(0, 4).contains(&read_only), "{}", said(0, 4));
-    // SAFETY: as above; nobody uses it any more.
+    // SAFETY: the page is in this test's mapping, and is not used any more.
     unsafe { libc::munmap(memory.address.add(2 * PAGE as usize).cast(), PAGE as usize) };
     let hole = format!("{:#x} is not mapped", memory.address as u64 + 2 * PAGE);
     assert!(said(0, 4).contains(&hole) && said(2, 1).contains(&hole), "{}", said(0, 4));
@@ -167,7 +167,7 @@ fn memory_that_only_may_be_read_is_refused_and_the_message_says_so() {
 
 /// Run by the next test in processes of their own, which may lock little and have no privileges.
 #[test]
-#[ignore = "for the test `a_user_with_a_small_limit_goes_on_over_more_than_the_limit`"]
+#[ignore = "for the test `user_limit_below_working_set_still_works`"]
 fn child_with_a_small_limit() {
     if std::env::var_os(CHILD).is_none() {
         return;
@@ -214,7 +214,7 @@ fn child_with_a_small_limit() {
         drop(cache);
         comes_to(before);
     }
-    // Somebody else of this user has locked a part of it, of which the cache knows nothing.
+    // Another process of this user has locked a part of it, of which the cache knows nothing.
     let Some((_ring, cache)) = cache(1024, None) else { return };
     let half = cache.usage().capacity_pages / 2;
     let Some((_second, others)) = self::cache(64, Some(half)) else { return };
@@ -231,7 +231,7 @@ fn child_with_a_small_limit() {
 }
 
 #[test]
-fn a_user_with_a_small_limit_goes_on_over_more_than_the_limit() {
+fn user_limit_below_working_set_still_works() {
     let _alone = alone();
     for limit in CHILD_LIMITS {
         let mut command = Command::new(std::env::current_exe().unwrap());

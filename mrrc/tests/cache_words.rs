@@ -1,4 +1,4 @@
-//! What is refused at the beginning, what is said where nothing helps, and ends in unlikely places.
+//! Refusals at the start, messages where nothing helps, and ends in unlikely places.
 
 #![allow(unsafe_code, reason = "memory is acquired by hand")]
 #![cfg(not(any(loom, shuttle)))]
@@ -8,8 +8,8 @@ mod common;
 use common::*;
 use mrrc::cache::Builder;
 use mrrc::invalidation::{Explicit, Monitor, Reports, Watch};
-use mrrc::registrar::model::{Dummy, Event, Fault, Gate};
 use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::testing::{Event, Fault, Gate, NoopRegistrar};
 use mrrc::{Access, AcquireError, BuildError, Cache, ConfigError, PAGE, PageRange};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ struct Vouching {
     stopped: Arc<AtomicBool>,
 }
 
-// SAFETY: there is no device.
+// SAFETY: there is no device, so a change that goes unheard harms no memory.
 unsafe impl Monitor for Vouching {
     fn name(&self) -> &'static str {
         "vouching"
@@ -41,21 +41,24 @@ unsafe impl Monitor for Vouching {
     }
 }
 
-fn builder() -> Builder<Dummy> {
-    Cache::builder(Dummy::new()).ignore_environment().capacity_pages(16)
+fn builder() -> Builder<NoopRegistrar> {
+    Cache::builder(NoopRegistrar::new()).ignore_environment().capacity_pages(16)
 }
 
 #[test]
 fn a_bar_that_is_too_short_to_be_relied_on_is_refused() {
     for short in [Duration::ZERO, Duration::from_millis(9)] {
-        let error = builder().monitor(Vouching::default()).discard_bar(short).build().unwrap_err();
-        assert!(matches!(error, BuildError::DiscardBar { bar, monitor: "vouching", .. } if bar == short), "{error}");
+        let error = builder().monitor(Vouching::default()).discard_grace(short).build().unwrap_err();
+        assert!(
+            matches!(error, BuildError::DiscardGrace { grace, monitor: "vouching", .. } if grace == short),
+            "{error}"
+        );
         let said = error.to_string();
-        assert!(said.contains("MRRC_DISCARD_BAR") && said.contains("10ms"), "{said}");
-        // Nobody reports discards there.
-        assert!(builder().monitor(Explicit).discard_bar(short).build().is_ok());
+        assert!(said.contains("MRRC_DISCARD_GRACE") && said.contains("10ms"), "{said}");
+        // Discards are not reported there.
+        assert!(builder().monitor(Explicit).discard_grace(short).build().is_ok());
     }
-    assert!(builder().monitor(Vouching::default()).discard_bar(Duration::from_millis(10)).build().is_ok());
+    assert!(builder().monitor(Vouching::default()).discard_grace(Duration::from_millis(10)).build().is_ok());
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn settings_that_make_no_sense_are_refused() {
     for value in [f64::NAN, 7.0, -1.0] {
         let error = builder().monitor(Explicit).headroom(value).build().unwrap_err();
         assert!(matches!(error, BuildError::Config(ConfigError::Fraction { name: "headroom", .. })), "{error}");
-        assert!(builder().headroom(value).build_local().is_err());
+        assert!(builder().monitor(Explicit).background(false).headroom(value).build().is_err());
     }
     let error = builder().monitor(Explicit).max_segments(0).build().unwrap_err();
     assert!(matches!(error, BuildError::Config(ConfigError::ZeroLimit { name: "max_segments" })), "{error}");
@@ -91,7 +94,7 @@ fn tries_are_what_was_registered_and_what_failed() {
 }
 
 #[test]
-fn who_is_refused_for_what_is_not_taken_back_is_counted_and_told_what_the_registrar_said() {
+fn dereg_failed_refusal_is_counted_with_cause() {
     let device = device();
     let cache = cache(&device, 16);
     fill(&cache, 4, 4);
@@ -99,14 +102,14 @@ fn who_is_refused_for_what_is_not_taken_back_is_counted_and_told_what_the_regist
     cache.flush().unwrap();
     let error = ask(&cache, 100, 8, Access::LOCAL).unwrap_err();
     let said = error.to_string();
-    let AcquireError::NotTakenBack { registrar, why, .. } = error else { panic!("{said}") };
+    let AcquireError::DeregistrationFailed { registrar, why, .. } = error else { panic!("{said}") };
     let busy = io::Error::from_raw_os_error(libc::EBUSY).to_string();
     assert_eq!((registrar, &why), (cache.registrar().name(), &busy));
     assert!(said.contains(&format!("{registrar}: {busy}")), "{said}");
     let explained = cache.explain(address(100), 8 * PAGE as usize, Access::LOCAL).to_string();
     assert!(explained.contains(&busy), "{explained}");
     let counters = cache.counters();
-    assert_eq!(counters.not_taken_back, 1);
+    assert_eq!(counters.refused_dereg_failed, 1);
     assert!(counters.to_string().contains("1 request refused for that"), "{counters}");
     device.heal();
 }
@@ -121,7 +124,7 @@ struct Holder {
     gone: Arc<AtomicBool>,
 }
 
-// SAFETY: there is no device.
+// SAFETY: its registrations name no memory: there is no device.
 unsafe impl Registrar for Holder {
     type Registration = ();
 
@@ -158,7 +161,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn a_cache_whose_last_owner_is_its_own_background_ends_like_any_other() {
+fn cache_dropped_by_its_background_ends() {
     let holder = Holder::default();
     let (gone, registered) = (holder.gone.clone(), holder.registered.clone());
     let monitor = Vouching::default();
@@ -170,7 +173,7 @@ fn a_cache_whose_last_owner_is_its_own_background_ends_like_any_other() {
     let cache = Arc::new(cache.build().unwrap());
     cache.registrar().cache.set(Arc::downgrade(&cache)).unwrap();
     for page in [16, 32] {
-        // SAFETY: no transfer is made.
+        // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
         unsafe { cache.warm((page * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap();
     }
     cache.invalidate((16 * PAGE) as *const u8, 1).unwrap();
@@ -190,7 +193,7 @@ fn a_cache_whose_last_owner_is_its_own_background_ends_like_any_other() {
 }
 
 #[test]
-fn a_reap_returns_when_what_others_are_deregistering_is_deregistered() {
+fn reap_waits_for_others_deregistrations() {
     let device = device();
     let (held, begun) = (Gate::closed(), Arc::new(AtomicBool::new(false)));
     let (gate, noted) = (held.clone(), begun.clone());

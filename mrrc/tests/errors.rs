@@ -3,7 +3,7 @@
 use mrrc::cache::{ChangeError, OutsideArena, Unusable};
 use mrrc::cost::CostError;
 use mrrc::invalidation::Unwatched;
-use mrrc::registrar::model::SpaceError;
+use mrrc::testing::SpaceError;
 use mrrc::{AcquireError, AllInUse, ArenaError, BuildError, ConfigError, RangeError};
 use std::error::Error;
 

@@ -8,11 +8,11 @@ mod by_hand;
 use by_hand::ByHand;
 use mrrc::cost::Linear;
 use mrrc::invalidation::{Change, ChangeKind, Reports, Unwatched, Watch};
-use mrrc::registrar::model::{
-    AddressSpace, Dummy, Event, FakeMonitor, FakeNic, Fault, Gate, Landing, Model, Moment, Refused, SpaceError, Stage,
-    Transfer,
-};
 use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::testing::{
+    AddressSpace, Event, FakeMonitor, FakeNic, Fault, Gate, Landing, Model, Moment, NoopRegistrar, Refused, SpaceError,
+    Stage, Transfer,
+};
 use mrrc::{Access, Config, Core, PAGE, PageRange, Part, RegionId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// An address space with pages 16 to 32 mapped, and a card.
+/// Returns an address space with pages 16 to 32 mapped, and a card.
 fn machine() -> (AddressSpace, FakeNic) {
     let space = AddressSpace::new(256);
     space.map(pages(16, 16)).unwrap();
@@ -49,7 +49,7 @@ mod landings {
     }
 
     #[test]
-    fn a_transfer_reaches_the_pages_that_the_processor_sees() {
+    fn transfer_reaches_current_pages() {
         let (space, nic) = machine();
         let registration = register(&nic, pages(16, 4), Access::LOCAL).unwrap();
         let write = Transfer::write(registration.registration.key(), 17 * PAGE - 1, 2, 7);
@@ -63,7 +63,7 @@ mod landings {
     }
 
     #[test]
-    fn a_key_is_stale_after_its_memory_was_unmapped_or_discarded_or_moved_or_replaced() {
+    fn key_is_stale_after_each_kind_of_change() {
         type Way = fn(&AddressSpace);
         let ways: [(Way, bool); 5] = [
             (|space| space.unmap(pages(16, 1)), false),
@@ -102,7 +102,7 @@ mod landings {
     }
 
     #[test]
-    fn an_access_that_began_before_the_change_returned_is_not_stale() {
+    fn access_begun_during_change_is_not_stale() {
         let (space, nic) = machine();
         let registration = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
         let read = Transfer::read(registration.registration.key(), 16 * PAGE, 1);
@@ -119,7 +119,7 @@ mod landings {
     }
 
     #[test]
-    fn a_change_elsewhere_that_is_under_way_excuses_nothing() {
+    fn change_elsewhere_does_not_excuse_staleness() {
         let (space, nic) = machine();
         let registration = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
         space.unmap(pages(16, 1));
@@ -135,7 +135,7 @@ mod landings {
     }
 
     #[test]
-    fn a_mapping_that_moved_is_current_where_it_is_and_stale_where_it_was() {
+    fn moved_mapping_is_current_only_in_place() {
         let (space, nic) = machine();
         let old = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
         space.remap(pages(16, 1), 100).unwrap();
@@ -152,7 +152,7 @@ mod landings {
     }
 
     #[test]
-    fn pins_survive_what_becomes_of_the_mapping_and_are_gone_at_the_end() {
+    fn pins_survive_unmapping_until_deregistered() {
         let (space, nic) = machine();
         space.store(pages(16, 2), 5).unwrap();
         let mut batch = vec![register(&nic, pages(16, 2), Access::LOCAL).unwrap()];
@@ -172,7 +172,7 @@ mod landings {
     }
 
     #[test]
-    fn after_a_fork_the_parent_keeps_its_pages_and_the_child_has_others() {
+    fn fork_gives_the_child_new_pages() {
         let (space, nic) = machine();
         space.store(pages(16, 2), 5).unwrap();
         let registration = register(&nic, pages(16, 2), Access::LOCAL).unwrap();
@@ -200,7 +200,7 @@ mod refusals {
     use super::*;
 
     #[test]
-    fn a_key_that_outlived_its_registration_is_caught_for_ever() {
+    fn dead_key_is_refused_for_ever() {
         let (space, nic) = machine();
         let registration = register(&nic, pages(16, 1), Access::LOCAL).unwrap();
         let key = registration.registration.key();
@@ -241,7 +241,7 @@ mod refusals {
     }
 
     #[test]
-    fn what_is_not_mapped_cannot_be_registered_and_full_memory_is_another_error() {
+    fn unmapped_and_full_memory_are_distinct_errors() {
         let space = AddressSpace::new(8);
         let nic = FakeNic::new(&space);
         space.map(pages(16, 4)).unwrap();
@@ -250,7 +250,7 @@ mod refusals {
         assert_eq!(errno(register(&nic, PageRange::EVERYTHING, Access::LOCAL)), Some(libc::EFAULT));
         let mut batch = vec![register(&nic, pages(16, 4), Access::LOCAL).unwrap()];
         assert_eq!(space.map(pages(100, 5)), Err(SpaceError::Full { range: pages(100, 5) }));
-        // What is unmapped but pinned takes memory still.
+        // Unmapped but pinned memory still takes room.
         space.unmap(pages(16, 4));
         space.map(pages(16, 8)).unwrap();
         assert_eq!(errno(register(&nic, pages(16, 5), Access::LOCAL)), Some(libc::ENOMEM));
@@ -316,7 +316,7 @@ mod books {
     }
 
     #[test]
-    fn the_virtual_clock_shows_what_the_core_says_it_costs() {
+    fn virtual_clock_matches_core_costs() {
         for cost in [Linear::PAPER, Linear::IO_URING] {
             let mut core = Config::new(128).build().unwrap();
             let space = AddressSpace::new(512);
@@ -421,7 +421,7 @@ mod books {
 
     #[test]
     fn a_dummy_never_gives_a_key_twice() {
-        let dummy = Dummy::with_limits(Limits { regions: Some(1), ..Limits::NONE });
+        let dummy = NoopRegistrar::with_limits(Limits { regions: Some(1), ..Limits::NONE });
         assert_eq!(dummy.limits().regions, Some(1));
         let keys = Mutex::new(HashSet::new());
         thread::scope(|scope| {
@@ -501,7 +501,7 @@ mod monitors {
             space.remap(pages(20, 2), 40).unwrap();
             space.map(pages(41, 1)).unwrap(); // in place of what moved there, with its watch
             monitor.stop();
-            space.unmap(pages(22, 1)); // nobody listens
+            space.unmap(pages(22, 1)); // no listener
             let gone = ["gone 16..17", "discarding 17..19", "gone 20..22 gone 40..42", "gone 41..42"];
             let log = heard.log().join(" ");
             assert_eq!(log, gone.map(|gone| format!("raise {gone} lower")).join(" "));
@@ -536,7 +536,7 @@ mod monitors {
     }
 
     #[test]
-    fn an_unmapping_returns_when_its_event_was_read_and_a_discard_waits_with_the_pages() {
+    fn unmap_waits_for_read_and_discard_keeps_pages() {
         let (space, _) = machine();
         let (monitor, heard) = started(FakeMonitor::stepped(&space));
         let gate = Gate::closed();

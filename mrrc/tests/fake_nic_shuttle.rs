@@ -11,8 +11,8 @@ mod by_hand;
 
 use by_hand::ByHand;
 use mrrc::invalidation::{Change, Reports};
-use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Findings, Registration, Transfer};
 use mrrc::registrar::{Registered, Registrar};
+use mrrc::testing::{AddressSpace, FakeMonitor, FakeNic, Findings, Registration, Transfer};
 use mrrc::{Access, PAGE, PageRange};
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ impl Reports for OneEntry {
     }
 }
 
-/// What the card saw over all schedules.
+/// Returns the card's findings over all schedules.
 fn explore(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&AddressSpace)) -> Findings {
     let seen = Arc::new(std::sync::Mutex::new(Findings::default()));
     let all = Arc::clone(&seen);
@@ -120,7 +120,7 @@ fn replace(space: &AddressSpace) {
 }
 
 #[test]
-fn a_flag_that_is_raised_before_the_event_is_read_leaves_nothing_stale() {
+fn flag_before_read_leaves_nothing_stale() {
     for monitor in [FakeMonitor::threaded, FakeMonitor::inline] {
         for change in [replace, |space: &AddressSpace| space.remap(page(), 40).unwrap()] {
             let found = explore(monitor, change);

@@ -1,4 +1,4 @@
-//! What the compiler refuses to a user of the cache, and what it grants.
+//! Refusals of the compiler to a user of the cache, and its permissions.
 
 #[test]
 fn misuse_does_not_compile() {

@@ -28,7 +28,7 @@ use small_limit::becomes_who_may_lock;
 /// Set for the copy of this program that gives up its privileges.
 const CHILD: &str = "MRRC_TEST_UNPRIVILEGED";
 
-/// What the child may lock.
+/// The child's limit on locked memory.
 const CHILD_LIMIT: u64 = 1 << 20;
 
 /// More than any test here pins.
@@ -39,7 +39,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A ring, or a line that says why there is none.
+/// Returns a ring, or a line that says why there is none.
 fn ring() -> Option<IoUring> {
     match IoUring::new(8) {
         Ok(ring) => Some(ring),
@@ -52,7 +52,7 @@ fn ring() -> Option<IoUring> {
     }
 }
 
-/// A ring and its table, or a line that says why not.
+/// Returns a ring and its table, or a line that says why not.
 fn table(slots: u32) -> Option<(IoUring, IoUringBuffers)> {
     let ring = ring()?;
     let table = match IoUringBuffers::new(&ring, slots) {
@@ -127,7 +127,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody holds its address any longer.
+        // SAFETY: the mapping is ours, and its address is not used any longer.
         unsafe { libc::munmap(self.address.cast(), (self.pages * PAGE) as usize) };
     }
 }
@@ -164,7 +164,7 @@ fn register(table: &IoUringBuffers, range: PageRange) -> FixedBuffer {
     table.register(range, Access::LOCAL).unwrap()
 }
 
-/// What the cache would hand back.
+/// Returns a registration as the cache would hand it back.
 fn registered(registration: FixedBuffer) -> Registered<FixedBuffer> {
     Registered { range: registration.range(), access: Access::LOCAL, registration }
 }
@@ -176,7 +176,7 @@ fn deregister(table: &IoUringBuffers, batch: Vec<FixedBuffer>) {
 }
 
 #[test]
-fn exactly_the_pages_registered_are_pinned_until_they_are_deregistered() {
+fn exactly_registered_pages_are_pinned() {
     let _alone = alone();
     let Some((_ring, table)) = table(16) else { return };
     let before = pinned();
@@ -206,7 +206,7 @@ fn an_unmapping_leaves_the_pages_pinned() {
 }
 
 #[test]
-fn a_registration_means_the_pages_of_its_time_whatever_is_mapped_there_later() {
+fn registration_keeps_its_old_pages() {
     let _alone = alone();
     let Some((mut ring, table)) = table(16) else { return };
     let (before, file) = (pinned(), memfd());
@@ -250,7 +250,7 @@ fn bytes_go_where_the_index_says() {
     assert_eq!(written[..50], [b'x'; 50]);
     assert_eq!(written[50], sample[50]);
 
-    // What a buffer does not hold, by the test that it has for it, the kernel refuses.
+    // The kernel refuses an access outside of a buffer, by the test that it has for it.
     for (address, length, buffer) in [(inside, 50, &front), (memory.address, 8193, &front), (inside, 4096, &back)] {
         assert!(!buffer.holds(address as u64, length.into()));
         assert_eq!(read_fixed(&mut ring, &file, address, length, buffer.index()), -libc::EFAULT);
@@ -262,7 +262,7 @@ fn bytes_go_where_the_index_says() {
 }
 
 #[test]
-fn deregistering_pulls_nothing_from_under_a_request_that_has_started() {
+fn deregistration_spares_a_started_request() {
     let _alone = alone();
     let Some((mut ring, table)) = table(16) else { return };
     let (before, memory, other) = (pinned(), Memory::new(1), Memory::new(1));
@@ -309,7 +309,7 @@ fn a_batch_of_neighbours_is_deregistered_in_one_call() {
 }
 
 #[test]
-fn a_full_table_is_out_of_space_and_takes_more_when_a_slot_is_free() {
+fn full_table_is_enospc_until_a_slot_frees() {
     let _alone = alone();
     let Some((_ring, table)) = table(4) else { return };
     let (before, memory) = (pinned(), Memory::new(5));
@@ -325,7 +325,7 @@ fn a_full_table_is_out_of_space_and_takes_more_when_a_slot_is_free() {
 }
 
 #[test]
-fn what_cannot_be_pinned_is_refused_and_leaves_nothing_behind() {
+fn unpinnable_is_refused_without_residue() {
     let _alone = alone();
     let Some((_ring, table)) = table(2) else { return };
     let (before, memory) = (pinned(), Memory::new(4));
@@ -366,7 +366,7 @@ fn limits_are_those_of_the_kernel() {
 }
 
 #[test]
-fn a_ring_of_somebody_elses_making_is_taken_by_its_file() {
+fn foreign_ring_is_used_by_its_descriptor() {
     let _alone = alone();
     let Some((ring, table)) = table(8) else { return };
     let limits = table.limits();
@@ -436,7 +436,7 @@ fn a_buffer_of_another_ring_is_not_cleared() {
 }
 
 #[test]
-fn dropping_the_table_unpins_all_and_the_ring_may_go_first() {
+fn dropped_table_unpins_after_ring_closed() {
     let _alone = alone();
     let (before, memory) = (pinned(), Memory::new(8));
     let Some((ring, first)) = table(8) else { return };
@@ -454,7 +454,7 @@ fn dropping_the_table_unpins_all_and_the_ring_may_go_first() {
 }
 
 #[test]
-fn a_child_that_drops_the_table_takes_nothing_from_its_parent() {
+fn child_drop_leaves_parent_table() {
     let _alone = alone();
     let Some((mut ring, table)) = table(8) else { return };
     let (before, mut memory, file) = (pinned(), Memory::new(2), memfd());
@@ -482,7 +482,7 @@ fn a_child_that_drops_the_table_takes_nothing_from_its_parent() {
 }
 
 #[test]
-fn threads_register_and_deregister_without_losing_a_slot_or_a_pin() {
+fn threads_lose_no_slot_and_no_pin() {
     let _alone = alone();
     let Some((_ring, table)) = table(32) else { return };
     let before = pinned();
@@ -507,7 +507,7 @@ fn threads_register_and_deregister_without_losing_a_slot_or_a_pin() {
 
 /// Run by the next test in a process of its own, which may lock 1 MiB and has no privileges.
 #[test]
-#[ignore = "for the test `a_user_with_a_small_limit_is_refused_with_enomem_and_goes_on`"]
+#[ignore = "for the test `small_limit_gives_enomem_and_recovers`"]
 fn child_with_a_small_limit() {
     if std::env::var_os(CHILD).is_none() {
         println!("not run: only as a child of another test");
@@ -545,7 +545,7 @@ fn child_with_a_small_limit() {
 }
 
 #[test]
-fn a_user_with_a_small_limit_is_refused_with_enomem_and_goes_on() {
+fn small_limit_gives_enomem_and_recovers() {
     let _alone = alone();
     if ring().is_none() {
         return;

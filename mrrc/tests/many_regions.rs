@@ -11,6 +11,7 @@ use common::*;
 use mrrc::cache::Builder;
 use mrrc::{Access, Cache};
 use std::process::Command;
+use tracesim_policies::AnyPolicy;
 
 /// Regions of a page, with a page between each and the next.
 const MANY: u64 = 320_000;
@@ -151,7 +152,7 @@ fn merge_into_one_key(regions: u64) {
 }
 
 fn merge_by_ucx(regions: u64) {
-    merge(regions, |builder| builder.policy("ucx".parse().unwrap()));
+    merge(regions, |builder| builder.policy_from(|params| AnyPolicy::Ucx.build(params)));
 }
 
 #[test]

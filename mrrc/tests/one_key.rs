@@ -1,7 +1,7 @@
 //! One-key mode: each request is answered by one region, and costs no more than it would without a cache.
 //!
-//! Whatever the sequence: no more registrations than requests, at most twice the pages, at most four regions on a page, no
-//! right that a page did not have and that was not asked for it, and hits for what was asked for before and did not leave.
+//! For any sequence: no more registrations than requests, at most twice the pages, at most four regions on a page. No
+//! right that a page did not have and that was not asked for it, and hits for earlier requests that did not leave.
 
 #![allow(unsafe_code, reason = "leases are acquired for no transfer")]
 
@@ -9,10 +9,10 @@ mod common;
 
 use common::*;
 use mrrc::core::{Ask, Core, NobodyElse};
-use mrrc::policy::PolicyKind;
 use mrrc::{Access, Cache, Config, PAGE, PageRange, Part, RegionId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use tracesim_policies::AnyPolicy;
 
 /// The most regions that have one page.
 const DEPTH: usize = 4;
@@ -59,8 +59,8 @@ struct World {
 }
 
 impl World {
-    fn new(policy: PolicyKind, capacity: u64) -> Self {
-        let mut core = Config { policy, ..Config::new(capacity) }.build().unwrap();
+    fn new(policy: AnyPolicy, capacity: u64) -> Self {
+        let mut core = policy.core(&Config::new(capacity)).unwrap();
         core.use_one_key();
         Self { core, regions: BTreeMap::new(), held: Vec::new() }
     }
@@ -69,14 +69,13 @@ impl World {
         self.core.cached().map(|(id, _)| self.regions[&id]).collect()
     }
 
-    /// What is registered for the request, if anything is, and whether it was refused.
+    /// Returns the registrations made for the request, and whether it was refused.
     fn ask(&mut self, range: PageRange, access: Access, keep: bool, fails: bool) -> Option<(PageRange, Access)> {
         let before = self.cached();
         let ask = Ask { access, ..Ask::new(range) };
         // Everything may be in use.
         let outcome = self.core.ask(&ask, &mut NobodyElse).ok()?;
         let [part] = outcome.parts()[..] else { panic!("one region: {:?}", outcome.parts()) };
-        let yielding = outcome.yielding().to_vec();
         let id = part.region().unwrap();
         let Part::Gap { range: made, access: has, .. } = part else {
             let (region, has) = self.regions[&id];
@@ -97,7 +96,6 @@ impl World {
             granted |= if range.contains(page) { access } else { Access::empty() };
             assert!(granted.contains(has), "{page:?} gets more than it had and was asked for");
         }
-        self.core.hold(id);
         if fails {
             self.core.abandon(id);
         } else {
@@ -106,11 +104,8 @@ impl World {
                 self.core.hold(id);
                 self.held.push(id);
             }
-            self.core.settle(id);
-            _ = self.core.retire_covered(id, &mut NobodyElse);
+            _ = self.core.publish(&[id], &mut NobodyElse);
         }
-        let gone: Vec<_> = yielding.into_iter().filter(|&one| !self.core.come_back(one)).collect();
-        _ = self.core.give_way(gone.into_iter().map(|one| one.region));
         (!fails).then_some((made, has))
     }
 
@@ -159,14 +154,8 @@ impl World {
 }
 
 /// Those that register what is asked for.
-const POLICIES: [PolicyKind; 6] = [
-    PolicyKind::Mrrc,
-    PolicyKind::Probation,
-    PolicyKind::PinDown,
-    PolicyKind::Gdsf,
-    PolicyKind::S3Fifo,
-    PolicyKind::Lirs,
-];
+const POLICIES: [AnyPolicy; 6] =
+    [AnyPolicy::Mrrc, AnyPolicy::Probation, AnyPolicy::PinDown, AnyPolicy::Gdsf, AnyPolicy::S3Fifo, AnyPolicy::Lirs];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
@@ -182,7 +171,7 @@ proptest! {
     /// While nothing is evicted or crowded out, what was asked for once is found for good.
     #[test]
     fn what_was_asked_for_is_found_again(steps in prop::collection::vec(asks(0.0), 1..60)) {
-        let mut world = World::new(PolicyKind::Mrrc, 1 << 20);
+        let mut world = World::new(AnyPolicy::Mrrc, 1 << 20);
         let mut asked = Vec::new();
         for step in steps {
             let Step::Ask { start, pages, access, .. } = step else { continue };
@@ -203,7 +192,7 @@ const STAIRS: [(u64, u64); 5] = [(0, 200), (120, 82), (170, 34), (190, 15), (199
 
 #[test]
 fn a_page_with_four_regions_gets_no_fifth() {
-    let mut world = World::new(PolicyKind::Mrrc, 1000);
+    let mut world = World::new(AnyPolicy::Mrrc, 1000);
     for (start, pages) in STAIRS {
         world.step(Step::Ask { start, pages, access: Access::LOCAL, keep: false, fails: false });
     }
@@ -215,7 +204,7 @@ fn a_page_with_four_regions_gets_no_fifth() {
 
 #[test]
 fn what_gave_way_for_a_failure_comes_back() {
-    let mut world = World::new(PolicyKind::Mrrc, 1000);
+    let mut world = World::new(AnyPolicy::Mrrc, 1000);
     for (nth, (start, pages)) in STAIRS.into_iter().enumerate() {
         world.step(Step::Ask { start, pages, access: Access::LOCAL, keep: false, fails: nth == 4 });
     }
@@ -232,7 +221,7 @@ fn one_key(device: &Device, capacity: u64) -> Cache<Device> {
 #[test]
 fn sends_of_all_and_receives_of_a_part_hit() {
     const MIB: u64 = (1 << 20) / PAGE;
-    let mut world = World::new(PolicyKind::Mrrc, 64 * MIB);
+    let mut world = World::new(AnyPolicy::Mrrc, 64 * MIB);
     let device = device();
     let cache = one_key(&device, 64 * MIB);
     for nth in 0..1001 {
@@ -256,7 +245,7 @@ fn slide(mut window: impl FnMut(u64, u64)) -> u64 {
 #[test]
 fn sliding_windows_cost_at_most_twice_the_pages() {
     const MIB: u64 = (1 << 20) / PAGE;
-    let mut world = World::new(PolicyKind::Mrrc, 32 * MIB);
+    let mut world = World::new(AnyPolicy::Mrrc, 32 * MIB);
     let device = device();
     let cache = one_key(&device, 32 * MIB);
     for round in 1..=3 {
@@ -282,7 +271,7 @@ fn what_overlaps_serves_until_its_successor_stands() {
     drop(take(&cache, 0, 4));
     let gate = gate_at(
         &device,
-        |event| matches!(event, mrrc::registrar::model::Event::Registering { range: asked, .. } if *asked == range(0, 8)),
+        |event| matches!(event, mrrc::testing::Event::Registering { range: asked, .. } if *asked == range(0, 8)),
     );
     std::thread::scope(|threads| {
         let larger = threads.spawn(|| drop(take(&cache, 2, 6)));
@@ -318,7 +307,7 @@ fn a_change_strikes_out_all_that_overlap() {
 #[test]
 fn threads_that_overlap_get_one_region_each() {
     let device = device();
-    let cache = builder(&device, 256).max_segments(1).wait_for_room(std::time::Duration::from_secs(60));
+    let cache = builder(&device, 256).max_segments(1).capacity_timeout(std::time::Duration::from_secs(60));
     let cache = cache.background(true).build().unwrap();
     std::thread::scope(|threads| {
         for thread in 0..4 {

@@ -1,10 +1,10 @@
-//! The threads of the library, for which threads of the program wait, inherit neither the CPUs nor the scheduling of
-//! whoever makes a cache.
+//! The library's threads, for which threads of the program wait, inherit neither the CPUs nor the scheduling of the
+//! thread that makes a cache.
 #![cfg(all(target_os = "linux", not(any(loom, shuttle))))]
 #![expect(unsafe_code, reason = "threads are scheduled, and memory is mapped, by hand")]
 
 use mrrc::invalidation::Userfaultfd;
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache, PAGE};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn cpus_of(task: &str) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 fn cpus() -> Vec<usize> {
     // SAFETY: a set of CPUs is plain data, borrowed for the call, which is about this thread.
     unsafe {
@@ -50,7 +50,7 @@ fn cpus() -> Vec<usize> {
     }
 }
 
-/// Of each thread of the library, by name: its CPUs, nice value, policy and timer slack.
+/// Each thread of the library, by name: its CPUs, nice value, policy and timer slack.
 fn own_threads() -> BTreeMap<String, String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let tasks = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
@@ -66,9 +66,9 @@ fn own_threads() -> BTreeMap<String, String> {
     own.collect()
 }
 
-/// The nice value that the library's threads have: it takes a privilege to lower one.
+/// Returns the nice value that the library's threads have: it takes a privilege to lower one.
 fn nice() -> i32 {
-    // SAFETY: these calls take numbers.
+    // SAFETY: the calls take and return numbers.
     unsafe { if libc::geteuid() == 0 { 0 } else { libc::getpriority(libc::PRIO_PROCESS, 0).max(0) } }
 }
 
@@ -89,7 +89,7 @@ fn await_threads(names: &[&str]) -> BTreeMap<String, String> {
 
 struct Mapping(*mut libc::c_void);
 
-// SAFETY: it is an address.
+// SAFETY: the mapping's address is a number to other threads; the pages stay mapped for the test.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -109,9 +109,9 @@ impl Mapping {
     }
 }
 
-fn cache() -> Cache<Dummy> {
+fn cache() -> Cache<NoopRegistrar> {
     let monitor = Userfaultfd::new().unwrap();
-    Cache::builder(Dummy::default()).monitor(monitor).background(true).build().unwrap()
+    Cache::builder(NoopRegistrar::default()).monitor(monitor).background(true).build().unwrap()
 }
 
 /// A creator that is bound, and under the real-time policy where it may be.
@@ -124,7 +124,7 @@ fn report_attributes() {
     let real_time = run_in_real_time();
     let cache = cache();
     let memory = Mapping::new();
-    // SAFETY: no transfer is made.
+    // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
     let lease = unsafe { cache.acquire(memory.0.cast(), PAGE as usize, Access::LOCAL) }.unwrap();
     // The thread that looks after leases of a cache that is gone, too.
     let seen = await_threads(&["mrrc-background", "mrrc-monitor"]);
@@ -158,7 +158,7 @@ fn unmap_beside_a_poller() {
         bind(first);
         assert!(run_in_real_time());
         let cache = cache();
-        // SAFETY: no transfer is made.
+        // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
         unsafe { cache.warm(address, PAGE as usize, Access::LOCAL) }.unwrap();
         go.wait();
         let begun = Instant::now();
@@ -167,7 +167,7 @@ fn unmap_beside_a_poller() {
         }
         println!("unmapped: {}", done.load(Ordering::Acquire));
         if !done.load(Ordering::Acquire) {
-            // Whoever unmaps waits for good.
+            // The unmapping thread waits for good.
             std::process::exit(0);
         }
     });
@@ -183,7 +183,7 @@ fn child() {
     }
 }
 
-/// What a process of its own reports; none where this system does not let it.
+/// Returns the report of a process of its own; none where this system does not let it.
 fn run(what: &str, variables: &[(&str, &str)]) -> Option<String> {
     if let Err(error) = Userfaultfd::new() {
         println!("skipped: {error}");
@@ -223,7 +223,8 @@ fn threads_run_on_the_cpus_that_are_set() {
 #[test]
 fn cpus_that_make_no_sense_are_refused() {
     for value in ["many", "3-1", "8192", "8191"] {
-        let builder = Cache::builder(Dummy::default()).ignore_environment().monitor(mrrc::invalidation::Explicit);
+        let builder =
+            Cache::builder(NoopRegistrar::default()).ignore_environment().monitor(mrrc::invalidation::Explicit);
         let built = builder.set("cpus", value).and_then(|builder| builder.build().map(drop));
         let said = built.expect_err(value).to_string();
         assert!(said.contains("cpus") || said.contains("MRRC_CPUS"), "{said}");

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "memory is mapped and discarded by address")]
 
 use mrrc::invalidation::Userfaultfd;
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,27 +14,31 @@ const PAGE: usize = 4096;
 const ATTEMPTS: usize = 20;
 
 #[test]
-fn what_was_registered_while_a_discard_of_shared_memory_went_unnoticed_is_not_cached() {
+fn unnoticed_shared_discard_is_not_cached() {
     let monitor = match Userfaultfd::new() {
         Ok(monitor) => monitor,
         Err(error) => return println!("not run: {error}"),
     };
-    let cache =
-        Cache::builder(Dummy::default()).ignore_environment().capacity_pages(64).monitor(monitor).build().unwrap();
+    let cache = Cache::builder(NoopRegistrar::default())
+        .ignore_environment()
+        .capacity_pages(64)
+        .monitor(monitor)
+        .build()
+        .unwrap();
     for _ in 0..ATTEMPTS {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        // SAFETY: a new mapping.
+        // SAFETY: `mmap` without a place makes a mapping that touches no other memory.
         let memory =
             unsafe { libc::mmap(std::ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         let (address, state) = (memory as usize, AtomicU32::new(0));
-        // SAFETY: no transfer is made.
+        // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
         let warm = || unsafe { cache.warm((address + BYTES - PAGE) as *const u8, PAGE, Access::LOCAL) };
         let mut under_way = false;
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 state.store(1, Ordering::SeqCst);
-                // SAFETY: nobody refers to what is in the mapping.
+                // SAFETY: no reference leads into the mapping.
                 let done = unsafe { libc::madvise(address as *mut libc::c_void, BYTES, libc::MADV_REMOVE) };
                 state.store(2, Ordering::SeqCst);
                 assert_eq!(done, 0, "MADV_REMOVE");
@@ -57,7 +61,7 @@ fn what_was_registered_while_a_discard_of_shared_memory_went_unnoticed_is_not_ca
             std::thread::sleep(Duration::from_millis(20));
             warm().unwrap();
         }
-        // SAFETY: the mapping of this test.
+        // SAFETY: the mapping is this test's, and is not used afterwards.
         unsafe { libc::munmap(memory, BYTES) };
         if under_way {
             return;

@@ -9,7 +9,7 @@ mod by_hand;
 
 use by_hand::ByHand;
 use mrrc::invalidation::{Unwatched, Userfaultfd};
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache, PAGE};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 const BYTES: usize = 16 * PAGE as usize;
 
-fn builder() -> Builder<Dummy> {
-    Cache::builder(Dummy::default()).capacity_pages(1024).ignore_environment()
+fn builder() -> Builder<NoopRegistrar> {
+    Cache::builder(NoopRegistrar::default()).capacity_pages(1024).ignore_environment()
 }
 
-/// What caches share by default is the process's, so one test runs at a time; or a line that says why none does.
+/// Runs one test at a time, because caches share the process's monitor by default; prints a line if none can run.
 fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,10 +55,10 @@ impl Memory {
         std::mem::forget(Self::at(self.0, libc::MAP_FIXED));
     }
 
-    /// Whether nothing was registered for it.
-    fn hits(&self, cache: &Cache<Dummy>) -> bool {
+    /// Returns whether nothing was registered for it.
+    fn hits(&self, cache: &Cache<NoopRegistrar>) -> bool {
         let before = cache.counters().attempts;
-        // SAFETY: no transfer is made.
+        // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
         drop(unsafe { cache.acquire(self.0, BYTES, Access::LOCAL) }.unwrap());
         cache.counters().attempts == before
     }
@@ -72,7 +72,7 @@ impl Drop for Memory {
 }
 
 #[track_caller]
-fn both_cache_and_hear([first, second]: [&Cache<Dummy>; 2]) {
+fn both_cache_and_hear([first, second]: [&Cache<NoopRegistrar>; 2]) {
     let memory = Memory::new();
     for _ in 0..3 {
         for cache in [first, second] {
@@ -85,7 +85,7 @@ fn both_cache_and_hear([first, second]: [&Cache<Dummy>; 2]) {
 }
 
 #[test]
-fn default_caches_share_the_memory_that_they_are_used_for() {
+fn default_caches_share_the_monitor() {
     let Some(_alone) = alone() else { return };
     let (first, second) = (builder().build().unwrap(), builder().build().unwrap());
     both_cache_and_hear([&first, &second]);
@@ -95,7 +95,7 @@ fn default_caches_share_the_memory_that_they_are_used_for() {
 }
 
 #[test]
-fn clones_share_and_caches_with_monitors_of_their_own_are_told_to() {
+fn cloned_monitors_share_changes() {
     let Some(_alone) = alone() else { return };
     let monitor = Userfaultfd::new().unwrap();
     let first = builder().monitor(monitor.clone()).build().unwrap();
@@ -148,7 +148,7 @@ fn the_last_one_ends_it_and_the_next_begins_anew() {
             assert!(Instant::now() < end, "the thread is still there");
             std::thread::yield_now();
         }
-        // Nobody reads any more: this would wait for ever if anything were still registered.
+        // The reader has stopped: this would wait for ever if anything were still registered.
         memory.remap();
     }
     // One that is never started counts as well, until it is dropped.

@@ -79,7 +79,7 @@ impl Peer {
         self.region.as_ref().unwrap()
     }
 
-    /// The page at an address, as the peer reads it by this key.
+    /// Returns the page at an address, as the peer reads it by this key.
     fn reads(&self, pair: &Loopback, address: *const u8, rkey: u32) -> Result<Vec<u8>, u32> {
         let local = (self.memory.address as u64, self.region().lkey());
         let transfer = Transfer { by: By::Peer, reads: true, local, remote: (address as u64, rkey), length: 4096 };
@@ -97,7 +97,7 @@ impl Drop for Peer {
     }
 }
 
-/// What a peer reads of memory that was acquired, given new pages at its address, and acquired again.
+/// Returns a peer's reading of memory that was acquired, given new pages at its address, and acquired again.
 fn read_after_renewal(pair: &Loopback, domain: &Domain, cache: &Cache<Verbs>, tell: bool) -> Vec<u8> {
     let peer = Peer::new(domain);
     let mut memory = Memory::new(8);
@@ -115,7 +115,7 @@ fn read_after_renewal(pair: &Loopback, domain: &Domain, cache: &Cache<Verbs>, te
 }
 
 #[test]
-fn memory_that_was_mapped_anew_is_registered_anew_when_the_cache_was_told() {
+fn explicit_renewal_reads_new_pages() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     let cache = cache(&domain, Explicit);
@@ -138,7 +138,7 @@ fn and_when_userfaultfd_told_it() {
 }
 
 #[test]
-fn and_is_not_when_nobody_tells_so_the_old_page_is_read() {
+fn unreported_renewal_reads_old_pages() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     let cache = cache(&domain, Off);
@@ -146,7 +146,7 @@ fn and_is_not_when_nobody_tells_so_the_old_page_is_read() {
 }
 
 #[test]
-fn a_lease_outlives_its_invalidation_and_a_peers_key_dies_when_it_is_reaped() {
+fn lease_outlives_invalidation_key_dies_at_reap() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     let (cache, peer, mut memory) = (cache(&domain, Explicit), Peer::new(&domain), Memory::new(4));
@@ -163,7 +163,7 @@ fn a_lease_outlives_its_invalidation_and_a_peers_key_dies_when_it_is_reaped() {
 }
 
 #[test]
-fn the_kernel_pins_what_the_cache_says_and_no_more_than_its_capacity() {
+fn kernel_pins_match_usage_and_capacity() {
     let _alone = alone();
     let Some(domain) = domain() else { return };
     let (before, cache, memory) = (pinned(), cache(&domain, Explicit), Memory::new(512));
@@ -185,7 +185,7 @@ fn the_kernel_pins_what_the_cache_says_and_no_more_than_its_capacity() {
 }
 
 #[test]
-fn a_bad_address_costs_one_attempt_and_nobody_his_place() {
+fn bad_address_evicts_nothing() {
     let _alone = alone();
     let Some(domain) = domain() else { return };
     let (cache, memory, hole) = (cache(&domain, Explicit), Memory::new(128), Memory::new(3));
@@ -200,7 +200,7 @@ fn a_bad_address_costs_one_attempt_and_nobody_his_place() {
 }
 
 #[test]
-fn pinned_pages_stay_the_parents_when_it_forks_and_a_child_takes_nothing() {
+fn fork_keeps_pins_with_the_parent() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     let (before, cache, peer, mut memory) = (pinned(), cache(&domain, Explicit), Peer::new(&domain), Memory::new(4));
@@ -217,7 +217,7 @@ fn pinned_pages_stay_the_parents_when_it_forks_and_a_child_takes_nothing() {
             pair.forget();
             std::mem::forget(peer);
             drop((lease, cache, domain));
-            // SAFETY: a number only.
+            // SAFETY: `_exit` ends this child without destructors.
             unsafe { libc::_exit(if no_key && refused { 0 } else { 1 }) }
         }
         child => {
@@ -243,7 +243,7 @@ fn pinned_pages_stay_the_parents_when_it_forks_and_a_child_takes_nothing() {
 
 /// Run by the next test in a process of its own, which may lock 1 MiB and has no privileges.
 #[test]
-#[ignore = "for the test `a_process_with_a_small_limit_goes_on_over_more_than_the_limit`"]
+#[ignore = "for the test `process_limit_below_working_set_still_works`"]
 fn child_with_a_small_limit() {
     if std::env::var_os(CHILD).is_none() {
         return;
@@ -274,7 +274,7 @@ fn child_with_a_small_limit() {
     }
     assert_eq!(cache.counters().retries, 0, "the kernel never refused");
     cache.flush().unwrap();
-    // Somebody else in this process has registered a half, of which the cache knows nothing.
+    // Another part of this process has registered a half, of which the cache knows nothing.
     let (others, theirs) = (Verbs::new(&domain).unwrap(), Memory::new(capacity / 2));
     let region = register(&others, theirs.range());
     for region in 0..32 {
@@ -302,7 +302,7 @@ fn child_with_a_small_limit() {
 }
 
 #[test]
-fn a_process_with_a_small_limit_goes_on_over_more_than_the_limit() {
+fn process_limit_below_working_set_still_works() {
     let _alone = alone();
     let Some(domain) = domain() else { return };
     drop(domain);
@@ -324,7 +324,7 @@ fn opening_fails_as_expected() {
     let Some(wanted) = setting("MRRC_VERBS_EXPECT") else { return };
     if let Some(user) = setting("MRRC_VERBS_AS") {
         let user: u32 = user.parse().unwrap();
-        // SAFETY: numbers.
+        // SAFETY: the calls take and return numbers.
         assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0);
     }
     let device = setting("MRRC_VERBS_DEVICE");
@@ -370,7 +370,7 @@ fn is_gone(error: &io::Error) -> bool {
 /// `MRRC_VERBS_DOWN` and `MRRC_VERBS_UP` are the commands that take the port's network interface down, and up.
 #[test]
 #[ignore = "for the lab: the port goes down"]
-fn a_port_that_goes_down_in_use_costs_transfers_and_no_registration() {
+fn port_down_costs_transfers_only() {
     let (Some(down), Some(up)) = (setting("MRRC_VERBS_DOWN"), setting("MRRC_VERBS_UP")) else { return };
     let run =
         |command: &str| assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
@@ -403,11 +403,11 @@ fn a_port_that_goes_down_in_use_costs_transfers_and_no_registration() {
     }
 }
 
-/// `MRRC_VERBS_DELETE` is the command that takes the device away. rxe and siw wait there until nobody uses the device (Linux
-/// 6.1), so this process's files of it are closed behind libibverbs' back, as it is with drivers that do not wait.
+/// `MRRC_VERBS_DELETE` is the command that takes the device away. rxe and siw wait there until the device has no users
+/// (Linux 6.1), so this process's files of it are closed behind libibverbs' back, as with drivers that do not wait.
 #[test]
 #[ignore = "for the lab: the device goes away"]
-fn a_device_that_goes_away_is_said_so_and_leaves_nothing_pinned() {
+fn lost_device_is_reported_and_unpins_all() {
     let Some(command) = setting("MRRC_VERBS_DELETE") else { return };
     let before = pinned();
     let Some(domain) = domain() else { return };
@@ -425,7 +425,7 @@ fn a_device_that_goes_away_is_said_so_and_leaves_nothing_pinned() {
         println!("the driver waits for those who use the device");
         let context = domain.context().cast::<binding::ibv_context>().as_ptr();
         // SAFETY: files of a context that is open. No other is opened in this process before it ends but for a moment, so
-        // nobody's is closed when libibverbs closes them again.
+        // no other descriptor is closed when libibverbs closes them again.
         unsafe { (libc::close((*context).cmd_fd), libc::close((*context).async_fd)) };
     }
     let end = Instant::now() + Duration::from_secs(20);
@@ -436,7 +436,7 @@ fn a_device_that_goes_away_is_said_so_and_leaves_nothing_pinned() {
     for thread in busy {
         thread.join().unwrap();
     }
-    // What could not be deregistered while the device went is deregistered now.
+    // Regions that could not be deregistered while the device went are deregistered now.
     drop(acquire(&cache, &memory, 0, 8).expect("what is leased is cached"));
     cache.reap().unwrap();
     let counted = cache.counters();
@@ -461,7 +461,7 @@ fn a_device_that_goes_away_is_said_so_and_leaves_nothing_pinned() {
 }
 
 #[test]
-fn registrations_of_a_class_that_a_peer_may_not_use_are_kept_apart() {
+fn local_regions_have_no_remote_key() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     if !guards_reads(&domain) {
@@ -487,7 +487,7 @@ fn a_registrar_in_a_forked_child_refuses() {
     match unsafe { libc::fork() } {
         0 => {
             let refused = table.register(memory.range(), RIGHTS).is_err() && table.deregister(&mut batch).is_err();
-            // SAFETY: a number only.
+            // SAFETY: `_exit` ends this child without destructors.
             unsafe { libc::_exit(if refused && batch.len() == 1 { 0 } else { 1 }) }
         }
         child => {

@@ -1,13 +1,13 @@
 //! How many instructions a registration costs over verbs: one that the cache has, and one that it has not.
 //!
-//! For a guest whose clock counts instructions (`lab/tests/instructions`): its time-stamp counter does as well, and what else
-//! the machine does changes no count. Elsewhere the first thing that is measured, a loop of known length, says that the
-//! counter counts something else, and the test fails.
+//! For a guest whose clock counts instructions (`lab/tests/instructions`): its time-stamp counter does as well, and the rest
+//! of the machine changes no count. Elsewhere the first thing that is measured, a loop of known length, says that the counter
+//! counts something else, and the test fails.
 //!
-//! Of many counts that one stands for all which a tenth of them does not exceed: interrupts fall into some, and the kernel's
-//! allocator has now and then more to do. For counts to come out as before, what they depend on is the same each time: where
-//! memory lies, that it is one huge page (in how many pieces small ones come to the kernel depends on what lay where before),
-//! and that the kernel gets to free what it frees a little later.
+//! One of many counts stands for all: the one that a tenth of them does not exceed. Interrupts fall into some, and the
+//! kernel's allocator has now and then more to do. For counts to come out as before, what they depend on is the same each
+//! time: where memory lies, that it is one huge page (in how many pieces small ones come to the kernel depends on what lay
+//! where before), and that the kernel gets to free what it frees a little later.
 
 #![cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux", target_arch = "x86_64"))]
 #![allow(unsafe_code, reason = "memory is registered by address, and a counter is read")]
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Hits in one sample: one alone is little more than reading the counter.
 const HITS: u64 = 100;
 
-/// Where memory lies: a hit's way through the index depends on it.
+/// The address of the memory: a hit's way through the index depends on it.
 const ADDRESS: usize = 0x2000_0000_0000;
 
 fn counter() -> u64 {

@@ -34,7 +34,7 @@ fn the_device_says_what_it_can() {
 }
 
 #[test]
-fn exactly_the_pages_registered_are_pinned_until_they_are_deregistered() {
+fn exactly_registered_pages_are_pinned() {
     let _alone = alone();
     let Some(domain) = domain() else { return };
     let table = Verbs::new(&domain).unwrap();
@@ -56,7 +56,7 @@ fn exactly_the_pages_registered_are_pinned_until_they_are_deregistered() {
 }
 
 #[test]
-fn bytes_go_where_the_keys_say_by_reads_and_writes_of_both_sides() {
+fn transfers_follow_keys_on_both_sides() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     let table = Verbs::new(&domain).unwrap();
@@ -76,7 +76,7 @@ fn bytes_go_where_the_keys_say_by_reads_and_writes_of_both_sides() {
 }
 
 #[test]
-fn a_registration_means_the_pages_of_its_time_whatever_is_mapped_there_later() {
+fn registration_keeps_its_old_pages() {
     let _alone = alone();
     let Some((domain, pair)) = pair() else { return };
     let table = Verbs::new(&domain).unwrap();
@@ -161,7 +161,7 @@ fn no_right_is_granted_that_was_not_asked_for() {
 }
 
 #[test]
-fn a_batch_is_deregistered_and_what_is_of_another_domain_is_left() {
+fn batch_deregisters_only_its_domain() {
     let _alone = alone();
     let (Some(first), Some(second)) = (domain(), domain()) else { return };
     let (ours, theirs) = (Verbs::new(&first).unwrap(), Verbs::new(&second).unwrap());
@@ -177,7 +177,7 @@ fn a_batch_is_deregistered_and_what_is_of_another_domain_is_left() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_refused_and_leaves_nothing_behind() {
+fn unregistrable_is_refused_without_residue() {
     let _alone = alone();
     let Some(domain) = domain() else { return };
     let table = Verbs::new(&domain).unwrap();
@@ -206,7 +206,7 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_domain_that_the_program_has_already_is_borrowed_and_stays_open() {
+fn borrowed_domain_stays_open() {
     let _alone = alone();
     let Some(owned) = domain() else { return };
     if owned.attributes().transport == Transport::Iwarp {
@@ -231,7 +231,7 @@ fn a_domain_that_the_program_has_already_is_borrowed_and_stays_open() {
 }
 
 #[test]
-fn the_last_clone_of_a_domain_closes_it_and_unpins_what_is_left() {
+fn last_domain_clone_closes_and_unpins() {
     let _alone = alone();
     let (before, memory) = (pinned(), Memory::new(8));
     let Some(domain) = domain() else { return };
@@ -260,7 +260,7 @@ fn on_demand_paging_is_used_where_the_device_has_it() {
 }
 
 #[test]
-fn threads_register_and_deregister_without_losing_a_pin() {
+fn threads_lose_no_pin() {
     let _alone = alone();
     let Some(domain) = domain() else { return };
     let (table, before) = (Verbs::new(&domain).unwrap(), pinned());

@@ -1,5 +1,5 @@
 //! The command.
 
 fn main() -> std::process::ExitCode {
-    rdmakv_server::server::main()
+    rdmakv_server::startup::main()
 }

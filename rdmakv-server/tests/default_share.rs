@@ -4,7 +4,7 @@
 mod common;
 
 use common::{PATIENCE, Server};
-use rdmakv_server::client::{Client, Options, Source};
+use rdmakv_client::{Client, Options, Source};
 
 /// Items of 1 KiB: a sixth of the memory.
 const KEYS: u64 = 10_000;
@@ -44,7 +44,7 @@ fn filled() -> Server {
     server
 }
 
-/// The share of one-sided reads among GETs of random keys by so many clients at a time.
+/// Returns the share of one-sided reads among GETs of random keys by so many clients at a time.
 fn share(server: &Server, clients: u64, keys: u64) -> f64 {
     let one_sided: u64 = std::thread::scope(|scope| {
         let reading = |number: u64| {
@@ -67,7 +67,7 @@ fn share(server: &Server, clients: u64, keys: u64) -> f64 {
 #[test]
 fn nearly_all_gets_are_one_sided_for_1_to_64_clients() {
     let server = filled();
-    // The first GET of each key tells the server that it is read so; it does not matter whose.
+    // The first GET of each key tells the server that it is read so, from any client.
     let mut first = client(&server);
     for number in 0..KEYS {
         get(&mut first, number);
@@ -97,7 +97,7 @@ fn what_changes_is_read_one_sidedly_too() {
 }
 
 #[test]
-fn other_clients_do_without_the_table_and_are_told_what_they_were() {
+fn other_clients_work_without_the_table() {
     let server = filled();
     let found = server.lines.iter().find_map(|line| line.strip_prefix("listening on shm:")).unwrap();
     let options = Options { one_sided: false, ..patient() };

@@ -1,4 +1,4 @@
-//! What goes wrong around a server: memory and descriptors run out, clients are slow, silent or killed. Nothing leaks,
+//! Trouble around a server: memory and descriptors run out, clients are slow, silent or killed. Nothing leaks,
 //! counters come back to zero, and every worker goes on answering.
 
 mod common;
@@ -27,7 +27,7 @@ fn chunks_in_use(server: &Server) -> u64 {
     used.sum()
 }
 
-/// Waits until only who asks is connected: the server sees an end when it sees it.
+/// Waits until only the asking client is connected: the server sees an end when it sees it.
 fn all_are_gone(server: &Server) {
     soon("that all are gone", || server.stat("curr_connections") == 1);
 }
@@ -55,7 +55,7 @@ fn line(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn a_full_memory_refuses_keeps_what_it_has_and_recovers() {
+fn full_memory_refuses_keeps_and_recovers() {
     let server = Server::on_a_free_port(&["-m", "8", "-M"]);
     let mut stream = server.connect();
     let value = vec![b'x'; 50_000];
@@ -86,7 +86,7 @@ fn a_full_memory_refuses_keeps_what_it_has_and_recovers() {
 }
 
 #[test]
-fn without_descriptors_connections_wait_and_are_served_when_there_are_some() {
+fn connections_wait_for_descriptors() {
     let script = "ulimit -n 48 && exec \"$0\" \"$@\"";
     let server = Server::run(
         Command::new("sh").args(["-c", script, SERVER, "-p", "-1", "-l", "127.0.0.1"]).stderr(Stdio::null()),
@@ -97,7 +97,7 @@ fn without_descriptors_connections_wait_and_are_served_when_there_are_some() {
     for stream in &mut others {
         stream.write_all(b"mn\r\n").unwrap();
     }
-    // Those that the system lets in are served; the rest waits, and nobody else suffers.
+    // The accepted ones are served; the rest waits, and no other client suffers.
     ask(&mut others[0], b"", b"MN\r\n");
     ask(&mut first, b"mn\r\n", b"MN\r\n");
     soon("that descriptors run out", || stat_on(&mut first, "listen_disabled_num") > 0);
@@ -109,7 +109,7 @@ fn without_descriptors_connections_wait_and_are_served_when_there_are_some() {
     every_worker_answers(&server);
 }
 
-/// A number of `stats`, on a connection that goes on.
+/// Returns a number of `stats`, on a connection that goes on.
 fn stat_on(stream: &mut TcpStream, name: &str) -> u64 {
     stream.write_all(b"stats\r\n").unwrap();
     let mut found = None;
@@ -125,7 +125,7 @@ fn stat_on(stream: &mut TcpStream, name: &str) -> u64 {
 }
 
 #[test]
-fn a_reader_that_does_not_read_costs_bounded_memory_and_stops_nobody() {
+fn slow_reader_costs_bounded_memory() {
     // All that a connection asks is carried out in one turn, if nothing else bounds it.
     let server = Server::on_a_free_port(&["-m", "16", "-R", "1000000"]);
     let mut stream = server.connect();
@@ -143,7 +143,7 @@ fn a_reader_that_does_not_read_costs_bounded_memory_and_stops_nobody() {
     }
     let grown = resident(server.process.id()).saturating_sub(before);
     assert!(grown < 40 << 20, "{grown} bytes more for answers that nobody reads");
-    // What is on its way stays as it was, though the key has another value meanwhile; what comes later is new.
+    // A value on its way stays as it was, though the key has another value meanwhile; later ones are new.
     let mut lent = server.connect();
     lent.write_all(&b"get v\r\n".repeat(100)).unwrap();
     ask(&mut lent, b"", b"VALUE v 0 400000\r\n");
@@ -162,7 +162,7 @@ fn a_reader_that_does_not_read_costs_bounded_memory_and_stops_nobody() {
 }
 
 #[test]
-fn a_connection_whose_client_has_closed_its_half_is_answered_and_ends() {
+fn half_closed_connection_is_answered() {
     let server = Server::on_a_free_port(&[]);
     let mut stream = server.connect();
     stream.write_all(b"set a 0 0 3\r\nabc\r\nget a\r\n").unwrap();
@@ -181,7 +181,7 @@ fn a_connection_whose_client_has_closed_its_half_is_answered_and_ends() {
 }
 
 #[test]
-fn clients_killed_in_mid_command_leave_nothing_and_no_worker_waits_for_them() {
+fn killed_clients_leak_nothing_and_block_no_worker() {
     let server = Server::on_a_free_port(&["-m", "64"]);
     let port = server.address("tcp").rsplit(':').next().unwrap().to_owned();
     assert_eq!(set(&mut server.connect(), "large", &vec![b'x'; 500_000]), "STORED\r\n");
@@ -263,7 +263,7 @@ fn idle_connections_cost_little_and_leave_nothing() {
 /// `cargo test -p rdmakv-server --test faults -- --ignored`
 #[test]
 #[ignore = "the long form: ten thousand connections, twice; needs as many descriptors"]
-fn ten_thousand_idle_connections_cost_little_and_leave_nothing() {
+fn ten_thousand_idle_connections_are_cheap() {
     idle_connections(10_000);
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{PATIENCE, Server, ask, soon, to};
-use rdmakv_server::client::{Client, Options};
+use rdmakv_client::{Client, Options};
 use serde_json::Value;
 
 fn client(address: &str) -> Client {
@@ -67,7 +67,7 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn metrics_are_what_prometheus_expects_and_what_was_done() {
+fn metrics_suit_prometheus_and_match_requests() {
     let server = server(&[]);
     talk(&server);
     let wanted = [
@@ -228,7 +228,7 @@ fn health_is_told_until_the_end_has_begun() {
 }
 
 #[test]
-fn requests_may_follow_each_other_and_wrong_ones_are_told_so() {
+fn requests_pipeline_and_wrong_ones_get_errors() {
     let server = server(&[]);
     let address = server.address("http");
     let say = |request: &str| {
@@ -303,7 +303,7 @@ fn those_who_dawdle_keep_nobody_from_being_answered() {
     // The server does not keep them all.
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count();
     assert!(descriptors < 120, "{descriptors}");
-    // Who has waited longest has been shown the door, not who came last.
+    // The connection that has waited longest was closed, not the newest.
     dawdlers[297].set_nonblocking(true).unwrap();
     let still = dawdlers[297].read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(still, Err(ErrorKind::WouldBlock));
@@ -327,7 +327,7 @@ fn only_names_of_this_server_are_answered() {
         assert!(refused == "421" && answer.contains("--http-host"), "{path}: {answer}");
         assert!(!answer.contains("rdmakv_"), "{path}: {answer}");
     }
-    // It tells nothing else, and those who ask for it may know the server by any name.
+    // It tells nothing else, and its clients may know the server by any name.
     assert_eq!(status("/health", "evil.example").0, "200");
     for host in [&address, "localhost:9150", "kv.example.com:9150", "CACHE1.example.com", "b.example.com"] {
         assert_eq!(status("/metrics", host).0, "200", "{host}");

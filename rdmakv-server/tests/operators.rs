@@ -1,4 +1,4 @@
-//! What those see who run the server: events, connections, statistics by prefix.
+//! The operator's view: events, connections, statistics by prefix.
 
 mod common;
 
@@ -8,14 +8,14 @@ use std::os::unix::net::UnixStream;
 
 use common::{PATIENCE, Server, ask, soon};
 
-/// A connection that watches these.
+/// Returns a connection that watches these.
 fn watch(server: &Server, what: &str) -> BufReader<TcpStream> {
     let mut stream = server.connect();
     ask(&mut stream, format!("watch {what}\r\n").as_bytes(), b"OK\r\n");
     BufReader::new(stream)
 }
 
-/// The next event, without time and number.
+/// Returns the next event, without time and number.
 fn event(watcher: &mut BufReader<TcpStream>) -> String {
     let mut line = String::new();
     watcher.read_line(&mut line).unwrap();
@@ -25,7 +25,7 @@ fn event(watcher: &mut BufReader<TcpStream>) -> String {
     words[2..].join(" ")
 }
 
-/// The lines of this kind of `stats`, without what is before names.
+/// Returns the lines of this kind of `stats`, without what is before names.
 fn stats(stream: &mut (impl Read + Write), what: &str) -> Vec<(String, String)> {
     write!(stream, "stats {what}\r\n").unwrap();
     let mut text = Vec::new();
@@ -124,7 +124,7 @@ fn watchers_read_who_comes_and_why_connections_end() {
 }
 
 #[test]
-fn a_watcher_that_does_not_read_is_told_what_it_missed() {
+fn slow_watcher_is_told_its_losses() {
     let server = Server::on_a_free_port(&["-o", "watcher_logbuf_size=8"]);
     let mut watcher = watch(&server, "");
     let mut client = server.connect();
@@ -314,7 +314,7 @@ fn knobs_that_turn_nothing_are_refused() {
 }
 
 #[test]
-fn ports_are_written_to_the_file_that_the_environment_names() {
+fn ports_are_written_to_the_named_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ports");
     let start = |flags: &[&str]| {
@@ -370,7 +370,7 @@ fn port_file_keeps_pipes_and_directories() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
 }
 
-/// A request of the binary protocol.
+/// Returns a request of the binary protocol.
 fn request(code: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut request = [0_u8; 24];
     (request[0], request[1], request[3]) = (0x80, code, key.len() as u8);
@@ -422,7 +422,7 @@ fn users_are_asked_for_by_sasl() {
     let mut at_once = server.connect();
     assert_eq!(exchange(&mut at_once, AUTH, b"PLAIN", b"\0me\0secret"), done);
     assert_eq!(exchange(&mut at_once, 0x00, b"key", b"").0, 1, "a GET finds nothing, and is answered");
-    // Whoever has shown nothing is told so, and that is the end.
+    // A client without a certificate is told so, and disconnected.
     let mut stranger = server.connect();
     assert_eq!(exchange(&mut stranger, 0x00, b"key", b"").0, AUTH_ERROR);
     assert_eq!(stranger.read(&mut [0]).unwrap(), 0);

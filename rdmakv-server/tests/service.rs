@@ -26,7 +26,7 @@ fn connect_unix(path: &Path) -> UnixStream {
 }
 
 #[test]
-fn asked_to_finish_it_accepts_nobody_new_and_lets_clients_end_what_they_do() {
+fn drain_refuses_new_and_finishes_old_clients() {
     let mut server = Server::on_a_free_port(&[]);
     let (mut busy, mut idle) = (server.connect(), server.connect());
     ask(&mut idle, b"mn\r\n", b"MN\r\n");
@@ -46,7 +46,7 @@ fn asked_to_finish_it_accepts_nobody_new_and_lets_clients_end_what_they_do() {
 }
 
 #[test]
-fn the_command_to_shut_down_works_only_where_it_was_enabled() {
+fn shutdown_command_needs_its_flag() {
     let server = Server::on_a_free_port(&[]);
     ask(&mut server.connect(), b"shutdown\r\nmn\r\n", b"ERROR: shutdown not enabled\r\nMN\r\n");
     for command in ["shutdown", "shutdown graceful"] {
@@ -70,7 +70,7 @@ fn who_asks_for_the_end_twice_gets_it_at_once() {
 }
 
 #[test]
-fn names_and_passwords_are_asked_for_and_read_again_on_a_signal() {
+fn passwords_are_required_and_reload_on_signal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("users");
     std::fs::write(&file, "me:secret\nyou:pass word\n").unwrap();
@@ -101,7 +101,7 @@ fn names_and_passwords_are_asked_for_and_read_again_on_a_signal() {
 }
 
 #[test]
-fn asked_to_say_more_it_says_who_comes_and_what_they_ask() {
+fn verbose_log_shows_connections_and_requests() {
     let mut command = Command::new(SERVER);
     let mut server = Server::run(command.args(["-vv", "-p", "-1", "-l", "127.0.0.1"]).stderr(Stdio::piped()));
     ask(&mut server.connect(), b"get a\r\nget b\r\n", b"END\r\nEND\r\n");
@@ -133,7 +133,7 @@ fn what_it_shows_of_what_was_said_is_no_password() {
 }
 
 #[test]
-fn in_the_background_it_serves_when_the_command_returns() {
+fn daemon_serves_when_the_command_returns() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, pidfile) = (folder.path().join("kv"), folder.path().join("pid"));
     let flags = ["-d", "-s", socket.to_str().unwrap(), "-P", pidfile.to_str().unwrap()];
@@ -141,7 +141,7 @@ fn in_the_background_it_serves_when_the_command_returns() {
     assert!(started.status.success(), "{started:?}");
     assert!(text(&started.stdout).contains(&format!("listening on unix {}", socket.display())), "{started:?}");
     ask(&mut connect_unix(&socket), b"mn\r\n", b"MN\r\n");
-    // Another one is told that the place is taken, and so is who started it.
+    // Another one fails because the place is taken, and so does the command that started it.
     let pid = std::fs::read_to_string(&pidfile).unwrap();
     let second = run(&flags);
     assert_eq!(second.status.code(), Some(1), "{second:?}");
@@ -206,7 +206,7 @@ fn root_becomes_the_user_that_it_was_told_to_be() {
 }
 
 #[test]
-fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_and_stops() {
+fn activated_sockets_are_used_and_systemd_notified() {
     let folder = tempfile::tempdir().unwrap();
     let (path, notify) = (folder.path().join("kv"), folder.path().join("notify"));
     let (tcp, unix) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
@@ -218,7 +218,7 @@ fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_a
         let read = listener.recv(&mut message).expect("systemd is told");
         text(&message[..read])
     };
-    // Who comes before the server is up is served once it is.
+    // A client that comes before the server is up is served once it is.
     let mut early = TcpStream::connect(address).unwrap();
     let environment = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];
     // The flags say another place, which is not the server's to choose any more.
@@ -237,7 +237,7 @@ fn sockets_that_were_opened_for_it_are_used_and_systemd_is_told_when_it_serves_a
 }
 
 #[test]
-fn a_socket_named_http_is_for_watching_and_one_that_is_a_connection_is_none() {
+fn activated_http_socket_serves_http() {
     let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::run(&mut activated([bind().into(), bind().into()], "kv:http", &[], &["-p", "0"]));
     assert_eq!(server.http("/health"), (200, "ok\n".into()));

@@ -4,7 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::IoSlice;
 
-use rdmakv_server::session::{Context, Counts, Out, SLICES, Session, Settings, Shards, Shared};
+use rdmakv_server::metrics::Counts;
+use rdmakv_server::session::{Context, Out, SLICES, Session, Settings, Shards, Shared};
 use rdmakv_server::store::Config;
 
 thread_local! {
@@ -22,12 +23,12 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as for alloc.
+        // SAFETY: the caller makes the promises of the system's allocator.
         unsafe { System.dealloc(at, layout) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as for alloc.
+        // SAFETY: the caller makes the promises of the system's allocator.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -36,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn a_get_allocates_nothing_whatever_its_protocol_and_size() {
+fn get_allocates_nothing_in_any_protocol() {
     let config = Config { memory: 8 << 20, huge: false, ..Config::default() };
     let settings = Settings { threads: 1, cas: true, ..Settings::default() };
     let shared = Shared::new(Shards::new(&config, 1).unwrap(), settings, 1);

@@ -1,5 +1,4 @@
-//! TLS, met as a client meets it: what is encrypted, who is let in, what happens to those who dawdle, and certificates that
-//! change while the server runs.
+//! TLS from a client's side: encryption, authentication, slow clients, and certificates that change while the server runs.
 #![cfg(feature = "tls")]
 
 mod common;
@@ -20,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Whom client and server trust.
+/// The authority that client and server trust.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -77,7 +76,7 @@ fn serve(folder: &Path, more: &str, flags: &[&str]) -> Server {
 }
 
 #[test]
-fn clients_are_served_over_tls_whatever_the_size_of_what_they_say() {
+fn tls_serves_messages_of_any_size() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     let server = serve(folder.path(), "", &["-I", "4m", "-t", "2"]);
@@ -89,7 +88,7 @@ fn clients_are_served_over_tls_whatever_the_size_of_what_they_say() {
     ask(&mut stream, &set, b"STORED\r\n");
     let got = [format!("VALUE big 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\nEND\r\n"].concat();
     ask(&mut stream, &b"get big\r\n".repeat(5), &got.repeat(5));
-    // Thousands in one write, and what was asked for by one who has said that nothing more comes.
+    // Thousands in one write, and the requests of a client that has said that nothing more comes.
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
     for n in 0..3000 {
         requests.extend_from_slice(format!("set k{n} 0 0 4\r\n{n:04}\r\nget k{n}\r\n").as_bytes());
@@ -141,12 +140,12 @@ fn openssls_own_client_understands_the_server() {
     }
 }
 
-/// With little room on the way, what is encrypted already waits for those who read late, and they get it all.
+/// With little room on the way, encrypted answers wait for slow readers, which get them all.
 #[test]
 fn who_reads_late_gets_everything() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
-    // What the listening socket has in room, those that are accepted from it have.
+    // Accepted sockets have the buffer sizes of the listening one.
     let narrow = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_send_buffer_size(4096).unwrap();
@@ -190,13 +189,13 @@ fn a_place_may_be_left_unencrypted() {
 }
 
 #[test]
-fn certificates_that_changed_are_shown_to_those_who_come_after() {
+fn changed_certificates_reach_new_clients() {
     let (old, new, folder) = (Authority::new(), Authority::new(), tempfile::tempdir().unwrap());
     old.equip(folder.path());
     let mut server = serve(folder.path(), "", &[]);
     let mut early = old.connect(&server);
     ask(&mut early, b"mn\r\n", b"MN\r\n");
-    // What is wrong is told, and harms nobody.
+    // Errors are reported, and harm no client.
     std::fs::write(folder.path().join("key.pem"), "nonsense").unwrap();
     early.write_all(b"refresh_certs\r\n").unwrap();
     let mut line = [0; 300];
@@ -220,7 +219,7 @@ fn certificates_that_changed_are_shown_to_those_who_come_after() {
 }
 
 #[test]
-fn who_has_to_show_a_certificate_and_has_none_is_not_served() {
+fn missing_client_certificate_is_refused() {
     let (authority, stranger, folder) = (Authority::new(), Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     let verify = format!(",ssl_verify_mode=2,ssl_ca_cert={}/ca.pem", folder.path().display());
@@ -241,7 +240,7 @@ fn who_has_to_show_a_certificate_and_has_none_is_not_served() {
 }
 
 #[test]
-fn old_versions_and_suites_that_were_not_chosen_are_refused() {
+fn excluded_tls_versions_and_suites_are_refused() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     let only = ",ssl_min_version=3,ssl_ciphers=TLS_CHACHA20_POLY1305_SHA256,ssl_session_cache";
@@ -264,7 +263,7 @@ fn those_who_never_end_their_handshake_do_not_stay() {
     let mut said = Vec::new();
     let _ = noise.read_to_end(&mut said);
     assert!(said.starts_with(b"\x15\x03"), "{said:?}");
-    // The beginning of a record whose rest comes in drops.
+    // The beginning of a record; the rest comes in drops.
     let mut slow = to(&server.address("tls"));
     slow.write_all(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc").unwrap();
     let (mut drops, begun) = (0, Instant::now());
@@ -280,7 +279,7 @@ fn those_who_never_end_their_handshake_do_not_stay() {
 }
 
 #[test]
-fn a_server_that_stops_answers_over_tls_what_is_under_way() {
+fn stopping_server_answers_over_tls() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     let mut server = serve(folder.path(), "", &[]);
@@ -296,7 +295,7 @@ fn a_server_that_stops_answers_over_tls_what_is_under_way() {
 }
 
 #[test]
-fn a_certificate_that_does_not_fit_its_key_is_no_start() {
+fn mismatched_certificate_prevents_start() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     std::fs::write(folder.path().join("key.pem"), authority.sign("localhost").1).unwrap();
@@ -307,7 +306,7 @@ fn a_certificate_that_does_not_fit_its_key_is_no_start() {
 }
 
 #[test]
-fn datagrams_go_unencrypted_beside_encrypted_connections() {
+fn udp_stays_unencrypted_beside_tls() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     let server = serve(folder.path(), "", &["-U", "-1"]);
@@ -321,7 +320,7 @@ fn datagrams_go_unencrypted_beside_encrypted_connections() {
 }
 
 #[test]
-fn clients_show_a_certificate_where_a_place_asks_for_it() {
+fn address_can_require_client_certificates() {
     let (authority, stranger, folder) = (Authority::new(), Authority::new(), tempfile::tempdir().unwrap());
     authority.equip(folder.path());
     let options = options(folder.path(), &format!(",ssl_ca_cert={}/ca.pem", folder.path().display()));

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use frrwp::wire::{SAID, Segment};
-use rdmakv_server::item::{HEADER, KEY_MAX, check};
-use rdmakv_server::rdma::server::predecessor::{LENGTH, Life};
-use rdmakv_server::rdma::wire::{FRAGMENT, Kind, Reply, Request, SEGMENTS, Tag, VERSION, Welcome, start};
+use frrwp::wire::MAX_FRAME_PAYLOAD;
+use rdmakv_proto::item::{HEADER, KEY_MAX, check};
+use rdmakv_proto::messages::RemoteSegment;
+use rdmakv_proto::messages::{FRAGMENT, Kind, Reply, Request, SEGMENTS, Tag, VERSION, Welcome, start};
+use rdmakv_server::fabric::predecessor::{IncarnationRecord, LENGTH};
 use rdmakv_server::store::{Config, LONGEST, Store, Terms, lasting};
 
-const WIRE: &str = include_str!("../src/rdma/wire.rs");
-const ITEM: &str = include_str!("../src/item.rs");
-const PREDECESSOR: &str = include_str!("../src/rdma/server/predecessor.rs");
+const WIRE: &str = include_str!("../proto/src/messages.rs");
+const ITEM: &str = include_str!("../proto/src/item.rs");
+const PREDECESSOR: &str = include_str!("../src/fabric/predecessor.rs");
 
-/// The page, which is the repository's: the crate is published without it.
+/// Returns the page, which is the repository's: the crate is published without it.
 fn page() -> Option<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire-formats.md");
     let said = std::fs::read_to_string(page).ok();
@@ -22,7 +23,7 @@ fn page() -> Option<String> {
     said
 }
 
-/// What the front of a source shows in blocks, or as tables.
+/// Returns the blocks or tables that the front of a source shows.
 fn shown(source: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     let mut inside = false;
@@ -76,8 +77,8 @@ fn its_figures_are_those_of_the_code() {
     let lease = Duration::from_secs(8);
     assert_eq!((lasting(lease), LONGEST), (Duration::from_secs(9), Duration::from_secs(60)));
     for (words, number) in [
-        ("at most # bytes, so that", SAID),
-        ("so that # of\nthem are the message's", SAID - FRAGMENT),
+        ("at most # bytes, so that", MAX_FRAME_PAYLOAD),
+        ("so that # of\nthem are the message's", MAX_FRAME_PAYLOAD - FRAGMENT),
         ("at most # bytes, a PUT", KEY_MAX),
         ("a PUT at most # segments", SEGMENTS),
         ("| # |       | the key, then the value", HEADER),
@@ -86,7 +87,7 @@ fn its_figures_are_those_of_the_code() {
         let words = words.replace('#', &thousands(number));
         assert!(page.contains(&words), "the page does not say: {words}");
     }
-    let life = Life { incarnation: 3_735_928_559, lease: Duration::from_secs(1), clean: false }.to_bytes();
+    let life = IncarnationRecord { incarnation: 3_735_928_559, lease: Duration::from_secs(1), clean: false }.to_bytes();
     assert!(page.contains(std::str::from_utf8(&life).unwrap().trim_end()), "another file");
 }
 
@@ -107,14 +108,14 @@ fn its_bytes_are_those_that_go_out() {
     lines.push(format!("get         {}", said(1, kind, &body)));
 
     let mut store = Store::new(&Config { incarnation, huge: false, ..Config::default() }).unwrap();
-    let mut filling = store.reserve(key, value.len(), 0, 0, 1000).unwrap();
-    filling.value().copy_from_slice(value);
-    store.publish(filling, Terms::default(), 1000);
+    let mut writer = store.reserve(key, value.len(), 0, 0, 1000).unwrap();
+    writer.value().copy_from_slice(value);
+    store.publish(writer, Terms::default(), 1000);
     let handle = store.get(key, true, 1000).unwrap().handle();
     let mut image = Vec::new();
     store.image(handle, &mut image);
     assert_eq!(check(&image, key, incarnation, 1000).unwrap().value, value);
-    let segment = Segment { address: 0x1000, length: image.len() as u64, key: 42 };
+    let segment = RemoteSegment { address: 0x1000, length: image.len() as u64, key: 42 };
     body.clear();
     let kind = Reply::Item { tag: Some(Tag { segment, incarnation }), image: b"" }.encode(&mut body);
     lines.push(format!("item        {}", said(1, kind, &body)));

@@ -16,7 +16,7 @@ const LONGEST_EXTENSION: u64 = 1 << 20;
 pub(crate) enum Members {
     /// No archive, until it has been handed out.
     One(Option<Box<dyn Read + Send>>),
-    /// An archive. Locked by whoever reads, which is one at a time: this, or the member that it handed out.
+    /// An archive. Locked by the reader, one at a time: this, or the member that it handed out.
     Tar(Arc<Mutex<Tar>>),
 }
 
@@ -33,7 +33,7 @@ impl Members {
     pub(crate) fn of(raw: Box<dyn Read + Send>) -> io::Result<Self> {
         let mut plain = compress::plain(raw)?;
         let mut head = Vec::with_capacity(BLOCK);
-        // What cannot be read now is found again, with its place, when the content is read.
+        // An error of now is found again, with its place, when the content is read.
         let failed = plain.by_ref().take(BLOCK as u64).read_to_end(&mut head).err();
         let is_tar = header(&head).is_some();
         let rest: Box<dyn Read + Send> = match failed {
@@ -63,7 +63,7 @@ impl Members {
     }
 }
 
-/// Hands an error on to whoever reads.
+/// Returns an error to the reader.
 struct Failed(Option<io::Error>);
 
 impl Read for Failed {
@@ -72,7 +72,7 @@ impl Read for Failed {
     }
 }
 
-/// Where an archive stands.
+/// The position in an archive.
 pub(crate) struct Tar {
     inner: Box<dyn Read + Send>,
     /// Bytes of the current member that are not yet read, and those after it up to the next header.
@@ -166,7 +166,7 @@ fn cut(place: &str) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, format!("the archive ends {place}"))
 }
 
-/// A header whose checksum is right.
+/// Returns a header whose checksum is right.
 fn header(block: &[u8]) -> Option<&tar::Header> {
     let bytes: &[u8; BLOCK] = block.try_into().ok()?;
     let header = tar::Header::from_byte_slice(bytes);

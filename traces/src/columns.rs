@@ -12,25 +12,25 @@ pub enum Column {
     Named(String),
 }
 
-/// What a column may mean.
+/// The meaning of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Field {
     /// When.
     Time,
-    /// Where it begins.
+    /// The start of the range.
     Address,
     /// How much.
     Length,
     /// Read or write.
     Operation,
-    /// Who.
+    /// The client.
     Client,
-    /// In whose address space: a number.
+    /// The process, which is an address space: a number.
     Process,
 }
 
-/// What a column means and in what unit it counts.
+/// The meaning of a column and its unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Meaning {
     /// The meaning.
@@ -44,9 +44,9 @@ pub struct Meaning {
 /// Columns of a CSV: `time=1,addr=2:sector,len=3,op=4`.
 ///
 /// A column is a number, counted from 1, or a name from the header. `time` has the units `s`, `ms`, `us` and `ns`, or the one
-/// that the magnitude of the first time shows;
-/// `addr` and `len` have `b` (usual), `sector` (512 bytes), `page` and a number of bytes. `op`, `client` and `process` have
-/// none. Only `addr` has to be there; without `len` a request is for one unit of the address.
+/// that the magnitude of the first time shows. `addr` and `len` have `b` (usual), `sector` (512 bytes), `page` and a number
+/// of bytes. `op`, `client` and `process` have none. Only `addr` has to be there; without `len` a request is for one unit of
+/// the address.
 ///
 /// ```
 /// let columns: traces::Columns = "addr=lbn:sector,len=size,op=op".parse()?;
@@ -62,7 +62,7 @@ impl Columns {
         &self.0
     }
 
-    /// What the names of a header mean; `None` if none is an address.
+    /// Returns the meanings of a header's names; `None` if none is an address.
     ///
     /// A name may end with its unit, such as `time_us`; `lbn`, `lba`, `sector` and `block` count sectors, and names with
     /// `page` count pages.
@@ -81,15 +81,15 @@ impl Columns {
 
 const SECTOR: u64 = 512;
 
-/// What columns are called: the meaning, the unit unless the name ends with one (none for times), and the names.
+/// The names of columns: the meaning, the unit unless the name ends with one (none for times), and the names.
 const NAMES: [(Field, Option<u64>, &[&str]); 9] = [
     (Field::Time, None, &["time", "timestamp", "ts", "t", "at", "epoch"]),
     (Field::Address, Some(1), &["addr", "address", "offset", "start", "addr_hex"]),
     (Field::Address, Some(SECTOR), &["lbn", "lba", "sector", "block", "blkno", "start_sector"]),
-    (Field::Address, Some(mrrc::PAGE), &["page", "start_page", "first_page"]),
+    (Field::Address, Some(mrrc_core::PAGE), &["page", "start_page", "first_page"]),
     (Field::Length, Some(1), &["len", "length", "size", "bytes"]),
     (Field::Length, Some(SECTOR), &["sectors"]),
-    (Field::Length, Some(mrrc::PAGE), &["pages"]),
+    (Field::Length, Some(mrrc_core::PAGE), &["pages"]),
     (Field::Operation, Some(1), &["op", "operation", "type", "rw", "opcode", "access"]),
     (Field::Client, Some(1), &["client", "thread", "pid", "tid"]),
 ];
@@ -115,7 +115,7 @@ pub(crate) fn remedy() -> String {
     )
 }
 
-/// What a column of this name is, and its unit: of times only if the name ends with one.
+/// Returns the meaning of a column's name, and its unit: of times only if the name ends with one.
 pub(crate) fn meaning_of(name: &str) -> Option<(Field, Option<u64>)> {
     // As in `time (us)` and `time[us]`.
     let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_lowercase();
@@ -139,7 +139,7 @@ fn unit_of(name: &str) -> Option<u64> {
         "us" => 1000,
         "ns" | "b" | "byte" | "bytes" => 1,
         "sector" | "sectors" => 512,
-        "page" | "pages" => mrrc::PAGE,
+        "page" | "pages" => mrrc_core::PAGE,
         _ => return None,
     })
 }

@@ -11,7 +11,7 @@ const XZ_MEMORY: u64 = 256 << 20;
 
 const BUFFER: usize = 128 << 10;
 
-/// The plain bytes: decompressed where they begin like something compressed, else as they are.
+/// Returns the plain bytes: decompressed where they begin like something compressed, else as they are.
 ///
 /// A second layer is not taken off. Memory is bounded by the decoders: 128 MiB for zstd, 256 MiB for xz.
 pub(crate) fn plain(mut inner: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// Whether a stream may begin with this byte.
+    /// Returns whether a stream may begin with this byte.
     fn may_begin_with(self, byte: u8) -> bool {
         match self {
             Self::Gzip => byte == 0x1f,
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// A decoder of one stream.
+    /// Returns a decoder of one stream.
     fn decoder(self, whole: Whole) -> io::Result<Decoder> {
         Ok(match self {
             Self::Gzip => Decoder::Gzip(Box::new(GzDecoder::new(whole))),

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// What becomes of a range that is too large.
+/// The treatment of a range that is too large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Larger {
     /// Only its first pages are asked for.
@@ -55,7 +55,7 @@ impl<R: Reader> Cut<R> {
         cut
     }
 
-    /// What the source said, with our own events.
+    /// Takes over the source's summary, with our own counts of events.
     fn take_over(&mut self) {
         let first = std::mem::take(&mut self.summary.first);
         let events = self.summary.events;
@@ -73,7 +73,7 @@ impl<R: Reader> Cut<R> {
         span.pages().is_ok_and(|range| range.pages() > self.pages.get())
     }
 
-    /// The next part of the event that is handed out in parts.
+    /// Returns the next part of the event that is handed out in parts.
     fn part(&mut self) -> Option<Event> {
         let (event, left) = self.in_parts.as_mut()?;
         let Some(span) = left.pop() else {
@@ -81,7 +81,7 @@ impl<R: Reader> Cut<R> {
             return None;
         };
         // A part that begins within a page ends with a page, so that parts share none.
-        let most = self.pages.get().saturating_mul(mrrc::PAGE) - span.address % mrrc::PAGE;
+        let most = self.pages.get().saturating_mul(mrrc_core::PAGE) - span.address % mrrc_core::PAGE;
         let part = Span { length: span.length.min(most), ..span };
         if part.length < span.length && self.larger == Larger::Split {
             left.push(Span { address: span.address + part.length, length: span.length - part.length });
@@ -142,7 +142,7 @@ impl<R: Reader> Reader for Cut<R> {
 mod tests {
     use super::*;
     use crate::Event;
-    use mrrc::Access;
+    use mrrc_core::Access;
 
     /// Events from a list.
     struct List(std::vec::IntoIter<Event>, Summary);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_request_asks_for_the_same_bytes_in_parts_that_share_no_page() {
+    fn split_request_covers_the_same_bytes() {
         let whole = Action::Request(smallvec![span(4000, 20_000)]);
         let parts = [span(4000, 96 + 4096), span(8192, 8192), span(16384, 7616)];
         assert_eq!(cut(whole, 2, Larger::Split), parts.map(|part| Action::Request(smallvec![part])));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_address_space_is_split_without_being_listed() {
+    fn whole_address_space_splits_lazily() {
         let event = Event::request(span(0, u64::MAX), Access::LOCAL);
         let list = List(vec![event].into_iter(), Summary::new("list"));
         let cut = Cut::new(list, NonZeroU64::MIN, Larger::Split);

@@ -1,8 +1,8 @@
 //! Finds out the format from a name and the first bytes.
 //!
-//! What has a mark of its own is known by it. Else the first lines are read in every format there is, and the one in which
-//! nearly all make sense is it. If there are several, or none, or the lines would fit much else too, that is said instead of
-//! guessed.
+//! A format with a mark of its own is known by it. Else the first lines are read in every format there is, and the one in
+//! which nearly all make sense is it. If there are several, or none, or the lines would fit much else too, that is said
+//! instead of guessed.
 
 use crate::format::Format;
 use crate::formats::{oraclegeneral, pages, srt};
@@ -21,12 +21,12 @@ const SAMPLE: usize = 64;
 pub struct Guess {
     /// The format.
     pub format: Format,
-    /// What speaks for it, to follow its name.
+    /// The evidence for it, to follow its name.
     pub reason: String,
 }
 
 impl Format {
-    /// The format of what has this name and begins with these bytes, decompressed.
+    /// Returns the format of what has this name and begins with these bytes, decompressed.
     ///
     /// # Errors
     /// [`TraceError::Content`], naming `--format`, if it is none of them or could be several.
@@ -86,19 +86,19 @@ fn names(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     all.filter(move |_| is_header)
 }
 
-/// Whether a first line has several names and no numbers.
+/// Returns whether a first line has several names and no numbers.
 fn is_table_header(line: &[u8]) -> bool {
     line.iter().any(|byte| b",;\t|".contains(byte)) && line.is_ascii() && names(line).count() > 1
 }
 
-/// The first lines that are complete and not blank. The last may be cut where the head ends.
+/// Returns the first lines that are complete and not blank. The last may be cut where the head ends.
 fn sample(head: &[u8]) -> Vec<&[u8]> {
     let whole = memchr::memrchr(b'\n', head).map_or(head, |end| &head[..end]);
     let lines = whole.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     lines.filter(|line| !line.is_empty()).take(SAMPLE).collect()
 }
 
-/// Whether nine in ten of the lines make sense.
+/// Returns whether nine in ten of the lines make sense.
 fn fits(format: Format, name: &Path, lines: &[&[u8]]) -> bool {
     // Tables have many meanings; pages have a header.
     if matches!(format, Format::Csv | Format::Pages | Format::Srt | Format::OracleGeneral | Format::U32 | Format::U64) {
@@ -119,13 +119,13 @@ fn fits(format: Format, name: &Path, lines: &[&[u8]]) -> bool {
     good > 0 && bad * 9 <= good
 }
 
-/// Whether the first numbers of the lines never go down.
+/// Returns whether the first numbers of the lines never go down.
 fn is_in_order(lines: &[&[u8]]) -> bool {
     let firsts = lines.iter().filter_map(|line| crate::number::time(crate::number::words(line).next()?, 1_000_000_000));
     firsts.is_sorted()
 }
 
-/// What bytes that are no text are; `None` for text.
+/// Returns the format of bytes that are no text; `None` for text.
 fn binary(head: &[u8]) -> Option<Result<(Format, String), String>> {
     let seen = &head[..head.len().min(4096)];
     if let Some(end) = seen.iter().position(|&byte| byte == 0x0c)

@@ -1,4 +1,4 @@
-//! What can go wrong with a trace: always the file, the place in it, what is wrong and what to do.
+//! Errors of traces: always the file, the place in it, the cause and the remedy.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub enum TraceError {
     Io {
         /// The file, `-` for standard input or output.
         file: PathBuf,
-        /// What was tried: `open`, `read`, `write`.
+        /// The operation: `open`, `read`, `write`.
         doing: &'static str,
         /// Its answer.
         #[source]
@@ -22,11 +22,11 @@ pub enum TraceError {
     Content {
         /// The file.
         file: PathBuf,
-        /// Where: `line 17`, `byte 4096`, `record 3`.
+        /// The place: `line 17`, `byte 4096`, `record 3`.
         at: String,
-        /// What is wrong there.
+        /// The cause there.
         what: String,
-        /// What to try.
+        /// The remedy.
         remedy: String,
     },
     /// An option that makes no sense by itself or for this format.
@@ -34,9 +34,9 @@ pub enum TraceError {
     Option {
         /// The option as the command line spells it.
         option: &'static str,
-        /// What is wrong with it.
+        /// The cause.
         what: String,
-        /// What to give instead.
+        /// The remedy.
         remedy: String,
     },
 }

@@ -1,6 +1,6 @@
 //! One entry of a trace.
 
-use mrrc::{Access, PageRange, RangeError};
+use mrrc_core::{Access, PageRange, RangeError};
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -14,13 +14,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// A range of whole pages.
+    /// Returns a range of whole pages.
     pub fn of_pages(range: PageRange) -> Self {
-        let [address, length] = [range.start(), range.pages()].map(|pages| pages.saturating_mul(mrrc::PAGE));
+        let [address, length] = [range.start(), range.pages()].map(|pages| pages.saturating_mul(mrrc_core::PAGE));
         Self { address, length }
     }
 
-    /// The pages that the bytes touch.
+    /// Returns the pages that the bytes touch.
     ///
     /// # Errors
     /// [`RangeError`] for no bytes, and for bytes past the end of the address space.
@@ -28,8 +28,8 @@ impl Span {
         let Self { address: start, length } = self;
         let before_last = length.checked_sub(1).ok_or(RangeError::Empty { start })?;
         let last = start.checked_add(before_last).ok_or(RangeError::Wraps { start, length })?;
-        let first_page = start / mrrc::PAGE;
-        PageRange::new(first_page, last / mrrc::PAGE - first_page + 1)
+        let first_page = start / mrrc_core::PAGE;
+        PageRange::new(first_page, last / mrrc_core::PAGE - first_page + 1)
     }
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Span {
 /// The ranges of one request: usually one.
 pub type Spans = SmallVec<[Span; 1]>;
 
-/// What was done with the memory.
+/// The operation on the memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Action {
@@ -58,7 +58,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The ranges: of an invalidation, its one.
+    /// Returns the ranges: of an invalidation, its one.
     pub fn spans(&self) -> &[Span] {
         match self {
             Self::Request(spans) | Self::Acquire(spans) | Self::Release(spans) => spans,
@@ -72,18 +72,18 @@ impl Action {
 pub struct Event {
     /// Nanoseconds since some start; 0 where the format has no clock.
     pub time: u64,
-    /// Whose cache and address space: a rank, a member of an archive. Counted from 0.
+    /// The cache and address space: a rank, a member of an archive. Counted from 0.
     pub process: u32,
-    /// Who asked, a client or a thread: the clients of a process share its cache. 0 where nobody is named.
+    /// The client or thread: the clients of a process share its cache. 0 where none is named.
     pub client: u32,
     /// The rights asked for: what a read of the data needs, or a write.
     pub access: Access,
-    /// What was done.
+    /// The operation.
     pub action: Action,
 }
 
 impl Event {
-    /// A request for one range, at no time and by nobody in particular.
+    /// Returns a request for one range, without time and client.
     pub fn request(span: Span, access: Access) -> Self {
         let action = Action::Request(smallvec::smallvec![span]);
         Self { time: 0, process: 0, client: 0, access, action }

@@ -41,7 +41,7 @@ struct Current {
     process: u32,
     frames: Frames,
     parser: Box<dyn Parser>,
-    /// What the summary counted before it: events, left out, passed over.
+    /// The counts of the summary before it: events, left out, passed over.
     before: [u64; 3],
 }
 
@@ -143,7 +143,7 @@ impl FileReader {
             return Err(self.content("its beginning".into(), "it is empty".into(), "was it cut short?"));
         }
         if self.format.is_read_twice() {
-            // Needed again after the first reading; after the second nobody asks.
+            // Needed again after the first reading, and never after the second.
             self.noted.push_back(member.parser);
         }
         Ok(())
@@ -273,7 +273,7 @@ impl Current {
         }
     }
 
-    /// The text of the last piece.
+    /// Returns the text of the last piece.
     fn last(&self) -> String {
         let text = self.frames.last_text();
         match &self.name {
@@ -293,7 +293,7 @@ impl Steps for FileReader {
     }
 }
 
-/// What a failed read means.
+/// Returns the error of a failed read.
 pub(crate) fn unreadable(file: &Path, at: String, error: io::Error) -> TraceError {
     let file = file.to_path_buf();
     if let Some(garbage) = error.get_ref().and_then(|inner| inner.downcast_ref::<TrailingGarbage>()) {

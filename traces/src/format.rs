@@ -24,7 +24,7 @@ pub enum Format {
     Spc,
     /// Microsoft Research Cambridge.
     Msr,
-    /// What `blkparse` prints.
+    /// The output of `blkparse`.
     Blkparse,
     /// HP's binary disk traces.
     Srt,
@@ -69,7 +69,7 @@ impl Format {
         Self::Address,
     ];
 
-    /// The name, as `--format` takes it.
+    /// Returns the name, as `--format` takes it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pages => "pages",
@@ -120,12 +120,12 @@ impl Format {
         }
     }
 
-    /// Whether the unit of its times may be given.
+    /// Returns whether the unit of its times may be given.
     pub(crate) const fn has_free_times(self) -> bool {
         matches!(self, Self::Csv | Self::Objects)
     }
 
-    /// Whether objects are laid out by their largest size, for which the source is read twice.
+    /// Returns whether objects are laid out by their largest size, for which the source is read twice.
     pub(crate) const fn is_read_twice(self) -> bool {
         matches!(self, Self::Httpd | Self::Mambo | Self::OracleGeneral | Self::Objects)
     }

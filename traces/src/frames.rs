@@ -9,7 +9,7 @@ use std::ops::Range;
 /// The longest line that is read. A Mooncake request of a million tokens takes 20 KB.
 pub(crate) const LONGEST_LINE: usize = 4 << 20;
 
-/// What spreadsheets begin a text with that is in UTF-8.
+/// The mark with which spreadsheets begin a UTF-8 text.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 const FIRST_BUFFER: usize = 256 << 10;
@@ -45,7 +45,7 @@ pub(crate) struct Frames {
     inner: Box<dyn Read + Send>,
     framing: Framing,
     buffer: Vec<u8>,
-    /// What is filled and not yet handed out.
+    /// The start of the bytes not yet handed out.
     start: usize,
     end: usize,
     at_end: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Frames {
     offset: u64,
     /// Pieces handed out.
     count: u64,
-    /// Where the last one is.
+    /// The range of the last one.
     last: Range<usize>,
 }
 
@@ -76,12 +76,12 @@ impl Frames {
         &self.buffer[range]
     }
 
-    /// The number of the last piece, from 1.
+    /// Returns the number of the last piece, from 1.
     pub(crate) fn number(&self) -> u64 {
         self.count
     }
 
-    /// Where the last piece is, in words: `line 17`.
+    /// Returns the place of the last piece, in words: `line 17`.
     pub(crate) fn place(&self) -> String {
         match self.framing {
             Framing::Lines => format!("line {}", self.count),
@@ -93,7 +93,7 @@ impl Frames {
         self.framing
     }
 
-    /// The beginning of the last piece, as text: of records the bytes.
+    /// Returns the beginning of the last piece, as text: of records the bytes.
     pub(crate) fn last_text(&self) -> String {
         let last = &self.buffer[self.last.clone()];
         match self.framing {
@@ -185,13 +185,13 @@ impl Frames {
         }
     }
 
-    /// A line without the mark that some programs put before the first one.
+    /// Returns a line without the mark that some programs put before the first one.
     fn without_mark(&self, line: Range<usize>) -> Range<usize> {
         let is_marked = self.count == 1 && self.buffer[line.clone()].starts_with(BYTE_ORDER_MARK);
         line.start + if is_marked { BYTE_ORDER_MARK.len() } else { 0 }..line.end
     }
 
-    /// Whether so many bytes are there.
+    /// Returns whether so many bytes are there.
     fn have(&mut self, bytes: usize) -> io::Result<bool> {
         while self.end - self.start < bytes {
             if !self.fill()? {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_passed_over_in_bounded_memory() {
+    fn endless_line_is_skipped_in_bounded_memory() {
         let mut text = b"a\n".to_vec();
         text.resize(3 * LONGEST_LINE, b'x');
         text.extend(b"\nb\n");

@@ -22,7 +22,7 @@ impl<K: Eq + Hash> Names<K> {
         self.numbers.len()
     }
 
-    /// The number of this name; beyond four billion, that of the last.
+    /// Returns the number of this name; beyond four billion, that of the last.
     pub(crate) fn number<Q>(&mut self, name: &Q) -> u32
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -54,7 +54,7 @@ pub(crate) const PAST_DEVICE: &str = "the request lies past the end of any devic
 pub(crate) const NO_BYTES: &str = "the request is for no bytes";
 
 impl Devices {
-    /// Where on this device the bytes are.
+    /// Returns the place of the bytes on this device.
     pub(crate) fn span(&mut self, device: &[u8], offset: u64, length: u64) -> Result<Span, &'static str> {
         let number = match &self.last {
             Some((name, number)) if **name == *device => *number,
@@ -118,18 +118,18 @@ impl<K: Eq + Hash> Layout<K> {
         self.sizes[number] = self.sizes[number].max(size);
     }
 
-    /// Gives every object its place. What does not fit gets none.
+    /// Gives every object its place. An object that does not fit gets none.
     pub(crate) fn lay_out(&mut self) {
         let mut next = 0_u64;
         for &size in &self.sizes {
-            let end = next.checked_add(size).and_then(|end| end.checked_next_multiple_of(mrrc::PAGE));
+            let end = next.checked_add(size).and_then(|end| end.checked_next_multiple_of(mrrc_core::PAGE));
             self.places.push(if end.is_some() { next } else { u64::MAX });
             next = end.unwrap_or(next);
         }
         self.is_laid_out = true;
     }
 
-    /// Where the object begins and how large it is.
+    /// Returns the start of the object and its size.
     pub(crate) fn find<Q>(&self, name: &Q) -> Result<Span, &'static str>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_lie_side_by_side_each_as_large_as_it_ever_is() {
+    fn objects_lie_side_by_side_at_largest_size() {
         let mut layout = Layout::<Id>::default();
         for (id, size) in [(7, 1), (3, 4096), (7, 5000), (9, 0), (1, 1)] {
             layout.note(&Id(id), size);

@@ -1,4 +1,4 @@
-//! Traces of memory use: what was asked for, when and by whom.
+//! Traces of memory use: the requests with their times and clients.
 //!
 //! A trace comes from a file in one of many formats, from a generator or from a recording, and always as a
 //! stream of [`Event`]s with a [`Summary`] of how the source was understood:
@@ -17,13 +17,13 @@
 //!
 //! # Beside this crate
 //!
-//! [`tracesim`] replays traces; [`mrrc-record`] and what stands on it, [`mrrc-preload`] and [`mrrc-mpi`], record them
-//! in running programs. Pages and ranges are [`mrrc`]'s.
+//! [`tracesim`] replays traces; [`traces-record`] and what stands on it, [`mrrc-preload`] and [`traces-mpi`], record them
+//! in running programs. Pages and ranges are those of [`mrrc_core`].
 //!
 //! [`tracesim`]: ../tracesim/index.html
-//! [`mrrc-record`]: ../mrrc_record/index.html
+//! [`traces-record`]: ../traces_record/index.html
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
-//! [`mrrc-mpi`]: ../mrrc_mpi/index.html
+//! [`traces-mpi`]: ../traces_mpi/index.html
 
 mod archive;
 mod columns;

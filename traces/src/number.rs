@@ -41,7 +41,7 @@ pub(crate) fn either(text: &[u8]) -> Option<u64> {
     if text.len() > 2 && text[0] == b'0' && text[1] | 0x20 == b'x' { hex(text) } else { decimal(text) }
 }
 
-/// Whether what is no number above is one, but too large.
+/// Returns whether what is no number above is one, but too large.
 #[cold]
 pub(crate) fn is_too_large(text: &[u8]) -> bool {
     let (digits, is_hex) = match text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")) {
@@ -52,14 +52,14 @@ pub(crate) fn is_too_large(text: &[u8]) -> bool {
     !digits.is_empty() && digits.iter().all(is_digit) && either(text).is_none()
 }
 
-/// What is wrong with fields of which one is no number.
+/// Returns the error of fields of which one is no number.
 #[cold]
 pub(crate) fn wrong(fields: &[&[u8]]) -> &'static str {
     if fields.iter().any(|field| is_too_large(field)) { "a number is too large" } else { "a field is no number" }
 }
 
-/// A time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900. A time that is
-/// too large is `u64::MAX`: no replay fails because of it.
+/// Returns a time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900. A time
+/// that is too large is `u64::MAX`: no replay fails because of it.
 #[inline]
 pub(crate) fn time(text: &[u8], unit: u64) -> Option<u64> {
     let dot = memchr::memchr(b'.', text).unwrap_or(text.len());
@@ -81,12 +81,12 @@ pub(crate) fn time(text: &[u8], unit: u64) -> Option<u64> {
     Some(whole.saturating_add(part as u64))
 }
 
-/// The words of a line, apart by blanks.
+/// Returns the words of a line, apart by blanks.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
 }
 
-/// The first `N` words of a line and whether there are more; `None` if there are fewer.
+/// Returns the first `N` words of a line and whether there are more; `None` if there are fewer.
 pub(crate) fn first_words<const N: usize>(line: &[u8]) -> Option<([&[u8]; N], bool)> {
     let mut words = words(line);
     let mut found = [&line[..0]; N];
@@ -96,7 +96,7 @@ pub(crate) fn first_words<const N: usize>(line: &[u8]) -> Option<([&[u8]; N], bo
     Some((found, words.next().is_some()))
 }
 
-/// The first `N` fields, apart by commas and without the blanks around them; `None` if there are fewer.
+/// Returns the first `N` fields, apart by commas and without the blanks around them; `None` if there are fewer.
 #[inline]
 pub(crate) fn fields<const N: usize>(line: &[u8]) -> Option<([&[u8]; N], bool)> {
     let mut found = [&line[..0]; N];

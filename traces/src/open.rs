@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Opens a file, or standard input for `-`.
 ///
-/// `.gz`, `.xz` and `.zst` are known by their first bytes and decompressed; a `.tar` is read member by member, in its order,
+/// `.gz`, `.xz` and `.zst` are known by their first bytes and decompressed. A `.tar` is read member by member, in its order,
 /// each a process of its own, and each may be compressed. The format is detected, unless it is named.
 ///
 /// Objects without an address are laid out by their largest size, so `httpd`, `mambo`, `oraclegeneral` and `objects` are read

@@ -4,7 +4,7 @@ use crate::{Columns, Format, TimeUnit, TraceError};
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-/// What a reader may be told. The default is to find out. Fields may be added: write `..ReadOptions::default()` for the rest.
+/// The options of a reader. The default is to find out. Fields may be added: write `..ReadOptions::default()` for the rest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadOptions {
     /// The format, or the one that is detected.
@@ -38,7 +38,7 @@ impl ReadOptions {
     }
 }
 
-/// Bytes of a block: `512`, `4k`, `2MiB`, as [`mrrc::bytes`] reads them, or `page`, at most 1 TiB.
+/// Bytes of a block: `512`, `4k`, `2MiB`, as [`mrrc_core::units::bytes`] reads them, or `page`, at most 1 TiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockSize(NonZeroU64);
 
@@ -65,9 +65,9 @@ impl FromStr for BlockSize {
         let number = if number.is_empty() && !unit.is_empty() { "1" } else { number };
         let times = |bytes| number.parse::<u64>().ok()?.checked_mul(bytes);
         let bytes = match unit.trim().to_ascii_lowercase().as_str() {
-            "p" | "page" | "pages" => times(mrrc::PAGE),
+            "p" | "page" | "pages" => times(mrrc_core::PAGE),
             "sector" | "sectors" => times(512),
-            _ => mrrc::bytes(&format!("{number}{unit}")),
+            _ => mrrc_core::units::bytes(&format!("{number}{unit}")),
         };
         bytes.and_then(Self::new).ok_or_else(|| TraceError::Option {
             option: "--block",

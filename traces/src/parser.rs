@@ -1,11 +1,11 @@
-//! What a format is to the machinery around it: pieces in, events out.
+//! The interface of a format to its machinery: pieces in, events out.
 
 use crate::frames::Framing;
 use crate::{Event, Format, ReadOptions, Span};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
-/// What a piece turned out to be.
+/// The result of parsing a piece.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// One event.
@@ -46,11 +46,11 @@ pub(crate) trait Parser: Send {
         Ok(())
     }
 
-    /// What was assumed, in a sentence after the format's name.
+    /// Returns the assumptions, in a sentence after the format's name.
     fn understood(&self) -> String;
 }
 
-/// The parser of a format. `name` is the file's, for what only it tells.
+/// Returns the parser of a format. `name` is the file's, for what only it tells.
 pub(crate) fn of(format: Format, options: &ReadOptions, name: &str) -> Option<Box<dyn Parser>> {
     use crate::formats as f;
     Some(match format {
@@ -75,7 +75,7 @@ pub(crate) fn of(format: Format, options: &ReadOptions, name: &str) -> Option<Bo
     })
 }
 
-/// A request for one range, or what is wrong with it.
+/// Returns a request for one range, or what is wrong with it.
 pub(crate) fn request(time: u64, client: u32, access: Access, span: Span) -> Outcome {
     if span.length == 0 {
         return Outcome::Bad(crate::layout::NO_BYTES);
@@ -94,7 +94,7 @@ pub(crate) fn blocks(start: u64, count: u64, size: u64) -> Option<Span> {
 /// Said of blocks that no address space has.
 pub(crate) const PAST_END: &str = "the request reaches past the end of the address space";
 
-/// What a word for a read or a write asks for; `None` for any other.
+/// Returns the access for a word for a read or a write; `None` for any other.
 ///
 /// Besides words, the operation codes of SCSI, as VMware records them.
 pub(crate) fn access(word: &[u8]) -> Option<Access> {

@@ -1,4 +1,4 @@
-//! What every source of a trace is.
+//! The interface of every source of a trace.
 
 use crate::{Event, Summary, TraceError};
 
@@ -7,7 +7,7 @@ use crate::{Event, Summary, TraceError};
 /// It holds no more than it must: memory does not grow with the number of events, except by what a format needs to
 /// lay out objects that have no address. After an error it yields nothing more.
 pub trait Reader: Iterator<Item = Result<Event, TraceError>> {
-    /// What was understood so far: complete once the stream has ended.
+    /// Returns the summary so far: complete once the stream has ended.
     fn summary(&self) -> &Summary;
 }
 
@@ -17,12 +17,12 @@ impl<R: Reader + ?Sized> Reader for Box<R> {
     }
 }
 
-/// What reads step by step; [`Stepped`] makes a [`Reader`] of it.
+/// A source that reads step by step; [`Stepped`] makes a [`Reader`] of it.
 pub(crate) trait Steps {
     /// Reads on up to the next event; none at the end. Not called again after that, nor after an error.
     fn step(&mut self) -> Result<Option<Event>, TraceError>;
 
-    /// What was understood so far.
+    /// Returns the summary so far.
     fn summary(&self) -> &Summary;
 }
 

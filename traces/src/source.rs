@@ -1,8 +1,8 @@
-//! Where the bytes come from: a file, standard input, or any reader.
+//! The source of the bytes: a file, standard input, or any reader.
 //!
-//! Objects are laid out by their largest size, so some formats are read twice. A file is opened again for that. What can be
-//! read only once (a pipe, standard input) is kept as it came, compressed where it is: 16 MiB in memory, more in an unnamed
-//! temporary file that goes away with the process.
+//! Objects are laid out by their largest size, so some formats are read twice. A file is opened again for that. A source
+//! that can be read only once (a pipe, standard input) is kept as it came, compressed where it is: 16 MiB in memory, more
+//! in an unnamed temporary file that goes away with the process.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
@@ -26,12 +26,12 @@ enum Kind {
     File,
     /// Can be read once: its beginning, read already, and what follows; nothing after that.
     Once(Option<(Vec<u8>, Box<dyn Read + Send>)>),
-    /// Kept. Locked by the one who reads.
+    /// Kept. Locked by the reader.
     Kept(Arc<Mutex<SpooledTempFile>>),
 }
 
 impl Source {
-    /// A path, or `-` for standard input.
+    /// Returns a path, or `-` for standard input.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
             return Self::of("-", Box::new(io::stdin()));
@@ -47,7 +47,7 @@ impl Source {
         Self::of(path, Box::new(file))
     }
 
-    /// What can be read once.
+    /// Makes a source of bytes that can be read once.
     pub(crate) fn of(name: impl Into<PathBuf>, mut rest: Box<dyn Read + Send>) -> io::Result<Self> {
         let mut head = Vec::new();
         rest.by_ref().take(HEAD).read_to_end(&mut head)?;
@@ -58,7 +58,7 @@ impl Source {
         &self.name
     }
 
-    /// The first bytes as stored, and whether they are all.
+    /// Returns the first bytes as stored, and whether they are all.
     pub(crate) fn head(&self) -> io::Result<(Vec<u8>, bool)> {
         let head = match &self.kind {
             Kind::File => {

@@ -6,7 +6,7 @@ use std::fmt;
 /// Events and lines of each reason that are kept to be shown.
 const SHOWN: usize = 3;
 
-/// What a reader made of its source.
+/// A reader's summary of its source.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// One sentence: the format and what was assumed, such as `arc: blocks of 512 bytes`.
@@ -15,9 +15,10 @@ pub struct Summary {
     pub events: u64,
     /// Lines or records that are no events and are not meant to be: headers, comments, marks.
     pub other: u64,
-    /// What was not understood, by reason, in the order in which the reasons came up.
+    /// The parts that were not understood, by reason, in the order in which the reasons came up.
     pub skipped: Vec<Skipped>,
-    /// What was understood and is of a kind that is not read (a web server's errors, a disk's completions), by reason.
+    /// The parts that were understood and are of a kind that is not read (a web server's errors, a disk's completions),
+    /// by reason.
     pub left_out: Vec<Skipped>,
     /// Events whose time could not be read: each has the time of the event before it.
     pub untimed: u64,
@@ -37,7 +38,7 @@ pub struct Skipped {
 }
 
 impl Summary {
-    /// A summary that says how the source is read.
+    /// Returns a summary that says how the source is read.
     pub fn new(understood: impl Into<String>) -> Self {
         Self { understood: understood.into(), ..Self::default() }
     }
@@ -104,7 +105,7 @@ impl Summary {
         self.left_out.iter().map(|left_out| left_out.count).sum()
     }
 
-    /// Whether less was understood than not: such a file is not of this format.
+    /// Returns whether less was understood than not: such a file is not of this format.
     pub fn is_mostly_unreadable(&self) -> bool {
         self.skipped() > self.events + self.left_out()
     }

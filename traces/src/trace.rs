@@ -4,10 +4,10 @@
 //! kept, as no replay asks for them.
 
 use crate::{Action, Event, Reader, Summary, TraceError};
-use mrrc::{Access, PageRange};
+use mrrc_core::{Access, PageRange};
 use smallvec::SmallVec;
 
-/// What a step does. A request of several ranges is several steps; all but the last have [`Step::goes_on`].
+/// The kind of a step. A request of several ranges is several steps; all but the last have [`Step::goes_on`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -34,13 +34,13 @@ const GOES_ON: u64 = 1 << 57;
 const KIND_SHIFT: u32 = 58;
 
 impl Step {
-    /// A step over these pages; `goes_on` if the next step belongs to the same event.
+    /// Returns a step over these pages; `goes_on` if the next step belongs to the same event.
     pub fn new(kind: Kind, range: PageRange, access: Access, goes_on: bool) -> Self {
         let tag = u64::from(access.bits()) << START_BITS | (kind as u64) << KIND_SHIFT;
         Self { start: range.start() | tag | if goes_on { GOES_ON } else { 0 }, pages: range.pages() }
     }
 
-    /// The pages.
+    /// Returns the pages.
     #[inline]
     pub fn range(self) -> PageRange {
         let start = self.start & ((1 << START_BITS) - 1);
@@ -48,7 +48,7 @@ impl Step {
         PageRange::new(start, self.pages).unwrap_or(PageRange::EVERYTHING)
     }
 
-    /// What is done.
+    /// Returns the kind of the step.
     #[inline]
     pub fn kind(self) -> Kind {
         match self.start >> KIND_SHIFT {
@@ -59,26 +59,26 @@ impl Step {
         }
     }
 
-    /// Whether the next step belongs to the same event.
+    /// Returns whether the next step belongs to the same event.
     #[inline]
     pub fn goes_on(self) -> bool {
         self.start & GOES_ON != 0
     }
 
-    /// Whether this is all of a plain request.
+    /// Returns whether this is all of a plain request.
     #[inline]
     pub fn is_single_request(self) -> bool {
         self.start >> (START_BITS + 5) == 0
     }
 
-    /// The rights asked for.
+    /// Returns the rights asked for.
     #[inline]
     pub fn access(self) -> Access {
         Access::from_bits_truncate((self.start >> START_BITS) as u8 & 0x1f)
     }
 }
 
-/// What happens in one address space, with one cache.
+/// The steps of one address space, with one cache.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// In the order of time.
@@ -88,7 +88,7 @@ pub struct Process {
 /// A trace in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// What it is called in tables: the file's name, or the generator's.
+    /// The name in tables: the file's name, or the generator's.
     pub name: String,
     /// A process is a cache of its own.
     pub processes: Vec<Process>,
@@ -100,7 +100,7 @@ impl Trace {
     /// Reads everything. With `share`, all processes use one cache and one address space, in the order of time.
     ///
     /// # Errors
-    /// What the reader finds.
+    /// Errors of the reader.
     pub fn load(name: impl Into<String>, mut reader: impl Reader, share: bool) -> Result<Self, TraceError> {
         let mut trace = Self { name: name.into(), ..Self::default() };
         // One order for all processes, where they share a cache. The ranges of an event stay together: sorting is stable.

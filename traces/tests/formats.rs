@@ -1,6 +1,6 @@
 //! Each format by a small sample with good lines and bad ones: the events it yields, and what is said of the rest.
 
-use mrrc::Access;
+use mrrc_core::Access;
 use std::io::Cursor;
 use traces::{Action, BlockSize, Event, Format, ReadOptions, Reader, Summary, TraceError};
 
@@ -33,7 +33,7 @@ fn facts(events: &[Event]) -> Vec<(u64, u32, Access, u64, u64)> {
     events.iter().map(fact).collect()
 }
 
-/// The reasons for which lines were not understood, and the numbers of the first of them.
+/// Returns the reasons for which lines were not understood, and the numbers of the first of them.
 fn skipped(summary: &Summary) -> Vec<(&str, Vec<u64>)> {
     passed_over(&summary.skipped)
 }
@@ -105,7 +105,7 @@ fn csv_by_columns_asked_for() {
 }
 
 #[test]
-fn csv_with_the_wrong_columns_is_refused_with_a_remedy() {
+fn wrong_csv_columns_name_the_remedy() {
     let refused = |columns: &str, text: &str| {
         let options = ReadOptions { columns: Some(columns.parse().unwrap()), ..ReadOptions::default() };
         try_read("t.csv", text.as_bytes(), &options).unwrap_err().to_string()
@@ -307,7 +307,7 @@ fn raw_keys() {
     assert!(error.contains("the last record has 3 of 4 bytes"), "{error}");
 }
 
-/// A record of HP's traces: type and version, time, bytes, block, device, flags.
+/// Returns a record of HP's traces: type and version, time, bytes, block, device, flags.
 fn srt_record(kind: u32, version: u32, [sec, usec, bytes, block, device, flags]: [u32; 6]) -> Vec<u8> {
     let extra = usize::from(version >= 4) + usize::from(kind == 4);
     let size = 52 + 4 * extra as u32;
@@ -337,7 +337,7 @@ fn srt() {
     assert_eq!((facts(&events), summary.other), (expected.to_vec(), 1));
     let half = ReadOptions::of(Format::Srt).with_block(BlockSize::new(512).unwrap());
     assert_eq!(facts(&read("x", &records, &half).0)[0].3, 51_200);
-    // What is cut short, or is no record, is said with its place.
+    // An error names the place of a truncated or unreadable record.
     let error = try_read("c.srt", &records[..records.len() - 1], &ReadOptions::default()).unwrap_err().to_string();
     assert!(error.starts_with("c.srt, record 4, byte ") && error.contains("has 51 of 52 bytes"), "{error}");
     let error =

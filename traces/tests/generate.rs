@@ -72,7 +72,7 @@ fn httpd_has_the_published_shares() {
 }
 
 #[test]
-fn httpd_files_lie_behind_one_another_and_are_read_whole_by_one_client() {
+fn httpd_files_are_adjacent_and_read_whole() {
     let events = events("httpd");
     assert_eq!(events.len(), 1_100_000);
     let mut seen = HashSet::new();
@@ -108,7 +108,7 @@ fn cello_has_the_published_shares() {
     let pages = |span: &Span| span.pages().unwrap().pages();
     near("one page", share(&|(_, span)| pages(span) == 1), 0.2, 0.01);
     near("two pages", share(&|(_, span)| pages(span) == 2), 0.8, 0.01);
-    let is_write = |event: &Event| event.access.contains(mrrc::Access::LOCAL_WRITE);
+    let is_write = |event: &Event| event.access.contains(mrrc_core::Access::LOCAL_WRITE);
     near("writes", share(&|(event, _)| is_write(event)), 0.57, 0.01);
     let reads: Vec<Span> = events.iter().filter(|(event, _)| !is_write(event)).map(|&(_, span)| span).collect();
     let follow = reads.windows(2).filter(|pair| pair[0].address + pair[0].length == pair[1].address).count();

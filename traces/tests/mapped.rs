@@ -1,14 +1,14 @@
-//! What a running program recorded is read as far as it goes, and what is not there is counted.
+//! A recording of a running program is read as far as it goes, and missing records are counted.
 
-use mrrc::Access;
-use mrrc_record::layout::{HEAD, Head, Operation, RECORD, Record};
+use mrrc_core::Access;
 use proptest::prelude::*;
 use std::io::Cursor;
 use std::path::Path;
 use traces::registrations::{self, CutShort};
 use traces::{Action, Event, ReadOptions, Reader, Span, TraceError};
+use traces_record::layout::{HEAD, Head, Operation, RECORD, Record};
 
-/// A file with these records, and places for so many more.
+/// Returns a file with these records, and places for so many more.
 fn file(records: &[Record], more: usize, head: Head) -> Vec<u8> {
     let mut file = head.bytes().to_vec();
     file.extend(records.iter().flat_map(Record::bytes));
@@ -16,7 +16,7 @@ fn file(records: &[Record], more: usize, head: Head) -> Vec<u8> {
     file
 }
 
-/// The head of a recording that ended well.
+/// Returns the head of a recording that ended well.
 fn whole(records: usize) -> Head {
     let records = records as u64;
     Head { limit: 1 << 20, claimed: records, ready: records + 100, attached: 1, ended: 1, source: 1, ..Head::default() }
@@ -57,7 +57,7 @@ fn skipped(summary: &traces::Summary) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn records_are_events_and_processes_are_counted_as_they_come_up() {
+fn records_become_events_by_process() {
     let records: Vec<Record> = (1..=2000).map(record).collect();
     let (events, error, summary) = read(file(&records, 48, whole(2000)), CutShort::Refused);
     assert!(error.is_none(), "{error:?}");
@@ -121,7 +121,7 @@ fn what_found_no_room_is_counted() {
 }
 
 #[test]
-fn damaged_records_are_passed_over_unless_they_are_most() {
+fn damaged_records_are_skipped_up_to_half() {
     let records: Vec<Record> = (1..=10).map(record).collect();
     let mut bytes = file(&records, 0, whole(10));
     bytes[HEAD + 4 * RECORD + 17] ^= 4;

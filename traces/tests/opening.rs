@@ -1,4 +1,4 @@
-//! What a trace may be wrapped in, and what is said when it cannot be read: the file, the place, and a remedy.
+//! The wrappings of a trace, and the errors when it cannot be read: the file, the place, and a remedy.
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn compression_is_known_by_content_whatever_the_name() {
 }
 
 #[test]
-fn the_mark_that_a_spreadsheet_puts_before_a_text_is_passed_over() {
+fn byte_order_mark_is_skipped() {
     let plain = read("some.csv", TEXT, &default()).unwrap();
     let marked: Vec<u8> = [b"\xef\xbb\xbf", TEXT].concat();
     assert_eq!(read("some.csv", &marked, &default()).unwrap(), plain);
@@ -109,7 +109,7 @@ fn each_member_has_its_own_objects() {
 }
 
 #[test]
-fn what_is_cut_short_is_an_error_that_names_file_and_place() {
+fn truncated_input_names_file_and_place() {
     let lines: String = (0..20_000).map(|n| format!("{n},{}\n", n * 7919 % 997 + 1)).collect();
     let text = format!("start_page,pages\n{lines}");
     let archive = tar(&[("a.csv", text.as_bytes())]);
@@ -240,7 +240,7 @@ fn doubtful_content_is_not_guessed_at() {
 }
 
 #[test]
-fn a_file_that_is_mostly_unreadable_is_an_error_with_a_line_and_a_remedy() {
+fn mostly_unreadable_file_names_line_and_remedy() {
     let text = b"1 8 0 0\nfoo\nbar\n";
     let error = error("a.lis", text, &ReadOptions::of(Format::Arc));
     let expected = "a.lis, line 2: it has not four fields (`foo`), and so are most: 2 not understood, 1 understood as arc; \
@@ -262,7 +262,7 @@ fn what_is_not_there_or_is_a_directory_is_said() {
 }
 
 #[test]
-fn what_comes_through_a_pipe_is_read_twice_all_the_same() {
+fn piped_trace_is_read_twice() {
     let text: String = (0..50_000).map(|n| format!("{n} {} {}\n", n % 100, n % 9000 + 1)).collect();
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
@@ -314,10 +314,10 @@ fn the_shipped_recording_of_an_mpi_run_is_read_whole() {
 }
 
 #[test]
-fn a_recording_is_read_out_of_compression_and_archives() {
+fn recording_is_read_from_archives() {
     let text = "# mrrc registrations 1\n";
     let recording = |page: u64| {
-        use mrrc::Access;
+        use mrrc_core::Access;
         use traces::registrations::csv::{write_event, write_header};
         let mut out = Vec::new();
         write_header(&mut out).unwrap();
@@ -337,7 +337,7 @@ fn a_recording_is_read_out_of_compression_and_archives() {
 }
 
 #[test]
-fn compression_that_wants_gigabytes_is_refused_and_the_way_around_is_said() {
+fn gigabyte_compression_window_is_refused() {
     // A frame whose window is 2 GiB, which a few bytes can ask for.
     let mut out = zstd::Encoder::new(Vec::new(), 1).unwrap();
     out.window_log(31).unwrap();

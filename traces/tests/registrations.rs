@@ -1,6 +1,6 @@
 //! A recording comes back as it was written, and says so where it does not.
 
-use mrrc::Access;
+use mrrc_core::Access;
 use proptest::prelude::*;
 use smallvec::smallvec;
 use std::io::Cursor;
@@ -32,7 +32,7 @@ fn as_csv(events: &[Event]) -> Vec<u8> {
     file
 }
 
-/// What was read, and the error after it.
+/// Returns the events, and the error after them.
 fn read(file: Vec<u8>, cut: CutShort) -> (Vec<Event>, Option<TraceError>) {
     let mut reader = match registrations::read(Path::new("recording"), Cursor::new(file), cut) {
         Ok(reader) => reader,

@@ -1,6 +1,6 @@
-//! What is written is read back as it was, in each form and by its content alone.
+//! Written traces read back unchanged, in each form and by their content alone.
 
-use mrrc::Access;
+use mrrc_core::Access;
 use traces::write::{self, Form};
 use traces::{Event, ReadOptions, Reader, Span, Summary, TraceError};
 

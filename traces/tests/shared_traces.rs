@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use traces::{Action, Event, Format, ReadOptions, Reader, Span, Summary};
 
-/// The folder, or a line that says that it is absent.
+/// Returns the folder, or a line that says that it is absent.
 fn shared() -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
     if folder.is_dir() {
@@ -55,7 +55,8 @@ fn both_forms_of_the_virtual_machine_s_trace_agree() {
     for (line, record) in table.iter().zip(&records) {
         let [there, here] = [span(line), span(record)];
         assert_eq!(line.time, record.time);
-        // Who made the records gave each object the size of its first request; 13,671 lines of the table say otherwise.
+        // The makers of the records gave each object the size of its first request; 13,671 lines of the table say
+        // otherwise.
         assert_eq!(*sizes.entry(there.address).or_insert(there.length), here.length);
         // The same block is the same object, and no other.
         assert_eq!(*places.entry(there.address).or_insert(here.address), here.address);

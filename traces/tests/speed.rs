@@ -63,7 +63,7 @@ fn lines_a_second_of_each_format() {
         if format == Format::Mambo {
             text = [b"1 3 9\n1 a\n1 b\n1 c\n".to_vec(), text].concat();
         }
-        // What is read twice is kept first, which a file need not be: the second reading is what counts here.
+        // A source that is read twice is kept first, which a file need not be: the second reading is what counts here.
         let times = if format == Format::Mambo { 1 } else { lines / piece };
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("trace");

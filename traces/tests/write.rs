@@ -1,6 +1,6 @@
 //! A file is there whole or not at all.
 
-use mrrc::Access;
+use mrrc_core::Access;
 use smallvec::smallvec;
 use std::fs;
 use std::io::Read;
@@ -88,7 +88,7 @@ fn tables_come_back() {
 }
 
 #[test]
-fn nothing_appears_before_the_end_and_nothing_is_left_of_a_failure() {
+fn output_appears_only_when_complete() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("out.zst");
     fs::write(&file, "before").unwrap();

@@ -7,8 +7,8 @@
 //! Prints how long it took and the peak of memory (`VmHWM`, Linux) beside the size of the trace. For instructions, run a smaller number
 //! under `valgrind --tool=callgrind`.
 
-use mrrc::cost::Linear;
-use mrrc::{Access, PageRange};
+use mrrc_core::cost::Linear;
+use mrrc_core::{Access, PageRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::time::Instant;

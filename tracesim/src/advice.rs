@@ -1,26 +1,26 @@
-//! Which policy, which capacity: what a comparison comes to, for whoever runs the program.
+//! The policy and the capacity to choose: the result of a comparison, for the user of the program.
 //!
-//! Several policies are replayed at sizes from a thousandth of the footprint to all of it. The best of them saves most; the advice is
-//! the smallest size that saves nearly as much, and there the policy that saves most, or the default if that is as good. It
-//! is not given where even the best saves little, or where there is too little to go by.
+//! Several policies are replayed at sizes from a thousandth of the footprint to all of it. The best of them saves most. The advice is
+//! the smallest size that saves nearly as much, and there the policy that saves most, or the default if that is as good. It is not
+//! given where even the best saves little, or where there is too little to go by.
 
+use crate::footprint::Footprint;
 use crate::row::{DeregCost, Row};
 use crate::simulate::{Recency, ReplayError, Watch, replay};
 use crate::sizes::Capacity;
-use crate::study::{Cell, Finished, Study};
-use crate::survey::Survey;
-use mrrc::Config;
-use mrrc::cost::Linear;
-use mrrc::policy::PolicyKind;
+use crate::sweep::{Cell, Finished, Sweep};
+use mrrc_core::Config;
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::PolicyKind;
 use serde::Serialize;
 use traces::{Process, Trace};
 
-/// What is asked for.
+/// The question.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Who may be advised.
+    /// The policies that may be advised.
     pub policies: Vec<PolicyKind>,
-    /// What registrations cost.
+    /// The cost of registrations.
     pub cost: Linear,
     /// Share of the most that can be saved which may be given up for a smaller cache.
     pub within: f64,
@@ -45,7 +45,7 @@ const STEADY: f64 = 0.25;
 /// The default policy stands if it saves so nearly what the best does.
 const AS_GOOD: f64 = 0.01;
 
-/// What is to be done.
+/// The advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -68,30 +68,30 @@ pub struct Line {
     pub refused: u64,
     /// Requests served without a registration, by share.
     pub hit_ratio: f64,
-    /// What registrations cost with it, in microseconds.
+    /// The cost of registrations with it, in microseconds.
     pub total_us: f64,
-    /// What it saves of the cost without a cache, by share.
+    /// Its saving as a share of the cost without a cache.
     pub saved: f64,
 }
 
 /// The advice, and what it rests on.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Advice {
-    /// What to do.
+    /// The advice.
     pub verdict: Verdict,
     /// Which line of them, if a cache is to be used: the place in [`Advice::lines`].
     pub chosen: Option<usize>,
     /// The policy to run with there.
     pub policy: Option<&'static str>,
-    /// What that costs, in microseconds.
+    /// Its cost, in microseconds.
     pub total_us: f64,
-    /// What it costs without a cache.
+    /// The cost without a cache.
     pub none_us: f64,
-    /// What it costs where everything stays.
+    /// The cost where everything stays.
     pub infinite_us: f64,
-    /// What the best saves, by share.
+    /// The best's saving, as a share.
     pub best: f64,
-    /// What is saved in the first half of the trace and in the second, by share.
+    /// The saving in the first half of the trace and in the second, as shares.
     pub halves: [f64; 2],
     /// Requests that give peers rights.
     pub remote_requests: u64,
@@ -100,13 +100,13 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// Whether both halves of the trace say nearly the same.
+    /// Returns whether both halves of the trace say nearly the same.
     pub fn is_steady(&self) -> bool {
         let [first, second] = self.halves;
         (first - second).abs() <= STEADY
     }
 
-    /// The line that was chosen.
+    /// Returns the line that was chosen.
     pub fn choice(&self) -> Option<&Line> {
         self.chosen.and_then(|at| self.lines.get(at))
     }
@@ -115,12 +115,17 @@ impl Advice {
     ///
     /// # Errors
     /// As [`replay`].
-    pub fn of(question: &Question, trace: &Trace, survey: &Survey, watch: &Watch<'_>) -> Result<Self, ReplayError> {
-        let sizes = sizes(survey.largest_footprint_pages);
-        let study = study(question, &sizes);
-        let cells = study.cells();
+    pub fn of(
+        question: &Question,
+        trace: &Trace,
+        footprint: &Footprint,
+        watch: &Watch<'_>,
+    ) -> Result<Self, ReplayError> {
+        let sizes = sizes(footprint.largest_process_pages);
+        let sweep = sweep(question, &sizes);
+        let cells = sweep.cells();
         let finished: Option<Vec<Finished>> =
-            study.run(trace, survey, &cells, watch)?.into_iter().collect::<Option<Vec<_>>>();
+            sweep.run(trace, footprint, &cells, watch)?.into_iter().collect::<Option<Vec<_>>>();
         let finished = finished.ok_or(ReplayError::Interrupted)?;
         let us = |of: &Finished| us(&question.cost, of);
         let cost_of = |cell: Cell| cells.iter().position(|&at| at == cell).map_or(0.0, |at| us(&finished[at]));
@@ -144,7 +149,7 @@ impl Advice {
         let lines: Vec<Line> = sizes.iter().enumerate().map(line).collect();
         let best = lines.iter().filter(|line| line.policy.is_some()).map(|line| line.saved).fold(0.0, f64::max);
         let mut advice = Self {
-            verdict: verdict(question, survey, best),
+            verdict: verdict(question, footprint, best),
             chosen: None,
             policy: None,
             total_us: none_us,
@@ -173,16 +178,16 @@ impl Advice {
     }
 }
 
-fn verdict(question: &Question, survey: &Survey, best: f64) -> Verdict {
-    match survey.requests {
+fn verdict(question: &Question, footprint: &Footprint, best: f64) -> Verdict {
+    match footprint.requests {
         few if few < LEAST_REQUESTS => Verdict::TooShort,
         _ if best < question.worth => Verdict::NotWorthIt,
         _ => Verdict::Use,
     }
 }
 
-/// What a result costs to its end: what is left is deregistered in one batch, for a cache that keeps everything has only put
-/// that off.
+/// Returns the cost of a result to its end: remaining regions are deregistered in one batch, because a cache that keeps
+/// everything has only put that off.
 fn us(cost: &Linear, of: &Finished) -> f64 {
     let Row { reg_pages, dereg_pages, total_us, .. } = of.row;
     total_us + rest_us(cost, reg_pages, dereg_pages)
@@ -216,20 +221,20 @@ fn sizes(footprint: u64) -> Vec<u64> {
     sizes
 }
 
-fn study(question: &Question, sizes: &[u64]) -> Study {
-    Study {
-        policies: question.policies.clone(),
+fn sweep(question: &Question, sizes: &[u64]) -> Sweep {
+    Sweep {
+        policies: question.policies.iter().map(|&policy| policy.into()).collect(),
         capacities: sizes.iter().map(|&pages| Capacity::of_pages(pages)).collect(),
         lines: true,
         base: Config { cost: question.cost, ..Config::new(1) },
         dereg: DeregCost::Batch,
         // As in the cache that programs use.
-        recency: Recency::Folded,
+        recency: Recency::Deferred,
         bound: false,
     }
 }
 
-/// What the choice saves of each half, by share.
+/// Returns the choice's saving in each half, as shares.
 fn halves(
     question: &Question,
     trace: &Trace,
@@ -246,9 +251,9 @@ fn halves(
             Process { steps: steps.to_vec() }
         };
         let half = Trace { processes: trace.processes.iter().map(part).collect(), ..Trace::default() };
-        let cost = |policy, capacity| {
-            let config = Config { policy, cost: question.cost, ..Config::new(capacity) };
-            let counted = replay(&half, &config, Recency::Folded, Some(watch))?;
+        let cost = |policy: PolicyKind, capacity| {
+            let config = Config { cost: question.cost, ..Config::new(capacity) };
+            let counted = replay(&half, &policy.into(), &config, Recency::Deferred, Some(watch))?;
             let rest = rest_us(&question.cost, counted.counters.reg_pages, counted.counters.dereg_pages);
             Ok::<f64, ReplayError>(counted.cost(&question.cost, DeregCost::Batch).total_us() + rest)
         };
@@ -267,7 +272,7 @@ fn remote_requests(trace: &Trace) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mrrc::{Access, PageRange};
+    use mrrc_core::{Access, PageRange};
     use std::sync::atomic::AtomicBool;
     use traces::{Kind, Step};
 
@@ -284,7 +289,7 @@ mod tests {
             worth: 0.1,
         };
         let watch = Watch { stop: &AtomicBool::new(false), replayed: &|_| {} };
-        Advice::of(&question, &trace, &Survey::of(&trace), &watch).unwrap()
+        Advice::of(&question, &trace, &Footprint::of(&trace), &watch).unwrap()
     }
 
     #[test]
@@ -332,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cache_is_advised_that_what_is_in_use_does_not_fit() {
+    fn advice_excludes_caches_below_use() {
         // 64 pages in use at once, each acquired anew and anew.
         let round =
             (0..64).flat_map(|n| [step(Kind::Acquire, n * 2, 1)]).chain((0..64).map(|n| step(Kind::Release, n * 2, 1)));

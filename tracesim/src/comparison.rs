@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct OneTrace<'a> {
     /// Its place in [`Described::traces`].
     pub trace: usize,
-    /// What was compared.
+    /// The compared study.
     pub study: &'a Described,
     /// No cache.
     pub no_cache: Option<&'a Row>,
@@ -22,7 +22,7 @@ pub struct OneTrace<'a> {
 }
 
 impl<'a> OneTrace<'a> {
-    /// The traces of which there are results, from results with the numbers of their cells.
+    /// Returns the traces of which there are results, from results with the numbers of their cells.
     pub fn all(study: &'a Described, rows: &'a [(usize, Row)]) -> Vec<Self> {
         let mut by_trace: BTreeMap<usize, Vec<(usize, &Row)>> = BTreeMap::new();
         for (cell, row) in rows {
@@ -44,29 +44,29 @@ impl<'a> OneTrace<'a> {
         Self { trace, study, no_cache: line(0), infinite: line(1), policies, any: rows.first().map(|(_, row)| *row) }
     }
 
-    /// The results at the capacity of that place.
+    /// Returns the results at the capacity of that place.
     pub fn at(&self, capacity: usize) -> impl Iterator<Item = &'a Row> + use<'a, '_> {
         self.policies.iter().filter_map(move |(_, rows)| rows[capacity])
     }
 
-    /// The pages of the capacity of that place, if there is a result.
+    /// Returns the pages of the capacity of that place, if there is a result.
     pub fn pages(&self, capacity: usize) -> Option<u64> {
         self.at(capacity).next().map(|row| row.capacity_pages)
     }
 
-    /// What no cache of the capacity of that place goes below.
+    /// Returns the cost that no cache of the capacity of that place goes below.
     pub fn lower_bound_us(&self, capacity: usize) -> Option<f64> {
         self.at(capacity).find_map(|row| row.lower_bound_us)
     }
 }
 
-/// The geometric mean of the costs; what has none stands last.
+/// Returns the geometric mean of the costs; what has none stands last.
 pub fn mean(rows: &[Option<&Row>]) -> f64 {
     let costs: Option<Vec<f64>> = rows.iter().map(|row| row.map(cost)).collect();
     costs.and_then(|costs| geometric(&costs)).unwrap_or(f64::INFINITY)
 }
 
-/// What a result is compared by: its cost, but not nothing, which no ratio has a place for.
+/// Returns the cost by which a result is compared: never zero, because ratios have no place for it.
 fn cost(row: &Row) -> f64 {
     row.total_us.max(1e-3)
 }
@@ -97,7 +97,7 @@ pub struct Overall<'a> {
 }
 
 impl<'a> Overall<'a> {
-    /// The policies that have a result in every cell, the cheapest first.
+    /// Returns the policies that have a result in every cell, the cheapest first.
     pub fn all(traces: &[OneTrace<'a>]) -> Vec<Self> {
         let Some(first) = traces.first() else { return Vec::new() };
         let capacities = first.study.capacities.len();
@@ -147,14 +147,14 @@ mod tests {
 
     fn row(policy: &str, total_us: f64, lower_bound_us: Option<f64>) -> Row {
         let label = Label { trace: "t", policy, capacity_pages: 1, resort: 0.5, evict: 0.1 };
-        let cost = mrrc::cost::Linear::PAPER;
+        let cost = mrrc_core::cost::Linear::PAPER;
         let row = Row::new(&label, &crate::simulate::Replayed::default(), &cost, DeregCost::Batch);
         Row { total_us, lower_bound_us, ..row }
     }
 
     #[test]
-    fn over_all_traces_policies_stand_by_their_means_and_by_where_they_are_worst() {
-        // Of each trace: a and b at the first capacity, then at the second.
+    fn overall_ranks_by_mean_and_worst() {
+        // Each trace's rows: a and b at the first capacity, then at the second.
         let costs = [[100.0, 200.0, 102.0, 100.0], [400.0, 100.0, 100.0, 100.0]];
         let cell = |at: usize| {
             let (policy, bound) = if at.is_multiple_of(2) { ("a", Some(50.0)) } else { ("b", None) };

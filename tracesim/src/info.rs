@@ -1,15 +1,15 @@
-//! What a trace is like, before any cache.
+//! Description of a trace, before any cache.
 
+use crate::footprint::{Footprint, asked_by};
 use crate::mrc::{Reuse, Unit, reuse_distances};
 use crate::simulate::{Recency, ReplayError, Watch, replay};
-use crate::survey::{Survey, asked_by};
-use mrrc::policy::PolicyKind;
-use mrrc::{Config, PageRange};
+use mrrc_core::policy::PolicyKind;
+use mrrc_core::{Config, PageRange};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 use traces::{Kind, Trace};
 
-/// What a trace is like.
+/// The description of a trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Info {
     /// Its name.
@@ -77,7 +77,7 @@ impl Info {
     ///
     /// # Errors
     /// As [`replay`].
-    pub fn of(trace: &Trace, survey: &Survey, watch: &Watch<'_>) -> Result<Self, ReplayError> {
+    pub fn of(trace: &Trace, footprint: &Footprint, watch: &Watch<'_>) -> Result<Self, ReplayError> {
         let mut of_kind = [0; 4];
         let mut lists = 0;
         let mut by_size = [0; 65];
@@ -102,9 +102,9 @@ impl Info {
                 goes_on = step.goes_on();
             }
         }
-        // What is invalidated has been asked for all the same.
-        let everything = Config { policy: PolicyKind::PinDown, ..Config::new(PageRange::EVERYTHING.pages()) };
-        let found = replay(trace, &everything, Recency::Exact, Some(watch))?.counters;
+        // An invalidated range has been asked for all the same.
+        let everything = Config::new(PageRange::EVERYTHING.pages());
+        let found = replay(trace, &PolicyKind::PinDown.into(), &everything, Recency::Exact, Some(watch))?.counters;
         let largest = by_size.iter().rposition(|&requests| requests > 0).unwrap_or(0);
         let size = |(power, &requests): (usize, &u64)| {
             let to_pages = 1 << power;
@@ -117,13 +117,13 @@ impl Info {
             events: trace.summary.events,
             skipped: trace.summary.skipped(),
             processes: trace.processes.len() as u64,
-            requests: survey.requests,
+            requests: footprint.requests,
             acquires: of_kind[Kind::Acquire as usize],
             releases: of_kind[Kind::Release as usize],
             invalidations: of_kind[Kind::Invalidate as usize],
             lists,
-            pages: survey.pages,
-            footprint_pages: survey.footprint_pages,
+            pages: footprint.requested_pages,
+            footprint_pages: footprint.pages,
             ranges,
             ranges_once: ranges - repeated,
             reused: found.hits(),

@@ -4,7 +4,7 @@
 //! leaves one run behind and cuts at most two others, so the work is in proportion to the ranges of a trace, whatever
 //! their length, and memory to the runs that are alive.
 
-use mrrc::PageRange;
+use mrrc_core::PageRange;
 use std::collections::BTreeMap;
 
 /// A value for each page that was used: the same for all pages of a run.
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub(crate) struct LastUse<T> {
     /// By first page; runs are disjoint.
     runs: BTreeMap<u64, Run<T>>,
-    /// What a use found, in address order. Kept to be used again.
+    /// The parts that a use found, in address order. Kept to be used again.
     cut: Vec<(u64, Run<T>)>,
 }
 

@@ -1,5 +1,5 @@
 //! The command.
 
 fn main() -> std::process::ExitCode {
-    tracesim::cli::main()
+    tracesim::main_with(&[])
 }

@@ -1,7 +1,7 @@
 //! One result: a policy at a capacity on a trace.
 
 use crate::simulate::Replayed;
-use mrrc::cost::Linear;
+use mrrc_core::cost::Linear;
 use serde::{Deserialize, Serialize};
 
 /// How deregistrations are charged.
@@ -68,7 +68,7 @@ pub struct Row {
     pub dereg_us: f64,
     /// Both.
     pub total_us: f64,
-    /// What no cache of this capacity goes below; none where the bound does not hold.
+    /// The cost that no cache of this capacity goes below; none where the bound does not hold.
     pub lower_bound_us: Option<f64>,
     /// Processes of the trace, where there are several: each has a cache of that capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct Row {
     pub refused: Option<u64>,
 }
 
-/// What a row says besides what was counted.
+/// The parts of a row besides counts.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Label<'a> {
     /// The trace's name.
@@ -95,7 +95,7 @@ pub struct Label<'a> {
 }
 
 impl Row {
-    /// What was counted, with its price.
+    /// Returns a row of the counts, with their price.
     pub fn new(label: &Label<'_>, replayed: &Replayed, cost: &Linear, dereg: DeregCost) -> Self {
         let c = &replayed.counters;
         let cost = replayed.cost(cost, dereg);

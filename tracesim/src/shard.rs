@@ -26,7 +26,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Whether the cell of that number, from 0, is one of its.
+    /// Returns whether the cell of that number, from 0, is one of its.
     pub fn takes(self, cell: usize) -> bool {
         cell % self.of as usize == self.number as usize - 1
     }
@@ -50,7 +50,7 @@ impl FromStr for Shard {
     }
 }
 
-/// What a study is, as far as shards must agree on it.
+/// The description of a study, as far as shards must agree on it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Described {
     /// The names of the traces, in order.
@@ -105,11 +105,11 @@ pub struct Line {
 /// A shard that was read.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Where from.
+    /// The file.
     pub file: PathBuf,
-    /// What it is.
+    /// The head.
     pub head: Head,
-    /// What it holds.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
@@ -133,7 +133,7 @@ pub enum ShardError {
         file: PathBuf,
         /// From 1.
         line: usize,
-        /// What is wrong there.
+        /// The cause there.
         what: String,
     },
     /// Two shards do not go together.
@@ -158,7 +158,7 @@ pub enum ShardError {
         missing: usize,
         /// Of how many.
         cells: usize,
-        /// Whose they are.
+        /// The shards.
         shards: Vec<Shard>,
     },
 }
@@ -170,7 +170,7 @@ fn list(shards: &[Shard]) -> String {
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
-/// A number that two traces share only if they ask for the same in the same order: XXH64 over all steps.
+/// Returns a number that two traces share only if they ask for the same in the same order: XXH64 over all steps.
 pub fn checksum(trace: &Trace) -> String {
     let mut hasher = XxHash64::with_seed(0);
     for process in &trace.processes {
@@ -190,7 +190,7 @@ pub fn checksum(trace: &Trace) -> String {
 /// Writes a shard.
 ///
 /// # Errors
-/// What the writer says.
+/// The writer's error.
 pub fn write(out: &mut impl Write, head: &Head, lines: &[Line]) -> io::Result<()> {
     serde_json::to_writer(&mut *out, head)?;
     writeln!(out)?;
@@ -238,8 +238,8 @@ pub fn read(file: &Path, input: impl BufRead) -> Result<Part, ShardError> {
     Ok(part)
 }
 
-/// The results of all shards of a study, in its order, each with the number of its cell. A cell that was computed twice
-/// must have come out alike. With `partial`, what is missing is left out.
+/// Returns the results of all shards of a study, in its order, each with the number of its cell. A cell that was
+/// computed twice must have come out alike. With `partial`, what is missing is left out.
 ///
 /// # Errors
 /// [`ShardError::Differ`] and [`ShardError::Missing`].

@@ -3,13 +3,13 @@
 //! Each process of a trace has a core of its own, and their counters are added up. A plain request is released at once,
 //! so it is one call of [`Core::request`]; recordings also acquire, release and invalidate. Nothing is flushed at the end.
 
-use crate::dispatch::{WithPolicy, with_policy};
-use crate::marks::Marks;
+use crate::deferred::DeferredTouches;
+use crate::policies::PolicyEntry;
 use crate::row::DeregCost;
-use mrrc::core::Ask;
-use mrrc::cost::Linear;
-use mrrc::policy::Policy;
-use mrrc::{Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
+use mrrc_core::core::Ask;
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::Policy;
+use mrrc_core::{Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::fmt;
@@ -24,12 +24,12 @@ pub enum Recency {
     Exact,
     /// Before room is made, as in the cache of many threads: hits leave marks, and the marked regions move up in the
     /// order of their slots.
-    Folded,
+    Deferred,
 }
 
 /// Looks on, and can end it.
 pub struct Watch<'a> {
-    /// Set by anybody to end a replay soon.
+    /// Set by any thread to end a replay soon.
     pub stop: &'a AtomicBool,
     /// Hears how many more steps were replayed, now and then.
     pub replayed: &'a (dyn Fn(u64) + Sync),
@@ -41,7 +41,7 @@ impl fmt::Debug for Watch<'_> {
     }
 }
 
-/// What a replay counted.
+/// The counts of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
     /// Of all processes together.
@@ -53,8 +53,9 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// What that costs by a model. What was refused is there too: it has to be served all the same, so each such request is
-    /// registered for itself and deregistered after it, as without a cache. Who refuses more would else seem the cheaper.
+    /// Returns its cost by a model. Refused requests are there too: they have to be served all the same, so each is
+    /// registered for itself and deregistered after it, as without a cache. Otherwise a policy that refuses more would
+    /// seem the cheaper.
     pub fn cost(&self, model: &Linear, dereg: DeregCost) -> Cost {
         let Cost { reg_us, dereg_us } = match dereg {
             DeregCost::Batch => self.counters.cost(model),
@@ -76,7 +77,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// More is acquired and never released than a cache can hold.
-    #[error("more than {MOST_IN_USE} acquires are in use at once: are the releases missing from the recording?")]
+    #[error("more than {MOST_IN_USE} acquires are in use at once: see whether the recording has its releases")]
     TooManyInUse,
     /// It was told to stop.
     #[error("interrupted")]
@@ -92,14 +93,15 @@ const GLANCE: usize = 1 << 16;
 /// Replays a trace through caches of this configuration.
 ///
 /// ```
-/// use mrrc::{Access, Config, PageRange};
+/// use mrrc_core::policy::PolicyKind;
+/// use mrrc_core::{Access, Config, PageRange};
 /// use tracesim::simulate::{Recency, replay};
 /// use traces::{Kind, Process, Step, Trace};
 ///
 /// let asked = |page| Step::new(Kind::Request, PageRange::new(page, 1).unwrap(), Access::LOCAL_READ, false);
 /// let process = Process { steps: [1, 2, 1].map(asked).to_vec() };
 /// let trace = Trace { processes: vec![process], ..Trace::default() };
-/// let counters = replay(&trace, &Config::new(8), Recency::Exact, None)?.counters;
+/// let counters = replay(&trace, &PolicyKind::Mrrc.into(), &Config::new(8), Recency::Exact, None)?.counters;
 /// assert_eq!((counters.requests, counters.exact, counters.miss), (3, 1, 2));
 /// # Ok::<(), tracesim::simulate::ReplayError>(())
 /// ```
@@ -108,13 +110,14 @@ const GLANCE: usize = 1 << 16;
 /// [`ReplayError`].
 pub fn replay(
     trace: &Trace,
+    policy: &PolicyEntry,
     config: &Config,
     recency: Recency,
     watch: Option<&Watch<'_>>,
 ) -> Result<Replayed, ReplayError> {
     let mut all = Replayed::default();
     for process in &trace.processes {
-        let one = replay_process(process, config, recency, watch)?;
+        let one = policy.replay_process(process, config, recency, watch)?;
         add(&mut all.counters, &one.counters);
         all.unmatched_releases += one.unmatched_releases;
         all.refused_pages = all.refused_pages.saturating_add(one.refused_pages);
@@ -122,68 +125,54 @@ pub fn replay(
     Ok(all)
 }
 
-/// Replays one process through a cache of this configuration.
-pub(crate) fn replay_process(
+/// Replays one process through a cache with this policy. The loop is compiled for each type of policy.
+pub(crate) fn replay_with<P: Policy>(
+    policy: P,
     process: &Process,
     config: &Config,
     recency: Recency,
     watch: Option<&Watch<'_>>,
 ) -> Result<Replayed, ReplayError> {
-    with_policy(config, Whole { config, recency, steps: &process.steps, watch })
-}
-
-/// All steps of a process.
-struct Whole<'a> {
-    config: &'a Config,
-    recency: Recency,
-    steps: &'a [Step],
-    watch: Option<&'a Watch<'a>>,
-}
-
-impl WithPolicy for Whole<'_> {
-    type Out = Result<Replayed, ReplayError>;
-
-    fn run<P: Policy>(self, policy: P) -> Self::Out {
-        let most_uses = policy.most_uses();
-        let core = Core::with_policy(self.config, policy)?;
-        let folded = (self.recency == Recency::Folded).then(|| Folded::new(most_uses));
-        let mut replayer = Replayer::new(core, folded);
-        let mut at = 0;
-        while at < self.steps.len() {
-            let begun = at;
-            let until = self.steps.len().min(at + GLANCE);
-            while at < until {
-                let step = self.steps[at];
-                if step.is_single_request() {
-                    replayer.request(step.range());
-                    at += 1;
-                } else {
-                    at += replayer.event(&self.steps[at..])?;
-                }
-                debug_assert!(replayer.core.used_pages() <= replayer.core.capacity(), "the capacity is a limit");
+    let steps = &process.steps[..];
+    let most_uses = policy.most_uses();
+    let core = Core::with_policy(config, policy)?;
+    let deferred = (recency == Recency::Deferred).then(|| Deferred::new(most_uses));
+    let mut replayer = Replayer::new(core, deferred);
+    let mut at = 0;
+    while at < steps.len() {
+        let begun = at;
+        let until = steps.len().min(at + GLANCE);
+        while at < until {
+            let step = steps[at];
+            if step.is_single_request() {
+                replayer.request(step.range());
+                at += 1;
+            } else {
+                at += replayer.event(&steps[at..])?;
             }
-            if let Some(watch) = self.watch {
-                (watch.replayed)((at - begun) as u64);
-                if watch.stop.load(Ordering::Relaxed) {
-                    return Err(ReplayError::Interrupted);
-                }
+            debug_assert!(replayer.core.used_pages() <= replayer.core.capacity(), "the capacity is a limit");
+        }
+        if let Some(watch) = watch {
+            (watch.replayed)((at - begun) as u64);
+            if watch.stop.load(Ordering::Relaxed) {
+                return Err(ReplayError::Interrupted);
             }
         }
-        Ok(replayer.replayed())
     }
+    Ok(replayer.replayed())
 }
 
 /// The ranges of an event.
 type Ranges = SmallVec<[PageRange; 1]>;
 
-/// What an acquire holds.
+/// The regions that an acquire holds.
 type Held = SmallVec<[RegionId; 2]>;
 
 /// A process in the middle of its trace.
 struct Replayer<P> {
     core: Core<P>,
-    /// Where the core hears of hits later.
-    folded: Option<Folded>,
+    /// The deferred touches, if the core hears of hits later.
+    deferred: Option<Deferred>,
     /// Acquires in use by their ranges, the last one last.
     open: FxHashMap<Ranges, Vec<Held>>,
     in_use: usize,
@@ -192,30 +181,30 @@ struct Replayer<P> {
 }
 
 /// Hits that the core has not heard of: it neither counts them nor, before it makes room, orders by them.
-struct Folded {
-    marks: Marks,
+struct Deferred {
+    marks: DeferredTouches,
     hits: Counters,
     touched: Vec<RegionId>,
 }
 
-impl Folded {
+impl Deferred {
     fn new(most_uses: u32) -> Self {
-        Self { marks: Marks::new(most_uses), hits: Counters::default(), touched: Vec::new() }
+        Self { marks: DeferredTouches::new(most_uses), hits: Counters::default(), touched: Vec::new() }
     }
 }
 
 impl<P: Policy> Replayer<P> {
-    fn new(core: Core<P>, folded: Option<Folded>) -> Self {
-        Self { core, folded, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0, refused_pages: 0 }
+    fn new(core: Core<P>, deferred: Option<Deferred>) -> Self {
+        Self { core, deferred, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0, refused_pages: 0 }
     }
 
-    /// One range, released at once. What finds no room is counted by the core as refused, and that is all.
+    /// One range, released at once. The core counts a request without room as refused, and that is all.
     #[inline(always)]
     fn request(&mut self, asked: PageRange) {
-        let refused = if self.folded.is_none() {
+        let refused = if self.deferred.is_none() {
             self.core.request(asked).is_err()
         } else {
-            self.hit_folded(asked).is_none() && self.missed_folded(asked).is_none()
+            self.hit_deferred(asked).is_none() && self.missed_deferred(asked).is_none()
         };
         if refused {
             self.refuse(asked);
@@ -228,8 +217,8 @@ impl<P: Policy> Replayer<P> {
     }
 
     /// Counts and marks the region that serves the range by itself, if there is one.
-    fn hit_folded(&mut self, asked: PageRange) -> Option<RegionId> {
-        let Folded { marks, hits, .. } = self.folded.as_mut()?;
+    fn hit_deferred(&mut self, asked: PageRange) -> Option<RegionId> {
+        let Deferred { marks, hits, .. } = self.deferred.as_mut()?;
         let id = self.core.find(asked)?;
         marks.mark(id);
         let exact = self.core.range_of(id) == Some(asked);
@@ -243,8 +232,8 @@ impl<P: Policy> Replayer<P> {
     }
 
     /// Asks for what no region serves by itself.
-    fn missed_folded(&mut self, asked: PageRange) -> Option<&Outcome> {
-        let Folded { marks, .. } = self.folded.as_mut()?;
+    fn missed_deferred(&mut self, asked: PageRange) -> Option<&Outcome> {
+        let Deferred { marks, .. } = self.deferred.as_mut()?;
         let outcome = self.core.ask(&Ask::new(asked), marks).ok()?;
         marks.forget(outcome.batches());
         Some(outcome)
@@ -269,19 +258,19 @@ impl<P: Policy> Replayer<P> {
     fn ask(&mut self, ranges: &[PageRange]) -> Held {
         let regions_of = |outcome: &Outcome| -> Held { outcome.parts().iter().filter_map(Part::region).collect() };
         if let &[asked] = ranges {
-            let served = if self.folded.is_none() {
+            let served = if self.deferred.is_none() {
                 self.core.request(asked).ok().map(regions_of)
-            } else if let Some(id) = self.hit_folded(asked) {
+            } else if let Some(id) = self.hit_deferred(asked) {
                 Some(smallvec::smallvec![id])
             } else {
-                self.missed_folded(asked).map(regions_of)
+                self.missed_deferred(asked).map(regions_of)
             };
             if served.is_none() {
                 self.refuse(asked);
             }
             return served.unwrap_or_default();
         }
-        self.fold();
+        self.apply_touches();
         let mut served = Held::new();
         let mut refused = 0_u64;
         self.core.request_list(ranges, |range, answer| match answer {
@@ -316,7 +305,7 @@ impl<P: Policy> Replayer<P> {
         self.in_use -= held.len().max(1);
         for id in held {
             let leavers = self.core.release(id);
-            if let Some(Folded { marks, .. }) = &mut self.folded {
+            if let Some(Deferred { marks, .. }) = &mut self.deferred {
                 marks.forget(leavers.batches());
             }
         }
@@ -325,15 +314,15 @@ impl<P: Policy> Replayer<P> {
     fn invalidate(&mut self, ranges: &[PageRange]) {
         for &range in ranges {
             let leavers = self.core.invalidate(range);
-            if let Some(Folded { marks, .. }) = &mut self.folded {
+            if let Some(Deferred { marks, .. }) = &mut self.deferred {
                 marks.forget(leavers.batches());
             }
         }
     }
 
     /// Tells the core of all hits.
-    fn fold(&mut self) {
-        if let Some(Folded { marks, touched, .. }) = &mut self.folded {
+    fn apply_touches(&mut self) {
+        if let Some(Deferred { marks, touched, .. }) = &mut self.deferred {
             touched.clear();
             marks.take(touched);
             self.core.fold(touched.iter().copied());
@@ -342,7 +331,7 @@ impl<P: Policy> Replayer<P> {
 
     fn replayed(&self) -> Replayed {
         let mut counters = self.core.counters();
-        if let Some(Folded { hits, .. }) = &self.folded {
+        if let Some(Deferred { hits, .. }) = &self.deferred {
             add(&mut counters, hits);
         }
         Replayed { counters, unmatched_releases: self.unmatched_releases, refused_pages: self.refused_pages }

@@ -50,7 +50,7 @@ impl fmt::Display for Capacity {
 impl FromStr for Capacity {
     type Err = CapacityError;
 
-    /// `8192p`, `32MiB`, `33554432B`, `5%`; bytes as [`mrrc::bytes`] reads them, so `32M` is `32MiB`, and `32MB` is
+    /// `8192p`, `32MiB`, `33554432B`, `5%`; bytes as [`mrrc_core::units::bytes`] reads them, so `32M` is `32MiB`, and `32MB` is
     /// 32,000,000. They are rounded down to whole pages.
     fn from_str(given: &str) -> Result<Self, CapacityError> {
         let error = |what| CapacityError { given: given.to_owned(), what };
@@ -70,18 +70,18 @@ impl FromStr for Capacity {
             }
         } else {
             let bytes = match unit.to_ascii_lowercase().as_str() {
-                "p" | "page" | "pages" => mrrc::PAGE,
+                "p" | "page" | "pages" => mrrc_core::PAGE,
                 // Pages, or bytes?
                 "" => return Err(error("no unit")),
                 // How many bytes one of it is.
                 unit if unit.bytes().all(|letter| letter.is_ascii_alphabetic()) => {
-                    mrrc::bytes(&format!("1{unit}")).ok_or_else(|| error("an unknown unit"))?
+                    mrrc_core::units::bytes(&format!("1{unit}")).ok_or_else(|| error("an unknown unit"))?
                 }
                 _ => return Err(error("an unknown unit")),
             };
             let number: u64 = number.parse().map_err(|_| error("not a whole number that fits 64 bits"))?;
             let bytes = number.checked_mul(bytes).ok_or_else(|| error("more than an address space"))?;
-            match bytes / mrrc::PAGE {
+            match bytes / mrrc_core::PAGE {
                 0 => return Err(error("less than one page of 4 KiB")),
                 pages => Size::Pages(pages),
             }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_three_ways_to_write_one() {
+    fn bad_size_shows_the_three_forms() {
         for bad in [
             "",
             "0p",

@@ -1,4 +1,4 @@
-//! What is wrong is said with its place and its remedy, by the right exit status, and leaves nothing behind.
+//! Errors name the place and the remedy, have the right exit status, and leave nothing behind.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn a_missing_trace_is_named() {
 }
 
 #[test]
-fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
+fn bad_sizes_and_names_are_usage_errors() {
     let trace = &golden("overlaps.csv");
     for (option, value, words) in [
         ("--capacity", "0p", &["0p", "8192p", "32MiB", "5%"][..]),
@@ -42,7 +42,7 @@ fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
         ("--match", "near", &["near", "contain", "exact"]),
         ("--format", "tape", &["tape", "pages", "httpd"]),
         ("--columns", "what=3", &["what", "addr"]),
-        ("--recency", "late", &["late", "folded"]),
+        ("--recency", "late", &["late", "deferred"]),
     ] {
         let option = format!("{option}={value}");
         for command in ["replay", "compare"] {
@@ -65,7 +65,7 @@ fn sizes_and_names_that_are_none_are_wrong_usage_with_what_to_give() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_configured_so_is_left_out_of_all_of_them_and_named() {
+fn unconfigurable_policy_is_left_out_and_named() {
     let output =
         command(&["replay", "--json", "-p", "all", "--overlap", "merge", &golden("overlaps.csv")]).output().unwrap();
     assert!(output.status.success());
@@ -123,7 +123,7 @@ fn what_cannot_be_written_is_named_and_leaves_nothing() {
     let itself = &path(&folder, "");
     let commands = [&["replay"][..], &["compare", "-pmrrc", "-c5%"], &["info"], &["compare", "-pmrrc", "--shard=1/2"]];
     for command in commands {
-        // The kernel makes what is in /proc, and nobody else.
+        // Only the kernel makes files in /proc.
         let kernels = ["no file may be made in /proc", "name another directory"];
         let places = [(nowhere, ["no/such/folder: make it", "write"]), (itself, ["write", "directory"])];
         for (to, words) in places.into_iter().chain([(&"/proc/results".to_owned(), kernels)]) {
@@ -163,7 +163,7 @@ fn a_full_disk_is_failed_work() {
 }
 
 #[test]
-fn a_trace_that_is_missing_is_said_before_the_others_are_read() {
+fn missing_trace_is_reported_before_reading() {
     let trace = &golden("overlaps.csv");
     // Standard input is empty, which would be said if it were read.
     assert_says(&complaint(&["compare", "-", trace, "nowhere.csv"], 1), &["nowhere.csv: open", "No such file"]);
@@ -206,7 +206,7 @@ fn no_more_threads_are_started_than_there_are_replays() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_link_points_at_is_replaced_and_the_link_stays() {
+fn output_follows_a_link() {
     let folder = folder();
     let (results, link) = (path(&folder, "results.csv"), path(&folder, "link.csv"));
     std::fs::write(&results, "older").unwrap();

@@ -1,11 +1,12 @@
 //! The lower bound lies below everything that can be done, and the upper one above the cheapest of it.
 
-use mrrc::cost::Linear;
-use mrrc::policy::{Matching, Overlap, PolicyKind};
-use mrrc::{Access, Config, PageRange};
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::{Matching, Overlap, PolicyParams};
+use mrrc_core::{Access, Config, PageRange};
 use proptest::prelude::*;
 use traces::{Kind, Process, Step, Trace};
 use tracesim::bound;
+use tracesim::policies::builtin;
 use tracesim::row::DeregCost;
 use tracesim::simulate::{Recency, replay};
 
@@ -16,7 +17,7 @@ const PAGES: u64 = 6;
 enum What {
     Request(Vec<PageRange>),
     Acquire(PageRange),
-    /// Of the acquires so far, which one ends.
+    /// The place of the acquire that ends, among those so far.
     Release(prop::sample::Index),
     Invalidate(PageRange),
 }
@@ -79,8 +80,9 @@ fn costs() -> impl Strategy<Value = Linear> {
     ]
 }
 
-/// The least that any schedule of pages costs, by trying them all: each set of pages that can be registered is a
-/// state. Single pages can leave, gaps are registered one by one or the request whole, and any request may bypass.
+/// Returns the least that any schedule of pages costs, by trying them all: each set of pages that can be
+/// registered is a state. Single pages can leave, gaps are registered one by one or the request whole, and any
+/// request may bypass.
 fn optimum(process: &Process, capacity: u64, costs: &Linear) -> f64 {
     let states = 1usize << PAGES;
     let mask_of = |range: PageRange| ((1usize << range.pages()) - 1) << range.start();
@@ -158,10 +160,10 @@ proptest! {
         let capacities = [1, 3, 8, 16, 30, 100];
         let lower = bound::lower(&trace, &capacities, &costs);
         for (&capacity, lower) in capacities.iter().zip(lower) {
-            for &policy in PolicyKind::ALL.iter().filter(|&&policy| bound::holds_for(policy)) {
-                let config = Config { policy, matching, overlap, cost: costs, ..Config::new(capacity) };
+            for policy in builtin().iter().filter(|policy| bound::holds_for(&policy.scheme(&PolicyParams::new(capacity)))) {
+                let config = Config { matching, overlap, cost: costs, ..Config::new(capacity) };
                 // Some requests find all in use. They are in the cost, so the bound holds all the same.
-                let Ok(replayed) = replay(&trace, &config, Recency::Exact, None) else { continue };
+                let Ok(replayed) = replay(&trace, policy, &config, Recency::Exact, None) else { continue };
                 let total = replayed.cost(&costs, DeregCost::Batch).total_us();
                 let refused = replayed.counters.all_in_use;
                 prop_assert!(
@@ -181,9 +183,9 @@ proptest! {
         let capacities = [1, 3, 8, 16, 30, 100];
         let upper = bound::upper(&trace, &capacities, &costs).unwrap();
         for (&capacity, upper) in capacities.iter().zip(upper) {
-            for &policy in PolicyKind::ALL.iter().filter(|&&policy| bound::holds_for(policy)) {
-                let config = Config { policy, cost: costs, ..Config::new(capacity) };
-                let Ok(replayed) = replay(&trace, &config, Recency::Exact, None) else { continue };
+            for policy in builtin().iter().filter(|policy| bound::holds_for(&policy.scheme(&PolicyParams::new(capacity)))) {
+                let config = Config { cost: costs, ..Config::new(capacity) };
+                let Ok(replayed) = replay(&trace, policy, &config, Recency::Exact, None) else { continue };
                 let total = replayed.cost(&costs, DeregCost::Batch).total_us();
                 prop_assert!(upper <= total + 1e-9, "{policy} pays {total} at {capacity}, upper side {upper}");
             }
@@ -192,7 +194,7 @@ proptest! {
 }
 
 #[test]
-fn with_room_for_everything_the_bound_is_what_first_uses_cost() {
+fn bound_with_full_room_is_first_use_cost() {
     let [a, b] = [PageRange::new(0, 4).unwrap(), PageRange::new(10, 2).unwrap()];
     let whats = [a, b, a, b, a].map(|range| What::Request(vec![range]));
     let trace = trace_of(vec![whats.to_vec()], true);

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 const WIDTHS: [u32; 3] = [500, 1100, 1900];
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// What the browser finds, written where `--dump-dom` shows it.
+/// The findings of the browser, written where `--dump-dom` shows them.
 const LOOK: &str = r##"<script>
 const box = e => e.getBoundingClientRect();
 const seen = e => getComputedStyle(e).visibility !== "hidden";

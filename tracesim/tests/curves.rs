@@ -1,29 +1,30 @@
 //! The LRU curve says what replaying the LRU caches says, and a sample of the trace says nearly the same.
 
-use mrrc::policy::{Matching, PolicyKind};
-use mrrc::{Access, Config, Counters, PageRange};
+use mrrc_core::policy::Matching;
+use mrrc_core::{Access, Config, Counters, PageRange};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use traces::{Kind, Process, Step, Trace};
 use tracesim::mrc::{Curve, Sampling, Unit, curve, reuse_distances};
+use tracesim::policies::PolicyEntry;
 
 fn trace(ranges: impl IntoIterator<Item = PageRange>) -> Trace {
     let steps = ranges.into_iter().map(|range| Step::new(Kind::Request, range, Access::LOCAL_READ, false)).collect();
     Trace { processes: vec![Process { steps }], ..Trace::default() }
 }
 
-fn replay(trace: &Trace, config: &Config) -> Counters {
-    let mut core = config.build().unwrap();
+fn replay(trace: &Trace, policy: &str, config: &Config) -> Counters {
+    let mut core = policy.parse::<PolicyEntry>().unwrap().core(config).unwrap();
     for step in &trace.processes[0].steps {
         core.request(step.range()).unwrap();
     }
     core.counters()
 }
 
-fn says_the_same(trace: &Trace, curve: &Curve, config: &Config) -> Result<(), TestCaseError> {
+fn says_the_same(trace: &Trace, curve: &Curve, policy: &str, config: &Config) -> Result<(), TestCaseError> {
     for point in &curve.points {
-        let counters = replay(trace, &Config { capacity: point.capacity, ..config.clone() });
+        let counters = replay(trace, policy, &Config { capacity: point.capacity, ..config.clone() });
         prop_assert_eq!((counters.requests, counters.pages), (curve.requests, curve.pages));
         prop_assert_eq!(counters.hits() as f64, point.hits, "hits at {}", point.capacity);
         prop_assert_eq!(counters.hit_pages as f64, point.hit_pages, "pages hit at {}", point.capacity);
@@ -69,8 +70,8 @@ proptest! {
         capacities in prop::collection::vec(8u64..200, 1..6),
     ) {
         let trace = trace(ranges);
-        let config = Config { policy: PolicyKind::PinDown, matching: Some(Matching::Exact), ..Config::new(8) };
-        says_the_same(&trace, &curve(&trace, &capacities, Unit::Region, Sampling::Exact), &config)?;
+        let config = Config { matching: Some(Matching::Exact), ..Config::new(8) };
+        says_the_same(&trace, &curve(&trace, &capacities, Unit::Region, Sampling::Exact), "pindown", &config)?;
     }
 
     #[test]
@@ -79,8 +80,8 @@ proptest! {
         capacities in prop::collection::vec(7u64..200, 1..6),
     ) {
         let trace = trace(objects.into_iter().map(|object| PageRange::new(object * 10, 1 + object % 7).unwrap()));
-        let config = Config { policy: PolicyKind::PinDown, ..Config::new(8) };
-        says_the_same(&trace, &curve(&trace, &capacities, Unit::Region, Sampling::Exact), &config)?;
+        let config = Config::new(8);
+        says_the_same(&trace, &curve(&trace, &capacities, Unit::Region, Sampling::Exact), "pindown", &config)?;
     }
 
     #[test]
@@ -89,9 +90,9 @@ proptest! {
         capacities in prop::collection::vec(1u64..70, 1..6),
     ) {
         let trace = trace(pages.into_iter().map(|page| PageRange::new(page, 1).unwrap()));
-        let config = Config { policy: PolicyKind::PinDownPage, ..Config::new(1) };
-        says_the_same(&trace, &curve(&trace, &capacities, Unit::Page, Sampling::Exact), &config)?;
-        says_the_same(&trace, &curve(&trace, &capacities, Unit::Region, Sampling::Exact), &config)?;
+        let config = Config::new(1);
+        says_the_same(&trace, &curve(&trace, &capacities, Unit::Page, Sampling::Exact), "pindown-page", &config)?;
+        says_the_same(&trace, &curve(&trace, &capacities, Unit::Region, Sampling::Exact), "pindown-page", &config)?;
     }
 
     #[test]
@@ -153,7 +154,7 @@ fn zipf() -> (Trace, u64) {
     (trace(picks), next)
 }
 
-/// The mean difference of hit ratio, and of page hit ratio.
+/// Returns the mean difference of hit ratio, and of page hit ratio.
 fn errors(one: &Curve, other: &Curve) -> [f64; 2] {
     let points = one.points.len() as f64;
     let mean = |pairs: Vec<(f64, f64)>| pairs.iter().map(|(a, b)| (a - b).abs()).sum::<f64>() / points;
@@ -188,7 +189,7 @@ fn page_runs_are_close_to_a_pindown_cache_by_pages() {
     let (trace, footprint) = zipf();
     let capacities = [footprint / 50, footprint / 10, footprint / 3];
     for point in curve(&trace, &capacities, Unit::Page, Sampling::Exact).points {
-        let counters = replay(&trace, &Config { policy: PolicyKind::PinDownPage, ..Config::new(point.capacity) });
+        let counters = replay(&trace, "pindown-page", &Config::new(point.capacity));
         let page_hits = point.hit_pages / counters.pages as f64;
         let hits = point.hits / counters.requests as f64;
         assert!((page_hits - counters.page_hit_ratio()).abs() < 0.001, "{page_hits} {}", counters.page_hit_ratio());

@@ -7,14 +7,14 @@ use common::{folder, path, run};
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// A recording in lines.
+/// Returns a recording in lines.
 fn recording(lines: impl IntoIterator<Item = String>) -> String {
     let mut text = String::from("# mrrc registrations 1\ntime_ns,operation,process,thread,address,length,access\n");
     lines.into_iter().for_each(|line| writeln!(text, "{line}").unwrap());
     text
 }
 
-/// The object of `--json`; none where there is no io_uring to be had.
+/// Returns the object of `--json`; none where there is no io_uring to be had.
 fn replayed(trace: &str, options: &[&str]) -> Option<Value> {
     let arguments: Vec<&str> = [&["replay", "--real", "io-uring", "--json"], options, &[trace]].concat();
     let output = run(&arguments);
@@ -43,13 +43,13 @@ fn requests_that_never_leave_are_registered_once() {
     assert_eq!((number(&result, "predicted_avoided"), number(&result, "measured_avoided")), (998, 998));
     assert_eq!(number(&result["without"], "registrations"), 1000);
     assert_eq!(number(&result["cached"], "reg_pages"), 8);
-    // What was kept to the end is paid for, too.
+    // Regions kept to the end are paid for, too.
     assert_eq!(["cached", "without"].map(|how| number(&result[how], "deregistrations")), [2, 1000]);
     assert!(number(&result, "pinned_kib") >= 32, "{result}");
 }
 
 #[test]
-fn every_policy_does_with_pins_what_it_does_in_simulation() {
+fn real_pins_match_simulation_for_every_policy() {
     // A workload whose buffers are asked for in all sizes, at a size where much has to leave.
     let trace = "zipf:objects=300,requests=4000,pages=4";
     for policy in ["mrrc", "pindown", "gdsf", "s3fifo", "probation", "fmrd", "ucx", "none"] {
@@ -59,7 +59,7 @@ fn every_policy_does_with_pins_what_it_does_in_simulation() {
 }
 
 #[test]
-fn what_is_in_use_stays_and_what_changes_is_registered_anew() {
+fn held_stays_and_changed_is_registered_anew() {
     let folder = folder();
     let file = path(&folder, "x.reg");
     let at = |n: u64| 0x5000_0000 + n * 0x4000;
@@ -81,7 +81,7 @@ fn what_is_in_use_stays_and_what_changes_is_registered_anew() {
 }
 
 #[test]
-fn what_the_cache_would_not_have_is_registered_for_itself() {
+fn uncacheable_requests_register_each_time() {
     let folder = folder();
     let file = path(&folder, "x.reg");
     let line =

@@ -4,15 +4,15 @@
 mod common;
 
 use common::{folder, path};
-use mrrc_record::layout::{HEAD, Head, Operation, RECORD, Record};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
+use traces_record::layout::{HEAD, Head, Operation, RECORD, Record};
 
-/// A library to preload. It records as the real ones do; what it records, [`program`] says.
+/// Returns a library to preload. It records as the real ones do; what it records, [`program`] says.
 fn library(folder: &TempDir) -> Option<PathBuf> {
-    compile(folder, "libmrrc_mpi.so", LIBRARY, &["-shared", "-fPIC"])
+    compile(folder, "libtraces_mpi.so", LIBRARY, &["-shared", "-fPIC"])
 }
 
 /// Maps the recording that the variable names, and writes as many records as `EVENTS` says when it is loaded.
@@ -127,7 +127,7 @@ fn what_was_recorded_is_counted_and_can_be_read() {
 }
 
 #[test]
-fn a_program_that_uses_nothing_of_it_leaves_an_empty_recording_and_a_line() {
+fn unused_libraries_leave_an_empty_recording() {
     let folder = folder();
     let Some(_) = library(&folder) else { return };
     let output = record(&folder, &["--what", "mpi"], &["true"]);
@@ -153,7 +153,7 @@ fn a_failed_program_is_reported_as_such() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_before_the_program_runs() {
+fn unwritable_recording_fails_before_the_program() {
     let folder = folder();
     let Some(_) = library(&folder) else { return };
     std::fs::create_dir(path(&folder, "x.reg")).unwrap();
@@ -175,7 +175,7 @@ fn what_cannot_be_written_is_said_before_the_program_runs() {
 }
 
 #[test]
-fn a_program_that_is_not_there_takes_no_recording_along() {
+fn missing_program_keeps_the_old_recording() {
     let folder = folder();
     let Some(_) = library(&folder) else { return };
     std::fs::write(path(&folder, "x.reg"), "of yesterday").unwrap();
@@ -192,7 +192,7 @@ fn a_program_that_is_not_there_takes_no_recording_along() {
 }
 
 #[test]
-fn a_library_that_is_missing_is_told_with_what_builds_it() {
+fn missing_library_names_what_builds_it() {
     let folder = folder();
     let output = record(&folder, &["--what", "verbs"], &["touch", &path(&folder, "ran")]);
     assert_eq!(output.status.code(), Some(1));

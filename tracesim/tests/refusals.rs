@@ -39,7 +39,7 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_refused_costs_what_it_costs_without_a_cache() {
+fn refused_requests_cost_as_without_cache() {
     let folder = folder();
     let file = recording(&folder, BUFFERS);
     for by in ["batch", "region"] {
@@ -75,7 +75,7 @@ fn nobody_wins_by_refusing_more() {
     let rows = rows(&["compare", "--json", "-p", "lazy,pindown,mrrc", "-c", "8p,16p", &recording(&folder, BUFFERS)]);
     let none = rows.iter().find(|row| row["policy"] == "none").unwrap();
     for row in rows.iter().filter(|row| number(row, "refused") > 0.0) {
-        // What was not found was registered: all that a cache can save is what it found, by the pages and by the call.
+        // Every miss was registered: a cache can save only what it found, by the pages and by the call.
         let found = number(row, "hit_pages") * (0.77 + 0.22) + number(row, "hits") * (7.42 + 1.1);
         let kept = number(row, "capacity_pages") * (0.77 + 0.22) + 7.42 + 1.1;
         // Batches of deregistrations save their calls besides, as many as there are regions.
@@ -100,7 +100,7 @@ fn one_line_says_how_many_were_refused() {
 }
 
 #[test]
-fn tables_have_a_column_of_refusals_in_every_line_or_in_none() {
+fn refusal_column_is_in_all_lines_or_none() {
     let folder = folder();
     let [tight, loose] = [BUFFERS, 1].map(|at_once| recording(&folder, at_once));
     let csv = |file: &str| stdout(&["compare", "--csv", "-p", "pindown", "-c", "8p,64p", file]);

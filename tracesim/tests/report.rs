@@ -4,7 +4,7 @@ mod common;
 
 use common::{complaint, folder, golden, names, path, run, stdout};
 
-/// The page of a comparison of these traces.
+/// Returns the page of a comparison of these traces.
 fn page(arguments: &[&str]) -> String {
     let folder = folder();
     let file = path(&folder, "page.html");
@@ -16,7 +16,7 @@ fn page(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_plot_and_every_policy_is_there_for_each_trace() {
+fn report_has_every_plot_and_policy_per_trace() {
     let page = page(&[&golden("overlaps.csv"), &golden("whole-files.csv")]);
     for trace in 0..2 {
         for plot in ["hits", "cost", "gap", "sizes", "reuse"] {
@@ -74,7 +74,7 @@ fn a_page_needs_nothing_but_itself() {
 }
 
 #[test]
-fn the_footer_has_the_command_and_the_checksum_of_the_file() {
+fn footer_has_command_and_checksum() {
     let folder = folder();
     let (trace, file) = (path(&folder, "two pages.csv"), path(&folder, "page.html"));
     std::fs::write(&trace, "start_page,pages\n1,2\n1,2\n").unwrap();
@@ -108,7 +108,7 @@ fn what_comes_from_a_trace_is_text() {
 }
 
 #[test]
-fn traces_of_one_request_and_caches_of_one_size_are_pages_too() {
+fn single_request_trace_makes_a_report() {
     let folder = folder();
     let (trace, file) = (path(&folder, "one.csv"), path(&folder, "page.html"));
     std::fs::write(&trace, "start_page,pages\n7,1\n").unwrap();
@@ -120,7 +120,7 @@ fn traces_of_one_request_and_caches_of_one_size_are_pages_too() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_said_before_the_work_and_leaves_nothing() {
+fn unwritable_report_fails_before_the_work() {
     let folder = folder();
     let trace = &golden("overlaps.csv");
     let nowhere = path(&folder, "nowhere/page.html");
@@ -149,7 +149,7 @@ fn a_page_that_cannot_be_written_is_said_before_the_work_and_leaves_nothing() {
 }
 
 #[test]
-fn a_page_is_no_place_for_tables_and_no_share_of_a_study() {
+fn report_excludes_tables_and_shards() {
     let trace = &golden("overlaps.csv");
     for arguments in [
         &["compare", "--report", "-", trace][..],
@@ -162,7 +162,7 @@ fn a_page_is_no_place_for_tables_and_no_share_of_a_study() {
 }
 
 #[test]
-fn calibrate_prints_a_model_that_replay_takes_or_says_what_to_change() {
+fn calibrate_prints_a_usable_model() {
     let output = run(&["calibrate", "--rounds", "20"]);
     let said = String::from_utf8(output.stderr).unwrap();
     if output.status.code() == Some(1) {
@@ -180,7 +180,7 @@ fn calibrate_prints_a_model_that_replay_takes_or_says_what_to_change() {
 }
 
 #[test]
-fn an_rdma_device_is_calibrated_by_a_tracesim_that_was_built_for_it_and_else_it_says_how() {
+fn verbs_calibration_needs_its_build() {
     let said = complaint(&["calibrate", "--device", "rxe0"], 2);
     assert!(said.contains("--registrar verbs"), "{said}");
     let said = complaint(&["calibrate", "--registrar", "verbs", "--device", "no such device"], 1);

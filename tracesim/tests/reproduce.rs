@@ -5,7 +5,7 @@ mod common;
 use common::{command, complaint, folder, names, path, run};
 use insta::assert_snapshot;
 
-/// What depends on the machine, not on the code.
+/// The rows that depend on the machine, not on the code.
 const MEASURED: [&str; 3] = ["Fig. 1 ", "Table 1", "Section 4"];
 
 #[test]

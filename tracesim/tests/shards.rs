@@ -43,7 +43,7 @@ fn refused(options: &[&str], files: &[String]) -> String {
 }
 
 #[test]
-fn however_many_processes_share_a_study_it_comes_out_as_from_one() {
+fn shards_merge_to_the_whole_study() {
     for of in [1, 3, 7] {
         let folder = folder();
         let mut files = shards(&folder, of);
@@ -57,7 +57,7 @@ fn however_many_processes_share_a_study_it_comes_out_as_from_one() {
 }
 
 #[test]
-fn a_share_that_is_missing_is_named_and_the_others_can_be_seen() {
+fn missing_shard_is_named_and_partial_works() {
     let folder = folder();
     let files = shards(&folder, 3);
     let said = refused(&[], &[files[0].clone(), files[2].clone()]);

@@ -1,10 +1,11 @@
 //! The replayer: in use until released, one cache a process, hits told at once or later.
 
-use mrrc::policy::{Overlap, PolicyKind};
-use mrrc::{Access, Config, PageRange};
+use mrrc_core::policy::Overlap;
+use mrrc_core::{Access, Config, PageRange};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use traces::{Kind, Process, Step, Trace};
+use tracesim::policies::builtin;
 use tracesim::simulate::{Recency, ReplayError, Replayed, Watch, replay};
 
 fn step(kind: Kind, (start, pages): (u64, u64), goes_on: bool) -> Step {
@@ -16,11 +17,11 @@ fn trace(steps: impl IntoIterator<Item = (Kind, (u64, u64))>) -> Trace {
     Trace { processes: vec![Process { steps }], ..Trace::default() }
 }
 
-fn counted(trace: &Trace, policy: PolicyKind, capacity: u64, recency: Recency) -> Replayed {
-    replay(trace, &Config { policy, ..Config::new(capacity) }, recency, None).unwrap()
+fn counted(trace: &Trace, policy: &str, capacity: u64, recency: Recency) -> Replayed {
+    replay(trace, &policy.parse().unwrap(), &Config::new(capacity), recency, None).unwrap()
 }
 
-const BOTH: [Recency; 2] = [Recency::Exact, Recency::Folded];
+const BOTH: [Recency; 2] = [Recency::Exact, Recency::Deferred];
 
 #[test]
 fn what_is_in_use_does_not_leave_before_its_release() {
@@ -28,7 +29,7 @@ fn what_is_in_use_does_not_leave_before_its_release() {
     let (a, b, c) = ((0, 4), (10, 4), (20, 8));
     for recency in BOTH {
         let held = trace([(Acquire, a), (Acquire, a), (Release, a), (Request, b), (Request, c), (Request, a)]);
-        let counters = counted(&held, PolicyKind::PinDown, 8, recency).counters;
+        let counters = counted(&held, "pindown", 8, recency).counters;
         assert_eq!(
             (counters.exact, counters.miss, counters.all_in_use),
             (2, 3, 1),
@@ -36,7 +37,7 @@ fn what_is_in_use_does_not_leave_before_its_release() {
         );
         let released =
             trace([(Acquire, a), (Acquire, a), (Release, a), (Release, a), (Request, b), (Request, c), (Request, a)]);
-        let counters = counted(&released, PolicyKind::PinDown, 8, recency).counters;
+        let counters = counted(&released, "pindown", 8, recency).counters;
         assert_eq!(
             (counters.exact, counters.miss, counters.all_in_use),
             (1, 4, 0),
@@ -46,21 +47,21 @@ fn what_is_in_use_does_not_leave_before_its_release() {
 }
 
 #[test]
-fn a_release_of_what_is_not_in_use_is_passed_over_and_counted() {
+fn unmatched_releases_are_counted() {
     use Kind::{Acquire, Release};
     let trace = trace([(Release, (0, 4)), (Acquire, (0, 4)), (Release, (0, 3)), (Release, (0, 4)), (Release, (0, 4))]);
     for recency in BOTH {
-        assert_eq!(counted(&trace, PolicyKind::Mrrc, 8, recency).unmatched_releases, 3);
+        assert_eq!(counted(&trace, "mrrc", 8, recency).unmatched_releases, 3);
     }
 }
 
 #[test]
-fn invalidated_regions_are_counted_and_registered_anew_and_stay_registered_while_in_use() {
+fn invalidated_regions_reregister_and_outlive_use() {
     use Kind::{Acquire, Invalidate, Release, Request};
     let (a, b) = ((0, 4), (2, 6));
     for recency in BOTH {
         let trace = trace([(Acquire, a), (Request, b), (Invalidate, (3, 2)), (Request, a), (Release, a), (Request, a)]);
-        let counters = counted(&trace, PolicyKind::PinDown, 100, recency).counters;
+        let counters = counted(&trace, "pindown", 100, recency).counters;
         assert_eq!(
             (counters.invalidated, counters.invalidated_pages),
             (2, 8),
@@ -78,49 +79,55 @@ fn the_ranges_of_a_list_are_asked_for_together() {
     steps.extend(list(Kind::Release, [true, false]));
     let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
     for recency in BOTH {
-        let ogr = counted(&trace, PolicyKind::Ogr, 100, recency);
+        let ogr = counted(&trace, "ogr", 100, recency);
         assert_eq!((ogr.counters.requests, ogr.counters.regs, ogr.counters.reg_pages), (2, 2, 2), "too far apart");
         assert_eq!(ogr.unmatched_releases, 0, "a list is released as it was acquired");
     }
-    let wide = Config { policy: PolicyKind::Ogr, group_extra: 0.5, ..Config::new(100) };
-    let counters = replay(&trace, &wide, Recency::Exact, None).unwrap().counters;
+    let wide = Config { group_extra: 0.5, ..Config::new(100) };
+    let counters = replay(&trace, &"ogr".parse().unwrap(), &wide, Recency::Exact, None).unwrap().counters;
     assert_eq!((counters.requests, counters.regs, counters.reg_pages), (2, 1, 3), "one registration spans both");
 }
 
 #[test]
-fn a_list_that_is_cut_off_is_replayed_as_far_as_it_goes() {
+fn truncated_list_replays_its_prefix() {
     let steps = vec![step(Kind::Request, (0, 1), true), step(Kind::Request, (5, 1), true)];
     let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
-    assert_eq!(counted(&trace, PolicyKind::Mrrc, 8, Recency::Exact).counters.requests, 2);
+    assert_eq!(counted(&trace, "mrrc", 8, Recency::Exact).counters.requests, 2);
 }
 
 #[test]
-fn processes_have_caches_of_their_own_and_their_counts_are_added_up() {
+fn processes_have_separate_caches() {
     let one = trace([(Kind::Request, (0, 4)), (Kind::Request, (0, 4))]);
     let two = Trace { processes: [&one.processes[..], &one.processes[..]].concat(), ..Trace::default() };
-    let [one, two] = [one, two].map(|trace| counted(&trace, PolicyKind::Mrrc, 4, Recency::Exact).counters);
+    let [one, two] = [one, two].map(|trace| counted(&trace, "mrrc", 4, Recency::Exact).counters);
     assert_eq!((one.exact, one.miss), (1, 1));
     assert_eq!((two.exact, two.miss, two.pages, two.reg_pages), (2, 2, 16, 8));
 }
 
 #[test]
-fn a_replay_stops_when_it_is_told_to_and_reports_how_far_it_is() {
+fn replay_stops_on_request_and_reports_progress() {
     let trace = trace((0..200_000).map(|i| (Kind::Request, (i, 1))));
     let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
     let count = |more| _ = steps.fetch_add(more, Ordering::Relaxed);
     let watch = Watch { stop: &stop, replayed: &count };
     let config = Config::new(10);
-    assert!(replay(&trace, &config, Recency::Exact, Some(&watch)).is_ok());
+    assert!(replay(&trace, &"mrrc".parse().unwrap(), &config, Recency::Exact, Some(&watch)).is_ok());
     assert_eq!(steps.swap(0, Ordering::Relaxed), 200_000);
     stop.store(true, Ordering::Relaxed);
-    assert_eq!(replay(&trace, &config, Recency::Exact, Some(&watch)), Err(ReplayError::Interrupted));
+    assert_eq!(
+        replay(&trace, &"mrrc".parse().unwrap(), &config, Recency::Exact, Some(&watch)),
+        Err(ReplayError::Interrupted)
+    );
     assert!(steps.load(Ordering::Relaxed) < 200_000);
 }
 
 #[test]
 fn an_impossible_cache_is_an_error() {
     let trace = trace([(Kind::Request, (0, 1))]);
-    assert!(matches!(replay(&trace, &Config::new(0), Recency::Exact, None), Err(ReplayError::Config(_))));
+    assert!(matches!(
+        replay(&trace, &"mrrc".parse().unwrap(), &Config::new(0), Recency::Exact, None),
+        Err(ReplayError::Config(_))
+    ));
 }
 
 /// Requests of a few sizes over few pages, so that everything happens.
@@ -144,10 +151,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_policy_of_its_own_type_counts_what_it_counts_behind_a_box(requests in requests(), capacity in 1u64..40) {
+    fn typed_policy_equals_boxed_policy(requests in requests(), capacity in 1u64..40) {
         let trace = trace(requests.iter().map(|&range| (Kind::Request, range)));
-        for &policy in PolicyKind::ALL {
-            let mut core = Config { policy, ..Config::new(capacity) }.build().unwrap();
+        for entry in builtin() {
+            let policy = entry.name();
+            let mut core = entry.core(&Config::new(capacity)).unwrap();
             for &(start, pages) in &requests {
                 core.request(PageRange::new(start, pages).unwrap()).unwrap();
             }
@@ -156,14 +164,14 @@ proptest! {
     }
 
     #[test]
-    fn where_hits_only_mark_it_makes_no_difference_when_they_are_told(steps in changes(), capacity in 1u64..40) {
+    fn marking_policies_ignore_touch_delay(steps in changes(), capacity in 1u64..40) {
         let trace = trace(steps);
-        for policy in [PolicyKind::Sieve, PolicyKind::S3Fifo, PolicyKind::None, PolicyKind::Nccl] {
-            // What is merged leaves with its mark, and another region takes its name.
+        for policy in ["sieve", "s3fifo", "none", "nccl"] {
+            // A merged region leaves with its mark, and another region takes its name.
             for overlap in [None, Some(Overlap::Merge)] {
-                let config = Config { policy, overlap, ..Config::new(capacity) };
-                let [exact, folded] = BOTH.map(|recency| replay(&trace, &config, recency, None));
-                prop_assert_eq!(exact, folded, "{} {:?}", policy, overlap);
+                let config = Config { overlap, ..Config::new(capacity) };
+                let [exact, deferred] = BOTH.map(|recency| replay(&trace, &policy.parse().unwrap(), &config, recency, None));
+                prop_assert_eq!(exact, deferred, "{} {:?}", policy, overlap);
             }
         }
     }
@@ -171,9 +179,10 @@ proptest! {
     #[test]
     fn without_eviction_it_makes_no_difference_to_anybody(requests in requests()) {
         let trace = trace(requests.into_iter().map(|range| (Kind::Request, range)));
-        for &policy in PolicyKind::ALL {
-            let [exact, folded] = BOTH.map(|recency| counted(&trace, policy, 100_000, recency));
-            prop_assert_eq!(exact, folded, "{}", policy);
+        for entry in builtin() {
+            let policy = entry.name();
+            let [exact, deferred] = BOTH.map(|recency| counted(&trace, policy, 100_000, recency));
+            prop_assert_eq!(exact, deferred, "{}", policy);
         }
     }
 
@@ -181,7 +190,8 @@ proptest! {
     fn recordings_keep_the_limit_and_their_counts_add_up(steps in recording(), capacity in 1u64..20) {
         // The limit itself is asserted by the replayer.
         let trace = trace(steps);
-        for &policy in PolicyKind::ALL {
+        for entry in builtin() {
+            let policy = entry.name();
             for recency in BOTH {
                 let c = counted(&trace, policy, capacity, recency).counters;
                 prop_assert_eq!(c.requests, c.hits() + c.partial + c.miss, "{} {:?}", policy, recency);

@@ -21,21 +21,21 @@ const SIZES: [(&str, u64); 14] = [
 ];
 
 #[test]
-fn a_unit_means_the_same_to_the_cache_the_recorder_the_simulator_and_the_readers() {
+fn units_agree_across_crates() {
     for (text, bytes) in SIZES {
-        assert_eq!(mrrc::bytes(text), Some(bytes), "{text}");
-        assert_eq!(mrrc_record::bytes(text), Some(bytes), "{text}");
-        assert_eq!(text.parse::<Capacity>().unwrap().pages(0), bytes / mrrc::PAGE, "{text}");
+        assert_eq!(mrrc_core::units::bytes(text), Some(bytes), "{text}");
+        assert_eq!(traces_record::bytes(text), Some(bytes), "{text}");
+        assert_eq!(text.parse::<Capacity>().unwrap().pages(0), bytes / mrrc_core::PAGE, "{text}");
         assert_eq!(text.parse::<BlockSize>().unwrap().get(), bytes, "{text}");
     }
     for bad in ["", "M", "1.5G", "-1M", "5XB", "4 5M", "99999999999T"] {
-        assert_eq!(mrrc::bytes(bad), None, "{bad}");
+        assert_eq!(mrrc_core::units::bytes(bad), None, "{bad}");
         assert!(bad.parse::<Capacity>().is_err(), "{bad}");
     }
 }
 
 #[test]
-fn the_recorder_reads_what_the_cache_reads_and_refuses_what_it_refuses() {
+fn recorder_and_cache_parse_sizes_alike() {
     let numbers =
         ["", "0", "7", " 64", "+1", "-1", "1.5", "1 0", "99999999999", "18446744073709551615", "18446744073709551616"];
     let units = [
@@ -45,8 +45,8 @@ fn the_recorder_reads_what_the_cache_reads_and_refuses_what_it_refuses() {
     let mut sizes = 0;
     for (number, unit) in numbers.iter().flat_map(|number| units.map(|unit| (number, unit))) {
         for text in [format!("{number}{unit}"), format!("{number} {} ", unit.to_uppercase())] {
-            assert_eq!(mrrc_record::bytes(&text), mrrc::bytes(&text), "{text:?}");
-            sizes += usize::from(mrrc::bytes(&text).is_some());
+            assert_eq!(traces_record::bytes(&text), mrrc_core::units::bytes(&text), "{text:?}");
+            sizes += usize::from(mrrc_core::units::bytes(&text).is_some());
         }
     }
     assert!(sizes > 100, "{sizes}");

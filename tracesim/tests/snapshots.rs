@@ -1,5 +1,5 @@
-//! What every command prints, as it stands in `snapshots`. `INSTA_UPDATE=always cargo test` writes it anew; then read what
-//! changed before you believe it.
+//! The output of every command, as it stands in `snapshots`. `INSTA_UPDATE=always cargo test` writes it anew; then read
+//! what changed before you believe it.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn replay() {
     assert_snapshot!("replay-json", stdout(&["replay", "--json", "-p", "mrrc,firehose", "-c", "1MiB", trace]));
     assert_snapshot!("replay-csv", stdout(&["replay", "--csv", "-p", "mrrc,ogr", "-c", "1MiB", trace]));
     let choices =
-        ["--dereg-cost=region", "--cost=fmr", "--match=exact", "--recency=folded", "--resort=0.7", "--evict=0.2"];
+        ["--dereg-cost=region", "--cost=fmr", "--match=exact", "--recency=deferred", "--resort=0.7", "--evict=0.2"];
     let arguments: Vec<&str> = ["replay", "-p", "all"].into_iter().chain(choices).chain([trace.as_str()]).collect();
     assert_snapshot!("replay-choices", common::stdout(&arguments));
 }

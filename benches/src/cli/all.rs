@@ -1,7 +1,7 @@
 //! `side-by-side all`: every part, one after the other.
 //!
-//! Each is this program again, as somebody would start it alone: what one part did to its process (CPUs, memory) touches no
-//! other. It prints its tables itself and saves its rows, of which the JSON and the page are made at the end.
+//! Each is this program again, as a user would start it alone: the effects of one part on its process (CPUs, memory) reach
+//! no other. It prints its tables itself and saves its rows, of which the JSON and the page are made at the end.
 
 use super::output::{cannot_write, doubts};
 use super::{Stop, asked};

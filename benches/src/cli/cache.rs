@@ -99,9 +99,9 @@ pub(super) fn run(flags: &Cache) -> Result<(), Stop> {
     measure("cache", &flags.output, &setting, &parts, &about)
 }
 
-/// The measurements that one of `only` names, or else those whose rows one names, with these rows; or all.
+/// Returns the measurements that one of `only` names, or else those whose rows one names, with these rows; or all.
 fn chosen(mut parts: Vec<Part>, only: &[String]) -> Result<Vec<Part>, Stop> {
-    // What names measurements names no rows besides.
+    // A word that names measurements names no rows besides.
     let (of_parts, of_rows): (Vec<_>, Vec<_>) =
         only.iter().partition(|name| parts.iter().any(|part| part.is_named(name)));
     let has = |row: &str, name: &str| !name.is_empty() && row.contains(name);

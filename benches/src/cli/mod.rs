@@ -1,5 +1,5 @@
-//! `side-by-side`: ours beside the peers, from interleaved runs on pinned threads. What it measures is in
-//! [`side_by_side`](crate::side_by_side).
+//! `side-by-side`: ours beside the peers, from interleaved runs on pinned threads. The measurements are
+//! in [`side_by_side`](crate::side_by_side).
 
 mod all;
 mod cache;
@@ -7,8 +7,8 @@ mod output;
 mod parts;
 mod sim;
 
-use crate::side_by_side::far;
 use crate::side_by_side::kv::OURS;
+use crate::side_by_side::remote;
 use crate::side_by_side::sim::instructions;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -48,7 +48,7 @@ Examples:
 
 Each command's --help has more. Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
 
-/// What may be asked, for manual pages and completions.
+/// Returns the command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -57,20 +57,20 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     // Our server: this program under its name.
     if std::env::args_os().next().is_some_and(|name| name == OURS) {
-        return rdmakv_server::server::main();
+        return rdmakv_server::startup::main();
     }
-    // Its own process, started to have its instructions counted: nobody types this.
+    // Its own process, started to have its instructions counted: not for users.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some((first, rest)) = arguments.split_first()
         && first == instructions::LAP
     {
         return instructions::lap(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
     }
-    // The other end of a connection: nobody types this either.
+    // The other end of a connection: not for users either.
     if let Some((first, rest)) = arguments.split_first()
-        && first == far::FAR
+        && first == remote::FAR
     {
-        return far::run(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+        return remote::run(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
     }
     let done = match &Cli::parse().subject {
         None => all::run(&all::All::default()),
@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read has seen enough.
+        // The reader has seen enough.
         Err(Stop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Stop::Output(error)) => failed(&format!("the figures could not be written: {error}")),
         Err(Stop::Measuring(error)) => failed(&error),
@@ -96,7 +96,7 @@ fn failed(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What was typed, but for where it is saved.
+/// Returns the command line, without the file that it is saved to.
 fn asked() -> String {
     let mut words = vec!["side-by-side".to_owned()];
     let mut arguments = std::env::args().skip(1);

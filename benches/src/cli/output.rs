@@ -1,4 +1,4 @@
-//! What a part prints while it measures: its head, progress, tables or JSON lines, and what it saves.
+//! The output of a part: its head, progress, tables or JSON lines, and the saved file.
 
 use super::Stop;
 use crate::side_by_side::host::Host;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, StdoutLock, Write};
 use std::path::PathBuf;
 
-/// What all parts take.
+/// The options of all parts.
 #[derive(Args)]
 pub(super) struct Output {
     /// Print JSON lines: name, ours, peer, unit, ratio

@@ -9,7 +9,7 @@ use clap::Args;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// What all take.
+/// The options of all parts.
 #[derive(Args)]
 struct Common {
     #[command(flatten)]
@@ -180,7 +180,7 @@ pub(super) fn handshake(handshake: &Handshake) -> Result<(), Stop> {
     run("handshake", &handshake.common, &setting, handshake::parts(handshake.write), &head)
 }
 
-/// A CPU for this process, and one for the other.
+/// Returns a CPU for this process, and one for the other.
 fn places(apart: bool) -> Result<(usize, usize), Stop> {
     let places = Places::look().map_err(|error| Stop::Measuring(format!("sched_getaffinity: {error}")))?;
     let near = *places.cpus.first().ok_or_else(|| Stop::Measuring("this process may use no CPU".into()))?;

@@ -7,9 +7,9 @@ use crate::pin::Places;
 use crate::side_by_side::sim::instructions::Instructions;
 use crate::side_by_side::sim::{self, Options};
 use clap::Args;
-use mrrc::policy::PolicyKind;
 use std::path::{Path, PathBuf};
 use traces::generate::zipf;
+use tracesim::policies::{PolicyEntry, UnknownPolicy};
 use tracesim::sizes::Capacity;
 
 #[derive(Args)]
@@ -34,9 +34,9 @@ pub(super) struct Sim {
     #[arg(long, value_name = "SIZE", default_value = "1%")]
     capacity: Capacity,
 
-    /// Who; several with commas [default: pindown,fifo,sieve,s3fifo,gdsf,mrrc,probation]
+    /// Policies; several with commas [default: pindown,fifo,sieve,s3fifo,gdsf,mrrc,probation]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    policy: Vec<PolicyKind>,
+    policy: Vec<PolicyEntry>,
 
     /// Laps of each, behind one that warms up; the best counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -46,7 +46,7 @@ pub(super) struct Sim {
     #[arg(long)]
     instructions: bool,
 
-    /// Where the trace and libCacheSim are kept [default: side-by-side in the folder of this build]
+    /// Folder of the trace and libCacheSim [default: side-by-side in the folder of this build]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
@@ -88,7 +88,7 @@ pub(super) fn run(sim: &Sim) -> Result<(), Stop> {
     head.push(measured.about());
     let mut teller = sim.output.begin("sim", &head, sim.quick)?;
     teller.rows(sim::TITLE, vec![measured.read()])?;
-    for (nth, &policy) in policies.iter().enumerate() {
+    for (nth, policy) in policies.iter().enumerate() {
         eprintln!("[{}/{}] {policy}", nth + 1, policies.len());
         let mut rows = measured.measure(policy).map_err(Stop::Measuring)?;
         if let Some(Ok(instructions)) = &instructions {
@@ -99,6 +99,11 @@ pub(super) fn run(sim: &Sim) -> Result<(), Stop> {
     teller.end()
 }
 
+fn usual() -> Result<Vec<PolicyEntry>, Stop> {
+    let usual: Result<_, UnknownPolicy> = sim::USUAL.iter().map(|name| name.parse()).collect();
+    usual.map_err(|error| Stop::Measuring(error.to_string()))
+}
+
 fn options(sim: &Sim) -> Result<Options, Stop> {
     let places = Places::look().map_err(|error| Stop::Measuring(format!("sched_getaffinity: {error}")))?;
     let cpu = *places.cpus.first().ok_or_else(|| Stop::Measuring("this process may use no CPU".into()))?;
@@ -106,7 +111,7 @@ fn options(sim: &Sim) -> Result<Options, Stop> {
     let tenth = u32::try_from(requests / 10).unwrap_or(u32::MAX).clamp(1, (1 << 27) - 1);
     Ok(Options {
         workload: zipf::Options { objects: sim.objects.unwrap_or(tenth), requests, ..zipf::Options::default() },
-        policies: if sim.policy.is_empty() { sim::USUAL.to_vec() } else { sim.policy.clone() },
+        policies: if sim.policy.is_empty() { usual()? } else { sim.policy.clone() },
         capacity: sim.capacity.clone(),
         rounds: if sim.quick { 1 } else { sim.rounds as usize },
         folder: sim.folder.clone().or_else(beside_the_build).unwrap_or_else(|| "target/side-by-side".into()),
@@ -114,7 +119,7 @@ fn options(sim: &Sim) -> Result<Options, Stop> {
     })
 }
 
-/// A folder in that of the build, which holds this program in a folder of its own.
+/// Returns a folder in that of the build, which holds this program in a folder of its own.
 fn beside_the_build() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.parent().and_then(Path::parent)?.join("side-by-side"))

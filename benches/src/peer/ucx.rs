@@ -48,9 +48,9 @@ pub struct Ucx {
 }
 
 // SAFETY: ucs_rcache is thread safe ("This data structure is thread safe", rcache.h); the rest is a box of
-// atomics and plain numbers that nobody changes.
+// atomics and plain numbers that do not change.
 unsafe impl Send for Ucx {}
-// SAFETY: as above.
+// SAFETY: ucs_rcache is thread safe (rcache.h), and the rest is atomics and numbers that do not change.
 unsafe impl Sync for Ucx {}
 
 impl Subject for Ucx {
@@ -95,7 +95,7 @@ impl Subject for Ucx {
 
 impl Drop for Ucx {
     fn drop(&mut self) {
-        // SAFETY: created once, destroyed once; nobody holds a region of it, since `touch` puts what it gets.
+        // SAFETY: created once, destroyed once; no region of it is held, since `touch` puts back each one that it gets.
         unsafe { ucs_rcache_destroy(self.rcache.as_ptr()) };
     }
 }

@@ -9,22 +9,22 @@ const MANY: usize = 20;
 /// A measured value.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    /// Of all rounds, or of what they have in common. What ratios are made of.
+    /// All rounds, or the part that they have in common. The figure that ratios use.
     #[serde(deserialize_with = "or_nan")]
     pub best: f64,
-    /// Of all rounds, where there were rounds.
+    /// All rounds, where there were rounds.
     pub median: Option<f64>,
-    /// Where the rounds lie, from the lowest to the highest; of 20 and more, without a tenth at each end.
+    /// The spread of the rounds, from the lowest to the highest; of 20 and more, without a tenth at each end.
     pub rounds: Option<(f64, f64)>,
 }
 
 impl Figure {
-    /// A value that was not taken in rounds.
+    /// Returns a value that was not taken in rounds.
     pub fn once(value: f64) -> Self {
         Self { best: value, median: None, rounds: None }
     }
 
-    /// A value of all rounds together, which each round has too.
+    /// Returns a value of all rounds together, which each round has too.
     pub fn whole(value: f64, rounds: Vec<f64>) -> Self {
         Self { best: value, median: None, ..Self::lowest(rounds) }
     }
@@ -67,8 +67,8 @@ impl Figure {
         }
     }
 
-    /// Whether rounds of one lie among those of the other, so that neither can be said to be better. Rounds that are all
-    /// the same do not.
+    /// Returns whether rounds of one lie among those of the other, so that neither can be said to be better. Rounds that
+    /// are all the same do not.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self.rounds, other.rounds) {
             (Some(own), Some(other)) => own.0 <= other.1 && other.0 <= own.1 && !(own == other && own.0 == own.1),

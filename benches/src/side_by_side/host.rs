@@ -11,18 +11,18 @@ use std::time::SystemTime;
 pub struct Host {
     /// When it was looked at, in UTC: `2026-01-31T12:00:00Z`.
     pub date: String,
-    /// What of this repository, by version and, in a clone of it, by commit.
+    /// This repository's version and, in a clone of it, its commit.
     pub version: String,
     /// Processor, CPUs and memory.
     pub machine: String,
     /// Kernel and distribution.
     pub system: String,
-    /// What else the machine did.
+    /// The other load of the machine.
     pub load: String,
 }
 
 impl Host {
-    /// This machine, now. What it does not tell is left out.
+    /// This machine, now. Missing facts are left out.
     pub fn look() -> Self {
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
         let model = field(&read("/proc/cpuinfo"), "model name", ':').unwrap_or_else(|| std::env::consts::ARCH.into());
@@ -50,13 +50,13 @@ impl Host {
     }
 }
 
-/// What a line says behind its name.
+/// Returns the text behind a name in a line.
 fn field(text: &str, name: &str, between: char) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(between)?.1.trim().to_owned())
 }
 
-/// The commit that is checked out where this runs, `+` behind it if files were changed since.
+/// Returns the commit that is checked out where this runs, `+` behind it if files were changed since.
 fn commit() -> Option<String> {
     let output = Command::new("git").args(["describe", "--always", "--dirty=+", "--exclude=*"]).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();

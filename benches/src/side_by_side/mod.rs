@@ -6,18 +6,18 @@
 //! * [`handshake`]: the handshake beside the traditional process.
 //! * [`kv`]: our server beside memcached.
 //!
-//! In all of them the two take turns, many times, on pinned CPUs. What a row says, and whether ours and the peer's can be told
-//! apart, is in [`figure`] and [`report`]; [`part`] is a measurement that knows its rows before it is made; [`host`] and
-//! [`results`] are the head of a run and what is kept of it; [`far`] is the process at the other end of a connection.
+//! In all of them the two take turns, many times, on pinned CPUs. [`figure`] and [`report`] have the meaning of a row, and
+//! whether ours and the peer's can be told apart; [`part`] is a measurement that knows its rows before it is made; [`host`]
+//! and [`results`] are the head of a run and its saved form; [`remote`] is the process at the other end of a connection.
 
 pub mod cache;
 pub mod fabric;
-pub mod far;
 pub mod figure;
 pub mod handshake;
 pub mod host;
 pub mod kv;
 pub mod part;
+pub mod remote;
 pub mod report;
 pub mod results;
 pub mod sim;

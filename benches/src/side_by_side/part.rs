@@ -24,7 +24,7 @@ type Measure = Box<dyn Fn(&Setting) -> Result<Vec<Row>, String>>;
 
 /// One measurement.
 pub struct Part {
-    /// What progress says.
+    /// The name shown as progress.
     pub name: String,
     /// Above its table, which it shares with its neighbours of the same title.
     pub title: &'static str,
@@ -34,7 +34,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// A measurement whose rows are called its name and these.
+    /// Returns a measurement whose rows are called its name and these.
     pub fn new(
         name: impl Into<String>,
         title: &'static str,
@@ -46,7 +46,7 @@ impl Part {
         Self::named(name, title, rows, measure)
     }
 
-    /// A measurement whose rows have these names.
+    /// Returns a measurement whose rows have these names.
     pub fn named(
         name: impl Into<String>,
         title: &'static str,
@@ -56,7 +56,7 @@ impl Part {
         Self { name: name.into(), title, rows, measure: Box::new(measure) }
     }
 
-    /// Whether a name means this one: its own, or some whole parts of it from the left.
+    /// Returns whether a name means this one: its own, or some whole parts of it from the left.
     pub fn is_named(&self, name: &str) -> bool {
         self.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -64,7 +64,7 @@ impl Part {
     /// Measures it.
     ///
     /// # Errors
-    /// What kept it from being measured.
+    /// The reason why it was not measured.
     pub fn measure(&self, setting: &Setting) -> Result<Vec<Row>, String> {
         (self.measure)(setting).map_err(|error| format!("{}: {error}", self.name))
     }

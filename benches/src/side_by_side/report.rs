@@ -5,7 +5,7 @@ use super::figure::Figure;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
-/// What a number counts and which way is better.
+/// The meaning of a number, and which way is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Unit {
     /// Nanoseconds: lower is better.
@@ -74,7 +74,7 @@ pub enum Standing {
 }
 
 impl Unit {
-    /// Whether more of it is better.
+    /// Returns whether more of it is better.
     fn rises(self) -> bool {
         matches!(self, Self::Times | Self::Millions | Self::Gigabytes | Self::Part | Self::Items)
     }
@@ -98,7 +98,7 @@ impl Unit {
 }
 
 impl Row {
-    /// A row without a note.
+    /// Returns a row without a note.
     pub fn new(name: impl Into<String>, ours: Figure, peer: Option<Figure>, unit: Unit) -> Self {
         Self { name: name.into(), ours, peer, unit, note: String::new(), told_apart: true }
     }
@@ -110,7 +110,7 @@ impl Row {
         self
     }
 
-    /// Without a ratio: nobody could tell it from noise.
+    /// Omits the ratio: it would be indistinguishable from noise.
     #[must_use]
     pub fn without_ratio(mut self) -> Self {
         self.told_apart = false;
@@ -143,7 +143,7 @@ impl Row {
         }
     }
 
-    /// What a table has in it: name, ours, its median, peer, its median, unit, ratio, note.
+    /// Returns the row of a table: name, ours, its median, peer, its median, unit, ratio, note.
     pub(super) fn cells(&self) -> [String; 8] {
         let value = |figure: Option<Figure>| figure.map_or("-".into(), |figure| number(figure.best, self.unit));
         let median = |figure: Option<Figure>| match figure.and_then(|figure| figure.median) {
@@ -163,7 +163,7 @@ impl Row {
     }
 }
 
-/// What a line of JSON holds, and in which order.
+/// The fields of a line of JSON, in their order.
 #[derive(Serialize)]
 struct Line<'a> {
     name: &'a str,
@@ -173,7 +173,7 @@ struct Line<'a> {
     ratio: Option<f64>,
 }
 
-/// Writes rows as JSON lines. What is no number is null.
+/// Writes rows as JSON lines. A value that is no number is null.
 ///
 /// # Errors
 /// Those of the writer.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_line_has_five_fields_and_the_ratio_is_ours_by_peer() {
+    fn json_line_has_five_fields() {
         let row =
             Row::new("hit", Figure { median: Some(6.0), ..Figure::once(5.0) }, Some(Figure::once(20.0)), Unit::Nanos);
         assert_eq!(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_peer_its_fields_are_null_and_so_is_a_ratio_to_nothing() {
+    fn missing_peer_is_null_in_json() {
         let alone = Row::new("speedup", Figure::once(1.5), None, Unit::Times);
         let none = Row::new("evictions", Figure::once(0.0), Some(Figure::once(0.0)), Unit::Count);
         let lines = text(|out| json(out, &[alone.clone(), none.clone()]));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_claimed_only_where_the_rounds_do_not_overlap() {
+    fn ratio_needs_disjoint_rounds() {
         let row = |ours: &[f64], peer: &[f64], unit| {
             Row::new("x", Figure::lowest(ours.into()), Some(Figure::lowest(peer.into())), unit)
         };
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_rounds_overlap_neither_table_nor_json_has_a_ratio_or_a_loss() {
+    fn overlapping_rounds_show_no_ratio_or_loss() {
         for unit in [Unit::Nanos, Unit::Times, Unit::Items] {
             for (ours, peer) in [([1.0, 3.0], [2.0, 4.0]), ([2.0, 4.0], [1.0, 3.0]), ([1.0, 9.0], [4.0, 5.0])] {
                 let row = Row::new("x", Figure::lowest(ours.into()), Some(Figure::lowest(peer.into())), unit);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_no_loss_that_is_the_same_as_far_as_it_is_printed() {
+    fn counts_equal_as_printed_are_even() {
         let standing = |ours, peer, unit| Row::new("x", Figure::once(ours), Some(Figure::once(peer)), unit).standing();
         assert_eq!(standing(1.0, 1.0, Unit::Count), Some(Standing::Even));
         assert_eq!(standing(0.514_204, 0.514_196, Unit::Share), Some(Standing::Even));

@@ -11,11 +11,11 @@ use std::io::{self, Write};
 pub struct Head {
     /// Its name: `cache`.
     pub part: String,
-    /// What it was started with.
+    /// The command line.
     pub command: String,
     /// When and where.
     pub host: Host,
-    /// Who took part, and how.
+    /// The participants, and their settings.
     pub about: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ impl Line {
     }
 }
 
-/// What a part came to.
+/// The saved result of a part.
 #[derive(Clone, Debug)]
 pub struct Kept {
     /// How it began.
     pub head: Head,
-    /// What it measured.
+    /// The rows.
     pub rows: Vec<Titled>,
     /// Whether it was measured to its end.
     pub whole: bool,
@@ -133,7 +133,7 @@ fn table<'a>(out: &mut impl Write, rows: impl Iterator<Item = &'a Titled>) -> io
     Ok(())
 }
 
-/// What Markdown would take for its own.
+/// Escapes text for Markdown.
 fn text(plain: &str) -> String {
     plain.replace('|', "\\|").replace('<', "&lt;")
 }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_read_back_and_the_page_says_where_we_lose() {
+    fn saved_results_read_back_with_losses() {
         let kept = Kept::read(&saved(), true).unwrap().unwrap();
         let mut page = Vec::new();
         markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept)).unwrap();

@@ -1,14 +1,13 @@
 //! LIRS as its authors have it, on their own traces.
 //!
 //! The paper draws its hit rates as curves, so these are what the authors' own program counts on the same files (`lirs.c`, Song
-//! Jiang, 15 November 2002, with its defaults). It differs in three ways: it passes over a block that is asked for
-//! twice in a row, where ours takes note; it keeps two blocks at least for HIR, which matters below 200 blocks, where
-//! ours keeps one; and it lets the stack grow to 2,500 caches, where ours stops at two. With these three changed in it, it counts
-//! what stands in the last column, and ours does the same but for a block here and there (the stack is measured
-//! with all that is cached, or without).
+//! Jiang, 15 November 2002, with its defaults). It differs in three ways. It passes over a block that is asked for twice in a
+//! row, where ours takes note. It keeps two blocks at least for HIR, which matters below 200 blocks, where ours keeps one. And it
+//! lets the stack grow to 2,500 caches, where ours stops at two. With these three changed in it, it counts what stands in the
+//! last column, and ours does the same but for a block here and there (the stack is measured with all that is cached, or
+//! without).
 
 use super::{in_objects, misses, shared};
-use mrrc::policy::PolicyKind;
 
 /// Blocks, misses of the authors' program, and misses of it with our three ways.
 type Counts = (u64, u64, u64);
@@ -64,7 +63,7 @@ fn lirs_hits_as_often_as_its_authors_say() {
         let trace = in_objects(&trace);
         // Without optimization some of them are enough.
         for &(blocks, theirs, in_our_ways) in counts.iter().step_by(if cfg!(debug_assertions) { 5 } else { 1 }) {
-            let (requests, ours) = misses(&trace, PolicyKind::Lirs, blocks);
+            let (requests, ours) = misses(&trace, "lirs", blocks);
             let apart = |other: u64| ours.abs_diff(other) as f64 / requests as f64;
             let said = format!("{name}, {blocks} blocks: ours misses {ours}, theirs {theirs} or {in_our_ways}");
             assert!(apart(in_our_ways) <= 0.0001, "{said}");

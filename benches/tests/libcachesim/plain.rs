@@ -19,7 +19,7 @@ pub(crate) struct Lru2 {
 }
 
 impl Lru2 {
-    /// A cache of so many objects, that remembers as many of those it evicted as the history has room for.
+    /// Returns a cache of so many objects, that remembers as many of those it evicted as the history has room for.
     pub(crate) fn new(capacity: u64, history: u64) -> Self {
         let (cached, times, retained) = Default::default();
         Self { capacity: capacity as usize, history: history as usize, time: 0, cached, times, retained }

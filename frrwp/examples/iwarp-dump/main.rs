@@ -1,4 +1,4 @@
-//! What a capture of iWARP holds: a line a frame, or a summary.
+//! Prints a capture of iWARP: a line a frame, or a summary.
 //!
 //! ```text
 //! cargo run -p frrwp --example iwarp-dump -- frrwp/tests/data/siw.pcap
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(clean) => ExitCode::from(u8::from(!clean)),
-        // Whoever reads has had enough.
+        // The reader has had enough.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("iwarp-dump: {}: {error}", arguments.file.display());

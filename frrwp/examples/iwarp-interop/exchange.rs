@@ -1,7 +1,7 @@
 //! rping's exchange, on either side, with a time limit for the whole of it.
 //!
 //! Every message is 16 bytes, an address, a key and a size, big-endian. The client says where its text is, the server reads it
-//! and says so; the client says where it is to go, the server writes it there and says so. librdmacm's server numbers pings
+//! and says so. The client says where it is to go, the server writes it there and says so. librdmacm's server numbers pings
 //! from 0, and so does its client.
 
 use crate::text::text;
@@ -127,7 +127,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Where these bytes are, for the peer.
+    /// Returns the place of these bytes, for the peer.
     pub(crate) fn segment(&self, at: usize) -> Segment {
         let memory = &self.memory;
         memory.domain.remote(&memory.registration, memory.bytes[at..].as_ptr(), memory.size)
@@ -141,7 +141,7 @@ impl Exchange<'_, '_> {
         self.endpoint.send(&info).map_err(|_| self.lost())
     }
 
-    /// The peer's next message.
+    /// Returns the peer's next message.
     pub(crate) fn told(&mut self) -> Result<Segment, Trouble> {
         match self.next()? {
             Some(Completion::Message { length: INFO }) => {
@@ -171,7 +171,7 @@ impl Exchange<'_, '_> {
         let registration = &self.memory.registration;
         let local = Local { address: self.memory.bytes.as_mut_ptr(), length, registration };
         let to = Segment { length: length as u64, ..to };
-        // SAFETY: as for reads.
+        // SAFETY: the memory stays registered and has no other user until `done` has returned, as for reads.
         unsafe { self.endpoint.write(0, &[local], to, None) }.map_err(|_| self.lost())
     }
 
@@ -183,9 +183,9 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// How often the peer had to be nudged.
-    pub(crate) fn nudges(&self) -> u32 {
-        self.endpoint.nudges()
+    /// How often the peer had to be probed.
+    pub(crate) fn probes_sent(&self) -> u32 {
+        self.endpoint.probes_sent()
     }
 
     /// Why the connection ended, once it has.
@@ -194,7 +194,7 @@ impl Exchange<'_, '_> {
         Ok(self.endpoint.why())
     }
 
-    /// The next thing that happens; `None` at the end of the connection.
+    /// Returns the next thing that happens; `None` at the end of the connection.
     fn next(&mut self) -> Result<Option<Completion>, Trouble> {
         while !self.flushed {
             match self.endpoint.poll(&mut self.message) {

@@ -1,4 +1,4 @@
-//! Many connections to somebody else's `rping`, one after the other: how many work, how many stall.
+//! Many connections to another implementation's `rping`, one after the other: how many work, how many stall.
 //!
 //! ```text
 //! rping -s -P                                                   # theirs, on the other machine
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A connection works when every ping's text has gone to the server by read and come back by write, and is the same; it stalls
-//! when a time limit of this side's ends it; anything else is a failure. Who connects tries a stalled connection once more.
-//! `offend` breaks the rules, or has the peer break them, and says which Terminate ended the connection.
+//! when a time limit of this side's ends it; anything else is a failure. The connecting side tries a stalled connection once
+//! more. `offend` breaks the rules, or has the peer break them, and says which Terminate ended the connection.
 #![allow(unsafe_code, reason = "memory is posted by address")]
 
 mod exchange;
@@ -30,7 +30,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 /// Receives that are posted.
 const RECEIVES: u16 = 2;
 
-/// Proves that this crate's iWARP and somebody else's understand each other.
+/// Proves that this crate's iWARP and another implementation's understand each other.
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 struct Arguments {
@@ -60,7 +60,7 @@ enum Role {
         address: String,
         #[command(flatten)]
         how: How,
-        /// Gives up when nobody has connected for so many seconds
+        /// Gives up after so many seconds without a connection
         #[arg(long, default_value_t = 30)]
         idle: u64,
     },
@@ -68,7 +68,7 @@ enum Role {
     Offend {
         /// HOST:PORT
         address: String,
-        /// What is done
+        /// The offence
         offence: Offence,
         #[command(flatten)]
         how: How,
@@ -120,7 +120,7 @@ impl How {
     }
 }
 
-/// What became of connections.
+/// The outcomes of connections.
 #[derive(Default)]
 struct Tally {
     worked: u32,
@@ -129,7 +129,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether it worked.
+    /// Returns whether it worked.
     fn count(&mut self, number: u32, result: Result<(), Trouble>) -> bool {
         match result {
             Ok(()) => self.worked += 1,
@@ -164,19 +164,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every connection worked, or stalled and worked the second time.
+/// Returns whether every connection worked, or stalled and worked the second time.
 fn connect(address: &str, how: &How) -> Outcome<bool> {
     let domain = how.domain()?;
     let mut memory = Memory::new(&domain, how.size as usize)?;
     let (mut first, mut second) = (Tally::default(), Tally::default());
     let address = format!("iwarp:{address}");
-    let mut nudged = 0;
+    let mut probed = 0;
     for number in 1..=how.connections {
         let mut attempt = || {
             let endpoint = domain.connect(&address, RECEIVES)?;
             let mut exchange = memory.over(endpoint, how.within());
             let result = exchange.pings(how.pings);
-            nudged += u32::from(exchange.nudges() > 0);
+            probed += u32::from(exchange.probes_sent() > 0);
             result
         };
         if !first.count(number, attempt()) {
@@ -184,13 +184,13 @@ fn connect(address: &str, how: &How) -> Outcome<bool> {
         }
     }
     println!(
-        "{} of {} worked at once, {nudged} of them nudged; {} stalled, {} failed, {} of these worked when tried again",
+        "{} of {} worked at once, {probed} of them probed; {} stalled, {} failed, {} of these worked when tried again",
         first.worked, how.connections, first.stalled, first.failed, second.worked
     );
     Ok(first.failed == 0 && first.worked + second.worked == how.connections)
 }
 
-/// Whether so many connections worked, and none of the others failed otherwise than by stalling.
+/// Returns whether so many connections worked, and none of the others failed otherwise than by stalling.
 fn serve(address: &str, how: &How, idle: Duration) -> Outcome<bool> {
     let domain = how.domain()?;
     let mut memory = Memory::new(&domain, how.size as usize)?;

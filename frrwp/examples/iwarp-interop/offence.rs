@@ -1,7 +1,7 @@
 //! Rules that are broken on purpose, by this side or, misled by it, by the peer.
 //!
-//! rping's server reads and writes where its client tells it to, so a client that tells it a key that nobody gave out has it
-//! offend. What this side says then is this crate's; the peer's log has what the peer read of it.
+//! rping's server reads and writes where its client tells it to, so a client with a wrong key has it offend. This side's
+//! output then is this crate's; the peer's log has its view of it.
 
 use crate::exchange::{Exchange, Trouble};
 use clap::ValueEnum;
@@ -25,7 +25,7 @@ pub(crate) enum Offence {
     PeerWrites,
 }
 
-/// What came of it.
+/// The outcome.
 pub(crate) enum End {
     Of(Option<IwarpEnd>),
     Trouble(Trouble),
@@ -35,7 +35,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Of(Some(end)) => write!(f, "{end}"),
-            Self::Of(None) => f.write_str("the connection ended, and nobody knows why"),
+            Self::Of(None) => f.write_str("the connection ended for an unknown reason"),
             Self::Trouble(trouble) => write!(f, "{trouble:?}"),
         }
     }
@@ -67,7 +67,7 @@ impl Offence {
         }
     }
 
-    /// Whether the connection ended as it should have.
+    /// Returns whether the connection ended as it should have.
     pub(crate) fn is_answered_by(self, end: &End) -> bool {
         let End::Of(Some(end)) = end else { return false };
         *end == match self {

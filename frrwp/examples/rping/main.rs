@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The address on this fabric.
+/// Returns the address on this fabric.
 fn on(fabric: &str, arguments: &Arguments) -> String {
     let Arguments { address, port, .. } = arguments;
     if address.contains(':') { format!("{fabric}:[{address}]:{port}") } else { format!("{fabric}:{address}:{port}") }
@@ -121,7 +121,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     let domain = FabricDomain::new(&address.parse()?, FabricOptions { iwarp, ..FabricOptions::default() })?;
     if arguments.server {
         let mut listener = domain.listen_at(&address)?;
-        // The user who chose port 0 needs to know.
+        // A user of port 0 needs to know.
         println!("listening on {}", listener.address().trim_start_matches(fabric).trim_start_matches(':'));
         Side::new(&domain, agreed(listener.accept(RECEIVES, None)?, arguments), arguments)?.serve()
     } else {
@@ -202,7 +202,7 @@ impl<'a> Side<'a> {
         Ok(Self { endpoint, domain, arguments, text, message: Box::new([0; MESSAGE]), flushed: false })
     }
 
-    /// The next thing that happens; `None` at the end of the connection.
+    /// Returns the next thing that happens; `None` at the end of the connection.
     fn next(&mut self) -> Option<Completion> {
         while !self.flushed {
             match self.endpoint.poll(&mut self.message) {
@@ -228,7 +228,7 @@ impl<'a> Side<'a> {
         self.endpoint.send(&info).map_err(|_| self.lost())
     }
 
-    /// The peer's next message; `None` at the end of the connection.
+    /// Returns the peer's next message; `None` at the end of the connection.
     fn told(&mut self) -> Outcome<Option<Segment>> {
         match self.next() {
             None => Ok(None),
@@ -299,8 +299,8 @@ impl<'a> Side<'a> {
         }
         let length = source.length as usize;
         let local = self.text.local(length).ok_or("not registered")?;
-        // SAFETY: the text is this side's, and nobody uses it until the read is done or the connection is flushed, which is
-        // waited for before it goes.
+        // SAFETY: the text is this side's, and has no other user until the read is done or the connection is flushed, which
+        // is waited for before it goes.
         unsafe { self.endpoint.read(ping, &[local], source) }?;
         self.done()?;
         let text = self.text.bytes()[..length].to_vec();
@@ -312,7 +312,7 @@ impl<'a> Side<'a> {
         let sink = self.told()?.ok_or_else(|| self.lost())?;
         let sink = Segment { length: sink.length.min(source.length), ..sink };
         let local = self.text.local(sink.length as usize).ok_or("not registered")?;
-        // SAFETY: as above.
+        // SAFETY: the buffer is registered and has no other user until the ping is done.
         unsafe { self.endpoint.write(ping, &[local], sink, None) }?;
         self.done()?;
         self.tell(sink)?;

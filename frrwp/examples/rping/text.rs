@@ -1,6 +1,6 @@
-//! What librdmacm's rping sends.
+//! The text of librdmacm's rping.
 
-/// A name, then characters that go round, and a zero: `size` bytes in all.
+/// Returns a name, then characters that go round, and a zero: `size` bytes in all.
 pub(crate) fn text(ping: u64, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{ping}: ").into_bytes();
     let first = b'A' + (ping % 58) as u8;

@@ -1,9 +1,9 @@
 //! The client: there and back by each process in turns, and a table of what that took.
 
 use crate::greeting::{Greeting, cache, engine, greet};
+use crate::priced::Priced;
 use crate::{Client, End, Outcome};
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::priced::Priced;
 use frrwp::fabric::{Connector, FabricDomain};
 use frrwp::handshake::{Process, RECEIVES, Side, Tag};
 use mrrc::{Cache, PAGE};
@@ -74,7 +74,7 @@ impl Sending<'_> {
         let Client { common, chunk, rounds, keep, file } = self.client;
         let bytes = self.file.len();
         let whole: Duration = times.iter().flatten().flatten().flatten().sum();
-        // Of each chunk, so that a moment in which others have the CPU is not a whole round's.
+        // For each chunk, so that a moment in which others have the CPU is not a whole round's.
         let medians = times.map(|ways| ways.map(|chunks| chunks.into_iter().map(median).sum::<Duration>()));
         println!(
             "{}: {bytes} bytes, {chunk} in a transfer, over {}; medians of {rounds} rounds, {}",
@@ -134,8 +134,8 @@ impl Way<'_> {
             self.cache.invalidate(memory, self.bytes.max(1))?;
         }
         self.cache.reap()?;
-        // SAFETY: nothing is lent.
-        let tag = unsafe { self.engine.write(self.there, 0, b"") }?;
+        // SAFETY: a transfer of no bytes lends no memory.
+        let tag = unsafe { self.engine.open_write(self.there, 0, b"") }?;
         self.end(tag).map(drop)
     }
 
@@ -151,9 +151,9 @@ impl Way<'_> {
         // SAFETY: the memory is used by these engines alone, one transfer at a time, and lives longer than they do.
         let tag = unsafe {
             if back {
-                self.engine.read(memory, part.len(), &header)
+                self.engine.open_read(memory, part.len(), &header)
             } else {
-                self.engine.write(memory, part.len(), &header)
+                self.engine.open_write(memory, part.len(), &header)
             }
         }?;
         let moved = self.end(tag)?;
@@ -163,7 +163,7 @@ impl Way<'_> {
         }
         if back {
             let mut came = vec![0; part.len()];
-            // SAFETY: as above.
+            // SAFETY: the transfer has ended, so the engine no longer uses the memory.
             unsafe { std::ptr::copy_nonoverlapping(memory, came.as_mut_ptr(), came.len()) };
             if came != part {
                 return Err(format!("the bytes from {at} on came back as others").into());
@@ -177,7 +177,7 @@ impl Way<'_> {
         loop {
             match self.engine.run() {
                 Some(Event::KeysCame { tag }) => self.engine.submit(tag)?,
-                Some(Event::Ended { tag: ended, result }) if ended == tag => {
+                Some(Event::Completed { tag: ended, result }) if ended == tag => {
                     return result.map_err(|error| self.ended(&error.to_string()));
                 }
                 Some(Event::Closed { .. }) | None => return Err(self.ended("the connection is gone")),

@@ -1,13 +1,13 @@
-//! What is said before the first transfer, by plain messages, and engines for afterwards.
+//! The greeting before the first transfer, by plain messages, and engines for afterwards.
 //!
 //! ```text
 //! client ─► "frrwp-transfer 1", process (1 byte: 0 FRRWP, 1 traditional), bytes of the file (8 bytes, little-endian)
 //! server ─► 0, or 1 and why not
 //! ```
 
+use crate::priced::Priced;
 use crate::{End, Outcome};
 use frrwp::engine::Engine;
-use frrwp::fabric::priced::Priced;
 use frrwp::fabric::{Completion, Endpoint, FabricDomain};
 use frrwp::handshake::{Limits, Process, Side};
 use frrwp::wire::MESSAGE;
@@ -19,7 +19,7 @@ const NAME: &[u8] = b"frrwp-transfer 1";
 /// How long the other side may take to say its part, in nanoseconds.
 const WITHIN: u64 = 5_000_000_000;
 
-/// What a client wants.
+/// The client's request.
 #[derive(Clone, Copy)]
 pub(crate) struct Greeting {
     pub(crate) process: Process,
@@ -91,14 +91,14 @@ fn hear(endpoint: &mut End, who: &str) -> Outcome<Vec<u8>> {
     }
 }
 
-/// A cache that does nothing by itself, for so many bytes.
+/// Returns a cache that does nothing by itself, for so many bytes.
 pub(crate) fn cache(domain: Priced<FabricDomain>, bytes: usize) -> Outcome<Cache<Priced<FabricDomain>>> {
     let pages = (bytes as u64).div_ceil(mrrc::PAGE) + 1024;
     let builder = Cache::builder(domain).ignore_environment().monitor(Explicit).background(false);
     Ok(builder.capacity_pages(pages).build()?)
 }
 
-/// An engine of this process of the handshake, on a connection that was greeted on.
+/// Returns an engine of this process of the handshake, on a connection that was greeted on.
 pub(crate) fn engine(
     cache: &Cache<Priced<FabricDomain>>,
     endpoint: End,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The client has two connections, one for each process of the handshake, which take turns. In a round the file goes there,
-//! chunk by chunk, each written from the client's memory into the server's; then it comes back, each chunk read by the client.
+//! chunk by chunk, each written from the client's memory into the server's. Then it comes back, each chunk read by the client.
 //! A chunk is a transfer, and by default its memory is registered anew for each. The server keeps nothing.
 //!
 //! `greeting.rs` is what is said before the first transfer, `client.rs` and `server.rs` are the two sides. To copy from: nothing
@@ -15,12 +15,13 @@
 
 mod client;
 mod greeting;
+mod priced;
 mod server;
 
 use clap::{Args, Parser, Subcommand};
-use frrwp::fabric::priced::{Priced, PricedEndpoint};
 use frrwp::fabric::{FabricAddress, FabricDomain, FabricEndpoint, FabricOptions};
 use mrrc::cost::Linear;
+use priced::{Priced, PricedEndpoint};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -51,7 +52,7 @@ struct Common {
     #[arg(long, value_name = "ADDRESS")]
     fabric: FabricAddress,
 
-    /// What registering costs: paper (a card), io-uring, fmr, or a,b,a',b' in µs; the side that registers computes that
+    /// Cost of registrations: paper (a card), io-uring, fmr, or a,b,a',b' in µs; the side that registers computes that
     /// long. `none` is what the fabric's own registrations take, next to nothing
     #[arg(long, value_name = "COST", default_value = "none", value_parser = cost)]
     cost: Linear,
@@ -88,7 +89,7 @@ struct Client {
     #[arg(long)]
     keep: bool,
 
-    /// What is sent
+    /// The file to send
     file: PathBuf,
 }
 
@@ -104,11 +105,11 @@ Over shm both run as one user on one machine. Over iwarp nothing is encrypted.
 
 Exit status: 0 done, 1 failed, 2 wrong usage.";
 
-/// One end of a connection, whose registrations cost what the user says.
+/// One end of a connection, with the user's cost of registrations.
 type End = PricedEndpoint<FabricEndpoint>;
 
 impl Common {
-    /// A domain for the address.
+    /// Returns a domain for the address.
     fn domain(&self) -> Outcome<Priced<FabricDomain>> {
         Ok(Priced::new(FabricDomain::new(&self.fabric, FabricOptions::default())?, self.cost))
     }

@@ -3,9 +3,9 @@
 //! A header is the offset in the file, 8 bytes, little-endian. A write of nothing asks for a fresh start: nothing registered.
 
 use crate::greeting::{Greeting, cache, engine, greeted};
+use crate::priced::Priced;
 use crate::{End, Outcome, Server};
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::priced::Priced;
 use frrwp::fabric::{Connector, FabricDomain, Listener};
 use frrwp::handshake::{Process, RECEIVES, Side, Tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,29 +81,33 @@ impl Running<'_> {
         let (mut transfers, mut moved) = (0_u64, 0_u64);
         while let Some(event) = engine.run() {
             match event {
-                Event::Asked { tag, read: false, length: 0 } => {
+                Event::Requested { tag, read: false, length: 0 } => {
                     cache.invalidate(memory.start(), bytes.max(1))?;
                     cache.reap()?;
                     // SAFETY: the memory is this connection's alone, and lives longer than the engine.
                     // One that has ended meanwhile is refused, here and below, and its end comes.
-                    let _ = unsafe { engine.accept(tag, memory.start(), 0) };
+                    let _ = unsafe { engine.accept_write(tag, memory.start(), 0) };
                 }
-                Event::Asked { tag, read, length } => match place(&engine, tag, length, bytes) {
+                Event::Requested { tag, read, length } => match place(&engine, tag, length, bytes) {
                     Some((at, length)) => {
                         let at = memory.start().wrapping_add(at);
-                        // SAFETY: as above; and the place is within the memory.
+                        // SAFETY: the memory outlives the engine and has no other user; the place is within it.
                         let _ = unsafe {
-                            if read { engine.supply(tag, at, length) } else { engine.accept(tag, at, length) }
+                            if read {
+                                engine.accept_read(tag, at, length)
+                            } else {
+                                engine.accept_write(tag, at, length)
+                            }
                         };
                     }
                     None => _ = engine.refuse(tag),
                 },
                 Event::KeysCame { tag } => _ = engine.submit(tag),
-                Event::Ended { result: Ok(bytes), .. } => {
+                Event::Completed { result: Ok(bytes), .. } => {
                     transfers += u64::from(bytes > 0);
                     moved += bytes;
                 }
-                Event::Ended { result: Err(error), .. } => eprintln!("transfer: {error}"),
+                Event::Completed { result: Err(error), .. } => eprintln!("transfer: {error}"),
                 Event::Closed { why: Some(why) } => return Err(format!("the connection was ended: {why:?}").into()),
                 Event::Closed { why: None } => break,
                 _ => {}
@@ -122,7 +126,7 @@ fn refused(error: String) {
     std::thread::sleep(Duration::from_millis(10));
 }
 
-/// Where in the file a transfer belongs.
+/// Returns the place of a transfer in the file.
 fn place(engine: &Engine<'_, End>, tag: Tag, length: u64, bytes: usize) -> Option<(usize, usize)> {
     let at = usize::try_from(u64::from_le_bytes(engine.header(tag)?.try_into().ok()?)).ok()?;
     let length = usize::try_from(length).ok()?;

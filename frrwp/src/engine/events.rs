@@ -1,20 +1,64 @@
-//! What an engine tells its application: what happened, and why something did not.
+//! The events of an engine for its application: results, and the reasons of failures.
 
 use crate::handshake::{Disconnect, Expired, Failure, Refusal, Tag};
 use mrrc::cache::AcquireError;
+use std::collections::VecDeque;
 
-/// What became of things.
+/// Events that the application has not taken, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Events(VecDeque<Event>);
+
+impl Events {
+    #[inline]
+    pub(super) fn push(&mut self, event: Event) {
+        self.0.push_back(event);
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        self.0.pop_front()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take(&mut self, is_it: impl Fn(&Event) -> bool) -> Option<Event> {
+        let at = self.0.iter().position(is_it)?;
+        self.0.remove(at)
+    }
+
+    /// Takes the request of a transfer back. Returns false if the application was told of it.
+    pub(super) fn take_back_request(&mut self, tag: Tag) -> bool {
+        self.take(|event| matches!(event, Event::Requested { tag: asked, .. } if *asked == tag)).is_some()
+    }
+
+    /// Takes an event back that tells of a message. Returns false if there is none.
+    pub(super) fn take_back_message(&mut self) -> bool {
+        self.take(|event| matches!(event, Event::Message)).is_some()
+    }
+
+    /// Takes the result of a transfer that has ended.
+    pub(super) fn take_end(&mut self, tag: Tag) -> Option<Result<u64, TransferError>> {
+        match self.take(|event| matches!(event, Event::Completed { tag: ended, .. } if *ended == tag))? {
+            Event::Completed { result, .. } => Some(result),
+            _ => None,
+        }
+    }
+}
+
+/// An event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The peer opens a transfer. [`Engine::header`](super::Engine::header) has what its application said. Answer with [`Engine::accept`](super::Engine::accept),
-    /// [`Engine::supply`](super::Engine::supply) or [`Engine::refuse`](super::Engine::refuse). A transfer that has ended before this was told is not told of at all.
-    Asked {
+    /// The peer opens a transfer. [`Engine::header`](super::Engine::header) has what its application said. Answer with [`Engine::accept_write`](super::Engine::accept_write),
+    /// [`Engine::accept_read`](super::Engine::accept_read) or [`Engine::refuse`](super::Engine::refuse). A transfer that has ended before this was told is not told of at all.
+    Requested {
         /// The transfer.
         tag: Tag,
         /// Whether the peer wants bytes.
         read: bool,
-        /// What it writes, or the most that it accepts.
+        /// The length that it writes, or the most that it accepts.
         length: u64,
     },
     /// In the traditional process: the peer's keys are there; go on with [`Engine::submit`](super::Engine::submit).
@@ -24,18 +68,18 @@ pub enum Event {
     },
     /// A transfer has ended, and its buffer belongs to the application again, unless it is
     /// [quarantined](TransferError::Quarantined). After a failure, what a target's buffer holds is undefined.
-    Ended {
+    Completed {
         /// The transfer.
         tag: Tag,
         /// Bytes moved.
         result: Result<u64, TransferError>,
     },
-    /// The peer's application said something: [`Engine::heard`](super::Engine::heard) takes it. Told once for each message that was
+    /// The peer's application said something: [`Engine::recv_message`](super::Engine::recv_message) takes it. Told once for each message that was
     /// not taken before.
-    Said,
+    Message,
     /// A one-sided read has ended, and its buffer belongs to the application again.
-    Fetched {
-        /// As [`Engine::fetch`](super::Engine::fetch) named it.
+    ReadCompleted {
+        /// As [`Engine::read_remote`](super::Engine::read_remote) named it.
         id: u64,
         /// Whether the bytes are there. If not, those of the buffer are undefined, and the connection is at its end.
         succeeded: bool,
@@ -43,11 +87,11 @@ pub enum Event {
     /// An operation has waited too long and is given up: a message is never sent, the end of a transfer or a one-sided read follows
     /// when nothing can be at its buffer any more. Told only where the end is not told at once.
     Expired(Expired),
-    /// What was refused because there was [no room](crate::handshake::Unsaid::Full) to say it, or because the fabric was
+    /// An operation that was refused for lack of [room](crate::handshake::SendError::Full), or because the fabric was
     /// [busy](OpenError::Busy), may be tried again.
-    Room,
+    Writable,
     /// The peer speaks an older version of the wire, in which nothing can be said: what was said to it was not heard.
-    Deaf {
+    PeerTooOld {
         /// The newest version that it speaks.
         spoken: u8,
     },
@@ -67,7 +111,7 @@ pub enum TransferError {
     Registration {
         /// The transfer.
         tag: Tag,
-        /// What the cache says.
+        /// The cache's error.
         #[source]
         error: AcquireError,
     },
@@ -80,8 +124,8 @@ pub enum TransferError {
         failure: Failure,
     },
     /// As it says, and the peer, which has stopped in mid-copy, may still write the buffer: it is *not* the application's
-    /// again before that process is dead. Only over fabrics whose peers copy by themselves: `shm`.
-    #[error("{why}; the peer has stopped while it was at the buffer, which is not free before that process is dead")]
+    /// again before that process is dead. Only over fabrics with peers that copy by themselves: `shm`.
+    #[error("{why}; the peer stopped while it used the buffer: end that process to free it")]
     Quarantined {
         /// The transfer.
         tag: Tag,
@@ -102,7 +146,7 @@ pub enum OpenError {
     #[error("a transfer could not be opened: {0}")]
     Registration(#[source] AcquireError),
     /// As many one-sided reads are under way as there may be, or as the fabric takes.
-    #[error("{under_way} reads are under way and the fabric takes no more now: try again after progress")]
+    #[error("{under_way} reads are in flight, and the fabric takes no more now: try again after progress")]
     Busy {
         /// Reads.
         under_way: usize,
@@ -116,7 +160,7 @@ pub enum OpenError {
         wanted: u64,
     },
     /// The lease does not cover the buffer, or in more pieces than the fabric takes at a time.
-    #[error("the lease covers the buffer in no more than {most} pieces: lease all of it, or fetch without a lease")]
+    #[error("the lease covers the buffer in no more than {most} pieces: lease all of it, or read without one")]
     Uncovered {
         /// Pieces that the fabric takes at a time.
         most: usize,

@@ -1,30 +1,30 @@
 //! Operations as futures that own their buffers.
 //!
-//! [`Transfers`] takes a [`Buffer`] with each call, which is any memory that can be registered, and hands it back with the
+//! [`Connection`] takes a [`Buffer`] with each call, which is any memory that can be registered, and hands it back with the
 //! result. In between it belongs to the engine: a future that is dropped cancels its operation, and its buffer stays until the
 //! peer can no longer write to it. So nothing that safe code does to a future frees memory under a peer.
 //!
-//! There is a future for each operation: transfers ([`write`](Transfers::write), [`read`](Transfers::read),
-//! [`accept`](Transfers::accept), [`supply`](Transfers::supply)), one-sided reads ([`fetch`](Transfers::fetch)), messages
-//! ([`say`](Transfers::say), [`hear`](Transfers::hear)), and what the peer opens ([`asked`](Transfers::asked)). They are `Send` where
+//! There is a future for each operation: transfers ([`open_write`](Connection::open_write), [`open_read`](Connection::open_read),
+//! [`accept_write`](Connection::accept_write), [`accept_read`](Connection::accept_read)), one-sided reads ([`read_remote`](Connection::read_remote)), messages
+//! ([`send_message`](Connection::send_message), [`recv_message`](Connection::recv_message)), and what the peer opens ([`requested`](Connection::requested)). They are `Send` where
 //! the endpoint is, and any executor polls them. A poll of one moves all of the connection on, and the others are woken as their
 //! ends come.
 //!
-//! # Who hears of the network
+//! # How futures hear of the network
 //!
-//! * [`Transfers::block_on`]: the thread that waits for one connection, or several threads for the same.
+//! * [`Connection::block_on`]: the thread that waits for one connection, or several threads for the same.
 //! * [`Driver`]: one thread, or one task, for many connections, which end when it is dropped. It has one descriptor, for any event loop: under tokio an
 //!   `AsyncFd` around the driver, and a task that loops over `readable`, `clear_ready` and [`Driver::turn`].
 //!
 //! # Deadlines
 //!
-//! Each operation has the time that the [limits](crate::handshake::Limits) say. `within` gives it another one:
-//! [`Transfer::within`], [`Fetch::within`], [`Say::within`]. An operation whose time is over is ready at once, without its buffer if
-//! the fabric may still be at it: the engine keeps that, and drops it when it is free.
+//! Each operation has the time that the [limits](crate::handshake::Limits) say. `within` gives it another one: [`Transfer::within`],
+//! [`RemoteRead::within`], [`SendMessage::within`]. An operation that is out of time is ready at once, without its buffer if the fabric may still
+//! use it: the engine keeps that, and drops it when it is free.
 //!
 //! ```
 //! use frrwp::engine::Engine;
-//! use frrwp::engine::future::Transfers;
+//! use frrwp::engine::future::Connection;
 //! use frrwp::fabric::sim::{Costs, Faults, Network};
 //! use frrwp::handshake::{Limits, RECEIVES, Side};
 //! use mrrc::Cache;
@@ -38,14 +38,14 @@
 //! // The buffers are not given back to the system while the caches live.
 //! let client = Engine::new(&caches[0], one, Side::Connecting, Limits::default());
 //! let server = Engine::new(&caches[1], other, Side::Accepting, Limits::default());
-//! let (client, server) = unsafe { (Transfers::new(client), Transfers::new(server)) };
+//! let (client, server) = unsafe { (Connection::new(client), Connection::new(server)) };
 //!
 //! // Here one thread plays both sides: the client's write is on its way from the call on.
-//! let written = client.write(vec![7; 1000], b"a key")?;
+//! let written = client.open_write(vec![7; 1000], b"a key")?;
 //! let (stored, written) = client.block_on(async {
-//!     let asked = server.asked().await.expect("the connection stands");
+//!     let asked = server.requested().await.expect("the connection stands");
 //!     assert_eq!((asked.length, &asked.header[..]), (1000, &b"a key"[..]));
-//!     let stored = server.accept(asked.tag, vec![0; 1000]).expect("it is open");
+//!     let stored = server.accept_write(asked.tag, vec![0; 1000]).expect("it is open");
 //!     // The client first: it is polled while the server's future is not.
 //!     let written = written.await;
 //!     (stored.await, written)
@@ -59,25 +59,28 @@
 mod block_on;
 mod buffer;
 mod driver;
-mod fetching;
+mod messages;
+mod remote_reads;
 mod table;
-mod talking;
+mod times;
 mod waits;
 
 pub use block_on::block_on;
 pub use buffer::Buffer;
 pub use driver::Driver;
-pub use fetching::{Fetch, FetchError};
-pub use talking::Say;
+pub use messages::SendMessage;
+pub use remote_reads::{ReadError, RemoteRead};
 
 use super::{Engine, Event, OpenError, TransferError};
 use crate::fabric::Endpoint;
 use crate::fabric::poller::{Bell, Poller};
 use crate::handshake::{Expired, Failure, Operation, Refusal, Tag};
+use crate::wire::Segment;
 use block_on::Sleepers;
-use fetching::FetchQueue;
+use messages::{Outgoing, ReceiveMessage};
+use remote_reads::Reads;
 use std::any::Any;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -88,13 +91,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use table::Table;
-use talking::Saying;
+use times::Times;
 use waits::{Turn, Waits};
 
 /// The operations of one connection, as futures.
 ///
 /// A waker or a buffer is dropped, and a waker woken, without the lock: the task that goes with it may hold transfers itself.
-pub struct Transfers<'cache, E: Endpoint> {
+pub struct Connection<'cache, E: Endpoint> {
     inner: Mutex<Inner<'cache, E>>,
     sleepers: Arc<Sleepers>,
 }
@@ -103,19 +106,17 @@ struct Inner<'cache, E: Endpoint> {
     /// Dropped first: the buffers outlive its connection.
     engine: Engine<'cache, E>,
     open: Table<Tag, TransferError>,
-    reads: Table<u64, FetchError>,
-    /// Reads and messages that wait.
-    fetching: FetchQueue,
-    saying: Saying,
-    asked: VecDeque<Asked>,
+    reads: Reads,
+    outgoing: Outgoing,
+    requests: VecDeque<Requested>,
     /// Futures that wait to be asked, and those that wait to hear something.
     asking: Waits,
-    hearing: Waits,
+    receiving: Waits,
     next_name: u64,
     /// When the time of reads and messages is over that wait for room.
-    times: BTreeSet<(u64, u64)>,
+    times: Times,
     closed: bool,
-    /// What rings for this connection, and where this side sleeps for it alone.
+    /// The bell of this connection, where this side sleeps for it alone.
     bell: Option<Bell>,
     poller: Option<Arc<Poller>>,
 }
@@ -128,7 +129,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 const TWICE: &str = "a future is not polled after it was ready";
 
-/// What is woken or dropped when the lock is not held any more.
+/// The wakers and buffers to wake or drop when the lock is not held any more.
 #[derive(Default)]
 struct Loose {
     woken: Vec<Waker>,
@@ -136,16 +137,16 @@ struct Loose {
     buffers: Vec<Held>,
 }
 
-/// The peer opens a transfer; answer with [`Transfers::accept`], [`Transfers::supply`] or [`Transfers::refuse`].
+/// The peer opens a transfer; answer with [`Connection::accept_write`], [`Connection::accept_read`] or [`Connection::refuse`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asked {
+pub struct Requested {
     /// The transfer.
     pub tag: Tag,
     /// Whether the peer wants bytes.
     pub read: bool,
-    /// What it writes, or the most that it accepts.
+    /// The length that it writes, or the most that it accepts.
     pub length: u64,
-    /// What its application said.
+    /// Its application's header.
     pub header: Vec<u8>,
 }
 
@@ -163,35 +164,34 @@ pub struct Unopened<T, B = Vec<u8>> {
 /// How an operation ended.
 #[derive(Debug)]
 pub struct Finished<B = Vec<u8>, X = TransferError> {
-    /// The caller's again. Of a read or an accepted write that failed, its bytes are undefined, though they are bytes. None where
-    /// the fabric, or the peer, may still be at it: after an operation whose time was over, the engine drops it when it is free;
-    /// after [`TransferError::Quarantined`] nothing does.
+    /// The caller's again. The bytes of a failed read or accepted write are undefined, though they are bytes. None where the
+    /// fabric, or the peer, may still use it: after an operation out of time, the engine drops it when it is free; after
+    /// [`TransferError::Quarantined`] nothing does.
     pub buffer: Option<B>,
     /// Bytes moved.
     pub result: Result<u64, X>,
 }
 
-impl<'cache, E: Endpoint> Transfers<'cache, E> {
+impl<'cache, E: Endpoint> Connection<'cache, E> {
     /// # Safety
     /// As long as the engine's cache is used, its [monitor](mrrc::invalidation) hears of memory of buffers that is given back to the
     /// system after they were dropped, or none is given back: the second half of the contract of [`mrrc::Cache::acquire`]. Of buffers
     /// from the global allocator that is what the allocator gives back. The first half is kept here.
     ///
     /// And where a key opens memory that is registered for longer than its transfer, the peer is
-    /// [trusted](crate#peers-that-are-not-trusted) with that memory: with what is beside a buffer, and with what comes to be in its
+    /// [trusted](crate#peers-that-are-not-trusted) with that memory: with the bytes beside a buffer, and with later content in its
     /// place when its owner has dropped it.
     pub unsafe fn new(engine: Engine<'cache, E>) -> Self {
         let inner = Inner {
             engine,
             open: Table::default(),
-            reads: Table::default(),
-            fetching: FetchQueue::default(),
-            saying: Saying::default(),
-            asked: VecDeque::new(),
+            reads: Reads::default(),
+            outgoing: Outgoing::default(),
+            requests: VecDeque::new(),
             asking: Waits::default(),
-            hearing: Waits::default(),
+            receiving: Waits::default(),
             next_name: 0,
-            times: BTreeSet::new(),
+            times: Times::default(),
             closed: false,
             bell: None,
             poller: None,
@@ -203,12 +203,12 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something under the lock. What it leaves to be woken or dropped is so afterwards.
+    /// Does something under the lock. Wakers and buffers that it leaves are woken and dropped afterwards.
     fn with<T>(&self, act: impl FnOnce(&mut Inner<'cache, E>, &mut Loose) -> T) -> T {
         let mut loose = Loose::default();
         let mut inner = self.lock();
         let result = act(&mut inner, &mut loose);
-        let next = inner.times.first().map(|&(time, _)| time);
+        let next = inner.times.first();
         inner.engine.arm_until(next);
         drop(inner);
         wake(loose.woken);
@@ -218,45 +218,53 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// Writes the buffer to the peer.
     ///
     /// # Errors
-    /// As [`Engine::write`].
-    pub fn write<B: Buffer>(
+    /// As [`Engine::open_write`].
+    pub fn open_write<B: Buffer>(
         &self,
         buffer: B,
         header: &[u8],
     ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<OpenError, B>> {
         // SAFETY: the buffer is in the table, where it does not move, until its end is told; and of its type, what `Buffer` has.
-        self.lend(buffer, |engine, at, length| unsafe { engine.write(at, length, header) })
+        self.lend(buffer, |engine, at, length| unsafe { engine.open_write(at, length, header) })
     }
 
     /// Reads as many bytes as the buffer is long, at most.
     ///
     /// # Errors
-    /// As [`Engine::read`].
-    pub fn read<B: Buffer>(
+    /// As [`Engine::open_read`].
+    pub fn open_read<B: Buffer>(
         &self,
         buffer: B,
         header: &[u8],
     ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<OpenError, B>> {
         // SAFETY: as for a write, the buffer is in the table until its end is told.
-        self.lend(buffer, |engine, at, length| unsafe { engine.read(at, length, header) })
+        self.lend(buffer, |engine, at, length| unsafe { engine.open_read(at, length, header) })
     }
 
     /// Takes what the peer writes into the buffer.
     ///
     /// # Errors
-    /// As [`Engine::accept`].
-    pub fn accept<B: Buffer>(&self, tag: Tag, buffer: B) -> Result<Transfer<'_, 'cache, E, B>, Unopened<Refusal, B>> {
+    /// As [`Engine::accept_write`].
+    pub fn accept_write<B: Buffer>(
+        &self,
+        tag: Tag,
+        buffer: B,
+    ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<Refusal, B>> {
         // SAFETY: as for a write, the buffer is in the table until its end is told.
-        self.lend(buffer, |engine, at, length| unsafe { engine.accept(tag, at, length) }.map(|()| tag))
+        self.lend(buffer, |engine, at, length| unsafe { engine.accept_write(tag, at, length) }.map(|()| tag))
     }
 
     /// Gives the peer the bytes of the buffer.
     ///
     /// # Errors
-    /// As [`Engine::supply`].
-    pub fn supply<B: Buffer>(&self, tag: Tag, buffer: B) -> Result<Transfer<'_, 'cache, E, B>, Unopened<Refusal, B>> {
+    /// As [`Engine::accept_read`].
+    pub fn accept_read<B: Buffer>(
+        &self,
+        tag: Tag,
+        buffer: B,
+    ) -> Result<Transfer<'_, 'cache, E, B>, Unopened<Refusal, B>> {
         // SAFETY: as for a write, the buffer is in the table until its end is told.
-        self.lend(buffer, |engine, at, length| unsafe { engine.supply(tag, at, length) }.map(|()| tag))
+        self.lend(buffer, |engine, at, length| unsafe { engine.accept_read(tag, at, length) }.map(|()| tag))
     }
 
     /// Does not want what the peer asks for.
@@ -278,18 +286,39 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         self.with(|inner, _| match call(&mut inner.engine, at, length) {
             Ok(tag) => {
                 inner.open.insert(tag, buffer, None);
-                Ok(Transfer { transfers: self, tag, buffer: PhantomData })
+                Ok(Transfer { connection: self, tag, buffer: PhantomData })
             }
             Err(error) => Err(Unopened { error, buffer: *buffer }),
         })
     }
 
-    /// The next transfer that the peer opens; `None` once the connection has come to its end. Of several that wait, one is woken.
-    pub fn asked(&self) -> impl Future<Output = Option<Asked>> {
-        Asking { transfers: self, turn: Turn::default() }
+    /// Reads memory of the peer's into the buffer, as many bytes as the segment has: see
+    /// [`Engine::read_remote`](crate::engine::Engine::read_remote). Where the fabric is busy it waits for room; reads that wait are posted in the
+    /// order in which they came.
+    pub fn read_remote<B: Buffer>(&self, buffer: B, from: Segment) -> RemoteRead<'_, 'cache, E, B> {
+        RemoteRead::new(self, buffer, from)
     }
 
-    /// Does what can be done now, and wakes whom that concerns.
+    /// Says something to the peer's application, as soon as there is room: see [`Engine::send_message`](crate::engine::Engine::send_message). It is
+    /// ready when it was handed to the fabric. Those that wait for room are said in the order in which they were first polled.
+    pub fn send_message<'a>(&'a self, bytes: &'a [u8]) -> SendMessage<'a, 'cache, E> {
+        let since = self.lock().engine.endpoint().now();
+        SendMessage::new(self, bytes, since)
+    }
+
+    /// Returns the peer application's next message; `None` once the connection has come to its end and all was taken. If
+    /// several wait, one is woken.
+    pub fn recv_message<'a>(&'a self) -> impl Future<Output = Option<Vec<u8>>> + use<'a, 'cache, E> {
+        ReceiveMessage::new(self)
+    }
+
+    /// Returns the next transfer that the peer opens; `None` once the connection has come to its end. If several wait, one
+    /// is woken.
+    pub fn requested(&self) -> impl Future<Output = Option<Requested>> {
+        NextRequest { connection: self, turn: Turn::default() }
+    }
+
+    /// Does all that can be done now, and wakes the tasks that it concerns.
     pub fn progress(&self) {
         self.with(|inner, loose| {
             inner.engine.progress();
@@ -301,10 +330,10 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         });
     }
 
-    /// When [`Transfers::progress`] has something to do though nothing comes.
+    /// When [`Connection::progress`] has something to do though nothing comes.
     pub fn next_deadline(&self) -> Option<u64> {
         let inner = self.lock();
-        let first = inner.times.first().map(|&(time, _)| time);
+        let first = inner.times.first();
         inner.engine.next_deadline().into_iter().chain(first).min()
     }
 
@@ -318,11 +347,11 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
         self.lock().closed
     }
 
-    /// Operations whose buffers are here: open ones, reads that wait for room, those that have ended and were not polled since, and those that were
-    /// dropped, or whose time was over, and that still wait for the peer.
+    /// Returns the number of operations with buffers here: open ones, reads that wait for room, those that have ended and were not polled since,
+    /// and dropped or overdue ones that still wait for the peer.
     pub fn held(&self) -> usize {
         let inner = self.lock();
-        inner.open.len() + inner.reads.len() + inner.fetching.held()
+        inner.open.len() + inner.reads.held()
     }
 
     /// Runs a future, and sleeps where it waits: for this connection, and for whatever wakes the future. Several threads may do so
@@ -356,14 +385,14 @@ impl<'cache, E: Endpoint> Transfers<'cache, E> {
     /// Waits under the lock, for so long at most.
     fn wait_alone(&self, longest: Option<Duration>) {
         let mut inner = self.lock();
-        let times = inner.times.first().map(|&(time, _)| time).into_iter();
+        let times = inner.times.first().into_iter();
         let until = times.chain(longest.map(|longest| inner.after(longest))).min();
         inner.engine.wait_until(until);
         drop(inner);
         self.progress();
     }
 
-    /// What rings for this connection; and the poller, if nothing else waits for that.
+    /// Returns the bell of this connection; and the poller, if nothing else waits for it.
     fn bell(&self) -> io::Result<(Bell, Option<Arc<Poller>>)> {
         let mut inner = self.lock();
         if inner.bell.is_none() {
@@ -399,10 +428,10 @@ fn wake(woken: Vec<Waker>) {
     }
 }
 
-impl<E: Endpoint> fmt::Debug for Transfers<'_, E> {
+impl<E: Endpoint> fmt::Debug for Connection<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Transfers");
-        // Whoever prints may have been called with it in use.
+        let mut shown = f.debug_struct("Connection");
+        // The printing thread may have been called with it in use.
         if let Ok(inner) = self.inner.try_lock() {
             shown.field("engine", &inner.engine).field("held", &inner.open.len());
         }
@@ -411,20 +440,20 @@ impl<E: Endpoint> fmt::Debug for Transfers<'_, E> {
 }
 
 /// Waits to be asked.
-struct Asking<'a, 'cache, E: Endpoint> {
-    transfers: &'a Transfers<'cache, E>,
+struct NextRequest<'a, 'cache, E: Endpoint> {
+    connection: &'a Connection<'cache, E>,
     turn: Turn,
 }
 
-impl<E: Endpoint> Future for Asking<'_, '_, E> {
-    type Output = Option<Asked>;
+impl<E: Endpoint> Future for NextRequest<'_, '_, E> {
+    type Output = Option<Requested>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Asked>> {
-        self.transfers.progress();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Requested>> {
+        self.connection.progress();
         let waker = context.waker().clone();
-        self.transfers.with(|inner, loose| {
+        self.connection.with(|inner, loose| {
             inner.asking.look(std::mem::take(&mut self.turn), loose);
-            if let Some(asked) = inner.asked.pop_front() {
+            if let Some(asked) = inner.requests.pop_front() {
                 return Poll::Ready(Some(asked));
             }
             if inner.closed {
@@ -436,9 +465,9 @@ impl<E: Endpoint> Future for Asking<'_, '_, E> {
     }
 }
 
-impl<E: Endpoint> Drop for Asking<'_, '_, E> {
+impl<E: Endpoint> Drop for NextRequest<'_, '_, E> {
     fn drop(&mut self) {
-        self.transfers.with(|inner, loose| inner.asking.leave(self.turn, loose));
+        self.connection.with(|inner, loose| inner.asking.leave(self.turn, loose));
     }
 }
 
@@ -456,47 +485,60 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
         Ok(name)
     }
 
-    /// A time from now, on the clock of the endpoint.
+    /// Returns a time from now, on the clock of the endpoint.
     fn after(&self, time: Duration) -> u64 {
         self.engine.endpoint().now().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// Posts as many of the reads that wait as there is room for.
+    fn post_waiting(&mut self, loose: &mut Loose) {
+        self.reads.post_waiting(&mut self.engine, &mut self.times, loose);
+    }
+
+    /// Sends as many of the messages that wait as there is room for.
+    fn send_waiting(&mut self, loose: &mut Loose) {
+        self.outgoing.send_waiting(&mut self.engine, &mut self.times, loose);
+    }
+
+    /// Sees which messages have left the engine, which has room for others then.
+    fn look_at_messages(&mut self, loose: &mut Loose) {
+        self.outgoing.look(&mut self.engine, &mut self.times, self.closed, loose);
+    }
+
     fn happened(&mut self, event: Event, loose: &mut Loose) {
         match event {
-            Event::Asked { tag, read, length } => {
+            Event::Requested { tag, read, length } => {
                 // One that has ended meanwhile is not asked any more.
                 if let Some(header) = self.engine.header(tag) {
-                    self.asked.push_back(Asked { tag, read, length, header: header.to_vec() });
+                    self.requests.push_back(Requested { tag, read, length, header: header.to_vec() });
                     self.asking.came(loose);
                 }
             }
             // The application of the traditional process; where it has ended meanwhile, its end comes.
             Event::KeysCame { tag } => drop(self.engine.submit(tag)),
-            Event::Ended { tag, result } => {
-                self.asked.retain(|asked| asked.tag != tag);
+            Event::Completed { tag, result } => {
+                self.requests.retain(|asked| asked.tag != tag);
                 let held = matches!(result, Err(TransferError::Quarantined { .. }));
                 self.open.ended(tag, result, held, loose);
             }
-            Event::Fetched { id, succeeded } => {
-                // Its future knows how many bytes those are.
-                let result = if succeeded { Ok(0) } else { Err(FetchError::Failed { id }) };
-                self.reads.ended(id, result, false, loose);
+            Event::ReadCompleted { id, succeeded } => {
+                self.reads.ended(id, succeeded, loose);
                 self.post_waiting(loose);
             }
             Event::Expired(expired) => self.expired(expired, loose),
-            Event::Said => self.hearing.came(loose),
-            Event::Room | Event::Deaf { .. } => {
+            Event::Message => self.receiving.came(loose),
+            Event::Writable | Event::PeerTooOld { .. } => {
                 self.post_waiting(loose);
-                self.say_waiting(loose);
+                self.send_waiting(loose);
             }
             Event::Closed { .. } => {
                 self.closed = true;
                 // A driver lets go of it then, also where another thread has heard of the end first.
                 self.bell.iter().for_each(Bell::ring);
                 self.post_waiting(loose);
-                self.say_no_more(loose);
+                self.outgoing.end_all(&mut self.engine, &mut self.times, loose);
                 self.asking.end(loose);
-                self.hearing.end(loose);
+                self.receiving.end(loose);
             }
         }
     }
@@ -509,24 +551,23 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
                 let failure = Failure::TimedOut { phase, waited };
                 self.open.is_over(tag, TransferError::Failed { tag, failure }, loose);
             }
-            Operation::Fetch(id) => self.reads.is_over(id, FetchError::Expired(expired), loose),
+            Operation::Read(id) => self.reads.is_over(id, expired, loose),
             Operation::Message(number) => {
-                self.saying.expired(number, expired, loose);
-                self.say_waiting(loose);
+                self.outgoing.expired(number, expired, loose);
+                self.send_waiting(loose);
             }
         }
     }
 
-    /// Gives those up whose time is over before there was room for them.
+    /// Gives up those that are overdue before there was room for them.
     fn expire(&mut self, loose: &mut Loose) {
-        if self.times.is_empty() {
+        if self.times.first().is_none() {
             return;
         }
         let now = self.engine.endpoint().now();
-        while self.times.first().is_some_and(|&(time, _)| time <= now) {
-            let Some((_, name)) = self.times.pop_first() else { return };
-            self.expire_fetch(name, loose);
-            self.expire_say(name, loose);
+        while let Some(name) = self.times.pop_due(now) {
+            self.reads.expire(name, &self.engine, loose);
+            self.outgoing.expire(name, &self.engine, loose);
         }
     }
 }
@@ -534,7 +575,7 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
 /// A transfer on its way. Dropped before its end, it is cancelled.
 #[must_use = "a transfer that is dropped is cancelled"]
 pub struct Transfer<'a, 'cache, E: Endpoint, B: Buffer = Vec<u8>> {
-    transfers: &'a Transfers<'cache, E>,
+    connection: &'a Connection<'cache, E>,
     tag: Tag,
     buffer: PhantomData<fn() -> B>,
 }
@@ -553,14 +594,14 @@ impl<E: Endpoint, B: Buffer> Transfer<'_, '_, E, B> {
 
     /// Gives it so much time from now on. After that it is given up, and ready; its buffer comes with it if nothing can be at that.
     pub fn within(self, time: Duration) -> Self {
-        self.transfers.with(|inner, _| inner.engine.set_transfer_deadline(self.tag, inner.after(time)));
+        self.connection.with(|inner, _| inner.engine.set_transfer_deadline(self.tag, inner.after(time)));
         self
     }
 
     /// Gives it up. It is ready when its buffer is free, or has ended well until then.
     pub fn cancel(&self) {
         // Refused where it has ended already: its end is told next.
-        let _ = self.transfers.with(|inner, _| inner.engine.cancel(self.tag));
+        let _ = self.connection.with(|inner, _| inner.engine.cancel(self.tag));
     }
 }
 
@@ -570,15 +611,15 @@ impl<E: Endpoint, B: Buffer> Future for Transfer<'_, '_, E, B> {
     /// # Panics
     /// If it is polled after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B>> {
-        self.transfers.progress();
+        self.connection.progress();
         let waker = context.waker().clone();
-        self.transfers.with(|inner, loose| inner.open.poll(self.tag, waker, loose))
+        self.connection.with(|inner, loose| inner.open.poll(self.tag, waker, loose))
     }
 }
 
 impl<E: Endpoint, B: Buffer> Drop for Transfer<'_, '_, E, B> {
     fn drop(&mut self) {
-        self.transfers.with(|inner, loose| {
+        self.connection.with(|inner, loose| {
             if inner.open.abandon(self.tag, loose) {
                 // Refused where it has ended already: its end is told next.
                 let _ = inner.engine.cancel(self.tag);

@@ -5,7 +5,7 @@
 //! descriptor can be watched by any other loop. Connections that are idle cost a descriptor each, or two over `shm`, and nothing else.
 //!
 //! Over `iwarp` the domain's thread serves the sockets of its connections, and tells the queue when there is something for
-//! the application; so a queue is not woken for reads and writes of its peers.
+//! the application. So a queue is not woken for reads and writes of its peers.
 //!
 //! ```
 //! use frrwp::engine::queue::CompletionQueue;
@@ -24,8 +24,8 @@
 //!         let (domain, endpoint) = connect(&address, RECEIVES, Duration::from_secs(5)).expect("the server listens");
 //!         let cache = Cache::builder(domain).build().expect("a cache");
 //!         let mut engine = Engine::new(&cache, endpoint, Side::Connecting, Limits::default());
-//!         engine.say(&[client]).expect("there is room");
-//!         while !matches!(engine.run(), Some(Event::Said) | None) {}
+//!         engine.send_message(&[client]).expect("there is room");
+//!         while !matches!(engine.run(), Some(Event::Message) | None) {}
 //!     })
 //! });
 //! for _ in &clients {
@@ -35,12 +35,12 @@
 //! let (mut sum, mut message) = (0, Vec::new());
 //! while !queue.is_empty() {
 //!     match queue.run() {
-//!         Some((connection, Event::Said)) => {
+//!         Some((connection, Event::Message)) => {
 //!             let engine = queue.engine(connection).expect("it is there");
-//!             while engine.heard(&mut message) {
+//!             while engine.recv_message(&mut message) {
 //!                 sum += u32::from(message[0]);
 //!             }
-//!             engine.say(b"thanks")?;
+//!             engine.send_message(b"thanks")?;
 //!         }
 //!         Some((connection, Event::Closed { .. })) => assert!(queue.remove(connection)),
 //!         _ => {}
@@ -71,7 +71,7 @@ pub struct ConnectionId(u64);
 pub struct CompletionQueue<'cache, E: Endpoint> {
     /// Dropped before their poller.
     engines: FxHashMap<u64, Engine<'cache, E>>,
-    /// Whose events are told now.
+    /// The connection of the current events.
     current: Option<u64>,
     /// The one that the application has in its hands: it may have posted something.
     lent: Option<u64>,
@@ -163,7 +163,7 @@ impl<'cache, E: Endpoint> CompletionQueue<'cache, E> {
         }
     }
 
-    /// What the application posted may have its end already, and its time.
+    /// The application's posts may have their ends already, and their times.
     fn give_back(&mut self) {
         if let Some(lent) = self.lent.take()
             && self.current != Some(lent)
@@ -195,8 +195,8 @@ impl<'cache, E: Endpoint> CompletionQueue<'cache, E> {
 }
 
 impl<E: Endpoint> AsFd for CompletionQueue<'_, E> {
-    /// What is readable when [`CompletionQueue::next_event`] may have something, after it returned none. Then call
-    /// [`CompletionQueue::wait`] with a time of zero.
+    /// Returns a descriptor that is readable when [`CompletionQueue::next_event`] may have something, after it
+    /// returned none. Then call [`CompletionQueue::wait`] with a time of zero.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

@@ -59,7 +59,7 @@ pub(super) enum Waited {
     Over,
 }
 
-/// What bounds all waits of one attempt.
+/// The bound on all waits of one attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     within: Duration,

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Connecting<T, X> {
     shared: Arc<Shared<T, X>>,
     stop: Arc<Flag>,
-    /// Whose it is: a child that was forked has a copy, and the flag of its parent.
+    /// The process that owns it: a forked child has a copy, and the flag of its parent.
     process: u32,
 }
 
@@ -211,11 +211,11 @@ mod tests {
             // SAFETY: a child that hangs is ended by the signal.
             unsafe { libc::alarm(60) };
             drop(connecting);
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` ends this child without destructors.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
-        // SAFETY: the status lives.
+        // SAFETY: `status` is a local integer that the call may write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "the child ended by itself");
         assert!(!Attempt::stopped_by(Duration::from_secs(3600), Arc::clone(&connecting.stop)).is_over());

@@ -1,8 +1,8 @@
-//! What makes connections, whatever the provider.
+//! The interface of makers of connections, for any provider.
 
 use super::attempt::Attempt;
 use super::connecting::Connecting;
-use super::{Domain, Endpoint};
+use super::traits::{Domain, Endpoint};
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ pub trait Connector: Domain + Clone + Send + 'static {
     type Address: FromStr<Err = Self::Error> + fmt::Display + Send + 'static;
     /// One end of its connections.
     type Endpoint: Endpoint<Domain = Self> + Send + 'static;
-    /// What takes connections.
+    /// The listener for its connections.
     type Listener: Listener<Endpoint = Self::Endpoint>;
     /// Why there is no connection.
     type Error: std::error::Error + Send + Sync + 'static;

@@ -11,15 +11,15 @@ pub enum GrowError {
     /// The limit on file sizes (`RLIMIT_FSIZE`) is smaller.
     #[error("make {bytes} bytes of shared memory: the limit on file sizes does not allow it: raise it (ulimit -f)")]
     Limit {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
     },
-    /// What else the system says.
+    /// Any other error of the system.
     #[error("make {bytes} bytes of shared memory: {source}: raise the limits on memory")]
     System {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

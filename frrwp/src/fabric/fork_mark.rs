@@ -48,7 +48,7 @@ impl PartialEq for ForkMark {
     }
 }
 
-/// A page for as long as the process lives.
+/// Returns a page for as long as the process lives.
 fn page() -> Result<&'static AtomicU64, Errno> {
     let bytes = rustix::param::page_size();
     let rights = ProtFlags::READ | ProtFlags::WRITE;
@@ -76,11 +76,11 @@ mod tests {
             unsafe { libc::alarm(60) };
             let own = ForkMark::here();
             let told = !mark.is_here() && own.is_ok_and(|own| own.is_here() && own != mark);
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` ends this child without destructors.
             unsafe { libc::_exit(i32::from(!told)) };
         }
         let mut status = 0;
-        // SAFETY: the status lives.
+        // SAFETY: `status` is a local integer that the call may write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
         assert!(mark.is_here());

@@ -72,7 +72,7 @@ impl Lookups {
         }
     }
 
-    /// The lookup of this name, which begins if there is none. None if there are too many of others.
+    /// Returns the lookup of this name, which begins if there is none. None if there are too many of others.
     fn join(&'static self, host: &str) -> io::Result<Option<Arc<Lookup>>> {
         let mut running = self.running();
         let process = std::process::id();

@@ -1,17 +1,19 @@
-//! What the engine asks of a network: small, and shaped like verbs.
+//! The engine's interface to a network: small, and shaped like verbs.
 //!
-//! A [`Domain`] registers memory: it is an [`mrrc::registrar::Registrar`] whose registrations have keys. An [`Endpoint`]
-//! is one end of a reliable connection on which everything that is posted is carried out in order: messages, writes,
-//! reads. A write or read goes to memory of the peer's by a key and never wakes the peer's application.
+//! A [`Domain`] registers memory: it is an [`mrrc::registrar::Registrar`] with registrations that have keys. An
+//! [`Endpoint`] is one end of a reliable connection on which everything that is posted is carried out in order:
+//! messages, writes, reads. A write or read goes to memory of the peer's by a key and never wakes the peer's
+//! application.
 //!
 //! Providers: [`sim`], in this process, with a clock of its own; [`iwarp`], over TCP; `shm`, between processes of one machine,
-//! on Linux; `verbs`, over RDMA devices, with the feature of that name. [`priced`] is around one of them and has registrations cost what a card's do.
+//! on Linux; `verbs`, over RDMA devices, with the feature of that name.
 //!
 //! The address chooses the provider: [`connect`] and [`listen`] take `shm:PATH`, `iwarp:HOST:PORT` or `verbs:HOST:PORT`. A program
 //! that chooses its provider by type has all that this one offers; [`Connector`], [`Listener`] and [`Endpoint`] are what they have
 //! in common.
 
 mod accept;
+mod address;
 mod attempt;
 mod connect;
 mod connecting;
@@ -21,15 +23,14 @@ mod file_size;
 mod fork_mark;
 pub mod iwarp;
 mod lookup;
-mod place;
 pub mod poller;
-pub mod priced;
-mod racing;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod sim;
+mod traits;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;
+mod volatile_copy;
 
 pub use connect::{
     FabricAddress, FabricDomain, FabricEndpoint, FabricError, FabricKey, FabricListener, FabricOptions, begin_connect,
@@ -38,208 +39,4 @@ pub use connect::{
 pub use connecting::Connecting;
 pub use connector::{Connector, FabricMemory, Listener};
 pub use file_size::{GrowError, grow_file};
-
-use crate::wire::{MESSAGE, Segment};
-use mrrc::Access;
-use mrrc::registrar::Registrar;
-use poller::Bell;
-use std::fmt;
-use std::io;
-
-/// Registers memory for the connections of one protection domain.
-///
-/// # Safety
-/// As [`Registrar`]; and the segment that [`Domain::remote`] returns opens no bytes but those of its registration.
-#[expect(unsafe_code, reason = "a registrar is one")]
-pub unsafe trait Domain: Registrar {
-    /// What lets a peer at memory of this registration: its address as the fabric counts addresses, and a key.
-    fn remote(&self, registration: &Self::Registration, address: *const u8, length: usize) -> Segment;
-
-    /// Whether a peer whose connection is flushed may be at this memory all the same (the quarantine of `shm`). Over most
-    /// fabrics none is.
-    fn is_held(&self, registration: &Self::Registration) -> bool {
-        let _ = registration;
-        false
-    }
-}
-
-/// Registered memory of this side.
-#[derive(Clone, Copy)]
-pub struct Local<'a, T> {
-    /// The first byte.
-    pub address: *mut u8,
-    /// Bytes, at least one.
-    pub length: usize,
-    /// The registration that covers them.
-    pub registration: &'a T,
-}
-
-impl<T> fmt::Debug for Local<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").field("address", &self.address).field("length", &self.length).finish_non_exhaustive()
-    }
-}
-
-/// What a provider can do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Abilities {
-    /// Pieces of local memory that one write or read takes.
-    pub gather: usize,
-    /// Whether a write can carry an immediate.
-    pub immediate: bool,
-    /// The rights that local memory needs for a read to fill it: writing by this side. A device of iWARP wants writing by the
-    /// peer too, and tells it the key: there the peer can write to all of the registration, for as long as it is registered.
-    pub sink: Access,
-}
-
-/// Something that was posted has ended, or something has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Completion {
-    /// A write or read of this name was carried out, or was not.
-    Done {
-        /// The name.
-        id: u64,
-        /// Whether the bytes are where they belong.
-        succeeded: bool,
-    },
-    /// A message came: so many bytes of the buffer that was given to [`Endpoint::poll`].
-    Message {
-        /// Bytes.
-        length: usize,
-    },
-    /// A write of the peer's came, and an immediate with it.
-    Immediate(u32),
-    /// The connection is gone. What was posted before may still be carried out.
-    Lost,
-    /// Nothing that either side posted will be carried out any more.
-    Flushed,
-}
-
-/// Whether an end that was armed has something to poll.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Armed {
-    /// There may be something now: the bell is not rung for it.
-    News,
-    /// There is nothing. The bell is rung when something comes, once; and the end is to be polled at this time, by its clock, though
-    /// nothing comes.
-    Quiet {
-        /// The time, if time alone can change something.
-        until: Option<u64>,
-    },
-}
-
-/// One end of a reliable, ordered connection.
-///
-/// What is posted is carried out in the order of posting, and completes in that order. `WouldBlock` says that the queue
-/// is full: poll, and post again. After any other error the connection is gone, and `Lost` and `Flushed` come.
-///
-/// # Safety
-/// Whoever posts frees memory by what this says: [`Completion::Done`] is told when neither a device nor the peer uses the
-/// local memory of that write or read any more, and [`Completion::Flushed`] when nothing that either side has posted on
-/// this connection will be carried out any more, nor a key be used: but for memory of the provider's own, which a peer that
-/// cannot be stopped may still be at, and which the provider neither frees nor deregisters before that has ended (the
-/// quarantine of `shm`). A connection that is lost, or is disconnected, comes to
-/// its `Flushed` by being polled and waited for.
-#[expect(unsafe_code, reason = "posting lets a device, or another process, at memory")]
-pub unsafe trait Endpoint {
-    /// What registers memory for it.
-    type Domain: Domain;
-
-    /// What it can do.
-    fn abilities(&self) -> Abilities;
-
-    /// Nanoseconds since some start, never fewer than before.
-    fn now(&self) -> u64;
-
-    /// Posts a message of at most [`MESSAGE`] bytes, which are copied.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn send(&mut self, message: &[u8]) -> io::Result<()>;
-
-    /// Posts receives for so many more messages and immediates.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn receive(&mut self, more: u16) -> io::Result<()>;
-
-    /// Posts a write of local memory into the peer's, as many bytes as the peer's segment has.
-    ///
-    /// # Errors
-    /// See the trait.
-    ///
-    /// # Safety
-    /// The local memory may be read, and stays registered, until the write is [done](Completion::Done) or the connection is
-    /// [flushed](Completion::Flushed).
-    unsafe fn write(
-        &mut self,
-        id: u64,
-        from: &[Local<'_, <Self::Domain as Registrar>::Registration>],
-        to: Segment,
-        immediate: Option<u32>,
-    ) -> io::Result<()>;
-
-    /// Posts a read of the peer's memory into local memory, as many bytes as the peer's segment has.
-    ///
-    /// # Errors
-    /// See the trait.
-    ///
-    /// # Safety
-    /// Nobody uses the local memory, and it stays registered, until the read is [done](Completion::Done) or the connection
-    /// is [flushed](Completion::Flushed).
-    unsafe fn read(
-        &mut self,
-        id: u64,
-        into: &[Local<'_, <Self::Domain as Registrar>::Registration>],
-        from: Segment,
-    ) -> io::Result<()>;
-
-    /// Reads the peer's memory into local memory before it returns, where the fabric can do that: `None` where reads have to be posted,
-    /// else whether the bytes were read. Where the peer does not let this side read there, that ends the connection, as it does with a
-    /// posted read. Reads that follow each other are carried out in that order.
-    ///
-    /// # Errors
-    /// See the trait.
-    ///
-    /// # Safety
-    /// Nobody uses the local memory, and it stays registered, until this returns.
-    unsafe fn read_now(
-        &mut self,
-        into: &[Local<'_, <Self::Domain as Registrar>::Registration>],
-        from: Segment,
-    ) -> io::Result<Option<bool>> {
-        let _ = (into, from);
-        Ok(None)
-    }
-
-    /// From `true` on, what is posted may be held until this is called with `false` or this side waits, so that it leaves
-    /// together: as the doorbell of a device is rung once for a list. For a fabric to which that is nothing, it is nothing.
-    fn hold(&mut self, posts: bool) {
-        let _ = posts;
-    }
-
-    /// The next thing that happened, without waiting.
-    fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion>;
-
-    /// Sleeps until something may have happened, or this time has come.
-    fn wait(&mut self, until: Option<u64>);
-
-    /// Has this bell ring, from the first [`Endpoint::arm`] on, when something may have happened: so that one thread sleeps for many
-    /// connections. [`Endpoint::wait`] works as before.
-    ///
-    /// # Errors
-    /// The system's; and [`Unsupported`](io::ErrorKind::Unsupported) of an endpoint that can only be waited for alone.
-    fn attach(&mut self, bell: &Bell) -> io::Result<()> {
-        let _ = bell;
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this endpoint has no bell: wait for it alone"))
-    }
-
-    /// This side polls no more before the bell is rung. What was [held](Endpoint::hold) leaves.
-    fn arm(&mut self) -> Armed {
-        Armed::News
-    }
-
-    /// Ends the connection.
-    fn disconnect(&mut self);
-}
+pub use traits::{Armed, Capabilities, Completion, Domain, Endpoint, Local};

@@ -1,7 +1,7 @@
 //! One descriptor for many connections.
 //!
-//! A [`Poller`] returns the connections that may have news, one after the other, and sleeps while there are none. What it does
-//! depends on how many are ready, not on how many there are. Each connection has a [`Bell`], which its provider rings:
+//! A [`Poller`] returns the connections that may have news, one after the other, and sleeps while there are none. Its work depends on how many
+//! are ready, not on how many there are. Each connection has a [`Bell`], which its provider rings:
 //! [`Endpoint::attach`](super::Endpoint::attach) gives it to the provider, and [`Endpoint::arm`](super::Endpoint::arm) asks for the next ring.
 //!
 //! ```text
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 64;
 /// Returns the connections that may have news, and sleeps while there are none.
 pub struct Poller(Arc<Shared>);
 
-/// What a provider rings when a connection may have news. Clones are the same bell.
+/// The bell that a provider rings when a connection may have news. Clones are the same bell.
 #[derive(Clone)]
 pub struct Bell(Arc<Place>);
 
@@ -61,7 +61,7 @@ struct State {
     ready: VecDeque<u64>,
     /// Times of members, the earliest first.
     times: BTreeSet<(u64, u64)>,
-    /// What the timer is set to.
+    /// The time of the timer.
     set: Option<u64>,
     /// Nothing is left to be taken: the next ring makes the descriptor readable.
     drained: bool,
@@ -76,7 +76,7 @@ struct Member {
     simulated: Option<Arc<dyn Simulated>>,
 }
 
-/// What a poller has done.
+/// The counters of a poller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PollerCounters {
@@ -88,7 +88,7 @@ pub struct PollerCounters {
     pub signals: u64,
 }
 
-/// A network whose time passes when an end waits.
+/// A network with a time that passes when an end waits.
 pub(super) trait Simulated: Send + Sync {
     /// Lets the next thing happen, no later than this. False if there is none.
     fn step(&self, until: u64) -> bool;
@@ -137,7 +137,7 @@ impl Poller {
     }
 
     /// Sleeps until [`Poller::next`] has something, for ever, or so long at most. Over [`sim`](super::sim) the network moves on by one
-    /// thing instead, at whichever end, or the clock leaps to the first time; a time that is not zero is as good as none.
+    /// thing instead, at whichever end, or the clock leaps to the first time. A time that is not zero is as good as none.
     pub fn wait(&self, within: Option<Duration>) {
         let mut state = self.0.lock();
         if !state.ready.is_empty() {
@@ -152,7 +152,7 @@ impl Poller {
         self.0.collect(within);
     }
 
-    /// Has the descriptor be readable where [`Poller::next`] has more, for those who take no more now.
+    /// Makes the descriptor readable where [`Poller::next`] has more, for callers that take no more now.
     pub fn leave(&self) {
         self.0.signal(&mut self.0.lock(), true);
     }
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// Those whose time has come are ready.
+    /// Marks those ready that are due.
     fn expire(&mut self, now: u64) {
         while let Some(&(time, name)) = self.times.first()
             && time <= now

@@ -1,9 +1,9 @@
-//! What a handshake asks of its driver, and what it answers where a call cannot be.
+//! The handshake's requests to its driver, and its answers to calls out of place.
 
 use super::{Disconnect, Failure, Tag};
 use crate::wire::{HEADER, Segment};
 
-/// What the driver is to do, in this order.
+/// The actions of the driver, in this order.
 ///
 /// Exhaustive on purpose: each is an order, and a driver that does not know one must not pass it over. A new one comes with a new major
 /// version.
@@ -11,22 +11,22 @@ use crate::wire::{HEADER, Segment};
 pub enum Action {
     /// The peer opens a transfer. Answer with [`Handshake::accept`](super::Handshake::accept) for a write, [`Handshake::crw`](super::Handshake::crw) for a read, or
     /// [`Handshake::fail`](super::Handshake::fail). [`Handshake::header`](super::Handshake::header) has what its application said.
-    Asked {
+    Requested {
         /// The transfer.
         tag: Tag,
         /// Whether the peer wants bytes.
         read: bool,
-        /// Of the peer's buffer: what it writes, or the most that it accepts.
+        /// The peer's length: of its write, or the most that it accepts.
         length: u64,
     },
-    /// Write the bytes of the local buffer from `offset` on into `remote`, then report by [`Handshake::written`](super::Handshake::written). Of a write
-    /// that is carried out in several, the last carries the immediate.
+    /// Write the bytes of the local buffer from `offset` on into `remote`, then report by [`Handshake::written`](super::Handshake::written). The last
+    /// part of a write that is carried out in several carries the immediate.
     Write {
         /// The transfer.
         tag: Tag,
-        /// Where to, and how many.
+        /// The destination, and the number of bytes.
         remote: Segment,
-        /// Where from, in the buffer.
+        /// The source's offset in the buffer.
         offset: u64,
         /// Stands for DONE.
         immediate: Option<u32>,
@@ -39,7 +39,7 @@ pub enum Action {
     },
     /// How the transfer ended: the bytes that were moved, or why they were not. After a failure the target's buffer is
     /// undefined.
-    Ended {
+    Completed {
         /// The transfer.
         tag: Tag,
         /// Bytes.
@@ -50,9 +50,9 @@ pub enum Action {
         /// The transfer.
         tag: Tag,
     },
-    /// The peer speaks an older version of the wire, in which applications say nothing: what was [said](super::Handshake::say) to it
+    /// The peer speaks an older version of the wire, in which applications say nothing: what was [said](super::Handshake::send_message) to it
     /// was not heard.
-    Deaf {
+    PeerTooOld {
         /// The newest version that it speaks.
         spoken: u8,
     },
@@ -74,7 +74,7 @@ pub enum Refusal {
         open: usize,
     },
     /// The application's header is too long.
-    #[error("an application header of {length} bytes; at most {HEADER} go with a SYNC")]
+    #[error("an application header of {length} bytes: at most {HEADER} go with a SYNC")]
     HeaderTooLong {
         /// Bytes.
         length: usize,
@@ -90,7 +90,7 @@ pub enum Refusal {
     OutOfPlace {
         /// The transfer.
         tag: Tag,
-        /// What was called.
+        /// The call.
         call: &'static str,
         /// Why it does not fit.
         why: &'static str,

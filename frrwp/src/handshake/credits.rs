@@ -1,32 +1,32 @@
 //! Receives are announced and spent: no message meets a side that has none posted.
 //!
-//! Each message takes a receive of the other side and announces those that its sender has added. The last credit goes
-//! only on a message that announces at least one, so the two sides cannot both run dry: where one has spent all but the last
-//! and has nothing to announce, the other holds credits for its whole window, and can speak.
+//! Each message takes a receive of the other side and announces those that its sender has added. The last credit goes only
+//! on a message that announces at least one, so the two sides cannot both run dry. If one has spent all but the last and has
+//! nothing to announce, the other holds credits for its whole window, and can send.
 //!
 //! # Why there are CREDITs
 //!
-//! That it can speak does not make it. A side that only listens, the target of many writes whose application takes its time,
-//! say, has had fifteen SYNCs, holds fifteen receives that nobody knows of, and has no message to announce them on: the
-//! opener stands still until its first SYNC is answered or its time is out, though there is room. The immediates that stand for
-//! DONE are the same: each takes a receive and announces nothing. So a side that has added half its window since it last
-//! spoke, and has nothing else to say, says just that: a CREDIT. It takes a credit like any other message, and obeys the rule
-//! of the last one. Each CREDIT needs half a window of messages before it, so that two sides that only answer each
-//! other's CREDITs send half as many each time, and fall silent.
+//! That it can speak does not make it. Take a side that only listens, the target of many writes with a slow application. It has
+//! had fifteen SYNCs, holds fifteen receives that its peer does not know of, and has no message to announce them on. The opener
+//! stands still until its first SYNC is answered or its time is out, though there is room. The immediates that stand for DONE
+//! are the same: each takes a receive and announces nothing. So a side that has added half its window since it last spoke, and
+//! has nothing else to say, says just that: a CREDIT. It takes a credit like any other message, and obeys the rule of the last
+//! one. Each CREDIT needs half a window of messages before it, so that two sides that only answer each other's CREDITs send
+//! half as many each time, and fall silent.
 //!
 //! # What applications say
 //!
 //! A SAY takes its receive for as long as the application does not take what was said: it is announced only then, so that a
 //! peer is held back by an application that does not listen. But transfers are not: at most [`UNTAKEN`] SAYs are out that the
 //! peer's application is not known to have taken, or more than [`RESERVED`] credits are left. So that many credits go round
-//! for the handshake's own messages whatever applications do. A peer that does not keep to that holds back nobody but itself.
+//! for the handshake's own messages whatever applications do. A peer that does not keep to that holds back only itself.
 //!
 //! Nor are SAYs held back by transfers: under a flood of them no more than a few credits are ever left, as each is spent when it
 //! comes. So CREDIT and SAY tell how many SAYs the application has taken since the last that told so, and a SAY takes the
 //! next credit, whatever else waits for one. Where other messages have announced the receives of SAYs that were taken,
 //! which does not tell that, a CREDIT does after four of them, and does not wait behind other messages either.
 //!
-//! What is held is no part of the window meanwhile: a CREDIT goes out at half of what is left, at least four messages.
+//! Held messages are no part of the window meanwhile: a CREDIT goes out at half of the rest, at least four messages.
 
 /// Receives that both sides post before the connection stands.
 pub const RECEIVES: u16 = 16;
@@ -93,13 +93,14 @@ impl Credits {
         }
     }
 
-    /// Whether something can be said now.
-    pub(super) fn may_say(&self) -> bool {
+    /// Returns whether something can be said now.
+    pub(super) fn may_send(&self) -> bool {
         self.granted > RESERVED || (self.untaken < UNTAKEN && self.can_spend())
     }
 
-    /// Whether one more could be said after so many that wait, as soon as there is a credit for each. Those come by themselves.
-    pub(super) fn may_wait_to_say(&self, waiting: usize) -> bool {
+    /// Returns whether one more could be said after so many that wait, as soon as there is a credit for each. Those come by
+    /// themselves.
+    pub(super) fn may_wait_to_send(&self, waiting: usize) -> bool {
         waiting < UNTAKEN.saturating_sub(self.untaken) as usize
     }
 
@@ -146,13 +147,13 @@ impl Credits {
         can
     }
 
-    /// Whether the peer should hear of its credits though there is nothing else to say.
+    /// Returns whether the peer should hear of its credits though there is nothing else to say.
     pub(super) fn should_announce(&self) -> bool {
         self.unannounced >= ((self.window - self.held) / 2).max(FEW)
     }
 
-    /// Whether the peer should hear of the SAYs that were taken, before anything else is said: their receives were announced, but
-    /// not that.
+    /// Returns whether the peer should hear of the SAYs that were taken, before anything else is said: their receives were
+    /// announced, but not that.
     pub(super) fn should_tell_taken(&self) -> bool {
         self.untold >= FEW && self.unannounced < FEW
     }

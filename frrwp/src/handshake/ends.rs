@@ -24,7 +24,7 @@ pub enum Failure {
     Lost,
 }
 
-/// What a transfer waits for.
+/// The phase that a transfer waits in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Phase {
     /// The peer's answer to a SYNC.
@@ -45,14 +45,14 @@ pub enum Phase {
     Credit,
 }
 
-/// What an engine does for an application.
+/// The operation of an engine for an application.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Operation {
     /// A transfer.
     Transfer(Tag),
     /// A one-sided read, by its name.
-    Fetch(u64),
+    Read(u64),
     /// A message, by its number: the first that was said is 1.
     Message(u64),
 }
@@ -61,7 +61,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Transfer(Tag(tag)) => write!(f, "transfer {tag}"),
-            Self::Fetch(id) => write!(f, "read {id}"),
+            Self::Read(id) => write!(f, "read {id}"),
             Self::Message(number) => write!(f, "message {number}"),
         }
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Operation {
 pub struct Expired {
     /// Which.
     pub operation: Operation,
-    /// What it waited for.
+    /// The phase that it waited in.
     pub phase: Phase,
     /// How long, in nanoseconds.
     pub waited: u64,
@@ -105,7 +105,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Phase {
-    /// Who has to be quicker, or which bound allows more.
+    /// Returns the remedy: the side that has to be quicker, or the bound that allows more.
     fn remedy(self) -> &'static str {
         match self {
             Self::Answer => "see that the peer's engine is driven and its application answers, or raise `sync_time`",
@@ -115,7 +115,7 @@ impl Phase {
             Self::Done => "see that the peer's engine is driven, or raise `write_time` or lower `lowest_rate`",
             Self::Cancelling => "see that the peer's engine is driven, or raise `sync_time`",
             Self::Reading => "see whether the peer is alive and the network moves bytes, or raise `read_time`",
-            Self::Credit => "see that the peer's engine is driven, or raise `say_time`",
+            Self::Credit => "see that the peer's engine is driven, or raise `send_time`",
         }
     }
 }
@@ -145,7 +145,7 @@ pub enum Disconnect {
     )]
     Revocation,
     /// A write was not carried out, or not in time.
-    #[error("a write failed or never completed: look for what the fabric says of it, and connect again")]
+    #[error("a write failed or never completed: see the fabric's error, and connect again")]
     WriteFailed,
     /// A one-sided read did not end, though its time was over: its memory is taken back by closing the connection.
     #[error(
@@ -153,7 +153,7 @@ pub enum Disconnect {
     )]
     ReadFailed,
     /// The peer said too much that makes no sense.
-    #[error("the peer sent {count} messages that make no sense: is it of the same protocol and version?")]
+    #[error("the peer sent {count} senseless messages: see whether it has the same protocol and version")]
     Strangers {
         /// Messages.
         count: u32,
@@ -162,11 +162,11 @@ pub enum Disconnect {
     #[error("the peer sent a message for which it had no credit: it counts receives wrongly; do not trust it")]
     NoCredit,
     /// The peer claims more than it can have written.
-    #[error("the peer claims to have written what it was not offered: do not trust it")]
+    #[error("the peer claims writes that it was not offered: do not trust it")]
     FalseDone,
 }
 
-/// What a side has counted.
+/// The counters of a side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -186,12 +186,12 @@ pub struct Counters {
     pub sent: u64,
     /// Messages received.
     pub received: u64,
-    /// Of those sent, CREDITs.
+    /// Sent CREDITs.
     pub credit_messages: u64,
-    /// Of those sent, SAYs.
-    pub said: u64,
-    /// Of those received, SAYs.
-    pub heard: u64,
+    /// Sent SAYs.
+    pub messages_sent: u64,
+    /// Received SAYs.
+    pub messages_received: u64,
 }
 
 /// Only what decides something: states that differ in how often something happened are explored once.

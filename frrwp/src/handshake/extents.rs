@@ -10,12 +10,12 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// The first byte behind it. Whoever makes an extent has seen that it does not wrap.
+    /// Returns the first byte behind it. The maker of an extent has checked that it does not wrap.
     fn end(self) -> u64 {
         self.offset + self.length
     }
 
-    /// The part of a piece that lies in it.
+    /// Returns the part of a piece that lies in it.
     pub(super) fn part_of(self, piece: Placed) -> Option<Placed> {
         let Placed { offset, segment } = piece;
         let start = offset.max(self.offset);

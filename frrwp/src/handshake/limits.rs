@@ -35,15 +35,15 @@ pub struct Limits {
     pub strangers: u32,
     /// One-sided reads of this side's that are under way at a time: 64. Those that were given up and that the fabric has not
     /// finished count.
-    pub fetches: usize,
+    pub reads: usize,
     /// From when a one-sided read is posted until its bytes are there: 30 s, and the time that they, and those of the reads before
     /// it, take at the lowest rate. A read that has not ended [`sync_time`](Self::sync_time) later closes the connection.
     pub read_time: u64,
     /// How long a message of the application's may wait for a credit or for the fabric: 5 s.
-    pub say_time: u64,
+    pub send_time: u64,
     /// Whether the fabric's writes can carry an immediate, and are to: it saves the DONE of a write. Not by default.
     pub immediate: bool,
-    /// What the application does itself.
+    /// The process: the part that the application does itself.
     pub process: Process,
 }
 
@@ -65,9 +65,9 @@ impl Default for Limits {
             write_time: 30_000_000_000,
             lowest_rate: 10_000_000,
             strangers: 16,
-            fetches: 64,
+            reads: 64,
             read_time: 30_000_000_000,
-            say_time: 5_000_000_000,
+            send_time: 5_000_000_000,
             immediate: false,
             process: Process::Frrwp,
         }

@@ -1,4 +1,4 @@
-//! What all transfers of a connection share: what is to be done and said, credits, bounds and counts.
+//! The common state of all transfers of a connection: pending actions and messages, credits, bounds and counts.
 
 use super::credits::Credits;
 use super::ends::{Counters, Disconnect, Expired};
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 pub(super) struct Link {
     pub(super) limits: Limits,
     pub(super) credits: Credits,
-    /// What is to be said, in order, but for DONEs.
+    /// The messages to send, in order, but for DONEs.
     pub(super) out: VecDeque<Out>,
-    /// DONEs that are to be said, in the order of the last writes that they speak of. Those whose writes are not posted are
-    /// passed by others.
+    /// DONEs that are to be said, in the order of the last writes that they speak of. Those with unposted writes are passed
+    /// by others.
     dones: VecDeque<Done>,
     pub(super) actions: VecDeque<Action>,
     /// Bytes of segments that came before they could be used.
@@ -25,8 +25,8 @@ pub(super) struct Link {
     pub(super) counters: Counters,
     /// SAYs that a peer of an older version may still answer with NAK; and, once it has, which version it speaks.
     pub(super) said: u32,
-    pub(super) deaf: Option<u8>,
-    /// What has waited too long and has not ended with that.
+    pub(super) peer_too_old: Option<u8>,
+    /// The overdue transfers that have not ended with that.
     pub(super) expired: VecDeque<Expired>,
 }
 
@@ -74,7 +74,7 @@ impl Link {
             state: Connection::Stands,
             counters: Counters::default(),
             said: 0,
-            deaf: None,
+            peer_too_old: None,
             expired: VecDeque::new(),
         }
     }
@@ -83,8 +83,8 @@ impl Link {
         self.state == Connection::Stands
     }
 
-    /// Nothing is said that nobody hears.
-    pub(super) fn say(&mut self, out: Out) {
+    /// Nothing is sent that the peer cannot receive.
+    pub(super) fn enqueue(&mut self, out: Out) {
         if self.stands() {
             self.out.push_back(out);
         }
@@ -103,13 +103,13 @@ impl Link {
         at.and_then(|at| self.dones.remove(at)).is_some()
     }
 
-    /// Whether a DONE can be said now that its writes are posted; and, unless it comes `first`, is next.
+    /// Returns whether a DONE can be said now that its writes are posted; and, unless it comes `first`, is next.
     pub(super) fn done_is_next(&self, posted: impl Fn(Tag) -> bool, first: bool) -> bool {
         let next = |done: &Done| first || done.behind == 0 || self.out.is_empty();
         self.dones.front().is_some_and(|done| next(done) && posted(done.tag))
     }
 
-    /// The first DONE, and receives that it announces, if there is a credit for it.
+    /// Returns the first DONE, and receives that it announces, if there is a credit for it.
     pub(super) fn take_done(&mut self, into: &mut [u8; MESSAGE]) -> Option<usize> {
         let credits = self.credits.spend()?;
         let Done { tag, bytes, .. } = self.dones.pop_front()?;
@@ -141,7 +141,7 @@ impl Link {
             + self.actions.capacity() * size_of::<Action>()
     }
 
-    /// Does not say it after all. What stands before it may wait for long, and more would pile up behind that.
+    /// Does not say it after all. The entry before it may wait for long, and more would pile up behind that.
     pub(super) fn take_back(&mut self, said: Out) {
         self.out.retain(|out| *out != said);
     }
@@ -155,7 +155,7 @@ impl Link {
         }
     }
 
-    /// A moment so much later; noted, so that it is not slept over.
+    /// Returns a moment so much later; noted, so that it is not slept over.
     pub(super) fn deadline(&mut self, now: u64, time: u64) -> u64 {
         let deadline = now.saturating_add(time);
         if self.stands() {
@@ -177,7 +177,7 @@ impl Link {
         }
     }
 
-    /// A CREDIT.
+    /// Returns a CREDIT.
     pub(super) fn take_credits(&mut self, into: &mut [u8; MESSAGE]) -> Option<usize> {
         let credits = self.credits.spend()?;
         self.counters.sent += 1;

@@ -3,11 +3,12 @@
 use super::ends::{Disconnect, Failure};
 use super::link::Out;
 use super::slots::At;
-use super::transfer::{Role, Transfer, Trip};
+use super::transfer::{Role, Transfer};
+use super::trip::Trip;
 use super::{Action, Handshake, Side, Tag};
 use crate::wire::{Body, DecodeError, MESSAGE, Message, Offer, Reason, Start, VERSION};
 
-/// What a tag in a message is about.
+/// The subject of a tag in a message.
 enum About {
     Open(At),
     /// It has ended.
@@ -18,7 +19,7 @@ enum About {
 
 impl Handshake {
     /// A message came. Its receive is posted again before the next call, unless this returns what the peer's application
-    /// said: then it is once this side's has taken that, and [`Handshake::heard`] is told.
+    /// said: then it is once this side's has taken that, and [`Handshake::message_taken`] is told.
     pub fn received<'bytes>(&mut self, now: u64, bytes: &'bytes [u8]) -> Option<&'bytes [u8]> {
         if !self.count_in() {
             return None;
@@ -34,7 +35,7 @@ impl Handshake {
             Ok(Message { body: Body::Say(said), .. }) => {
                 self.link.credits.taken(start.tag);
                 self.link.credits.hold();
-                self.link.counters.heard += 1;
+                self.link.counters.messages_received += 1;
                 return Some(said);
             }
             Ok(message) => self.understood(now, tag, message.body),
@@ -148,18 +149,18 @@ impl Handshake {
         }
         self.highest = tag.0;
         if self.slots.by_low_half(tag.0 as u32).is_some() {
-            self.link.say(Out::Nak { tag, reason: Reason::Malformed });
+            self.link.enqueue(Out::Nak { tag, reason: Reason::Malformed });
             return self.link.count_stranger();
         }
         if self.open[1] >= self.link.limits.open {
             self.link.counters.busy += 1;
-            return self.link.say(Out::Nak { tag, reason: Reason::Busy });
+            return self.link.enqueue(Out::Nak { tag, reason: Reason::Busy });
         }
         let deadline = self.link.deadline(now, self.link.limits.sync_time);
         let role = if read { Role::writer(None) } else { Role::target(None) };
         self.open[1] += 1;
         let at = self.slots.insert(Transfer { trip: Trip::new(tag, false, length, now, deadline), role }, header);
-        self.link.actions.push_back(Action::Asked { tag, read, length });
+        self.link.actions.push_back(Action::Requested { tag, read, length });
         if let Some(offer) = offer {
             self.at(at, |Transfer { trip, role }, link| {
                 if let Role::Writer(writer) = role {
@@ -175,7 +176,7 @@ impl Handshake {
             About::Open(at) => {
                 self.at(at, |transfer, link| transfer.give_up(link, now, reason, Failure::Here(reason)));
             }
-            About::Never => self.link.say(Out::Nak { tag, reason }),
+            About::Never => self.link.enqueue(Out::Nak { tag, reason }),
             About::Late => {}
         }
         self.link.count_stranger();
@@ -190,23 +191,23 @@ impl Handshake {
         self.link.count_stranger();
     }
 
-    /// Whether [`Handshake::take_message`] may have something to send.
-    pub fn has_to_say(&self) -> bool {
+    /// Returns whether [`Handshake::take_message`] may have something to send.
+    pub fn has_to_send(&self) -> bool {
         self.link.stands()
             && (!self.link.has_nothing_out()
                 || self.link.credits.should_announce()
                 || self.link.credits.should_tell_taken())
     }
 
-    /// The next message to send, in `into`, and its length. `None` where there is nothing to say, or the peer has no
-    /// receive for it yet.
+    /// Returns the next message to send, in `into`, and its length. `None` where there is nothing to say, or the
+    /// peer has no receive for it yet.
     pub fn take_message(&mut self, now: u64, into: &mut [u8; MESSAGE]) -> Option<usize> {
         self.take_message_where(now, into, |_| true)
     }
 
-    /// The next DONE of which `posted` says that all of the transfer's writes are posted, before other messages: for a driver that
-    /// [says something ahead](Handshake::say_ahead) next, which is not to be heard before the ends of transfers that have ended
-    /// here. Some DONE is left for want of a credit where the second is true.
+    /// Returns the next DONE of which `posted` says that all of the transfer's writes are posted, before other messages: for a driver
+    /// that [says something ahead](Handshake::send_message_ahead) next, which is not to be heard before the ends of transfers that have
+    /// ended here. Some DONE is left for want of a credit where the second is true.
     pub fn take_done_where(&mut self, into: &mut [u8; MESSAGE], posted: impl Fn(Tag) -> bool) -> (Option<usize>, bool) {
         if !self.link.stands() || !self.link.done_is_next(posted, true) {
             return (None, false);
@@ -229,10 +230,10 @@ impl Handshake {
         if self.link.credits.should_tell_taken() {
             return self.link.take_credits(into);
         }
-        // What has become void is not said.
+        // Void messages are not sent.
         while let Some(&out) = self.link.out.front() {
             let (Out::Sync(tag) | Out::Stcrw(tag)) = out else { break };
-            if self.slots.get(tag).is_some_and(|transfer| transfer.has_to_say(out)) {
+            if self.slots.get(tag).is_some_and(|transfer| transfer.has_to_send(out)) {
                 break;
             }
             self.link.take_out();

@@ -4,16 +4,16 @@
 //! and answers with [`Action`]s and messages. It holds no socket, no clock and no memory of the application, so
 //! the same code is explored to the last interleaving, fuzzed, simulated and shipped.
 //!
-//! Whoever drives it obeys four rules:
+//! Its driver obeys four rules:
 //!
 //! 1. *Actions come before messages.* After each call, carry out [`Handshake::next_action`] until there is none, then
 //!    send [`Handshake::take_message`] until there is none, all on the one ordered connection: a DONE says that
 //!    the writes before it are all.
 //! 2. *A lease lives until [`Action::Release`].* It comes exactly once for each transfer that was opened here or
-//!    [asked](Action::Asked), also where nothing was registered yet. Nothing else ends a lease.
+//!    [requested](Action::Requested), also where nothing was registered yet. Nothing else ends a lease.
 //! 3. *A receive is posted again before the next call.* [`RECEIVES`] stand before the connection does; each message
-//!    tells the peer how many were added. That of a message in which the peer's application [says](Handshake::say) something is
-//!    posted again when this side's has [taken](Handshake::heard) it.
+//!    tells the peer how many were added. That of a message in which the peer's application [says](Handshake::send_message) something is
+//!    posted again when this side's has [taken](Handshake::message_taken) it.
 //! 4. After [`Action::Disconnect`], tear the connection down, call [`Handshake::lost`], and [`Handshake::flushed`] when
 //!    neither side's writes can be placed any more.
 //!
@@ -29,6 +29,7 @@
 //! completed write) or the end of the connection releases its lease. The writer that gives up has nothing out but its own
 //! writes.
 
+mod application;
 mod calls;
 mod credits;
 mod ends;
@@ -36,22 +37,25 @@ mod extents;
 mod limits;
 mod link;
 mod messages;
-mod saying;
 mod slots;
 mod target;
 mod transfer;
+mod trip;
 mod writer;
 
 use crate::wire::{HEADER, Reason, Segment};
+pub use application::SendError;
 pub use calls::{Action, Refusal};
 pub use credits::RECEIVES;
 pub use ends::{Counters, Disconnect, Expired, Failure, Operation, Phase};
 use extents::Extent;
 pub use limits::{Limits, Process};
 use link::{Connection, Link, Out};
-pub use saying::Unsaid;
 use slots::{At, Slots};
-use transfer::{Role, Target, Transfer, Trip, Writer};
+use target::Target;
+use transfer::{Role, Transfer};
+use trip::Trip;
+use writer::Writer;
 
 /// The name of a transfer, unique in a connection's life: odd where the connecting side opened it, else even.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -68,7 +72,7 @@ pub enum Side {
 
 /// The state of one side of one connection.
 ///
-/// A call finds its transfer once; the rules of the two roles then work on it and on what all transfers share, and
+/// A call finds its transfer once. The rules of the two roles then work on it and on what all transfers share, and
 /// allocate nothing once the lists have grown to what a connection needs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Handshake {
@@ -106,7 +110,7 @@ impl Handshake {
         result
     }
 
-    /// The transfer of a local call.
+    /// Returns the transfer of a local call.
     fn here(&self, tag: Tag) -> Result<At, Refusal> {
         if !self.link.stands() {
             return Err(Refusal::Disconnected);
@@ -186,12 +190,12 @@ impl Handshake {
         Ok(tag)
     }
 
-    /// What the peer's application said when it opened the transfer.
+    /// Returns the header with which the peer's application opened the transfer.
     pub fn header(&self, tag: Tag) -> Option<&[u8]> {
         self.slots.get(tag).map(|transfer| &transfer.trip.header[..])
     }
 
-    /// What its SYNC said: the length of the buffer, or the most that is accepted.
+    /// Returns its SYNC's length: that of the buffer, or the most that is accepted.
     pub fn length(&self, tag: Tag) -> Option<u64> {
         self.slots.get(tag).map(|transfer| transfer.trip.length)
     }
@@ -275,11 +279,11 @@ impl Handshake {
         Ok(())
     }
 
-    /// Whether the transfer is given up here, so that a write of it that is not posted yet need not be: it is
-    /// [reported](Handshake::written) without.
+    /// Returns whether the transfer is given up here, so that a write of it that is not posted yet need not
+    /// be: it is [reported](Handshake::written) without.
     pub fn gives_up(&self, tag: Tag) -> bool {
         let transfer = self.slots.get(tag);
-        transfer.is_some_and(|transfer| matches!(transfer.role, Role::Writer(writer) if writer.farewell.is_some()))
+        transfer.is_some_and(|transfer| matches!(transfer.role, Role::Writer(writer) if writer.is_given_up()))
     }
 
     /// A write has completed, or has not come about.
@@ -293,7 +297,7 @@ impl Handshake {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next thing to do.
     pub fn next_action(&mut self) -> Option<Action> {
         self.link.actions.pop_front()
     }
@@ -335,7 +339,8 @@ impl Handshake {
         }
     }
 
-    /// The next transfer that has waited too long, and is cancelled but has not ended: its end follows as any other's.
+    /// Returns the next transfer that has waited too long, and is cancelled but has not ended: its end follows as any
+    /// other's.
     pub fn next_expired(&mut self) -> Option<Expired> {
         self.link.expired.pop_front()
     }
@@ -366,7 +371,7 @@ impl Handshake {
         }
     }
 
-    /// Whether the connection stands, as far as this side knows.
+    /// Returns whether the connection stands, as far as this side knows.
     pub fn stands(&self) -> bool {
         self.link.stands()
     }
@@ -376,7 +381,7 @@ impl Handshake {
         self.slots.len()
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> Counters {
         self.link.counters
     }

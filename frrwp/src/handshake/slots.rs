@@ -1,4 +1,4 @@
-//! Where the transfers of a connection are kept, and how one is found.
+//! The table of a connection's transfers, and its lookup.
 
 use super::Tag;
 use super::extents::Extent;
@@ -17,7 +17,7 @@ pub(super) struct Slots {
     order: [VecDeque<(u64, u32)>; 2],
 }
 
-/// Where a transfer is, until one is inserted or removed.
+/// The place of a transfer, until one is inserted or removed.
 #[derive(Clone, Copy)]
 pub(super) struct At {
     parity: usize,
@@ -81,7 +81,7 @@ impl Slots {
         self.places[at.place].trip.empty_lists(KEPT);
     }
 
-    /// The transfer whose tag ends in these bits.
+    /// Returns the transfer with a tag that ends in these bits.
     pub(super) fn by_low_half(&self, low: u32) -> Option<At> {
         let order = &self.order[(low & 1) as usize];
         let (first, last) = (order.front()?.0, order.back()?.0);

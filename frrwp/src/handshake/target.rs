@@ -1,18 +1,55 @@
 //! The side that wants the bytes: it offers its buffer as it is registered, and waits for DONE.
 //!
-//! Until its first STCRW nobody can write to its buffer, and it may end by a NAK. From then on the peer has keys: the buffer
-//! is held until the peer says that nothing more is written, or the connection is gone.
+//! Until its first STCRW no peer can write to its buffer, and it may end by a NAK. From then on the peer has keys: the
+//! buffer is held until the peer says that nothing more is written, or the connection is gone.
 
-use super::ends::{Disconnect, Failure};
+use super::ends::{Disconnect, Failure, Phase};
 use super::extents::{self, Extent};
 use super::link::{Link, Out};
-use super::transfer::{Target, Trip};
+use super::trip::Trip;
 use crate::wire::{Body, MESSAGE, Message, Offer, Placed, Reason, SEGMENTS, Segment, Segments};
 
-/// What a call does not fit.
+/// The condition that a call does not meet.
 type Misfit = &'static str;
 
+/// The state of the target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Target {
+    /// Known once the application has given a buffer.
+    length: Option<u64>,
+    /// Bytes that the application has offered, and those that the peer has been told of.
+    given: u64,
+    told: u64,
+    /// Whether the last segments were given.
+    all_given: bool,
+    /// Whether an STCRW is queued; whether one was sent.
+    queued: bool,
+    sent: bool,
+    /// A CANCEL is out: why.
+    cancelled: Option<Failure>,
+}
+
 impl Target {
+    /// Makes a target with a buffer of this length, or of one that is not known yet.
+    pub(super) fn new(length: Option<u64>) -> Self {
+        Self { length, ..Self::default() }
+    }
+
+    /// Returns whether an STCRW is to be sent.
+    pub(super) fn has_stcrw(&self) -> bool {
+        self.cancelled.is_none() && self.queued
+    }
+
+    /// Returns the phase that it waits in.
+    pub(super) fn phase(&self) -> Phase {
+        match self {
+            Self { cancelled: Some(_), .. } => Phase::Cancelling,
+            Self { sent: false, given: 0, .. } => Phase::Application,
+            Self { all_given: false, .. } => Phase::Pieces,
+            _ => Phase::Done,
+        }
+    }
+
     /// A read is opened: its buffer is known.
     pub(super) fn opened(&mut self, most: u64) {
         if most == 0 {
@@ -35,7 +72,7 @@ impl Target {
         self.length = Some(needed);
         if needed == 0 {
             (self.all_given, self.queued) = (true, true);
-            link.say(Out::Stcrw(trip.tag));
+            link.enqueue(Out::Stcrw(trip.tag));
         }
         Ok(())
     }
@@ -85,12 +122,12 @@ impl Target {
         self.wait_for_done(trip, link, now);
         // Before its SYNC is sent, the segments travel with it.
         if !std::mem::replace(&mut self.queued, true) && trip.said {
-            link.say(Out::Stcrw(trip.tag));
+            link.enqueue(Out::Stcrw(trip.tag));
         }
         Ok(())
     }
 
-    /// What of the buffer goes along with the SYNC, which is about to be sent.
+    /// Returns the part of the buffer that goes along with the SYNC, which is about to be sent.
     pub(super) fn with_sync(&self, trip: &Trip) -> Option<Run> {
         let fit = Message::segments_beside(trip.header.len()).min(SEGMENTS);
         let run = Run::first(&trip.pieces, fit, true);
@@ -101,7 +138,7 @@ impl Target {
     pub(super) fn opening_sent(&mut self, trip: &mut Trip, link: &mut Link, now: u64, with: Option<Run>) {
         match with {
             Some(run) => self.told(trip, link, now, run),
-            None if self.queued => link.say(Out::Stcrw(trip.tag)),
+            None if self.queued => link.enqueue(Out::Stcrw(trip.tag)),
             None => {}
         }
     }
@@ -122,7 +159,7 @@ impl Target {
         length
     }
 
-    /// The run as it is told to the peer.
+    /// Returns the run as it is told to the peer.
     pub(super) fn offer_of<'a>(&self, trip: &'a Trip, run: Run, offset: u64) -> Offer<'a> {
         let more = run.count < trip.pieces.len() || !self.all_given;
         Offer { offset, segments: Segments::Plain(&trip.pieces[..run.count]), more }
@@ -135,7 +172,7 @@ impl Target {
         self.sent = true;
         self.queued = !trip.pieces.is_empty();
         if self.queued {
-            link.say(Out::Stcrw(trip.tag));
+            link.enqueue(Out::Stcrw(trip.tag));
         }
         self.wait_for_done(trip, link, now);
     }
@@ -164,14 +201,14 @@ impl Target {
             self.cancelled = Some(failure);
             self.queued = false;
             trip.pieces.clear();
-            link.say(Out::Cancel(trip.tag));
+            link.enqueue(Out::Cancel(trip.tag));
             // The peer answers when what it has posted has completed, and that may take what it might have taken anyway.
             let left = trip.deadline.saturating_sub(now);
             return trip.wait(link, now, left.max(link.limits.sync_time));
         }
-        // What the peer has not heard of is taken back in silence.
+        // A transfer that the peer has not heard of is taken back in silence.
         if trip.said {
-            link.say(Out::Nak { tag: trip.tag, reason });
+            link.enqueue(Out::Nak { tag: trip.tag, reason });
         }
         trip.finish(link, Err(failure));
     }

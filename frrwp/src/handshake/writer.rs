@@ -3,17 +3,68 @@
 //! Remote segments and local extents come in any order. Each new one is met with all of the other kind that came before,
 //! so that each byte is written once, as soon as both its ends are known.
 
-use super::ends::{Disconnect, Failure};
+use super::ends::{Disconnect, Failure, Phase};
 use super::extents::{self, Extent};
 use super::link::{Link, Out};
-use super::transfer::{Farewell, Trip, Writer};
+use super::trip::Trip;
 use super::{Action, Process};
 use crate::wire::{Offer, Placed, Reason};
 
-/// What a call does not fit.
+/// The condition that a call does not meet.
 type Misfit = &'static str;
 
+/// The state of the writer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Writer {
+    /// Known from the CRW on.
+    length: Option<u64>,
+    /// Bytes that the peer has offered, and whether that is all.
+    offered: u64,
+    all_offered: bool,
+    /// Whether any STCRW came.
+    met: bool,
+    /// Bytes registered here.
+    registered: u64,
+    /// Bytes for which writes are submitted, and writes that have not completed.
+    submitted: u64,
+    in_flight: u32,
+    /// Whether DONE, or what stands for it, has been submitted.
+    done: bool,
+    /// Keys have come; and, in the traditional process, the application wants the writes.
+    may_submit: bool,
+    /// It failed, and this is said to the peer when no write is in flight.
+    farewell: Option<Farewell>,
+}
+
+/// The words that a failed writer sends last.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Farewell {
+    /// To be said, if the peer does not know.
+    nak: Option<Reason>,
+    failure: Failure,
+}
+
 impl Writer {
+    /// Makes a writer of a buffer of this length, or of one that is not known yet.
+    pub(super) fn new(length: Option<u64>) -> Self {
+        Self { length, ..Self::default() }
+    }
+
+    /// Returns whether it is given up here.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.farewell.is_some()
+    }
+
+    /// Returns the phase that it waits in.
+    pub(super) fn phase(&self, trip: &Trip) -> Phase {
+        match self {
+            Self { in_flight: 1.., .. } => Phase::Writes,
+            Self { length: None, .. } => Phase::Application,
+            Self { met: false, .. } if trip.ours => Phase::Answer,
+            _ => Phase::Pieces,
+        }
+    }
+
     pub(super) fn crw(&mut self, trip: &mut Trip, link: &mut Link, now: u64, length: u64) -> Result<(), Misfit> {
         if self.length.is_some() {
             return Err("it was posted before");
@@ -192,7 +243,8 @@ impl Writer {
             return;
         }
         if self.done {
-            // All was submitted. What a driver has not posted yet need not be, as long as the peer was not told of it.
+            // All was submitted. A driver need not post a write that it has not posted yet, as long as the peer was not
+            // told of it.
             if !link.take_done_back(trip.tag) {
                 return;
             }
@@ -206,9 +258,9 @@ impl Writer {
     }
 
     fn take_leave(&mut self, trip: &mut Trip, link: &mut Link, Farewell { nak, failure }: Farewell) {
-        // What the peer has not heard of is taken back in silence.
+        // A transfer that the peer has not heard of is taken back in silence.
         if let Some(reason) = nak.filter(|_| trip.said) {
-            link.say(Out::Nak { tag: trip.tag, reason });
+            link.enqueue(Out::Nak { tag: trip.tag, reason });
         }
         trip.finish(link, Err(failure));
     }

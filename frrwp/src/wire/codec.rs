@@ -39,7 +39,7 @@ impl<'a> Message<'a> {
 
     /// Writes the message and returns its length.
     ///
-    /// What does not fit is the caller's mistake: headers, segments and what is said are bounded before they come here.
+    /// An excess is the caller's mistake: headers, segments and messages are bounded before they come here.
     pub fn encode(&self, into: &mut [u8; MESSAGE]) -> usize {
         let mut writer = Writer { into, at: 0 };
         writer.u32(MAGIC);
@@ -102,7 +102,7 @@ impl Body<'_> {
     }
 }
 
-/// What is left to read.
+/// The fields left to read.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -204,7 +204,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What was written so far.
+/// The bytes written so far.
 struct Writer<'a> {
     into: &'a mut [u8; MESSAGE],
     at: usize,

@@ -1,4 +1,4 @@
-//! What the two sides of a connection say to each other, byte by byte.
+//! The messages of the two sides of a connection, byte by byte.
 //!
 //! Numbers are little-endian. Every message starts with the same 16 bytes, in this version and in all to come:
 //!
@@ -11,7 +11,7 @@
 //!                    last CREDIT or SAY; 0 in a NAK of what had no tag
 //! ```
 //!
-//! What follows depends on the kind. Bytes said to be zero, and flags that have no meaning here, are sent as zero and not
+//! The rest depends on the kind. Bytes said to be zero, and flags that have no meaning here, are sent as zero and not
 //! looked at.
 //!
 //! ```text
@@ -49,11 +49,11 @@
 //! # Versions
 //!
 //! A message carries the version in which its kind came, so that peers of different versions share the kinds that both know.
-//! Version 1 has the kinds 1 to 6, version 2 adds SAY. Who does not speak a message's version reads its start, counts its
-//! credits, and answers with a NAK of its tag whose reason is *version* and says which one is spoken. So a peer of version 1
-//! moves transfers with one of version 2, and answers a SAY with NAK(version, 1) of tag 0: it is told nothing more, and the
-//! application hears that its peer is deaf. At most half of the first 16 credits go on SAYs before that NAK has come, which
-//! is fewer than the 16 messages without sense that a peer puts up with.
+//! Version 1 has the kinds 1 to 6, version 2 adds SAY. A side that does not speak a message's version reads its start,
+//! counts its credits, and answers with a NAK of its tag for the reason *version*, with the version that it speaks. So a
+//! peer of version 1 moves transfers with one of version 2, and answers a SAY with NAK(version, 1) of tag 0: it is told
+//! nothing more, and the application hears that its peer is deaf. At most half of the first 16 credits go on SAYs before
+//! that NAK has come, which is fewer than the 16 messages without sense that a peer puts up with.
 //!
 //! A message is at most [`MESSAGE`] bytes, which is what a receive has to hold. Decoding copies nothing: header and
 //! segments are read where they lie.
@@ -69,7 +69,7 @@ pub const MESSAGE: usize = 32 + SEGMENTS * SEGMENT;
 /// The most bytes of an application's header.
 pub const HEADER: usize = 4096;
 /// The most bytes that an application says in one message.
-pub const SAID: usize = MESSAGE - START;
+pub const MAX_FRAME_PAYLOAD: usize = MESSAGE - START;
 /// The most segments of a message.
 pub const SEGMENTS: usize = 256;
 /// The newest version spoken here.
@@ -88,7 +88,7 @@ const SAY: u8 = 7;
 pub struct Start {
     /// Of the message.
     pub version: u8,
-    /// What kind of message it is.
+    /// The kind of the message.
     pub kind: u8,
     /// Receives that the sender has added.
     pub credits: u16,
@@ -97,12 +97,12 @@ pub struct Start {
 }
 
 impl Start {
-    /// The start, where there is one.
+    /// Returns the start, where there is one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Fields(bytes).start()
     }
 
-    /// Whether this is a NAK, which is never answered, whatever follows.
+    /// Returns whether this is a NAK, which is never answered, whatever follows.
     pub fn is_nak(self) -> bool {
         self.kind == NAK
     }
@@ -115,7 +115,7 @@ pub struct Segment {
     pub address: u64,
     /// Bytes, at least one.
     pub length: u64,
-    /// What grants the right.
+    /// The key that grants the right.
     pub key: u32,
 }
 
@@ -124,7 +124,7 @@ pub struct Segment {
 pub struct Placed {
     /// Of its first byte.
     pub offset: u64,
-    /// Where that is.
+    /// Its segment.
     pub segment: Segment,
 }
 
@@ -135,16 +135,16 @@ pub struct Message<'a> {
     pub credits: u16,
     /// The transfer; of a CREDIT and a SAY, how many SAYs were taken.
     pub tag: u64,
-    /// What is said about it.
+    /// The body.
     pub body: Body<'a>,
 }
 
-/// What a message says.
+/// The body of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
     /// A transfer opens.
     Sync {
-        /// Of the buffer, or the most that is accepted.
+        /// The length of the buffer, or the most that is accepted.
         length: u64,
         /// Whether the target opens.
         read: bool,
@@ -153,7 +153,7 @@ pub enum Body<'a> {
         /// The start of the target's buffer, where it is registered already: an STCRW in the same message.
         offer: Option<Offer<'a>>,
     },
-    /// Where to write.
+    /// The segments to write to.
     Stcrw(Offer<'a>),
     /// All is written.
     Done {
@@ -166,14 +166,14 @@ pub enum Body<'a> {
     Cancel,
     /// Only the credits.
     Credit,
-    /// What an application says to the other.
+    /// A message of one application to the other.
     Say(&'a [u8]),
 }
 
 /// Part of a target's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer<'a> {
-    /// Where in the buffer the first segment begins.
+    /// The offset of the first segment in the buffer.
     pub offset: u64,
     /// One after another.
     pub segments: Segments<'a>,
@@ -199,7 +199,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -238,7 +238,7 @@ pub enum DecodeError {
         length: usize,
     },
     /// Another version: the tag can be read, the rest cannot.
-    #[error("a message of version {version} about transfer {tag}; versions 1 to {VERSION} are spoken")]
+    #[error("a message of version {version} about transfer {tag}: versions 1 to {VERSION} are supported")]
     Version {
         /// Its version.
         version: u8,
@@ -250,7 +250,7 @@ pub enum DecodeError {
     Malformed {
         /// Its tag.
         tag: u64,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
 }

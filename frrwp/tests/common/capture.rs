@@ -12,9 +12,9 @@ use std::io::Read;
 pub struct Flow {
     /// `address:port > address:port`.
     pub name: String,
-    /// What the sender sent.
+    /// The sender's bytes.
     pub bytes: Vec<u8>,
-    /// Where the bytes of each packet begin.
+    /// The places of each packet's bytes.
     packets: Vec<(usize, usize)>,
     next: u32,
     /// Packets that came before those that they follow.
@@ -23,7 +23,7 @@ pub struct Flow {
 
 impl Flow {
     fn take(&mut self, number: usize, sequence: u32, payload: &[u8]) {
-        // What is left of it past what is known, by TCP's arithmetic.
+        // The rest of it past the known bytes, by TCP's arithmetic.
         let known = self.next.wrapping_sub(sequence) as i32;
         if known < 0 {
             self.early.insert(sequence, (number, payload.to_vec()));
@@ -43,14 +43,14 @@ impl Flow {
         }
     }
 
-    /// The packet that holds the byte before this one.
+    /// Returns the packet that holds the byte before this one.
     fn packet(&self, end: usize) -> usize {
         let after = self.packets.partition_point(|&(start, _)| start < end);
         after.checked_sub(1).map_or(0, |at| self.packets[at].1)
     }
 }
 
-/// The flows of a capture, in the order of their first bytes.
+/// Returns the flows of a capture, in the order of their first bytes.
 pub fn flows(capture: impl Read) -> Result<Vec<Flow>, Box<dyn std::error::Error>> {
     let mut reader = pcap_file::pcap::PcapReader::new(capture).map_err(|error| {
         format!(

@@ -38,12 +38,12 @@ impl Memory for Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and nobody else has it.
+        // SAFETY: it came from a box, and has no other owner.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
-/// What a provider is to a test.
+/// The interface of a provider for a test.
 pub trait Fabric {
     type Endpoint: Endpoint;
     /// Its name in messages.
@@ -52,9 +52,9 @@ pub trait Fabric {
     fn memory(&self, _side: usize, bytes: Vec<u8>) -> Box<dyn Memory> {
         Box::new(Heap(Box::into_raw(bytes.into_boxed_slice())))
     }
-    /// What registers memory for that side.
+    /// Returns the domain of that side.
     fn domain(&self, side: usize) -> <Self::Endpoint as Endpoint>::Domain;
-    /// A new connection, the connecting side first.
+    /// Returns a new connection, the connecting side first.
     fn connect(&self) -> [Self::Endpoint; 2];
     /// Nothing is to be done: lets time go on.
     fn idle(&self);
@@ -92,12 +92,12 @@ pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> 
     let (opens, answers) = (fabric.memory(0, noise(7, length)), fabric.memory(1, noise(8, length)));
     let (source, sink) = if read { (&answers, &opens) } else { (&opens, &answers) };
     let mut engines = engines(fabric, &caches, limits);
-    // SAFETY: both buffers live to the end of this function, and nobody but the transfer uses them.
+    // SAFETY: both buffers live to the end of this function, and only the transfer uses them.
     let tag = unsafe {
         if read {
-            engines[0].read(sink.start(), length, b"give")
+            engines[0].open_read(sink.start(), length, b"give")
         } else {
-            engines[0].write(source.start(), length, b"take")
+            engines[0].open_write(source.start(), length, b"take")
         }
     };
     let tag = tag.unwrap();
@@ -108,18 +108,18 @@ pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> 
             engines[side].progress();
             while let Some(event) = engines[side].next_event() {
                 match event {
-                    Event::Asked { tag, read: false, .. } => {
+                    Event::Requested { tag, read: false, .. } => {
                         assert_eq!(engines[side].header(tag), Some(&b"take"[..]));
-                        // SAFETY: as above.
-                        unsafe { engines[side].accept(tag, sink.start(), length) }.unwrap();
+                        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                        unsafe { engines[side].accept_write(tag, sink.start(), length) }.unwrap();
                     }
-                    Event::Asked { tag, read: true, .. } => {
+                    Event::Requested { tag, read: true, .. } => {
                         assert_eq!(engines[side].header(tag), Some(&b"give"[..]));
-                        // SAFETY: as above.
-                        unsafe { engines[side].supply(tag, source.start(), length) }.unwrap();
+                        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                        unsafe { engines[side].accept_read(tag, source.start(), length) }.unwrap();
                     }
                     Event::KeysCame { tag } => engines[side].submit(tag).unwrap(),
-                    Event::Ended { tag: ended_tag, result } => {
+                    Event::Completed { tag: ended_tag, result } => {
                         assert_eq!((ended_tag, result.unwrap()), (tag, length as u64));
                         ended[side] = true;
                     }
@@ -131,7 +131,7 @@ pub fn one<F: Fabric>(fabric: &F, read: bool, limits: Limits, length: usize) -> 
     (source.bytes(0, length), sink.bytes(0, length))
 }
 
-/// The next event of the connecting side; the other has nothing to do.
+/// Returns the next event of the connecting side; the other has nothing to do.
 fn next<F: Fabric>(fabric: &F, engines: &mut [Engine<'_, F::Endpoint>; 2]) -> Event {
     loop {
         fabric.idle();
@@ -158,40 +158,40 @@ pub fn fetched<F: Fabric>(fabric: &F) {
         assert!(part.len() == LENGTH);
         caches[1].registrar().remote(part.registration(), part.address().wrapping_add(at), length)
     };
-    let mut engines = engines(fabric, &caches, Limits { fetches: 3, ..Limits::default() });
+    let mut engines = engines(fabric, &caches, Limits { reads: 3, ..Limits::default() });
     // The application says where.
     let all = key(0, LENGTH);
-    engines[1].say(&[&all.address.to_le_bytes()[..], &all.key.to_le_bytes()].concat()).unwrap();
-    assert!(matches!(next(fabric, &mut engines), Event::Said));
+    engines[1].send_message(&[&all.address.to_le_bytes()[..], &all.key.to_le_bytes()].concat()).unwrap();
+    assert!(matches!(next(fabric, &mut engines), Event::Message));
     let mut said = Vec::new();
-    assert!(engines[0].heard(&mut said));
+    assert!(engines[0].recv_message(&mut said));
     let address = u64::from_le_bytes(said[..8].try_into().unwrap());
     let from = |at: usize, length: usize| {
         let key = u32::from_le_bytes(said[8..].try_into().unwrap());
         Segment { address: address + at as u64, length: length as u64, key }
     };
-    // SAFETY: nobody else uses the sink, which lives longer than the engines.
+    // SAFETY: the sink has no other user, and lives longer than the engines.
     let fetch = |engines: &mut [Engine<'_, F::Endpoint>; 2], at: usize, length: usize, from| unsafe {
-        engines[0].fetch(sink.start().wrapping_add(at), length, from)
+        engines[0].read_remote(sink.start().wrapping_add(at), length, from)
     };
-    // SAFETY: as above; and the lease is held until the read has ended.
+    // SAFETY: the buffer outlives the engines and has no other user, and the lease is held until the read has ended.
     let leased = |engines: &mut [Engine<'_, F::Endpoint>; 2], lease: &_, at: usize, from| unsafe {
-        engines[0].fetch_leased(lease, sink.start().wrapping_add(at), from)
+        engines[0].read_remote_leased(lease, sink.start().wrapping_add(at), from)
     };
-    let rights = engines[0].endpoint().abilities().sink;
-    // SAFETY: as above.
+    let rights = engines[0].endpoint().capabilities().sink;
+    // SAFETY: the sink outlives the lease and has no other user.
     let lease =
         |at: usize, length| unsafe { caches[0].acquire(sink.start().wrapping_add(at), length, rights) }.unwrap();
     for length in [1, 7, 4096, 100_001, LENGTH] {
         let at = LENGTH - length;
         let id = fetch(&mut engines, 0, LENGTH, from(at, length)).unwrap();
         let event = next(fabric, &mut engines);
-        assert!(matches!(event, Event::Fetched { id: told, succeeded: true } if told == id), "{event:?}");
+        assert!(matches!(event, Event::ReadCompleted { id: told, succeeded: true } if told == id), "{event:?}");
         assert!(sink.bytes(0, length) == expected[at..], "{}, {length} bytes", fabric.name());
     }
-    assert_eq!(engines[0].open_fetches(), 0);
-    // More than may be under way, while there is no room to say anything either, as nobody listens.
-    while engines[0].say(b"is anybody there?").is_ok() {}
+    assert_eq!(engines[0].open_reads(), 0);
+    // More than may be in flight, while there is no room for messages either, as the peer does not listen.
+    while engines[0].send_message(b"is anybody there?").is_ok() {}
     let mut ids = Vec::new();
     let busy = loop {
         let at = ids.len() * 1000;
@@ -204,8 +204,8 @@ pub fn fetched<F: Fabric>(fabric: &F) {
     let (mut told, mut rooms) = (Vec::new(), 0);
     while told.len() < 3 || rooms == 0 {
         match next(fabric, &mut engines) {
-            Event::Fetched { id, succeeded: true } => told.push(id),
-            Event::Room => rooms += 1,
+            Event::ReadCompleted { id, succeeded: true } => told.push(id),
+            Event::Writable => rooms += 1,
             other => panic!("{other:?}"),
         }
     }
@@ -214,14 +214,14 @@ pub fn fetched<F: Fabric>(fabric: &F) {
     // Without a look into the cache.
     let all_of_it = lease(0, LENGTH);
     let id = leased(&mut engines, &all_of_it, 9, from(70, 5000)).unwrap();
-    assert!(matches!(next(fabric, &mut engines), Event::Fetched { id: told, succeeded: true } if told == id));
+    assert!(matches!(next(fabric, &mut engines), Event::ReadCompleted { id: told, succeeded: true } if told == id));
     assert!(sink.bytes(9, 5000) == expected[70..5070]);
-    // Before the call returns, where the fabric can do that: nothing is told of it afterwards.
-    // SAFETY: nobody else uses the sink.
-    let now = unsafe { engines[0].fetch_now(sink.start().wrapping_add(3), LENGTH - 3, from(90, 6000)) }.unwrap();
+    // Before the call returns, where the fabric can do that: nothing is told of it afterwards. SAFETY: the sink
+    // outlives the lease and has no other user.
+    let now = unsafe { engines[0].read_remote_now(sink.start().wrapping_add(3), LENGTH - 3, from(90, 6000)) }.unwrap();
     assert_eq!(now, (fabric.name() == "shm").then_some(true));
     assert!(now.is_none() || sink.bytes(3, 6000) == expected[90..6090]);
-    assert_eq!(engines[0].open_fetches(), 0);
+    assert_eq!(engines[0].open_reads(), 0);
     let refused = leased(&mut engines, &all_of_it, LENGTH - 10, from(0, 11));
     assert!(matches!(refused, Err(OpenError::Uncovered { .. })));
     drop(all_of_it);
@@ -230,22 +230,23 @@ pub fn fetched<F: Fabric>(fabric: &F) {
     let leases: Vec<_> = (1..40).step_by(2).map(|page| lease(page * PAGE, 1)).collect();
     assert!(caches[0].usage().regions >= 20);
     let id = fetch(&mut engines, 3, LENGTH, from(1, 40 * PAGE)).unwrap();
-    assert!(matches!(next(fabric, &mut engines), Event::Fetched { id: told, succeeded: true } if told == id));
+    assert!(matches!(next(fabric, &mut engines), Event::ReadCompleted { id: told, succeeded: true } if told == id));
     assert!(sink.bytes(3, 40 * PAGE) == expected[1..1 + 40 * PAGE], "{}, many registrations", fabric.name());
     drop(leases);
     // Nothing, and more than there is room for.
     let id = fetch(&mut engines, 0, 0, from(0, 0)).unwrap();
-    assert!(matches!(next(fabric, &mut engines), Event::Fetched { id: told, succeeded: true } if told == id));
+    assert!(matches!(next(fabric, &mut engines), Event::ReadCompleted { id: told, succeeded: true } if told == id));
     let refused = fetch(&mut engines, 0, 10, from(0, 11));
     assert!(matches!(refused, Err(OpenError::TooShort { length: 10, wanted: 11 })));
-    // A key that nobody gave ends the connection; what is under way ends with it, and then nothing begins any more.
+    // A key that was never given ends the connection; all transfers in flight end with it, and then nothing begins any
+    // more.
     let wrong = Segment { key: all.key.wrapping_add(64), ..from(0, 100) };
     let id = fetch(&mut engines, 0, LENGTH, wrong).unwrap();
     let second = fetch(&mut engines, 1000, LENGTH, from(0, 100));
     let event = next(fabric, &mut engines);
-    assert!(matches!(event, Event::Fetched { id: told, succeeded: false } if told == id), "{event:?}");
+    assert!(matches!(event, Event::ReadCompleted { id: told, succeeded: false } if told == id), "{event:?}");
     if second.is_ok() {
-        assert!(matches!(next(fabric, &mut engines), Event::Fetched { .. }));
+        assert!(matches!(next(fabric, &mut engines), Event::ReadCompleted { .. }));
     }
     assert!(matches!(next(fabric, &mut engines), Event::Closed { .. }));
     assert!(fetch(&mut engines, 0, LENGTH, from(0, 1)).is_err());
@@ -257,16 +258,16 @@ pub fn fetched<F: Fabric>(fabric: &F) {
     }
 }
 
-/// What one side lends to a transfer.
+/// The buffer that one side lends to a transfer.
 struct Lent {
     slot: usize,
     length: usize,
-    /// What the writer's buffer held, for the target to compare with.
+    /// The content of the writer's buffer, for the target to compare with.
     writes: bool,
 }
 
-/// What goes on beside the transfers of a storm: things are said, numbered, and sometimes not taken; a page of the peer's is
-/// read.
+/// The other work beside the transfers of a storm: messages are sent, numbered, and sometimes not taken; a page of the
+/// peer's is read.
 struct Beside {
     said: [u32; 2],
     heard: [u32; 2],
@@ -277,7 +278,7 @@ struct Beside {
 impl Beside {
     fn listen<E: Endpoint>(&mut self, side: usize, engine: &mut Engine<'_, E>) {
         let mut said = Vec::new();
-        if engine.heard(&mut said) {
+        if engine.recv_message(&mut said) {
             assert_eq!(said, self.heard[side].to_le_bytes(), "in order");
             self.heard[side] += 1;
         }
@@ -321,7 +322,11 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                 // SAFETY: the slot is this transfer's until it has ended, and the memory lives longer than the engines.
                 let tag = unsafe {
                     let at = bases[side].add(slot * SLOT);
-                    if read { engines[side].read(at, length, b"r") } else { engines[side].write(at, length, b"w") }
+                    if read {
+                        engines[side].open_read(at, length, b"r")
+                    } else {
+                        engines[side].open_write(at, length, b"w")
+                    }
                 };
                 match tag {
                     Ok(tag) => {
@@ -331,7 +336,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                     Err(_) => free[side].push(slot),
                 }
             }
-            if rng.random_ratio(1, 4) && engines[side].say(&beside.said[side].to_le_bytes()).is_ok() {
+            if rng.random_ratio(1, 4) && engines[side].send_message(&beside.said[side].to_le_bytes()).is_ok() {
                 beside.said[side] += 1;
             }
             if rng.random_ratio(1, 8) {
@@ -339,7 +344,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
             }
             if beside.fetching[side].is_none() && rng.random_ratio(1, 4) {
                 // SAFETY: the sink is looked at when the read has ended, and lives longer than the engines.
-                let id = unsafe { engines[side].fetch(sinks[side].start(), PAGE, offered[1 - side].0) };
+                let id = unsafe { engines[side].read_remote(sinks[side].start(), PAGE, offered[1 - side].0) };
                 beside.fetching[side] = id.ok();
             }
             if rng.random_ratio(1, 500)
@@ -354,7 +359,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                 engines[side].progress();
                 while let Some(event) = engines[side].next_event() {
                     match event {
-                        Event::Asked { tag, read, length } => {
+                        Event::Requested { tag, read, length } => {
                             // By count: however fast the fabric is, some are refused.
                             asked += 1;
                             if free[side].is_empty() || asked % 16 == 0 {
@@ -364,13 +369,14 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                             let slot = free[side].swap_remove(0);
                             let length = usize::try_from(length).unwrap().min(SLOT);
                             lent[side].insert(tag, Lent { slot, length, writes: read });
-                            // SAFETY: as above.
+                            // SAFETY: the slot is in this side's own memory, which outlives the engines, and has no
+                            // other user.
                             let answered = unsafe {
                                 let at = bases[side].add(slot * SLOT);
                                 if read {
-                                    engines[side].supply(tag, at, length)
+                                    engines[side].accept_read(tag, at, length)
                                 } else {
-                                    engines[side].accept(tag, at, length)
+                                    engines[side].accept_write(tag, at, length)
                                 }
                             };
                             if answered.is_err() {
@@ -379,7 +385,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                             }
                         }
                         Event::KeysCame { tag } => drop(engines[side].submit(tag)),
-                        Event::Ended { tag, result } => {
+                        Event::Completed { tag, result } => {
                             let mine = lent[side].remove(&tag);
                             if let Some(mine) = &mine {
                                 free[side].push(mine.slot);
@@ -396,12 +402,12 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                             assert!(ends[side].is_none(), "an end that is told twice");
                             ends[side] = Some(bytes);
                         }
-                        Event::Said => {
+                        Event::Message => {
                             if rng.random_ratio(3, 4) {
                                 beside.listen(side, &mut engines[side]);
                             }
                         }
-                        Event::Fetched { id, succeeded } => {
+                        Event::ReadCompleted { id, succeeded } => {
                             assert_eq!(beside.fetching[side].take(), Some(id), "an end that is told once");
                             if succeeded {
                                 let there = pages[1 - side].bytes(0, PAGE);
@@ -409,7 +415,7 @@ pub fn storm<F: Fabric>(fabric: &F, seed: u64, transfers: usize, limits: Limits)
                                 beside.fetched += 1;
                             }
                         }
-                        Event::Room => {}
+                        Event::Writable => {}
                         Event::Closed { .. } => closed[side] = true,
                         other => panic!("{other:?}"),
                     }

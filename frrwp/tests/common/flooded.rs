@@ -80,12 +80,12 @@ fn one_side<E: Endpoint>(mut engine: Engine<'_, E>, me: usize, both: &Both, sour
             && let Some(slot) = free[0].pop()
         {
             // SAFETY: the memory outlives the engine; the slot is this transfer's.
-            match unsafe { engine.write(source.slot(slot), LENGTH, b"") } {
+            match unsafe { engine.open_write(source.slot(slot), LENGTH, b"") } {
                 Ok(tag) => drop(lent.insert(tag, (0, slot))),
                 Err(error) => panic!("{error}"),
             }
         }
-        if said < MESSAGES && !both.is_over() && engine.say(&said.to_le_bytes()).is_ok() {
+        if said < MESSAGES && !both.is_over() && engine.send_message(&said.to_le_bytes()).is_ok() {
             said += 1;
         }
         if both.is_over() && lent.is_empty() && engine.open_transfers() == 0 {
@@ -96,24 +96,24 @@ fn one_side<E: Endpoint>(mut engine: Engine<'_, E>, me: usize, both: &Both, sour
         while let Some(event) = engine.next_event() {
             quiet = false;
             match event {
-                Event::Asked { tag, .. } => {
+                Event::Requested { tag, .. } => {
                     let slot = free[1].pop().expect("no more are open than there are slots");
-                    // SAFETY: as above.
-                    unsafe { engine.accept(tag, sink.slot(slot), LENGTH) }.unwrap();
+                    // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                    unsafe { engine.accept_write(tag, sink.slot(slot), LENGTH) }.unwrap();
                     lent.insert(tag, (1, slot));
                 }
-                Event::Ended { tag, result } => {
+                Event::Completed { tag, result } => {
                     assert_eq!(result.unwrap(), LENGTH as u64);
                     let (kind, slot) = lent.remove(&tag).expect("a transfer ends once");
                     free[kind].push(slot);
                     both.transfers[me].fetch_add(usize::from(kind == 0), Ordering::Relaxed);
                 }
-                Event::Said => {
-                    if engine.heard(&mut into) {
+                Event::Message => {
+                    if engine.recv_message(&mut into) {
                         assert_eq!(into, both.heard[me].fetch_add(1, Ordering::Relaxed).to_le_bytes(), "in order");
                     }
                 }
-                Event::Room => {}
+                Event::Writable => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -2,7 +2,7 @@
 #![allow(unreachable_pub, reason = "shared by tests")]
 
 use frrwp::engine::Engine;
-use frrwp::engine::future::Transfers;
+use frrwp::engine::future::Connection;
 use frrwp::fabric::Domain;
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, RECEIVES, Side};
@@ -35,15 +35,15 @@ impl Place {
         Self { network, nodes, caches }
     }
 
-    pub fn transfers(&self, limits: Limits) -> [Transfers<'_, SimEndpoint>; 2] {
+    pub fn transfers(&self, limits: Limits) -> [Connection<'_, SimEndpoint>; 2] {
         let [one, other] = self.network.connect(&self.nodes[0], &self.nodes[1], RECEIVES);
         let near = Engine::new(&self.caches[0], one, Side::Connecting, limits);
         let far = Engine::new(&self.caches[1], other, Side::Accepting, limits);
         // SAFETY: the simulated network looks at no page before a key of a live transfer names it.
-        [near, far].map(|engine| unsafe { Transfers::new(engine) })
+        [near, far].map(|engine| unsafe { Connection::new(engine) })
     }
 
-    /// A key of the far node's, of these bytes.
+    /// Returns a key of the far node's, of these bytes.
     pub fn key(&self, source: &[u8]) -> Segment {
         // SAFETY: the caller's bytes live as long as the place is used.
         let lease = unsafe { self.caches[1].acquire(source.as_ptr(), source.len(), Access::REMOTE_READ) }.unwrap();

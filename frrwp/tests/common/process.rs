@@ -1,4 +1,4 @@
-//! What the system counts of this process.
+//! The system's counts of this process.
 #![allow(unreachable_pub, reason = "shared by tests")]
 
 /// How often threads of this process were put to sleep so far: once for each time that they woke up.

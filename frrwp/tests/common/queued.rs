@@ -6,7 +6,7 @@ use crate::engines::{Fabric, PAGE, caches, engines, noise};
 use frrwp::engine::Event;
 use frrwp::engine::queue::{CompletionQueue, ConnectionId};
 use frrwp::fabric::Domain;
-use frrwp::handshake::{Limits, Unsaid};
+use frrwp::handshake::{Limits, SendError};
 use mrrc::Access;
 use std::collections::HashMap;
 
@@ -51,33 +51,33 @@ pub fn queued<F: Fabric>(fabric: &F) {
         let end = ends.get_mut(&id).unwrap();
         let number = end.number;
         match event {
-            Event::Said => {
+            Event::Message => {
                 let engine = queue.engine(id).unwrap();
-                assert!(engine.heard(&mut heard) && heard == end.heard.to_le_bytes(), "in order");
+                assert!(engine.recv_message(&mut heard) && heard == end.heard.to_le_bytes(), "in order");
                 end.heard += 1;
                 if end.side == 1 && end.heard == MESSAGES {
-                    engine.say(&0_u32.to_le_bytes()).unwrap();
+                    engine.send_message(&0_u32.to_le_bytes()).unwrap();
                 }
                 if end.side == 0 {
-                    // SAFETY: the memory lives to the end of this function, and nobody else uses it.
-                    unsafe { engine.write(sources[number].start(), LENGTH, b"") }.unwrap();
+                    // SAFETY: the memory lives to the end of this function, and has no other user.
+                    unsafe { engine.open_write(sources[number].start(), LENGTH, b"") }.unwrap();
                 }
             }
-            Event::Room => say(&mut queue, id, &mut ends),
-            Event::Asked { tag, .. } => {
-                // SAFETY: as above.
-                unsafe { queue.engine(id).unwrap().accept(tag, sinks[number].start(), LENGTH) }.unwrap();
+            Event::Writable => say(&mut queue, id, &mut ends),
+            Event::Requested { tag, .. } => {
+                // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                unsafe { queue.engine(id).unwrap().accept_write(tag, sinks[number].start(), LENGTH) }.unwrap();
             }
-            Event::Ended { result, .. } => {
+            Event::Completed { result, .. } => {
                 assert_eq!(result.unwrap(), LENGTH as u64);
                 if end.side == 0 {
                     let part = part_of(number);
                     let key = caches[1].registrar().remote(part.registration(), part.address(), part.len());
-                    // SAFETY: as above.
-                    unsafe { queue.engine(id).unwrap().fetch(copies[number].start(), LENGTH, key) }.unwrap();
+                    // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+                    unsafe { queue.engine(id).unwrap().read_remote(copies[number].start(), LENGTH, key) }.unwrap();
                 }
             }
-            Event::Fetched { succeeded, .. } => {
+            Event::ReadCompleted { succeeded, .. } => {
                 let length = part_of(number).len();
                 assert!(succeeded && copies[number].bytes(0, length) == bytes[..length], "{}", fabric.name());
                 queue.engine(id).unwrap().disconnect();
@@ -98,9 +98,9 @@ fn say<E: frrwp::fabric::Endpoint>(
 ) {
     let (engine, end) = (queue.engine(id).unwrap(), ends.get_mut(&id).unwrap());
     while end.said < MESSAGES {
-        match engine.say(&end.said.to_le_bytes()) {
+        match engine.send_message(&end.said.to_le_bytes()) {
             Ok(()) => end.said += 1,
-            Err(Unsaid::Full) => return,
+            Err(SendError::Full) => return,
             Err(error) => panic!("{error}"),
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// What a client says first.
+/// Returns a client's first bytes.
 pub(crate) fn hello() -> Vec<u8> {
     hello_with(true)
 }
@@ -69,7 +69,7 @@ pub(crate) fn read(number: u32, source_tag: u32, source_offset: u64, length: u32
     untagged(Operation::ReadRequest, true, number, 0, &request.encode())
 }
 
-/// What the peer hears until the end: its last words, if it hears any.
+/// Returns the bytes that the peer hears until the end: its last words, if it hears any.
 pub(crate) fn last_words(peer: &mut TcpStream) -> Option<Terminate> {
     last_bytes(peer).and_then(|words| Terminate::decode(&words))
 }

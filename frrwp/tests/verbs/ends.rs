@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(super) const RECEIVES: u16 = 16;
 pub(super) const WITHIN: Duration = Duration::from_secs(20);
 
-/// What is counted is the process's.
+/// Makes tests run alone, because the counts are the process's.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,7 +36,7 @@ pub(super) fn listening(domain: &VerbsDomain, device: &Device) -> (VerbsListener
     (listener, address)
 }
 
-/// The end that connects and the one that was connected to.
+/// Returns the end that connects and the one that was connected to.
 pub(super) fn pair(domain: &VerbsDomain, device: &Device) -> [VerbsEndpoint; 2] {
     let (mut listener, address) = listening(domain, device);
     connected(domain, &mut listener, &address)
@@ -53,7 +53,7 @@ pub(super) fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| ((at as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8).collect()
 }
 
-/// What is next at this end, while the other is driven as well.
+/// Returns the next completion at this end, while the other is driven as well.
 pub(super) fn next(end: &mut VerbsEndpoint, other: &mut VerbsEndpoint) -> (Completion, Vec<u8>) {
     let mut message = Box::new([0; MESSAGE]);
     let until = Instant::now() + WITHIN;
@@ -63,7 +63,7 @@ pub(super) fn next(end: &mut VerbsEndpoint, other: &mut VerbsEndpoint) -> (Compl
             return (completion, message[..length].to_vec());
         }
         assert!(Instant::now() < until, "nothing came: {end:?}, {other:?}");
-        // Nudges are the other's as well.
+        // Probes are the other's as well.
         let soon = other.now() + 1_000_000;
         if other.why().is_none() {
             other.wait(Some(soon));
@@ -92,7 +92,7 @@ pub(super) fn rest(end: &mut VerbsEndpoint) -> Vec<Completion> {
     all
 }
 
-/// Why not, which is printed, as somebody has to read it.
+/// Returns the error, which is printed for a reader.
 pub(super) fn refused<T>(result: Result<T, VerbsError>) -> VerbsError {
     let error = result.map(drop).unwrap_err();
     println!("said: {error}");

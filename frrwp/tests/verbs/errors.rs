@@ -1,4 +1,4 @@
-//! What is wrong is said, with what to do about it.
+//! Errors name the fault and the remedy.
 
 use super::ends::{WITHIN, alone, listening, options, refused};
 use super::held::Held;
@@ -7,7 +7,7 @@ use frrwp::fabric::verbs::{VerbsDomain, VerbsError, VerbsOptions};
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_is_wrong_with_an_address_is_said_with_what_to_do() {
+fn bad_verbs_address_names_the_remedy() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let short = VerbsOptions { set_up: Duration::from_secs(2), ..options() };
     let domain = VerbsDomain::reaching(&device.at(0), short).unwrap();
@@ -63,7 +63,7 @@ fn a_host_that_is_not_there_is_given_up_in_time() {
 fn opening_fails_as_expected() {
     let Ok(expected) = std::env::var("FRRWP_VERBS_EXPECT") else { return };
     if let Ok(user) = std::env::var("FRRWP_VERBS_AS") {
-        // SAFETY: no memory is passed.
+        // SAFETY: `setuid` takes a number and no memory.
         assert_eq!(unsafe { libc::setuid(user.parse().unwrap()) }, 0);
     }
     let address = format!("verbs:{}:0", std::env::var("MRRC_VERBS_ADDRESS").unwrap());

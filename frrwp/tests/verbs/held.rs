@@ -1,11 +1,11 @@
-//! What a process holds while it uses a device, and that it gives it back.
+//! The resources of a process while it uses a device, and their return.
 
 use super::ends::WITHIN;
 use frrwp::fabric::verbs::VerbsDomain;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What this process holds: descriptors, pinned memory, and what the kernel counts of the device.
+/// The resources of this process: descriptors, pinned memory, and the kernel's counts of the device.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Held {
     descriptors: usize,

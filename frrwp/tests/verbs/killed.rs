@@ -68,7 +68,7 @@ impl Drop for Peer {
 }
 
 #[test]
-fn a_peer_that_is_killed_in_the_middle_is_noticed_and_another_takes_its_place() {
+fn killed_verbs_peer_is_noticed_and_replaced() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     let (mut listener, address) = listening(&domain, &device);
@@ -88,7 +88,7 @@ fn a_peer_that_is_killed_in_the_middle_is_noticed_and_another_takes_its_place() 
         let mut killed = None;
         let all = loop {
             let local = [memory.local(0, 1 << 20)];
-            // SAFETY: the memory is this test's, and lives longer than the connection; what comes into it is looked at by nobody.
+            // SAFETY: the memory is this test's, and lives longer than the connection; no reference leads to what comes into it.
             let posted = unsafe { if reads { end.read(id, &local, to) } else { end.write(id, &local, to, None) } };
             match posted {
                 Ok(()) if id < 1_000_000 => id += 1,

@@ -1,4 +1,4 @@
-//! Ends of connections that nobody is to blame for: a side goes, many come and go, a process forks.
+//! Ends of connections without a culprit: a side goes, many come and go, a process forks.
 
 use super::ends::{RECEIVES, alone, connected, domain, listening, next, noise, pair, rest, say};
 use super::held::Held;
@@ -8,7 +8,7 @@ use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::MESSAGE;
 
 #[test]
-fn what_was_sent_before_a_side_disconnects_arrives_and_then_the_connection_is_told_to_be_gone() {
+fn messages_before_disconnect_arrive_first() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     for connecting_leaves in [true, false] {
@@ -40,24 +40,24 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     let (mut listener, address) = listening(&domain, &device);
     drop(connected(&domain, &mut listener, &address));
     let held = Held::now(Some(&domain));
-    let mut nudges = 0;
+    let mut probes = 0;
     for number in 0..20 {
         let [mut one, mut other] = connected(&domain, &mut listener, &address);
         one.send(b"here").unwrap();
         assert_eq!(next(&mut other, &mut one).1, b"here");
         other.send(b"there").unwrap();
         assert_eq!(next(&mut one, &mut other).1, b"there");
-        nudges += one.nudges() + other.nudges();
+        probes += one.probes_sent() + other.probes_sent();
         // Either may be the first to go.
         if number % 2 == 0 { drop((one, other)) } else { drop((other, one)) }
     }
-    println!("{nudges} nudges");
+    println!("{probes} probes");
     assert_eq!(domain.registrations(), 0);
     held.comes_back(Some(&domain));
 }
 
 #[test]
-fn a_child_that_drops_what_its_parent_has_changes_nothing_there() {
+fn child_drop_leaves_parent_endpoints() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     let (listener, _) = listening(&domain, &device);
@@ -70,12 +70,12 @@ fn a_child_that_drops_what_its_parent_has_changes_nothing_there() {
             ends[0].disconnect();
             let told = [(); 2].map(|()| ends[0].poll(&mut [0; MESSAGE]));
             drop((ends, listener, domain));
-            // SAFETY: nothing else runs.
+            // SAFETY: `_exit` ends this child without destructors; no other thread of it exists.
             unsafe { libc::_exit(i32::from(told != [Some(Completion::Lost), Some(Completion::Flushed)])) };
         }
         child => {
             let mut status = 0;
-            // SAFETY: waits for the child.
+            // SAFETY: `waitpid` may write to `status`, which is local.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0);
         }

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 /// `FRRWP_VERBS_DELETE` and `FRRWP_VERBS_ADD` are the commands that take the device away and bring it back.
 #[test]
 #[ignore = "for the lab: the device goes away, and comes back"]
-fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_serves() {
+fn lost_device_is_reported_and_replaced() {
     let (Ok(delete), Ok(add)) = (std::env::var("FRRWP_VERBS_DELETE"), std::env::var("FRRWP_VERBS_ADD")) else { return };
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let begin = Held::now(None);
     for round in 0..2 {
         let domain = domain(&device);
         let (mut listener, address) = listening(&domain, &device);
-        // Who listens everywhere hears of no device from the kernel.
+        // A listener at any address hears of no device from the kernel.
         let mut everywhere = domain.listen("verbs:0.0.0.0:0").unwrap();
         let waiting = std::thread::spawn(move || refused(everywhere.accept(RECEIVES, None)).to_string());
         let [mut one, mut other] = connected(&domain, &mut listener, &address);
@@ -30,7 +30,7 @@ fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_
         let (mut ended, mut going, mut since, mut id) = (0, None, Instant::now(), 0);
         let of_one = loop {
             let to = sink.remote(0, 1 << 20);
-            // SAFETY: the memory is this test's, and lives longer than the connection; nobody looks at what is in it.
+            // SAFETY: the memory is this test's, and lives longer than the connection; no reference leads to its bytes.
             match unsafe { one.write(id, &[source.local(0, 1 << 20)], to, None) } {
                 Ok(()) => id += 1,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -50,7 +50,7 @@ fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_
         };
         let noticed = since.elapsed();
         // Both ends are of the device. Over iWARP this one may be told that the other is gone before it is told why.
-        let may_hear_of_the_peer = !one.abilities().immediate;
+        let may_hear_of_the_peer = !one.capabilities().immediate;
         assert!(
             match one.why() {
                 Some(VerbsEnd::DeviceGone { .. }) => true,
@@ -80,7 +80,7 @@ fn a_device_that_goes_away_in_the_middle_is_said_so_and_let_go_and_the_next_one_
         drop((one, other, listener, source, sink));
         assert_eq!(domain.registrations(), 0);
         drop(domain);
-        // The driver waits for all who have the device open: this process.
+        // The driver waits for all that have the device open: this process.
         let until = Instant::now() + WITHIN;
         let mut going = going.unwrap();
         let status = loop {

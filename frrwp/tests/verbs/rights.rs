@@ -9,7 +9,7 @@ use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::Segment;
 
 #[test]
-fn a_key_that_is_dead_ends_the_connection_and_says_which_it_was_and_another_connection_goes_on() {
+fn dead_key_ends_only_its_connection() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     let (mut listener, address) = listening(&domain, &device);
@@ -28,7 +28,8 @@ fn a_key_that_is_dead_ends_the_connection_and_says_which_it_was_and_another_conn
         for id in 0..6 {
             let to = if id == 3 { gone } else { good };
             let local = [source.local(0, to.length as usize)];
-            // SAFETY: the memory is this test's, and lives longer than the connection. What is read into is nobody's.
+            // SAFETY: the memory is this test's, and lives longer than the connection. No reference leads to memory
+            // that is read into.
             let posted = unsafe { if reads { one.read(id, &local, to) } else { one.write(id, &local, to, None) } };
             // It may be over before all are posted.
             assert!(posted.is_ok() || (id > 3 && one.why().is_some()), "{id}: {posted:?}");
@@ -58,7 +59,7 @@ fn a_key_that_is_dead_ends_the_connection_and_says_which_it_was_and_another_conn
         ends = again;
         let [one, other] = &mut ends;
         source.bytes().copy_from_slice(&noise(100_000));
-        // SAFETY: as above.
+        // SAFETY: the memory outlives the connection and has no other user.
         unsafe { one.write(9, &[source.local(0, 100_000)], good, None) }.unwrap();
         one.send(b"again").unwrap();
         done(one, other, 9);

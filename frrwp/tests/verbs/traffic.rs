@@ -9,7 +9,7 @@ use frrwp::wire::{MESSAGE, Segment};
 use std::io::ErrorKind;
 
 #[test]
-fn messages_writes_and_reads_of_every_size_arrive_and_complete_in_order() {
+fn all_sizes_arrive_in_order() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     let [mut one, mut other] = pair(&domain, &device);
@@ -22,7 +22,7 @@ fn messages_writes_and_reads_of_every_size_arrive_and_complete_in_order() {
         assert_eq!(next(&mut one, &mut other), (Completion::Message { length: bytes }, message));
         one.receive(1).unwrap();
     }
-    let gather = one.abilities().gather;
+    let gather = one.capabilities().gather;
     let bytes = 100_000 * gather;
     let (mut source, mut sink) = (Memory::of(&domain, &noise(bytes)), Memory::new(&domain, bytes));
     // From pieces in another order, and a byte more than the last of them has.
@@ -36,7 +36,7 @@ fn messages_writes_and_reads_of_every_size_arrive_and_complete_in_order() {
         .collect();
     // SAFETY: the memory is this test's, and lives longer than the connection.
     unsafe { one.write(7, &locals, to, None) }.unwrap();
-    // SAFETY: as above; empty ones move nothing.
+    // SAFETY: empty requests move nothing, and the memory outlives the connection.
     unsafe { one.write(8, &[], Segment { length: 0, ..to }, None) }.unwrap();
     one.send(b"written").unwrap();
     done(&mut one, &mut other, 7);
@@ -54,7 +54,7 @@ fn messages_writes_and_reads_of_every_size_arrive_and_complete_in_order() {
         length,
         registration,
     });
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the connection and has no other user.
     unsafe { other.read(9, &locals, from) }.unwrap();
     done(&mut other, &mut one, 9);
     assert!(sink.bytes()[60_000..80_000] == noise(bytes)[10..20_010]);
@@ -63,7 +63,7 @@ fn messages_writes_and_reads_of_every_size_arrive_and_complete_in_order() {
 }
 
 #[test]
-fn a_write_can_carry_an_immediate_where_the_device_says_so() {
+fn write_carries_immediate_where_supported() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = domain(&device);
     let [mut one, mut other] = pair(&domain, &device);
@@ -72,7 +72,7 @@ fn a_write_can_carry_an_immediate_where_the_device_says_so() {
     // SAFETY: the memory is this test's, and lives longer than the connection.
     let posted = unsafe { one.write(1, &[source.local(0, 5000)], to, Some(0xdead_beef)) };
     if is_iwarp(&domain) {
-        assert!(!one.abilities().immediate && posted.is_err());
+        assert!(!one.capabilities().immediate && posted.is_err());
         return;
     }
     posted.unwrap();

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 #[test]
-fn windows_are_used_again_by_other_keys_and_let_go_of_what_they_keep() {
+fn windows_are_reused_and_release_their_memory() {
     let (Some(device), _alone) = (Device::get(), alone()) else { return };
     let domain = VerbsDomain::reaching(&device.at(0), VerbsOptions { windows: true, ..options() }).unwrap();
     if !domain.has_windows() {
@@ -50,18 +50,18 @@ fn windows_are_used_again_by_other_keys_and_let_go_of_what_they_keep() {
         }
         let address = source.bytes()[round..].as_ptr();
         let registration = source.registration();
-        // SAFETY: as above.
+        // SAFETY: the memory outlives the windows, and `keeps` keeps it registered.
         let window = unsafe { windows.open(registration, address, 100, keeps.clone()) }.unwrap();
         let told = window.segment();
         if round < 100 {
             assert!(keys.insert(told.key), "none comes again so soon");
         }
-        // What has ended makes room for it.
+        // The end of another makes room for it.
         assert_eq!(one.poll(&mut [0; MESSAGE]), None);
         one.send(b"open").unwrap();
         assert_eq!(next(&mut other, &mut one).1, b"open");
         other.receive(1).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the memory outlives the connection and has no other user.
         unsafe { other.read(1, &[sink.local(0, 100)], told) }.unwrap();
         done(&mut other, &mut one, 1);
         assert_eq!(sink.bytes()[..100], noise(8192)[round..round + 100]);
@@ -71,14 +71,14 @@ fn windows_are_used_again_by_other_keys_and_let_go_of_what_they_keep() {
         }
     }
     let registration = source.registration();
-    // SAFETY: it is refused.
+    // SAFETY: the window is refused before it opens any memory.
     let outside = unsafe { windows.open(registration, std::ptr::dangling(), 1, keeps.clone()) };
     assert_eq!(outside.unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(Arc::strong_count(&keeps) > 1);
     drop((one, other));
     assert_eq!(Arc::strong_count(&keeps), 1, "nothing is kept for who has gone");
     let registration = source.registration();
-    // SAFETY: it is refused.
+    // SAFETY: the window is refused before it opens any memory.
     let late = unsafe { windows.open(registration, start, 1, keeps.clone()) };
     assert_eq!(late.unwrap_err().kind(), ErrorKind::NotConnected);
     drop((kept, windows, source, sink));

@@ -3,7 +3,7 @@
  * address, and sent again. The kernel tells the cache of the change, and it registers the new pages. No network card is needed.
  *
  *     cc pins.c $(pkg-config --cflags --libs mrrc) && ./a.out
- *     ./a.out explicit     # nobody tells the cache: the bytes are stale
+ *     ./a.out explicit     # the cache is not told: the bytes are stale
  *
  * With liburing, ring.ring_fd is the file that the cache is given, and io_uring_prep_write_fixed takes the index.
  */

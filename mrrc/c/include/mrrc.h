@@ -28,8 +28,8 @@
  * that is none: all that is MRRC_ERROR_ARGUMENT or MRRC_ERROR_LEASE, and never a crash. What cannot be checked: pointers that
  * lead nowhere, and what was freed. Running out of memory for the library's own tables ends the process.
  *
- * OWNERSHIP. Who makes a thing frees it: mrrc_options_free, mrrc_cache_free, mrrc_arena_free, mrrc_acquiring_free,
- * mrrc_changing_end; all take NULL. Strings that are passed in are copied. A lease is in memory of the caller's and is ended
+ * OWNERSHIP. The caller that makes a thing frees it: mrrc_options_free, mrrc_cache_free, mrrc_arena_free, mrrc_pending_free,
+ * mrrc_change_end; all take NULL. Strings that are passed in are copied. A lease is in memory of the caller's and is ended
  * by mrrc_release, before or after its cache is freed. The library keeps no pointer to anything that a call was given, but for
  * the memory to be registered and the `user` of an mrrc_registrar_t.
  *
@@ -46,9 +46,9 @@
  * which is later than the end of the lease. To take that right back: end the leases, mrrc_invalidate, mrrc_reap.
  *
  * CHANGES. A registration means pages, a program means addresses: once memory is unmapped, remapped or discarded, the keys
- * mean pages that nobody has. By default the kernel (userfaultfd) tells the cache of that, for a price at each unmapping, and
+ * mean pages without an owner. By default the kernel (userfaultfd) tells the cache of that, for a price at each unmapping, and
  * memory of which it cannot tell (mappings of files, shared memory with a name) is registered for each lease anew. With the
- * setting monitor=explicit the program tells: mrrc_invalidate before each unmapping, or mrrc_changing_begin and _end around it.
+ * setting monitor=explicit the program tells: mrrc_invalidate before each unmapping, or mrrc_change_begin and _end around it.
  *
  * PINNING. What a lease has is never evicted: to keep memory registered, keep a lease of it. There is no other pin.
  *
@@ -66,7 +66,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-/* From <infiniband/verbs.h>, which is needed by those who use it only. */
+/* From <infiniband/verbs.h>, which is needed only to use it. */
 struct ibv_pd;
 
 /** The version of this header. */
@@ -105,7 +105,7 @@ struct ibv_pd;
 /** For mrrc_latency: batches that were deregistered. */
 #define MRRC_LATENCY_DEREGISTER 2
 
-/** What became of a call. Others may be added. */
+/** The outcome of a call. Others may be added. */
 typedef enum {
     /** Done. */
     MRRC_OK = 0,
@@ -119,15 +119,15 @@ typedef enum {
     MRRC_ERROR_RIGHTS = 4,
     /** The request alone is more than the cache may ever register. Acquire it in pieces, or raise the capacity. */
     MRRC_ERROR_TOO_LARGE = 5,
-    /** All that could make room is in use by leases: release some, or set wait_for_room. */
+    /** All that could make room is in use by leases: release some, or set capacity_timeout. */
     MRRC_ERROR_ALL_IN_USE = 6,
     /** The registrar refused to register the memory: `system` has its error, EFAULT for memory that is not there. */
     MRRC_ERROR_REGISTER = 7,
-    /** What left the cache could not be deregistered, and takes the room. */
-    MRRC_ERROR_NOT_TAKEN_BACK = 8,
+    /** Evicted regions that could not be deregistered take the room. */
+    MRRC_ERROR_DEREGISTRATION_FAILED = 8,
     /**
      * Another thread took too long to register what this request needs too, or what left takes the room and was not deregistered
-     * in time: the message says which. Try again, or set patience.
+     * in time: the message says which. Try again, or set wait_timeout.
      */
     MRRC_ERROR_TIMED_OUT = 9,
     /** The range is not inside of the arena. */
@@ -152,9 +152,6 @@ typedef enum {
     MRRC_ERROR_HELD = 19,
 } mrrc_status_t;
 
-/** Memory that is being acquired. Used by one thread at a time. */
-typedef struct mrrc_acquiring_t mrrc_acquiring_t;
-
 /**
  * Memory that the cache owns: for buffers of transfers that no allocator gives back behind the cache's back. Used by any number of
  * threads at once.
@@ -165,21 +162,24 @@ typedef struct mrrc_arena_t mrrc_arena_t;
 typedef struct mrrc_cache_t mrrc_cache_t;
 
 /** A change of memory that the program announced. Used by one thread at a time. */
-typedef struct mrrc_changing_t mrrc_changing_t;
+typedef struct mrrc_change_t mrrc_change_t;
 
 /** Settings of a cache that is to be made. Used by one thread at a time; for any number of caches. */
 typedef struct mrrc_options_t mrrc_options_t;
+
+/** Memory that is being acquired. Used by one thread at a time. */
+typedef struct mrrc_pending_t mrrc_pending_t;
 
 /**
  * Why a call failed: memory of the caller's, written when a call fails, and only then. It needs no initialisation and is
  * not to be freed.
  */
 typedef struct {
-    /** What the call returned. */
+    /** The result of the call. */
     mrrc_status_t status;
     /** The errno of the system or of a callback, where there was one; else 0. */
     int32_t system;
-    /** What happened, to what, and what to do: UTF-8, one line that ends with 0. What is too long is cut. */
+    /** The operation, its object, the cause and the remedy: UTF-8, one line that ends with 0. A longer text is cut. */
     char message[1016];
 } mrrc_error_t;
 
@@ -192,11 +192,12 @@ typedef struct {
 typedef uint32_t mrrc_access_t;
 
 /**
- * What registering gave: the keys by which transfers name the memory. A registrar of one's own fills in what it has, and
- * finds it again in each mrrc_segment_t, and when the memory is to be deregistered; the cache itself looks at none of it.
+ * The result of a registration: the keys by which transfers name the memory. A registrar of one's own fills in what it
+ * has, and finds it again in each mrrc_segment_t, and when the memory is to be deregistered. The cache itself looks at
+ * none of it.
  */
 typedef struct {
-    /** What the network library calls it: struct ibv_mr *, struct fid_mr *, ... */
+    /** The network library's object: struct ibv_mr *, struct fid_mr *, ... */
     void *handle;
     /** The key for transfers of this side (verbs: lkey; libfabric: the descriptor; io_uring: the index of the buffer). */
     uint64_t lkey;
@@ -206,7 +207,7 @@ typedef struct {
 
 /** A registration that is to be deregistered. */
 typedef struct {
-    /** What was registered. */
+    /** The registered range. */
     void *address;
     /** Its bytes. */
     size_t length;
@@ -214,7 +215,7 @@ typedef struct {
     mrrc_access_t access;
     /** For the callback to set: 0, as it comes, if it is deregistered; else an errno, and it is tried again later. */
     int32_t error;
-    /** What registering gave. */
+    /** The result of the registration. */
     mrrc_registration_t registration;
 } mrrc_registered_t;
 
@@ -233,7 +234,7 @@ typedef struct {
     size_t size;
     /** Its name in messages; NULL is "callbacks". */
     const char *name;
-    /** What the callbacks are given first. */
+    /** The first argument of the callbacks. */
     void *user;
     /**
      * Registers memory: whole pages of 4096 bytes or of page_size. Returns 0, having filled in the registration, or an errno.
@@ -245,7 +246,7 @@ typedef struct {
                           size_t length,
                           mrrc_access_t access,
                           mrrc_registration_t *registration);
-    /** Deregisters a batch. What could not be is marked with its `error`. */
+    /** Deregisters a batch. A failed one is marked with its `error`. */
     void (*deregister_batch)(void *user, mrrc_registered_t *batch, size_t count);
     /**
      * Whether a range could be registered, as far as that is cheap to tell: 0, or the errno that it would end with. Asked before
@@ -270,12 +271,12 @@ typedef struct {
 } mrrc_registrar_t;
 
 /**
- * Memory that stays registered until it is released. What is in it is the library's.
+ * Memory that stays registered until it is released. Its content is the library's.
  *
  * It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
  * mrrc_lease_move moves it. Begin it as `{ { 0 } }`. Other bytes work too, because a lease that is held is told from them by a
  * seal, but checkers of memory report that they were looked at. An acquire that fails leaves it empty, so releasing it then is
- * harmless; only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
+ * harmless. Only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
  */
 typedef struct {
     /** Not for you. */
@@ -284,11 +285,11 @@ typedef struct {
 
 /** A part of a lease: memory that one registration covers. */
 typedef struct {
-    /** Where it is. */
+    /** The address. */
     void *address;
     /** Its bytes, at least one. */
     size_t length;
-    /** What registering gave for the handle: verbs: the struct ibv_mr *; io_uring: NULL. */
+    /** The registration's handle: verbs: the struct ibv_mr *; io_uring: NULL. */
     void *handle;
     /** The key for transfers of this side. Verbs: lkey; io_uring: the index of the fixed buffer. */
     uint64_t lkey;
@@ -326,10 +327,10 @@ typedef struct {
     uint64_t deregister_batches;
     /** Deregistrations that failed; they are tried again. */
     uint64_t failed_deregistrations;
-    /** Regions registered for one lease only: nobody would hear of changes there. */
+    /** Regions registered for one lease only, because changes there would not be reported. */
     uint64_t unwatched;
     /** Regions registered for one lease only: pages were just discarded there, or a change was announced. */
-    uint64_t barred;
+    uint64_t discarded;
     /** Regions registered for one lease only: the memory changed meanwhile. */
     uint64_t overtaken;
     /** Changes of memory that the monitor reported. */
@@ -344,7 +345,7 @@ typedef struct {
     uint64_t peak_regions;
 } mrrc_counters_t;
 
-/** What is registered at this moment. Fields may be added at the end. */
+/** The current registrations. Fields may be added at the end. */
 typedef struct {
     /** Pages (of 4096 bytes) registered, being registered, being deregistered, or parked. Never above the capacity. */
     uint64_t pages;
@@ -366,7 +367,7 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-/** What a status means, in a few words. Never NULL, never freed; for any number. */
+/** Returns a status in a few words. Never NULL, never freed; for any number. */
 const char *mrrc_status_text(int32_t status);
 
 /** The version of the library, as "0.1.0". Never freed. */
@@ -377,25 +378,26 @@ mrrc_options_t *mrrc_options_new(void);
 
 /**
  * Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins; it never
- * weakens monitor and discard_bar, which correctness rests on, and a line on standard error reports that it tried.
+ * weakens monitor and discard_grace, which correctness rests on, and a line on standard error reports that it tried.
  *
  * | name                    | value                                                                                 |
  * | ----------------------- | ------------------------------------------------------------------------------------- |
  * | capacity                | the most that may be registered at once: 1GiB, 64M, 4096; else what may be pinned     |
- * | max_regions             | the most registrations at once: a number                                              |
- * | policy                  | who leaves when it is full: mrrc, gdsf, lru, ...; a wrong name is told the right ones  |
- * | resort, evict           | fractions of the capacity, from 0 to 1                                                |
- * | cost                    | paper, fmr, io-uring, or four numbers of microseconds                                 |
- * | monitor                 | who tells of changes of memory: userfaultfd (default), explicit: the program          |
- * | discard_bar             | longer than any discard of memory by the program takes: 100ms (default)               |
- * | wait_for_room           | how long a request waits for leases to end when all is in use: 0 (default), 20ms      |
- * | patience                | how long a request waits for other threads: 10s (default)                             |
+ * | max_regions             | the most registrations at once: a number; else what the registrar takes, or 2^20      |
+ * | policy                  | the eviction policy: mrrc (default), gdsf, sieve, ...; an error names all of them     |
+ * | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
+ * | evict                   | the share of the capacity that is evicted in one batch: 0.1 (default)                 |
+ * | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
+ * | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |
+ * | discard_grace           | longer than any discard of memory by the program takes: 100ms (default)               |
+ * | capacity_timeout        | how long a request waits for leases to end when all is in use: 0 (default), 20ms      |
+ * | wait_timeout            | how long a request waits for other threads: 10s (default)                             |
  * | retries                 | how often a registration is tried again after room was made: 4 (default)              |
  * | max_segments            | the most segments of a lease, 1 where a transfer takes one key; else no limit         |
- * | headroom                | a fraction of the capacity that the background keeps free: 0 (default)                |
- * | background              | on, off: whether a thread of the cache deregisters what leaves                        |
- * | histograms              | on, off: whether latencies are recorded (mrrc_latency); 50 ns an acquire              |
- * | fence                   | on, off: whether hits use a fence although membarrier is there                        |
+ * | headroom                | the share of the capacity that the background keeps free: 0 (default)                 |
+ * | background              | on, off: whether a thread of the cache deregisters; else on if the monitor reports    |
+ * | histograms              | on, off (default): whether latencies are recorded; 50 ns an acquire                   |
+ * | fence                   | on, off (default): whether hits use a fence although there is membarrier              |
  * | cpus                    | all, or 0-3,8: where own threads of all caches run; else as the process was at load   |
  * | environment             | on (default), off: whether MRRC_ variables are read at all                            |
  *
@@ -434,7 +436,8 @@ mrrc_status_t mrrc_cache_new(const mrrc_options_t *options,
  *
  * `ring_fd` is the file of the ring (liburing: ring.ring_fd). It is opened once more, so the ring may be closed first. `slots` is
  * how many buffers it can have, 1 to 16384; 1024 is a good number. The ring must have no fixed buffers so far, must not be set up
- * with IORING_SETUP_SINGLE_ISSUER, and gives only local rights. What the cache costs is pinned, and counts against RLIMIT_MEMLOCK.
+ * with IORING_SETUP_SINGLE_ISSUER, and gives only local rights. The cache's own memory is pinned, and counts against
+ * RLIMIT_MEMLOCK.
  */
 mrrc_status_t mrrc_cache_new_io_uring(const mrrc_options_t *options,
                                       int32_t ring_fd,
@@ -454,8 +457,8 @@ mrrc_status_t mrrc_cache_new_verbs(const mrrc_options_t *options,
                                    mrrc_error_t *error);
 
 /**
- * Frees a cache: deregisters all that no lease has. What leases have stays registered until they are released, and a thread of
- * the library's waits for that. NULL is none.
+ * Frees a cache: deregisters all that no lease has. Leased memory stays registered until it is released, and a thread of the
+ * library's waits for that. NULL is none.
  */
 void mrrc_cache_free(mrrc_cache_t *cache);
 
@@ -464,7 +467,7 @@ void mrrc_cache_free(mrrc_cache_t *cache);
  *
  * On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
  * where there is no room; other threads go on meanwhile. It waits for what another thread is registering, and for leases to end
- * only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. If a
+ * only if capacity_timeout is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. If a
  * lease is held in *lease, this is MRRC_ERROR_HELD: nothing is acquired, and that lease stays.
  */
 mrrc_status_t mrrc_acquire(const mrrc_cache_t *cache,
@@ -512,7 +515,7 @@ size_t mrrc_segments(const mrrc_lease_t *lease,
                      mrrc_segment_t *segments,
                      size_t room);
 
-/** Where the leased memory begins, as it was acquired; NULL if it is no lease. */
+/** Returns the start of the leased memory, as it was acquired; NULL if it is no lease. */
 void *mrrc_lease_address(const mrrc_lease_t *lease);
 
 /** How many bytes were acquired; 0 if it is no lease. */
@@ -527,22 +530,22 @@ mrrc_status_t mrrc_warm(const mrrc_cache_t *cache,
 
 /**
  * Begins to acquire memory: what is registered already can be used before mrrc_finish registers the rest. Freed by
- * mrrc_acquiring_free, whether it was finished or not.
+ * mrrc_pending_free, whether it was finished or not.
  *
- * Other threads that need what is begun wait for it, so finish soon. What *acquiring points to is not looked at: free it before.
+ * Other threads that need what is begun wait for it, so finish soon. The content of *pending is not looked at: free it before.
  */
 mrrc_status_t mrrc_begin(const mrrc_cache_t *cache,
                          const void *address,
                          size_t length,
                          mrrc_access_t access,
-                         mrrc_acquiring_t **acquiring,
+                         mrrc_pending_t **pending,
                          mrrc_error_t *error);
 
 /**
- * What is registered already, as mrrc_segments writes it. Usable until the lease that mrrc_finish gives is released, or, if it gives
- * none, until mrrc_acquiring_free.
+ * Writes the segments that are registered already, as mrrc_segments does. Usable until the lease that mrrc_finish gives is released,
+ * or, if it gives none, until mrrc_pending_free.
  */
-size_t mrrc_ready(const mrrc_acquiring_t *acquiring,
+size_t mrrc_ready(const mrrc_pending_t *pending,
                   mrrc_segment_t *segments,
                   size_t room);
 
@@ -550,20 +553,20 @@ size_t mrrc_ready(const mrrc_acquiring_t *acquiring,
  * Registers what is missing. The lease has all of it, with what was ready. After a failure it can be tried again, also after
  * MRRC_ERROR_HELD, which is said if a lease is held in *lease. Once it gave a lease it is done (MRRC_ERROR_ARGUMENT).
  */
-mrrc_status_t mrrc_finish(mrrc_acquiring_t *acquiring,
+mrrc_status_t mrrc_finish(mrrc_pending_t *pending,
                           mrrc_lease_t *lease,
                           mrrc_error_t *error);
 
 /** Frees what was begun, and gives up what of it was not finished. A lease of it stays. NULL is none. */
-void mrrc_acquiring_free(mrrc_acquiring_t *acquiring);
+void mrrc_pending_free(mrrc_pending_t *pending);
 
 /**
  * The memory is about to change or has changed: no request that begins after this returned finds a registration of what was
  * there. Leases keep what they have. Call it before memory is unmapped.
  *
  * It deregisters nothing: pages stay pinned and keys that peers have go on to work until the background, a miss or mrrc_reap has
- * deregistered them, which is after the last lease. Whoever acquires the range between this and the change registers the old
- * pages again: where that can be, mrrc_changing_begin.
+ * deregistered them, which is after the last lease. An acquire of the range between this call and the change registers the old
+ * pages again: where that can happen, use mrrc_change_begin.
  */
 mrrc_status_t mrrc_invalidate(const mrrc_cache_t *cache,
                               const void *address,
@@ -571,17 +574,17 @@ mrrc_status_t mrrc_invalidate(const mrrc_cache_t *cache,
                               mrrc_error_t *error);
 
 /**
- * As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_changing_end, which is to be called
+ * As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_change_end, which is to be called
  * when the change is done, nothing of it is cached.
  */
-mrrc_status_t mrrc_changing_begin(const mrrc_cache_t *cache,
-                                  const void *address,
-                                  size_t length,
-                                  mrrc_changing_t **changing,
-                                  mrrc_error_t *error);
+mrrc_status_t mrrc_change_begin(const mrrc_cache_t *cache,
+                                const void *address,
+                                size_t length,
+                                mrrc_change_t **change,
+                                mrrc_error_t *error);
 
 /** The change is done. Frees it. NULL is none. */
-void mrrc_changing_end(mrrc_changing_t *changing);
+void mrrc_change_end(mrrc_change_t *change);
 
 /**
  * Deregisters all that has left the cache and that no lease has, and nothing else. Waits for what others are deregistering. When it
@@ -619,18 +622,21 @@ mrrc_status_t mrrc_arena_acquire(const mrrc_arena_t *arena,
                                  mrrc_lease_t *lease,
                                  mrrc_error_t *error);
 
-/** Deregisters and unmaps it. What leases still have of it is unmapped after the last of them was released. NULL is none. */
+/**
+ * Deregisters and unmaps it. Memory that leases still have is unmapped after the last of them was released. NULL is
+ * none.
+ */
 void mrrc_arena_free(mrrc_arena_t *arena);
 
 /**
- * What was counted so far. `size` is sizeof(mrrc_counters_t): a library that knows fewer counters makes the others 0. All are 0 in
- * a forked child.
+ * Writes the counters. `size` is sizeof(mrrc_counters_t): a library that knows fewer counters makes the others 0. All are 0 in a
+ * forked child.
  */
 mrrc_status_t mrrc_counters(const mrrc_cache_t *cache,
                             mrrc_counters_t *counters,
                             size_t size);
 
-/** What is registered now. `size` is sizeof(mrrc_usage_t). All is 0 in a forked child. */
+/** Writes the current usage. `size` is sizeof(mrrc_usage_t). All is 0 in a forked child. */
 mrrc_status_t mrrc_usage(const mrrc_cache_t *cache, mrrc_usage_t *usage, size_t size);
 
 /**

@@ -28,7 +28,8 @@ pub unsafe extern "C" fn mrrc_arena_new(
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let map = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` is live and `arena` can be written; `given` and `emptied` refuse
+        // NULL.
         unsafe {
             let place = emptied(arena, "arena")?;
             let cache = &given(cache, "cache")?.cache;
@@ -37,21 +38,21 @@ pub unsafe extern "C" fn mrrc_arena_new(
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, map) }
 }
 
 /// Its first byte; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_arena_address(arena: *const mrrc_arena_t) -> *mut c_void {
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `arena` is NULL or was returned by mrrc_arena_new and not freed yet.
     unsafe { arena.as_ref() }.map_or(ptr::null_mut(), |arena| arena.arena.as_ptr().cast())
 }
 
 /// Its bytes, rounded up as they were; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_arena_length(arena: *const mrrc_arena_t) -> usize {
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `arena` is NULL or was returned by mrrc_arena_new and not freed yet.
     unsafe { arena.as_ref() }.map_or(0, |arena| arena.arena.len())
 }
 
@@ -66,7 +67,8 @@ pub unsafe extern "C" fn mrrc_arena_acquire(
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let acquire = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `arena` is live and `lease` can be read and written; `emptied` and `given`
+        // refuse NULL.
         unsafe {
             let place = lease::emptied(lease)?;
             let arena = &given(arena, "arena")?.arena;
@@ -75,11 +77,12 @@ pub unsafe extern "C" fn mrrc_arena_acquire(
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, acquire) }
 }
 
-/// Deregisters and unmaps it. What leases still have of it is unmapped after the last of them was released. NULL is none.
+/// Deregisters and unmaps it. Memory that leases still have is unmapped after the last of them was released. NULL is
+/// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_arena_free(arena: *mut mrrc_arena_t) {
     if !arena.is_null() {

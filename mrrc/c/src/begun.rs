@@ -8,58 +8,57 @@ use crate::gate::{emptied, given, guarded, null, quietly};
 use crate::lease::{self, mrrc_lease_t, mrrc_segment_t};
 use crate::status::{mrrc_error_t, mrrc_status_t};
 use mrrc::Cache;
-use mrrc::cache::Acquiring;
+use mrrc::cache::PendingLease;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Memory that is being acquired. Used by one thread at a time.
-pub struct mrrc_acquiring_t {
+pub struct mrrc_pending_t {
     /// Borrows from the cache, which is dropped after it.
-    acquiring: Acquiring<'static, Edge>,
+    pending: PendingLease<'static, Edge>,
     _cache: Arc<Cache<Edge>>,
 }
 
 /// Begins to acquire memory: what is registered already can be used before mrrc_finish registers the rest. Freed by
-/// mrrc_acquiring_free, whether it was finished or not.
+/// mrrc_pending_free, whether it was finished or not.
 ///
-/// Other threads that need what is begun wait for it, so finish soon. What *acquiring points to is not looked at: free it before.
+/// Other threads that need what is begun wait for it, so finish soon. The content of *pending is not looked at: free it before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_begin(
     cache: *const mrrc_cache_t,
     address: *const c_void,
     length: usize,
     access: mrrc_access_t,
-    acquiring: *mut *mut mrrc_acquiring_t,
+    pending: *mut *mut mrrc_pending_t,
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let begin = || {
         // SAFETY: as the header asks. The cache that is borrowed from lives as long as the count beside, which is dropped last.
         unsafe {
-            let place = emptied(acquiring, "acquiring")?;
+            let place = emptied(pending, "pending")?;
             let cache = given(cache, "cache")?.cache.clone();
             let borrowed: &'static Cache<Edge> = &*Arc::as_ptr(&cache);
-            let acquiring = borrowed.begin(address.cast(), length, rights(access, "access")?)?;
-            place.write(Box::into_raw(Box::new(mrrc_acquiring_t { acquiring, _cache: cache })));
+            let pending = borrowed.begin(address.cast(), length, rights(access, "access")?)?;
+            place.write(Box::into_raw(Box::new(mrrc_pending_t { pending, _cache: cache })));
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, begin) }
 }
 
-/// What is registered already, as mrrc_segments writes it. Usable until the lease that mrrc_finish gives is released, or, if it gives
-/// none, until mrrc_acquiring_free.
+/// Writes the segments that are registered already, as mrrc_segments does. Usable until the lease that mrrc_finish gives is released,
+/// or, if it gives none, until mrrc_pending_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_ready(
-    acquiring: *const mrrc_acquiring_t,
+    pending: *const mrrc_pending_t,
     segments: *mut mrrc_segment_t,
     room: usize,
 ) -> usize {
     quietly(0, || {
-        // SAFETY: as the header asks.
-        unsafe {
-            acquiring.as_ref().map_or(0, |begun| lease::show(begun.acquiring.ready(), usize::MAX, segments, room))
-        }
+        // SAFETY: the header requires that `pending` is NULL or live, and that `segments` has room for `room`
+        // segments.
+        unsafe { pending.as_ref().map_or(0, |begun| lease::show(begun.pending.ready(), usize::MAX, segments, room)) }
     })
 }
 
@@ -67,28 +66,29 @@ pub unsafe extern "C" fn mrrc_ready(
 /// MRRC_ERROR_HELD, which is said if a lease is held in *lease. Once it gave a lease it is done (MRRC_ERROR_ARGUMENT).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_finish(
-    acquiring: *mut mrrc_acquiring_t,
+    pending: *mut mrrc_pending_t,
     lease: *mut mrrc_lease_t,
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let finish = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `arena` is live and `lease` can be read and written; `emptied` and `given`
+        // refuse NULL.
         unsafe {
             let place = lease::emptied(lease)?;
-            let begun = acquiring.as_mut().ok_or_else(|| null("acquiring"))?;
-            lease::put(place, begun.acquiring.finish()?);
+            let begun = pending.as_mut().ok_or_else(|| null("pending"))?;
+            lease::put(place, begun.pending.finish()?);
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, finish) }
 }
 
 /// Frees what was begun, and gives up what of it was not finished. A lease of it stays. NULL is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrrc_acquiring_free(acquiring: *mut mrrc_acquiring_t) {
-    if !acquiring.is_null() {
+pub unsafe extern "C" fn mrrc_pending_free(pending: *mut mrrc_pending_t) {
+    if !pending.is_null() {
         // SAFETY: as the header asks, it came from `mrrc_begin`, and is freed once.
-        quietly((), || drop(unsafe { Box::from_raw(acquiring) }));
+        quietly((), || drop(unsafe { Box::from_raw(pending) }));
     }
 }

@@ -29,7 +29,8 @@ pub unsafe extern "C" fn mrrc_cache_new(
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let make = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` can be written, and that `registrar` and `options` are as it says;
+        // NULL is refused.
         unsafe {
             let place = emptied(cache, "cache")?;
             let made = made(options, Edge::Callbacks(Callbacks::new(registrar)?))?;
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn mrrc_cache_new(
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, make) }
 }
 
@@ -49,7 +50,8 @@ pub unsafe extern "C" fn mrrc_cache_new(
 ///
 /// `ring_fd` is the file of the ring (liburing: ring.ring_fd). It is opened once more, so the ring may be closed first. `slots` is
 /// how many buffers it can have, 1 to 16384; 1024 is a good number. The ring must have no fixed buffers so far, must not be set up
-/// with IORING_SETUP_SINGLE_ISSUER, and gives only local rights. What the cache costs is pinned, and counts against RLIMIT_MEMLOCK.
+/// with IORING_SETUP_SINGLE_ISSUER, and gives only local rights. The cache's own memory is pinned, and counts against
+/// RLIMIT_MEMLOCK.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_cache_new_io_uring(
     options: *const mrrc_options_t,
@@ -59,14 +61,15 @@ pub unsafe extern "C" fn mrrc_cache_new_io_uring(
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let make = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` can be written, and that `registrar` and `options` are as it says;
+        // NULL is refused.
         unsafe {
             let place = emptied(cache, "cache")?;
             place.write(Box::into_raw(made(options, io_uring(ring_fd, slots)?)?));
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, make) }
 }
 
@@ -82,19 +85,20 @@ pub unsafe extern "C" fn mrrc_cache_new_verbs(
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let make = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` can be written, and that `registrar` and `options` are as it says;
+        // NULL is refused.
         unsafe {
             let place = emptied(cache, "cache")?;
             place.write(Box::into_raw(made(options, verbs(pd)?)?));
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, make) }
 }
 
-/// Frees a cache: deregisters all that no lease has. What leases have stays registered until they are released, and a thread of
-/// the library's waits for that. NULL is none.
+/// Frees a cache: deregisters all that no lease has. Leased memory stays registered until it is released, and a thread of the
+/// library's waits for that. NULL is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_cache_free(cache: *mut mrrc_cache_t) {
     if !cache.is_null() {
@@ -106,7 +110,7 @@ pub unsafe extern "C" fn mrrc_cache_free(cache: *mut mrrc_cache_t) {
 /// # Safety
 /// As [`builder`].
 unsafe fn made(options: *const mrrc_options_t, edge: Edge) -> Result<Box<mrrc_cache_t>, Box<Failure>> {
-    // SAFETY: by the contract.
+    // SAFETY: the caller passes `options` from mrrc_options_new or null, as `builder` requires.
     let cache = unsafe { builder(options, edge) }?.build()?;
     Ok(Box::new(mrrc_cache_t { cache: Arc::new(cache) }))
 }
@@ -119,7 +123,8 @@ fn io_uring(ring_fd: i32, slots: u32) -> Result<Edge, Box<Failure>> {
     if ring_fd < 0 {
         return Err(Failure::argument(format!("ring_fd is {ring_fd}: it is to be the file of an io_uring")));
     }
-    // SAFETY: a number of a file, which is asked about; that it is no file, or another's, the system says or nobody can.
+    // SAFETY: a number of a file, which is asked about; the system reports that it is no file; that it is another's
+    // cannot be known.
     let ring = unsafe { BorrowedFd::borrow_raw(ring_fd) };
     IoUringBuffers::from_fd(ring, slots).map(Edge::IoUring).map_err(|error| match &error {
         IoUringError::Refused { source, .. } | IoUringError::File(source) => {
@@ -147,7 +152,7 @@ unsafe fn verbs(pd: *mut ibv_pd) -> Result<Edge, Box<Failure>> {
         VerbsError::Refused { source, .. } => Failure::by(MRRC_ERROR_DEVICE, source, error.to_string()),
         _ => Failure::new(MRRC_ERROR_DEVICE, error.to_string()),
     };
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises an open protection domain that outlives the cache, as `borrow` requires.
     let domain = unsafe { Domain::borrow(pd) }.map_err(failed)?;
     Verbs::new(&domain).map(Edge::Verbs).map_err(failed)
 }

@@ -13,12 +13,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What registering gave: the keys by which transfers name the memory. A registrar of one's own fills in what it has, and
-/// finds it again in each mrrc_segment_t, and when the memory is to be deregistered; the cache itself looks at none of it.
+/// The result of a registration: the keys by which transfers name the memory. A registrar of one's own fills in what it
+/// has, and finds it again in each mrrc_segment_t, and when the memory is to be deregistered. The cache itself looks at
+/// none of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct mrrc_registration_t {
-    /// What the network library calls it: struct ibv_mr *, struct fid_mr *, ...
+    /// The network library's object: struct ibv_mr *, struct fid_mr *, ...
     pub handle: *mut c_void,
     /// The key for transfers of this side (verbs: lkey; libfabric: the descriptor; io_uring: the index of the buffer).
     pub lkey: u64,
@@ -30,7 +31,7 @@ pub struct mrrc_registration_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mrrc_registered_t {
-    /// What was registered.
+    /// The registered range.
     pub address: *mut c_void,
     /// Its bytes.
     pub length: usize,
@@ -38,7 +39,7 @@ pub struct mrrc_registered_t {
     pub access: mrrc_access_t,
     /// For the callback to set: 0, as it comes, if it is deregistered; else an errno, and it is tried again later.
     pub error: i32,
-    /// What registering gave.
+    /// The result of the registration.
     pub registration: mrrc_registration_t,
 }
 
@@ -57,7 +58,7 @@ pub struct mrrc_registrar_t {
     pub size: usize,
     /// Its name in messages; NULL is "callbacks".
     pub name: *const c_char,
-    /// What the callbacks are given first.
+    /// The first argument of the callbacks.
     pub user: *mut c_void,
     /// Registers memory: whole pages of 4096 bytes or of page_size. Returns 0, having filled in the registration, or an errno.
     /// ENOMEM, EAGAIN and ENOSPC say that something is full: the cache makes room and calls again, some times. All others
@@ -71,7 +72,7 @@ pub struct mrrc_registrar_t {
             registration: *mut mrrc_registration_t,
         ) -> c_int,
     >,
-    /// Deregisters a batch. What could not be is marked with its `error`.
+    /// Deregisters a batch. A failed one is marked with its `error`.
     pub deregister_batch:
         Option<unsafe extern "C-unwind" fn(user: *mut c_void, batch: *mut mrrc_registered_t, count: usize)>,
     /// Whether a range could be registered, as far as that is cheap to tell: 0, or the errno that it would end with. Asked before
@@ -127,15 +128,15 @@ pub(crate) struct Callbacks {
 
 // SAFETY: the header asks for callbacks that any thread can call, with `user`.
 unsafe impl Send for Callbacks {}
-// SAFETY: as above.
+// SAFETY: the header asks for callbacks that any thread can call at the same time, with `user`.
 unsafe impl Sync for Callbacks {}
 
-/// What a callback gave for a range.
+/// A callback's registration of a range.
 pub(crate) struct Own(pub(crate) mrrc_registration_t);
 
 // SAFETY: the cache only keeps it, and gives it back to callbacks that any thread can call.
 unsafe impl Send for Own {}
-// SAFETY: as above.
+// SAFETY: nothing in it changes; callbacks that use it can be called by any thread.
 unsafe impl Sync for Own {}
 
 impl Callbacks {
@@ -154,8 +155,8 @@ impl Callbacks {
                 size_of::<mrrc_registrar_t>()
             )));
         }
-        // SAFETY: all zero is a table without callbacks. What an older header does not have stays so; what a newer one has
-        // more is not known here. By the contract so many bytes can be read.
+        // SAFETY: all zero is a table without callbacks. Fields that an older header lacks stay so; those that a newer
+        // one adds are not known here. The caller promises `size` readable bytes.
         let table = unsafe {
             let mut table = std::mem::zeroed::<mrrc_registrar_t>();
             let known = size.min(size_of::<mrrc_registrar_t>());
@@ -170,7 +171,7 @@ impl Callbacks {
         let name = if table.name.is_null() {
             "callbacks"
         } else {
-            // SAFETY: by the contract.
+            // SAFETY: the caller promises that `name` is a text that ends with 0.
             kept(unsafe { text(table.name, "registrar.name") }?)
         };
         let limit = |limit: u64| (limit > 0).then_some(limit);
@@ -253,13 +254,14 @@ impl Drop for Callbacks {
     fn drop(&mut self) {
         let in_use = *self.in_use.get_mut();
         if let Some(done) = self.table.done.filter(|_| in_use) {
-            // SAFETY: as above; it is the last call.
+            // SAFETY: the header asks for callbacks that any thread can call, and `done` is the last call.
             _ = called(|| unsafe { done(self.table.user) });
         }
     }
 }
 
-/// What is the callback's own fault goes no further. (Code of Rust's may be behind it; what C++ throws ends the process.)
+/// Runs a callback and turns its panic into an error. (Code of Rust's may be behind it; what C++ throws ends the
+/// process.)
 fn called<T>(callback: impl FnOnce() -> T) -> io::Result<T> {
     catch_unwind(AssertUnwindSafe(callback)).map_err(|panic| {
         let error = io::Error::other(format!("the callback panicked: {}", said(&*panic)));

@@ -6,14 +6,14 @@ use crate::edge::Edge;
 use crate::gate::{Failure, emptied, given, guarded, quietly};
 use crate::status::{mrrc_error_t, mrrc_status_t};
 use mrrc::Cache;
-use mrrc::cache::{Changing, Reaped};
+use mrrc::cache::{ChangeGuard, Reaped};
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A change of memory that the program announced. Used by one thread at a time.
-pub struct mrrc_changing_t {
+pub struct mrrc_change_t {
     /// Borrows from the cache, which is dropped after it.
-    _changing: Changing<'static, Edge>,
+    _guard: ChangeGuard<'static, Edge>,
     _cache: Arc<Cache<Edge>>,
 }
 
@@ -21,8 +21,8 @@ pub struct mrrc_changing_t {
 /// there. Leases keep what they have. Call it before memory is unmapped.
 ///
 /// It deregisters nothing: pages stay pinned and keys that peers have go on to work until the background, a miss or mrrc_reap has
-/// deregistered them, which is after the last lease. Whoever acquires the range between this and the change registers the old
-/// pages again: where that can be, mrrc_changing_begin.
+/// deregistered them, which is after the last lease. An acquire of the range between this call and the change registers the old
+/// pages again: where that can happen, use mrrc_change_begin.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_invalidate(
     cache: *const mrrc_cache_t,
@@ -30,41 +30,41 @@ pub unsafe extern "C" fn mrrc_invalidate(
     length: usize,
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, || Ok(given(cache, "cache")?.cache.invalidate(address.cast(), length)?)) }
 }
 
-/// As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_changing_end, which is to be called
+/// As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_change_end, which is to be called
 /// when the change is done, nothing of it is cached.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrrc_changing_begin(
+pub unsafe extern "C" fn mrrc_change_begin(
     cache: *const mrrc_cache_t,
     address: *const c_void,
     length: usize,
-    changing: *mut *mut mrrc_changing_t,
+    change: *mut *mut mrrc_change_t,
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let begin = || {
         // SAFETY: as the header asks. The cache that is borrowed from lives as long as the count beside, which is dropped last.
         unsafe {
-            let place = emptied(changing, "changing")?;
+            let place = emptied(change, "change")?;
             let cache = given(cache, "cache")?.cache.clone();
             let borrowed: &'static Cache<Edge> = &*Arc::as_ptr(&cache);
-            let changing = borrowed.changing(address.cast(), length)?;
-            place.write(Box::into_raw(Box::new(mrrc_changing_t { _changing: changing, _cache: cache })));
+            let guard = borrowed.begin_change(address.cast(), length)?;
+            place.write(Box::into_raw(Box::new(mrrc_change_t { _guard: guard, _cache: cache })));
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, begin) }
 }
 
 /// The change is done. Frees it. NULL is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mrrc_changing_end(changing: *mut mrrc_changing_t) {
-    if !changing.is_null() {
-        // SAFETY: as the header asks, it came from `mrrc_changing_begin`, and is freed once.
-        quietly((), || drop(unsafe { Box::from_raw(changing) }));
+pub unsafe extern "C" fn mrrc_change_end(change: *mut mrrc_change_t) {
+    if !change.is_null() {
+        // SAFETY: as the header asks, it came from `mrrc_change_begin`, and is freed once.
+        quietly((), || drop(unsafe { Box::from_raw(change) }));
     }
 }
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn mrrc_reap(
     regions: *mut u64,
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, || count(given(cache, "cache")?.cache.reap()?, regions)) }
 }
 
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn mrrc_flush(
     regions: *mut u64,
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, || count(given(cache, "cache")?.cache.flush()?, regions)) }
 }
 
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn mrrc_flush(
 /// It is null, or can be written to.
 unsafe fn count(reaped: Reaped, regions: *mut u64) -> Result<(), Box<Failure>> {
     if !regions.is_null() {
-        // SAFETY: by the contract.
+        // SAFETY: the caller promises that `regions` is null or can be written; it is not null here.
         unsafe { regions.write(reaped.regions) };
     }
     Ok(())

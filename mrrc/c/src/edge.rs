@@ -10,7 +10,7 @@ use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PageRange};
 use std::io;
 
-/// What registers for a cache.
+/// The registrar of a cache.
 pub(crate) enum Edge {
     Callbacks(Callbacks),
     #[cfg(target_os = "linux")]
@@ -19,7 +19,7 @@ pub(crate) enum Edge {
     Verbs(Verbs),
 }
 
-/// What it registered.
+/// The registration that the edge made.
 pub(crate) enum Key {
     Own(Own),
     #[cfg(target_os = "linux")]
@@ -29,7 +29,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// What C sees of it.
+    /// Returns the registration as C sees it.
     pub(crate) fn shown(&self) -> mrrc_registration_t {
         match self {
             Self::Own(own) => own.0,

@@ -54,7 +54,8 @@ impl Failure {
     #[cold]
     unsafe fn tell(&self, error: *mut mrrc_error_t) -> mrrc_status_t {
         if !error.is_null() {
-            // SAFETY: by the contract. Nothing is read there, and no reference is made: it need not be initialised.
+            // SAFETY: the caller promises that `error` can be written if it is not null. Nothing is read there, and no
+            // reference is made: it need not be initialised.
             unsafe {
                 (&raw mut (*error).status).write(self.status);
                 (&raw mut (*error).system).write(self.system);
@@ -68,7 +69,7 @@ impl Failure {
 
 const _: () = assert!(size_of::<mrrc_error_t>() == 1024 && std::mem::offset_of!(mrrc_error_t, message) == 8);
 
-/// What a panic was about.
+/// Returns the message of a panic.
 pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&'static str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
@@ -90,9 +91,9 @@ pub(crate) unsafe fn guarded(
     // Whatever a panic leaves half done is the cache's to know, and it does.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => MRRC_OK,
-        // SAFETY: by the contract.
+        // SAFETY: the caller promises that `error` is null or can be written, as `tell` requires.
         Ok(Err(failure)) => unsafe { failure.tell(error) },
-        // SAFETY: by the contract.
+        // SAFETY: the caller promises that `error` is null or can be written, as `tell` requires.
         Err(panic) => unsafe { Failure::panic(panic).tell(error) },
     }
 }
@@ -105,13 +106,13 @@ pub(crate) fn quietly<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What a pointer of C's leads to.
+/// Returns the value behind a pointer from C.
 ///
 /// # Safety
 /// It is null, or leads to what this library made, which is not freed before the answer was used.
 #[inline]
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Box<Failure>> {
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises that it is null or leads to a live value of this library.
     match unsafe { pointer.as_ref() } {
         Some(value) => Ok(value),
         None => Err(null(name)),
@@ -131,7 +132,7 @@ pub(crate) unsafe fn emptied<T>(place: *mut *mut T, name: &str) -> Result<*mut *
     if place.is_null() {
         return Err(null(name));
     }
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises that a place that is not null can be written.
     unsafe { place.write(ptr::null_mut()) };
     Ok(place)
 }
@@ -139,12 +140,12 @@ pub(crate) unsafe fn emptied<T>(place: *mut *mut T, name: &str) -> Result<*mut *
 /// A text of C's.
 ///
 /// # Safety
-/// It is null, or ends with 0, and nobody changes it meanwhile.
+/// It is null, or ends with 0, and does not change meanwhile.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Box<Failure>> {
     if pointer.is_null() {
         return Err(null(name));
     }
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises a text that ends with 0; it is not null here.
     let bytes = unsafe { CStr::from_ptr(pointer) };
     bytes.to_str().map_err(|_| Failure::argument(format!("{name} is no UTF-8: {bytes:?}")))
 }
@@ -154,10 +155,10 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
 /// # Safety
 /// So many bytes can be written there.
 pub(crate) unsafe fn write_text(text: &str, place: *mut c_char, room: usize) -> usize {
-    // The text of a message never has a 0 of its own, unless somebody put one in: what follows it is lost then.
+    // The text of a message has no 0 of its own, unless a caller put one in: the rest is lost then.
     if !place.is_null() && room > 0 {
         let fits = text.floor_char_boundary_of(room - 1);
-        // SAFETY: by the contract; it is less than there is room for.
+        // SAFETY: the caller promises `room` writable bytes at `place`; `fits` and the 0 behind it are no more.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr(), place.cast::<u8>(), fits);
             place.add(fits).write(0);
@@ -202,7 +203,7 @@ impl From<AcquireError> for Box<Failure> {
             AcquireError::TooLarge { .. } => MRRC_ERROR_TOO_LARGE,
             // Both: release leases.
             AcquireError::AllInUse { .. } | AcquireError::TooManyLeases { .. } => MRRC_ERROR_ALL_IN_USE,
-            AcquireError::NotTakenBack { .. } => MRRC_ERROR_NOT_TAKEN_BACK,
+            AcquireError::DeregistrationFailed { .. } => MRRC_ERROR_DEREGISTRATION_FAILED,
             AcquireError::Register { source, .. } => {
                 return Failure::by(MRRC_ERROR_REGISTER, source, error.to_string());
             }
@@ -260,16 +261,16 @@ mod tests {
 
     fn told(message: &str, room: usize) -> (String, usize) {
         let mut bytes = vec![0x7f as c_char; room + 1];
-        // SAFETY: there is that much room.
+        // SAFETY: `bytes` has `room` writable bytes.
         let length = unsafe { write_text(message, bytes.as_mut_ptr(), room) };
         assert_eq!(bytes[room], 0x7f, "one past the end");
-        // SAFETY: it ends with 0.
+        // SAFETY: `write_text` ends every text with 0 if there is room for one.
         let text = if room > 0 { unsafe { CStr::from_ptr(bytes.as_ptr()) }.to_str().unwrap() } else { "" };
         (text.to_owned(), length)
     }
 
     #[test]
-    fn texts_are_cut_where_a_letter_ends_and_always_end_themselves() {
+    fn texts_are_cut_at_character_ends() {
         assert_eq!(told("pages", 6), ("pages".into(), 5));
         assert_eq!(told("pages", 5), ("page".into(), 5));
         assert_eq!(told("pages", 1), (String::new(), 5));
@@ -282,12 +283,12 @@ mod tests {
     #[test]
     fn a_panic_is_a_status_with_what_was_said() {
         let mut error = std::mem::MaybeUninit::<mrrc_error_t>::uninit();
-        // SAFETY: it can be written to.
+        // SAFETY: `error` is a place of this test that can be written.
         let status = unsafe { guarded(error.as_mut_ptr(), || panic!("on purpose, {}", 7)) };
         // SAFETY: after a failure it is written.
         let error = unsafe { error.assume_init() };
         assert_eq!((status, error.status, error.system), (MRRC_ERROR_PANIC, MRRC_ERROR_PANIC, 0));
-        // SAFETY: it ends with 0.
+        // SAFETY: `tell` wrote a message that ends with 0.
         let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
         assert!(message.contains("on purpose, 7"), "{message}");
         assert_eq!(quietly(3, || panic!("on purpose")), 3);

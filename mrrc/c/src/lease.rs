@@ -1,8 +1,8 @@
 //! Leases: acquire, segments, release.
 //!
-//! A lease lies in memory of C's, with a seal before it: the address where it lies, mixed with a constant. What was released
-//! has no seal, what was never acquired has none, and what was copied has that of another place. So all these are told
-//! apart from a lease that is held, by one comparison, and a hit allocates nothing.
+//! A lease lies in memory of C's, with a seal before it: the address where it lies, mixed with a constant. A released lease
+//! has no seal, memory without a lease has none, and a copy has that of another place. So all these are told apart from a
+//! lease that is held, by one comparison, and a hit allocates nothing.
 #![expect(unsafe_code, reason = "what C passes is pointers")]
 
 use crate::access::{mrrc_access_t, rights};
@@ -16,12 +16,12 @@ use mrrc::{Access, Lease};
 use std::ffi::c_void;
 use std::ptr;
 
-/// Memory that stays registered until it is released. What is in it is the library's.
+/// Memory that stays registered until it is released. Its content is the library's.
 ///
 /// It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
 /// mrrc_lease_move moves it. Begin it as `{ { 0 } }`. Other bytes work too, because a lease that is held is told from them by a
 /// seal, but checkers of memory report that they were looked at. An acquire that fails leaves it empty, so releasing it then is
-/// harmless; only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
+/// harmless. Only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
 #[repr(C)]
 pub struct mrrc_lease_t {
     /// Not for you.
@@ -32,11 +32,11 @@ pub struct mrrc_lease_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mrrc_segment_t {
-    /// Where it is.
+    /// The address.
     pub address: *mut c_void,
     /// Its bytes, at least one.
     pub length: usize,
-    /// What registering gave for the handle: verbs: the struct ibv_mr *; io_uring: NULL.
+    /// The registration's handle: verbs: the struct ibv_mr *; io_uring: NULL.
     pub handle: *mut c_void,
     /// The key for transfers of this side. Verbs: lkey; io_uring: the index of the fixed buffer.
     pub lkey: u64,
@@ -44,7 +44,7 @@ pub struct mrrc_segment_t {
     pub rkey: u64,
 }
 
-/// What lies in an `mrrc_lease_t`.
+/// The content of an `mrrc_lease_t`.
 #[repr(C)]
 struct Sealed {
     seal: usize,
@@ -87,7 +87,7 @@ pub(crate) unsafe fn emptied(lease: *mut mrrc_lease_t) -> Result<*mut mrrc_lease
 /// It can be written to, and no lease is held there.
 #[inline]
 pub(crate) unsafe fn put(place: *mut mrrc_lease_t, lease: Lease<Edge>) {
-    // SAFETY: by the contract; it fits, as is asserted above.
+    // SAFETY: the caller promises that `place` can be written; the assertion above shows that a `Sealed` fits there.
     unsafe { place.cast::<Sealed>().write(Sealed { seal: seal(place), lease }) }
 }
 
@@ -97,17 +97,18 @@ pub(crate) unsafe fn put(place: *mut mrrc_lease_t, lease: Lease<Edge>) {
 /// It is null, or can be read.
 #[inline]
 unsafe fn is_held(place: *const mrrc_lease_t) -> bool {
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises that `place` is null or readable; its first word is the seal.
     !place.is_null() && unsafe { place.cast::<usize>().read() } == seal(place)
 }
 
 /// Takes the lease that is held there, and leaves nothing.
 ///
 /// # Safety
-/// It is null, or can be read and written to, by nobody else meanwhile.
+/// It is null, or can be read and written, and no other thread uses it meanwhile.
 #[inline]
 unsafe fn take(place: *mut mrrc_lease_t) -> Option<Lease<Edge>> {
-    // SAFETY: by the contract. What has its seal was put there whole, and not taken since.
+    // SAFETY: the caller promises that `place` is null, or readable and writable. `put` wrote a value with its seal
+    // whole, and it was not taken since.
     unsafe {
         if !is_held(place) {
             return None;
@@ -139,7 +140,7 @@ fn held(place: &str) -> Box<Failure> {
 ///
 /// On a hit this takes no lock and makes no system call. On a miss it registers what no region covers, after others were evicted
 /// where there is no room; other threads go on meanwhile. It waits for what another thread is registering, and for leases to end
-/// only if wait_for_room is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. If a
+/// only if capacity_timeout is set: else MRRC_ERROR_ALL_IN_USE is said at once. After a failure nothing is leased and *lease is empty. If a
 /// lease is held in *lease, this is MRRC_ERROR_HELD: nothing is acquired, and that lease stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_acquire(
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn mrrc_acquire(
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, acquire) }
 }
 
@@ -206,7 +207,7 @@ pub unsafe extern "C" fn mrrc_acquire_list(
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, acquire) }
 }
 
@@ -215,7 +216,7 @@ pub unsafe extern "C" fn mrrc_acquire_list(
 /// MRRC_ERROR_LEASE, and nothing is done, if it is none: NULL, empty, released already, a copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_release(lease: *mut mrrc_lease_t) -> mrrc_status_t {
-    // SAFETY: as the header asks. Nobody is told more than the status.
+    // SAFETY: the header requires places that can be read and written; only the status is returned.
     unsafe {
         guarded(ptr::null_mut(), || match take(lease) {
             Some(held) => {
@@ -236,7 +237,8 @@ pub unsafe extern "C" fn mrrc_lease_move(from: *mut mrrc_lease_t, to: *mut mrrc_
         if to.is_null() {
             return Err(null("to"));
         }
-        // SAFETY: as the header asks, both places can be read and written to. What is moved to where it is stays there.
+        // SAFETY: as the header asks, both places can be read and written to. A lease that is moved to its own place
+        // stays there.
         unsafe {
             if to != from && is_held(to) {
                 return Err(held("to"));
@@ -245,7 +247,8 @@ pub unsafe extern "C" fn mrrc_lease_move(from: *mut mrrc_lease_t, to: *mut mrrc_
         }
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the caller of mrrc_lease_move promises places that can be read and written; null is no place for an
+    // error.
     unsafe { guarded(ptr::null_mut(), moved) }
 }
 
@@ -260,7 +263,8 @@ pub unsafe extern "C" fn mrrc_segments(
     room: usize,
 ) -> usize {
     quietly(0, || {
-        // SAFETY: as the header asks; what has its seal was put there whole, and nobody ends it meanwhile.
+        // SAFETY: the header requires a readable place; a value with its seal was put there whole, and is not released
+        // meanwhile.
         unsafe {
             if !is_held(lease) {
                 return 0;
@@ -271,10 +275,10 @@ pub unsafe extern "C" fn mrrc_segments(
     })
 }
 
-/// Where the leased memory begins, as it was acquired; NULL if it is no lease.
+/// Returns the start of the leased memory, as it was acquired; NULL if it is no lease.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_lease_address(lease: *const mrrc_lease_t) -> *mut c_void {
-    // SAFETY: as for `mrrc_segments`.
+    // SAFETY: the header requires that `lease` is NULL or readable, and not released by another thread meanwhile.
     let held = unsafe { is_held(lease).then(|| &(*lease.cast::<Sealed>()).lease) };
     held.map_or(ptr::null_mut(), |held| held.address().cast_mut().cast())
 }
@@ -282,7 +286,7 @@ pub unsafe extern "C" fn mrrc_lease_address(lease: *const mrrc_lease_t) -> *mut 
 /// How many bytes were acquired; 0 if it is no lease.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_lease_length(lease: *const mrrc_lease_t) -> usize {
-    // SAFETY: as for `mrrc_segments`.
+    // SAFETY: the header requires that `lease` is NULL or readable, and not released by another thread meanwhile.
     let held = unsafe { is_held(lease).then(|| &(*lease.cast::<Sealed>()).lease) };
     held.map_or(0, Lease::len)
 }
@@ -298,11 +302,11 @@ pub unsafe extern "C" fn mrrc_warm(
 ) -> mrrc_status_t {
     let warm = || {
         let access: Access = rights(access, "access")?;
-        // SAFETY: as for `mrrc_acquire`.
+        // SAFETY: the caller of mrrc_warm makes the promises of mrrc_acquire, which are those of `warm`.
         unsafe { given(cache, "cache")?.cache.warm(address.cast(), length, access)? };
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, warm) }
 }
 
@@ -329,7 +333,7 @@ pub(crate) unsafe fn show(
                 lkey: keys.lkey,
                 rkey: keys.rkey,
             };
-            // SAFETY: by the contract.
+            // SAFETY: the caller promises room for `room` segments at `place`; `count` is less.
             unsafe { place.add(count).write(shown) };
         }
         count += 1;

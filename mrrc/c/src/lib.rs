@@ -1,9 +1,9 @@
 //! The C interface of [`mrrc`]: what `include/mrrc.h` declares.
 //!
-//! For programs in C and C++, and whatever else calls C. This crate is built as a shared and a static library; `mrrc/c/install`
-//! puts them where C programs look, as `libmrrc.so.0` and `libmrrc.a`, with the header and a file for pkg-config. Who writes
-//! Rust uses [`mrrc`] itself. The README beside this crate teaches the interface; the header says of each function what it
-//! promises. It is generated from the documentation here, which is therefore written for those who read C.
+//! For programs in C and C++, and whatever else calls C. This crate is built as a shared and a static library. `mrrc/c/install`
+//! puts them where C programs look, as `libmrrc.so.0` and `libmrrc.a`, with the header and a file for pkg-config. Rust programs
+//! use [`mrrc`] itself. The README beside this crate teaches the interface; the header says of each function what it promises.
+//! It is generated from the documentation here, which is therefore written for C programmers.
 //!
 //! ```c
 //! mrrc_cache_t *cache;
@@ -21,10 +21,10 @@
 //!
 //! # How it is made
 //!
-//! A cache in Rust has its registrar as a type; here all have one, the *edge*, which is a table of callbacks, a ring or a
-//! protection domain. Every function goes through one gate, where panics end and errors become a status and a message.
-//! A lease is written into the caller's own memory, so a hit allocates nothing; it is sealed with the address where it lies,
-//! by which a lease that was released, copied or never acquired is told apart from one that is held.
+//! A cache in Rust has its registrar as a type. Here all have one, the *edge*, which is a table of callbacks, a ring or a
+//! protection domain. Every function goes through one gate, where panics end and errors become a status and a message. A
+//! lease is written into the caller's own memory, so a hit allocates nothing. Its seal is the address where it lies: so a
+//! lease that was released, copied or never acquired is told apart from a held one.
 //!
 //! | | |
 //! | --- | --- |

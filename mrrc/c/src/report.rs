@@ -1,4 +1,4 @@
-//! What a cache has counted, what it has, and why a request would hit or miss.
+//! Counters, usage, and why a request would hit or miss.
 #![expect(unsafe_code, reason = "what C passes is pointers")]
 
 use crate::access::{mrrc_access_t, rights};
@@ -42,10 +42,10 @@ pub struct mrrc_counters_t {
     pub deregister_batches: u64,
     /// Deregistrations that failed; they are tried again.
     pub failed_deregistrations: u64,
-    /// Regions registered for one lease only: nobody would hear of changes there.
+    /// Regions registered for one lease only, because changes there would not be reported.
     pub unwatched: u64,
     /// Regions registered for one lease only: pages were just discarded there, or a change was announced.
-    pub barred: u64,
+    pub discarded: u64,
     /// Regions registered for one lease only: the memory changed meanwhile.
     pub overtaken: u64,
     /// Changes of memory that the monitor reported.
@@ -60,7 +60,7 @@ pub struct mrrc_counters_t {
     pub peak_regions: u64,
 }
 
-/// What is registered at this moment. Fields may be added at the end.
+/// The current registrations. Fields may be added at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct mrrc_usage_t {
@@ -87,8 +87,8 @@ pub const MRRC_LATENCY_REGISTER: u32 = 1;
 /// For mrrc_latency: batches that were deregistered.
 pub const MRRC_LATENCY_DEREGISTER: u32 = 2;
 
-/// What was counted so far. `size` is sizeof(mrrc_counters_t): a library that knows fewer counters makes the others 0. All are 0 in
-/// a forked child.
+/// Writes the counters. `size` is sizeof(mrrc_counters_t): a library that knows fewer counters makes the others 0. All are 0 in a
+/// forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_counters(
     cache: *const mrrc_cache_t,
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn mrrc_counters(
     size: usize,
 ) -> mrrc_status_t {
     let read = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` is NULL or live.
         let counted = unsafe { given(cache, "cache") }?.cache.counters();
         let decisions = counted.decisions;
         let shown = mrrc_counters_t {
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn mrrc_counters(
             deregister_batches: counted.dereg_batches,
             failed_deregistrations: counted.failed_deregs,
             unwatched: counted.unwatched,
-            barred: counted.barred,
+            discarded: counted.discarded,
             overtaken: counted.overtaken,
             changes: counted.changes,
             invalidated: decisions.invalidated,
@@ -123,14 +123,14 @@ pub unsafe extern "C" fn mrrc_counters(
             peak_pages: counted.peak_pages,
             peak_regions: counted.peak_regions,
         };
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `counters` can be written for `size` bytes.
         unsafe { fill(counters, size, &shown, "counters") }
     };
-    // SAFETY: no place to write to.
+    // SAFETY: `guarded` accepts null as the place for an error.
     unsafe { guarded(ptr::null_mut(), read) }
 }
 
-/// What is registered now. `size` is sizeof(mrrc_usage_t). All is 0 in a forked child.
+/// Writes the current usage. `size` is sizeof(mrrc_usage_t). All is 0 in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_usage(
     cache: *const mrrc_cache_t,
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn mrrc_usage(
     size: usize,
 ) -> mrrc_status_t {
     let read = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` is NULL or live.
         let used: Usage = unsafe { given(cache, "cache") }?.cache.usage();
         let shown = mrrc_usage_t {
             pages: used.pages,
@@ -149,10 +149,10 @@ pub unsafe extern "C" fn mrrc_usage(
             capacity_pages: used.capacity_pages,
             capacity_regions: used.capacity_regions,
         };
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `usage` can be written for `size` bytes.
         unsafe { fill(usage, size, &shown, "usage") }
     };
-    // SAFETY: no place to write to.
+    // SAFETY: `guarded` accepts null as the place for an error.
     unsafe { guarded(ptr::null_mut(), read) }
 }
 
@@ -170,7 +170,7 @@ unsafe fn fill<T: Copy>(place: *mut T, size: usize, shown: &T, name: &str) -> Re
     }
     let known = size.min(size_of::<T>());
     let bytes = place.cast::<u8>();
-    // SAFETY: by the contract; no more is read than there is.
+    // SAFETY: the caller promises `size` writable bytes; `known` is at most that and the size of `shown`.
     unsafe {
         ptr::copy_nonoverlapping(ptr::from_ref(shown).cast::<u8>(), bytes, known);
         bytes.add(known).write_bytes(0, size - known);
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn mrrc_latency(
         if !(0.0..=1.0).contains(&share) {
             return Err(Failure::argument(format!("share is {share}: it lies between 0 and 1")));
         }
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` is NULL or live.
         let latencies = unsafe { given(cache, "cache") }?.cache.latencies().ok_or_else(|| {
             let message = "the cache records no latencies: set histograms=on (or MRRC_HISTOGRAMS) when it is made";
             Failure::new(MRRC_ERROR_UNSUPPORTED, message)
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn mrrc_latency(
         unsafe { nanoseconds.write(histogram.value_at_quantile(share)) };
         Ok(())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, read) }
 }
 
@@ -228,11 +228,11 @@ pub unsafe extern "C" fn mrrc_explain(
     room: usize,
 ) -> usize {
     let explain = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` is NULL or live.
         let cache = &unsafe { given(cache, "cache") }?.cache;
         Ok(cache.explain(address.cast(), length, rights(access, "access")?).to_string())
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `text` can be written for `room` bytes.
     unsafe { say(explain, text, room) }
 }
 
@@ -240,12 +240,12 @@ pub unsafe extern "C" fn mrrc_explain(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_summary(cache: *const mrrc_cache_t, text: *mut c_char, room: usize) -> usize {
     let sum = || {
-        // SAFETY: as the header asks.
+        // SAFETY: the header requires that `cache` is NULL or live.
         let cache = &unsafe { given(cache, "cache") }?.cache;
         let registrar = mrrc::registrar::Registrar::name(cache.registrar());
         Ok(format!("{registrar}, told of changes by {}\n{}\n{}", cache.monitor(), cache.counters(), cache.usage()))
     };
-    // SAFETY: as the header asks.
+    // SAFETY: the header requires that `text` can be written for `room` bytes.
     unsafe { say(sum, text, room) }
 }
 
@@ -256,6 +256,6 @@ unsafe fn say(words: impl FnOnce() -> Result<String, Box<Failure>>, text: *mut c
         Ok(words) => words,
         Err(failure) => failure.message().to_owned(),
     });
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises `room` writable bytes at `text`.
     unsafe { write_text(&said, text, room) }
 }

@@ -1,8 +1,8 @@
-//! What a call returns, and what it says when it fails.
+//! Status codes and error messages.
 
 use std::ffi::{CStr, c_char};
 
-/// What became of a call. Others may be added.
+/// The outcome of a call. Others may be added.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mrrc_status_t {
@@ -18,14 +18,14 @@ pub enum mrrc_status_t {
     MRRC_ERROR_RIGHTS = 4,
     /// The request alone is more than the cache may ever register. Acquire it in pieces, or raise the capacity.
     MRRC_ERROR_TOO_LARGE = 5,
-    /// All that could make room is in use by leases: release some, or set wait_for_room.
+    /// All that could make room is in use by leases: release some, or set capacity_timeout.
     MRRC_ERROR_ALL_IN_USE = 6,
     /// The registrar refused to register the memory: `system` has its error, EFAULT for memory that is not there.
     MRRC_ERROR_REGISTER = 7,
-    /// What left the cache could not be deregistered, and takes the room.
-    MRRC_ERROR_NOT_TAKEN_BACK = 8,
+    /// Evicted regions that could not be deregistered take the room.
+    MRRC_ERROR_DEREGISTRATION_FAILED = 8,
     /// Another thread took too long to register what this request needs too, or what left takes the room and was not deregistered
-    /// in time: the message says which. Try again, or set patience.
+    /// in time: the message says which. Try again, or set wait_timeout.
     MRRC_ERROR_TIMED_OUT = 9,
     /// The range is not inside of the arena.
     MRRC_ERROR_OUTSIDE = 10,
@@ -54,15 +54,15 @@ pub enum mrrc_status_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mrrc_error_t {
-    /// What the call returned.
+    /// The result of the call.
     pub status: mrrc_status_t,
     /// The errno of the system or of a callback, where there was one; else 0.
     pub system: i32,
-    /// What happened, to what, and what to do: UTF-8, one line that ends with 0. What is too long is cut.
+    /// The operation, its object, the cause and the remedy: UTF-8, one line that ends with 0. A longer text is cut.
     pub message: [c_char; 1016],
 }
 
-/// What a status means, in a few words. Never NULL, never freed; for any number.
+/// Returns a status in a few words. Never NULL, never freed; for any number.
 #[expect(unsafe_code, reason = "a symbol of the C interface")]
 #[unsafe(no_mangle)]
 pub extern "C" fn mrrc_status_text(status: i32) -> *const c_char {
@@ -76,7 +76,7 @@ pub extern "C" fn mrrc_status_text(status: i32) -> *const c_char {
         .or(text(MRRC_ERROR_TOO_LARGE, c"larger than the capacity of the cache"))
         .or(text(MRRC_ERROR_ALL_IN_USE, c"everything that could make room is in use"))
         .or(text(MRRC_ERROR_REGISTER, c"the registrar refused the memory"))
-        .or(text(MRRC_ERROR_NOT_TAKEN_BACK, c"what left the cache could not be deregistered"))
+        .or(text(MRRC_ERROR_DEREGISTRATION_FAILED, c"what left the cache could not be deregistered"))
         .or(text(MRRC_ERROR_TIMED_OUT, c"another thread took too long"))
         .or(text(MRRC_ERROR_OUTSIDE, c"outside of the arena"))
         .or(text(MRRC_ERROR_FORKED, c"the cache is that of the parent process"))

@@ -9,7 +9,7 @@ use std::mem::{MaybeUninit, zeroed};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What panics, and what is registered.
+/// A device whose callbacks can panic, with its count of regions.
 #[derive(Default)]
 struct Card {
     register: AtomicBool,
@@ -33,7 +33,7 @@ unsafe extern "C-unwind" fn register(
 ) -> c_int {
     assert!(!card(user).register.load(Ordering::SeqCst), "register, on purpose");
     let key = card(user).regions.fetch_add(1, Ordering::SeqCst) + 1;
-    // SAFETY: the caller's place for it.
+    // SAFETY: the cache passes a place for the registration that can be written.
     unsafe { made.write(mrrc_registration_t { handle: address, lkey: key, rkey: 0 }) };
     0
 }
@@ -59,10 +59,10 @@ fn table(card: &Card) -> mrrc_registrar_t {
     table
 }
 
-/// A cache over it that the program tells of changes.
+/// Returns a cache over it that the program tells of changes.
 fn cache(card: &Card, settings: &[(&CStr, &CStr)]) -> *mut mrrc_cache_t {
     let (options, mut cache) = (mrrc_options_new(), ptr::null_mut());
-    // SAFETY: what C would do.
+    // SAFETY: each function of C gets the arguments that the header asks for: live objects and texts that end with 0.
     unsafe {
         for (name, value) in [(c"monitor", c"explicit"), (c"environment", c"off")].iter().chain(settings) {
             assert_eq!(mrrc_options_set(options, name.as_ptr(), value.as_ptr(), ptr::null_mut()), MRRC_OK);
@@ -73,22 +73,22 @@ fn cache(card: &Card, settings: &[(&CStr, &CStr)]) -> *mut mrrc_cache_t {
     cache
 }
 
-/// What the call returned, and what it said.
+/// Returns the status of a call and its message.
 fn said(call: impl FnOnce(*mut mrrc_error_t) -> mrrc_status_t) -> (mrrc_status_t, String) {
     let mut error = MaybeUninit::<mrrc_error_t>::uninit();
     let status = call(error.as_mut_ptr());
     if status == MRRC_OK {
         return (status, String::new());
     }
-    // SAFETY: it failed, so it is written.
+    // SAFETY: a call that failed has written the whole error.
     let error = unsafe { error.assume_init() };
     assert_eq!(error.status, status);
-    // SAFETY: a message ends with 0.
+    // SAFETY: the library ends every message with 0.
     (status, unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap().to_owned())
 }
 
 #[test]
-fn a_callback_that_panics_fails_the_request_and_not_the_cache() {
+fn panicking_callback_fails_only_its_request() {
     let (card, memory) = (Card::default(), vec![0_u8; 100_000]);
     let cache = cache(&card, &[]);
     let (address, length) = (memory.as_ptr().cast(), memory.len());
@@ -122,7 +122,7 @@ fn a_callback_that_panics_fails_the_request_and_not_the_cache() {
 }
 
 #[test]
-fn a_cache_that_is_freed_while_callbacks_panic_ends_all_the_same() {
+fn free_ends_although_callbacks_panic() {
     let (card, memory) = (Card::default(), vec![0_u8; 100_000]);
     let cache = cache(&card, &[(c"background", c"on")]);
     // SAFETY: what C would do, with memory that outlives the cache.
@@ -143,7 +143,7 @@ fn a_table_is_copied() {
     let mut table = table(&card);
     table.name = name.as_ptr();
     table.rights = MRRC_LOCAL;
-    // SAFETY: what C would do.
+    // SAFETY: each function of C gets the arguments that the header asks for: live objects and texts that end with 0.
     unsafe {
         assert_eq!(mrrc_options_set(options, c"monitor".as_ptr(), c"explicit".as_ptr(), ptr::null_mut()), MRRC_OK);
         assert_eq!(mrrc_cache_new(options, &table, &mut cache, ptr::null_mut()), MRRC_OK);
@@ -169,7 +169,7 @@ fn pinned() -> u64 {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_ring_is_taken_by_its_file_and_may_be_closed_first() {
+fn ring_may_be_closed_before_its_cache() {
     use std::os::fd::AsRawFd;
     let ring = match io_uring::IoUring::new(8) {
         Ok(ring) => ring,

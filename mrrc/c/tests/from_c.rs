@@ -37,7 +37,7 @@ fn misuse_is_an_error_and_never_a_crash() {
 }
 
 #[test]
-fn threads_share_a_cache_and_release_each_others_leases() {
+fn threads_release_each_others_leases() {
     let Some(installed) = Installed::here() else { return };
     passes(installed.command(program(&installed, "threads")).arg("5000"));
 }
@@ -71,7 +71,7 @@ fn valgrind_finds_no_misuse_of_memory_and_no_leak() {
 }
 
 #[test]
-fn the_sanitizer_of_addresses_finds_nothing_with_the_static_library() {
+fn address_sanitizer_finds_nothing() {
     let Some(installed) = Installed::here() else { return };
     let flags = static_flags(&installed);
     let mut flags: Vec<_> = flags.iter().map(String::as_str).collect();
@@ -94,7 +94,7 @@ fn has_sanitizers(installed: &Installed) -> bool {
         && Command::new(&program).output().is_ok_and(|output| output.status.success())
 }
 
-/// What links the static library and all else as usual.
+/// Returns the flags that link the static library and the usual rest.
 fn static_flags(installed: &Installed) -> Vec<String> {
     let flags = installed.flags(&["--static", "--cflags", "--libs"]);
     flags.into_iter().map(|flag| if flag == "-lmrrc" { "-l:libmrrc.a".to_owned() } else { flag }).collect()
@@ -120,13 +120,13 @@ fn the_first_example_is_the_same_with_either_library() {
     assert_eq!(run(installed.command(&alone).env_remove("LD_LIBRARY_PATH")), said);
 }
 
-/// The shared libraries that a program needs.
+/// Returns the shared libraries that a program needs.
 fn needed(program: &Path) -> String {
     run(Command::new("objdump").arg("-p").arg(program)).lines().filter(|line| line.contains("NEEDED")).collect()
 }
 
 #[test]
-fn the_second_example_pins_memory_and_sends_what_is_there_now() {
+fn pins_example_sends_current_memory() {
     let Some(installed) = Installed::here() else { return };
     let program = compile(&installed, &crate_file("examples/pins.c"), &[]);
     let output = installed.command(&program).output().unwrap();
@@ -147,7 +147,7 @@ fn the_second_example_pins_memory_and_sends_what_is_there_now() {
 }
 
 #[test]
-fn the_third_example_compiles_and_knows_whether_there_is_a_card() {
+fn verbs_example_compiles_and_detects_the_device() {
     let Some(installed) = Installed::here() else { return };
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         println!("not run: there is no <infiniband/verbs.h> (libibverbs-dev)");
@@ -165,7 +165,7 @@ fn the_third_example_compiles_and_knows_whether_there_is_a_card() {
     }
 }
 
-/// The blocks of the README in this language, in their order.
+/// Returns the blocks of the README in this language, in their order.
 fn blocks(language: &str) -> Vec<String> {
     let readme = fs::read_to_string(crate_file("README.md")).unwrap();
     let begin = format!("```{language}\n");

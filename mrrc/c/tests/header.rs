@@ -34,6 +34,15 @@ fn the_header_is_what_the_sources_make() {
 }
 
 #[test]
+fn options_are_the_table_of_settings() {
+    let source = fs::read_to_string(crate_file("src/options.rs")).unwrap();
+    let is_row = |line: &&str| line.starts_with("/// | ") && !line.contains("| name ") && !line.contains("| ---");
+    let rows: Vec<_> = source.lines().filter(is_row).filter(|line| !line.contains("| environment ")).collect();
+    let row = |setting: &mrrc::settings::Setting| format!("/// | {:<23} | {:<85} |", setting.name(), setting.help());
+    assert_eq!(rows, mrrc::settings::all().iter().map(row).collect::<Vec<_>>());
+}
+
+#[test]
 fn every_source_with_symbols_is_in_the_header() {
     for entry in fs::read_dir(crate_file("src")).unwrap() {
         let path = entry.unwrap().path();
@@ -45,7 +54,7 @@ fn every_source_with_symbols_is_in_the_header() {
 }
 
 #[test]
-fn compilers_of_c_and_cpp_take_the_header_without_a_word() {
+fn header_compiles_without_warnings() {
     let directory = tempfile::tempdir().unwrap();
     let text = "#include <mrrc.h>\n#include <mrrc.h>\nint main(void) { mrrc_lease_t lease = { { 0 } }; return mrrc_release(&lease) == MRRC_OK; }\n";
     for (compiler, name, flags) in [
@@ -66,7 +75,7 @@ fn compilers_of_c_and_cpp_take_the_header_without_a_word() {
 }
 
 #[test]
-fn both_libraries_have_what_the_header_declares_and_nothing_else() {
+fn libraries_export_exactly_the_header() {
     let Some(installed) = Installed::here() else { return };
     let declared = declared();
     assert!(declared.len() > 30 && declared.contains("mrrc_acquire"), "{declared:?}");
@@ -143,7 +152,7 @@ fn tidied(made: &str) -> String {
     tidy
 }
 
-/// The names of the functions that the header declares.
+/// Returns the names of the functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = fs::read_to_string(crate_file("include/mrrc.h")).unwrap();
     let mut code = String::new();

@@ -1,4 +1,4 @@
-//! What `install` leaves, where, and what it says to those who use it wrongly.
+//! The files that `install` leaves, and its errors for wrong use.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 #[test]
-fn the_tree_has_the_names_that_linkers_and_loaders_look_for() {
+fn installed_names_suit_linkers_and_loaders() {
     let Some(installed) = Installed::here() else { return };
     let version = env!("CARGO_PKG_VERSION");
     let major = version.split('.').next().unwrap();
@@ -30,7 +30,7 @@ fn the_tree_has_the_names_that_linkers_and_loaders_look_for() {
 }
 
 #[test]
-fn a_package_is_found_where_it_will_be_and_not_where_it_was_made() {
+fn staged_package_is_found_at_its_prefix() {
     let Some(installed) = Installed::here() else { return };
     let root = installed.programs().join("root");
     let said = install(
@@ -54,7 +54,7 @@ fn a_package_is_found_where_it_will_be_and_not_where_it_was_made() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_a_line_and_changes_nothing() {
+fn install_errors_are_one_line_and_change_nothing() {
     for (arguments, code, words) in [
         (&["--prefx", "/tmp"][..], 2, "`--prefx` is no option"),
         (&["--prefix"], 2, "--prefix needs a value"),
@@ -67,7 +67,7 @@ fn what_is_wrong_is_said_in_a_line_and_changes_nothing() {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{arguments:?}: {said}");
         assert!(said.lines().next().unwrap().contains(words), "{arguments:?}: {said}");
     }
-    // Who is root often has no cargo: what he built as himself can be installed all the same.
+    // Root often has no cargo: a build by an ordinary user can be installed all the same.
     let empty = tempfile::tempdir().unwrap();
     for tool in ["bash", "sed", "dirname", "realpath", "head", "ld", "nm", "objcopy", "ar", "env"] {
         let paths = std::env::var_os("PATH").unwrap();

@@ -102,7 +102,7 @@ impl Way {
         Ok(())
     }
 
-    /// Goes on with a chunk whose read or write is complete.
+    /// Continues with a chunk whose read or write is complete.
     fn step(&mut self, job: &Job, pool: &mut Pool, number: usize, result: i32) -> Result<()> {
         let lane = self.lanes.get_mut(number).and_then(Option::take);
         let mut lane = lane.ok_or("the io_uring completed what was not submitted")?;

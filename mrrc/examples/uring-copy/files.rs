@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What is copied.
+/// The file to copy and its copy.
 pub(crate) struct Job {
     pub(crate) from: Opened,
     pub(crate) to: Opened,
@@ -18,7 +18,7 @@ pub(crate) struct Job {
     /// Transfers pass by the page cache.
     pub(crate) direct: bool,
     pub(crate) file_system: String,
-    /// What to remove at the end unless the copy succeeded.
+    /// The file to remove at the end unless the copy succeeded.
     unfinished: Option<PathBuf>,
 }
 
@@ -139,7 +139,7 @@ impl Opened {
         opened
     }
 
-    /// A file without a name, so that it is gone when the program is, however that ends.
+    /// Returns a file without a name, so that it is gone when the program is, however that ends.
     fn temporary(dir: &Path, role: &str, direct: bool) -> Result<Self> {
         let path = dir.join(format!("mrrc-uring-copy-{}-{role}", std::process::id()));
         let opened = Self::create(&path, direct)?;
@@ -173,7 +173,7 @@ fn fill(file: &File, length: u64) -> io::Result<()> {
     file.sync_data()
 }
 
-/// The type of the file system that a file is on: of the innermost mount that holds it.
+/// Returns the type of the file system that a file is on: of the innermost mount that holds it.
 fn file_system(path: &Path) -> String {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -182,6 +182,6 @@ fn file_system(path: &Path) -> String {
         Some((fields.next()?, fields.next()?))
     });
     let inside = fields.filter(|(mount, _)| path.starts_with(mount));
-    // Of mounts on the same place the last one counts, and `max_by_key` gives the last.
+    // The last of several mounts on the same place counts, and `max_by_key` gives the last.
     inside.max_by_key(|(mount, _)| mount.len()).map_or("unknown file system", |(_, kind)| kind).to_owned()
 }

@@ -1,11 +1,11 @@
 //! Copies a file by io_uring, through buffers that change, and prints what a cache of registrations gains.
 //!
-//! What to learn from it: the kernel must pin a buffer before a disk may write into it. With plain buffers it does
-//! so for each transfer anew; with *fixed* buffers the program pins (registers) them ahead and transfers name them
-//! by number. But which buffer comes next is rarely known, so a program would register for each transfer, which
-//! takes as long as it saves. [`mrrc::Cache`] keeps registered what is used again. Three things make a
-//! program use it: a cache over the ring ([`Pins::cached`]), a lease before a transfer ([`Pins::hold`]), and the
-//! lease dropped when the transfer's completion was seen ([`copy::Lane`]). `pins.rs` is the part to copy from.
+//! The lesson: the kernel must pin a buffer before a disk may write into it. With plain buffers it does so for
+//! each transfer anew; with *fixed* buffers the program pins (registers) them ahead and transfers name them by
+//! number. But which buffer comes next is rarely known, so a program would register for each transfer, which takes
+//! as long as it saves. [`mrrc::Cache`] keeps registered what is used again. Three things make a program use it: a
+//! cache over the ring ([`Pins::cached`]), a lease before a transfer ([`Pins::hold`]), and the lease dropped when
+//! the transfer's completion was seen ([`copy::Lane`]). `pins.rs` is the part to copy from.
 //!
 //! ```text
 //! cargo run --release -p mrrc --example uring-copy             # a file of its own, in the temporary directory
@@ -45,9 +45,9 @@ use std::time::Instant;
 struct Options {
     /// The file to copy [default: one of random bytes, removed at the end]
     from: Option<PathBuf>,
-    /// Where to; it must not exist yet [default: a file that is removed at the end]
+    /// Destination; it must not exist yet [default: a file that is removed at the end]
     to: Option<PathBuf>,
-    /// Where the program's own files are made [default: the temporary directory]
+    /// Folder of the program's own files [default: the temporary directory]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Bytes in the program's own file
@@ -91,7 +91,7 @@ type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(report) => match io::stdout().write_all(report.as_bytes()) {
-            // Whoever has stopped reading has seen enough.
+            // The reader has seen enough.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(&error),
             _ => ExitCode::SUCCESS,
         },
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &dyn Error) -> ExitCode {
-    // There is nobody left to tell if this cannot be written.
+    // An error here could not be reported anywhere.
     let _ = writeln!(io::stderr(), "uring-copy: {error}");
     ExitCode::FAILURE
 }
@@ -109,7 +109,7 @@ fn run(options: &Options) -> Result<String> {
     if options.buffers < options.depth {
         return Err(format!("{} buffers for {} chunks at a time: too few", options.buffers, options.depth).into());
     }
-    // What can be refused is asked for before any file is made.
+    // Requests that can be refused come before any file is made.
     let plain = Way::new("plain buffers", options.depth, |_| Ok(Pins::Plain))?;
     let each_time = Way::new("register each time", options.depth, Pins::each_time)?;
     let plan = Plan::new(options, each_time.pins.limit());
@@ -139,10 +139,10 @@ fn run(options: &Options) -> Result<String> {
     Ok(report(options, &plan, &job, &ways, cpu))
 }
 
-/// What the options leave open, as what may be pinned allows.
+/// The settings that follow from the options and the limit on pins.
 struct Plan {
     chunk: u64,
-    /// Of the cache, in bytes.
+    /// The cache's bytes.
     capacity: u64,
     /// Bytes that may be pinned.
     limit: u64,

@@ -10,7 +10,7 @@ use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
 use std::error::Error;
 use std::io;
 
-/// Who pins a buffer for a transfer, and when.
+/// The way in which buffers are pinned for a transfer.
 pub(crate) enum Pins {
     /// The kernel, in each transfer.
     Plain,
@@ -20,7 +20,7 @@ pub(crate) enum Pins {
     Cached(Cache<IoUringBuffers>),
 }
 
-/// A buffer that stays pinned until it is given back, if anybody but the kernel pinned it.
+/// A buffer that stays pinned until it is given back, unless the kernel itself pins it.
 pub(crate) enum Held {
     Plain,
     Registered(Registered<FixedBuffer>),
@@ -112,7 +112,7 @@ impl Pins {
 }
 
 impl Held {
-    /// The number by which a transfer names the buffer.
+    /// Returns the number by which a transfer names the buffer.
     pub(crate) fn index(&self) -> Option<u16> {
         match self {
             Self::Plain => None,
@@ -135,7 +135,7 @@ impl Refused {
 
     fn by_cache(error: AcquireError) -> Self {
         let short = match &error {
-            AcquireError::AllInUse { .. } | AcquireError::NotTakenBack { .. } => true,
+            AcquireError::AllInUse { .. } | AcquireError::DeregistrationFailed { .. } => true,
             // The cache has evicted and tried again, several times.
             AcquireError::Register { source, .. } => is_shortage(source),
             _ => false,

@@ -23,14 +23,14 @@ impl Pool {
             return Err(format!("no memory for {} of buffers", human(bytes as u64)).into());
         }
         #[expect(unsafe_code, reason = "faults the pages in, so that no way pays for that")]
-        // SAFETY: exactly what was allocated, and nobody else knows of it yet.
+        // SAFETY: exactly the allocated bytes, and no other code knows of them yet.
         unsafe {
             start.write_bytes(1, bytes);
         }
         Ok(Self { start, chunk, busy: vec![false; count] })
     }
 
-    /// A buffer that no transfer uses: the one drawn, or the next behind it.
+    /// Returns a buffer that no transfer uses: the one drawn, or the next behind it.
     pub(crate) fn take(&mut self, draw: &mut Draw) -> Option<usize> {
         let (count, drawn) = (self.busy.len(), draw.below(self.busy.len()));
         let buffer = (drawn..drawn + count).map(|buffer| buffer % count).find(|&buffer| !self.busy[buffer])?;

@@ -1,4 +1,4 @@
-//! What is measured, and what is said about it.
+//! Measurement and report.
 
 use crate::copy::Way;
 use crate::files::Job;
@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
-/// What one copy took.
+/// The figures of one copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) wall: Duration,
-    /// Of the whole process, with what the kernel did for it.
+    /// The figures of the whole process, with the kernel's work for it.
     pub(crate) cpu: Duration,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Counts {
 }
 
 impl Way {
-    /// The median over the rounds, in microseconds a chunk.
+    /// Returns the median over the rounds, in microseconds a chunk.
     fn median(&self, chunks: u64, of: impl Fn(&Sample) -> Duration) -> f64 {
         let mut times: Vec<Duration> = self.samples.iter().map(of).collect();
         times.sort_unstable();
         times[times.len() / 2].as_secs_f64() * 1e6 / chunks as f64
     }
 
-    /// What was counted in the measured rounds.
+    /// Returns the counters of the measured rounds.
     fn counted(&self) -> Counts {
         let (now, before) = (self.pins.counts(), self.before);
         Counts {
@@ -143,7 +143,7 @@ pub(crate) fn stay_on_one_cpu() -> Result<usize> {
     Ok(cpu)
 }
 
-/// What the process and the kernel on its behalf have computed so far, all threads.
+/// Returns the CPU time of the process so far, of all threads, in user and kernel mode.
 pub(crate) fn cpu_time() -> Result<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     #[expect(unsafe_code, reason = "a system call")]

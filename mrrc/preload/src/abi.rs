@@ -1,9 +1,9 @@
 //! The few structures of libibverbs that the shim reads or makes, declared by hand.
 //!
 //! A binding would be made from headers by libclang, and link or open libibverbs: the shim must build without either, and
-//! has no business in programs that do not load libibverbs. What is here has been the same in every libibverbs since
-//! version 1.1 of its interface (2007), because programs are compiled against it: `struct ibv_mr` is read by all of them,
-//! of `struct ibv_pd` and `struct ibv_context` only addresses and the first field are needed here.
+//! has no business in programs that do not load libibverbs. This part has been the same in every libibverbs since version
+//! 1.1 of its interface (2007), because programs are compiled against it: `struct ibv_mr` is read by all of them, of
+//! `struct ibv_pd` and `struct ibv_context` only addresses and the first field are needed here.
 
 use std::ffi::{c_int, c_void};
 
@@ -32,8 +32,8 @@ pub(crate) struct Mr {
     pub(crate) rkey: u32,
 }
 
-/// What libibverbs' own functions and drivers find behind an `ibv_mr` of theirs (`struct verbs_mr`, since rdma-core 20):
-/// `mlx5_bind_mw` reads the first. Drivers' structures go on behind that; zeros there say "nothing special".
+/// The fields behind an `ibv_mr` that libibverbs' own functions and drivers read (`struct verbs_mr`, since rdma-core
+/// 20): `mlx5_bind_mw` reads the first. Drivers' structures go on behind that; zeros there say "nothing special".
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct MrTail {
@@ -85,5 +85,5 @@ pub(crate) mod rereg {
     pub(crate) const ERR_CMD: c_int = -4;
 }
 
-/// What `ibv_is_fork_initialized` says where children find no memory that is registered.
+/// The answer of `ibv_is_fork_initialized` where children find no registered memory.
 pub(crate) const FORK_ENABLED: c_int = 1;

@@ -2,11 +2,12 @@
 //!
 //! Preloading changes what a program's *references* lead to, and nothing of what libibverbs answers when it is asked. Such
 //! programs would be passed by, and worse, half of them: libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2` by a reference, which
-//! leads here, while the `ibv_dereg_mr` that the program has asked for leads there. So whoever asks libibverbs for a function
-//! that this library has is given this library's.
+//! leads here, while the `ibv_dereg_mr` that the program has asked for leads there. So a program that asks libibverbs for a
+//! function of this library gets this library's.
 //!
-//! All other questions go on to the C library, by a jump, because what `RTLD_NEXT` means depends on who calls. Its own
-//! `dlsym` cannot be asked for, for that would be asking this one: it is looked up in the C library's table of symbols.
+//! All other questions go on to the C library, by a jump, because the meaning of `RTLD_NEXT` depends on the caller. Its
+//! own `dlsym` cannot be asked for, for that would be asking this one: it is looked up in the C library's table of
+//! symbols.
 //!
 //! On x86-64, where the jump is written. Elsewhere such programs are passed by, except that of what they register through a
 //! domain of librdmacm's they are given shadows which libibverbs does not know: `MRRC_PRELOAD=off` is for those.
@@ -60,14 +61,14 @@ fn find() {
     DLVSYM.store(or(dlvsym, nothing_versioned as Dlvsym as *mut c_void), Ordering::Release);
 }
 
-/// A library of those that are loaded.
+/// Returns a library of those that are loaded.
 unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     // SAFETY: the dynamic linker's, for this call; and what `find` passes.
     let (object, found) = unsafe { (&*object, &mut *found.cast::<[*mut c_void; 2]>()) };
     if object.dlpi_name.is_null() {
         return 0;
     }
-    // SAFETY: a text that ends.
+    // SAFETY: the dynamic linker's name of a loaded library is a text that ends with 0.
     let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
     let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
     // In one of both, by the age of the C library.
@@ -78,7 +79,7 @@ unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, found: *mut
     let Some(table) = (unsafe { Table::of(object) }) else { return 0 };
     for (at, name) in [c"dlsym", c"dlvsym"].into_iter().enumerate() {
         if found[at].is_null() {
-            // SAFETY: as above.
+            // SAFETY: `symbol` requires that the library is loaded; it stays, because this library needs it.
             found[at] = unsafe { table.symbol(name) };
         }
     }
@@ -102,13 +103,14 @@ impl Table {
         const SYMTAB: i64 = 6;
         const GNU_HASH: i64 = 0x6fff_fef5;
         let base = object.dlpi_addr as usize;
-        // SAFETY: so many headers are there.
+        // SAFETY: the dynamic linker promises `dlpi_phnum` headers at `dlpi_phdr`.
         let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
         let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         let mut at = (base + dynamic.p_vaddr as usize) as *const [i64; 2];
         let mut places = [0_usize; 3];
         loop {
-            // SAFETY: the list ends with a null.
+            // SAFETY: the dynamic section of a loaded library is a list of pairs that ends with DT_NULL, which ends
+            // this loop.
             let [tag, value] = unsafe { *at };
             let place = match tag {
                 NULL => break,
@@ -122,7 +124,7 @@ impl Table {
                 let value = value as usize;
                 *place = if value < base { base + value } else { value };
             }
-            // SAFETY: as above.
+            // SAFETY: the pair at `at` is not DT_NULL, so another one follows it.
             at = unsafe { at.add(1) };
         }
         let [names, symbols, hash] = places;
@@ -134,7 +136,7 @@ impl Table {
         })
     }
 
-    /// The address of a function; null if it is not there.
+    /// Returns the address of a function; null if it is not there.
     ///
     /// # Safety
     /// The library is loaded.
@@ -166,7 +168,7 @@ impl Table {
     }
 }
 
-/// What this library has in the place of a function of libibverbs'; null if it leaves the answer to the C library.
+/// Returns this library's function in the place of one of libibverbs'; null if the C library is to answer.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 unsafe extern "C" fn answer(
     handle: *mut c_void,
@@ -176,18 +178,18 @@ unsafe extern "C" fn answer(
 ) -> *mut c_void {
     use crate::exports::*;
     find();
-    // SAFETY: whoever calls dlsym passes a text that ends.
+    // SAFETY: the caller of dlsym passes a text that ends with 0.
     let is_verb = || unsafe { (0..).zip(b"ibv_").all(|(at, &byte)| *name.add(at) == byte as c_char) };
     if name.is_null() || !is_verb() {
         return std::ptr::null_mut();
     }
-    // Without a version, the order of loading leads here by itself. What is here has none, and is passed over if one is
-    // asked for.
+    // Without a version, the order of loading leads here by itself. The functions here have none, and are passed over
+    // if one is asked for.
     let by_order = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
     if by_order && version.is_null() || handle == libc::RTLD_NEXT && !comes_before_us(caller) {
         return std::ptr::null_mut();
     }
-    // SAFETY: as above.
+    // SAFETY: the caller of dlsym passes a text that ends with 0; it is not null here.
     let ours = match unsafe { CStr::from_ptr(name) }.to_bytes() {
         b"ibv_reg_mr" => ibv_reg_mr as *mut c_void,
         b"ibv_reg_mr_iova" => ibv_reg_mr_iova as *mut c_void,
@@ -200,30 +202,30 @@ unsafe extern "C" fn answer(
         b"ibv_fork_init" => ibv_fork_init as *mut c_void,
         _ => return std::ptr::null_mut(),
     };
-    // SAFETY: as above.
+    // SAFETY: the caller of dlvsym passes a version that ends with 0; it is not null here.
     if !version.is_null() && unsafe { CStr::from_ptr(version) } == c"IBVERBS_1.0" {
         return std::ptr::null_mut();
     }
-    // SAFETY: the caller's arguments.
+    // SAFETY: `ask` makes the caller's own call to the C library, with the caller's arguments.
     let theirs = unsafe { ask(handle, name, version) };
     if is_of_libibverbs(theirs) { ours } else { std::ptr::null_mut() }
 }
 
-/// Whether a library's path is that of a libibverbs: the system's, or one that a package has brought along.
+/// Returns whether a library's path is that of a libibverbs: the system's, or one that a package has brought along.
 pub(crate) fn names_libibverbs(path: &CStr) -> bool {
     let path = path.to_bytes();
     let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     file.starts_with(b"libibverbs.so.1") || file.starts_with(b"libibverbs-")
 }
 
-/// Whether somebody's code was loaded before this library.
+/// Returns whether this code was loaded before this library.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn comes_before_us(code: *const c_void) -> bool {
     /// 1 if the object is the code's, and 2 if it is this library: whichever comes first ends the walk.
     unsafe extern "C" fn whose(object: *mut libc::dl_phdr_info, _: usize, code: *mut c_void) -> c_int {
         // SAFETY: the dynamic linker's, for this call.
         let object = unsafe { &*object };
-        // SAFETY: so many headers are there.
+        // SAFETY: the dynamic linker promises `dlpi_phnum` headers at `dlpi_phdr`.
         let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
         let has = |address: usize| {
             headers.iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
@@ -239,13 +241,13 @@ fn comes_before_us(code: *const c_void) -> bool {
 
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn is_of_libibverbs(function: *mut c_void) -> bool {
-    // SAFETY: pointers and numbers.
+    // SAFETY: all zero is a value of `Dl_info`, which holds pointers and numbers.
     let mut object: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: `dladdr` accepts any address, and `object` can be written.
     if function.is_null() || unsafe { libc::dladdr(function, &mut object) } == 0 || object.dli_fname.is_null() {
         return false;
     }
-    // SAFETY: a text that ends.
+    // SAFETY: `dladdr` fills in a file name that ends with 0; it is not null here.
     names_libibverbs(unsafe { CStr::from_ptr(object.dli_fname) })
 }
 
@@ -303,15 +305,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_c_librarys_own_is_found_by_its_table_of_symbols() {
+    fn libc_symbol_is_found_by_its_symbol_table() {
         // SAFETY: texts that end; the handle of everything.
         let (by_table, by_name) =
             unsafe { (ask(libc::RTLD_DEFAULT, c"getpid".as_ptr(), std::ptr::null()), libc::getpid as *mut c_void) };
         assert!(!by_table.is_null() && !by_name.is_null());
-        // SAFETY: as above.
+        // SAFETY: `ask` takes a handle that the C library knows and texts that end with 0.
         let versioned = unsafe { ask(libc::RTLD_DEFAULT, c"getpid".as_ptr(), c"GLIBC_2.2.5".as_ptr()) };
         assert_eq!(versioned.is_null(), cfg!(not(target_arch = "x86_64")));
-        // SAFETY: as above.
+        // SAFETY: `ask` takes a handle that the C library knows and texts that end with 0.
         assert!(unsafe { ask(libc::RTLD_DEFAULT, c"no such function".as_ptr(), std::ptr::null()) }.is_null());
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Domain {
     closed: Arc<AtomicBool>,
     /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
     stage: AtomicU8,
-    /// What was asked for before the last of them.
+    /// The classes requested before the last one.
     wanted: Mutex<Vec<Class>>,
     caches: RwLock<Vec<(Class, Made)>>,
 }
@@ -57,8 +57,8 @@ impl Kept {
     #[cold]
     fn look(&self) {
         if self.worth.look(self.seen()) {
-            // What it has now is not asked for again. Its thread deregisters that, so that this request need not. A cache that
-            // is of no use any more has nothing to lose.
+            // Its present content is not asked for again. Its thread deregisters that, so that this request need not. A cache
+            // that is of no use any more has nothing to lose.
             let _ = self.cache.invalidate(EVERYWHERE, usize::MAX);
             if !self.cache.has_background() {
                 let _ = self.cache.reap();
@@ -72,7 +72,7 @@ impl Kept {
         Seen {
             unmapped: counters.decisions.invalidated.saturating_sub(flushed),
             evicted: counters.decisions.evicted + flushed,
-            unkept: counters.unwatched + counters.barred + counters.overtaken,
+            unkept: counters.unwatched + counters.discarded + counters.overtaken,
             regions: self.cache.usage().regions,
         }
     }
@@ -81,7 +81,7 @@ impl Kept {
     fn flush(&self) {
         let invalidated = || self.cache.counters().decisions.invalidated;
         let before = invalidated();
-        // What cannot be had now stays, and libibverbs will say that the domain is in use.
+        // Regions that are in use now stay, and libibverbs will report that the domain is in use.
         let _ = self.cache.flush();
         self.flushed.fetch_add(invalidated().saturating_sub(before), Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ impl Kept {
 
 // SAFETY: libibverbs' domains belong to no thread.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: what it refers to of libibverbs belongs to no thread, and the rest is behind locks and atomics.
 unsafe impl Sync for Domain {}
 
 /// The first address that memory can have.
@@ -102,18 +102,18 @@ impl Domain {
     /// # Safety
     /// libibverbs has just made the domain; it is told to this when it is gone.
     pub(crate) unsafe fn new(pd: NonNull<Pd>) -> Self {
-        // SAFETY: by the contract.
+        // SAFETY: `new` requires that libibverbs has just made the domain, so its context can be read.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
         let (closed, stage) = (Arc::default(), AtomicU8::new(FRESH));
         Self { pd, context, closed, stage, wanted: Mutex::default(), caches: RwLock::default() }
     }
 
-    /// The device that it is of.
+    /// Returns the device that it is of.
     pub(crate) fn context(&self) -> usize {
         self.context
     }
 
-    /// A lease of what is asked for, and what the program is to see of it.
+    /// Returns a lease of what is asked for, and what the program is to see of it.
     pub(crate) fn acquire(
         &self,
         real: &'static Real,
@@ -187,7 +187,7 @@ impl Domain {
         self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong))
     }
 
-    /// What was made, if that was tried.
+    /// Returns the cache of the class, if its creation was tried.
     fn kept(&self, class: Class) -> Option<Made> {
         let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
         caches.iter().find(|(of, _)| *of == class).map(|(_, cache)| cache.clone())

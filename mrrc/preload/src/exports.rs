@@ -1,8 +1,8 @@
 //! The functions that programs call in the place of libibverbs'.
 //!
 //! Each looks whether it is inside the shim already, asks the [process](crate::process) whether the cache has an answer, and
-//! else calls what libibverbs has with the very arguments that it was given. What a program would be told without the shim it
-//! is told: results, `errno`, and the side effects of a failed call.
+//! else calls what libibverbs has with the very arguments that it was given. A program gets the same answers as without the
+//! shim: results, `errno`, and the side effects of a failed call.
 #![expect(unsafe_code, reason = "functions of C's, by the names of libibverbs'")]
 
 use crate::abi::{Context, Mr, Pd, rereg};
@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
 
-/// No libibverbs: whoever calls found only this library.
+/// No libibverbs: the caller found only this library.
 const NONE: i32 = libc::EOPNOTSUPP;
 
 fn missing<T>(answer: T) -> T {
@@ -25,7 +25,7 @@ fn missing<T>(answer: T) -> T {
     answer
 }
 
-/// A registration, served or passed on.
+/// Returns a registration, served or passed on.
 fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut Mr {
     let Some(real) = real() else { return missing(null_mut()) };
     let Some(inside) = Inside::enter() else { return pass(real) };
@@ -56,15 +56,15 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
     mr
 }
 
-/// What the program is not to notice, by `errno` either.
+/// Runs code that the program must not notice, not even by `errno`.
 fn aside(run: impl FnOnce()) {
     let errno = errno();
     run();
     set_errno(errno);
 }
 
-/// What a registration of the program's is, if somebody wants to know. It is asked before the registration ends; libibverbs reads as
-/// much of it.
+/// Returns the program's registration for the recording, if one is being made. It is asked before the registration ends; libibverbs
+/// reads as much of it.
 fn recorded(mr: *const Mr) -> Option<Span> {
     let mut span = None;
     let of = |mr: *const Mr| {
@@ -80,7 +80,7 @@ fn recorded(mr: *const Mr) -> Option<Span> {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     let request = Request { pd: pd as usize, address: addr as usize, length, iova: addr as u64, access: access as u32 };
-    // SAFETY: the caller's.
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
     register(request, |real| unsafe { (real.reg_mr)(pd, addr, length, access) })
 }
 
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
 ) -> *mut Mr {
     let request = Request { pd: pd as usize, address: addr as usize, length, iova, access: access as u32 };
     register(request, |real| match real.reg_mr_iova {
-        // SAFETY: the caller's.
+        // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
         Some(register) => unsafe { register(pd, addr, length, iova, access) },
         None => missing(null_mut()),
     })
@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut Mr {
     let request = Request { pd: pd as usize, address: addr as usize, length, iova, access };
     register(request, |real| match real.reg_mr_iova2 {
-        // SAFETY: the caller's.
+        // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
         Some(register) => unsafe { register(pd, addr, length, iova, access) },
         None => missing(null_mut()),
     })
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let Some((real, rereg_mr)) = real().and_then(|real| Some((real, real.rereg_mr?))) else {
         return missing(rereg::ERR_CMD);
     };
-    // SAFETY: the caller's.
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
     let pass = || unsafe { rereg_mr(mr, flags, pd, addr, length, access) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     let Some(real) = real() else { return missing(NONE) };
-    // SAFETY: the caller's.
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
     let pass = || unsafe { (real.dereg_mr)(mr) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
@@ -191,12 +191,12 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     let Some(real) = real() else { return missing(null_mut()) };
-    // SAFETY: the caller's.
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
     let pass = || unsafe { (real.alloc_pd)(context) };
     let Some(_inside) = Inside::enter() else { return pass() };
     let pd = pass();
     if let Some(new) = NonNull::new(pd) {
-        // SAFETY: libibverbs has just made it.
+        // SAFETY: `opened` requires a domain that libibverbs has just made: `alloc_pd` has returned it.
         aside(|| unsafe { process::current().opened(real, new) });
     }
     pd
@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let Some(real) = real() else { return missing(NONE) };
-    // SAFETY: the caller's.
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
     let pass = || unsafe { (real.dealloc_pd)(pd) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
@@ -225,7 +225,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     let Some(real) = real() else { return missing(-1) };
-    // SAFETY: the caller's.
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
     let pass = || unsafe { (real.close_device)(context) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
@@ -245,7 +245,7 @@ pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     let Some((real, fork_init)) = real().and_then(|real| Some((real, real.fork_init?))) else {
         return missing(NONE);
     };
-    // SAFETY: no memory is passed.
+    // SAFETY: `ibv_fork_init` takes no arguments and passes no memory.
     let code = unsafe { fork_init() };
     if real.is_fork_initialized.is_none()
         && code == 0

@@ -10,7 +10,7 @@ pub(crate) struct Birthmark(NonNull<AtomicU64>);
 
 // SAFETY: what it points to is an atomic that is never freed.
 unsafe impl Send for Birthmark {}
-// SAFETY: as above.
+// SAFETY: it gives shared access to the atomic only, which is never freed.
 unsafe impl Sync for Birthmark {}
 
 impl Birthmark {
@@ -23,23 +23,23 @@ impl Birthmark {
         let page = unsafe { libc::mmap(std::ptr::null_mut(), length, access, kind, -1, 0) };
         let word = if page == libc::MAP_FAILED { None } else { NonNull::new(page.cast::<AtomicU64>()) };
         let word = word.ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the page was mapped just now.
+        // SAFETY: the whole page was mapped just now, and nothing refers to it.
         if unsafe { libc::madvise(page, length, libc::MADV_WIPEONFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it is mapped and aligned.
+        // SAFETY: the page was mapped just now, is aligned and zeroed, and is never unmapped.
         unsafe { word.as_ref() }.store(1, Ordering::Release);
         Ok(Self(word))
     }
 
     pub(crate) fn is_this_process(&self) -> bool {
-        // SAFETY: it stays mapped for good.
+        // SAFETY: `new` mapped the page, and it is never unmapped.
         unsafe { self.0.as_ref() }.load(Ordering::Relaxed) == 1
     }
 }
 
-/// Whether pages that are pinned stay the parent's when it forks: Linux copies them for the child since 5.12. On older ones
-/// a registration that outlives the program's own would part from its memory at the next fork.
+/// Returns whether pages that are pinned stay the parent's when it forks: Linux copies them for the child since 5.12. On
+/// older ones a registration that outlives the program's own would part from its memory at the next fork.
 pub(crate) fn kernel_copies_pinned_pages() -> bool {
     let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else { return false };
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().unwrap_or(0));

@@ -36,15 +36,15 @@ impl Inside {
         (!INSIDE.get()).then(Self::again)
     }
 
-    /// Whether it is inside or not.
+    /// Returns whether it is inside or not.
     pub(crate) fn again() -> Self {
         let (mut cancellation, errno) = (0, errno());
-        // SAFETY: an integer to write to.
+        // SAFETY: `cancellation` is a local integer that the call may write.
         unsafe { pthread_setcancelstate(DISABLED, &mut cancellation) };
         Self { was: INSIDE.replace(true), cancellation, errno }
     }
 
-    /// What was done is of no concern to the program: `errno` is what it was.
+    /// Restores `errno`, which is the program's: `errno` is what it was.
     pub(crate) fn keep_errno(&self) {
         set_errno(self.errno);
     }
@@ -53,7 +53,7 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(self.was);
-        // SAFETY: as it was; nobody wants to know what it is.
+        // SAFETY: it restores the former state, and null is no place for the present one.
         unsafe { pthread_setcancelstate(self.cancellation, std::ptr::null_mut()) };
     }
 }

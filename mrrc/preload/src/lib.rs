@@ -1,6 +1,6 @@
 //! `LD_PRELOAD=libmrrc_preload.so program` gives a verbs program a cache of its memory registrations.
 //!
-//! The program calls `ibv_reg_mr` and `ibv_dereg_mr` as ever; this library stands between it and libibverbs, keeps
+//! The program calls `ibv_reg_mr` and `ibv_dereg_mr` as ever. This library stands between it and libibverbs, keeps
 //! what the program deregisters registered, and gives it back when it registers the same memory again. `README.md` is
 //! the manual: what is cached and what is not, the variables, and what to know about security.
 //!
@@ -18,16 +18,16 @@
 //! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
 //! | `dlsym.rs` | for programs that ask libibverbs for its functions |
 //! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
-//! | `settings.rs`, `lineage.rs`, `tally.rs`, `summary.rs` | variables, and who says what is wrong with them; counters, and what is told at the end |
+//! | `settings.rs`, `lineage.rs`, `tally.rs`, `summary.rs` | variables, and the report of wrong ones; counters, and what is told at the end |
 //! | `recording.rs`, `unmapped.rs` | what the program asks for, into a file, and what becomes of that memory |
 //!
 //! # Beside this crate
 //!
-//! The cache is [`mrrc`], the recorder [`mrrc-record`]; [`tracesim`] runs programs under this library and advises on
+//! The cache is [`mrrc`], the recorder [`traces-record`]; [`tracesim`] runs programs under this library and advises on
 //! variables. [`mrrc-c`] is for programs that can be changed.
 //!
 //! [`mrrc`]: ../mrrc/index.html
-//! [`mrrc-record`]: ../mrrc_record/index.html
+//! [`traces-record`]: ../traces_record/index.html
 //! [`tracesim`]: ../tracesim/index.html
 //! [`mrrc-c`]: ../mrrc_c/index.html
 

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 /// As its file is called wherever it lies.
 const SHIM: &str = "libmrrc_preload";
 
-/// Whether the parent has said it.
+/// Returns whether the parent has said it.
 pub(crate) fn parent_has_said_it() -> bool {
     let parent = std::os::unix::process::parent_id();
     let read = |file: &str| fs::read(format!("/proc/{parent}/{file}")).unwrap_or_default();
@@ -19,7 +19,7 @@ pub(crate) fn parent_has_said_it() -> bool {
         && String::from_utf8_lossy(&mapped).lines().any(|line| line.contains(SHIM))
 }
 
-/// Whether both have the same of our variables. Those of the parent are what it was started with.
+/// Returns whether both have the same of our variables. Those of the parent are what it was started with.
 fn same<'a>(own: impl Iterator<Item = Vec<u8>>, parents: impl Iterator<Item = &'a [u8]>) -> bool {
     let sorted = |mut variables: Vec<Vec<u8>>| {
         variables.retain(|variable| variable.starts_with(b"MRRC_"));
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_variables_count_in_any_order_and_all_of_them() {
+    fn only_own_variables_count_in_any_order() {
         let same = |own: &[&str], parents: &[&str]| {
             same(own.iter().map(|text| text.as_bytes().to_vec()), parents.iter().map(|text| text.as_bytes()))
         };

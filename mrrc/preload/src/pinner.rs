@@ -1,4 +1,4 @@
-//! What pins for the caches: libibverbs' own functions, in a protection domain of the program's.
+//! The registrar of the caches: libibverbs' own functions, in a protection domain of the program's.
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use crate::abi::{DeviceAttr, Mr, Pd};
@@ -25,7 +25,7 @@ pub(crate) fn begin() {
     PINNED.set(false);
 }
 
-/// Whether it has.
+/// Returns whether it has.
 pub(crate) fn has_pinned() -> bool {
     PINNED.get()
 }
@@ -52,9 +52,9 @@ pub(crate) struct Pinned {
 unsafe impl Send for Pinned {}
 // SAFETY: nothing is changed by a shared reference.
 unsafe impl Sync for Pinned {}
-// SAFETY: as above.
+// SAFETY: libibverbs' domains belong to no thread, and the rest is shared state behind atomics.
 unsafe impl Send for Pinner {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows calls on a domain from several threads, and nothing is changed by a shared reference.
 unsafe impl Sync for Pinner {}
 
 impl Pinner {
@@ -67,7 +67,7 @@ impl Pinner {
         tally: &'static Tally,
         closed: Arc<AtomicBool>,
     ) -> Self {
-        // SAFETY: by the contract.
+        // SAFETY: the caller promises that the domain is open, as `limits` requires.
         let limits = unsafe { limits(real, pd) };
         Self { real, pd, class, limits, tally, closed }
     }
@@ -78,7 +78,7 @@ impl Pinner {
 /// # Safety
 /// The domain is open.
 unsafe fn limits(real: &Real, pd: NonNull<Pd>) -> Limits {
-    // SAFETY: it is plain numbers.
+    // SAFETY: all zero is a value of `DeviceAttr`, which holds plain numbers.
     let mut device: DeviceAttr = unsafe { std::mem::zeroed() };
     // SAFETY: the domain is open, hence its context; the structure has room for what is written.
     let failed = real.query_device.is_none_or(|query| unsafe { query((*pd.as_ptr()).context, &mut device) != 0 });
@@ -87,7 +87,7 @@ unsafe fn limits(real: &Real, pd: NonNull<Pd>) -> Limits {
         regions: known(device.max_mr.max(0) as u64 / 2),
         pages: pinnable_pages(0),
         region_pages: known(device.max_mr_size / PAGE),
-        // SAFETY: no memory is passed.
+        // SAFETY: `sysconf` takes a number and returns one.
         page_size: u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE).max(PAGE),
     }
 }

@@ -1,7 +1,7 @@
-//! What the shim knows in one process: its settings, the program's protection domains, and what was counted.
+//! The shim's state in one process: settings, the program's protection domains, and counters.
 //!
-//! A forked child has a copy of all that, with locks that nobody may ever give back. So it never touches it: it makes a new
-//! one at the first call, leaves the old one where it is, and caches what is registered in domains that it opens itself.
+//! A forked child has a copy of all that, with locks that may never be released. So it never touches it: it makes a new one
+//! at the first call, leaves the old one where it is, and caches what is registered in domains that it opens itself.
 //!
 //! # Locks and ownership
 //!
@@ -33,7 +33,7 @@ pub(crate) struct Process {
     /// 0, and one more in each child.
     number: u32,
     settings: Settings,
-    /// Where the summary goes, if there is to be one.
+    /// The destination of the summary, if there is to be one.
     pub(crate) summary: Option<&'static Paper>,
     /// Nothing is cached, for good.
     off: AtomicBool,
@@ -48,18 +48,18 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// Domains at once: each may have threads and tables.
 const DOMAINS: usize = 64;
 
-/// What is known here, if anything was asked yet.
+/// Returns the state of this process, if any function was called yet.
 pub(crate) fn known() -> Option<&'static Process> {
     parent().filter(|process| process.is_this_process())
 }
 
 #[expect(unsafe_code, reason = "what is leaked stays")]
 fn parent() -> Option<&'static Process> {
-    // SAFETY: null, or leaked by `current`.
+    // SAFETY: `CURRENT` is null or leads to a `Process` that `current` leaked, so it lives for good.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// What is known here.
+/// Returns the state of this process.
 pub(crate) fn current() -> &'static Process {
     let before = parent();
     if let Some(process) = before.filter(|process| process.is_this_process()) {
@@ -88,7 +88,7 @@ impl Process {
             Err(wrong) => (None, Some(wrong)),
         };
         let process = Self::new(0, settings, summary);
-        // Of a tree of processes, the first says it.
+        // The first of a tree of processes prints it.
         if let Some(wrong) = wrong.filter(|_| !parent_has_said_it()) {
             process.tell(&format!("{wrong}; nothing is cached"));
         }
@@ -122,7 +122,7 @@ impl Process {
         }
     }
 
-    /// Once it is the one that everybody finds.
+    /// Called once it is the state that all threads find.
     fn begin(&self) {
         if !self.off.load(Ordering::Relaxed) && !kernel_copies_pinned_pages() {
             self.turn_off("this kernel (before Linux 5.12) parts pinned pages from their memory when a process forks");
@@ -133,13 +133,14 @@ impl Process {
         self.birthmark.as_ref().is_none_or(Birthmark::is_this_process)
     }
 
-    /// One line on standard error, for whoever runs the program. In one piece, as many processes may say it at once.
+    /// Writes one line to standard error, for the user of the program. In one piece, as many processes may say it at
+    /// once.
     pub(crate) fn tell(&self, line: &str) {
-        // Where that cannot be written, there is nobody else to tell: the program runs on.
+        // If that cannot be written, the program runs on without it.
         let _ = std::io::stderr().write_all(format!("mrrc-preload: {line}\n").as_bytes());
     }
 
-    /// Whether anybody wants to know how long calls take.
+    /// Returns whether the durations of calls are recorded.
     pub(crate) fn times_calls(&self) -> bool {
         self.summary.is_some()
     }
@@ -161,7 +162,7 @@ impl Process {
     fn hides_from_children(real: &Real) -> bool {
         #[expect(unsafe_code, reason = "a call of libibverbs")]
         match real.is_fork_initialized {
-            // SAFETY: no memory is passed.
+            // SAFETY: `ibv_is_fork_initialized` takes no arguments and passes no memory.
             Some(ask) => unsafe { ask() == FORK_ENABLED },
             None => ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"].into_iter().any(|name| std::env::var_os(name).is_some()),
         }
@@ -179,7 +180,7 @@ impl Process {
         if self.is_off() {
             return;
         }
-        // SAFETY: by the contract.
+        // SAFETY: the caller promises that libibverbs has just made the domain, as `Domain::new` requires.
         let domain = Arc::new(unsafe { Domain::new(pd) });
         let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
         let full = domains.len() >= DOMAINS;
@@ -194,7 +195,7 @@ impl Process {
         }
     }
 
-    /// What the cache has for a request, as an `ibv_mr`; or why libibverbs has to be asked.
+    /// Returns the cache's registration for a request as an `ibv_mr`, or why libibverbs has to be asked.
     pub(crate) fn serve(&self, real: &'static Real, request: &Request) -> Result<*mut Mr, Passed> {
         let (mr, behind) = self.acquire(real, request)?;
         self.shadows.show(mr, behind).map_err(|_| Passed::Refused)
@@ -274,7 +275,7 @@ impl Process {
         });
     }
 
-    /// What the program waits for the end of caches is told in the summary.
+    /// Counts the time that the program waits for the end of caches, for the summary.
     fn ending(&self, has_caches: bool, run: impl FnOnce()) {
         let begun = has_caches.then(Instant::now);
         run();
@@ -316,7 +317,7 @@ impl Process {
         let begun = self.times_calls().then(Instant::now);
         if let Backing::Own(own) = held.behind().backing {
             #[expect(unsafe_code, reason = "a call of libibverbs")]
-            // SAFETY: it came from libibverbs, and whoever holds the shadow has it alone.
+            // SAFETY: it came from libibverbs, and the holder of the shadow has it alone.
             let failed = unsafe { (real.dereg_mr)(own.as_ptr()) };
             if failed != 0 {
                 // The program has it still.

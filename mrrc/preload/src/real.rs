@@ -1,10 +1,9 @@
 //! The functions that are interposed, as libibverbs has them.
 //!
-//! They are found at the first call, not at load: many programs never make one. What comes after this library in the
-//! order of loading is asked first, so that other interposers go on to see what is really done. But a program may
-//! load libibverbs late and for a plug-in of its own (`RTLD_LOCAL`), and then it is in nobody's order: there it is asked by
-//! name. A reference to it is kept for good: registrations that are cached are taken back by its code, also after the program
-//! has closed it.
+//! They are found at the first call, not at load: many programs never make one. The next function in the order of loading is
+//! asked first, so that other interposers go on to see the real calls. But a program may load libibverbs late and for a
+//! plug-in of its own (`RTLD_LOCAL`). Then it is in no search order, and is asked by name. A reference to it is kept for
+//! good: registrations that are cached are taken back by its code, also after the program has closed it.
 #![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
 
 use crate::abi::{Context, DeviceAttr, Mr, Pd};
@@ -100,7 +99,7 @@ fn library() -> *mut c_void {
     found.map_or(std::ptr::null_mut(), |name| open(&name))
 }
 
-/// What comes next in the order of loading is asked for without a version: libibverbs answers with its newest, and other
+/// Returns the next symbol in the order of loading, without a version: libibverbs answers with its newest, and other
 /// interposers have none. libibverbs itself is asked for the version that is meant.
 fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
     let ask = |handle: *mut c_void, version: *const c_char| {

@@ -1,5 +1,5 @@
-//! What the program asks for, recorded: where `MRRC_RECORD` names a file, every registration that a program gets and every one that
-//! it ends goes into that, whether a cache serves it or not, and also where caching is off. `tracesim record` runs a program so.
+//! The recording of registrations: where `MRRC_RECORD` names a file, every registration that a program gets or ends is written to
+//! it, whether or not a cache serves it, and also where caching is off. `tracesim record` runs a program so.
 //!
 //! The recorder is that of the process, follows into forked children, and needs no end. It is opened with the first registration,
 //! so that programs without any do not count as recorded.
@@ -11,11 +11,11 @@ use crate::abi::flag;
 use crate::process::{self, Process};
 use crate::treatment::Request;
 use crate::unmapped::Unmapped;
-use mrrc_record::layout::Operation;
-use mrrc_record::{Recorder, Source, of_process};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use traces_record::layout::Operation;
+use traces_record::{Recorder, Source, of_process};
 
 /// Nothing longer is memory: a registration over all of it is on demand, and pins nothing.
 const LONGEST: u64 = 1 << 47;
@@ -41,7 +41,7 @@ impl Span {
     }
 }
 
-/// Whether anybody wants to know.
+/// Returns whether a recording is being made.
 pub(crate) fn is_on() -> bool {
     of_process(Source::Verbs).is_some()
 }
@@ -67,7 +67,7 @@ pub(crate) fn released(span: Span) {
     recorder.record_in(domain, Operation::Release, span.rights, span.address, span.length);
 }
 
-/// What the recording knows of a process. A forked child begins anew: locks and threads are the parent's.
+/// The recording's state of one process. A forked child begins anew: locks and threads are the parent's.
 struct Known {
     process: *const Process,
     /// In the order in which they came up. Locked for a look and a store.
@@ -83,16 +83,16 @@ impl Known {
     fn of_process() -> &'static Self {
         let process = std::ptr::from_ref(process::current());
         let before = KNOWN.load(Ordering::Acquire);
-        // SAFETY: null, or leaked below.
+        // SAFETY: `KNOWN` is null or leads to a value that was leaked below, so it lives for good.
         if let Some(known) = unsafe { before.as_ref() }.filter(|known| known.process == process) {
             return known;
         }
         let new = Box::into_raw(Box::new(Self { process, domains: Mutex::default(), unmapped: OnceLock::new() }));
         match KNOWN.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just made, and leaked.
+            // SAFETY: `new` came from `Box::into_raw`, and is leaked now that it is in `KNOWN`.
             Ok(_) => unsafe { &*new },
             Err(_) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: `new` came from `Box::into_raw`, and the exchange failed, so no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 Self::of_process()
             }
@@ -103,7 +103,7 @@ impl Known {
         number(&mut self.domains.lock().unwrap_or_else(PoisonError::into_inner), pd)
     }
 
-    /// Who hears of unmappings. A program that chose to hear of none is not made to.
+    /// Returns the monitor of unmappings. A program that chose to hear of none is not made to.
     fn unmapped(&self, recorder: &'static Recorder) -> Option<&Unmapped> {
         let begin = || {
             if std::env::var("MRRC_MONITOR").is_ok_and(|name| name.eq_ignore_ascii_case("explicit")) {
@@ -111,7 +111,7 @@ impl Known {
             }
             let failed = |error| {
                 let what = "unmappings are missing in the recording";
-                // There is nobody else to tell.
+                // There is no other place to report it.
                 let _ = writeln!(std::io::stderr(), "mrrc-preload: userfaultfd: {error}: {what}");
             };
             Unmapped::new(recorder).map_err(failed).ok()
@@ -120,7 +120,7 @@ impl Known {
     }
 }
 
-/// The number of a domain, from 0.
+/// Returns the number of a domain, from 0.
 fn number(domains: &mut Vec<usize>, pd: usize) -> u8 {
     let nth = domains.iter().position(|&domain| domain == pd).unwrap_or_else(|| {
         if domains.len() < DOMAINS {

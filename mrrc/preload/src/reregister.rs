@@ -13,7 +13,7 @@ use crate::shadow::{self, Backing, Behind};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-/// What is asked for.
+/// The arguments of a change.
 pub(crate) struct Change {
     pub(crate) flags: c_int,
     pub(crate) pd: *mut Pd,
@@ -58,7 +58,7 @@ pub(crate) fn shadow(process: &Process, real: &'static Real, mr: *mut Mr, change
         drop(before);
     } else if !owned {
         let why = errno();
-        // SAFETY: it was registered above, and nobody else knows it.
+        // SAFETY: it was registered above, and no other code knows it.
         unsafe { (real.dereg_mr)(own.as_ptr()) };
         set_errno(why);
     }

@@ -1,16 +1,15 @@
-//! What whoever runs the program says, by variables.
+//! The settings of the shim, from the user's variables.
 //!
-//! Those of the caches themselves are mrrc's (`MRRC_CAPACITY`, `MRRC_POLICY`, …) and are read by it; they are tried once
+//! Those of the caches themselves are mrrc's (`MRRC_CAPACITY`, `MRRC_POLICY`, …) and are read by it. They are tried once
 //! here, so that a mistake is told at the start and not at the first registration.
 
+use mrrc::BuildError;
 use mrrc::cache::Builder;
-use mrrc::invalidation::Explicit;
 use mrrc::registrar::Registrar;
-use mrrc::registrar::model::Dummy;
-use mrrc::{BuildError, Cache};
+use mrrc::settings::{self as cache, SWITCH, switch};
 use std::path::PathBuf;
 
-/// Where something is written to.
+/// The destination of output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// Standard error as it was at the start: many programs close it before they end.
@@ -25,11 +24,9 @@ pub(crate) struct Settings {
     pub(crate) off: bool,
     /// Whether rights for peers are cached.
     pub(crate) remote: bool,
-    /// Where the summary goes, if there is to be one.
+    /// The destination of the summary, if there is to be one.
     pub(crate) summary: Option<Target>,
 }
-
-const SWITCH: &str = "on, 1, true or yes; or off, 0, false or no";
 
 impl Settings {
     /// # Errors
@@ -64,13 +61,13 @@ impl Settings {
             error = error.or(read.err());
         }
         match error {
-            // Who says off means off.
+            // An explicit `off` is final.
             Some(error) if !settings.off => Err(error),
             _ => Ok(settings),
         }
     }
 
-    /// Of this process, those of mrrc's caches included.
+    /// Settings of this process, those of mrrc's caches included.
     pub(crate) fn of_process() -> Result<Self, String> {
         let ours: Vec<_> = of_process().collect();
         if ours.is_empty() {
@@ -78,8 +75,8 @@ impl Settings {
         }
         let settings = Self::read(ours)?;
         if !settings.off {
-            // What it says of variables is what a cache will say.
-            match Cache::builder(Dummy::default()).monitor(Explicit).build_local() {
+            // Its errors of variables are those of a cache.
+            match cache::Settings::of_environment().and_then(|settings| settings.check()) {
                 Err(BuildError::Variable { name, value, expected }) => {
                     return Err(format!("{name}={value:?}: {expected}"));
                 }
@@ -91,24 +88,16 @@ impl Settings {
     }
 }
 
-/// Settings that the environment may only strengthen for a program that chose them (`Builder::set`): the shim chooses what
-/// the variables say, for nobody else can choose for it.
+/// Settings that the environment may only strengthen for a program that chose them (`Builder::set`): the shim applies the
+/// variables, because no program chooses for it.
 pub(crate) fn chosen<R: Registrar>(mut builder: Builder<R>) -> Result<Builder<R>, BuildError> {
-    for (name, variable) in [("monitor", "MRRC_MONITOR"), ("discard_bar", "MRRC_DISCARD_BAR")] {
+    for (name, variable) in [("monitor", "MRRC_MONITOR"), ("discard_grace", "MRRC_DISCARD_GRACE")] {
         let value = std::env::var(variable).unwrap_or_default();
         if !value.trim().is_empty() {
             builder = builder.set(name, &value)?;
         }
     }
     Ok(builder)
-}
-
-fn switch(text: &str) -> Option<bool> {
-    match &*text.to_ascii_lowercase() {
-        "on" | "1" | "true" | "yes" => Some(true),
-        "off" | "0" | "false" | "no" => Some(false),
-        _ => None,
-    }
 }
 
 /// `%p` is the process, for programs of which several run at once.
@@ -163,5 +152,12 @@ mod tests {
     #[test]
     fn who_says_off_is_not_asked_about_the_rest() {
         assert!(read(&[("MRRC_PRELOAD_REMOTE", "peers"), ("MRRC_PRELOAD", "off")]).unwrap().off);
+    }
+
+    #[test]
+    fn every_setting_of_a_cache_is_in_the_readme() {
+        for setting in cache::all() {
+            assert!(include_str!("../README.md").contains(&format!("`{}`", setting.variable())), "{}", setting.name());
+        }
     }
 }

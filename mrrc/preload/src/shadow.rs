@@ -6,15 +6,15 @@
 //! * A *stranger* (a region of libibverbs' own, of a driver's, a dma-buf's) is never taken for one of these.
 //! * One that is deregistered twice is known as dead and refused, however late. libibverbs would use freed memory.
 //!
-//! The handle in it is one that no kernel gives: whoever passes a copy of the structure to libibverbs hears that there is no
-//! such registration, and does not take the cache's away.
+//! No kernel gives the handle in it: a copy of the structure that is passed to libibverbs is refused as unknown, and does
+//! not deregister the cache's.
 //!
 //! # Locks and ownership
 //!
 //! Shadows lie in blocks that are never freed and found without a lock, so that a forked child can tell its parent's. Each has
-//! a state; whoever changes it from *live* to *busy* owns what is behind it until he changes it again.
-//! The dead wait in a queue and are used again in the order of their deaths, after as many others as make it unlikely that
-//! somebody still means the old one.
+//! a state; the thread that changes it from *live* to *busy* owns its contents until it changes it again. The dead wait in a
+//! queue and are used again in the order of their deaths, after so many others that an old pointer is unlikely to be still in
+//! use.
 #![expect(unsafe_code, reason = "memory that programs in C read")]
 
 use crate::abi::{Mr, MrTail};
@@ -27,7 +27,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What stands behind a shadow.
+/// The backing of a shadow.
 pub(crate) enum Backing {
     /// A region of a cache.
     Leased(#[expect(dead_code, reason = "holds the region")] Lease<Pinner>),
@@ -35,7 +35,7 @@ pub(crate) enum Backing {
     Own(NonNull<Mr>),
 }
 
-/// What the shim knows of a shadow besides.
+/// The shim's own data of a shadow.
 pub(crate) struct Behind {
     pub(crate) backing: Backing,
     /// The access flags that were asked for.
@@ -58,7 +58,7 @@ pub(crate) struct Shadow {
     behind: UnsafeCell<Option<Behind>>,
 }
 
-// SAFETY: what is in cells is used by who owns the shadow by its state, or is the program's to read.
+// SAFETY: the contents of cells are used by the thread that owns the shadow by its state, or are the program's to read.
 unsafe impl Sync for Shadow {}
 
 const LIVE: u32 = 1;
@@ -120,7 +120,7 @@ impl Shadows {
     /// Shows a registration to the program. None, with what was to stand behind it, where there is no room for more.
     pub(crate) fn show(&self, mr: Mr, behind: Behind) -> Result<*mut Mr, Behind> {
         let Some(shadow) = self.take() else { return Err(behind) };
-        // SAFETY: nobody else has it: it was dead, and taken out of the queue.
+        // SAFETY: no other thread has it: it was dead, and taken out of the queue.
         unsafe {
             *shadow.mr.get() = Mr { handle: NO_HANDLE, ..mr };
             *shadow.tail.get() = MrTail { kind: 0, access: behind.access as i32, drivers: [0; 12] };
@@ -139,7 +139,7 @@ impl Shadows {
         dead.pop_front()
     }
 
-    /// Whether it is one of this process', and not of one that it was forked from.
+    /// Returns whether it is one of this process', and not of one that it was forked from.
     pub(crate) fn owns(&self, shadow: &Shadow) -> bool {
         shadow.owner.load(Ordering::Relaxed) == self.process
     }
@@ -152,8 +152,7 @@ impl Shadows {
         }
     }
 
-    /// Those of this process that show registrations in a domain, or are changed at the moment by somebody else: they are left
-    /// out.
+    /// Returns those of this process that show registrations in a domain, except those that another thread is changing.
     pub(crate) fn of_domain(&self, pd: usize) -> Vec<Held> {
         let mut found = Vec::new();
         for block in &BLOCKS {
@@ -161,7 +160,7 @@ impl Shadows {
             for at in 0..if block == 0 { 0 } else { IN_BLOCK } {
                 // SAFETY: a block that is known is full of shadows, and stays.
                 let shadow = unsafe { &*((block + at * SIZE) as *const Shadow) };
-                // Others are not touched: whoever deregisters them meanwhile is not to find them busy.
+                // Others are not touched, so that a concurrent deregistration does not find them busy.
                 if self.owns(shadow) && shadow.pd.load(Ordering::Relaxed) == pd {
                     found.extend(hold(shadow));
                 }
@@ -171,7 +170,7 @@ impl Shadows {
     }
 }
 
-/// A block of new ones.
+/// Returns a block of new ones.
 fn more(process: u32) -> Option<impl Iterator<Item = &'static Shadow>> {
     let layout = Layout::from_size_align(BLOCK, BLOCK).ok()?;
     // SAFETY: the layout has a size. Zeroed, it is full of shadows of no state and nothing behind them.
@@ -181,9 +180,9 @@ fn more(process: u32) -> Option<impl Iterator<Item = &'static Shadow>> {
         return None;
     }
     let shadows = (0..IN_BLOCK).map(move |at| {
-        // SAFETY: in the block, which is never freed once it is known; and nobody has it yet.
+        // SAFETY: in the block, which is never freed once it is known; and no other thread has it yet.
         let shadow = unsafe { first.add(at) };
-        // SAFETY: as above.
+        // SAFETY: the shadow lies in the fresh block, which no other thread knows yet, and its fields may be written.
         unsafe {
             (&raw mut (*shadow).behind).write(UnsafeCell::new(None));
             (&raw mut (*shadow).owner).write(AtomicU32::new(process));
@@ -191,17 +190,17 @@ fn more(process: u32) -> Option<impl Iterator<Item = &'static Shadow>> {
             &*shadow
         }
     });
-    // In place before anybody can find them.
+    // In place before other threads can find them.
     let shadows: Vec<_> = shadows.collect();
     if make_known(block as usize) {
         return Some(shadows.into_iter());
     }
-    // SAFETY: it was allocated with this layout, and nobody knows it.
+    // SAFETY: it was allocated with this layout, and no other thread knows it.
     unsafe { std::alloc::dealloc(block, layout) };
     None
 }
 
-/// The shadow that this `ibv_mr` is, if it is one, live or dead.
+/// Returns the shadow that this `ibv_mr` is, if it is one, live or dead.
 pub(crate) fn find(mr: *const Mr) -> Option<&'static Shadow> {
     let address = mr as usize;
     let is_ours = address.is_multiple_of(SIZE) && known(address & !(BLOCK - 1));
@@ -209,7 +208,7 @@ pub(crate) fn find(mr: *const Mr) -> Option<&'static Shadow> {
     is_ours.then(|| unsafe { &*(mr.cast::<Shadow>()) })
 }
 
-/// The flags that a registration was asked for with, where that is known: of a stranger it is not.
+/// Returns the flags that a registration was asked for with, where that is known: of a stranger it is not.
 pub(crate) fn access(mr: *const Mr) -> u32 {
     // SAFETY: a number, which is written before the shadow is shown and when it is changed, as the program has asked.
     find(mr).map_or(0, |shadow| unsafe { (*shadow.tail.get()).access as u32 })
@@ -218,15 +217,15 @@ pub(crate) fn access(mr: *const Mr) -> u32 {
 /// A shadow that this thread has for itself. Live again when it is dropped.
 pub(crate) struct Held(&'static Shadow);
 
-/// None if it is dead, or somebody else's at the moment.
+/// Returns None if it is dead, or another thread has it at the moment.
 pub(crate) fn hold(shadow: &'static Shadow) -> Option<Held> {
     shadow.state.compare_exchange(LIVE, BUSY, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| Held(shadow))
 }
 
 impl Held {
-    /// What the program sees.
+    /// Returns the structure that the program sees.
     pub(crate) fn mr(&self) -> Mr {
-        // SAFETY: the program reads it, and whoever holds the shadow alone writes.
+        // SAFETY: the program reads it, and only the holder of the shadow writes.
         unsafe { *self.0.mr.get() }
     }
 
@@ -249,16 +248,16 @@ impl Held {
         }
     }
 
-    /// What is behind it stays there and is never touched: in a child it is the parent's.
+    /// Its contents stay there and are never touched: in a child they are the parent's.
     fn forget(&self) {
-        // SAFETY: as in `behind`.
+        // SAFETY: a held shadow's state is *busy*, so only its holder uses what is behind it.
         std::mem::forget(unsafe { (*self.0.behind.get()).take() });
     }
 
     /// Dead: no key is left in it.
     fn end(self) -> &'static Shadow {
         let shadow = self.0;
-        // SAFETY: as in `behind`.
+        // SAFETY: a held shadow's state is *busy*, so only its holder uses what is behind it.
         unsafe {
             (*shadow.mr.get()).lkey = 0;
             (*shadow.mr.get()).rkey = 0;

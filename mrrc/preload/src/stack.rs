@@ -1,12 +1,12 @@
 //! Whether a thread has the stack that a cache takes.
 //!
 //! libibverbs needs a few kilobytes, and programs make threads with no more than that. A request that misses takes some twenty
-//! here. What runs on a stack that is not its thread's (a fibre's, a signal's) may have any.
+//! here. Code on a stack that is not its thread's (a fibre's, a signal's) may have any.
 #![expect(unsafe_code, reason = "the C library is asked for the bounds of this thread's stack")]
 
 use std::cell::Cell;
 
-/// What there has to be, with a margin.
+/// The stack that a call needs, with a margin.
 const NEEDED: usize = 64 << 10;
 
 thread_local! {
@@ -14,7 +14,7 @@ thread_local! {
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Whether there is enough.
+/// Returns whether there is enough.
 pub(crate) fn is_enough() -> bool {
     let here = 0_u8;
     let at = (&raw const here).addr();
@@ -30,7 +30,7 @@ pub(crate) fn is_enough() -> bool {
 }
 
 fn bounds() -> Option<(usize, usize)> {
-    // SAFETY: two questions to the kernel.
+    // SAFETY: `getpid` and `gettid` take no arguments.
     let is_first = unsafe { libc::getpid() == libc::gettid() };
     if is_first { of_first() } else { of_thread() }
 }
@@ -38,13 +38,13 @@ fn bounds() -> Option<(usize, usize)> {
 /// The stack of a process' first thread grows as far as it may. The C library would read the list of mappings for it.
 fn of_first() -> Option<(usize, usize)> {
     unsafe extern "C" {
-        /// Where it began: the dynamic linker's.
+        /// The start of the stack: the dynamic linker's variable.
         static __libc_stack_end: *const u8;
     }
     // SAFETY: written before anything of the program ran.
     let end = unsafe { __libc_stack_end }.addr();
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure to write to.
+    // SAFETY: `limit` is a local structure that the call may write.
     if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } != 0 {
         return None;
     }

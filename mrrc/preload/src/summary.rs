@@ -1,4 +1,4 @@
-//! What a cache was good for, told at the end.
+//! The summary of a cache's benefit, printed at the end.
 
 use crate::process::Process;
 use crate::settings::Target;
@@ -8,8 +8,8 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Where it goes. Opened at the start, because many programs close what they have before they end, and so that a file that
-/// cannot be written is told early.
+/// The destination of a summary. Opened at the start, because many programs close what they have before they end, and so
+/// that a file that cannot be written is told early.
 pub(crate) struct Paper {
     file: File,
     /// Device and inode. A program that closes all its files closes this one as well, and may have opened another by this number.
@@ -45,15 +45,15 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
     Ok((known.dev(), known.ino()))
 }
 
-/// Where it was asked for.
+/// Writes the summary if it was requested.
 pub(crate) fn write(process: &Process) {
     if let Some(paper) = process.summary {
-        // There is nobody left to tell.
+        // There is no other place to report it.
         let _ = paper.write(&text(process));
     }
 }
 
-/// The program's name, as the kernel has it.
+/// Returns the program's name, as the kernel has it.
 fn name() -> String {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     if name.trim().is_empty() { "?".into() } else { name.trim().into() }
@@ -82,7 +82,7 @@ fn text(process: &Process) -> String {
             count(did.calls(), "registration"),
             100.0 * avoided as f64 / served as f64
         ));
-        // What the rest would have cost by what these did.
+        // The cost of the rest, by the cost of these.
         let costs = tally.costs();
         let cost = |calls: u64, pages: u64, call: f64, page: f64| call * calls as f64 + page * pages as f64;
         let spared = |all: u64, some: u64| all.saturating_sub(some);

@@ -1,4 +1,4 @@
-//! What is counted, and the budget that all caches of the process keep to.
+//! Counters, and the budget that all caches of the process keep to.
 
 use crate::treatment::Passed;
 use mrrc::cache::Budget;
@@ -40,13 +40,13 @@ pub(crate) struct Tally {
     /// Registrations that a cache served to the program, and the deregistrations of those.
     pub(crate) served: Sum,
     pub(crate) returned: Sum,
-    /// What the caches did for that.
+    /// The registrations that the caches made.
     pub(crate) registered: Sum,
     pub(crate) deregistered: Sum,
-    /// What making caches took in deregistrations that went straight on, and what ending them took.
+    /// The deregistrations that passed through while caches were made, and the cost of ending them.
     pub(crate) made: Sum,
     pub(crate) ended: Sum,
-    /// What went straight on, by reason.
+    /// Requests passed on, by reason.
     passed: [AtomicU64; Passed::ALL.len()],
     /// How much the caches may pin, all together: the capacity of one is that of all.
     pub(crate) budget: Budget,
@@ -90,7 +90,7 @@ impl Tally {
         counts.filter(|&(_, count)| count > 0).collect()
     }
 
-    /// What registering and deregistering cost here.
+    /// Returns the measured costs of registering and deregistering.
     pub(crate) fn costs(&self) -> Linear {
         self.fit.lock().unwrap_or_else(PoisonError::into_inner).model()
     }

@@ -2,7 +2,7 @@
 //!
 //! A cached region serves a request only with the very rights that were asked for, but for the right of the card to
 //! write for its own process, of which a region may have more. So each set of other flags is a *class* with caches of
-//! its own. What is not known to mean the same when it lasts longer than the program asked for goes straight on.
+//! its own. A request that may mean something else when it lasts longer than the program asked for goes straight on.
 
 use crate::abi::flag;
 use crate::worth::Cause;
@@ -83,14 +83,14 @@ impl Passed {
 }
 
 impl Request {
-    /// The class whose caches can serve it.
+    /// Returns the class of the caches that can serve it.
     pub(crate) fn class(&self, remote: bool) -> Result<Class, Passed> {
         let Self { address, length, iova, access, .. } = *self;
         let rights = flag::LOCAL_WRITE | flag::REMOTE;
         if access & !(rights | flag::RELAXED_ORDERING) != 0 {
             // On demand: no pages are pinned, so there is nothing to keep, and the registration follows the mapping. Memory
             // windows: drivers look at the region itself. Zero-based and huge pages: the device's layout of this one
-            // registration. What is not known by name: who knows.
+            // registration. A bit without a name may mean anything.
             return Err(Passed::Flags);
         }
         if access & flag::REMOTE != 0 && !remote {
@@ -110,7 +110,7 @@ impl Request {
         Ok(Class(access & !flag::LOCAL_WRITE))
     }
 
-    /// The rights as the cache knows them.
+    /// Returns the rights as the cache knows them.
     pub(crate) fn rights(&self) -> Access {
         let named = [
             (flag::LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -129,7 +129,7 @@ impl Request {
 }
 
 impl Class {
-    /// The flags of a region of this class.
+    /// Returns the flags of a region of this class.
     pub(crate) fn flags(self, access: Access) -> u32 {
         self.0 | if access.contains(Access::LOCAL_WRITE) { flag::LOCAL_WRITE } else { 0 }
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn local_rights_are_one_class_whatever_the_card_may_write() {
+    fn local_rights_form_one_class() {
         let classes = [asked(0), asked(flag::LOCAL_WRITE)].map(|request| request.class(false).unwrap());
         assert_eq!(classes[0], classes[1]);
         assert_eq!([classes[0].flags(Access::LOCAL_READ), classes[0].flags(Access::LOCAL)], [0, 1]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_for_peers_are_cached_on_demand_and_each_set_apart() {
+    fn remote_rights_are_cached_only_on_demand() {
         assert_eq!(asked(1 | flag::REMOTE_READ).class(false), Err(Passed::Remote));
         let sets = [0, flag::REMOTE_READ, flag::REMOTE_WRITE, flag::REMOTE_READ | flag::REMOTE_WRITE];
         let classes = sets.map(|set| asked(1 | set).class(true).unwrap());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_something_else_than_rights_goes_straight_on() {
+    fn unknown_flags_pass_through() {
         for bit in 4..32 {
             let known = 1 << bit == flag::RELAXED_ORDERING;
             assert_eq!(asked(1 | 1 << bit).class(true).is_ok(), known, "bit {bit}");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn so_does_what_is_no_memory_or_named_by_other_addresses() {
+    fn invalid_ranges_and_foreign_iova_pass_through() {
         assert_eq!(Request { iova: 0, ..asked(1) }.class(true), Err(Passed::Iova));
         assert_eq!(Request { length: 0, ..asked(1) }.class(true), Err(Passed::Range));
         assert_eq!(Request { address: 0, iova: 0, ..asked(1) }.class(true), Err(Passed::Range));

@@ -1,23 +1,23 @@
-//! What becomes of memory that was registered, for a recording: that it is unmapped, moved or discarded.
+//! The fate of registered memory, for a recording: unmapped, moved or discarded.
 //!
 //! A cache would have to register such memory anew, and a simulation cannot know by itself. So the recording hears of it as a cache
-//! does, by userfaultfd, and notes an invalidation of what was registered there at any time. What userfaultfd does not
-//! see or may not be asked for goes unnoticed. At most 4,096 different ranges are watched at once: what is registered beyond them is
+//! does, by userfaultfd, and notes an invalidation of what was registered there at any time. Changes that userfaultfd does not see
+//! or may not be asked for go unnoticed. At most 4,096 different ranges are watched at once: what is registered beyond them is
 //! counted in the recording.
 
 use mrrc::PageRange;
 use mrrc::invalidation::{Change, Monitor, Reports, Userfaultfd, Watch};
-use mrrc_record::Recorder;
-use mrrc_record::layout::Operation;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use traces_record::Recorder;
+use traces_record::layout::Operation;
 
 /// Different ranges that are watched, at most.
 const MOST: usize = 1 << 12;
 /// Times that a thread gives way to one that reports.
 const PATIENCE: u32 = 10_000;
-/// What is gone is unwatched so many at a time.
+/// The number of dead ranges that are unwatched at a time.
 const FEW: usize = 16;
 
 /// Watches what is told to it.
@@ -32,7 +32,7 @@ struct Reporter {
     domains: AtomicU32,
     /// Changes that are under way. An unmapping returns before it is reported, but not before it is counted here.
     under_way: AtomicU32,
-    /// Locked for a look. The monitor only tries it: whoever holds it may be waiting for the monitor.
+    /// Locked for a look. The monitor only tries it: the thread that holds it may be waiting for the monitor.
     watched: Mutex<Watched>,
 }
 
@@ -55,7 +55,7 @@ impl Unmapped {
     /// Begins to watch.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The system's refusals.
     pub(crate) fn new(recorder: &'static Recorder) -> io::Result<Self> {
         let monitor = Userfaultfd::of_process()?;
         let watched = Watched { ranges: Vec::with_capacity(MOST), gone: Vec::with_capacity(MOST) };

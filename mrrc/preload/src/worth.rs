@@ -18,8 +18,8 @@
 //! ```
 //!
 //! A pause is 1,024 requests at first and doubles up to 2^20. A trial is a sixteenth of the pause before it, and at least a
-//! window. On trial misses alone are a reason. So what never comes again costs the price of a miss for one request in 17 at
-//! most; and a program whose memory comes again is served again after at most as many requests as were passed on before.
+//! window. On trial misses alone are a reason. So memory that never comes again costs the price of a miss for at most one
+//! request in 17. A program whose memory comes again is served again after at most as many requests as were passed on before.
 //! Trials grow with pauses, so that large sets of buffers are met again in one: of a set of n buffers, a trial of more than n
 //! requests has hits.
 
@@ -28,9 +28,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Requests between two looks.
 const WINDOW: u32 = 64;
-/// Where fewer than one request in so many hits, the cache does not help.
+/// With fewer hits than one in this number of requests, the cache does not help.
 const FEW: u64 = 20;
-/// What the cache holds has to be evicted so many times over.
+/// The number of times that the cache's content has to be evicted.
 const TURNOVERS: u64 = 2;
 /// Requests for which it stands aside, at first and at most.
 const ASIDE: u32 = 1 << 10;
@@ -53,7 +53,7 @@ impl Cause {
     pub(crate) const ALL: [Self; 3] = [Self::Unmapped, Self::Evicted, Self::Unkept];
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
     Hit,
@@ -61,10 +61,10 @@ pub(crate) enum Served {
     Refused,
 }
 
-/// What a cache has counted since it was made.
+/// A cache's counters since it was made.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Seen {
-    /// Regions whose memory changed.
+    /// Regions that were unmapped or changed.
     pub(crate) unmapped: u64,
     /// Regions that left to make room.
     pub(crate) evicted: u64,
@@ -133,7 +133,7 @@ impl Judge {
         cause.map(|cause| (cause, self.stand_aside(cause)))
     }
 
-    /// What a single window shows.
+    /// Returns a cause that a single window shows.
     fn cause_at_once(&self, window: Window, seen: Seen) -> Option<Cause> {
         let mut count = Count::default();
         count.add(window);
@@ -146,7 +146,7 @@ impl Judge {
         }
     }
 
-    /// Whether all that it has was evicted so many times, while next to nothing was a hit.
+    /// Returns whether all that it has was evicted so many times, while next to nothing was a hit.
     fn turned_over(&mut self, window: Window, seen: Seen) -> bool {
         let Turnover { count, evicted, regions } = &mut self.turnover;
         *evicted += seen.evicted.saturating_sub(self.seen.evicted);
@@ -228,7 +228,7 @@ impl Worth {
         true
     }
 
-    /// What the cache had has left: none of that counts.
+    /// Notes that the cache's content has left: none of that counts.
     pub(crate) fn left(&self, seen: Seen) {
         self.judge().seen = seen;
     }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use mrrc_record::layout::{HEAD, Operation, RECORD};
+use traces_record::layout::{HEAD, Operation, RECORD};
 
 use common::{Counts, Ran, built, run, run_under, shim};
 
 #[test]
-fn a_program_that_registers_for_each_operation_registers_once_a_buffer() {
+fn repeated_registration_registers_each_buffer_once() {
     // And what came before it was known for such a one: three of the program's own.
     let [without, with] = [false, true].map(|on| run(on, "each", &["1000", "4", "16", "send"], &[]).well());
     assert_eq!(without.count().registered, 1001);
@@ -17,14 +17,14 @@ fn a_program_that_registers_for_each_operation_registers_once_a_buffer() {
 }
 
 #[test]
-fn for_a_program_that_registers_once_and_for_all_nothing_is_begun() {
+fn single_registrations_start_no_cache() {
     let ran = run(true, "each", &["1", "1", "1"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
     assert!(ran.complained.contains("2 registrations passed on before any was made again"), "{ran:?}");
     assert!(ran.complained.contains("0 served"), "{ran:?}");
 }
 
 #[test]
-fn everything_is_given_back_before_the_domain_and_the_device_are() {
+fn all_is_deregistered_before_domain_and_device() {
     let Counts { registered, deregistered, live, domains, contexts, .. } =
         run(true, "each", &["100", "10", "1"], &[]).well().count();
     assert_eq!((registered, deregistered, live, domains, contexts), (13, 13, 0, 0, 0));
@@ -59,7 +59,7 @@ fn the_same_pointer_deregistered_twice_is_refused() {
 }
 
 #[test]
-fn a_region_that_is_changed_is_the_programs_own_and_the_devices_answer_is_its() {
+fn rereg_matches_the_device_without_cache() {
     for variables in [&[("FAKE_NO_REREG", "1")][..], &[]] {
         let [without, with] = [false, true].map(|on| run(on, "nasty", &["rereg"], variables).well());
         assert_eq!(with.said, without.said);
@@ -67,7 +67,7 @@ fn a_region_that_is_changed_is_the_programs_own_and_the_devices_answer_is_its() 
 }
 
 #[test]
-fn what_is_cached_makes_room_for_what_the_program_needs() {
+fn cached_regions_make_room_for_the_program() {
     // Room for 16 registrations; the program needs one at a time, of 40 buffers.
     let with = run(true, "each", &["400", "40", "1"], &[("FAKE_MOST", "16")]).well().count();
     assert!(with.most <= 16 && with.live == 0, "{with:?}");
@@ -80,14 +80,14 @@ fn what_is_cached_makes_room_for_what_the_program_needs() {
 }
 
 #[test]
-fn where_every_buffer_is_mapped_anew_the_cache_stands_aside() {
+fn cache_steps_aside_for_fresh_mappings() {
     let ran = run(true, "each", &["3000", "1", "1", "new"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
     let count = ran.count();
     assert_eq!((ran.code, count.live), (Some(0), 0), "{ran:?}");
     assert!(summed(&ran, "because memory is unmapped") > 2000, "{}", ran.complained);
 }
 
-/// The first number of the line of the summary that has this in it.
+/// Returns the first number of the line of the summary that has this in it.
 fn summed(ran: &Ran, part: &str) -> u64 {
     let line = ran.complained.lines().find(|line| line.contains(part));
     let number = line.and_then(|line| line.split(' ').find_map(|word| word.parse().ok()));
@@ -106,7 +106,7 @@ fn a_stream_passes_a_cache_that_cannot_help() {
     assert!(served <= 192 + 50_000 / 16, "{}", ran.complained);
     let passed = summed(&ran, "passed on because regions are evicted before they come again");
     assert_eq!(passed + served + 2, 50_000, "{}", ran.complained);
-    // What was cached has left.
+    // The cached region has left.
     assert!(ran.said.ends_with("\n0 registered at the end\n") && count.most <= 32 + 2, "{ran:?}");
 }
 
@@ -173,7 +173,7 @@ fn short_lived_domains_leave_nothing_behind() {
 }
 
 #[test]
-fn a_program_that_asks_libibverbs_itself_is_served_and_may_close_it() {
+fn direct_libibverbs_lookup_is_served() {
     let [without, with] = [false, true].map(|on| run(on, "unload", &[], &[]).well());
     assert_eq!(with.said, without.said);
     let registered = |counts: &[Counts]| counts.iter().map(|count| count.registered).sum::<u64>();
@@ -185,7 +185,7 @@ fn a_program_that_asks_libibverbs_itself_is_served_and_may_close_it() {
 }
 
 #[test]
-fn plug_ins_that_bring_libibverbs_with_them_are_served() {
+fn plugins_with_bundled_libibverbs_are_served() {
     // The second's goes by a name of its own.
     for plugin in ["plugin.so", "bundled.so"] {
         let plugin = built().join(plugin);
@@ -200,7 +200,7 @@ fn plug_ins_that_bring_libibverbs_with_them_are_served() {
 }
 
 #[test]
-fn other_libraries_that_interpose_count_what_passes_them() {
+fn other_interposers_count_passing_calls() {
     let (counting, counts) = (built().join("counting.so"), tempfile::NamedTempFile::new().unwrap());
     let counted = |preloaded: &[_]| {
         let variables = [("COUNTING", counts.path().to_str().unwrap())];
@@ -223,7 +223,7 @@ fn a_program_without_verbs_runs_untouched() {
 }
 
 #[test]
-fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
+fn wrong_variable_warns_once_and_disables_nothing() {
     let without = run(false, "nasty", &["pds"], &[]).well();
     for (name, value, part) in [
         ("MRRC_PRELOAD", "maybe", "expected on"),
@@ -233,14 +233,14 @@ fn a_variable_that_is_wrong_is_one_line_and_the_program_runs_as_without() {
         ("MRRC_CAPACTIY", "64M", "did you mean MRRC_CAPACITY"),
         ("MRRC_POLICY", "best", "policy"),
         ("MRRC_MAX_SEGMENTS", "2", "one key"),
-        ("MRRC_DISCARD_BAR", "1us", "discard_bar"),
+        ("MRRC_DISCARD_GRACE", "1us", "discard_grace"),
     ] {
         let with = run(true, "nasty", &["pds"], &[(name, value)]);
         assert_eq!((with.code, &with.said), (Some(0), &without.said), "{name}: {with:?}");
         assert_eq!(with.count().registered, without.count().registered, "{name}");
         let line = with.complained.trim_end();
         assert!(line.starts_with("mrrc-preload: ") && line.contains(part) && !line.contains('\n'), "{line}");
-        assert!(line.contains(name) || part == "discard_bar", "{line}");
+        assert!(line.contains(name) || part == "discard_grace", "{line}");
     }
 }
 
@@ -249,7 +249,7 @@ fn of_a_tree_of_processes_one_says_what_is_wrong() {
     let script = "true; sh -c 'true; true'; true";
     let same = run(true, "/bin/sh", &["-c", script], &[("MRRC_POLICY", "best")]);
     assert_eq!((same.code, same.complained.lines().count()), (Some(0), 1), "{same:?}");
-    // What somebody sets on the way is another mistake.
+    // A variable that is set on the way is another mistake.
     let script = "true; MRRC_POLICY=worst sh -c 'true; true'; true";
     let other = run(true, "/bin/sh", &["-c", script], &[("MRRC_POLICY", "best")]);
     let lines: Vec<_> = other.complained.lines().collect();
@@ -257,7 +257,7 @@ fn of_a_tree_of_processes_one_says_what_is_wrong() {
 }
 
 #[test]
-fn where_that_line_cannot_be_written_the_program_runs_all_the_same() {
+fn unwritable_warning_does_not_stop_the_program() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut program = std::process::Command::new("true");
     program.env("LD_PRELOAD", shim()).env("MRRC_PRELOAD", "maybe").stderr(full);
@@ -266,7 +266,7 @@ fn where_that_line_cannot_be_written_the_program_runs_all_the_same() {
 }
 
 #[test]
-fn where_nobody_tells_of_unmapped_memory_nothing_is_cached_and_one_line_says_so() {
+fn without_monitor_nothing_is_cached_and_one_warning() {
     let program = built().join("nasty");
     let arguments = [program.to_str().unwrap(), "unmap"];
     let without = run(false, "confined", &arguments, &[]);
@@ -282,7 +282,7 @@ fn where_nobody_tells_of_unmapped_memory_nothing_is_cached_and_one_line_says_so(
         lines.len() == 1 && lines[0].contains("userfaultfd") && lines[0].ends_with("nothing is cached"),
         "{lines:?}"
     );
-    // Unless somebody says that it needs nobody.
+    // Unless a variable says that no monitor is needed.
     let each = built().join("each");
     let trusted = run(true, "confined", &[each.to_str().unwrap(), "100", "4", "1"], &[("MRRC_MONITOR", "explicit")]);
     assert_eq!(trusted.well().count().registered, 7);
@@ -313,7 +313,7 @@ fn a_summary_says_what_was_spared() {
 }
 
 #[test]
-fn what_the_program_asks_for_is_recorded_whether_it_is_cached_or_not() {
+fn recording_is_equal_with_and_without_cache() {
     for caching in ["off", "on"] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("recording");

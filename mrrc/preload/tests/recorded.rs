@@ -1,13 +1,13 @@
-//! What a program registers is in the recording as it asked for it, with a cache and without.
+//! A program's registrations are recorded as it requested them, with a cache and without.
 
 mod common;
 
 use common::run;
-use mrrc_record::layout::{HEAD, Head, Operation, Place, RECORD, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use traces_record::layout::{HEAD, Head, Operation, Place, RECORD, Record};
 
-/// The head, and the records of the file.
+/// Returns the head, and the records of the file.
 fn recorded(file: &Path) -> (Head, Vec<Record>) {
     let bytes = std::fs::read(file).unwrap();
     let head = Head::of_bytes(bytes[..HEAD].try_into().unwrap()).unwrap();
@@ -38,7 +38,7 @@ fn in_use(records: &[Record]) -> u64 {
 }
 
 #[test]
-fn each_registration_is_recorded_with_a_cache_and_without() {
+fn each_registration_is_recorded() {
     for preload in ["on", "off"] {
         let file = tempfile::tempdir().unwrap();
         let file = file.path().join("x.reg");
@@ -55,7 +55,7 @@ fn each_registration_is_recorded_with_a_cache_and_without() {
 }
 
 #[test]
-fn memory_that_is_unmapped_is_recorded_before_it_is_registered_anew() {
+fn unmapping_is_recorded_before_reregistration() {
     let file = tempfile::tempdir().unwrap();
     let file = file.path().join("x.reg");
     let variables = [("MRRC_PRELOAD", "off"), ("MRRC_RECORD", file.to_str().unwrap())];
@@ -65,7 +65,7 @@ fn memory_that_is_unmapped_is_recorded_before_it_is_registered_anew() {
         return eprintln!("not run: {}", ran.complained);
     }
     let (_, records) = recorded(&file);
-    // Of each two registrations of a buffer, one unmapping lies between.
+    // One unmapping lies between each two registrations of a buffer.
     let mut mapped: BTreeSet<u64> = BTreeSet::new();
     let mut anew = 0;
     for Record { operation, address, length, .. } in records {
@@ -113,7 +113,7 @@ fn nasty_programs_say_the_same_and_are_recorded() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_written_is_a_line_and_the_program_runs() {
+fn unwritable_recording_warns_once() {
     let without = run(false, "nasty", &["pds"], &[]).well();
     for (name, value) in [("MRRC_RECORD", "/nowhere/x.reg"), ("MRRC_RECORD_LIMIT", "lots")] {
         let variables = [("MRRC_RECORD", "/nowhere/x.reg"), (name, value)];

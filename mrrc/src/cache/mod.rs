@@ -1,29 +1,27 @@
 //! The cache that applications use: the core's decisions, real registrations, any number of threads.
 //!
 //! [`Cache`] is used through a shared reference. [`Cache::acquire`] gives a [`Lease`]: memory that is registered for as
-//! long as the lease lives. Most requests are *hits* and touch no lock and no line that another thread writes;
-//! the others plan with the core under a lock, and register and deregister without it.
+//! long as the lease lives. Most requests are *hits* and touch no lock and no line that another thread writes. The
+//! others plan with the core under a lock, and register and deregister without it.
 //!
-//! # The files
+//! # The modules
+//!
+//! Each imports only those below it.
 //!
 //! | | |
 //! | --- | --- |
-//! | `hit.rs` | the path of a hit, and why it never gets what is going |
-//! | `slots.rs`, `records.rs`, `barrier.rs`, `gate.rs` | what that path is made of |
-//! | `acquire.rs` | the entry of every request |
-//! | `miss.rs`, `miss/` | the locked path: placeholders and waiting; `alone.rs`, the usual miss; `register.rs`, registering and failing |
-//! | `leave.rs`, `pace.rs` | deregistration, and how much at a time; the background, the end of a cache |
-//! | `notifier.rs` | how the background is woken |
-//! | `books.rs`, `shared.rs` | what the lock protects, and how it is taken |
-//! | `who.rs` | which thread it is |
-//! | `lease.rs` | what the caller gets |
-//! | `arena.rs`, `scope.rs` | the safe ways in |
-//! | `list.rs` | several buffers at once |
-//! | `changing.rs`, `listener.rs` | changes that the program tells of, and those that a monitor does |
+//! | `builder/` | makes a cache of settings |
+//! | `arena.rs`, `scope.rs`, `list.rs`, `explain.rs` | the safe ways in; several buffers at once; why a request would hit or miss |
+//! | `cache/` | [`Cache`], the entry of every request (`acquire.rs`), announced changes, counters |
+//! | `lease/` | [`Lease`]; `pending.rs`, the driver of misses: the lock, the monitor, the registrar, waits |
+//! | `miss/` | a request that is no hit, as a state machine: no clock, no lock, no registrar |
+//! | `reclaim/` | deregistration in batches; the background; the end of a cache |
+//! | `state/` | what the lock protects, in parts that own their fields, and how it is taken (`shared.rs`) |
+//! | `hit/` | the path of a hit, why it never gets what is leaving, and its tables: slots, records, gate |
 //! | `budget/` | a limit that several caches keep to, and which of them makes room |
-//! | `explain.rs` | why a request would hit or miss |
-//! | `orders.rs` | the lock-free pieces under loom |
-//! | `builder.rs`, `terms.rs`, `environment.rs`, `strength.rs`, `error.rs`, `stats.rs`, `tally.rs`, `times.rs` | settings, errors, counters, latencies |
+//! | `registrar/`, `invalidation/` | what registers; where changes of memory are reported |
+//! | `settings.rs` | settings, by name, for the builder, the environment and C |
+//! | `error.rs`, `memory.rs`, `thread_id.rs`, `shim.rs` | errors; mappings of arenas; the number of a thread; primitives, or those of a checker |
 //!
 //! # Ways in
 //!
@@ -37,78 +35,45 @@
 //! # Warm and pin
 //!
 //! [`Cache::warm`] registers memory ahead of its use. To *pin* it, so that it is not evicted before it is used, keep a
-//! [`Lease`] of it: what a lease has is never evicted. There is no other pin: a region that stays without anybody who
-//! answers for the memory could be neither evicted nor trusted, and one who does answer for it can hold a lease.
+//! [`Lease`] of it: what a lease has is never evicted. There is no other pin: a region that stays without an owner of
+//! the memory could be neither evicted nor trusted, and an owner can hold a lease.
 
 use crate::access::Access;
-use crate::count::Count;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
+use crate::units::Count;
 use std::sync::Arc;
 
-mod acquire;
-mod arena;
-mod barrier;
-mod books;
-mod budget;
-mod builder;
-mod changing;
-mod environment;
-mod error;
-mod explain;
-mod gate;
-mod hit;
-mod lease;
-mod leave;
-mod list;
-mod listener;
-mod miss;
-mod notifier;
-#[cfg(all(test, loom))]
-mod orders;
-mod pace;
-mod records;
-mod scope;
-mod shared;
-mod slots;
+pub(crate) mod acquire;
+mod change_guard;
 mod stats;
-mod strength;
-mod tally;
-mod terms;
-mod times;
-mod who;
 
-pub use arena::{Arena, ArenaError, OutsideArena};
-pub use barrier::Barrier;
-pub use budget::Budget;
-pub use builder::{BuildError, Builder};
-pub use changing::Changing;
-pub use error::{AcquireError, ChangeError, Obstacle, Unusable};
-pub use explain::{Explanation, Finding};
-pub use lease::{Lease, Segment, Segments};
-pub use miss::Acquiring;
+pub use crate::arena::{Arena, ArenaError};
+pub use crate::budget::Budget;
+pub use crate::builder::Builder;
+pub use crate::error::{AcquireError, BuildError, ChangeError, Obstacle, OutsideArena, Unusable};
+pub use crate::explain::{Explanation, Finding};
+pub use crate::hit::barrier::Barrier;
+pub use crate::lease::{Lease, PendingLease, Segment, Segments};
+pub use crate::state::times::Latencies;
+pub use change_guard::ChangeGuard;
 pub use stats::{CacheCounters, Usage};
-pub use times::Latencies;
 
-pub(crate) use gate::Gate;
-pub(crate) use records::Records;
-pub(crate) use tally::{Amount, Tally};
-pub(crate) use terms::Terms;
-
-use acquire::Wish;
-use shared::Shared;
+use crate::miss::AcquireRequest;
+use crate::state::shared::Shared;
+use crate::{list, reclaim, scope};
 
 /// A cache of the registrations of one registrar.
 ///
 /// ```
 /// use mrrc::invalidation::Explicit;
-/// use mrrc::registrar::model::Dummy;
+/// use mrrc::testing::NoopRegistrar;
 /// use mrrc::{Access, Cache};
 ///
-/// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+/// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
 /// let buffer = vec![0_u8; 100_000];
 /// for _ in 0..10 {
-///     // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+///     // SAFETY: the buffer outlives the lease, and has no other user meanwhile.
 ///     let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
 ///     for segment in lease.segments() {
 ///         println!("{:p} {} {:?}", segment.address(), segment.len(), segment.registration());
@@ -118,8 +83,8 @@ use shared::Shared;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Cache<R: Registrar> {
-    shared: Arc<Shared<R>>,
-    background: Option<crate::shim::thread::JoinHandle<()>>,
+    pub(crate) shared: Arc<Shared<R>>,
+    pub(crate) background: Option<crate::shim::thread::JoinHandle<()>>,
 }
 
 /// How much left a cache.
@@ -132,17 +97,12 @@ pub struct Reaped {
 }
 
 impl<R: Registrar> Cache<R> {
-    /// A cache of what this registrar registers.
-    pub fn builder(registrar: R) -> Builder<R> {
-        Builder::new(registrar)
-    }
-
     /// Memory that is registered, with these rights at least, until the lease is dropped.
     ///
-    /// On a hit this takes no lock and makes no system call. On a miss it registers the pages that no region
-    /// covers, after the eviction and deregistration of others where there is no room; other threads' hits and
-    /// misses go on meanwhile. A region that gives way, to one with more rights or to a larger one, stands until that is
-    /// registered and comes back if it fails, if there is room for both; it counts against the limit so long.
+    /// On a hit this takes no lock and makes no system call. On a miss it registers the pages that no region covers,
+    /// after the eviction and deregistration of others where there is no room. Other threads' hits and misses go on
+    /// meanwhile. A region that is replaced, by one with more rights or by a larger one, serves hits until that is published,
+    /// and stays if that fails, if there is room for both. It counts against the limit so long.
     ///
     /// # Errors
     /// [`AcquireError`], one variant for each thing that can go wrong. Nothing is leased then; parts that were
@@ -153,11 +113,11 @@ impl<R: Registrar> Cache<R> {
     /// lease's keys may be under way:
     ///
     /// * the memory stays allocated for its user, and
-    /// * nobody in this process holds a reference to it that such a transfer contradicts: no `&` while a device or
-    ///   a peer may write, no `&mut` while one may read or write.
+    /// * this process holds no reference to it that such a transfer contradicts: no `&` while a device or a peer
+    ///   may write, no `&mut` while one may read or write.
     ///
     /// And as long as the cache is used: changes of the memory that its [monitor](Builder::monitor) does not hear of are
-    /// told to it ([`Cache::changing`], [`Cache::invalidate`]). Under [`Explicit`](crate::invalidation::Explicit) these
+    /// told to it ([`Cache::begin_change`], [`Cache::invalidate`]). Under [`Explicit`](crate::invalidation::Explicit) these
     /// are all changes; what userfaultfd does not hear of, its documentation says.
     ///
     /// A lease that is dropped ends the caller's claim to the registration, not the registration: the cache keeps it. A
@@ -172,11 +132,10 @@ impl<R: Registrar> Cache<R> {
         self.shared.acquire(address as usize, length, access, None)
     }
 
-    /// Begins to acquire memory: what is registered already can be [used](Acquiring::ready) before
-    /// [`Acquiring::finish`] registers the rest. So a transfer of the first parts overlaps the registration of the
-    /// others. Other threads that need what is begun wait for it, so finish soon. This thread waits for nobody meanwhile:
-    /// what it acquires of what it has begun, or of what another thread is registering, is registered a second time, for
-    /// that lease only.
+    /// Begins to acquire memory: what is registered already can be [used](PendingLease::ready) before [`PendingLease::finish`]
+    /// registers the rest. So a transfer of the first parts overlaps the registration of the others. Other threads that
+    /// need what is begun wait for it, so finish soon. This thread waits for no other meanwhile: pages that it has begun,
+    /// or that another thread is registering, are registered a second time when it acquires them, for that lease only.
     ///
     /// # Errors
     /// As [`Cache::acquire`].
@@ -189,11 +148,9 @@ impl<R: Registrar> Cache<R> {
         address: *const u8,
         length: usize,
         access: Access,
-    ) -> Result<Acquiring<'_, R>, AcquireError> {
-        let wish = Wish::new(&self.shared.terms, address as usize, length, access.with_read())?;
-        let mut acquiring = Acquiring::new(&self.shared, wish);
-        acquiring.begin()?;
-        Ok(acquiring)
+    ) -> Result<PendingLease<'_, R>, AcquireError> {
+        let request = AcquireRequest::new(&self.shared.settings, address as usize, length, access.with_read())?;
+        PendingLease::begin(&self.shared, request)
     }
 
     /// Registers memory ahead of its use. It can be evicted again like any other; [`Cache::acquire`] a lease and keep
@@ -211,15 +168,16 @@ impl<R: Registrar> Cache<R> {
 
     /// As [`Cache::acquire`], for several buffers: a lease for each, in their order, or none at all.
     ///
-    /// Buffers that lie close together may be registered by one call, with the pages between them, if those are a
-    /// small share ([`Config::group_extra`](crate::Config::group_extra), 25 % unless set; 0 joins only what touches) and
-    /// cost less than the calls that are saved. That is done only for local rights and within one mapping, and where
-    /// it fails for lack of room or because something between the buffers is not mapped, they are acquired one by one.
-    /// A lease shows only what was asked for. The counters count each buffer as a request; registrations
-    /// ([`Counters::regs`](crate::Counters::regs), [`CacheCounters::attempts`]) and pages are those of the span.
+    /// Buffers that lie close together may be registered by one call, with the pages between them. That is done if those
+    /// pages are a small share ([`Config::group_extra`](crate::Config::group_extra), 25 % unless set; 0 joins only
+    /// adjacent buffers) and cost less than the calls that are saved. That is done only for local rights and within one
+    /// mapping, and where it fails for lack of room or because something between the buffers is not mapped, they are
+    /// acquired one by one. A lease shows only what was asked for. The counters count each buffer as a request;
+    /// registrations ([`Counters::regs`](crate::Counters::regs), [`CacheCounters::attempts`]) and pages are those of the
+    /// span.
     ///
     /// Leases that the list has are held while it waits for the rest: lists that need more than the cache has room for
-    /// together can keep each other waiting until [`Builder::wait_for_room`] is over.
+    /// together can keep each other waiting until [`Builder::capacity_timeout`] is over.
     ///
     /// # Errors
     /// As [`Cache::acquire`], for the first buffer that cannot be had. Nothing stays leased then.
@@ -230,13 +188,13 @@ impl<R: Registrar> Cache<R> {
     ///
     /// ```
     /// use mrrc::invalidation::Explicit;
-    /// use mrrc::registrar::model::Dummy;
+    /// use mrrc::testing::NoopRegistrar;
     /// use mrrc::{Access, Cache};
     ///
-    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
     /// let memory = vec![0_u8; 64 * 4096];
     /// let rows: Vec<_> = memory.chunks(8 * 4096).map(|row| (row.as_ptr(), 7 * 4096)).collect();
-    /// // SAFETY: the memory outlives the leases, and nobody else uses it meanwhile.
+    /// // SAFETY: the memory outlives the leases, and has no other user meanwhile.
     /// let leases = unsafe { cache.acquire_list(&rows, Access::LOCAL) }?;
     /// assert_eq!((leases.len(), leases[3].len()), (8, 7 * 4096));
     /// assert_eq!((cache.counters().decisions.requests, cache.counters().attempts), (8, 1));
@@ -254,10 +212,9 @@ impl<R: Registrar> Cache<R> {
     /// Registers a slice for sending from it, for as long as the closure runs.
     ///
     /// The lease that the closure gets ends when it returns or panics: have waited by then for all transfers that use it.
-    /// What was registered stays cached if the monitor finds out when the memory changes; under
-    /// [`Explicit`](crate::invalidation::Explicit) it is registered for this call and deregistered after it, because
-    /// safe code promised nothing ([`CacheCounters::unwatched`]). There is no safe lease that borrows: `scope.rs`
-    /// says why.
+    /// The region stays cached if the monitor finds out when the memory changes. Under
+    /// [`Explicit`](crate::invalidation::Explicit) it is registered for this call and deregistered after it, because safe
+    /// code promised nothing ([`CacheCounters::unwatched`]). There is no safe lease that borrows: `scope.rs` says why.
     ///
     /// # Errors
     /// As [`Cache::acquire`]; the closure has not run then.
@@ -265,9 +222,9 @@ impl<R: Registrar> Cache<R> {
     /// ```
     /// use mrrc::Cache;
     /// use mrrc::invalidation::Explicit;
-    /// use mrrc::registrar::model::Dummy;
+    /// use mrrc::testing::NoopRegistrar;
     ///
-    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
     /// let message = vec![7_u8; 10_000];
     /// let sent = cache.with_slice(&message, |lease| {
     ///     // … post a send of each segment, and wait until it is complete …
@@ -323,19 +280,19 @@ impl<R: Registrar> Cache<R> {
     ///
     /// ```
     /// # use mrrc::invalidation::Explicit;
-    /// # use mrrc::registrar::model::Dummy;
+    /// # use mrrc::testing::NoopRegistrar;
     /// # use mrrc::{Access, Cache};
-    /// let cache = Cache::builder(Dummy::default()).monitor(Explicit).build()?;
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
     /// let buffer = vec![0_u8; 1 << 20];
     /// // SAFETY: its changes are announced below, and no transfer is made.
     /// unsafe { cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL) }?;
-    /// let changing = cache.changing(buffer.as_ptr(), buffer.len())?;
+    /// let change = cache.begin_change(buffer.as_ptr(), buffer.len())?;
     /// drop(buffer); // unmaps
-    /// drop(changing);
+    /// drop(change);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn changing(&self, address: *const u8, length: usize) -> Result<Changing<'_, R>, ChangeError> {
-        Changing::begin(&self.shared, address as usize, length)
+    pub fn begin_change(&self, address: *const u8, length: usize) -> Result<ChangeGuard<'_, R>, ChangeError> {
+        ChangeGuard::begin(&self.shared, address as usize, length)
     }
 
     /// The memory at these addresses is about to change or has changed: no request that begins after this
@@ -345,27 +302,28 @@ impl<R: Registrar> Cache<R> {
     /// the [background](Builder::background), a miss that lacks room or [`Cache::reap`] has deregistered them, which for
     /// what a lease has is after that lease. To take rights back from peers: see [`Cache::acquire`].
     ///
-    /// Call it *before* memory is unmapped, so that nobody acquires the old pages under the new mapping's address.
-    /// Whoever acquires or [warms](Cache::warm) the range between this call and the change registers the old pages again:
-    /// where that cannot be ruled out, use [`Cache::changing`], or call it once more when the change is done, before
-    /// the address is used.
+    /// Call it *before* memory is unmapped, so that no request acquires the old pages under the new mapping's address. A
+    /// request for the range between this call and the change registers the old pages again, and so does [`Cache::warm`]:
+    /// where that cannot be ruled out, use [`Cache::begin_change`], or call it once more when the change is done, before the
+    /// address is used.
     ///
     /// # Errors
     /// [`ChangeError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more.
     pub fn invalidate(&self, address: *const u8, length: usize) -> Result<(), ChangeError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
-        let mut books = self.shared.lock()?;
-        books.invalidate(self.shared.desk(), range);
-        drop(books);
+        let mut state = self.shared.lock()?;
+        state.invalidate(&self.shared.tables, range);
+        drop(state);
         self.shared.progress.notify_all();
         self.shared.work.notify_one();
         Ok(())
     }
 
     /// Deregisters all that has left the cache, and nothing else: what was evicted, invalidated and is in no lease any
-    /// more. For who has idle time and no [background](Builder::background), and for who needs to know that what he
-    /// [invalidated](Cache::invalidate) is deregistered: it waits for batches that others are deregistering meanwhile, too,
-    /// though no longer than [`Builder::patience`]. What the registrar refuses is [parked](Usage::parked).
+    /// more. For programs with idle time and no [background](Builder::background), and for those that need to know that an
+    /// [invalidated](Cache::invalidate) range is deregistered: it waits for batches that others are deregistering
+    /// meanwhile, too, though no longer than [`Builder::wait_timeout`]. Regions that the registrar refuses are
+    /// [parked](Usage::parked).
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
@@ -385,40 +343,40 @@ impl<R: Registrar> Cache<R> {
         Ok(Reaped { regions: amount.regions, pages: amount.pages })
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> CacheCounters {
         self.shared.counters()
     }
 
-    /// What is registered now.
+    /// Returns the current registrations.
     pub fn usage(&self) -> Usage {
         self.shared.usage()
     }
 
     /// Latencies, if the cache was [built](Builder::histograms) to record them. None in a forked child.
     pub fn latencies(&self) -> Option<Latencies> {
-        if self.shared.gate.is_forked() {
+        if self.shared.tables.gate.is_forked() {
             return None;
         }
         self.shared.times.as_ref().map(|times| times.read())
     }
 
-    /// Whether a [thread of its own](Builder::background) deregisters what has left.
+    /// Returns whether a [thread of its own](Builder::background) deregisters what has left.
     pub fn has_background(&self) -> bool {
         self.background.is_some()
     }
 
     /// How hits and retirements are kept in order: what a hit costs depends on it.
     pub fn barrier(&self) -> Barrier {
-        self.shared.barrier
+        self.shared.tables.barrier
     }
 
-    /// The registrar.
+    /// Returns the registrar.
     pub fn registrar(&self) -> &R {
         &self.shared.registrar
     }
 
-    /// The name of the monitor.
+    /// Returns the name of the monitor.
     pub fn monitor(&self) -> &'static str {
         self.shared.monitor.name()
     }
@@ -428,7 +386,7 @@ impl<R: Registrar> Drop for Cache<R> {
     /// Deregisters everything that no lease has, and leaves the rest to a thread that waits for the leases. In a child
     /// that was forked meanwhile nothing happens.
     fn drop(&mut self) {
-        builder::end(self);
+        end(self);
     }
 }
 
@@ -438,4 +396,23 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
         let registrar = self.shared.registrar.name();
         write!(f, "Cache({registrar}, {pages} of {capacity_pages} pages in {})", Count(regions, "regions"))
     }
+}
+
+/// Ends the background thread and the rest. The background itself may drop the cache, in a registrar that it calls or that
+/// it was the last to use: then it ends when that has returned, and is not waited for.
+fn end<R: Registrar>(cache: &mut Cache<R>) {
+    let shared = cache.shared.clone();
+    if let Some(thread) = cache.background.take() {
+        if shared.tables.gate.is_forked() {
+            // There is no such thread here.
+            std::mem::forget(thread);
+        } else {
+            shared.stopping.store(true, std::sync::atomic::Ordering::Release);
+            shared.work.notify_one();
+            if thread.thread().id() != crate::shim::thread::current().id() {
+                _ = thread.join();
+            }
+        }
+    }
+    reclaim::close(shared);
 }

@@ -1,11 +1,10 @@
-//! What a cache has counted: always on, and exact once the threads that acquire have stopped.
+//! The counters of a cache: always on, and exact once the threads that acquire have stopped.
 
-use super::books::Books;
-use super::shared::Shared;
-use super::tally::Tally;
 use crate::core::Counters;
-use crate::count::Count;
 use crate::registrar::Registrar;
+use crate::state::shared::Shared;
+use crate::state::stats::Stats;
+use crate::units::Count;
 use std::fmt;
 
 /// Everything that a cache has counted since it was made.
@@ -14,30 +13,30 @@ use std::fmt;
 /// ([`CacheCounters::attempts`]) and how many of those failed, finally or to be tried again.
 ///
 /// Hits are counted by each thread for itself, and everything else under the lock. The sums are exact whenever
-/// nobody is inside a call. Displayed as a small table, which may change; programs read the fields.
+/// no thread is inside a call. Displayed as a small table, which may change; programs read the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CacheCounters {
-    /// What was asked for and what was decided, as the simulator counts it. `deregs` counts regions that left;
-    /// they may not be deregistered yet.
+    /// The requests and decisions, as the simulator counts them. `deregs` counts regions that left; they may
+    /// not be deregistered yet.
     pub decisions: Counters,
     /// Calls of the registrar to register, those that failed included; and requests that its probe refused.
     pub attempts: u64,
     /// Registrations that were tried again because the system was out of something.
     pub retries: u64,
     /// Requests that waited: until what another thread was registering was registered, or, if the cache
-    /// [waits for room](crate::cache::Builder::wait_for_room), until leases of others ended. Each counts once, however often
+    /// [waits for room](crate::cache::Builder::capacity_timeout), until leases of others ended. Each counts once, however often
     /// it looked and for whatever it waited. Waiting for a batch that another thread deregisters does not count.
     pub waits: u64,
     /// Regions registered for one lease only, because no monitor watches such memory, or none vouches for what was borrowed.
     pub unwatched: u64,
     /// Regions registered for one lease only, because pages there were just discarded, or a change of them was announced.
-    pub barred: u64,
+    pub discarded: u64,
     /// Regions registered for one lease only, because memory changed while they were registered.
     pub overtaken: u64,
     /// Changes of memory that monitors reported.
     pub changes: u64,
-    /// Regions proposed to leave that somebody turned out to hold.
+    /// Regions proposed to leave that turned out to be held.
     pub recalled: u64,
     /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated, and one when it is arranged that
     /// leases tell of their end.
@@ -51,15 +50,15 @@ pub struct CacheCounters {
     /// Deregistrations that failed: those regions are parked, and tried again.
     pub failed_deregs: u64,
     /// Requests refused because what had left could not be deregistered and took the room
-    /// ([`AcquireError::NotTakenBack`](crate::AcquireError::NotTakenBack)).
-    pub not_taken_back: u64,
+    /// ([`AcquireError::DeregistrationFailed`](crate::AcquireError::DeregistrationFailed)).
+    pub refused_dereg_failed: u64,
     /// The most pages that were ever registered at once.
     pub peak_pages: u64,
     /// The most regions that were ever registered at once.
     pub peak_regions: u64,
 }
 
-/// What is registered at this moment. Displayed as a small table.
+/// The current registrations. Displayed as a small table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Usage {
@@ -71,7 +70,7 @@ pub struct Usage {
     pub leaving: u64,
     /// Regions that could not be deregistered.
     pub parked: u64,
-    /// Regions that somebody was found to hold and that are looked at again: retired, or registered for a lease.
+    /// Held regions that are looked at again: retired, or registered for a lease.
     pub lent: u64,
     /// The capacity in pages.
     pub capacity_pages: u64,
@@ -80,25 +79,25 @@ pub struct Usage {
 }
 
 impl CacheCounters {
-    pub(crate) fn of(decisions: Counters, tally: &Tally) -> Self {
+    pub(crate) fn of(decisions: Counters, stats: &Stats) -> Self {
         Self {
             decisions,
-            attempts: tally.attempts,
-            retries: tally.retries,
-            waits: tally.waits,
-            unwatched: tally.unwatched,
-            barred: tally.barred,
-            overtaken: tally.overtaken,
-            changes: tally.changes,
-            recalled: tally.recalled,
-            barriers: tally.barriers,
-            sweeps: tally.sweeps,
-            dereg_batches: tally.batches,
-            deregistered: tally.deregistered.regions,
-            failed_deregs: tally.failed_deregs,
-            not_taken_back: tally.not_taken_back,
-            peak_pages: tally.peak.pages,
-            peak_regions: tally.peak.regions,
+            attempts: stats.attempts,
+            retries: stats.retries,
+            waits: stats.waits,
+            unwatched: stats.unwatched,
+            discarded: stats.discarded,
+            overtaken: stats.overtaken,
+            changes: stats.changes,
+            recalled: stats.recalled,
+            barriers: stats.barriers,
+            sweeps: stats.sweeps,
+            dereg_batches: stats.batches,
+            deregistered: stats.deregistered.regions,
+            failed_deregs: stats.failed_deregs,
+            refused_dereg_failed: stats.refused_dereg_failed,
+            peak_pages: stats.peak.pages,
+            peak_regions: stats.peak.regions,
         }
     }
 }
@@ -112,7 +111,7 @@ impl fmt::Display for CacheCounters {
         // A registration that was tried several times is one, and one that was refused before it was tried is a try.
         let made = decisions.regs.saturating_sub(decisions.failed).min(self.attempts);
         let failed = self.attempts - made;
-        let aside = self.unwatched + self.barred + self.overtaken;
+        let aside = self.unwatched + self.discarded + self.overtaken;
         let lines = [
             ("requests", decisions.requests, format!("for {}", Count(decisions.pages, "pages"))),
             (
@@ -134,7 +133,7 @@ impl fmt::Display for CacheCounters {
                     "in {}, {} failed; {} refused for that",
                     Count(self.dereg_batches, "batches"),
                     self.failed_deregs,
-                    Count(self.not_taken_back, "requests")
+                    Count(self.refused_dereg_failed, "requests")
                 ),
             ),
             (
@@ -154,11 +153,11 @@ impl fmt::Display for CacheCounters {
 
 impl CacheCounters {
     fn aside(&self) -> String {
-        format!("{} unwatched, {} just discarded, {} overtaken", self.unwatched, self.barred, self.overtaken)
+        format!("{} unwatched, {} just discarded, {} overtaken", self.unwatched, self.discarded, self.overtaken)
     }
 }
 
-/// What is there, of how much there may be, and what is on its way out.
+/// Prints the registrations, the limits, and the regions on their way out.
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |whole: u64| format!("of {whole}");
@@ -184,28 +183,27 @@ fn table(f: &mut fmt::Formatter<'_>, lines: &[(&str, u64, String)]) -> fmt::Resu
 }
 
 impl<R: Registrar> Shared<R> {
-    pub(super) fn counters(&self) -> CacheCounters {
-        let Ok((books, _)) = self.lock_now() else { return CacheCounters::default() };
-        let mut decisions = books.core.counters();
-        let ([subset, exact], pages) = self.blocks.counts();
+    pub(crate) fn counters(&self) -> CacheCounters {
+        let Ok((state, _)) = self.lock_now() else { return CacheCounters::default() };
+        let mut decisions = state.core.counters();
+        let ([subset, exact], pages) = self.tables.blocks.counts();
         decisions.requests += subset + exact;
         decisions.subset += subset;
         decisions.exact += exact;
         decisions.pages = decisions.pages.saturating_add(pages);
         decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
-        CacheCounters::of(decisions, &books.tally)
+        CacheCounters::of(decisions, &state.stats)
     }
 
-    pub(super) fn usage(&self) -> Usage {
-        let limit = self.terms.capacity;
-        let Ok((books, _)) = self.lock_now() else { return Usage::default() };
-        let Books { registered, limbo, parked, lent, .. } = &*books;
+    pub(crate) fn usage(&self) -> Usage {
+        let Ok((state, _)) = self.lock_now() else { return Usage::default() };
+        let (used, limit) = (state.occupancy.used(), state.occupancy.limit());
         Usage {
-            pages: registered.pages,
-            regions: registered.regions,
-            leaving: limbo.len() as u64,
-            parked: parked.len() as u64,
-            lent: lent.len() as u64,
+            pages: used.pages,
+            regions: used.regions,
+            leaving: state.reclaimer.pending_regions() as u64,
+            parked: state.reclaimer.refused().0.regions,
+            lent: state.lease_holds.len() as u64,
             capacity_pages: limit.pages,
             capacity_regions: limit.regions,
         }
@@ -218,16 +216,10 @@ mod tests {
 
     #[test]
     fn counters_are_shown_as_a_table() {
-        let decisions = Counters {
-            requests: 1200,
-            exact: 1000,
-            covered: 80,
-            miss: 120,
-            regs: 121,
-            failed: 1,
-            pages: 2400,
-            ..Counters::default()
-        };
+        let mut decisions = Counters::default();
+        (decisions.requests, decisions.pages) = (1200, 2400);
+        (decisions.exact, decisions.covered, decisions.miss) = (1000, 80, 120);
+        (decisions.regs, decisions.failed) = (121, 1);
         let counters =
             CacheCounters { decisions, attempts: 123, retries: 1, peak_pages: 64, ..CacheCounters::default() };
         let shown = counters.to_string();

@@ -1,11 +1,11 @@
-//! What the kernel says of a mapping: its bounds, and whether changes to it can be heard.
+//! The kernel's description of a mapping: its bounds, and whether its changes can be heard.
 //!
 //! Asked on a miss only. Linux 6.11 answers for one address by an ioctl (`PROCMAP_QUERY`); before it the text of
 //! `/proc/self/maps` is searched. Text that is longer than one read is not a picture of one moment: a mapping
-//! that changes meanwhile can appear twice, or not at all. But each *line* is what one mapping was at one
-//! moment, and more than one line is never relied upon: a mapping that was missed is taken for a hole and not
-//! cached this time, and bounds that have become wrong are found by asking again, after the registration
-//! (see [`userfaultfd`](super::userfaultfd)).
+//! that changes meanwhile can appear twice, or not at all. But each *line* is one mapping at one moment, and
+//! more than one line is never relied upon. A missed mapping is taken for a hole and not cached this time, and
+//! bounds that have become wrong are found by asking again, after the registration (see
+//! [`userfaultfd`](super::userfaultfd)).
 
 use super::Unwatched;
 use crate::range::{PAGE, PageRange};
@@ -30,7 +30,7 @@ impl Mapping {
     }
 }
 
-/// What lies behind a mapping.
+/// The backing of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Private memory that has no name elsewhere, of huge pages or not.
@@ -91,17 +91,17 @@ const MAPS: &str = "/proc/self/maps";
 
 impl Mappings {
     /// # Errors
-    /// Where `/proc` is not mounted.
+    /// Fails if `/proc` is not mounted.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Self { maps: File::open(MAPS)?, query: AtomicBool::new(true) })
     }
 
-    /// The mapping that holds a page.
+    /// Returns the mapping that holds a page.
     pub(crate) fn at(&self, page: u64) -> io::Result<Option<Mapping>> {
         Ok(self.at_or_after(page)?.filter(|mapping| mapping.pages.start() <= page))
     }
 
-    /// The mapping that holds a page, or else the next one.
+    /// Returns the mapping that holds a page, or else the next one.
     pub(crate) fn at_or_after(&self, page: u64) -> io::Result<Option<Mapping>> {
         if self.query.load(Ordering::Relaxed) {
             match self.ask(page) {
@@ -287,7 +287,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
 
     #[test]
-    fn bounds_are_read_to_the_page_up_to_the_top_of_the_address_space() {
+    fn bounds_are_parsed_up_to_the_last_page() {
         let first = parse(TEXT.lines().next().unwrap().as_bytes()).unwrap();
         assert_eq!(first.pages, PageRange::between(0x5_5892_894e, 0x5_5892_8953));
         let last = parse(TEXT.lines().last().unwrap().as_bytes()).unwrap();

@@ -1,16 +1,16 @@
-//! Where the cache learns that memory changed under its regions.
+//! Monitors: they report that memory changed under the regions of a cache.
 //!
 //! A registration means *pages*; a program means *addresses*. After an unmapping, a remapping or a discard
 //! the address leads to other pages, or to none, while the registration still means the old ones: used
-//! again, it loses data silently. So whoever changes a mapping must be heard by the cache before the
-//! address can be used again. A [`Monitor`] is such a source. It decides, on a miss, whether it would hear
-//! of changes to a range ([`Monitor::watch`]); what no source watches is not cached.
+//! again, it loses data silently. So every change of a mapping must reach the cache before the address can
+//! be used again. A [`Monitor`] is such a source. It decides, on a miss, whether it would hear of changes
+//! to a range ([`Monitor::watch`]); what no source watches is not cached.
 //!
 //! A monitor reports through [`Reports`], in this order, so that no use of an address that follows the
 //! change can find the old region:
 //!
-//! 1. [`Reports::raise`]: from now on no look-up is served without the cache's lock, and who holds that lock
-//!    looks at the flag before it uses anything.
+//! 1. [`Reports::raise`]: from now on no look-up is served without the cache's lock, and a holder of that
+//!    lock looks at the flag before it uses anything.
 //! 2. Only then the change is let happen, or be known to have happened (for userfaultfd: the event is read).
 //! 3. [`Reports::apply`]: regions and placeholders in the range are struck out.
 //! 4. [`Reports::lower`].
@@ -29,12 +29,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What happened to the pages of a range.
+/// A change to the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Where.
+    /// The changed pages.
     pub range: PageRange,
-    /// What.
+    /// The kind of change.
     pub kind: ChangeKind,
 }
 
@@ -54,17 +54,17 @@ pub trait Reports: Send + Sync {
     /// Look-ups take the lock from now on. Every call is paired with one of [`Reports::lower`].
     fn raise(&self);
 
-    /// Strikes out the regions and placeholders that the changes touch. False, and nothing is done, if the
-    /// cache's lock is taken: whoever holds it may be waiting for this very monitor to read the next event, so
+    /// Strikes out the regions and placeholders that the changes touch. Returns false, and does nothing, if
+    /// the cache's lock is taken: its holder may be waiting for this very monitor to read the next event, so
     /// read on and try again soon.
     #[must_use]
     fn apply(&self, changes: &[Change]) -> bool;
 
-    /// What was raised is dealt with.
+    /// Lowers the flag: the raised changes are dealt with.
     fn lower(&self);
 }
 
-/// What a monitor says of a range that is about to be registered.
+/// A monitor's answer for a range that is about to be registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
     /// Whatever changes in the range will be reported, from before this answer on.
@@ -114,22 +114,23 @@ pub enum Unwatched {
 ///
 /// Where a monitor [vouches](Monitor::vouches) for what it says, safe code is served by cached registrations
 /// ([`Cache::with_slice`](crate::Cache::with_slice)). A registration that outlives its memory unnoticed would let a
-/// device write to what is another's by then. So whoever implements this promises that
+/// device write to what is another's by then. So an implementation promises that
 ///
 /// * [`Monitor::vouches`] always gives the same answer, and if that is yes,
 /// * after [`Monitor::watch`] answered [`Watch::Watched`], whatever takes pages of the range away from their addresses
 ///   is reported, in the order that the [module](self) states, until the range is unwatched as often as it was
-///   watched, or the monitor is stopped. What is not seen the type's documentation says; programs that use the type
-///   answer for not doing that.
+///   watched, or the monitor is stopped. The type's documentation lists the unseen changes; programs that use the type
+///   answer for not making them.
 ///
-/// A monitor that does not vouch promises nothing: what it misses, those answer for who acquire by unsafe functions.
+/// A monitor that does not vouch promises nothing: callers of the unsafe acquire functions answer for the changes that
+/// it misses.
 ///
-/// # Who may call it
+/// # Callers
 ///
-/// A cache calls the monitor that it was [given](crate::cache::Builder::monitor), and nobody else does: who takes back
-/// what another asked for makes it deaf, and those that share a source with it. So the calls are unsafe. Whoever makes
-/// them keeps a monitor to himself, for one cache: his own, or, where he puts a monitor before another, the cache whose
-/// calls he passes on. An implementation may have them as safe functions, if it does not rely on this.
+/// Only the cache that a monitor was [given](crate::cache::Builder::monitor) to calls it: an `unwatch` of another
+/// user's range makes it deaf, and with it all that share its source. So the calls are unsafe. A caller keeps a monitor
+/// for one cache: its own, or, for a monitor that wraps another, the cache whose calls it passes on. An implementation
+/// may have them as safe functions, if it does not rely on this.
 #[expect(unsafe_code, reason = "what it promises is what safe functions rest on")]
 pub unsafe trait Monitor: Send + Sync + 'static {
     /// Its name in messages.
@@ -141,33 +142,33 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     /// What the system refuses.
     ///
     /// # Safety
-    /// The caller [uses it for one cache](Monitor#who-may-call-it), and what it reports to is that cache.
+    /// The caller [uses it for one cache](Monitor#callers), and the reports go to that cache.
     unsafe fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()>;
 
     /// Asked before a range is registered and never with a lock held: will changes be reported?
     ///
     /// # Safety
-    /// The caller [uses it for one cache](Monitor#who-may-call-it).
+    /// The caller [uses it for one cache](Monitor#callers).
     unsafe fn watch(&self, range: PageRange) -> Watch;
 
-    /// Whether [`Watch::Watched`] means that changes are found out, and not that the program promised to tell of them.
-    /// Where it is a promise, the cache's safe functions do not rely on it.
+    /// Returns whether [`Watch::Watched`] means that changes are found out, and not that the program promised to tell
+    /// of them. Where it is a promise, the cache's safe functions do not rely on it.
     fn vouches(&self) -> bool {
         true
     }
 
-    /// The shortest [`discard_bar`](crate::cache::Builder::discard_bar) that it can be used with: a cache is not built with
-    /// less. Default: 10 ms where it vouches, because what it reports as [`ChangeKind::Discarding`] is not over yet; nothing
-    /// where it does not. A monitor that reports discards when they are done, or none, may say nothing.
-    fn least_bar(&self) -> Duration {
+    /// Returns the shortest [`discard_grace`](crate::cache::Builder::discard_grace) that it can be used with: a cache is not
+    /// built with less. Default: 10 ms where it vouches, because what it reports as [`ChangeKind::Discarding`] is not over yet;
+    /// nothing where it does not. A monitor that reports discards when they are done, or none, may say nothing.
+    fn least_grace(&self) -> Duration {
         if self.vouches() { Duration::from_millis(10) } else { Duration::ZERO }
     }
 
     /// A region that was watched is deregistered. Never called with a lock held.
     ///
     /// # Safety
-    /// The caller [uses it for one cache](Monitor#who-may-call-it); [`Monitor::watch`] answered [`Watch::Watched`] to him
-    /// for this very range once more often than he called this for it, and he relies on that answer no more.
+    /// The caller [uses it for one cache](Monitor#callers). [`Monitor::watch`] returned [`Watch::Watched`] for this very
+    /// range once more often than the caller called this for it, and the caller relies on that answer no more.
     unsafe fn unwatch(&self, range: PageRange) {
         let _ = range;
     }
@@ -175,7 +176,7 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     /// Reports no more: the cache is going. Returns when no report is under way any longer.
     ///
     /// # Safety
-    /// The caller [uses it for one cache](Monitor#who-may-call-it), and relies on no answer of it any more.
+    /// The caller [uses it for one cache](Monitor#callers), and relies on no answer of it any more.
     unsafe fn stop(&self) {}
 }
 
@@ -184,7 +185,7 @@ pub unsafe trait Monitor: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explicit;
 
-// SAFETY: it does not vouch.
+// SAFETY: `vouches` returns false, so it promises nothing: callers report every change.
 #[expect(unsafe_code, reason = "the trait asks for a promise")]
 unsafe impl Monitor for Explicit {
     fn name(&self) -> &'static str {

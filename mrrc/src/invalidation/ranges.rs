@@ -61,7 +61,7 @@ impl<V: Copy + PartialEq> Ranges<V> {
         (self.most - self.length) / 2
     }
 
-    /// Whether no range covers more than was inserted since the last [`Ranges::clear`].
+    /// Returns whether no range covers more than was inserted since the last [`Ranges::clear`].
     pub(crate) fn is_exact(&self) -> bool {
         self.exact
     }
@@ -79,7 +79,7 @@ impl<V: Copy + PartialEq> Ranges<V> {
         let (before, rest) = self.split(self.root, start);
         let (within, mut after) = self.split(rest, end);
         let mut tail = None;
-        // Of those that begin before it, only the last can reach into it.
+        // Only the last of those that begin before it can reach into it.
         let mut before = before;
         if let Some(last) = self.last(before) {
             let Node { start: first, end: last_end, value: old, .. } = self.nodes[last as usize];
@@ -147,8 +147,8 @@ impl<V: Copy + PartialEq> Ranges<V> {
         Some((PageRange::between(start, end), value))
     }
 
-    /// The range with all ranges that it touches, or else with its nearer neighbour: what is inserted then needs no more
-    /// nodes than become free.
+    /// Returns the range with all ranges that it touches, or else with its nearer neighbour: what is inserted then needs
+    /// no more nodes than become free.
     fn widened(&mut self, range: PageRange) -> PageRange {
         let (mut hull, mut any) = (range, false);
         self.find_overlap(range, |other, _| {
@@ -205,7 +205,7 @@ impl<V: Copy + PartialEq> Ranges<V> {
         found
     }
 
-    /// A tree of one node.
+    /// Returns a tree of one node.
     fn node(&mut self, start: u64, end: u64, value: V) -> u32 {
         // Xorshift: never 0, as it does not begin with 0.
         self.random ^= self.random << 13;
@@ -236,7 +236,7 @@ impl<V: Copy + PartialEq> Ranges<V> {
         self.length -= 1;
     }
 
-    /// The ranges that begin before the page, and the others.
+    /// Returns the ranges that begin before the page, and the others.
     fn split(&mut self, at: u32, page: u64) -> (u32, u32) {
         let Some(&Node { start, left, right, .. }) = self.nodes.get(at as usize) else { return (NIL, NIL) };
         if start < page {

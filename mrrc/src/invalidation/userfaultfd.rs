@@ -2,7 +2,7 @@
 //!
 //! A mapping is *registered* with a userfaultfd in write-protect mode, in which nothing is ever protected: it
 //! makes no page faults, only messages of `munmap`, `mmap` over it, `mremap`, `brk` and `madvise`. Mappings are
-//! registered whole, once, when the first region in them is made; a registration for each region would split
+//! registered whole, once, when the first region in them is made. A registration for each region would split
 //! mappings, of which a process may have 65530.
 //!
 //! # No stale hit after the call returned
@@ -10,15 +10,15 @@
 //! The kernel removes the mapping, queues a message, and lets the thread that asked return when the message has
 //! been *read*, not when it has been dealt with. The monitor's thread, in this order:
 //!
-//! 1. sees that a message waits, and calls [`Reports::raise`]: from now on look-ups take the cache's lock, and whoever
-//!    holds that lock looks at the flag before it uses anything;
+//! 1. sees that a message waits, and calls [`Reports::raise`]: from now on look-ups take the cache's lock, and a
+//!    holder of that lock looks at the flag before it uses anything;
 //! 2. reads the message: the unmapping thread may return;
 //! 3. [`Reports::apply`] strikes the range out, under the cache's lock if that is free. If it is not, its holder may
 //!    be waiting in an unmapping of its own, so the thread reads on and tries again, as often as it takes;
 //! 4. [`Reports::lower`].
 //!
 //! Whatever follows the return of the unmapping follows 2, hence 1, and so sees the flag until 3 is done. The flag
-//! is written before a system call (the read) that wakes a thread in a system call (the unmapping); the kernel
+//! is written before a system call (the read) that wakes a thread in a system call (the unmapping). The kernel
 //! orders what came before the one before what comes after the other. To take the cache's lock *before* reading
 //! would give the same promise, and a deadlock when its holder unmaps, or merely frees, watched memory.
 //!
@@ -35,23 +35,21 @@
 //! [`Monitor::watch`] answers from a table, so that another miss in the same mapping costs no system call.
 //! An entry that outlives its registration would lose messages: unmap, map again at the same address, ask. So:
 //!
-//! * *Taking out.* The thread that reads cannot edit the table, which allocates and frees. It adds what is gone to
-//!   ranges in memory of fixed size under a lock of its own (`ranges`; if more than 131,072 ranges end before anybody asks,
-//!   neighbours are drawn together: too much is taken out, and registered again when asked for, which is harmless). Readers of the table take the list over first.
-//!   The counter `sessions` is odd from before a message is read until the list has it. Whoever unmapped and
-//!   then asks, asks after the message was read: either the counter is odd, and the table is not believed, or
-//!   the list has the entry. If the counter is even since no session has begun, the unmapping has
-//!   not returned: then its report is yet to come and strikes out whatever this answer allows.
+//! * *Taking out.* The thread that reads cannot edit the table, which allocates and frees. It adds dead ranges in memory of fixed size under a lock of its own
+//!   (`ranges`). If more than 131,072 ranges end before the next query, neighbours are merged: too much is taken out, and registered again on request, which is
+//!   harmless. Readers of the table take the list over first. The counter `sessions` is odd from before a message is read until the list has it. A query after an
+//!   unmapping comes after the message was read: either the counter is odd, and the table is not believed, or the list has the entry. If the counter is even since
+//!   no session has begun, the unmapping has not returned: then its report is yet to come and strikes out whatever this answer allows.
 //! * *Putting in.* The table's lock is held from before the registration until after the entry is made, and the
-//!   list is taken over only under that lock: an ending that follows the registration is taken out after the entry
-//!   was put in. One that was in the list too early takes out a good entry, which is harmless.
+//!   list is taken over only under that lock. So an ending that follows the registration is taken out after the
+//!   entry was put in. One that was in the list too early takes out a good entry, which is harmless.
 //! * *What is put in.* Between looking up the bounds of a mapping and registering them, part of it may be unmapped,
-//!   silently, as it was not registered yet; registering passes over holes. So the bounds are looked up again, and
-//!   the entry is made only if now *one* mapping spans all of them, no session began or ended
-//!   meanwhile and no change is under way: the registration named at least one mapping, none of those registered has
-//!   been unmapped since, mappings that are registered and such that are not never merge, hence the one
-//!   mapping is registered. (A finer question to the kernel, such as to unprotect a page, would split huge pages.)
-//!   When neighbours change without pause, the answer is given without an entry.
+//!   silently, as it was not registered yet. Registering passes over holes. So the bounds are looked up again, and
+//!   the entry is made only if now *one* mapping spans all of them, no session began or ended meanwhile and no
+//!   change is under way: the registration named at least one mapping, none of those registered has been unmapped
+//!   since, mappings that are registered and such that are not never merge, hence the one mapping is registered. (A
+//!   finer question to the kernel, such as to unprotect a page, would split huge pages.) When neighbours change
+//!   without pause, the answer is given without an entry.
 //!
 //! The cache must have its placeholder in place before it asks: a change between the answer and the placeholder
 //! would strike out nothing.
@@ -75,8 +73,8 @@
 //! # Mappings without access
 //!
 //! Reserved address space (`PROT_NONE`, as runtimes of accelerators reserve hundreds of gigabytes) is refused before it is
-//! registered: its pages cannot be pinned, and to watch it would slow down whoever maps something into it. A mapping that
-//! loses its rights later stays watched: that is no change of its pages, and regions in it go on to be found.
+//! registered: its pages cannot be pinned, and watching it would slow down every mapping made in it. A mapping that loses
+//! its rights later stays watched: that is no change of its pages, and regions in it go on to be found.
 //!
 //! # Several caches
 //!
@@ -120,20 +118,20 @@ use watcher::Watcher;
 /// ([`Unwatched::Taken`]).
 ///
 /// The kernel does not tell it of everything. Keep these away from registered memory, or announce them
-/// ([`Cache::changing`](crate::Cache::changing)): `MADV_GUARD_INSTALL`, `remap_file_pages` and `shmat` with `SHM_REMAP`;
+/// ([`Cache::begin_change`](crate::Cache::begin_change)): `MADV_GUARD_INSTALL`, `remap_file_pages` and `shmat` with `SHM_REMAP`;
 /// `MADV_REMOVE` through another mapping of the same shared memory; mapping an address anew while another thread's
 /// unmapping of it has not returned; and a discard that takes longer than
-/// [`Builder::discard_bar`](crate::cache::Builder::discard_bar).
+/// [`Builder::discard_grace`](crate::cache::Builder::discard_grace).
 ///
 /// ```
 /// use mrrc::Cache;
 /// use mrrc::invalidation::{Monitor, Userfaultfd};
-/// use mrrc::registrar::model::Dummy;
+/// use mrrc::testing::NoopRegistrar;
 /// match Userfaultfd::new() {
 ///     Ok(monitor) => {
 ///         println!("{} watches", monitor.name());
-///         let first = Cache::builder(Dummy::default()).monitor(monitor.clone()).build()?;
-///         let second = Cache::builder(Dummy::default()).monitor(monitor).build()?;
+///         let first = Cache::builder(NoopRegistrar::default()).monitor(monitor.clone()).build()?;
+///         let second = Cache::builder(NoopRegistrar::default()).monitor(monitor).build()?;
 ///     }
 ///     Err(error) => println!("{error}"), // says what forbids it, and what to do
 /// }
@@ -149,7 +147,7 @@ pub struct Userfaultfd {
 const NEW: u64 = 0;
 const GONE: u64 = u64::MAX;
 
-/// What the caches of this process share unless they are told otherwise.
+/// The watcher that the caches of this process share unless they are told otherwise.
 static OF_PROCESS: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 
 impl Userfaultfd {
@@ -161,8 +159,8 @@ impl Userfaultfd {
         Watcher::open().map(|watcher| Self::over(Arc::new(watcher)))
     }
 
-    /// The one that caches share by default. Opened where there is none; it ends with the last cache that uses it. A child
-    /// that was forked opens its own.
+    /// Returns the one that caches share by default. Opened where there is none; it ends with the last cache that uses it.
+    /// A child that was forked opens its own.
     ///
     /// # Errors
     /// As [`Userfaultfd::new`].
@@ -224,7 +222,7 @@ unsafe impl Monitor for Userfaultfd {
     }
 
     unsafe fn watch(&self, range: PageRange) -> Watch {
-        // Without a seat nobody would be told.
+        // Without a seat no change could be reported.
         let answer =
             if self.is_seated() { self.watcher.try_watch(range) } else { Err(Unwatched::Refused(libc::ESRCH)) };
         match answer {
@@ -257,7 +255,7 @@ impl Drop for Userfaultfd {
             return;
         }
         #[expect(unsafe_code, reason = "the monitor's last call")]
-        // SAFETY: nobody has it any more, so nobody relies on it.
+        // SAFETY: it has no owner any more, so nothing relies on it.
         unsafe {
             self.stop();
         }
@@ -271,7 +269,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A lock that is held for an instant, or was so at a fork and is for ever.
+/// Returns a lock that is held for an instant, or was so at a fork and is for ever.
 fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     for _ in 0..1000 {
         match mutex.try_lock() {

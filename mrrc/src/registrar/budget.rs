@@ -1,10 +1,10 @@
 //! How much memory this process may pin.
 //!
-//! Two things bound it. `RLIMIT_MEMLOCK` is what the kernel enforces, per user and not per process; who
-//! has `CAP_IPC_LOCK` does not feel it, unless in a user namespace, where the capability does not reach that
-//! far. And the memory itself: pinned pages cannot be reclaimed, so a default never takes more than half of
-//! what the machine has, or of what the control group allows. What cannot be read bounds nothing; a limit
-//! whose exemption cannot be read applies.
+//! Two things bound it. The kernel enforces `RLIMIT_MEMLOCK`, per user and not per process. A process with
+//! `CAP_IPC_LOCK` is exempt, unless in a user namespace, where the capability does not reach that far. And
+//! the memory itself: pinned pages cannot be reclaimed, so a default never takes more than half of what the
+//! machine has, or of what the control group allows. An unreadable limit bounds nothing; a limit with an
+//! unreadable exemption applies.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ const CAP_IPC_LOCK: u32 = 14;
 const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
 /// Pages of 4 KiB that this process may pin besides `locked` bytes, which count as locked already. At least one, so that
-/// whoever may pin nothing is told so by the kernel when he tries. `None` if nothing is known to bound it.
+/// the kernel itself refuses a process that may pin nothing. `None` if nothing is known to bound it.
 pub(crate) fn pages(locked: u64) -> Option<u64> {
     let left = memlock().map(|bytes| bytes.saturating_sub(locked));
     smallest([left, memory().map(|bytes| bytes / 2)]).map(|bytes| (bytes / crate::PAGE).max(1))
@@ -45,15 +45,15 @@ pub(crate) fn memory() -> Option<u64> {
     smallest([machine, group])
 }
 
-/// The system's page: what a pin is rounded out to.
+/// Returns the system's page: what a pin is rounded out to.
 pub(crate) fn page_size() -> u64 {
     #[expect(unsafe_code, reason = "a system call")]
-    // SAFETY: no memory is passed.
+    // SAFETY: `sysconf` takes a number and returns one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(size).unwrap_or(crate::PAGE).max(crate::PAGE)
 }
 
-/// Whether `RLIMIT_MEMLOCK` is not felt by this thread.
+/// Returns whether `RLIMIT_MEMLOCK` is not felt by this thread.
 #[cfg(target_os = "linux")]
 fn exempt() -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -70,25 +70,25 @@ fn smallest(bounds: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     bounds.into_iter().flatten().min()
 }
 
-/// Whether the effective capabilities in a `/proc/*/status` have this bit.
+/// Returns whether the effective capabilities in a `/proc/*/status` have this bit.
 fn holds(status: &str, capability: u32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> capability & 1 == 1)
 }
 
-/// The bytes of memory in a `/proc/meminfo`.
+/// Returns the bytes of memory in a `/proc/meminfo`.
 fn mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The number of bytes in a control group's file; `max` is none.
+/// Returns the number of bytes in a control group's file; `max` is none.
 fn bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The files that may hold a limit of memory for a process with this `/proc/self/cgroup`: those of its group and
-/// of all groups above, which bind it too. In a container, groups above the container's do not show.
+/// Returns the files that may hold a limit of memory for a process with this `/proc/self/cgroup`: those of its
+/// group and of all groups above, which bind it too. In a container, groups above the container's do not show.
 fn limit_files(groups: &str) -> impl Iterator<Item = String> {
     groups.lines().flat_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

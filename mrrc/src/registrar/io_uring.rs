@@ -2,8 +2,8 @@
 //!
 //! A ring has a table of buffers. A buffer in a slot of that table stays pinned, and `READ_FIXED`, `WRITE_FIXED`
 //! and zero-copy sends that name the slot skip the page tables. So a slot is a key, the table is a protection
-//! domain, and what a registration cache does for a network card it does for files and sockets too, with no
-//! RDMA device at all. [`IoUringBuffers`] owns the table; the ring stays with whoever submits on it.
+//! domain, and what a registration cache does for a network card it does for files and sockets too, with no RDMA
+//! device at all. [`IoUringBuffers`] owns the table; the ring stays with the program that submits on it.
 //!
 //! ```no_run
 //! use io_uring::IoUring;
@@ -29,18 +29,18 @@
 //!   uses it, so a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a
 //!   request that waits (linked, drained, handed to a worker, not yet seen by the polling thread) finds its
 //!   buffer by the slot's number when it starts, and by then the slot can hold another.
-//! * **Everybody may submit meanwhile**, but a registration holds the ring's lock in the kernel while it pins, and
-//!   submissions to the same ring wait for it.
+//! * **Other threads may submit meanwhile**, but a registration holds the ring's lock in the kernel while it pins,
+//!   and submissions to the same ring wait for it.
 //! * **The ring may go first.** The table keeps the ring's file open, so registrations stay what they are
 //!   until they are deregistered or the table is dropped.
-//! * **Nobody else touches the ring's table**: `unregister_buffers` on the ring would pull all pins at once.
+//! * **No other code touches the ring's table**: `unregister_buffers` on the ring would pull all pins at once.
 //!
 //! # What the kernel refuses
 //!
-//! * `EFAULT`: something in the range is not mapped, or not writable (the kernel pins for writing, whatever the
-//!   access asked for), or lies beyond the end of its file; or it is a shared mapping of a file whose file system must
-//!   know of writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of
-//!   files are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes unnoticed.
+//! * `EFAULT`: something in the range is not mapped, or not writable (the kernel pins for writing, whatever the access
+//!   asked for), or lies beyond the end of its file. Or it is a shared mapping of a file with a file system that must know
+//!   of writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of files
+//!   are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes unnoticed.
 //! * `ENOMEM`: `RLIMIT_MEMLOCK` of the *user*, all processes together; the memory of rings counts there. Not for
 //!   processes with `CAP_IPC_LOCK`.
 //! * `ENOSPC` (said by the table, not by the kernel): every slot holds a buffer.
@@ -49,7 +49,7 @@
 //! The default capacity of a cache is that limit less the pages of the table's own ring, where the limit is felt: the
 //! *whole* limit, for each table. Where others draw on it (a second cache of the process, other rings, other processes
 //! of the user), set capacities that fit it together (`capacity_bytes`, `MRRC_CAPACITY`). If that is forgotten, a cache
-//! that meets `ENOMEM` evicts of its own, tries again, and goes on with what the others leave it; where they hold
+//! that meets `ENOMEM` evicts of its own, tries again, and goes on with what the others leave it. Where they hold
 //! everything and it has nothing to evict, the request fails with `ENOMEM`.
 //!
 //! A page of a huge page counts as the whole huge page against the limit, once. And for each huge page the
@@ -64,8 +64,8 @@
 //! cleared, and kernels as old as 6.1 waited up to a second besides. The slot is free at once all the same, but a
 //! user near `RLIMIT_MEMLOCK` can meet `ENOMEM` for pages that were deregistered already.
 //!
-//! A batch whose slots lie side by side is cleared by one call for each 256 of them, for a quarter of what one call
-//! each takes. The table gives out slots in turn, so that what is registered together lies together.
+//! A batch with adjacent slots is cleared by one call for each 256 of them, at a quarter of the cost of one call
+//! each. The table gives out slots in turn, so that what is registered together lies together.
 //!
 //! # After a fork
 //!
@@ -75,12 +75,13 @@
 
 mod slots;
 
-use super::{Limits, Registered, Registrar, budget, mapped};
+use super::{Limits, Registered, Registrar, budget};
 use crate::access::Access;
-use crate::count::Count;
+use crate::mapped;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
 use crate::shim::sync::{Mutex, MutexGuard};
+use crate::units::Count;
 use ::io_uring::{IoUring, cqueue, squeue};
 use slots::Slots;
 use std::cmp::Reverse;
@@ -159,20 +160,20 @@ pub struct FixedBuffer {
 }
 
 impl FixedBuffer {
-    /// The slot: `buf_index` of `READ_FIXED`, `WRITE_FIXED` and zero-copy sends.
+    /// Returns the slot: `buf_index` of `READ_FIXED`, `WRITE_FIXED` and zero-copy sends.
     #[inline]
     pub fn index(&self) -> u16 {
         self.slot
     }
 
-    /// The pages that it means.
+    /// Returns the pages that it means.
     #[inline]
     pub fn range(&self) -> PageRange {
         self.range
     }
 
-    /// Whether a request on [`FixedBuffer::index`] may name these bytes. The address in a request is the one in
-    /// memory, no offset; outside of the buffer the kernel answers `EFAULT`.
+    /// Returns whether a request on [`FixedBuffer::index`] may name these bytes. The address in a request is
+    /// the one in memory, no offset; outside of the buffer the kernel answers `EFAULT`.
     #[inline]
     pub fn holds(&self, address: u64, length: u64) -> bool {
         let (start, bytes) = (self.range.start() * crate::PAGE, self.range.pages() * crate::PAGE);
@@ -185,7 +186,7 @@ impl FixedBuffer {
 #[non_exhaustive]
 pub enum IoUringError {
     /// No slots, or more than the kernel takes.
-    #[error("a table of {slots} fixed buffers: an io_uring takes 1 to {MOST_SLOTS}; 1024 is a good number")]
+    #[error("a table of {slots} fixed buffers: an io_uring takes 1 to {MOST_SLOTS}: try 1024")]
     Slots {
         /// The number asked for.
         slots: u32,
@@ -193,8 +194,7 @@ pub enum IoUringError {
     /// The ring has a single issuer.
     #[error(
         "the ring was set up with IORING_SETUP_SINGLE_ISSUER, so only one thread may register buffers with it, but \
-         whoever has a registrar may call it from any thread, also where a `LocalCache` never does: set the ring up \
-         without it (and without DEFER_TASKRUN)"
+         a cache calls its registrar from any thread: set the ring up without it (and without DEFER_TASKRUN)"
     )]
     SingleIssuer,
     /// The ring has a table already.
@@ -209,7 +209,7 @@ pub enum IoUringError {
         source: io::Error,
     },
     /// The ring's file could not be opened once more.
-    #[error("opening the ring's file once more (the limit of open files is `ulimit -n`): {0}")]
+    #[error("open the ring's file once more: {0}: raise the limit of open files (`ulimit -n`)")]
     File(#[source] io::Error),
 }
 
@@ -306,7 +306,7 @@ impl IoUringBuffers {
         self.slots().free()
     }
 
-    /// System calls made to deregister, so far. A batch whose slots lie side by side takes one for each 256.
+    /// System calls made to deregister, so far. A batch with adjacent slots takes one for each 256.
     pub fn clearing_calls(&self) -> u64 {
         self.clearing_calls.load(Ordering::Relaxed)
     }
@@ -347,10 +347,10 @@ impl IoUringBuffers {
 
 #[expect(unsafe_code, reason = "promises what the trait asks for")]
 // SAFETY: a buffer in a slot holds its pages, whatever becomes of the mapping, until the slot is cleared, and
-// slots are cleared by `deregister` and `Drop` alone (that nobody else does it is asked of the user, who would
-// break transfers but not memory). A slot is taken by one buffer at a time. After clearing, no request that
-// starts finds the buffer; one that had started holds it in the kernel, and leases outlive transfers. There are
-// no peers.
+// slots are cleared by `deregister` and `Drop` alone (the user promises that no other code does, because it
+// would break transfers but not memory). A slot is taken by one buffer at a time. After clearing, no request
+// that starts finds the buffer; one that had started holds it in the kernel, and leases outlive transfers.
+// There are no peers.
 unsafe impl Registrar for IoUringBuffers {
     type Registration = FixedBuffer;
 
@@ -392,8 +392,8 @@ unsafe impl Registrar for IoUringBuffers {
         mapped::mapped(range)
     }
 
-    /// Whether all of the range is mapped, writable, and not beyond the end of a file: the list of mappings is read. Of shared
-    /// mappings of files it depends on the file system whether they may be pinned: tmpfs yes, disks no.
+    /// Whether all of the range is mapped, writable, and not beyond the end of a file: the list of mappings is read. Whether
+    /// shared mappings of files may be pinned depends on the file system: tmpfs yes, disks no.
     fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
         self.probe(range, access)?;
         match mapped::fault(range) {
@@ -403,7 +403,7 @@ unsafe impl Registrar for IoUringBuffers {
     }
 
     /// Regions are the slots, pages what the user may pin besides the ring, but no more than half of the memory. Both as
-    /// they were when the table was made. What else the user has locked (other rings, other processes) is not known.
+    /// they were when the table was made. The user's other locked memory (other rings, other processes) is not known.
     fn limits(&self) -> Limits {
         self.limits
     }
@@ -425,7 +425,7 @@ impl Drop for IoUringBuffers {
             return;
         }
         #[expect(unsafe_code, reason = "a system call")]
-        // SAFETY: no memory is passed. That it fails when somebody else has unregistered the table is no matter.
+        // SAFETY: no memory is passed. A failure because other code has unregistered the table does not matter.
         unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
@@ -481,8 +481,8 @@ fn nothing_done() -> io::Error {
     io::Error::other("the kernel set no slot of the io_uring's table, and gave no reason")
 }
 
-/// What a ring's own memory counts against `RLIMIT_MEMLOCK`: its two rings and the array of entries, each in whole pages.
-/// Kernels from 5.12 to 6.12 do not count it; the difference is a page or two.
+/// Returns the share of a ring's own memory in `RLIMIT_MEMLOCK`: its two rings and the array of entries, each in whole
+/// pages. Kernels from 5.12 to 6.12 do not count it; the difference is a page or two.
 fn ring_bytes(sq: u32, sqe: usize, cq: u32, cqe: usize) -> u64 {
     // `struct io_rings`, and more than its padding.
     const HEAD: usize = 512;
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_did_not_clear_is_tried_again_and_left_when_that_fails() {
+    fn uncleared_slots_are_retried_then_left() {
         let mut batch = buffers(OURS, [1, 2, 3, 4, 9]);
         let mut calls = Vec::new();
         let error = clear(&mut batch, OURS, |first, count| {
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_nothing_or_too_much_ends_the_batch() {
+    fn impossible_clear_count_ends_the_batch() {
         let mut batch = buffers(OURS, [1, 2]);
         assert!(clear(&mut batch, OURS, |_, _| Ok(0)).is_err());
         assert_eq!(left(&batch), [1, 2]);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_another_table_are_left_and_ours_are_cleared() {
+    fn foreign_buffers_stay_in_the_batch() {
         let mut batch = buffers(OURS, [1, 2, 5]);
         batch.extend(buffers(OURS + 1, [3, 4]));
         let mut cleared = Vec::new();

@@ -10,12 +10,10 @@
 pub(crate) mod budget;
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
 pub mod io_uring;
-pub(crate) mod mapped;
-pub mod model;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;
 
-pub use mapped::mapped;
+pub use crate::mapped::mapped;
 
 /// Pages of 4 KiB that this process may pin besides `locked` bytes which count as locked already: what a registrar states as
 /// [`Limits::pages`] where its device says nothing. `RLIMIT_MEMLOCK` bounds it where it is felt, and half of the memory that
@@ -42,7 +40,7 @@ use std::io;
 /// * An access right that was not asked for is not granted to peers.
 #[expect(unsafe_code, reason = "the edge: what it promises is what callers' safety rests on")]
 pub unsafe trait Registrar: Send + Sync + 'static {
-    /// What a lease shows of a registration: its keys. It is not `Clone`, so that it cannot outlive the
+    /// A lease's view of a registration: its keys. It is not `Clone`, so that it cannot outlive the
     /// lease; the cache alone owns it.
     type Registration: Send + Sync + 'static;
 
@@ -53,10 +51,10 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// cache makes room and tries again, a stated number of times. All others are final for the range.
     fn register(&self, range: PageRange, access: Access) -> io::Result<Self::Registration>;
 
-    /// Whether the range could be registered, as far as that is cheap to tell. Asked before others are evicted for it, so
-    /// that a bad address costs nobody his place. Default: it could; then a bad address in a full cache costs one
-    /// attempt, and the batch that left for it. A registrar of this process's memory can ask [`mapped`], which costs a
-    /// miss that evicts a system call. It is not the default, because ranges need not be addresses of this process.
+    /// Whether the range could be registered, as far as that is cheap to tell. Called before others are evicted for it,
+    /// so that a bad address evicts no region. Default: it could; then a bad address in a full cache costs one attempt,
+    /// and the batch that left for it. A registrar of this process's memory can ask [`mapped`], which costs a miss that
+    /// evicts a system call. It is not the default, because ranges need not be addresses of this process.
     ///
     /// # Errors
     /// The error that registering it would end with.
@@ -74,8 +72,8 @@ pub unsafe trait Registrar: Send + Sync + 'static {
         self.probe(range, access)
     }
 
-    /// Deregisters a batch, in one operation if the device can. What it takes out of the vector is
-    /// deregistered; what it leaves there is still registered, and the error says why. What is deregistered makes room when this
+    /// Deregisters a batch, in one operation if the device can. The regions that it takes out of the vector are deregistered;
+    /// those that it leaves there are still registered, and the error tells why. Deregistered regions make room when this
     /// returns, so the cache hands over as much as takes some milliseconds, and several threads call this at once.
     ///
     /// # Errors
@@ -85,7 +83,7 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// How much can be registered.
     fn limits(&self) -> Limits;
 
-    /// The rights that it can grant: all, unless it says otherwise.
+    /// Returns the rights that it can grant: all, unless it says otherwise.
     fn rights(&self) -> Access {
         Access::all()
     }
@@ -101,7 +99,7 @@ pub struct Registered<T> {
     pub range: PageRange,
     /// The rights, as they were asked for.
     pub access: Access,
-    /// What the registrar returned.
+    /// The registrar's value.
     pub registration: T,
 }
 
@@ -144,7 +142,7 @@ impl Default for Limits {
     }
 }
 
-/// What a failed registration means for the cache.
+/// The meaning of a failed registration for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// Something is full: making room can help.

@@ -11,7 +11,7 @@
 //! # let buffer = vec![0_u8; 8192];
 //! let domain = Domain::open("rxe0")?;
 //! let cache = Cache::builder(Verbs::new(&domain)?).build()?;
-//! // SAFETY: the buffer outlives the lease, and nobody else uses it meanwhile.
+//! // SAFETY: the buffer outlives the lease, and has no other user meanwhile.
 //! let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL | Access::REMOTE_READ) }?;
 //! for part in lease.segments() {
 //!     let (_at, _bytes) = (part.address(), part.len());
@@ -32,10 +32,10 @@
 //!
 //! # What users rely on
 //!
-//! * **The lease outlives the transfer**: keep it until the completion of the work request was seen. What a *peer* may
-//!   still do with a key that it was told ends when the region is deregistered, which is later than the end of the
-//!   lease: at its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right must end with
-//!   the transfer, bind a memory window to the region and tell the peer the window's key ([`MemoryRegion::raw`]).
+//! * **The lease outlives the transfer**: keep it until the completion of the work request was seen. The rights of a
+//!   *peer* with a key that it was told end when the region is deregistered, which is later than the end of the lease: at
+//!   its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right must end with the
+//!   transfer, bind a memory window to the region and tell the peer the window's key ([`MemoryRegion::raw`]).
 //! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides:
 //!   verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read* fills
 //!   needs [`Access::REMOTE_WRITE`] ([`Transport::Iwarp`]).
@@ -60,9 +60,9 @@
 //!
 //! # After a fork
 //!
-//! Linux copies pinned pages for a child since 5.12, so the parent keeps those that its card knows ([`Forks::Copied`]);
-//! on older kernels, and only there, opening a domain calls `ibv_fork_init`. A child has the device's file in common with its parent, so nothing is
-//! registered, deregistered or closed there.
+//! Linux copies pinned pages for a child since 5.12, so the parent keeps those that its card knows ([`Forks::Copied`]). On older kernels, and only
+//! there, opening a domain calls `ibv_fork_init`. A child has the device's file in common with its parent, so nothing is registered, deregistered
+//! or closed there.
 //!
 //! # Memory of other devices
 //!
@@ -82,10 +82,11 @@ pub use domain::{Domain, DomainBuilder, Forks};
 pub use error::VerbsError;
 pub use region::MemoryRegion;
 
-use super::{Limits, Registered, Registrar, budget, mapped};
+use super::{Limits, Registered, Registrar, budget};
 use crate::access::Access;
-use crate::count::Count;
+use crate::mapped;
 use crate::range::{PAGE, PageRange};
+use crate::units::Count;
 use binding as ib;
 use std::io;
 
@@ -141,7 +142,7 @@ impl Verbs {
         self
     }
 
-    /// Whether pages are registered without being pinned.
+    /// Returns whether pages are registered without being pinned.
     pub fn is_on_demand(&self) -> bool {
         self.on_demand
     }
@@ -153,12 +154,12 @@ impl Verbs {
         self
     }
 
-    /// Where it registers.
+    /// Returns the domain of its registrations.
     pub fn domain(&self) -> &Domain {
         &self.domain
     }
 
-    /// The card's flags for these rights.
+    /// Returns the card's flags for these rights.
     fn flags(&self, access: Access) -> libc::c_int {
         let flags = [
             (Access::LOCAL_WRITE, ib::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
@@ -172,7 +173,7 @@ impl Verbs {
         of_rights.chain(on_demand).chain(windows).fold(0, |all, flag| all | flag as libc::c_int)
     }
 
-    /// What a refusal of a range means. On kernels that need `ibv_fork_init`, libibverbs says of memory that is not mapped
+    /// Explains the refusal of a range. On kernels that need `ibv_fork_init`, libibverbs says of memory that is not mapped
     /// that there is too little of it, and the cache would make room in vain.
     fn refused(&self, error: io::Error, range: PageRange) -> io::Error {
         match mapped::mapped(range) {
@@ -181,7 +182,8 @@ impl Verbs {
         }
     }
 
-    /// What an error means: if the device went, that. The kernel answers `EIO` a little before it takes the name away.
+    /// Explains an error: a lost device is reported as such. The kernel answers `EIO` a little before it takes the name
+    /// away.
     fn told(&self, error: io::Error) -> io::Error {
         if !matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EBADF)) {
             return error;
@@ -201,8 +203,9 @@ impl Verbs {
     }
 
     fn take_back(&self, region: &MemoryRegion) -> io::Result<()> {
-        // SAFETY: it was registered in this domain, which is open as long as this registrar, and whoever gives a
-        // registration away to be taken back has no other: it is no `Clone`, and only `deregister` calls this.
+        // SAFETY: it was registered in this domain, which is open as long as this registrar, and a caller that
+        // gives a registration away to be taken back has no other: it is no `Clone`, and only `deregister` calls
+        // this.
         let failed = unsafe { ib::ibv_dereg_mr(region.raw().cast().as_ptr()) };
         if failed == 0 {
             return Ok(());

@@ -6,7 +6,7 @@ use mrrc::invalidation::{Monitor, Reports, Watch};
 use std::io;
 use std::sync::Arc;
 
-/// What a cache does with its monitor. No device touches memory on account of what a test is told.
+/// A cache's calls of its monitor. No device touches memory on account of what a test is told.
 pub(crate) trait ByHand: Monitor {
     fn start(&self, reports: Arc<dyn Reports>) -> io::Result<()> {
         // SAFETY: the test has the monitor for itself, and relies on nothing that it says to reach memory.
@@ -14,17 +14,17 @@ pub(crate) trait ByHand: Monitor {
     }
 
     fn watch(&self, range: PageRange) -> Watch {
-        // SAFETY: as above.
+        // SAFETY: the caller makes the promises of the wrapped monitor's call.
         unsafe { Monitor::watch(self, range) }
     }
 
     fn unwatch(&self, range: PageRange) {
-        // SAFETY: as above.
+        // SAFETY: the caller makes the promises of the wrapped monitor's call.
         unsafe { Monitor::unwatch(self, range) }
     }
 
     fn stop(&self) {
-        // SAFETY: as above.
+        // SAFETY: the caller makes the promises of the wrapped monitor's call.
         unsafe { Monitor::stop(self) }
     }
 }

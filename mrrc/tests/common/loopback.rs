@@ -20,13 +20,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What became of a transfer that the device did not take: its connection has ended.
+/// The status of a transfer that the device did not take: its connection has ended.
 pub(crate) const NOT_POSTED: ib::ibv_wc_status::Type = u32::MAX;
 
-/// What became of a transfer of which nothing is heard.
+/// The status of a transfer without a completion.
 pub(crate) const STALLED: ib::ibv_wc_status::Type = u32::MAX - 1;
 
-/// How long a queue pair waits for an answer, as verbs count it: 17 s. Nothing is lost between two of one device; but rxe
+/// How long a queue pair waits for an answer, as verbs count it: 17 s. Nothing is lost between two of one device. But rxe
 /// (Linux 6.1) sends again whatever is under way when this is over since some earlier packet, though answers come, and it
 /// happens that it then hears of no transfer any more. At the usual 14 (67 ms) that is many times in a run.
 const PATIENCE: u8 = 22;
@@ -40,13 +40,13 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A setting that is not empty.
+/// Returns a setting that is not empty.
 pub(crate) fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Whether what was said of a transfer is what a peer's refusal of the key makes of it. On iWARP a write is done when it is
-/// sent, and a read that is refused ends with the connection.
+/// Returns whether what was said of a transfer is what a peer's refusal of the key makes of it. On iWARP a write is done
+/// when it is sent, and a read that is refused ends with the connection.
 pub(crate) fn is_refusal(domain: &Domain, reads: bool, said: ib::ibv_wc_status::Type) -> bool {
     match (domain.attributes().transport, reads) {
         (Transport::Iwarp, true) => ![ib::ibv_wc_status::IBV_WC_SUCCESS, STALLED].contains(&said),
@@ -55,7 +55,7 @@ pub(crate) fn is_refusal(domain: &Domain, reads: bool, said: ib::ibv_wc_status::
     }
 }
 
-/// Whether the device looks at rights when a peer reads: siw does not (Linux 6.1).
+/// Returns whether the device looks at rights when a peer reads: siw does not (Linux 6.1).
 pub(crate) fn guards_reads(domain: &Domain) -> bool {
     let guards = domain.attributes().transport != Transport::Iwarp;
     if !guards {
@@ -70,7 +70,7 @@ pub(crate) fn not_run(why: impl std::fmt::Display) {
     println!("not run: {why}");
 }
 
-/// A domain of the device to test with, or a line that says why not.
+/// Returns a domain of the device to test with, or a line that says why not.
 pub(crate) fn domain() -> Option<Domain> {
     let builder = Domain::builder();
     let builder = match setting("MRRC_VERBS_DEVICE") {
@@ -87,7 +87,7 @@ pub(crate) fn domain() -> Option<Domain> {
     }
 }
 
-/// A domain and two queue pairs in it, or a line that says why not.
+/// Returns a domain and two queue pairs in it, or a line that says why not.
 pub(crate) fn pair() -> Option<(Domain, Loopback)> {
     let domain = domain()?;
     if domain.attributes().transport != Transport::Iwarp {
@@ -109,7 +109,7 @@ pub(crate) fn pair() -> Option<(Domain, Loopback)> {
     panic!("four connections in a row stand still");
 }
 
-/// Who posts a transfer: this side, or the peer.
+/// The side that posts a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
     Us = 0,
@@ -141,7 +141,7 @@ pub(crate) struct Loopback {
 
 // SAFETY: calls on queue pairs may be made from any thread, and the mutex makes them one at a time.
 unsafe impl Send for Loopback {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects belong to no thread, and the rest is behind a lock.
 unsafe impl Sync for Loopback {}
 
 impl Loopback {
@@ -207,7 +207,7 @@ impl Loopback {
             let domain = Domain::borrow(NonNull::new((*us).pd).unwrap().cast()).unwrap();
             let (pairs, ids) = ([(*us).qp, (*peer).qp], vec![peer, us, listener]);
             let pair = Self { completions, pairs, ids, one: Mutex::new(()), domain: domain.clone() };
-            // iWARP: who was called speaks only after he was spoken to.
+            // iWARP: the accepting side speaks only after it received.
             let (mut ours, theirs) = (Memory::new(1), Memory::new(1));
             let table = Verbs::new(&domain).unwrap();
             ours.fill(b'!');
@@ -229,13 +229,13 @@ impl Loopback {
     /// Runs transfers to their ends and says what became of each: 0, or the status of its completion.
     ///
     /// # Safety
-    /// Regions of which keys are named stay registered until this returns, and nobody holds references to their memory.
+    /// Regions of which keys are named stay registered until this returns, and no references to their memory exist.
     pub(crate) unsafe fn run(&self, transfers: &[Transfer]) -> Vec<ib::ibv_wc_status::Type> {
         assert!(transfers.len() <= DEPTH);
         let _one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
         // siw stands still, now and then, when both sides have several reads under way (Linux 6.1).
         let at_once = if self.domain.attributes().transport == Transport::Iwarp { 1 } else { DEPTH };
-        // SAFETY: by the contract.
+        // SAFETY: `run` requires of its caller all that `run_at_once` does.
         transfers.chunks(at_once).flat_map(|some| unsafe { self.run_at_once(some) }).collect()
     }
 
@@ -292,7 +292,7 @@ impl Loopback {
         results
     }
 
-    /// In a forked child, whose it is not: nothing is destroyed.
+    /// In a forked child, which does not own it: nothing is destroyed.
     pub(crate) fn forget(self) {
         std::mem::forget(self);
     }
@@ -310,8 +310,8 @@ impl Loopback {
         // SAFETY: both regions are borrowed, and so is the memory.
         let said = unsafe { self.run(&[Transfer { by, reads, local, remote, length }]) }[0];
         if !reads && self.domain.attributes().transport == Transport::Iwarp {
-            // A write is done when it is sent; an empty read behind it, when it has arrived.
-            // SAFETY: no byte is moved.
+            // A write is done when it is sent; an empty read behind it, when it has arrived. SAFETY: a transfer of no
+            // bytes accesses no memory.
             unsafe { self.run(&[Transfer { by, reads: true, local, remote, length: 0 }]) };
         }
         if said == 0 { Ok(()) } else { Err(said) }
@@ -343,7 +343,7 @@ impl Drop for Loopback {
 /// # Safety
 /// The context is open.
 unsafe fn completions(context: *mut ib::ibv_context) -> *mut ib::ibv_cq {
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises an open context; null is no channel.
     let made = unsafe { ib::ibv_create_cq(context, 4 * DEPTH as i32, null_mut(), null_mut(), 0) };
     assert!(!made.is_null(), "ibv_create_cq: {}", io::Error::last_os_error());
     made
@@ -365,7 +365,7 @@ fn wishes(completions: *mut ib::ibv_cq) -> ib::ibv_qp_init_attr {
 /// The context and the queue pair are its own, and open.
 unsafe fn connect(context: *mut ib::ibv_context, pair: *mut ib::ibv_qp, peer: u32) {
     use ib::ibv_qp_attr_mask as mask;
-    // SAFETY: by the contract; structures are those that the calls read and fill.
+    // SAFETY: the caller promises an open device; the structures live across the calls that read and fill them.
     unsafe {
         let mut gid: ib::ibv_gid = zeroed();
         // The one of an IPv4 address, if it has one: other addresses can still be tentative.
@@ -406,14 +406,14 @@ unsafe fn connect(context: *mut ib::ibv_context, pair: *mut ib::ibv_qp, peer: u3
     }
 }
 
-/// What tests ask for: what the loopback's transfers need, on iWARP too.
+/// The rights that tests ask for: those of the loopback's transfers, on iWARP too.
 pub(crate) const RIGHTS: Access = Access::LOCAL.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 pub(crate) fn register(table: &Verbs, range: PageRange) -> MemoryRegion {
     table.register(range, RIGHTS).unwrap()
 }
 
-/// What the cache would hand back.
+/// Returns a registration as the cache would hand it back.
 pub(crate) fn registered(registration: MemoryRegion) -> Registered<MemoryRegion> {
     Registered { range: registration.range(), access: RIGHTS, registration }
 }
@@ -494,7 +494,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody uses its address any longer.
+        // SAFETY: the mapping is ours, and its address is not used any longer.
         unsafe { libc::munmap(self.address.cast(), self.bytes()) };
     }
 }

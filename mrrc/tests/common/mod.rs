@@ -1,14 +1,14 @@
-//! What the tests of the cache share: a device whose registrations say what they are of, and requests by page.
+//! Shared parts of the cache's tests: a device whose registrations show their ranges, and requests by page.
 //!
 //! There is no memory behind the addresses: nothing here follows one.
 
 #![allow(dead_code, unsafe_code, reason = "each test uses a part of it; leases are acquired for no transfer")]
 
-use mrrc::cache::Builder;
+use mrrc::cache::{Builder, PendingLease};
 use mrrc::cost::Linear;
 use mrrc::invalidation::Explicit;
-use mrrc::registrar::model::{Event, Gate, Model};
 use mrrc::registrar::{Limits, Registered, Registrar};
+use mrrc::testing::{Event, Gate, Model};
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
 use std::io;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) fn device() -> Device {
     Model::over(Linear::PAPER, Plain::default())
 }
 
-/// A gate at which those of the device's calls wait that this is true of.
+/// Returns a gate at which those of the device's calls wait that this is true of.
 pub(crate) fn gate_at(device: &Device, waits: impl Fn(&Event) -> bool + Send + Sync + 'static) -> Gate {
     let gate = Gate::closed();
     let held = gate.clone();
@@ -98,8 +98,40 @@ pub(crate) fn ask<R: Registrar>(
     pages: u64,
     access: Access,
 ) -> Result<Lease<R>, AcquireError> {
-    // SAFETY: no transfer is made.
-    unsafe { cache.acquire(address(start), (pages * PAGE) as usize, access) }
+    acquire_at(cache, address(start), (pages * PAGE) as usize, access)
+}
+
+/// Acquires a lease of bytes that no device uses.
+pub(crate) fn acquire_at<R: Registrar>(
+    cache: &Cache<R>,
+    address: *const u8,
+    length: usize,
+    access: Access,
+) -> Result<Lease<R>, AcquireError> {
+    // SAFETY: `acquire` restricts uses of the memory during transfers; tests with these addresses make none.
+    unsafe { cache.acquire(address, length, access) }
+}
+
+/// Begins to acquire bytes that no device uses.
+pub(crate) fn begin_at<R: Registrar>(
+    cache: &Cache<R>,
+    address: *const u8,
+    length: usize,
+    access: Access,
+) -> Result<PendingLease<'_, R>, AcquireError> {
+    // SAFETY: `begin` restricts uses of the memory during transfers; tests with these addresses make none.
+    unsafe { cache.begin(address, length, access) }
+}
+
+/// Registers bytes that no device uses.
+pub(crate) fn warm_at<R: Registrar>(
+    cache: &Cache<R>,
+    address: *const u8,
+    length: usize,
+    access: Access,
+) -> Result<(), AcquireError> {
+    // SAFETY: `warm` restricts uses of the memory during later transfers; tests with these addresses make none.
+    unsafe { cache.warm(address, length, access) }
 }
 
 #[track_caller]
@@ -123,13 +155,13 @@ pub(crate) fn fill<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) {
     }
 }
 
-/// Whether what [`fill`] registered is still there, every region of it.
+/// Returns whether what [`fill`] registered is still there, every region of it.
 #[track_caller]
 pub(crate) fn all_hit<R: Registrar>(cache: &Cache<R>, regions: u64, pages: u64) -> bool {
     (0..regions).all(|region| is_hit(cache, region * pages, pages))
 }
 
-/// The segments of a lease: first page and pages from [`BASE`], and the range of their registration.
+/// Returns the segments of a lease: first page and pages from [`BASE`], and the range of their registration.
 pub(crate) fn parts(lease: &Lease<Device>) -> Vec<(u64, u64, PageRange)> {
     let part = |segment: mrrc::Segment<'_, Made>| {
         let at = segment.address() as u64;

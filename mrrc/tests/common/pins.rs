@@ -1,11 +1,11 @@
-//! What the kernel counts as pinned by this process.
+//! The kernel's count of pages pinned by this process.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use mrrc::PAGE;
 use std::time::{Duration, Instant};
 
-/// A line of this process's status.
+/// Returns a line of this process's status.
 pub(crate) fn status(name: &str) -> String {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

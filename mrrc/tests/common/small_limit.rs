@@ -1,9 +1,10 @@
-//! A process, made for this, that becomes a user who may lock little memory: the limit is on all that one user has locked.
+//! A process, made for this, that becomes a user with a small limit on locked memory: the limit is on all that one user
+//! has locked.
 
 use crate::pins::status;
 use std::io;
 
-/// From now on this process may lock so many bytes, as one of `users`, who runs nothing else. Where that cannot be had here, says
+/// Limits this process to this many locked bytes, as one of `users`, which runs nothing else. Where that cannot be had here, says
 /// why and returns false.
 pub(crate) fn becomes_who_may_lock(bytes: u64, users: u32) -> bool {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
@@ -13,7 +14,7 @@ pub(crate) fn becomes_who_may_lock(bytes: u64, users: u32) -> bool {
         return false;
     }
     let user = users + std::process::id();
-    // SAFETY: no memory is passed.
+    // SAFETY: the calls take and return numbers.
     let stays_root = unsafe {
         libc::geteuid() == 0 && (libc::setresgid(user, user, user) != 0 || libc::setresuid(user, user, user) != 0)
     };

@@ -1,8 +1,8 @@
 use mrrc::Cache;
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 
 fn main() {
-    let cache = Cache::builder(Dummy::default()).build().unwrap();
+    let cache = Cache::builder(NoopRegistrar::default()).build().unwrap();
     let mut arena = cache.arena(4096).unwrap();
     let written: &mut [u8] = &mut arena[..];
     written[0] = 1;

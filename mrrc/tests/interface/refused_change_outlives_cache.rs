@@ -1,9 +1,9 @@
 use mrrc::Cache;
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 
 fn main() {
-    let cache = Cache::builder(Dummy::default()).build().unwrap();
-    let changing = cache.changing(4096 as *const u8, 1).unwrap();
+    let cache = Cache::builder(NoopRegistrar::default()).build().unwrap();
+    let change = cache.begin_change(4096 as *const u8, 1).unwrap();
     drop(cache);
-    drop(changing);
+    drop(change);
 }

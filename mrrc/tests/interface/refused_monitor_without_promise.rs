@@ -1,4 +1,4 @@
-//! What a monitor answers is trusted by safe functions, so to be one is a promise.
+//! Safe functions trust a monitor's answers, so implementing one is a promise.
 
 use mrrc::PageRange;
 use mrrc::invalidation::{Monitor, Reports, Watch};

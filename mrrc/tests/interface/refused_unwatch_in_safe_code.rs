@@ -1,4 +1,4 @@
-//! Who takes back what another asked a monitor for makes it deaf, so a call of a monitor is a promise.
+//! An unwatch of another user's range makes a monitor deaf, so calling a monitor is a promise.
 
 use mrrc::PageRange;
 use mrrc::invalidation::{Monitor, Userfaultfd};

@@ -71,7 +71,7 @@ fn what_lies_outside_is_an_error() {
 }
 
 #[test]
-fn the_same_bytes_are_registered_once_though_nobody_watches_them() {
+fn same_bytes_register_once_without_monitor() {
     let _alone = alone();
     let (model, told, cache) = told();
     told.0.lock().unwrap().refuses = true;
@@ -92,15 +92,14 @@ fn what_is_merged_with_memory_of_others_is_watched() {
     let cache = cache.background(false).ignore_environment().build().unwrap();
     let arena = cache.arena(4 * PAGE_BYTES).unwrap();
     let last = arena.as_ptr().wrapping_add(3 * PAGE_BYTES);
-    // SAFETY: nothing is transferred.
-    drop(unsafe { cache.acquire(last, 2 * PAGE_BYTES, Access::LOCAL) }.unwrap());
+    drop(acquire(&cache, last, 2 * PAGE_BYTES, Access::LOCAL).unwrap());
     drop(arena.acquire(2 * PAGE_BYTES.., Access::LOCAL).unwrap());
     let asked = told.0.lock().unwrap().asked.clone();
     assert_eq!(asked.iter().map(|range| range.pages()).collect::<Vec<_>>(), [2, 3]);
 }
 
 #[test]
-fn an_arena_that_goes_takes_its_registrations_and_its_memory_along() {
+fn dropped_arena_takes_registrations_and_memory() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(LARGE).unwrap();
@@ -115,7 +114,7 @@ fn an_arena_that_goes_takes_its_registrations_and_its_memory_along() {
     // Most likely at the same address.
     let next = cache.arena(LARGE).unwrap();
     drop(next.acquire(..1 << 20, Access::LOCAL).unwrap());
-    assert_eq!((model.counts().regs, cache.counters().barred), (3, 0));
+    assert_eq!((model.counts().regs, cache.counters().discarded), (3, 0));
     assert_eq!(next.acquire(..1 << 20, Access::LOCAL).map(drop).unwrap(), ());
     assert_eq!(model.counts().regs, 3, "the memory is cached like any other");
 }
@@ -176,7 +175,7 @@ fn unmaps_many_arenas_when_their_leases_end() {
 }
 
 #[test]
-fn memory_whose_registration_could_not_be_ended_stays_mapped_until_it_is() {
+fn memory_stays_mapped_until_deregistered() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(LARGE).unwrap();
@@ -202,15 +201,14 @@ fn memory_whose_registration_could_not_be_ended_stays_mapped_until_it_is() {
 }
 
 #[test]
-fn what_others_left_at_the_address_is_not_found_in_a_new_arena() {
+fn stale_region_is_not_found_in_new_arena() {
     let _alone = alone();
     let (model, cache) = explicit();
     // Freed by a program that does not say so: every address above may be the arena's.
     let old = cache.arena(LARGE).unwrap();
     let address = old.as_ptr().cast_const();
     drop(old);
-    // SAFETY: no transfer is made.
-    unsafe { cache.warm(address, LARGE, Access::LOCAL) }.unwrap();
+    warm(&cache, address, LARGE, Access::LOCAL).unwrap();
     let new = cache.arena(LARGE).unwrap();
     if new.as_ptr().cast_const() != address {
         println!("not run: the system put the second arena elsewhere");
@@ -221,7 +219,7 @@ fn what_others_left_at_the_address_is_not_found_in_a_new_arena() {
 }
 
 #[test]
-fn an_arena_whose_cache_is_gone_registers_nothing_more() {
+fn arena_without_cache_registers_nothing() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(LARGE).unwrap();
@@ -243,7 +241,7 @@ fn an_arena_whose_cache_is_gone_registers_nothing_more() {
 }
 
 #[test]
-fn what_is_being_registered_when_its_cache_goes_is_leased_and_deregistered_after_that() {
+fn in_flight_registration_outlives_its_cache() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(LARGE).unwrap();
@@ -264,7 +262,7 @@ fn what_is_being_registered_when_its_cache_goes_is_leased_and_deregistered_after
 }
 
 #[test]
-fn nothing_stays_when_cache_and_arena_go_while_threads_acquire() {
+fn concurrent_drop_leaves_nothing() {
     let _alone = alone();
     for round in 0..30 {
         let (model, cache) = explicit();
@@ -316,7 +314,7 @@ fn threads_may_read_and_write_the_same_bytes() {
 }
 
 #[test]
-fn pages_of_the_device_and_huge_pages_are_not_shared_with_others() {
+fn arena_uses_whole_device_and_huge_pages() {
     let _alone = alone();
     let model = Model::new(Linear::PAPER);
     model.limit(Limits { page_size: 64 << 10, ..Limits::NONE });

@@ -14,8 +14,7 @@ fn buffers(arena: &Arena<Model>, of: &[(usize, usize)]) -> Vec<(*const u8, usize
 /// Acquires, and answers how many registrations were attempted and how many requests counted.
 fn acquired(cache: &Cache<Model>, buffers: &[(*const u8, usize)], access: Access) -> (u64, u64) {
     let before = cache.counters();
-    // SAFETY: nothing is transferred.
-    let leases = unsafe { cache.acquire_list(buffers, access) }.unwrap();
+    let leases = acquire_list(cache, buffers, access).unwrap();
     assert_eq!(leases.iter().map(|lease| (lease.address(), lease.len())).collect::<Vec<_>>(), buffers);
     for lease in &leases {
         assert_eq!(lease.segments().map(|segment| segment.len()).sum::<usize>(), lease.len());
@@ -29,15 +28,14 @@ fn key(lease: &mrrc::Lease<Model>) -> u64 {
 }
 
 #[test]
-fn neighbours_share_a_registration_and_each_gets_what_it_asked_for() {
+fn neighbours_share_one_registration() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(100 * PAGE_BYTES).unwrap();
     let asked = buffers(&arena, &[(20, 4), (0, 4), (5, 4), (25, 8), (21, 1), (60, 2)]);
     assert_eq!(acquired(&cache, &asked, Access::LOCAL), (3, 6));
     assert_eq!(cache.usage().pages, 9 + 13 + 2);
-    // SAFETY: nothing is transferred.
-    let leases = unsafe { cache.acquire_list(&asked, Access::LOCAL) }.unwrap();
+    let leases = acquire_list(&cache, &asked, Access::LOCAL).unwrap();
     let keys: HashSet<u64> = leases.iter().map(key).collect();
     assert_eq!((keys.len(), key(&leases[1]), key(&leases[0])), (3, key(&leases[2]), key(&leases[4])));
     assert_eq!((model.counts().regs, cache.counters().decisions.hits()), (3, 6));
@@ -50,13 +48,12 @@ fn neighbours_share_a_registration_and_each_gets_what_it_asked_for() {
 }
 
 #[test]
-fn a_lease_of_a_group_holds_its_region_when_the_others_are_gone() {
+fn group_lease_holds_its_region_alone() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(100 * PAGE_BYTES).unwrap();
     let asked = buffers(&arena, &[(0, 4), (5, 4), (10, 4)]);
-    // SAFETY: nothing is transferred.
-    let mut leases = unsafe { cache.acquire_list(&asked, Access::LOCAL) }.unwrap();
+    let mut leases = acquire_list(&cache, &asked, Access::LOCAL).unwrap();
     cache.flush().unwrap();
     while leases.len() > 1 {
         drop(leases.remove(0));
@@ -69,7 +66,7 @@ fn a_lease_of_a_group_holds_its_region_when_the_others_are_gone() {
 }
 
 #[test]
-fn pages_between_are_registered_only_where_that_is_cheap_local_and_one_mapping() {
+fn gaps_are_bridged_only_when_cheap_and_local() {
     let _alone = alone();
     let (_, cache) = explicit();
     let arena = cache.arena(100 * PAGE_BYTES).unwrap();
@@ -86,7 +83,7 @@ fn pages_between_are_registered_only_where_that_is_cheap_local_and_one_mapping()
 }
 
 #[test]
-fn a_group_that_is_refused_is_acquired_one_by_one_and_counted_once() {
+fn refused_group_is_acquired_one_by_one() {
     let _alone = alone();
     let (model, cache) = explicit();
     let arena = cache.arena(100 * PAGE_BYTES).unwrap();
@@ -96,7 +93,7 @@ fn a_group_that_is_refused_is_acquired_one_by_one_and_counted_once() {
 }
 
 #[test]
-fn a_group_for_which_there_is_no_room_is_acquired_one_by_one() {
+fn group_without_room_is_acquired_one_by_one() {
     let _alone = alone();
     let model = Model::new(Linear::PAPER);
     let cache = Cache::builder(model).capacity_pages(10).monitor(Explicit).ignore_environment().build().unwrap();
@@ -105,8 +102,7 @@ fn a_group_for_which_there_is_no_room_is_acquired_one_by_one() {
     assert_eq!(acquired(&cache, &buffers(&arena, &[(0, 4), (5, 4)]), Access::LOCAL), (2, 2));
     drop(other);
     let too_many = buffers(&arena, &[(0, 4), (5, 4), (20, 4)]);
-    // SAFETY: nothing is transferred.
-    let refused = unsafe { cache.acquire_list(&too_many, Access::LOCAL) };
+    let refused = acquire_list(&cache, &too_many, Access::LOCAL);
     assert!(matches!(refused, Err(AcquireError::AllInUse { .. })));
     drop(arena.acquire(..10 * PAGE_BYTES, Access::LOCAL).unwrap());
 }
@@ -119,26 +115,23 @@ fn a_list_is_acquired_whole_or_not_at_all() {
     let asked = buffers(&arena, &[(0, 4), (5, 4), (40, 4)]);
     let last = PageRange::of_bytes(asked[2].0 as u64, 1).unwrap();
     model.fail_register(Fault::within(last, libc::EFAULT));
-    // SAFETY: nothing is transferred.
-    let refused = unsafe { cache.acquire_list(&asked, Access::LOCAL) };
+    let refused = acquire_list(&cache, &asked, Access::LOCAL);
     assert!(matches!(refused, Err(AcquireError::Register { attempts: 1, .. })), "{refused:?}");
     cache.flush().unwrap();
     assert_eq!((registered(&model), cache.usage().lent), (0, 0));
-    // SAFETY: as above.
-    let empty = unsafe { cache.acquire_list(&[asked[0], (asked[1].0, 0)], Access::LOCAL) };
+    let empty = acquire_list(&cache, &[asked[0], (asked[1].0, 0)], Access::LOCAL);
     assert!(matches!(empty, Err(AcquireError::Range(_))));
     assert_eq!(registered(&model), 0, "looked at before anything is done");
 }
 
 #[test]
-fn a_group_that_cannot_be_cached_is_registered_once_for_all_its_leases() {
+fn uncacheable_group_registers_once() {
     let _alone = alone();
     let (model, told, cache) = told();
     told.0.lock().unwrap().refuses = true;
     let arena = cache.arena(100 * PAGE_BYTES).unwrap();
     let asked = buffers(&arena, &[(0, 4), (5, 4), (10, 4)]);
-    // SAFETY: nothing is transferred.
-    let mut leases = unsafe { cache.acquire_list(&asked, Access::LOCAL) }.unwrap();
+    let mut leases = acquire_list(&cache, &asked, Access::LOCAL).unwrap();
     assert_eq!(model.counts().regs, 1);
     leases.truncate(1);
     cache.reap().unwrap();
@@ -149,7 +142,7 @@ fn a_group_that_cannot_be_cached_is_registered_once_for_all_its_leases() {
 }
 
 #[test]
-fn what_is_there_is_used_and_the_number_of_segments_holds() {
+fn group_reuses_cached_and_keeps_segment_limit() {
     let _alone = alone();
     for most in [1, 2, usize::MAX] {
         let model = Model::new(Linear::PAPER);
@@ -158,8 +151,7 @@ fn what_is_there_is_used_and_the_number_of_segments_holds() {
         let arena = cache.arena(100 * PAGE_BYTES).unwrap();
         drop(arena.acquire(2 * PAGE_BYTES..6 * PAGE_BYTES, Access::LOCAL).unwrap());
         let asked = buffers(&arena, &[(0, 4), (5, 8), (3, 1)]);
-        // SAFETY: nothing is transferred.
-        let leases = unsafe { cache.acquire_list(&asked, Access::LOCAL) }.unwrap();
+        let leases = acquire_list(&cache, &asked, Access::LOCAL).unwrap();
         assert!(leases.iter().all(|lease| lease.segments().count() <= most));
         assert_eq!(cache.counters().decisions.requests, 4, "at most {most}");
     }

@@ -13,15 +13,15 @@ use mrrc::cache::{ArenaError, ChangeError, OutsideArena, Unusable};
 use mrrc::cost::Linear;
 use mrrc::invalidation::{Explicit, Monitor, Reports, Unwatched, Watch};
 use mrrc::registrar::Limits;
-use mrrc::registrar::model::{Event, Fault, Gate, Model};
-use mrrc::{Access, AcquireError, Arena, Cache, PAGE, PageRange};
+use mrrc::testing::{Event, Fault, Gate, Model};
+use mrrc::{Access, AcquireError, Arena, Cache, Lease, PAGE, PageRange};
 use std::collections::HashSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is mapped and pinned is of the whole process.
+/// Makes tests run one at a time, because mappings and pins are of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,18 +34,45 @@ fn page(number: usize) -> *const u8 {
     (number * PAGE_BYTES) as *const u8
 }
 
-/// A cache over a model, which the program tells of changes.
+/// Returns a cache over a model, which the program tells of changes.
 fn explicit() -> (Model, Cache<Model>) {
     let model = Model::new(Linear::PAPER);
     let cache = Cache::builder(model.clone()).capacity_pages(100_000).monitor(Explicit).ignore_environment();
     (model, cache.build().unwrap())
 }
 
-/// A cache over a model, with a monitor that watches.
+/// Returns a cache over a model, with a monitor that watches.
 fn told() -> (Model, Told, Cache<Model>) {
     let (model, told) = (Model::new(Linear::PAPER), Told::default());
     let cache = Cache::builder(model.clone()).capacity_pages(100_000).monitor(told.clone()).background(false);
     (model, told, cache.ignore_environment().build().unwrap())
+}
+
+/// Acquires a lease of memory that no device uses.
+fn acquire(
+    cache: &Cache<Model>,
+    address: *const u8,
+    length: usize,
+    access: Access,
+) -> Result<Lease<Model>, AcquireError> {
+    // SAFETY: `acquire` restricts uses of the memory during transfers; a model makes none.
+    unsafe { cache.acquire(address, length, access) }
+}
+
+/// Acquires leases of buffers that no device uses.
+fn acquire_list(
+    cache: &Cache<Model>,
+    buffers: &[(*const u8, usize)],
+    access: Access,
+) -> Result<Vec<Lease<Model>>, AcquireError> {
+    // SAFETY: `acquire_list` restricts uses of the memory during transfers; a model makes none.
+    unsafe { cache.acquire_list(buffers, access) }
+}
+
+/// Registers memory that no device uses.
+fn warm(cache: &Cache<Model>, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
+    // SAFETY: `warm` restricts uses of the memory during later transfers; a model makes none.
+    unsafe { cache.warm(address, length, access) }
 }
 
 /// Regions that are registered now.
@@ -63,7 +90,7 @@ struct State {
     refuses: bool,
 }
 
-// SAFETY: there is no device.
+// SAFETY: there is no device, so a change that goes unheard harms no memory.
 unsafe impl Monitor for Told {
     fn name(&self) -> &'static str {
         "told"
@@ -93,20 +120,17 @@ fn held(model: &Model) -> Gate {
 }
 
 #[test]
-fn what_one_region_cannot_hold_is_cut_also_where_parts_are_few() {
+fn oversized_request_is_cut_with_few_segments() {
     let _alone = alone();
     let model = Model::new(Linear::PAPER);
     model.limit(Limits { region_pages: Some(4), ..Limits::NONE });
     let cache = Cache::builder(model).max_segments(3).monitor(Explicit).ignore_environment().build().unwrap();
-    for warm in [102, 107] {
-        // SAFETY: no transfer is made.
-        unsafe { cache.warm(page(warm), PAGE_BYTES, Access::LOCAL) }.unwrap();
+    for first in [102, 107] {
+        warm(&cache, page(first), PAGE_BYTES, Access::LOCAL).unwrap();
     }
-    // SAFETY: nothing is transferred.
-    let lease = unsafe { cache.acquire(page(100), 12 * PAGE_BYTES, Access::LOCAL) }.unwrap();
+    let lease = acquire(&cache, page(100), 12 * PAGE_BYTES, Access::LOCAL).unwrap();
     assert_eq!(lease.segments().count(), 3);
-    // SAFETY: as above.
-    let refused = unsafe { cache.acquire(page(200), 13 * PAGE_BYTES, Access::LOCAL) };
+    let refused = acquire(&cache, page(200), 13 * PAGE_BYTES, Access::LOCAL);
     assert!(matches!(refused, Err(AcquireError::TooLarge { .. })), "{refused:?}");
     let slice = vec![0; 13 * PAGE_BYTES];
     assert!(matches!(cache.with_slice(&slice, |_| ()), Err(AcquireError::TooLarge { .. })));

@@ -46,7 +46,7 @@ fn comes_to(pages: u64) {
     assert_eq!(pins(), pages, "pages pinned");
 }
 
-/// A mapping of small pages.
+/// Returns a mapping of small pages.
 fn map(pages: usize) -> *mut u8 {
     // SAFETY: a new mapping, over none that exists.
     unsafe {
@@ -65,7 +65,7 @@ fn unmap(address: *mut u8, pages: usize) {
 }
 
 #[test]
-fn an_arena_takes_its_pins_along_and_a_lease_keeps_them() {
+fn arena_drop_unpins_all_but_leased() {
     let _alone = alone();
     let Some((_ring, cache)) = cache() else { return };
     let before = pins();
@@ -81,10 +81,10 @@ fn an_arena_takes_its_pins_along_and_a_lease_keeps_them() {
 }
 
 #[test]
-fn what_a_device_writes_is_read_in_the_arena_that_has_the_address_now() {
+fn device_write_reaches_current_arena() {
     let _alone = alone();
     let Some((mut ring, cache)) = cache() else { return };
-    // SAFETY: makes a file of no name.
+    // SAFETY: `memfd_create` reads a name that ends with 0, and makes a descriptor.
     let file = unsafe { libc::memfd_create(c"mrrc".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(file >= 0);
     // SAFETY: the file was just opened, for this.
@@ -127,18 +127,18 @@ fn a_slice_is_pinned_while_the_closure_runs() {
 }
 
 #[test]
-fn memory_that_shrinks_is_registered_again_as_far_as_it_goes() {
+fn shrunk_memory_is_registered_anew() {
     let _alone = alone();
     let Some((_ring, cache)) = cache() else { return };
     let before = pins();
     let address = map(16);
-    // SAFETY: nothing is transferred.
+    // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
     let acquire = |pages: usize| unsafe { cache.acquire(address, pages * PAGE_BYTES, Access::LOCAL) };
     drop(acquire(16).unwrap());
     comes_to(before + 16);
-    let changing = cache.changing(address.wrapping_add(10 * PAGE_BYTES), 6 * PAGE_BYTES).unwrap();
+    let change = cache.begin_change(address.wrapping_add(10 * PAGE_BYTES), 6 * PAGE_BYTES).unwrap();
     unmap(address.wrapping_add(10 * PAGE_BYTES), 6);
-    drop(changing);
+    drop(change);
     let refused = acquire(16).unwrap_err();
     assert!(refused.to_string().contains("is not mapped"), "{refused}");
     drop(acquire(10).unwrap());
@@ -150,23 +150,23 @@ fn memory_that_shrinks_is_registered_again_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_list_with_a_hole_is_pinned_one_by_one_and_without_in_one() {
+fn list_with_hole_is_pinned_separately() {
     let _alone = alone();
     let Some((_ring, cache)) = cache() else { return };
     let before = pins();
     let address = map(18);
     let at = |page: usize| address.wrapping_add(page * PAGE_BYTES).cast_const();
     let list = [(at(9), 9 * PAGE_BYTES), (at(0), 8 * PAGE_BYTES)];
-    // SAFETY: nothing is transferred.
+    // SAFETY: `acquire_list` restricts uses of the memory during transfers; this test makes none.
     let leases = unsafe { cache.acquire_list(&list, Access::LOCAL) }.unwrap();
     let slots: Vec<_> = leases.iter().map(|lease| lease.segments().next().unwrap().registration().index()).collect();
     assert_eq!(slots[0], slots[1]);
     comes_to(before + 18);
     drop(leases);
-    let changing = cache.changing(at(8), PAGE_BYTES).unwrap();
+    let change = cache.begin_change(at(8), PAGE_BYTES).unwrap();
     unmap(at(8).cast_mut(), 1);
-    drop(changing);
-    // SAFETY: as above.
+    drop(change);
+    // SAFETY: `acquire_list` restricts uses of the memory during transfers; this test makes none.
     drop(unsafe { cache.acquire_list(&list, Access::LOCAL) }.unwrap());
     assert_eq!(cache.counters().attempts, 3);
     comes_to(before + 17);
@@ -177,7 +177,7 @@ fn a_list_with_a_hole_is_pinned_one_by_one_and_without_in_one() {
 }
 
 #[test]
-fn a_slice_that_is_freed_is_not_found_by_the_next_one_at_its_address() {
+fn freed_slice_is_not_found_by_its_successor() {
     use mrrc::invalidation::Userfaultfd;
     let _alone = alone();
     let Some((ring, _)) = cache() else { return };

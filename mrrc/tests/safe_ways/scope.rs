@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_slice_that_nobody_watches_is_registered_for_the_call_alone() {
+fn unwatched_slice_is_registered_per_call() {
     let _alone = alone();
     let (model, cache) = explicit();
     let mut buffer = vec![0_u8; 50_000];
@@ -26,13 +26,11 @@ fn what_safe_code_left_behind_serves_no_slice() {
     let _alone = alone();
     let (model, cache) = explicit();
     let buffer = vec![0_u8; 50_000];
-    // SAFETY: no transfer is made.
-    unsafe { cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL) }.unwrap();
+    warm(&cache, buffer.as_ptr(), buffer.len(), Access::LOCAL).unwrap();
     // As if it had been freed, and this were another.
     cache.with_slice(&buffer[5000..6000], |lease| assert_eq!(lease.len(), 1000)).unwrap();
     assert_eq!((model.counts().regs, registered(&model)), (2, 1));
-    // SAFETY: no transfer is made.
-    unsafe { cache.warm(buffer.as_ptr(), buffer.len(), Access::LOCAL) }.unwrap();
+    warm(&cache, buffer.as_ptr(), buffer.len(), Access::LOCAL).unwrap();
     assert_eq!(model.counts().regs, 2, "what was warm stays so");
 }
 
@@ -52,13 +50,11 @@ fn a_region_that_peers_have_rights_to_serves_no_slice() {
     let _alone = alone();
     let (model, _, cache) = told();
     let mut buffer = vec![0_u8; 50_000];
-    // SAFETY: nothing is transferred.
-    unsafe { cache.acquire(buffer.as_ptr(), 50_000, Access::LOCAL | Access::REMOTE) }.map(drop).unwrap();
+    acquire(&cache, buffer.as_ptr(), 50_000, Access::LOCAL | Access::REMOTE).map(drop).unwrap();
     cache.with_slice_mut(&mut buffer, drop_lease).unwrap();
     cache.with_slice_mut(&mut buffer, drop_lease).unwrap();
     assert_eq!(model.counts().regs, 2);
-    // SAFETY: as above.
-    unsafe { cache.acquire(buffer.as_ptr(), 50_000, Access::LOCAL) }.map(drop).unwrap();
+    acquire(&cache, buffer.as_ptr(), 50_000, Access::LOCAL).map(drop).unwrap();
     assert_eq!(model.counts().regs, 2);
 }
 
@@ -75,7 +71,7 @@ fn a_panic_ends_the_lease() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_an_error_and_the_closure_does_not_run() {
+fn failed_registration_skips_the_closure() {
     let _alone = alone();
     let (model, cache) = explicit();
     let mut buffer = vec![0_u8; 5000];
@@ -91,15 +87,14 @@ fn what_cannot_be_registered_is_an_error_and_the_closure_does_not_run() {
 }
 
 #[test]
-fn a_slice_longer_than_a_region_takes_several_and_evicts_for_them() {
+fn long_slice_takes_several_regions() {
     let _alone = alone();
     let model = Model::new(Linear::PAPER);
     model.limit(Limits { region_pages: Some(4), pages: Some(12), ..Limits::NONE });
     let cache = Cache::builder(model.clone()).monitor(Explicit).ignore_environment().build().unwrap();
     let buffer = vec![0_u8; 9 * PAGE_BYTES];
     for other in 0..3 {
-        // SAFETY: no transfer is made.
-        unsafe { cache.warm(page(1000 + 10 * other), 4 * PAGE_BYTES, Access::LOCAL) }.unwrap();
+        warm(&cache, page(1000 + 10 * other), 4 * PAGE_BYTES, Access::LOCAL).unwrap();
     }
     let covered = cache.with_slice(&buffer, |lease| lease.segments().map(|segment| segment.len()).sum::<usize>());
     assert_eq!(covered.unwrap(), buffer.len());

@@ -1,8 +1,8 @@
 //! A registrar that writes everything down, and complains at once.
 //!
-//! It knows what is registered, who is using it, and when it was made, and checks at every call what the
-//! cache promises: never more pages than the capacity, nothing deregistered that is in use, nothing
-//! deregistered twice, no lease of something that is gone or older than the last invalidation.
+//! It knows the registered and used regions, and since when, and checks the cache's promises at every
+//! call. Never more pages than the capacity, no deregistration in use or twice, no lease of something
+//! that is gone or older than the last invalidation.
 //!
 //! Its lock is one of `std`, never held where shuttle can switch: so looking into it is no step of the program under
 //! test. Where a real registrar would take its time there is a step instead.
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Addresses in the tests are below this page.
 const PAGES: usize = 64;
 
-/// What a lease shows.
+/// A lease's key.
 #[derive(Debug)]
 pub(crate) struct Key(u64);
 
@@ -52,7 +52,7 @@ struct Entry {
     users: u64,
 }
 
-/// What was known before a request.
+/// The state before a request.
 pub(crate) struct Before([u64; PAGES]);
 
 /// The keys of a lease that is in use.
@@ -176,7 +176,7 @@ impl Drop for Using<'_> {
     fn drop(&mut self) {
         let mut table = self.0.table();
         for key in &self.1 {
-            // Not there: that was said already, by whoever deregistered it.
+            // Not there: its deregistration was reported already.
             if let Some(entry) = table.live.get_mut(key) {
                 entry.users -= 1;
             }

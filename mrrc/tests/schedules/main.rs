@@ -10,17 +10,17 @@
 //! | `SHUTTLE_RANDOM_SEED` | the seed that a failure printed: the same schedules again |
 //! | `SHUTTLE_REPLAY` | the schedule that a failure printed: that one alone, with the name of the test |
 //!
-//! Under shuttle a thread has two slots, so that leases are counted too; short waits are over as soon as others had
-//! a turn, and long ones never end by themselves: who is not told stands still, and shuttle says so.
+//! Under shuttle a thread has two slots, so that leases are counted too. Short waits are over as soon as others had
+//! a turn, and long ones never end by themselves: a missed wake-up stands still, and shuttle reports it.
 #![cfg(shuttle)]
 #![allow(unsafe_code, reason = "acquiring is unsafe; there is no memory here")]
 
 mod ledger;
 
 use ledger::{Ledger, address, bytes};
-use mrrc::cache::{Acquiring, Builder};
+use mrrc::cache::{Builder, PendingLease};
 use mrrc::invalidation::{Change, ChangeKind, Explicit, Monitor, Reports, Watch};
-use mrrc::registrar::model::{AddressSpace, FakeMonitor, FakeNic, Stage, Transfer};
+use mrrc::testing::{AddressSpace, FakeMonitor, FakeNic, Stage, Transfer};
 use mrrc::{Access, AcquireError, Cache, Lease, PageRange};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
@@ -72,12 +72,12 @@ impl Field {
     }
 
     fn acquire(&self, start: u64, pages: u64, access: Access) -> Result<Lease<Ledger>, AcquireError> {
-        // SAFETY: nothing is ever transferred.
+        // SAFETY: `acquire` restricts uses of the memory during transfers; the ledger makes none.
         unsafe { self.cache.acquire(address(start), bytes(pages), access) }
     }
 
-    fn begin(&self, start: u64, pages: u64) -> Result<Acquiring<'_, Ledger>, AcquireError> {
-        // SAFETY: nothing is ever transferred.
+    fn begin(&self, start: u64, pages: u64) -> Result<PendingLease<'_, Ledger>, AcquireError> {
+        // SAFETY: `begin` restricts uses of the memory during transfers; this test makes none.
         unsafe { self.cache.begin(address(start), bytes(pages), Access::LOCAL) }
     }
 
@@ -129,7 +129,7 @@ fn join<T>(threads: impl IntoIterator<Item = thread::JoinHandle<T>>) {
 }
 
 #[test]
-fn who_misses_the_same_pages_waits_for_one_registration() {
+fn concurrent_misses_share_one_registration() {
     explore(|| {
         let field = Field::new(8);
         join([0, 1, 2].map(|_| {
@@ -143,7 +143,7 @@ fn who_misses_the_same_pages_waits_for_one_registration() {
 }
 
 #[test]
-fn requests_that_overlap_never_wait_for_each_other_in_a_circle() {
+fn overlapping_requests_never_deadlock() {
     explore(|| {
         let field = Field::new(8);
         join([(10, 3), (12, 3), (11, 2)].map(|(start, pages)| {
@@ -160,7 +160,7 @@ fn requests_that_overlap_never_wait_for_each_other_in_a_circle() {
 fn what_is_evicted_is_in_no_lease() {
     explore(|| {
         // A request looks at one region after the other, so it can meet the other thread's one lease twice.
-        let field = Field::with(4, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let field = Field::with(4, |builder| builder.capacity_timeout(Duration::from_secs(100)));
         join([10, 20].map(|start| {
             field.spawn(move |field| {
                 for round in 0..4 {
@@ -174,9 +174,9 @@ fn what_is_evicted_is_in_no_lease() {
 }
 
 #[test]
-fn who_finds_everything_in_use_waits_for_leases_to_end_or_is_told() {
+fn all_in_use_waits_or_fails() {
     explore(|| {
-        let field = Field::with(4, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let field = Field::with(4, |builder| builder.capacity_timeout(Duration::from_secs(100)));
         join([10, 20, 30].map(|start| {
             field.spawn(move |field| {
                 field.use_pages(start, 3);
@@ -197,7 +197,7 @@ fn who_finds_everything_in_use_waits_for_leases_to_end_or_is_told() {
 }
 
 #[test]
-fn no_request_that_begins_after_an_invalidation_is_served_by_what_was_before() {
+fn request_after_invalidation_gets_new_pages() {
     explore(|| {
         let field = Field::new(8);
         let users = [(10, 2), (11, 2)].map(|(start, pages)| {
@@ -219,7 +219,7 @@ fn no_request_that_begins_after_an_invalidation_is_served_by_what_was_before() {
 #[test]
 fn evictions_and_invalidations_together() {
     explore(|| {
-        let field = Field::with(6, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let field = Field::with(6, |builder| builder.capacity_timeout(Duration::from_secs(100)));
         let users = [10, 12].map(|start| {
             field.spawn(move |field| {
                 for round in 0..3 {
@@ -276,7 +276,7 @@ fn where_the_system_is_out_of_something_room_is_made() {
 }
 
 #[test]
-fn what_cannot_be_deregistered_is_tried_again_and_counted_meanwhile() {
+fn refused_deregistrations_are_counted_and_retried() {
     explore(|| {
         let field = Field::new(6);
         field.ledger.refuse_to_deregister(2);
@@ -285,7 +285,7 @@ fn what_cannot_be_deregistered_is_tried_again_and_counted_meanwhile() {
                 for round in 0..3 {
                     match field.try_use(start + 2 * round, 2, Access::LOCAL) {
                         // Both refusals may fall to one request.
-                        Ok(()) | Err(AcquireError::AllInUse { .. } | AcquireError::NotTakenBack { .. }) => {}
+                        Ok(()) | Err(AcquireError::AllInUse { .. } | AcquireError::DeregistrationFailed { .. }) => {}
                         Err(other) => panic!("{other}"),
                     }
                 }
@@ -305,7 +305,7 @@ fn what_cannot_be_deregistered_is_tried_again_and_counted_meanwhile() {
 #[test]
 fn leases_beyond_the_slots_end_on_whatever_thread() {
     explore(|| {
-        let field = Field::with(8, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let field = Field::with(8, |builder| builder.capacity_timeout(Duration::from_secs(100)));
         let (give, take) = mpsc::channel();
         let taker = field.spawn(move |field| {
             let before = field.ledger.before();
@@ -334,7 +334,7 @@ fn leases_beyond_the_slots_end_on_whatever_thread() {
 }
 
 #[test]
-fn a_cache_that_is_dropped_leaves_leases_what_they_have() {
+fn leases_survive_their_dropped_cache() {
     explore(|| {
         let ledger = Ledger::new(8);
         let field = Field { ledger: ledger.clone(), cache: Arc::new(builder(&ledger, 8).build().unwrap()) };
@@ -363,9 +363,9 @@ fn a_cache_that_is_dropped_leaves_leases_what_they_have() {
 }
 
 #[test]
-fn rights_that_are_asked_for_are_had_and_no_page_is_lost() {
+fn requested_rights_are_granted_on_all_pages() {
     explore(|| {
-        let field = Field::with(12, |builder| builder.wait_for_room(Duration::from_secs(100)));
+        let field = Field::with(12, |builder| builder.capacity_timeout(Duration::from_secs(100)));
         let asks =
             [(10, 3, Access::LOCAL), (11, 1, Access::LOCAL | Access::REMOTE_READ), (10, 2, Access::REMOTE_WRITE)];
         join(asks.map(|(start, pages, access)| {
@@ -382,7 +382,7 @@ fn rights_that_are_asked_for_are_had_and_no_page_is_lost() {
 #[test]
 fn one_key_for_all_merges_what_there_is() {
     explore(|| {
-        let field = Field::with(12, |builder| builder.max_segments(1).wait_for_room(Duration::from_secs(100)));
+        let field = Field::with(12, |builder| builder.max_segments(1).capacity_timeout(Duration::from_secs(100)));
         join([(10, 2), (11, 3), (12, 1)].map(|(start, pages)| {
             field.spawn(move |field| {
                 let before = field.ledger.before();
@@ -400,7 +400,7 @@ fn one_key_for_all_merges_what_there_is() {
 }
 
 #[test]
-fn what_is_begun_and_given_up_is_registered_by_who_waited_for_it() {
+fn abandoned_begin_is_finished_by_waiter() {
     explore(|| {
         let field = Field::new(8);
         let giver = field.spawn(|field| {
@@ -422,9 +422,9 @@ fn what_is_begun_and_given_up_is_registered_by_who_waited_for_it() {
 }
 
 #[test]
-fn the_background_deregisters_what_leaves_and_ends_when_it_is_told() {
+fn background_deregisters_and_stops() {
     explore(|| {
-        let settings = |builder: Builder<_>| builder.background(true).wait_for_room(Duration::from_secs(100));
+        let settings = |builder: Builder<_>| builder.background(true).capacity_timeout(Duration::from_secs(100));
         let field = Field::with(6, settings);
         let users = [10, 20].map(|start| {
             field.spawn(move |field| {
@@ -445,7 +445,7 @@ fn the_background_deregisters_what_leaves_and_ends_when_it_is_told() {
 fn an_idle_background_hears_of_the_end() {
     explore(|| {
         let Field { cache, .. } = Field::with(6, |builder| builder.background(true));
-        // SAFETY: no transfer is made.
+        // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
         unsafe { cache.warm(address(10), bytes(1), Access::LOCAL) }.unwrap();
         drop(cache);
     });
@@ -468,8 +468,8 @@ fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&Addr
     let cache = Cache::builder(nic.clone())
         .ignore_environment()
         .capacity_pages(8)
-        .wait_for_room(Duration::from_secs(100))
-        .discard_bar(Duration::from_secs(100))
+        .capacity_timeout(Duration::from_secs(100))
+        .discard_grace(Duration::from_secs(100))
         .monitor(monitor)
         .build()
         .unwrap();
@@ -477,7 +477,8 @@ fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&Addr
     let access = |cache: &Cache<FakeNic>, start: u64, pages: u64| {
         let nic = cache.registrar();
         let began = nic.space().begin();
-        // SAFETY: the device is not one.
+        // SAFETY: `acquire` restricts uses of the memory during transfers; the fake device moves words of its own
+        // model.
         match unsafe { cache.acquire(address(start), bytes(pages), Access::LOCAL) } {
             Ok(lease) => {
                 for segment in lease.segments() {
@@ -517,7 +518,7 @@ fn changes_of_memory(monitor: fn(&AddressSpace) -> FakeMonitor, change: fn(&Addr
 #[derive(Clone, Default)]
 struct ByHand(Arc<std::sync::OnceLock<Arc<dyn Reports>>>);
 
-// SAFETY: there is no device.
+// SAFETY: there is no device, so a change that goes unheard harms no memory.
 unsafe impl Monitor for ByHand {
     fn name(&self) -> &'static str {
         "by hand"
@@ -575,12 +576,12 @@ fn move_there_and_back(space: &AddressSpace) {
 }
 
 #[test]
-fn no_access_after_an_unmapping_returned_finds_the_old_pages() {
+fn access_after_unmap_finds_no_old_pages() {
     explore(|| changes_of_memory(FakeMonitor::threaded, replace));
 }
 
 #[test]
-fn nor_where_the_thread_that_changes_memory_reports_itself() {
+fn inline_monitor_finds_no_old_pages() {
     explore(|| changes_of_memory(FakeMonitor::inline, replace));
 }
 

@@ -1,10 +1,10 @@
-//! Addresses that are handed over: whoever acquires a window owns it, so the call that last changed it has
-//! returned. What is found there must be what is mapped there.
+//! Addresses that are handed over: a thread that acquires a window owns it, so the call that last changed
+//! it has returned. The bytes found there must be those mapped there.
 //!
-//! Threads take windows in turn, change them now and then, and do batches of operations: directly after the
-//! change, or after another thread has. *Intruders* besides warm windows that they do not own, at any moment of a
-//! change: whatever they register must be found out. Not where a call before the change is all that the cache is told:
-//! between the two the old pages can be registered again, so whoever cannot rule that out calls after the change too.
+//! Threads take windows in turn, change them now and then, and do batches of operations: directly after the change, or
+//! after another thread has. *Intruders* besides warm windows that they do not own, at any moment of a change:
+//! whatever they register must be found out. Not where a call before the change is the cache's only notice: between
+//! the two the old pages can be registered again, so a program that cannot rule that out calls after the change too.
 
 use crate::random::Random;
 use crate::report::{EndsWith, Score};
@@ -21,7 +21,7 @@ const REST: usize = 4;
 const SHARED_REST: usize = 64;
 /// A range that was discarded is not cached for 100 ms: more discards than these, and nothing would be.
 const BETWEEN_DISCARDS: Duration = Duration::from_millis(25);
-/// A discard may take so long before it is outside of what the bar (100 ms) covers.
+/// A discard may take so long before it is outside of what the grace period (100 ms) covers.
 const LONGEST_DISCARD: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(rig: &Rig, source: Source, score: &Score, watch: impl FnOnce() + Send) {
@@ -115,9 +115,9 @@ fn intrude(rig: &Rig, windows: &Windows, score: &Score, number: u64) {
         let number = if random.chance(4) { random.below(WINDOWS) } else { windows.changing() };
         let address = windows.address(number);
         for _ in 0..1 + random.below(8) {
-            // There may be fewer pages, or none: an error then, and nobody else's.
+            // There may be fewer pages, or none: an error then, and never another window's.
             let pages = 1 + random.below(WIDEST);
-            // SAFETY: no transfer is made.
+            // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
             let _ = unsafe { rig.cache.warm(address as *const u8, pages * 4096, crate::ring::ACCESS) };
         }
         if random.chance(64) {

@@ -1,9 +1,9 @@
 //! The torture: threads map, unmap, move, discard and reuse the same few addresses while others acquire memory there and
 //! transfer through real pins, and the bytes prove which pages were hit.
 //!
-//! A byte that was received (`READ_FIXED`) and is not in memory afterwards is *lost*; a byte that was sent
-//! (`WRITE_FIXED`) and is not the one in memory is *misplaced*. Either means a stale hit. What is asserted to find none
-//! is shown to find some where the cache is not told, or does not look at the flag.
+//! A byte that was received (`READ_FIXED`) and is not in memory afterwards is *lost*. A byte that was sent
+//! (`WRITE_FIXED`) and is not the one in memory is *misplaced*. Either means a stale hit. The cases asserted to find
+//! none are shown to find some where the cache is not told, or does not look at the flag.
 //!
 //! ```text
 //! cargo test -p mrrc --test torture                                                  some seconds
@@ -52,24 +52,24 @@ fn ring_error(error: io::Error) -> String {
 const UNGATED: bool = cfg!(mrrc_torture_no_gate);
 
 #[test]
-fn an_address_handed_over_after_an_explicit_call_leads_to_no_old_page() {
+fn explicit_handover_leads_to_no_old_page() {
     EXPLICIT.holds_for(400);
 }
 
 #[test]
-fn nor_after_calls_before_and_after_a_change_during_which_others_acquire() {
+fn change_guard_leads_to_no_old_page() {
     TWICE.holds_for(400);
 }
 
 #[test]
 #[cfg(not(mrrc_torture_no_gate))]
-fn an_address_handed_over_under_userfaultfd_leads_to_no_old_page() {
+fn userfaultfd_handover_leads_to_no_old_page() {
     HEARD.holds_for(700);
 }
 
 #[test]
 #[cfg(not(mrrc_torture_no_gate))]
-fn nor_does_it_when_there_is_time_between_reading_a_change_and_telling_it() {
+fn slow_userfaultfd_leads_to_no_old_page() {
     SLOW.holds_for(700);
 }
 
@@ -80,14 +80,14 @@ fn nor_with_all_sources_together() {
 }
 
 #[test]
-fn an_address_mapped_while_its_unmapping_is_under_way_leads_to_no_old_page_after_an_explicit_call() {
+fn racing_explicit_unmap_leads_to_no_old_page() {
     RACING_EXPLICIT.holds_for(400);
     RACING_ALL.holds_for(400);
 }
 
 #[test]
 #[cfg(not(mrrc_torture_no_gate))]
-fn under_userfaultfd_alone_it_leads_to_none_once_the_unmapping_has_returned() {
+fn racing_userfaultfd_unmap_leads_to_no_old_page() {
     RACING_HEARD.holds_for(400);
 }
 

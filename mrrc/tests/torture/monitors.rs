@@ -26,7 +26,7 @@ unsafe impl Monitor for Off {
     }
 }
 
-/// What stands between userfaultfd and the cache.
+/// A layer between userfaultfd and the cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Between {
     /// Time between reading what changed and telling it, now and then.

@@ -1,4 +1,4 @@
-//! The runs: who tells the cache, how memory changes hands, and what must come of it.
+//! The runs: how the cache is told, how memory changes hands, and the expected result.
 
 use crate::report::{self, Expects, Goal, Row, Score};
 use crate::rig::{Calls, Kind, Rig, Source};
@@ -29,7 +29,7 @@ fn comes_to(pages: u64) {
     assert_eq!(pinned(), pages, "pages pinned at the end");
 }
 
-/// A run: who tells the cache, how memory changes hands, and what must come of it.
+/// A run: how the cache is told, how memory changes hands, and the expected result.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
@@ -53,7 +53,7 @@ const fn plan(name: &'static str, form: Form, monitor: Kind, calls: Calls, expec
     Plan { name, form, source: Source { monitor, calls }, tardy: false, fence: false, expects, share }
 }
 
-// No plan has memory of an arena: nobody but the cache changes what is mapped there, and this is about such changes.
+// No plan has memory of an arena: only the cache changes its mappings, and this is about other changes.
 // `safe_ways/arena.rs` and `cache_concurrent.rs` have what an arena promises.
 pub(crate) const EXPLICIT: Plan =
     plan("handed over, explicit", Form::HandedOver, Kind::Explicit, Calls::Before, Expects::None, 3);
@@ -126,7 +126,7 @@ impl Plan {
     }
 }
 
-/// A number from the environment.
+/// Returns a number from the environment.
 pub(crate) fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name}={value:?}: a number")))

@@ -1,10 +1,10 @@
 //! Racing reuse: a thread maps an address while another's call that frees it has not returned, and uses it at once.
 //!
 //! Two threads throw one window to each other. The one that has it calls `munmap` (or moves the pages away) and the
-//! other tries all the time to map there, with `MAP_FIXED_NOREPLACE`; as soon as that succeeds it acquires and
-//! transfers. With a call of `Cache::invalidate` *before* the unmapping none of its bytes may be lost, as long as nobody
-//! acquires the range between that call and the unmapping. With userfaultfd alone the kernel frees the address before
-//! anybody can hear of it, so some are: they are counted. Once the call has returned, none may be.
+//! other tries all the time to map there, with `MAP_FIXED_NOREPLACE`. As soon as that succeeds it acquires and
+//! transfers. With a call of `Cache::invalidate` *before* the unmapping none of its bytes may be lost, as long as the
+//! range is not acquired between that call and the unmapping. With userfaultfd alone the kernel frees the address before
+//! the message can be read, so some are: they are counted. Once the call has returned, none may be.
 
 use crate::random::Random;
 use crate::report::{EndsWith, Score};

@@ -1,4 +1,4 @@
-//! What was counted, how far it has come, and the table at the end.
+//! Counters, progress, and the table at the end.
 
 use mrrc::cache::CacheCounters;
 use std::io::{IsTerminal, Write};
@@ -54,7 +54,8 @@ impl Score {
         }
     }
 
-    /// Whether something was done, and in a control found: on a busy machine that may take longer than the run's time.
+    /// Returns whether something was done, and in a control found: on a busy machine that may take longer than the
+    /// run's time.
     fn shows(&self, expects: Expects) -> bool {
         let some = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         some(&self.operations) && some(&self.changes) && (!matches!(expects, Expects::Some) || some(&self.stale))
@@ -134,7 +135,7 @@ pub(crate) struct Row {
     pub(crate) time: Duration,
 }
 
-/// What a run has to come to.
+/// The expected result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Expects {
     /// Not one stale byte.
@@ -172,7 +173,7 @@ impl Row {
         }
     }
 
-    /// What speaks against it.
+    /// Returns the contradiction to it, if any.
     pub(crate) fn fault(&self) -> Option<String> {
         let samples = || self.samples.join("\n  ");
         let wrong = match self.expects {
@@ -212,7 +213,7 @@ impl Row {
             counters.changes,
             self.kept,
             counters.overtaken,
-            counters.barred,
+            counters.discarded,
             counters.unwatched,
             counters.recalled,
             self.refused,
@@ -237,7 +238,7 @@ const HEADS: [&str; 18] = [
     "reported",
     "kept",
     "overtaken",
-    "barred",
+    "discarded",
     "unwatched",
     "recalled",
     "no room",

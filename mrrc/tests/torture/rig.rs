@@ -14,10 +14,10 @@ use std::time::Duration;
 
 /// Few enough that an ordinary user may pin them, and fewer than the windows have: regions are evicted too.
 const CAPACITY: u64 = 384;
-/// What is slow on purpose takes so long: some changes of other windows.
+/// The duration of deliberate slowness: some changes of other windows.
 const DELAY: Duration = Duration::from_micros(40);
 
-/// Who tells the cache.
+/// The cache's source of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Source {
     pub(crate) monitor: Kind,
@@ -48,12 +48,12 @@ pub(crate) enum Calls {
 }
 
 impl Source {
-    /// Whether others may acquire a range at any moment of its change.
+    /// Returns whether others may acquire a range at any moment of its change.
     pub(crate) fn bears_intruders(self) -> bool {
         self.watches() || self.calls == Calls::Both
     }
 
-    /// Whether changes are heard without a call.
+    /// Returns whether changes are heard without a call.
     pub(crate) fn watches(self) -> bool {
         matches!(self.monitor, Kind::Userfaultfd | Kind::Slow | Kind::Unflagged)
     }
@@ -61,7 +61,7 @@ impl Source {
 
 pub(crate) struct Rig {
     pub(crate) cache: Cache<Tardy>,
-    /// What makes the transfers. Gone after the cache.
+    /// The ring that makes the transfers. Gone after the cache.
     pub(crate) ring: Ring,
 }
 
@@ -77,7 +77,7 @@ impl Rig {
         let builder = Cache::builder(Tardy::new(table, delay))
             .ignore_environment()
             .capacity_pages(CAPACITY)
-            .wait_for_room(Duration::from_secs(1))
+            .capacity_timeout(Duration::from_secs(1))
             .fence(fence);
         let userfaultfd = || Userfaultfd::new().map_err(|error| error.to_string());
         let altered = |raises| {
@@ -180,7 +180,8 @@ impl<'a> Worker<'a> {
         for (operation, result) in operations.iter().zip(results) {
             let &Operation { ref lease, address, lane, ref stamp, receives } = operation;
             assert_eq!(result, LANE as i32, "a transfer of {LANE} bytes at {address:#x} ({lease:?}), {}", of());
-            // SAFETY: as above; the transfer has ended.
+            // SAFETY: `get` requires an address in a lane of this rig; the transfer has ended, so nothing else writes
+            // there.
             let found = unsafe { stamps::get(if receives { address } else { self.page.lane(lane) }) };
             let different = stamps::difference(&found, stamp);
             if different > 0 {
@@ -199,24 +200,24 @@ impl<'a> Worker<'a> {
         stale
     }
 
-    /// A lease of one page of an owned window that is about to change.
+    /// Returns a lease of one page of an owned window that is about to change.
     pub(crate) fn keep(&mut self, address: usize, pages: usize) -> Option<Kept> {
         let address = address + self.random.below(pages) * 4096;
         let lease = self.acquire(address, 4096)?;
         let (address, stamp) = (address + KEPT * LANE, self.stamp());
-        // SAFETY: the window is owned, and nobody transfers in this lane.
+        // SAFETY: the window is owned, and no transfer is in this lane.
         unsafe { stamps::put(address, &stamp) };
         Some(Kept { lease, address, stamp })
     }
 
-    /// Whether the lease still leads to the pages of its time, though the address does not; if not, it was stale when
-    /// it was taken.
+    /// Returns whether the lease still leads to the pages of its time, though the address does not; if not, it was
+    /// stale when it was taken.
     pub(crate) fn check(&mut self, kept: &Kept, of: impl Fn() -> String) {
         let transfer = self.page.send(KEPT, kept.address, buffer(&kept.lease, kept.address));
         // SAFETY: the lease is borrowed, and the page is in `self`.
         let results = unsafe { self.rig.ring.run(std::iter::once(transfer)) };
         assert_eq!(results[0], LANE as i32, "a transfer through {:?}", kept.lease);
-        // SAFETY: this thread's page.
+        // SAFETY: `get` requires an address of this rig; the page is this thread's alone.
         let sent = unsafe { stamps::get(self.page.lane(KEPT)) };
         let different = stamps::difference(&sent, &kept.stamp);
         if different > 0 {
@@ -228,7 +229,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The buffer of a lease that has this lane.
+/// Returns the buffer of a lease that has this lane.
 fn buffer(lease: &Lease<Tardy>, address: usize) -> &Key {
     let part = lease.segments().find(|part| {
         let start = part.address() as usize;

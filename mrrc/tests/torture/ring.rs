@@ -9,23 +9,23 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::{Mutex, PoisonError};
 
-/// What transfers name memory by.
+/// The name of memory in transfers.
 pub(crate) type Key = FixedBuffer;
-/// What registers it.
+/// The registrar.
 pub(crate) type Table = IoUringBuffers;
 /// The rights that transfers need.
 pub(crate) const ACCESS: Access = Access::LOCAL;
 /// More than are cached at once.
 const SLOTS: u32 = 256;
 
-/// The ring, for one batch at a time: who submits on it also takes the answers.
+/// The ring, for one batch at a time: the submitting thread also takes the answers.
 pub(crate) struct Ring(Mutex<IoUring>);
 
 impl Ring {
     /// The largest batch.
     pub(crate) const BATCH: usize = LANES;
 
-    /// A ring, or why there is none.
+    /// Returns a ring, or why there is none.
     pub(crate) fn new() -> Result<Self, String> {
         Ok(Self(Mutex::new(IoUring::new(2 * Self::BATCH as u32).map_err(ring_error)?)))
     }
@@ -48,7 +48,8 @@ impl Ring {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
         for (number, transfer) in transfers.enumerate() {
-            // SAFETY: by the contract; the loop below waits for all of them.
+            // SAFETY: the caller promises that the memory stays until `run` returns; the loop below waits for all
+            // transfers.
             unsafe { ring.submission().push(&transfer.user_data(number as u64)) }.expect("a ring longer than a batch");
             count += 1;
         }
@@ -87,7 +88,7 @@ impl Page {
         Self { file, address: address as usize }
     }
 
-    /// Where a lane lies.
+    /// Returns the address of a lane.
     pub(crate) fn lane(&self, lane: usize) -> usize {
         self.address + lane * LANE
     }

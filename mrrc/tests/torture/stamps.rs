@@ -1,14 +1,14 @@
-//! What transfers move, and where they look for it.
+//! The bytes that transfers move, and their places.
 
 /// Bytes of one transfer. A page has room for [`LANES`], so transfers of one batch never meet in a page.
 pub(crate) const LANE: usize = 256;
 /// Lanes of a page.
 pub(crate) const LANES: usize = 4096 / LANE;
 
-/// What a transfer moves: no two are the same, in a run.
+/// The bytes of a transfer: no two are the same in a run.
 pub(crate) type Stamp = [u64; LANE / 8];
 
-/// The stamp of this number, by this thread.
+/// Returns the stamp of this number, by this thread.
 pub(crate) fn stamp(thread: usize, number: u64) -> Stamp {
     std::array::from_fn(|word| (thread as u64 + 1) << 56 | number << 8 | word as u64)
 }
@@ -24,15 +24,15 @@ pub(crate) fn difference(a: &Stamp, b: &Stamp) -> u64 {
 /// # Safety
 /// [`LANE`] bytes are mapped there for writing, aligned to 8, and no other thread uses them.
 pub(crate) unsafe fn put(address: usize, stamp: &Stamp) {
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises an aligned and mapped address that may be written.
     unsafe { (address as *mut Stamp).write_volatile(*stamp) }
 }
 
-/// What stands at an address, by the processor.
+/// Reads the stamp at an address with the processor.
 ///
 /// # Safety
 /// As [`put`], for reading.
 pub(crate) unsafe fn get(address: usize) -> Stamp {
-    // SAFETY: by the contract.
+    // SAFETY: the caller promises an aligned and mapped address.
     unsafe { (address as *const Stamp).read_volatile() }
 }

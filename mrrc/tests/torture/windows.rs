@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PAGE: usize = 4096;
 /// The most pages of a window, and the distance from one to the next.
 pub(crate) const WIDEST: usize = 16;
-/// Where the addresses are looked for: far from where the system puts mappings of its own accord, so that
-/// what is unmapped for a moment is not given to somebody else.
+/// Candidate addresses: far from where the system puts mappings of its own accord, so that an address
+/// that is unmapped for a moment is not reused.
 const PLACES: [usize; 3] = [0x10_0000_0000, 0x20_0000_0000, 0x30_0000_0000];
 
-/// What lies at a window's address. Whoever has it locked owns the memory.
+/// The memory at a window's address. A thread that has it locked owns the memory.
 pub(crate) struct Window {
     pub(crate) address: usize,
     /// 0: nothing is mapped.
@@ -25,7 +25,7 @@ pub(crate) struct Windows {
     base: usize,
     all: Vec<Mutex<Window>>,
     threads: usize,
-    /// Where a change is under way, perhaps.
+    /// The window with a change in flight, if any.
     changing: AtomicUsize,
 }
 
@@ -69,7 +69,7 @@ impl Change {
         Self::Remove,
     ];
 
-    /// Whether the mapping stays and its pages go.
+    /// Returns whether the mapping stays and its pages go.
     pub(crate) fn discards(self) -> bool {
         matches!(self, Self::Discard | Self::Free | Self::Remove)
     }
@@ -85,17 +85,17 @@ impl Windows {
         Self { base, all: (0..count).map(window).collect(), threads, changing: AtomicUsize::new(0) }
     }
 
-    /// The windows.
+    /// Returns the windows.
     pub(crate) fn all(&self) -> &[Mutex<Window>] {
         &self.all
     }
 
-    /// Where a window begins, whoever owns it.
+    /// Returns the start of a window, with any owner.
     pub(crate) fn address(&self, window: usize) -> usize {
         self.base + window * WIDEST * PAGE
     }
 
-    /// A window that is changing, or was a moment ago.
+    /// Returns a window that is changing, or was a moment ago.
     pub(crate) fn changing(&self) -> usize {
         self.changing.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl Windows {
         self.changing.store((window.address - self.base) / (WIDEST * PAGE), Ordering::Relaxed);
     }
 
-    /// Where this thread can put pages.
+    /// Returns the place where this thread can put pages.
     pub(crate) fn aside(&self, thread: usize) -> usize {
         assert!(thread < self.threads);
         self.address(self.all.len() + 2 * thread)
@@ -119,7 +119,7 @@ impl Drop for Windows {
 }
 
 impl Window {
-    /// The bytes of the window.
+    /// Returns the bytes of the window.
     pub(crate) fn bytes(&self) -> usize {
         self.pages * PAGE
     }
@@ -232,7 +232,7 @@ pub(crate) fn map_free(address: usize, pages: usize) -> io::Result<()> {
 
 /// `munmap`.
 pub(crate) fn unmap(address: usize, bytes: usize) {
-    // SAFETY: addresses of this program's own zone only; their owner is who calls.
+    // SAFETY: addresses of this program's own zone only; their owner is the caller.
     let done = unsafe { libc::munmap(address as *mut libc::c_void, bytes) };
     assert_eq!(done, 0, "munmap: {}", io::Error::last_os_error());
 }
@@ -240,7 +240,7 @@ pub(crate) fn unmap(address: usize, bytes: usize) {
 /// `mremap` to an address.
 pub(crate) fn remap(from: usize, bytes: usize, to: usize, flags: i32) -> io::Result<()> {
     let (from, to) = (from as *mut libc::c_void, to as *mut libc::c_void);
-    // SAFETY: addresses of this program's own zone only; their owner is who calls.
+    // SAFETY: addresses of this program's own zone only; their owner is the caller.
     match unsafe { libc::mremap(from, bytes, bytes, flags, to) } {
         libc::MAP_FAILED => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -248,7 +248,7 @@ pub(crate) fn remap(from: usize, bytes: usize, to: usize, flags: i32) -> io::Res
 }
 
 fn advise(address: usize, bytes: usize, advice: i32) -> io::Result<()> {
-    // SAFETY: addresses of this program's own zone only; their owner is who calls.
+    // SAFETY: addresses of this program's own zone only; their owner is the caller.
     match unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
-/// The kernel's numbers of the threads of that name.
+/// Returns the kernel's numbers of the threads of that name.
 pub(crate) fn threads(name: &str) -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let named = tasks
@@ -20,7 +20,7 @@ impl Child {
         match unsafe { libc::fork() } {
             0 => {
                 let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(1);
-                // SAFETY: ends the child.
+                // SAFETY: `_exit` ends this child without destructors.
                 unsafe { libc::_exit(status) }
             }
             child => Self(child),
@@ -42,7 +42,7 @@ pub(crate) fn in_child(run: impl FnOnce() -> i32) {
     let child = Child::fork(run);
     let late = Instant::now() + Duration::from_secs(20);
     let mut status = 0;
-    // SAFETY: as above; the number stays ours until the child is gone.
+    // SAFETY: `status` can be written; the child's number stays ours until `waitpid` has returned it.
     while unsafe { libc::waitpid(child.0, &mut status, libc::WNOHANG) } == 0 {
         assert!(Instant::now() < late, "the child hangs");
         thread::sleep(Duration::from_millis(1));

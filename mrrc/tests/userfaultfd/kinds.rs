@@ -7,7 +7,7 @@ use crate::told::monitor;
 use crate::{BYTES, Duration};
 use mrrc::cache::Finding;
 use mrrc::invalidation::{Unwatched, Userfaultfd, Watch};
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache, PAGE, PageRange};
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -37,18 +37,19 @@ impl Drop for Mapped {
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-fn cache() -> Option<Cache<Dummy>> {
+fn cache() -> Option<Cache<NoopRegistrar>> {
     let monitor = Userfaultfd::new().map_err(|error| println!("skipped: {error}")).ok()?;
-    let builder = Cache::builder(Dummy::default()).ignore_environment().monitor(monitor).capacity_pages(1 << 30);
-    Some(builder.discard_bar(Duration::from_millis(100)).build().unwrap())
+    let builder =
+        Cache::builder(NoopRegistrar::default()).ignore_environment().monitor(monitor).capacity_pages(1 << 30);
+    Some(builder.discard_grace(Duration::from_millis(100)).build().unwrap())
 }
 
 /// Each of two requests registers the range for itself, and the explanation says why.
-fn expect_uncached(cache: &Cache<Dummy>, what: &str, range: PageRange, why: Unwatched) {
+fn expect_uncached(cache: &Cache<NoopRegistrar>, what: &str, range: PageRange, why: Unwatched) {
     let (address, bytes) = ((range.start() * PAGE) as *const u8, (range.pages() * PAGE) as usize);
     let before = cache.counters();
     for _ in 0..2 {
-        // SAFETY: no transfer is made.
+        // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
         drop(unsafe { cache.acquire(address, bytes, Access::LOCAL) }.unwrap());
     }
     let after = cache.counters();
@@ -83,7 +84,7 @@ fn mappings_without_access_are_not_watched() {
     room.protect_part(5, 1, libc::PROT_NONE);
     assert_eq!(monitor.watch(room.range(4, 4)), refused);
     assert_eq!(monitor.watch(room.range(6, 4)), Watch::Watched);
-    // What may be written may be read by a device, and the rights may come later.
+    // Memory that may be written may be read by a device, and the rights may come later.
     room.protect_part(5, 1, libc::PROT_WRITE);
     assert_eq!(monitor.watch(room.range(4, 4)), Watch::Watched);
 }
@@ -108,7 +109,7 @@ fn a_change_of_protection_is_no_change_of_pages() {
     let room = Room::new();
     let ask = || {
         let address = room.at(2).cast::<u8>().cast_const();
-        // SAFETY: no transfer is made.
+        // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
         drop(unsafe { cache.acquire(address, 2 * BYTES, Access::LOCAL) }.unwrap());
         cache.counters().attempts
     };
@@ -142,7 +143,7 @@ fn unwatched_mappings_are_not_cached() {
     // SAFETY: a new descriptor, if it is one, that is owned by the file.
     let huge = unsafe { libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB) };
     if huge >= 0 {
-        // SAFETY: as above.
+        // SAFETY: the descriptor was just made, and is owned by nothing else.
         let huge = unsafe { File::from_raw_fd(huge) };
         huge.set_len(2 << 20).unwrap();
         let mapped = Mapped::new(2 << 20, WRITABLE, libc::MAP_SHARED, huge.as_raw_fd());
@@ -151,7 +152,7 @@ fn unwatched_mappings_are_not_cached() {
     // SAFETY: a new descriptor, if it is one, that is owned by the file.
     let secret = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) } as libc::c_int;
     if secret >= 0 {
-        // SAFETY: as above.
+        // SAFETY: the descriptor was just made, and is owned by nothing else.
         let secret = unsafe { File::from_raw_fd(secret) };
         secret.set_len(PAGE).unwrap();
         expect("a memfd_secret", Mapped::new(BYTES, WRITABLE, libc::MAP_SHARED, secret.as_raw_fd()), Unwatched::File);

@@ -1,6 +1,5 @@
-//! The monitor by userfaultfd, on the kernel that is here: nothing that happens to watched memory goes unheard,
-//! what cannot be heard is refused, and nobody waits for good. Where userfaultfd is refused, each test says so and
-//! passes.
+//! The monitor by userfaultfd, on this kernel: it hears of every change to watched memory, refuses memory that
+//! cannot be heard of, and blocks no thread for good. Where userfaultfd is refused, each test says so and passes.
 #![cfg(target_os = "linux")]
 #![expect(unsafe_code, reason = "mappings are made, changed and torn down by hand")]
 
@@ -25,7 +24,7 @@ use told::{Mark, monitor, monitor_here};
 const BYTES: usize = PAGE as usize;
 
 #[test]
-fn every_way_to_lose_pages_is_reported_before_the_call_returns() {
+fn every_page_loss_is_reported_before_return() {
     let Some((monitor, told)) = monitor() else { return };
     type Way = (&'static str, fn(&Room), Option<ChangeKind>);
     let every: [Way; 12] = [
@@ -51,7 +50,7 @@ fn every_way_to_lose_pages_is_reported_before_the_call_returns() {
 }
 
 #[test]
-fn removing_pages_of_shared_anonymous_memory_is_reported() {
+fn shared_anonymous_removal_is_reported() {
     let Some((monitor, told)) = monitor() else { return };
     let room = Room::new();
     room.map(0, 16, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -65,7 +64,7 @@ fn removing_pages_of_shared_anonymous_memory_is_reported() {
 }
 
 #[test]
-fn the_allocator_frees_and_grows_watched_memory_and_is_heard() {
+fn allocator_changes_are_reported() {
     let Some((monitor, told)) = monitor() else { return };
     for grow in [false, true] {
         // So large that the allocator asks for a mapping of its own.
@@ -90,7 +89,7 @@ fn the_allocator_frees_and_grows_watched_memory_and_is_heard() {
 #[test]
 fn a_shrinking_heap_is_heard() {
     let Some((monitor, told)) = monitor() else { return };
-    // In a child of its own, as nobody else may move the break meanwhile; fork leaves only this thread.
+    // In a child of its own, so that no other thread moves the break meanwhile; fork leaves only this thread.
     drop((monitor, told));
     in_child(|| {
         let Some((monitor, told)) = monitor_here() else { return 0 };
@@ -98,7 +97,7 @@ fn a_shrinking_heap_is_heard() {
         let top = unsafe { libc::sbrk(0) } as usize;
         let start = top.next_multiple_of(BYTES);
         let grown = start - top + 64 * BYTES;
-        // SAFETY: as above.
+        // SAFETY: `sbrk` moves the break of this child, in which no other thread allocates.
         if unsafe { libc::sbrk(grown as isize) } as isize == -1 {
             return 2;
         }
@@ -152,7 +151,7 @@ fn what_cannot_be_heard_is_refused_and_says_why() {
     refused(room.range(0, 16), Unwatched::Unmapped);
     refused(room.range(7, 1), Unwatched::Unmapped);
 
-    // SAFETY: asks for a number.
+    // SAFETY: `getauxval` takes a number and returns one.
     let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     if vdso != 0 {
         refused(PageRange::of_bytes(vdso, PAGE).unwrap(), Unwatched::Special);
@@ -181,7 +180,7 @@ fn private_memory_is_watched_whatever_its_name() {
 }
 
 #[test]
-fn a_range_over_several_mappings_is_watched_in_all_of_them() {
+fn range_over_several_mappings_is_watched() {
     let Some((monitor, told)) = monitor() else { return };
     let room = Room::new();
     room.protect_part(4, 4, libc::PROT_READ);
@@ -193,7 +192,7 @@ fn a_range_over_several_mappings_is_watched_in_all_of_them() {
 }
 
 #[test]
-fn a_mapping_made_anew_at_the_same_address_is_watched_anew() {
+fn remapped_address_is_watched_anew() {
     let Some((monitor, told)) = monitor() else { return };
     let room = Room::new();
     let slot = told.slot(0, room.range(3, 1));
@@ -231,7 +230,7 @@ fn many_threads_renew_mappings_and_no_change_is_lost() {
 
 /// The neighbour's mapping is split and joined all the time: bounds that were looked up are wrong a moment later.
 #[test]
-fn mappings_that_split_while_they_are_looked_up_are_watched_all_the_same() {
+fn splitting_mappings_are_still_watched() {
     let Some((monitor, told)) = monitor() else { return };
     let room = Room::new();
     let done = AtomicBool::new(false);
@@ -266,7 +265,7 @@ fn mappings_that_split_while_they_are_looked_up_are_watched_all_the_same() {
 /// While one thread has looked up the bounds of a mapping and not yet registered it, another replaces a part of
 /// it, unheard, as nothing is registered yet: the new part must not pass for registered.
 #[test]
-fn what_is_replaced_between_looking_up_and_registering_is_not_taken_for_registered() {
+fn replaced_mapping_is_not_taken_for_watched() {
     let Some((monitor, told)) = monitor() else { return };
     let room = Room::new();
     let slot = told.slot(0, room.range(8, 1));
@@ -443,7 +442,7 @@ fn a_panic_in_the_cache_makes_nobody_wait() {
     });
     told.panic.store(true, SeqCst);
     rooms[0].unmap(0, 16);
-    // Messages are read as before, and whoever else shares it is told.
+    // Messages are read as before, and other users of it are told.
     for room in &rooms {
         room.map(0, 16, ANONYMOUS);
         assert_eq!(monitor.watch(room.range(0, 16)), Watch::Watched);
@@ -489,7 +488,7 @@ fn a_forked_child_touches_nothing_of_its_parents() {
 #[test]
 fn without_privilege_it_is_the_same() {
     use std::os::unix::process::CommandExt;
-    // SAFETY: asks for a number.
+    // SAFETY: the calls take and return numbers.
     if unsafe { libc::geteuid() } != 0 {
         return println!("already without privilege");
     }
@@ -497,7 +496,7 @@ fn without_privilege_it_is_the_same() {
     let copy = std::env::temp_dir().join(format!("mrrc-userfaultfd-{}", std::process::id()));
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let run = std::process::Command::new(&copy)
-        .args(["every_way", "cannot_be_heard", "made_anew", "after_a_stop", "--nocapture"])
+        .args(["every_page_loss", "cannot_be_heard", "remapped_address", "after_a_stop", "--nocapture"])
         .uid(65534)
         .gid(65534)
         .current_dir("/")

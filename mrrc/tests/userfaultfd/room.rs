@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 pub(crate) const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Sixteen writable pages between two that nobody can touch, so that the kernel joins them with nothing, and far
-/// from where the kernel puts what asks for no place, so that a hole in them stays one.
+/// Sixteen writable pages between two inaccessible ones, so that the kernel joins them with nothing, and far
+/// from where the kernel puts mappings of its own choice, so that a hole in them stays one.
 pub(crate) struct Room(usize);
 
 impl Room {
@@ -52,13 +52,14 @@ impl Room {
 
     pub(crate) fn map_file(&self, flags: libc::c_int, prot: libc::c_int, file: &std::fs::File) {
         use std::os::fd::AsRawFd;
-        // SAFETY: as above.
+        // SAFETY: the pages are between the two fences of this room's own mapping.
         let mapped = unsafe { libc::mmap(self.at(0), BYTES, prot, flags | libc::MAP_FIXED, file.as_raw_fd(), 0) };
         assert_eq!(mapped, self.at(0), "{}", Error::last_os_error());
     }
 
     pub(crate) fn unmap(&self, page: usize, pages: usize) {
-        // SAFETY: as above. The hole is small; if somebody else maps there, the test that asks notices.
+        // SAFETY: the pages are between the two fences of this room's own mapping. The hole is small; if other code
+        // maps there, the test that asks notices.
         assert_eq!(unsafe { libc::munmap(self.at(page), pages * BYTES) }, 0);
     }
 
@@ -68,8 +69,8 @@ impl Room {
             return self.map(0, Self::PAGES, ANONYMOUS);
         }
         if turn % 4 == 1 {
-            // Memory that is not watched takes the place first, so that no other thread can.
-            // SAFETY: as above.
+            // Memory that is not watched takes the place first, so that no other thread can. SAFETY: the pages are
+            // between the two fences of this room's own mapping.
             let fence = unsafe {
                 let flags = ANONYMOUS | libc::MAP_FIXED;
                 libc::mmap(self.at(0), Self::PAGES * BYTES, libc::PROT_NONE, flags, -1, 0)
@@ -79,14 +80,14 @@ impl Room {
         }
         self.unmap(0, Self::PAGES);
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
-        // SAFETY: only where nothing is mapped.
+        // SAFETY: MAP_FIXED_NOREPLACE maps only where nothing is mapped.
         let mapped = unsafe { libc::mmap(self.at(0), Self::PAGES * BYTES, prot, flags, -1, 0) };
         assert_eq!(mapped, self.at(0), "another thread took the place: {}", Error::last_os_error());
         self.touch(0, Self::PAGES);
     }
 
     pub(crate) fn remap(&self, old: usize, new: usize, flags: libc::c_int, to: *mut libc::c_void) {
-        // SAFETY: as above.
+        // SAFETY: the pages are between the two fences of this room's own mapping.
         let mapped = unsafe { libc::mremap(self.at(0), old * BYTES, new * BYTES, flags, to) };
         assert_ne!(mapped, libc::MAP_FAILED, "{}", Error::last_os_error());
     }
@@ -97,7 +98,7 @@ impl Room {
     }
 
     pub(crate) fn advise(&self, page: usize, pages: usize, advice: libc::c_int) {
-        // SAFETY: as above.
+        // SAFETY: the pages are between the two fences of this room's own mapping.
         let advised = unsafe { libc::madvise(self.at(page), pages * BYTES, advice) };
         assert_eq!(advised, 0, "{}", Error::last_os_error());
     }
@@ -107,14 +108,14 @@ impl Room {
     }
 
     pub(crate) fn protect_part(&self, page: usize, pages: usize, prot: libc::c_int) {
-        // SAFETY: as above.
+        // SAFETY: the pages are between the two fences of this room's own mapping.
         assert_eq!(unsafe { libc::mprotect(self.at(page), pages * BYTES, prot) }, 0);
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // SAFETY: the room and its two fences, or the holes where they were, which nobody else was given.
+        // SAFETY: the room and its two fences, or the holes where they were, which no other mapping got.
         unsafe { libc::munmap((self.0 - BYTES) as *mut _, (Self::PAGES + 2) * BYTES) };
     }
 }

@@ -107,7 +107,7 @@ impl Told {
 
     /// Runs what changes memory, and sees that the range was reported, or nothing was.
     pub(crate) fn expect(&self, name: &str, range: PageRange, kind: Option<ChangeKind>, change: impl FnOnce()) {
-        // What was done to an earlier mapping at the same address may still be under way.
+        // Changes of an earlier mapping at the same address may still be in flight.
         self.settle();
         let mark = self.mark();
         change();
@@ -171,7 +171,7 @@ impl Heard<'_> {
 
 impl Reports for Told {
     fn raise(&self) {
-        // SAFETY: asks for a number.
+        // SAFETY: `gettid` takes no arguments and reads no memory.
         self.thread.store(unsafe { libc::gettid() } as u64, SeqCst);
         self.raised.fetch_add(1, SeqCst);
     }

@@ -50,7 +50,7 @@ fn an_address_handed_over_leads_a_card_to_no_old_page() {
 }
 
 #[test]
-fn an_address_mapped_while_its_unmapping_is_under_way_leads_a_card_to_no_old_page_after_an_explicit_call() {
+fn card_reads_no_old_page_under_racing_explicit() {
     RACING_EXPLICIT.holds(operations(500));
 }
 

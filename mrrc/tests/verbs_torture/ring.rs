@@ -5,9 +5,9 @@ use crate::stamps::{LANE, LANES};
 use mrrc::Access;
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Transport, Verbs};
 
-/// What transfers name memory by.
+/// The name of memory in transfers.
 pub(crate) type Key = MemoryRegion;
-/// What registers it.
+/// The registrar.
 pub(crate) type Table = Verbs;
 /// The rights that transfers need.
 pub(crate) const ACCESS: Access = RIGHTS;
@@ -22,7 +22,7 @@ impl Ring {
     /// The largest batch.
     pub(crate) const BATCH: usize = LANES;
 
-    /// A connection, or why there is none.
+    /// Returns a connection, or why there is none.
     pub(crate) fn new() -> Result<Self, String> {
         let (domain, pair) = loopback::pair().ok_or("no device")?;
         Ok(Self { pair, domain })
@@ -38,7 +38,8 @@ impl Ring {
     /// Regions that the transfers name stay registered until this returns.
     pub(crate) unsafe fn run(&self, transfers: impl Iterator<Item = Transfer>) -> [i32; Self::BATCH] {
         let transfers: Vec<Transfer> = transfers.collect();
-        // SAFETY: by the contract; stamps are read and written by the processor when nothing is under way.
+        // SAFETY: the caller promises that regions and memory stay until this returns; the processor accesses stamps
+        // only while no transfer is in flight.
         let said = unsafe { self.pair.run(&transfers) };
         let mut results = [i32::MIN; Self::BATCH];
         for (result, said) in results.iter_mut().zip(said) {
@@ -64,7 +65,7 @@ impl Page {
         Self { memory, table, region, reads_alone: ring.domain.attributes().transport == Transport::Iwarp }
     }
 
-    /// Where a lane lies.
+    /// Returns the address of a lane.
     pub(crate) fn lane(&self, lane: usize) -> usize {
         self.memory.address as usize + lane * LANE
     }

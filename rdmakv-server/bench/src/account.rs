@@ -1,14 +1,14 @@
-//! What an answer counts for: latencies of its kind, what the miss would have cost, and what has to be asked next.
+//! The counting of an answer: latencies of its kind, the cost of a miss, and the next request.
 
 use rand::Rng;
 
 use crate::penalty::Penalty;
-use crate::speech::{Answer, Ask, Flying, Part};
+use crate::protocol::{Answer, Ask, Flying, Part};
 use crate::tally::{Kind, Tally};
 use crate::window::Window;
 use crate::work::Work;
 
-/// Where answers are counted, for as long as it takes to go through those that have come.
+/// The counters of answers, for as long as it takes to go through those that have come.
 pub(crate) struct Account<'a, R> {
     pub(crate) tally: &'a mut Tally,
     pub(crate) window: Window,
@@ -49,7 +49,7 @@ impl<R: Rng> Account<'_, R> {
 mod tests {
     use super::*;
     use crate::keys::{Choice, Chooser, Newest};
-    use crate::speech::Op;
+    use crate::protocol::Op;
     use crate::traffic::Mix;
     use crate::work::Drawn;
     use rand::SeedableRng;
@@ -57,7 +57,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_new_key_is_read_from_its_answer_on_and_what_is_outside_the_time_does_not_count() {
+    fn new_key_is_readable_after_its_answer() {
         let newest = Arc::new(Newest::of(10));
         let mut chooser = Chooser::new(Choice::Latest { skew: 0.99 }, 10, Arc::clone(&newest));
         let key = chooser.make();

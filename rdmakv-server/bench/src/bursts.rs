@@ -5,15 +5,15 @@ use std::collections::BinaryHeap;
 
 use rand::{Rng, RngExt};
 
-use crate::speech::{Ask, Op};
+use crate::protocol::{Ask, Op};
 use crate::traffic::Bursts;
 
-/// What the connections of a thread are doing.
+/// The state of a thread's connections.
 #[derive(Debug)]
 pub(crate) struct Clients {
     plan: Bursts,
     clients: Vec<Client>,
-    /// When who begins the next block.
+    /// The times and connections of the next blocks.
     next: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
@@ -91,7 +91,7 @@ impl Clients {
         Some(Begun { conn, scheduled: time, late: now - time.max(client.free), overrun })
     }
 
-    /// The next chunk of a connection's block.
+    /// Returns the next chunk of a connection's block.
     pub(crate) fn chunk(&mut self, conn: usize) -> Option<Ask> {
         let client = &mut self.clients[conn];
         if client.left == 0 {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_goes_through_blocks_of_its_own_chunk_by_chunk() {
+    fn connections_write_own_blocks_by_chunks() {
         let mut random = Pcg64::seed_from_u64(1);
         let mut clients = Clients::new(&plan(), 3, 2, 5);
         for (time, blocks) in [(0, [24, 32]), (1000, [28, 36]), (2000, [24, 32])] {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_takes_long_delays_the_next_whose_time_counts_from_when_it_should_have_begun() {
+    fn late_block_counts_from_its_schedule() {
         let mut random = Pcg64::seed_from_u64(1);
         let mut clients = Clients::new(&plan(), 0, 1, 1);
         clients.begin(10, u64::MAX, &mut random).unwrap();

@@ -1,4 +1,4 @@
-//! What the counts say: the report, and whether its figures can be used.
+//! The conclusion from the counts: the report, and whether its figures can be used.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use crate::tally::{Calls, Tally};
 use crate::traffic::Traffic;
 use crate::window::Own;
 
-/// The report of a run that took so many nanoseconds of the time that counts.
+/// Returns the report of a run that took so many nanoseconds of the time that counts.
 pub(crate) fn conclude(
     plan: &Plan,
     total: Tally,

@@ -9,11 +9,11 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::datagrams::Datagrams;
 use crate::outgoing::{Outgoing, SLICES};
-use crate::speech::{Answer, Flying, Reader, Speech};
+use crate::protocol::{Answer, Flying, Reader, Speech};
 use crate::tally::Calls;
 use crate::target::Target;
 
-/// What has ended it.
+/// The reason of its end.
 pub(crate) type Ended = String;
 
 /// The connection.

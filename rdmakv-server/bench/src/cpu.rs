@@ -20,12 +20,12 @@ impl Used {
     }
 }
 
-/// What this thread has used.
+/// Returns the CPU time of this thread.
 pub(crate) fn of_this_thread() -> Used {
     usage(libc::RUSAGE_THREAD)
 }
 
-/// What all threads of this process have used.
+/// Returns the CPU time of all threads of this process.
 pub(crate) fn of_this_process() -> Used {
     usage(libc::RUSAGE_SELF)
 }
@@ -43,7 +43,7 @@ fn usage(of: libc::c_int) -> Used {
     Used { user: nanos(usage.ru_utime), system: nanos(usage.ru_stime) }
 }
 
-/// A process whose time is watched: its own clock says how much, and `/proc` how it divides.
+/// A watched process: its own clock gives its time, and `/proc` the shares in user and kernel mode.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) pid: i32,
@@ -51,7 +51,7 @@ pub(crate) struct Watched {
     clock: libc::clockid_t,
 }
 
-/// What a process has used.
+/// The CPU time of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     total: f64,
@@ -84,7 +84,7 @@ impl Watched {
         Ok(Self { pid, name, clock })
     }
 
-    /// What it has used; none when it is gone.
+    /// Returns its CPU time; none when it is gone.
     pub(crate) fn sample(&self) -> Option<Sample> {
         #[expect(unsafe_code, reason = "clock_gettime of another process's clock")]
         // SAFETY: an all-zero time is a value of the type, and the call overwrites it.

@@ -1,5 +1,5 @@
 //! Requests in datagrams: each has a number in its frame, and its answer comes in one or more datagrams with that number.
-//! What does not come in time is lost, which is counted and no failure.
+//! An answer that does not come in time is lost, which is counted and no failure.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -8,13 +8,13 @@ use socket2::Socket;
 
 use crate::conn::Ended;
 use crate::outgoing::Outgoing;
-use crate::speech::{Answer, Flying, Reader, Speech};
+use crate::protocol::{Answer, Flying, Reader, Speech};
 use crate::tally::Calls;
 
 /// Bytes of the frame: the request's number, which datagram this is, of how many, and two that mean nothing.
 const FRAME: usize = 8;
 
-/// What is under way on one socket.
+/// The requests in flight on one socket.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     next: u16,

@@ -1,4 +1,4 @@
-//! What was to begin at a given time, and began late or not at all: counted alike, whoever makes the requests.
+//! Operations that began late or not at all: counted alike in every driver.
 
 use crate::bursts::{Begun, Clients};
 use crate::schedule::Schedule;
@@ -6,8 +6,8 @@ use crate::tally::{Kind, Tally};
 use crate::window::Window;
 
 impl Tally {
-    /// Whether an open loop has come to its end: nothing more is due in the window, or the time of `grace` after it is over. What is
-    /// due and not begun by then never will be.
+    /// Returns whether an open loop has come to its end: nothing more is due in the window, or the time of `grace` after it is
+    /// over. A request that is due and not begun by then never will be.
     pub(crate) fn ends_open_loop(&mut self, schedule: &Schedule, now: u64, window: Window, grace: u64) -> bool {
         if schedule.next() >= window.to {
             return true;
@@ -38,7 +38,7 @@ impl Tally {
         }
     }
 
-    /// Whether no block begins any more.
+    /// Returns whether no block begins any more.
     pub(crate) fn ends_bursts(&mut self, clients: &Clients, now: u64, window: Window, grace: u64) -> bool {
         if now < window.to {
             return false;
@@ -58,7 +58,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn what_an_open_loop_has_not_begun_when_the_grace_is_over_it_never_will() {
+    fn grace_end_counts_unsent_operations() {
         let window = Window { begin: Instant::now(), from: 100, to: 200 };
         let mut tally = Tally::default();
         let behind = Schedule::recorded(vec![50, 150, 180, 250]);

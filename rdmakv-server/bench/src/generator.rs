@@ -13,9 +13,9 @@ use rustix::fd::OwnedFd;
 use crate::account::Account;
 use crate::conn::{Conn, Ended};
 use crate::plan::{DEPTH_MAX, Plan};
+use crate::protocol::{Ask, Flying, Speech};
 use crate::schedule::Schedule;
 use crate::sizes::mix;
-use crate::speech::{Ask, Flying, Speech};
 use crate::tally::{Calls, Tally};
 use crate::target::Target;
 use crate::window::{Line, Meter, SECOND, TICK, Window};
@@ -79,7 +79,7 @@ impl<'a> Generator<'a> {
     ///
     /// # Errors
     ///
-    /// What ended it before.
+    /// The reason for an early end.
     pub(crate) fn drive(
         &mut self,
         work: &mut Work,

@@ -51,7 +51,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The exponent, if it has one.
+    /// Returns the exponent, if it has one.
     pub(crate) fn skew(self) -> Option<f64> {
         match self {
             Self::Zipf { skew } | Self::Earliest { skew } | Self::Latest { skew } => Some(skew),
@@ -107,14 +107,14 @@ impl fmt::Display for Choice {
 
 /// The newest key there is: those that make keys and those that read them share it.
 ///
-/// A key counts when it and all before it are there, so that nobody reads what is still on its way.
+/// A key counts when it and all before it are there, so that no read meets a key in flight.
 #[derive(Debug, Default)]
 pub struct Newest {
     /// The next to be made.
     next: AtomicU64,
     /// Keys below this are there.
     there: AtomicU64,
-    /// Those that are there beyond a gap. Taken for a few instructions, by whoever hears that a key was stored.
+    /// Those that are there beyond a gap. Taken for a few instructions when an answer reports that a key was stored.
     beyond: Mutex<BTreeSet<u64>>,
 }
 
@@ -213,7 +213,7 @@ impl Chooser {
         Self { law, keys, newest }
     }
 
-    /// A key that is there.
+    /// Returns a key that is there.
     #[inline]
     pub fn draw(&mut self, random: &mut impl Rng) -> u64 {
         let rank = |zipf: &Zipf<f64>, random: &mut _| (zipf.sample(random) as u64 - 1).min(self.keys - 1);
@@ -237,12 +237,12 @@ impl Chooser {
         }
     }
 
-    /// A key that nobody has written.
+    /// Returns a key that was not written yet.
     pub fn make(&mut self) -> u64 {
         self.newest.make()
     }
 
-    /// Where the newest key is known.
+    /// Returns the newest key's record.
     pub(crate) fn newest(&self) -> &Newest {
         &self.newest
     }
@@ -287,7 +287,7 @@ impl Names {
         self.prefix.len() + self.digits
     }
 
-    /// The number of this key, if it is one of these.
+    /// Returns the number of this key, if it is one of these.
     pub(crate) fn number_of(&self, key: &[u8]) -> Option<u64> {
         let digits = key.strip_prefix(&self.prefix[..]).filter(|digits| digits.len() == self.digits)?;
         digits.iter().try_fold(0_u64, |sum, byte| {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_scattered_over_all_places_and_neighbours_are_far_apart() {
+    fn ranks_scatter_over_all_places() {
         for keys in [1, 2, 3, 4, 10, 97, 1000, 65_536, 99_991] {
             let scatter = Scatter::new(keys);
             let mut places: Vec<u64> = (0..keys).map(|rank| scatter.place(rank)).collect();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_last_is_read_most_once_it_is_there() {
+    fn latest_choice_prefers_settled_keys() {
         let newest = Arc::new(Newest::of(100));
         let mut one = Chooser::new(Choice::Latest { skew: 1.2 }, 100, Arc::clone(&newest));
         let mut other = Chooser::new(Choice::Latest { skew: 1.2 }, 100, Arc::clone(&newest));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn laws_are_read_as_they_are_written_and_wrong_ones_refused() {
+    fn choices_round_trip_and_reject_errors() {
         for text in ["uniform", "zipf:1.1", "earliest:1", "latest:0.5", "hotspot:0.1:0.9", "sequential"] {
             assert_eq!(text.parse::<Choice>().unwrap().to_string(), text);
         }

@@ -4,8 +4,8 @@
 //! connection keeps so many under way) or in an open one (they start by a schedule, whatever the server does, and
 //! latencies count from when they should have started). Latencies are kept to three digits.
 //!
-//! What is decided is pure ([`Choice`], [`Sizes`], [`Arrivals`], the protocols); sockets and clocks are in one event
-//! loop a thread. The command `rdmakv-bench` is a thin face of this library.
+//! The decisions are pure ([`Choice`], [`Sizes`], [`Arrivals`], the protocols); sockets and clocks are in one event
+//! loop a thread. The command `rdmakv-bench` is a thin layer over this library.
 //!
 //! # Beside this crate
 //!
@@ -31,12 +31,12 @@ mod page;
 mod penalty;
 mod placed;
 mod plan;
+mod protocol;
 mod recording;
 mod report;
 mod run;
 mod schedule;
 mod sizes;
-mod speech;
 mod study;
 mod table;
 mod tally;
@@ -53,12 +53,12 @@ mod work;
 pub use keys::{Choice, Chooser, Names, Newest};
 pub use penalty::Penalty;
 pub use plan::Plan;
+pub use protocol::{Op, Protocol};
 pub use recording::Recording;
 pub use report::{Blocks, Cost, Generator, Kept, Report, Scanned, Server, Summary, Ways};
 pub use run::{Second, pin, run, run_watched};
 pub use schedule::{Arrivals, Schedule};
 pub use sizes::Sizes;
-pub use speech::{Op, Protocol};
 pub use study::{Moment, Stage, Study};
 pub use table::render;
 pub use tally::{Histograms, Kind};

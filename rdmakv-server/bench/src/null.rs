@@ -1,6 +1,5 @@
 //! A server that stores nothing: it answers each GET with the value that the generator would have written, and each SET
-//! with success. What a run against it takes is the cost of the generator, of this and of the sockets between them: no
-//! server can seem faster.
+//! with success. A run against it costs the generator, this and the sockets between them: no server can seem faster.
 
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::{TcpListener, ToSocketAddrs, UdpSocket};
@@ -18,14 +17,14 @@ use crate::values::Values;
 /// The server.
 #[derive(Debug)]
 pub struct Null {
-    door: Door,
+    listener: Listener,
     target: Target,
     values: Values,
     spin: bool,
 }
 
 #[derive(Debug)]
-enum Door {
+enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
     Udp(UdpSocket),
@@ -63,35 +62,35 @@ impl Null {
             _ => ("tcp", place),
         };
         let address = || rest.to_socket_addrs()?.next().ok_or_else(|| io::Error::from(ErrorKind::NotFound));
-        let (door, target) = match scheme {
+        let (listener, target) = match scheme {
             "unix" => {
                 let listener = UnixListener::bind(rest).map_err(wrong)?;
                 listener.set_nonblocking(true).map_err(wrong)?;
-                (Door::Unix(listener), Target::Unix(rest.into()))
+                (Listener::Unix(listener), Target::Unix(rest.into()))
             }
             "udp" => {
                 let socket = UdpSocket::bind(address().map_err(wrong)?).map_err(wrong)?;
                 socket.set_nonblocking(true).map_err(wrong)?;
                 let target = Target::Udp(socket.local_addr().map_err(wrong)?.to_string());
-                (Door::Udp(socket), target)
+                (Listener::Udp(socket), target)
             }
             _ => {
                 let listener = TcpListener::bind(address().map_err(wrong)?).map_err(wrong)?;
                 listener.set_nonblocking(true).map_err(wrong)?;
                 let target = Target::Tcp(listener.local_addr().map_err(wrong)?.to_string());
-                (Door::Tcp(listener), target)
+                (Listener::Tcp(listener), target)
             }
         };
-        Ok(Self { door, target, values: Values::new(sizes), spin: false })
+        Ok(Self { listener, target, values: Values::new(sizes), spin: false })
     }
 
-    /// Whether it looks for requests again and again instead of sleeping: then nobody has to wake it.
+    /// Sets whether it looks for requests again and again instead of sleeping: then no wake-up is needed.
     #[must_use]
     pub fn spinning(self, spin: bool) -> Self {
         Self { spin, ..self }
     }
 
-    /// Where it is reached.
+    /// Returns its address.
     pub fn target(&self) -> &Target {
         &self.target
     }
@@ -104,10 +103,10 @@ impl Null {
     pub fn serve(&self, stop: &AtomicBool) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(DOOR);
-        match &self.door {
-            Door::Tcp(listener) => epoll::add(&epoll, listener, data, epoll::EventFlags::IN)?,
-            Door::Unix(listener) => epoll::add(&epoll, listener, data, epoll::EventFlags::IN)?,
-            Door::Udp(socket) => epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?,
+        match &self.listener {
+            Listener::Tcp(listener) => epoll::add(&epoll, listener, data, epoll::EventFlags::IN)?,
+            Listener::Unix(listener) => epoll::add(&epoll, listener, data, epoll::EventFlags::IN)?,
+            Listener::Udp(socket) => epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?,
         }
         let mut clients: Vec<Option<Client>> = Vec::new();
         let (mut events, mut buffer) = (Vec::with_capacity(256), vec![0; 256 << 10]);
@@ -144,19 +143,19 @@ impl Null {
     }
 
     fn open(&self, epoll: &rustix::fd::OwnedFd, clients: &mut Vec<Option<Client>>, buffer: &mut [u8]) {
-        let socket: Socket = match &self.door {
-            Door::Tcp(listener) => match listener.accept() {
+        let socket: Socket = match &self.listener {
+            Listener::Tcp(listener) => match listener.accept() {
                 Ok((stream, _)) => {
                     let _ = stream.set_nodelay(true);
                     stream.into()
                 }
                 Err(_) => return,
             },
-            Door::Unix(listener) => match listener.accept() {
+            Listener::Unix(listener) => match listener.accept() {
                 Ok((stream, _)) => stream.into(),
                 Err(_) => return,
             },
-            Door::Udp(socket) => return self.datagrams(socket, buffer),
+            Listener::Udp(socket) => return self.datagrams(socket, buffer),
         };
         let at = clients.iter().position(Option::is_none).unwrap_or_else(|| {
             clients.push(None);
@@ -242,8 +241,8 @@ impl Client {
     }
 }
 
-/// The request that these bytes begin with, answered: how long it is, and how many bytes of a value follow it. None if it is
-/// not complete.
+/// Returns the request that these bytes begin with, answered: how long it is, and how many bytes of a value follow it. None
+/// if it is not complete.
 fn understand(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Option<(usize, usize)>, ()> {
     if bytes.first() == Some(&0x80) {
         return binary(bytes, out, values);
@@ -293,7 +292,7 @@ fn understand(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Optio
     Ok(Some((end + 1, skip)))
 }
 
-/// What a meta command wants to hear again, or of the item: its key, its flags, its version.
+/// Writes the fields that a meta command asks for: its key, its flags, its version.
 fn give_back<'a>(wishes: impl Iterator<Item = &'a [u8]>, key: &[u8], out: &mut Outgoing) {
     for wish in wishes {
         match wish {
@@ -331,7 +330,7 @@ fn binary(bytes: &[u8], out: &mut Outgoing, values: &Values) -> Result<Option<(u
     Ok(Some((24 + extras + key.len(), value)))
 }
 
-/// The number in a key: its last digits.
+/// Returns the number in a key: its last digits.
 fn number_of(key: &[u8]) -> u64 {
     let digits = key.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     key[key.len() - digits..].iter().fold(0, |sum: u64, byte| sum.wrapping_mul(10).wrapping_add(u64::from(byte - b'0')))

@@ -34,7 +34,7 @@ impl Outgoing {
         }
     }
 
-    /// What to write next; says how many slices that are.
+    /// Fills in the next slices to write, and returns their number.
     pub(crate) fn slices<'a>(&'a self, pattern: &'a [u8], slices: &mut [IoSlice<'a>; SLICES]) -> usize {
         let (mut at, mut count) = (self.written, 0);
         for (before, place) in &self.lent {

@@ -1,15 +1,15 @@
-//! Whose socket a server's is, if the server runs on this host.
+//! The process of a server's socket, if the server runs on this host.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use procfs::net::{TcpState, tcp, tcp6, udp, udp6};
 use procfs::process::{FDTarget, all_processes};
 
-use rdmakv_server::client::{Fabric, ServerAddress, Socket};
+use rdmakv_client::{Fabric, ServerAddress, Socket};
 
 use crate::target::Target;
 
-/// The process that listens there. None if the server is elsewhere, or hidden from us.
+/// Returns the process that listens there. None if the server is elsewhere, or hidden from us.
 pub(crate) fn find(target: &Target) -> Option<i32> {
     let inodes = match target {
         Target::Unix(path) => return peer_of(path),

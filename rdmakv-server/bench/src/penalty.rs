@@ -1,7 +1,7 @@
-//! What a miss costs where a database stands behind the cache.
+//! The cost of a miss where a database stands behind the cache.
 //!
-//! The database is asked once, before the run; during it nobody waits. A miss is given one of the times that were measured, or the
-//! one that was said, and what comes of it is reported beside what was measured.
+//! The database is asked once, before the run; no request of the run waits for it. A miss is given one of the times that were
+//! measured, or the one that was said, and what comes of it is reported beside what was measured.
 
 use std::fs::File;
 use std::io;
@@ -40,7 +40,7 @@ impl Penalty {
         Self { samples: [time.as_nanos() as u64].into(), text: format!("given, {time:?}") }
     }
 
-    /// What reading so many bytes of this file takes, at places that are drawn, and past the system's cache where that can be had.
+    /// Measures reads of so many bytes of this file, at random places, and past the system's cache where that can be had.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Penalty {
         })
     }
 
-    /// What this command takes, run by the shell; the time to start one that does nothing is taken off.
+    /// Measures this command, run by the shell; the time to start one that does nothing is taken off.
     ///
     /// # Errors
     ///
@@ -107,13 +107,13 @@ impl Penalty {
         Ok(Self { samples: samples.into(), text })
     }
 
-    /// The mean.
+    /// Returns the mean.
     pub fn mean(&self) -> Duration {
         let sum: u128 = self.samples.iter().map(|&sample| u128::from(sample)).sum();
         Duration::from_nanos((sum / self.samples.len().max(1) as u128) as u64)
     }
 
-    /// Where it comes from.
+    /// Returns its origin.
     pub fn about(&self) -> &str {
         &self.text
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_as_often_as_is_said_and_a_short_one_refused() {
+    fn penalty_file_is_sampled_and_short_one_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("database");
         std::fs::write(&path, vec![1; 64 << 10]).unwrap();

@@ -1,7 +1,7 @@
 //! Whether the server computes on the CPUs that the generator computes on.
 //!
-//! Where nobody says otherwise, the system likes to put two that wake each other on one CPU: each then has half of it, and a server
-//! that does little seems slower than one that does more. Ten times a second we look where the threads are that computed.
+//! Unless told otherwise, the system likes to put two that wake each other on one CPU: each then has half of it, and a server that
+//! does little seems slower than one that does more. Ten times a second we look where the threads are that computed.
 
 use std::collections::HashMap;
 
@@ -45,14 +45,14 @@ impl Placed {
         }
     }
 
-    /// The share of the looks that found a CPU in use by both.
+    /// Returns the share of the looks that found a CPU in use by both.
     pub(crate) fn shared(&self) -> Option<f64> {
         (self.looks > 0).then(|| f64::from(self.shared) / f64::from(self.looks))
     }
 }
 
 impl Side {
-    /// The CPUs on which those threads are that have computed since the last look.
+    /// Returns the CPUs on which those threads are that have computed since the last look.
     fn busy(&mut self) -> Vec<i32> {
         let Ok(tasks) = self.process.tasks() else { return Vec::new() };
         let mut cpus = Vec::new();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A busy child on the same CPU is noticed, and a sleeping one is nobody's neighbour.
+    /// A busy child on the same CPU is noticed, and a sleeping one is not.
     #[test]
     fn who_shares_our_cpu_is_noticed() {
         let here = rustix::thread::sched_getcpu();

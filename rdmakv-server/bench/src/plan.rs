@@ -1,4 +1,4 @@
-//! What a run does.
+//! The plan of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::keys::{Choice, Names};
 use crate::penalty::Penalty;
+use crate::protocol::Protocol;
 use crate::recording::Recording;
 use crate::schedule::Arrivals;
 use crate::sizes::Sizes;
-use crate::speech::Protocol;
 use crate::target::Target;
 use crate::traffic::{Mix, Traffic};
 
@@ -25,9 +25,9 @@ use crate::traffic::{Mix, Traffic};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the server is.
+    /// The server's address.
     pub target: Target,
-    /// What it is spoken to in.
+    /// The protocol.
     pub protocol: Protocol,
     /// Threads that make requests; each has its share of the connections.
     pub threads: usize,
@@ -45,23 +45,23 @@ pub struct Plan {
     pub choice: Choice,
     /// Bytes of a key.
     pub key_len: usize,
-    /// What keys start with.
+    /// The prefix of keys.
     pub key_prefix: String,
     /// Bytes of a value.
     pub sizes: Sizes,
-    /// What is asked for.
+    /// The traffic.
     pub traffic: Traffic,
-    /// What a miss costs behind the server, to be reported beside what is measured.
+    /// The cost of a miss behind the server, to be reported beside the measurement.
     pub penalty: Option<Penalty>,
     /// Whether a GET that finds nothing makes the figures useless: as where all keys were written and are to be there.
     pub must_hit: bool,
     /// Of a recording: whether a key that is missed is written.
     pub fill: bool,
-    /// Of a recording whose times are kept, how much faster than it was; None for as fast as the server answers.
+    /// A recording's speed-up if its times are kept; None for as fast as the server answers.
     pub speed: Option<f64>,
     /// Whether all keys are written before.
     pub load: bool,
-    /// Where they are written to, if not at the target; over UDP it is TCP at the same place.
+    /// The address that they are written to, if not the target; over UDP it is TCP at the same place.
     pub load_at: Option<Target>,
     /// Whether values are compared with what they should be.
     pub verify: bool,
@@ -81,9 +81,9 @@ pub struct Plan {
     pub tolerance: Duration,
     /// The server's process, if it is known; else it is looked for.
     pub server_pid: Option<i32>,
-    /// What the random numbers start from.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Ends the run with what there is when somebody sets it.
+    /// Ends the run with the results so far when it is set.
     pub interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -91,7 +91,7 @@ pub struct Plan {
 pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 impl Plan {
-    /// The defaults, for this server.
+    /// Returns the defaults, for this server.
     pub fn new(target: Target) -> Self {
         Self {
             target,
@@ -131,7 +131,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what would be right.
+    /// The fault, and the right form.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, number: u64, least: u64, most: u64| {
             if (least..=most).contains(&number) {
@@ -212,7 +212,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The first connection of a thread, and how many it has.
+    /// Returns the first connection of a thread, and how many it has.
     pub(crate) fn connections_of(&self, thread: usize) -> (usize, usize) {
         let (each, more) = (self.connections / self.threads, self.connections % self.threads);
         (each * thread + more.min(thread), each + usize::from(thread < more))
@@ -224,7 +224,7 @@ impl Plan {
         (self.tolerance.as_nanos() as u64).max(50_000_000)
     }
 
-    /// Whether requests start by a schedule, whatever the server does.
+    /// Returns whether requests start by a schedule, whatever the server does.
     pub(crate) fn is_open(&self) -> bool {
         self.rate.is_some() || (matches!(self.traffic, Traffic::Replay(_)) && self.speed.is_some())
     }
@@ -233,7 +233,7 @@ impl Plan {
         Names::new(&self.key_prefix, self.key_len, self.keys)
     }
 
-    /// Where values are written before the run.
+    /// Returns the address that values are written to before the run.
     pub(crate) fn loading_place(&self) -> Target {
         match (&self.load_at, &self.target) {
             (Some(place), _) => place.clone(),

@@ -1,8 +1,8 @@
 //! A trace as requests to a key-value server.
 //!
-//! What the `traces` crate reads are ranges of an address space. Where those are whole objects (web logs, object caches, blocks of
-//! language models) an object is a key, and a larger one than the server takes is several. Elsewhere (disks, memory)
-//! aligned chunks are keys, as of a server that caches blocks. Reads become GETs, writes SETs.
+//! The `traces` crate reads ranges of an address space. Where those are whole objects (web logs, object caches, blocks of language
+//! models) an object is a key, and a larger one than the server takes is several. Elsewhere (disks, memory) aligned chunks are
+//! keys, as of a server that caches blocks. Reads become GETs, writes SETs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Recording {
     /// It cannot be read, or there is nothing in it.
     pub fn open(path: &Path, options: &ReadOptions, chunk: Option<u64>, most: Option<u64>) -> Result<Self, String> {
         let mut reader = traces::open(path, options).map_err(|error| error.to_string())?;
-        // What was detected is said in the first word.
+        // The first word tells the detected format.
         let said = reader.summary().understood.clone();
         let format = said.split(|c: char| !c.is_alphanumeric()).next().and_then(|name| name.parse::<Format>().ok());
         let objects = matches!(
@@ -97,7 +97,7 @@ impl Recording {
         Sizes::each(self.lengths.clone(), text)
     }
 
-    /// What it is, in a line.
+    /// Returns its description in a line.
     pub fn about(&self) -> String {
         let cut = if self.cut { ", its beginning" } else { "" };
         let passed = match self.passed_over {

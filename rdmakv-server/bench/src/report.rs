@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The report of a run.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::traffic::Traffic;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Where the server was.
+    /// The server's address.
     pub target: String,
     /// The protocol of the requests, or `client library`, which chooses it.
     pub protocol: String,
@@ -22,7 +22,7 @@ pub struct Report {
     pub connections: usize,
     /// Requests under way on a connection, in a closed loop.
     pub depth: Option<usize>,
-    /// What was asked for.
+    /// The traffic.
     pub traffic: String,
     /// How keys were chosen, and of how many.
     pub keys: String,
@@ -32,7 +32,7 @@ pub struct Report {
     pub valid: bool,
     /// Why they cannot.
     pub invalid_because: Vec<String>,
-    /// What ended the run before its time.
+    /// The reason for an early end.
     pub ended_early: Option<String>,
     /// Seconds that counted.
     pub seconds: f64,
@@ -48,11 +48,11 @@ pub struct Report {
     pub misses: u64,
     /// SETs that were done.
     pub stored: u64,
-    /// What scans found.
+    /// The results of scans.
     pub scanned: Option<Scanned>,
     /// Requests that the server could not do, and said so.
     pub errors: u64,
-    /// What it said at first.
+    /// The message of the first error.
     pub first_error: Option<String>,
     /// Values that were not what they should be; none were looked for if this is missing.
     pub wrong_values: Option<u64>,
@@ -60,17 +60,17 @@ pub struct Report {
     pub lost: u64,
     /// Latencies, by what they are of.
     pub latencies: BTreeMap<Kind, Summary>,
-    /// Of an open loop, whether its schedule was kept.
+    /// Whether an open loop's schedule was kept.
     pub schedule: Option<Kept>,
-    /// Of bursty load, its blocks.
+    /// The blocks of bursty load.
     pub bursts: Option<Blocks>,
-    /// What misses would have cost.
+    /// The cost of misses at a database.
     pub penalty: Option<Cost>,
     /// Through the client library, how values came.
     pub ways: Option<Ways>,
-    /// What the generator itself used.
+    /// The CPU time of the generator itself.
     pub generator: Generator,
-    /// What the server used, if it runs on this host.
+    /// The CPU time of the server, if it runs on this host.
     pub server: Option<Server>,
     /// Whole distributions.
     #[serde(skip)]
@@ -78,7 +78,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether the run went as it should: to its end, with figures that can be used and values that were right.
+    /// Returns whether the run went as it should: to its end, with figures that can be used and values that were right.
     pub fn is_good(&self) -> bool {
         self.valid && self.ended_early.is_none() && self.wrong_values.unwrap_or(0) == 0
     }
@@ -88,7 +88,7 @@ impl Report {
         (self.generator.bytes_read + self.generator.bytes_written) as f64 / 1e6 / self.seconds.max(1e-9)
     }
 
-    /// Whether the generator may be what limits the rate.
+    /// Returns whether the generator may be what limits the rate.
     pub fn is_limited_by_generator(&self) -> bool {
         self.generator.busy > 0.95
     }
@@ -130,7 +130,7 @@ pub(crate) fn summaries(histograms: &Histograms) -> BTreeMap<Kind, Summary> {
     Kind::ALL.into_iter().filter_map(|kind| Some((kind, Summary::of(histograms.of(kind)?)?))).collect()
 }
 
-/// What was asked for, in words.
+/// Returns the traffic in words.
 pub(crate) fn traffic(plan: &Plan) -> String {
     match &plan.traffic {
         Traffic::Mix(mix) => mix.to_string(),
@@ -152,7 +152,7 @@ pub(crate) fn traffic(plan: &Plan) -> String {
     }
 }
 
-/// What scans found.
+/// The results of scans.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Scanned {
     /// Values that came.
@@ -199,7 +199,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// The share that was read one-sidedly.
+    /// Returns the share that was read one-sidedly.
     pub fn one_sided_share(&self) -> f64 {
         self.one_sided as f64 / (self.one_sided + self.messages + self.transfers + self.sockets).max(1) as f64
     }
@@ -210,14 +210,14 @@ pub(crate) fn ways(plan: &Plan, total: &Tally) -> Option<Ways> {
     plan.target.is_through_client().then_some(Ways { one_sided, messages, transfers, sockets })
 }
 
-/// What misses would have cost, had a database been asked.
+/// The cost of misses at a database.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// Where the penalty is from.
+    /// The origin of the penalty.
     pub about: String,
     /// Its mean, in microseconds.
     pub mean: f64,
-    /// Seconds that all misses together would have taken; nobody waited for them.
+    /// Seconds that all misses together would have taken; no request waited for them.
     pub seconds: f64,
     /// Share of the GETs that missed.
     pub miss_share: f64,
@@ -251,7 +251,7 @@ pub struct Kept {
     pub unsent: u64,
 }
 
-/// What the generator used, all threads together.
+/// The CPU time of the generator, all threads together.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Generator {
     /// CPU time in user space, an operation.
@@ -272,12 +272,12 @@ pub struct Generator {
     pub bytes_written: u64,
 }
 
-/// What the server used.
+/// The CPU time of the server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Server {
     /// Its process.
     pub pid: i32,
-    /// What that is called.
+    /// The name.
     pub name: String,
     /// CPU time in user space, an operation.
     pub user_ns: f64,

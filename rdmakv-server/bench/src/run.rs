@@ -17,9 +17,9 @@ use crate::keys::{Choice, Chooser, Newest};
 use crate::owner;
 use crate::placed::Placed;
 use crate::plan::Plan;
+use crate::protocol::Speech;
 use crate::report::Report;
 use crate::schedule::Schedule;
-use crate::speech::Speech;
 use crate::tally::{Histograms, Tally};
 use crate::target::Target;
 use crate::through_client::ThroughClient;
@@ -29,7 +29,7 @@ use crate::watching::Watching;
 use crate::window::{Line, Meter, Own, Window};
 use crate::work::{Drawn, Work, share_of};
 
-/// A second of a run, for whoever watches.
+/// A second of a run, for progress output.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Second<'a> {
@@ -53,7 +53,7 @@ pub struct Second<'a> {
 ///
 /// # Errors
 ///
-/// What kept the run from beginning: the plan cannot be done, the server is not there, the keys could not be written.
+/// The reason why the run did not begin: an impossible plan, no server, keys that could not be written.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -90,7 +90,7 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
     let mut generators =
         each_thread(plan, (0..plan.threads).collect(), |_, thread| Driver::new(plan, &speech, &plan.target, thread))?;
     let newest = Arc::new(Newest::of(plan.keys));
-    // What each thread is to do is made before the clock runs.
+    // Each thread's work is made before the clock runs.
     let works: Vec<_> = (0..plan.threads).map(|thread| work(plan, &newest, thread)).collect();
     // A moment for the threads to start in.
     let begin = Instant::now() + Duration::from_millis(5);
@@ -156,13 +156,13 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
     Ok(conclude(plan, total, &ends, measured, (used, shared), whole))
 }
 
-/// The keys that a thread writes.
+/// Returns the keys that a thread writes.
 fn load_share(plan: &Plan, thread: usize) -> std::ops::Range<u64> {
     let until = |thread: usize| (u128::from(plan.keys) * thread as u128 / plan.threads as u128) as u64;
     until(thread)..until(thread + 1)
 }
 
-/// What a thread is to do, and when if that is not up to the server.
+/// Returns a thread's work, with its times if these are not up to the server.
 fn work(plan: &Plan, newest: &Arc<Newest>, thread: usize) -> (Work, Option<Schedule>) {
     let schedule = plan.rate.map(|rate| Schedule::new(plan.arrivals, rate, thread, plan.threads));
     match &plan.traffic {
@@ -184,7 +184,7 @@ fn work(plan: &Plan, newest: &Arc<Newest>, thread: usize) -> (Work, Option<Sched
     }
 }
 
-/// Who makes a thread's requests.
+/// The driver of a thread's requests.
 enum Driver<'a> {
     Sockets(Box<Generator<'a>>),
     Client(Box<ThroughClient<'a>>),
@@ -265,7 +265,7 @@ fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What each of these gives on a thread of its own, where the plan puts it.
+/// Runs each of these on a thread of its own, placed as planned.
 fn each_thread<T: Send, U: Send>(
     plan: &Plan,
     things: Vec<T>,

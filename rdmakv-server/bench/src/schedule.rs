@@ -1,8 +1,8 @@
 //! When requests are to start, whatever the server does: an open loop.
 //!
 //! A request's latency counts from the time it was to start. Were it counted from when it could be sent, a server that
-//! stops for a second would be asked nothing in that second, and the pause would show in one request instead of in
-//! all that should have been made (coordinated omission).
+//! stops for a second would be asked nothing in that second. The pause would show in one request instead of in all
+//! that should have been made (coordinated omission).
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,6 +1,6 @@
 //! How long a key's value is.
 //!
-//! A key's length follows from its number, so that it is the same whoever writes it, and a value can be verified.
+//! A key's length follows from its number, so that it is the same for every writer, and a value can be verified.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ impl Sizes {
         Self { parts: vec![(most, most, 1.0)], each: lengths.into(), text }
     }
 
-    /// The length of this key's value.
+    /// Returns the length of this key's value.
     #[inline]
     pub fn of(&self, key: u64) -> usize {
         if let Some(last) = self.each.last() {
@@ -52,13 +52,13 @@ impl Sizes {
         from + ((u128::from(mix(key)) * (to - from + 1) as u128) >> 64) as usize
     }
 
-    /// The greatest length.
+    /// Returns the greatest length.
     pub fn most(&self) -> usize {
         self.parts.iter().map(|part| part.1).max().unwrap_or(0)
     }
 }
 
-/// A number that looks random, of one that does not (the finalizer of splitmix64).
+/// Returns a number that looks random, of one that does not (the finalizer of splitmix64).
 #[inline]
 pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);

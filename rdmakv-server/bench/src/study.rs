@@ -34,7 +34,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Of a second that began at `before`, in a run that counts from `warm_up` on.
+    /// Returns the time of a second that began at `before`, in a run that counts from `warm_up` on.
     pub fn of(second: &Second<'_>, before: Duration, warm_up: Duration) -> Self {
         let length = second.at.saturating_sub(before).as_secs_f64().max(1e-9);
         let latencies = Kind::ALL.into_iter().find_map(|kind| second.latencies.of(kind));
@@ -59,19 +59,19 @@ pub struct Stage {
     /// Runs of one group are shown together.
     #[serde(skip)]
     pub group: String,
-    /// What tells it from the others of its group, if that is shorter than its name.
+    /// Its label among the others of its group, if that is shorter than its name.
     #[serde(skip)]
     pub short: String,
-    /// What tells it from the others; empty if there is but one for a server.
+    /// Its label among the others; empty if there is but one for a server.
     pub name: String,
-    /// What came of it.
+    /// The report.
     pub report: Report,
     /// Each second of it.
     pub moments: Vec<Moment>,
 }
 
 impl Stage {
-    /// What it is called within its group.
+    /// Returns its name within its group.
     pub(crate) fn short(&self, with_server: bool) -> String {
         match (self.short.is_empty(), with_server) {
             (true, _) => self.label(with_server),
@@ -80,7 +80,7 @@ impl Stage {
         }
     }
 
-    /// What it is called where the servers' names are not beside it.
+    /// Returns its name where the servers' names are not beside it.
     pub fn label(&self, with_server: bool) -> String {
         match (self.name.is_empty(), with_server) {
             (true, _) => self.report.target.clone(),
@@ -98,7 +98,7 @@ pub struct Study {
     pub command: String,
     /// The whole of it, as a shell takes it.
     pub command_line: String,
-    /// What it is about.
+    /// The subject.
     #[serde(skip)]
     pub title: String,
     /// The runs, in their order.
@@ -116,7 +116,7 @@ impl Study {
         Self { command: command.into(), command_line, title: title.into(), stages: Vec::new(), failed: None }
     }
 
-    /// Whether runs went to more than one server.
+    /// Returns whether runs went to more than one server.
     pub fn has_servers(&self) -> bool {
         self.stages.windows(2).any(|pair| pair[0].report.target != pair[1].report.target)
     }
@@ -142,7 +142,7 @@ impl Study {
         crate::page::render(self)
     }
 
-    /// What has to be said, and of which run; what is the same of many of them only once.
+    /// Returns the remarks with their runs; those shared by many runs only once.
     pub(crate) fn said(&self) -> Vec<(String, String)> {
         let servers = self.has_servers();
         let mut said = Vec::new();
@@ -214,7 +214,7 @@ impl Study {
     }
 }
 
-/// A line of the table for each kind of latency, the first with the run's own figures.
+/// Returns a line of the table for each kind of latency, the first with the run's own figures.
 fn rows(stage: &Stage, servers: bool) -> Vec<Vec<String>> {
     let report = &stage.report;
     let mut rows = Vec::new();
@@ -267,7 +267,7 @@ pub(crate) fn on_one_cpu(percent: &str) -> String {
     )
 }
 
-/// What has to be said of a run beside its figures; but for [`shared_cpu`], which is often the same of many.
+/// Returns the remarks on a run's figures; but for [`shared_cpu`], which is often the same of many.
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     let said = report.invalid_because.iter().any(|why| why.contains("GETs missed"));
@@ -286,7 +286,7 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
     }
     if let Some(cost) = &report.penalty {
         notes.push(format!(
-            "{:.1} % of the GETs missed; at {:.0} us each ({}) that is {:.3} s that nobody waited for",
+            "{:.1} % of the GETs missed; at {:.0} us each ({}) that is {:.3} s, which no request waited for",
             100.0 * cost.miss_share,
             cost.mean,
             cost.about,
@@ -302,7 +302,7 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
             ways.messages,
             ways.transfers,
             ways.sockets,
-            if few { "; the server's stats say why (refused_share, refused_restless, ...)" } else { "" }
+            if few { "; the server's stats say why (refused_share, refused_churn, ...)" } else { "" }
         ));
     }
     if report.errors > 0 {

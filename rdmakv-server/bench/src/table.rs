@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use crate::report::{Report, Summary};
 use crate::study::{notes, on_one_cpu, shared_cpu};
 
-/// The report as a few lines of text.
+/// Returns the report as a few lines of text.
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
     let loop_kind = match (&report.schedule, report.depth) {

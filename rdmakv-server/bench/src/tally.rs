@@ -1,9 +1,9 @@
-//! What a thread counts, in each second and in all.
+//! The counts of a thread, in each second and in all.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::speech::{Answer, Ask, Op};
+use crate::protocol::{Answer, Ask, Op};
 
 /// Latencies in nanoseconds, three digits of each, up to a minute.
 pub(crate) type Latencies = Histogram<u64>;
@@ -15,7 +15,7 @@ pub(crate) fn latencies() -> Latencies {
     }
 }
 
-/// What a latency is of.
+/// The kind of a latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -29,7 +29,7 @@ pub enum Kind {
     Modify,
     /// A whole block, of as many requests as it has chunks.
     Block,
-    /// A GET, and after a miss what the database behind would have taken: no time that anybody waited.
+    /// A GET, with the database's time after a miss: no request waited for that.
     WithPenalty,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Counts {
     pub(crate) lost: u64,
     /// Requests of an open loop that were never sent, for too many waited before them.
     pub(crate) unsent: u64,
-    /// What misses would have cost at the database, in nanoseconds.
+    /// The cost of misses at the database, in nanoseconds.
     pub(crate) penalty: u64,
     /// Blocks that began late because the one before was not done.
     pub(crate) overrun: u64,
@@ -161,7 +161,7 @@ impl Tally {
         self.latencies.record(kind, nanos);
     }
 
-    /// What another counted, too.
+    /// Adds another's counts.
     pub(crate) fn add(&mut self, other: &Self) {
         self.latencies.add(&other.latencies);
         let _ = self.late.add(&other.late);

@@ -1,10 +1,10 @@
-//! Where the server is, and by which side of its own it is spoken to.
+//! The server's address and transport.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use rdmakv_server::client::ServerAddress;
+use rdmakv_client::ServerAddress;
 
 /// A server's place: `HOST:PORT` or `tcp:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`, which the generator speaks to itself; or an address
 /// that rdmakv-server's client library takes, through which it is spoken to: one that begins with a fabric (`shm:@NAME`,
@@ -31,7 +31,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether requests go through the client library.
+    /// Returns whether requests go through the client library.
     pub fn is_through_client(&self) -> bool {
         matches!(self, Self::Client(_))
     }
@@ -67,7 +67,7 @@ impl FromStr for Target {
 }
 
 fn through_client(text: &str) -> Result<Target, String> {
-    text.parse().map(Target::Client).map_err(|error: rdmakv_server::client::Error| error.to_string())
+    text.parse().map(Target::Client).map_err(|error: rdmakv_client::Error| error.to_string())
 }
 
 impl fmt::Display for Target {

@@ -1,22 +1,22 @@
 //! One thread that makes requests through rdmakv-server's client library: its fabrics, and its sockets.
 //!
 //! A client is one program's: it blocks, and has as many operations under way as it has tickets. So each connection is a client on a thread
-//! of its own, and what is measured is what a program would see, the library's own cost included. Answers are taken in the order
-//! of the requests. In an open loop the thread looks for them again and again, as the library has nothing to sleep on
-//! until a given time; that is the generator's CPU, and is reported as such.
+//! of its own, and what is measured is what a program would see, the library's own cost included. Answers are taken in the order of the
+//! requests. In an open loop the thread looks for them again and again, as the library has nothing to sleep on until a given time. That is
+//! the generator's CPU, and is reported as such.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
-use rdmakv_server::client::{Client, Error, Options, ServerAddress, Source, Stored, Ticket, Value};
+use rdmakv_client::{Client, Error, Options, ServerAddress, Source, Stored, Ticket, Value};
 
 use crate::account::Account;
 use crate::conn::Ended;
 use crate::plan::{DEPTH_MAX, Plan};
+use crate::protocol::{Answer, Ask, Flying, Op, Speech};
 use crate::schedule::Schedule;
-use crate::speech::{Answer, Ask, Flying, Op, Speech};
 use crate::tally::{Calls, Tally};
 use crate::window::{Line, Meter, SECOND, TICK, Window};
 use crate::work::{Next, Work};
@@ -34,7 +34,7 @@ pub(crate) struct ThroughClient<'a> {
     goes_on: bool,
 }
 
-/// What is waited for.
+/// The awaited answer.
 enum Pending {
     Get(Ticket<Option<Value>>),
     Set(Ticket<Stored>),
@@ -79,7 +79,7 @@ impl<'a> ThroughClient<'a> {
     ///
     /// # Errors
     ///
-    /// What ended it before.
+    /// The reason for an early end.
     pub(crate) fn drive(
         &mut self,
         work: &mut Work,
@@ -147,7 +147,7 @@ impl<'a> ThroughClient<'a> {
         })
     }
 
-    /// The requests of an open loop that are due; says when the next is.
+    /// Returns the requests of an open loop that are due; says when the next is.
     fn arrive(&mut self, schedule: &mut Schedule, now: u64, window: Window, work: &mut Work) -> Result<u64, Ended> {
         while self.goes_on && schedule.next() <= now && schedule.next() < window.to {
             let start = schedule.next();
@@ -221,7 +221,7 @@ impl<'a> ThroughClient<'a> {
         }
     }
 
-    /// The outcome of the oldest request, waited for if need be, and counted.
+    /// Returns the outcome of the oldest request, waited for if need be, and counted.
     fn take(&mut self, window: Window, work: &mut Work) -> Result<u64, Ended> {
         let Some((asked, pending)) = self.flying.pop_front() else { return Ok(window.now()) };
         let place = self.speech.values.place(asked.ask.key);
@@ -279,7 +279,7 @@ enum Outcome {
     Put(Result<Stored, Error>),
 }
 
-/// Where in the counts.
+/// Returns the place in the counts.
 fn way(source: Source) -> Result<usize, String> {
     Ok(match source {
         Source::OneSided => 0,

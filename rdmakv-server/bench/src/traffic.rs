@@ -1,4 +1,4 @@
-//! What requests are made of the server.
+//! The requests made of the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::recording::Recording;
 
-/// What a run asks for.
+/// The traffic of a run.
 #[derive(Clone, Debug)]
 pub enum Traffic {
     /// Requests of several kinds, at random.
@@ -15,7 +15,7 @@ pub enum Traffic {
     Load,
     /// Blocks of many chunks, and pauses between them.
     Bursts(Bursts),
-    /// What somebody else asked for.
+    /// A recording of other clients' requests.
     Replay(Arc<Recording>),
 }
 
@@ -69,7 +69,7 @@ impl Mix {
         [self.reads, self.updates, self.inserts, self.scans, self.modifies]
     }
 
-    /// Whether it writes anything.
+    /// Returns whether it writes anything.
     pub fn writes(&self) -> bool {
         self.updates + self.inserts + self.modifies > 0.0 || self.fill
     }

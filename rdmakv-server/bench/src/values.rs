@@ -1,4 +1,4 @@
-//! What is in a value: a piece of one random pattern, from a place that follows from the key.
+//! The content of a value: a piece of one random pattern, from a place that follows from the key.
 //!
 //! So no value has to be made, sending one needs no copy, and whether one is right is a comparison.
 
@@ -18,7 +18,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// The values of these lengths.
+    /// Returns the values of these lengths.
     pub fn new(sizes: &Sizes) -> Self {
         let mut pattern = vec![0; STARTS + sizes.most()];
         // Always the same, so that another run of the program can verify what this one wrote.
@@ -26,7 +26,7 @@ impl Values {
         Self { pattern, sizes: sizes.clone() }
     }
 
-    /// Where in [`Values::pattern`] this key's value is.
+    /// Returns the place of this key's value in [`Values::pattern`].
     #[inline]
     pub fn place(&self, key: u64) -> std::ops::Range<usize> {
         let start = mix(key ^ 0x7661_6c75) as usize & (STARTS - 1);

@@ -1,4 +1,4 @@
-//! What is looked at from outside while the threads work: the server's clock, where threads are, whether somebody interrupts.
+//! Observation from outside while the threads work: the server's clock, the threads' CPUs, interrupts.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
@@ -11,7 +11,7 @@ use crate::run::Second;
 use crate::tally::Tally;
 use crate::window::Window;
 
-/// What is looked at while the threads work.
+/// The observed objects while the threads work.
 pub(crate) struct Watching<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) window: Window,
@@ -19,12 +19,12 @@ pub(crate) struct Watching<'a> {
     pub(crate) server: Option<&'a Watched>,
     /// The server's clock at both ends of the window.
     pub(crate) samples: &'a mut [Option<Sample>; 2],
-    /// What this process had used then.
+    /// The CPU time of this process then.
     pub(crate) own: &'a mut [Option<Used>; 2],
     pub(crate) placed: &'a mut Option<Placed>,
 }
 
-/// How often we look where threads are, and whether somebody interrupts.
+/// The interval between looks at the threads' CPUs and at interrupts.
 const LOOK: u64 = 100_000_000;
 
 impl Watching<'_> {

@@ -1,4 +1,4 @@
-//! What a thread that makes requests is told, and what it says of itself.
+//! The orders of a thread that makes requests, and its report.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender};
@@ -25,14 +25,14 @@ impl Window {
         self.begin.elapsed().as_nanos() as u64
     }
 
-    /// Whether a moment is in the time that counts.
+    /// Returns whether a moment is in the time that counts.
     #[inline]
     pub(crate) fn counts(&self, time: u64) -> bool {
         time >= self.from && time < self.to
     }
 }
 
-/// What the thread itself used in the time that counts.
+/// The thread's own CPU time within the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) cpu: Used,
@@ -42,7 +42,7 @@ pub(crate) struct Own {
 /// How a thread and the one that waits for it speak.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
-    /// Somebody has failed: all end.
+    /// A thread has failed: all end.
     pub(crate) stop: &'a AtomicBool,
     /// Each second's counts.
     pub(crate) seconds: Sender<Tally>,

@@ -7,9 +7,9 @@ use rand::{Rng, RngExt};
 
 use crate::bursts::Clients;
 use crate::keys::Chooser;
+use crate::protocol::{Ask, Op, Part};
 use crate::recording::Recording;
 use crate::sizes::mix;
-use crate::speech::{Ask, Op, Part};
 use crate::traffic::Mix;
 
 /// The requests of a thread.
@@ -21,11 +21,11 @@ pub(crate) enum Work {
     Mix(Drawn),
     /// Blocks and pauses.
     Bursts(Clients),
-    /// What was recorded: this thread's keys, in order.
+    /// A recording: this thread's keys, in order.
     Replay { steps: std::vec::IntoIter<Ask> },
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Ask(Ask),
@@ -36,7 +36,7 @@ pub(crate) enum Next {
 }
 
 impl Work {
-    /// What comes next on this connection.
+    /// Returns the next step on this connection.
     #[inline]
     pub(crate) fn next(&mut self, conn: usize, random: &mut impl Rng) -> Next {
         match self {
@@ -55,12 +55,12 @@ impl Work {
         }
     }
 
-    /// Whether what was begun is gone on with when time is up.
+    /// Returns whether what was begun is gone on with when time is up.
     pub(crate) fn ends_what_it_began(&self) -> bool {
         matches!(self, Self::Bursts(_))
     }
 
-    /// Whether requests for one key have to use one connection.
+    /// Returns whether requests for one key have to use one connection.
     pub(crate) fn keeps_order(&self) -> bool {
         matches!(self, Self::Replay { .. })
     }
@@ -118,7 +118,7 @@ impl Drawn {
     }
 }
 
-/// The steps of one thread of several: all of a key's, so that their order is kept; with their times.
+/// Returns the steps of one thread of several: all of a key's, so that their order is kept; with their times.
 pub(crate) fn share_of(recording: &Arc<Recording>, fill: bool, thread: usize, threads: usize) -> (Vec<Ask>, Vec<u64>) {
     let mine = recording.steps.iter().filter(|step| mix(u64::from(step.key)) % threads as u64 == thread as u64);
     mine.map(|step| {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_have_each_length_alike_and_end_at_the_newest_key() {
+    fn scan_lengths_are_uniform_within_keys() {
         let mut random = Pcg64::seed_from_u64(7);
         let mut work = drawn(&Mix { scans: 1.0, scan_most: 20, ..Mix::default() }, Choice::Uniform);
         let mut seen = [0; 21];
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_a_recording_by_key_and_nothing_is_left() {
+    fn threads_partition_a_recording_by_key() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.objects");
         let lines: String = (0..300).map(|at| format!("{at} {} 10\n", at * at % 37)).collect();

@@ -54,7 +54,7 @@ impl Drop for Here {
 }
 
 #[test]
-fn every_protocol_over_every_socket_reads_back_what_it_should() {
+fn each_protocol_and_socket_reads_back() {
     let folder = tempfile::tempdir().unwrap();
     let unix = format!("unix:{}", folder.path().join("null").display());
     for place in ["127.0.0.1:0", &unix] {
@@ -93,7 +93,7 @@ fn a_value_that_is_another_is_noticed() {
 }
 
 #[test]
-fn an_open_loop_starts_as_many_as_it_should_and_counts_from_when_it_should_have() {
+fn open_loop_keeps_its_schedule() {
     let server = Here::new("127.0.0.1:0", "10");
     let report = server.run(|plan| {
         plan.rate = Some(2000.0);
@@ -109,7 +109,7 @@ fn an_open_loop_starts_as_many_as_it_should_and_counts_from_when_it_should_have(
 }
 
 #[test]
-fn a_schedule_that_nobody_could_keep_makes_the_run_invalid() {
+fn impossible_schedule_invalidates_the_run() {
     let server = Here::new("127.0.0.1:0", "10");
     let report = server.run(|plan| plan.rate = Some(5e7));
     assert!(!report.valid && report.invalid_because.iter().any(|why| why.contains("was not kept")), "{report:?}");
@@ -158,7 +158,7 @@ fn command(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_server_that_fails_in_the_middle_ends_the_run_with_what_there_is() {
+fn failing_server_ends_the_run_with_results() {
     for (answer, times, why) in [
         (&b"END\r\n"[..], 40, "closed the connection"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", 40, "nonsense from the server: VALUE or END was awaited"),

@@ -66,7 +66,7 @@ impl Drop for Server {
     }
 }
 
-/// The command with these words, the server's place for `@`, and short times.
+/// Returns the command with these words, the server's place for `@`, and short times.
 fn words(line: &str, place: &str) -> Vec<String> {
     let mut words: Vec<String> = line.split_whitespace().map(|word| word.replace('@', place)).collect();
     words.extend(["--json", "--timeout", "60", "-q"].map(str::to_owned));
@@ -90,7 +90,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn the_papers_experiment_has_a_stage_for_each_size_and_the_servers_cpu_in_it() {
+fn paper_has_a_stage_per_size_with_server_cpu() {
     let Some(server) = Server::memcached(&["-I", "2m"]) else { return };
     let stages = good("paper @ -k 100 --sizes 1k,10k,100k -T 0.5 -w 0.05 --verify", &server.place);
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
@@ -104,7 +104,7 @@ fn the_papers_experiment_has_a_stage_for_each_size_and_the_servers_cpu_in_it() {
 }
 
 #[test]
-fn a_get_that_misses_where_all_keys_should_be_there_makes_the_paper_invalid() {
+fn paper_with_missed_gets_is_invalid() {
     let Some(server) = Server::memcached(&["-m", "2"]) else { return };
     let (output, study) = run("paper @ --sizes 100k -k 400 -T 0.1 -w 0", &server.place);
     assert_eq!(output.status.code(), Some(1));
@@ -115,7 +115,7 @@ fn a_get_that_misses_where_all_keys_should_be_there_makes_the_paper_invalid() {
 }
 
 #[test]
-fn latencies_are_of_sets_gets_and_both_one_at_a_time_and_by_windows() {
+fn latency_has_stages_by_operation_and_window() {
     let server = Server::null("100");
     let stages = good("latency @ -k 100 --sizes 100 --windows 1,8 -T 0.4 -w 0.02 --verify", &server.place);
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
@@ -139,19 +139,19 @@ fn latencies_are_of_sets_gets_and_both_one_at_a_time_and_by_windows() {
 }
 
 #[test]
-fn ycsbs_workloads_find_what_they_loaded_and_what_they_made() {
+fn ycsb_workloads_find_all_their_keys() {
     let Some(server) = Server::memcached(&[]) else { return };
     let stages = good("ycsb all @ -k 2000 -s 100 -T 0.5 -w 0 -c 8 -d 2 --verify --scan 20", &server.place);
     let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["load", "A", "B", "C", "F", "D", "E"]);
     for stage in &stages {
-        // Even of D, whose newest keys are read most: a key is not asked for before it is there.
+        // Even in D, where the newest keys are read most: a key is not asked for before it is there.
         assert_eq!(number(&stage["report"]["misses"]), 0.0, "{stage}");
     }
     let report = |at: usize| &stages[at]["report"];
     assert_eq!(number(&report(0)["stored"]), 2000.0);
     let count = |at: usize, kind: &str| number(&report(at)["latencies"][kind]["count"]);
-    // Each write of F is half of a pair; of those under way in the end, the pair was to start in time and the write was not.
+    // Each write of F is half of a pair. Of those under way in the end, the pair was to start in time and the write was not.
     let late = count(4, "modify") - count(4, "set");
     assert!(count(4, "modify") > 0.0 && (0.0..=16.0).contains(&late), "{late} pairs more than writes");
     // A pair is one operation and two answers.
@@ -161,7 +161,7 @@ fn ycsbs_workloads_find_what_they_loaded_and_what_they_made() {
 }
 
 #[test]
-fn scans_are_refused_where_no_request_is_for_several_keys() {
+fn scans_are_refused_without_multi_key_requests() {
     let server = Server::null("100");
     let (output, _) = run("ycsb e @ --protocol binary", &server.place);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -169,7 +169,7 @@ fn scans_are_refused_where_no_request_is_for_several_keys() {
 }
 
 #[test]
-fn what_misses_would_cost_is_told_apart_from_what_was_measured() {
+fn penalty_latency_is_reported_separately() {
     let Some(server) = Server::memcached(&[]) else { return };
     // Nothing was written before: the first GET of each key misses, and then it is there.
     let line = "hybrid @ -k 300 -s 100 --no-load --penalty 20s -T 3 -w 0 -c 1 --choice sequential";
@@ -197,7 +197,7 @@ fn a_checkpoint_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn a_restart_that_does_not_find_its_blocks_is_no_measurement() {
+fn restart_without_its_blocks_is_invalid() {
     let Some(server) = Server::memcached(&["-m", "2"]) else { return };
     let line = "bursty @ -c 2 --block 4m --chunk 256k --blocks 4 --period 20ms -T 0.3 -d 4 --tolerance 10s";
     let (output, study) = run(line, &server.place);
@@ -207,7 +207,7 @@ fn a_restart_that_does_not_find_its_blocks_is_no_measurement() {
 }
 
 #[test]
-fn blocks_that_are_due_and_never_begin_make_the_run_invalid() {
+fn blocks_never_begun_invalidate_the_run() {
     let server = Server::null("100k");
     // As many bytes as no machine moves in a millisecond.
     let line = "bursty @ -c 2 --block 400m --chunk 100k --period 1ms --blocks 1 -T 0.3 -m 1:0 --tolerance 10ms";
@@ -226,7 +226,7 @@ fn trace(folder: &Path) -> String {
 }
 
 #[test]
-fn a_trace_is_replayed_to_its_end_and_what_it_misses_is_written() {
+fn trace_is_replayed_and_its_misses_written() {
     let Some(server) = Server::memcached(&[]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
@@ -259,7 +259,7 @@ fn a_trace_without_times_is_not_replayed_by_them() {
 
 /// Each command but for scans, by a client of ours over a socket: what a fabric changes is how values come.
 #[test]
-fn through_the_client_library_each_command_does_what_it_does_by_itself() {
+fn each_command_runs_through_the_client_library() {
     let Some(server) = Server::memcached(&[]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
@@ -290,7 +290,7 @@ fn through_the_client_library_each_command_does_what_it_does_by_itself() {
 
 /// Over each fabric that needs no device, values are read without the server; where it is not built beside us, that is said.
 #[test]
-fn over_fabrics_values_are_read_one_sidedly_and_each_is_right() {
+fn fabric_values_are_read_one_sidedly() {
     let server = Path::new(PROGRAM).with_file_name("rdmakv-server");
     if !server.exists() {
         eprintln!("fabrics: not run: {} is not built (cargo build -p rdmakv-server)", server.display());
@@ -331,7 +331,7 @@ fn over_fabrics_values_are_read_one_sidedly_and_each_is_right() {
 
 /// Killed in the middle of each command: what there is comes out, and the exit says that it is not all.
 #[test]
-fn a_server_that_dies_ends_each_command_with_what_there_is() {
+fn dying_server_ends_each_command_with_results() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
     for line in [
@@ -386,7 +386,7 @@ fn who_interrupts_gets_what_there_is() {
 }
 
 #[test]
-fn pages_and_logs_are_written_and_a_place_that_cannot_be_is_heard_of_before_the_run() {
+fn outputs_are_written_or_refused_before_the_run() {
     let server = Server::null("100");
     let folder = tempfile::tempdir().unwrap();
     let [page, log] = ["page.html", "log.hlog"].map(|name| folder.path().join(name));

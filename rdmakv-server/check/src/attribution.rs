@@ -1,12 +1,11 @@
-//! Who wrote what: finds each value's writer, takes operations of unknown outcome for done where somebody saw what they
-//! wrote, and drops those that can explain nothing.
+//! Attribution of values: finds each value's writer, takes operations of unknown outcome for done if their writes were
+//! seen, and drops those that can explain nothing.
 //!
 //! An operation without an answer may take effect at any time or never. If its value was seen, it did. If not, a write
-//! still may have been what a deletion deleted, so it stays, as one that may be used; anything else that is uncertain
+//! still may have been what a deletion deleted, so it stays, as one that may be used. Anything else that is uncertain
 //! adds nothing to what evictions may do anyway, and goes. An increment without an answer is not known to have written
-//! any number: a number that nobody is known to have written is given to one of these, with times that any of
-//! them could have had. That is generous where there are several (their times are taken together), so it never finds a
-//! fault that is none.
+//! any number: a number without a known writer is given to one of these, with times that any of them could have had.
+//! That is generous where there are several (their times are taken together), so it never finds a fault that is none.
 
 use rustc_hash::FxHashMap;
 
@@ -16,7 +15,7 @@ use crate::violation::{Kind, Violation};
 /// The history with each value's writer known.
 #[derive(Debug)]
 pub(crate) struct Attributed {
-    /// Operations that took effect, or may have: `certain` says which. What was given to increments comes last.
+    /// Operations that took effect, or may have: `certain` says which. Numbers that were given to increments come last.
     pub(crate) operations: Vec<Operation>,
     /// For each of them its place in the history that came in.
     pub(crate) places: Vec<usize>,
@@ -56,7 +55,7 @@ pub(crate) fn attribute(history: &[Operation]) -> Result<Attributed, Violation> 
             }
             continue;
         }
-        // A number in a row of increments whose answers are not known, down to one that somebody wrote.
+        // A number in a row of increments with unknown answers, down to one with a known writer.
         let Some(count) = counts.pop().filter(|_| value > 1) else {
             let why = "A found a value that no operation on this key wrote";
             return Err(Violation::new(Kind::Unwritten, [places[place]], why));

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::planted::{self, Planted};
-use crate::record::Face;
+use crate::faults::{self, Faults};
+use crate::record::Transport;
 use crate::torture::Plan;
 use crate::worker::{self, Habits};
 use crate::{report, server, torture};
@@ -28,8 +28,8 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check                                       a million operations, a minute
   rdmakv-check --operations 10000000                 ten million
   rdmakv-check --kill-server-every 2 --seed 7        many restarts, other random numbers
-  rdmakv-check --faces tcp,shm,iwarp                 over fabrics too, on the same keys
-  rdmakv-check planted                               are faults found that are put in on purpose?
+  rdmakv-check --transports tcp,shm,iwarp            over fabrics too, on the same keys
+  rdmakv-check faults                                are faults found that are put in on purpose?
   rdmakv-check --at 127.0.0.1:11211 --flush-every 0  a memcached that runs already
 
 Exit status: 0 no violation was found, 1 one was or the run failed, 2 wrong usage.";
@@ -42,7 +42,7 @@ enum Command {
     /// that does not wait for the leases of the one before; a chunk that is reused while it is leased, which the sum in each
     /// item hides, and which shows as torn values once clients do not look at the sum. Runs without any fault are
     /// between them. To be called in the repository: it runs cargo.
-    Planted(Planted),
+    Faults(Faults),
     /// A client process of a run
     #[command(hide = true)]
     Work(Work),
@@ -59,12 +59,12 @@ struct Work {
     #[arg(long)]
     lines: usize,
     #[arg(long, value_delimiter = ',')]
-    faces: Vec<Face>,
+    transports: Vec<Transport>,
     #[command(flatten)]
     habits: Habits,
 }
 
-/// What may be asked, for manual pages and completions.
+/// Returns the command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -82,13 +82,13 @@ pub fn main() -> ExitCode {
                 &work.directory,
                 work.first_thread..work.first_thread + work.threads,
                 work.lines,
-                &work.faces,
+                &work.transports,
                 work.habits,
             )
             .map(|()| ExitCode::SUCCESS)
         }
-        Some(Command::Planted(planted)) => {
-            planted::run(&planted).map(|good| if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Some(Command::Faults(faults)) => {
+            faults::run(&faults).map(|good| if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         None => torture::run(&cli.plan).map(|run| {
             print!("{}", report::render(&run, cli.plan.habits.keys));

@@ -1,4 +1,4 @@
-//! One clock for all processes, which nobody sets and which runs through suspend.
+//! One clock for all processes, which is never set and runs through suspend.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -10,7 +10,7 @@ use crate::judge::{Verdict, judge};
 use crate::keys::{EVERY, Keys};
 use crate::lifetimes::outlived;
 use crate::place::Place;
-use crate::record::{Answer, Face, Record};
+use crate::record::{Answer, Record, Transport};
 use crate::values::MOST_THREADS;
 use crate::violation::{Kind, Violation};
 
@@ -28,20 +28,20 @@ pub struct Restart {
 /// A line of a key's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// What a thread did.
+    /// An operation of a thread.
     Did {
         /// The thread.
         thread: usize,
         /// The line of its journal.
         line: usize,
-        /// What the line says.
+        /// The line's record.
         record: Record,
     },
     /// All values of before are gone.
     Restarted(Restart),
 }
 
-/// What is wrong with a key, with the lines in question.
+/// A violation at a key, with the lines in question.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The key.
@@ -55,7 +55,7 @@ pub struct Finding {
 /// All verdicts.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// What is wrong: for each key one torn value, one that outlived its time and one fault of order at most.
+    /// The violations: for each key one torn value, one that outlived its time and one fault of order at most.
     pub wrong: Vec<Finding>,
     /// Keys with more under way than the checker looks through.
     pub undecided: Vec<u32>,
@@ -69,7 +69,7 @@ pub struct Evidence {
     journals: Vec<(usize, Journal)>,
     restarts: Vec<Restart>,
     keys: Keys,
-    /// Where each key's lines are in `order`; the last is that of [`EVERY`].
+    /// The places of each key's lines in `order`; the last is that of [`EVERY`].
     starts: Vec<usize>,
     /// Journal and line.
     order: Vec<(u32, u32)>,
@@ -116,7 +116,7 @@ impl Evidence {
         self.journals.iter().map(|(_, journal)| journal.nonsense()).sum()
     }
 
-    /// A thread's line, for those who have a value and ask where it comes from.
+    /// Returns a thread's line, to find the origin of a value.
     pub fn line(&self, thread: usize, line: usize) -> Option<Record> {
         let (_, journal) = self.journals.iter().find(|(number, _)| *number == thread)?;
         (line < journal.lines()).then(|| journal.record(line))
@@ -126,8 +126,8 @@ impl Evidence {
         self.order[self.starts[slot]..self.starts[slot + 1]].iter().map(|&(journal, line)| {
             let (thread, journal) = &self.journals[journal as usize];
             let mut record = journal.record(line as usize);
-            if record.answer == Answer::Unknown && record.face == Face::Tcp {
-                // What a server was asked over a connection of its own dies with it.
+            if record.answer == Answer::Unknown && record.transport == Transport::Tcp {
+                // A server's requests over a connection of its own die with it.
                 let last = self.restarts.iter().find(|restart| restart.dead >= record.begin);
                 record.end = last.map_or(NEVER, |restart| restart.dead);
             }
@@ -135,7 +135,7 @@ impl Evidence {
         })
     }
 
-    /// A key's history.
+    /// Returns a key's history.
     pub fn history(&self, key: u32) -> Vec<Line> {
         let every = self.did(self.keys.count() as usize);
         self.did(key as usize).chain(every).chain(self.restarts.iter().copied().map(Line::Restarted)).collect()

@@ -1,9 +1,9 @@
-//! What one thread did, in a file that outlives the process: a line is there before the request goes out, and its answer
-//! once it has come, so that whatever a killed client may have done is known.
+//! The journal of one thread, in a file that outlives the process. A line is there before the request goes out, and its
+//! answer once it has come, so that every operation that a killed client may have done is known.
 //!
-//! The file is mapped and shared; one thread writes it, and those who look on (progress) or come afterwards (the checker)
-//! read it. A line is six words: when it began; when it ended (0: not yet, written last); kinds, key and expiry; the value
-//! to be written; the other value of a CAS, or of a torn one; the value that was seen.
+//! The file is mapped and shared; one thread writes it, and others read it during the run (progress) or afterwards (the
+//! checker). A line is six words: its begin; its end (0: not yet, written last); kinds, key and expiry; the value to be
+//! written; the other value of a CAS, or of a torn one; the value that was seen.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use memmap2::MmapRaw;
 
 use crate::history::NEVER;
-use crate::record::{Answer, Face, Record, Request};
+use crate::record::{Answer, Record, Request, Transport};
 use crate::values::MOST_LINES;
 
 /// Words before the first line: how many lines there are, how many answers made no sense.
@@ -29,7 +29,8 @@ pub struct Words {
 }
 
 impl Words {
-    /// A file of so many words, all 0; it takes room on the disk only where it is written. Who finds it finds all of it.
+    /// Returns a file of so many words, all 0; it takes room on the disk only where it is written. A reader that finds
+    /// it finds all of it.
     ///
     /// # Errors
     ///
@@ -42,7 +43,7 @@ impl Words {
         Ok(Self { map: MmapRaw::map_raw(&file)?, count })
     }
 
-    /// A file that is there.
+    /// Returns a file that is there.
     ///
     /// # Errors
     ///
@@ -60,8 +61,8 @@ impl Words {
     /// If there are not so many.
     pub fn at(&self, place: usize) -> &AtomicU64 {
         assert!(place < self.count, "word {place} of {}", self.count);
-        // SAFETY: the mapping is that long, starts on a page and lives as long as `self`; all who share it use atomics only.
-        // Nobody makes the file shorter: it lies in the run's own directory.
+        // SAFETY: the mapping is that long, starts on a page and lives as long as `self`; all processes that share it use
+        // atomics only. The file is never made shorter: it lies in the run's own directory.
         #[expect(unsafe_code, reason = "memory that processes share is not a Rust object")]
         unsafe {
             &*self.map.as_mut_ptr().cast::<AtomicU64>().add(place)
@@ -76,7 +77,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// An empty one for at most so many lines.
+    /// Returns an empty one for at most so many lines.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Journal {
         self.words.at(0).load(Acquire) as usize
     }
 
-    /// Whether it has no room for another.
+    /// Returns whether it has no room for another.
     pub fn is_full(&self) -> bool {
         START + (self.lines() + 1) * LINE > self.words.count
     }
@@ -148,12 +149,12 @@ impl Journal {
         self.word(line, 1).store(record.end, Release);
     }
 
-    /// The key of a line.
+    /// Returns the key of a line.
     pub fn key(&self, line: usize) -> u32 {
         (self.word(line, 2).load(Relaxed) >> 32) as u32
     }
 
-    /// A line.
+    /// Returns a line.
     pub fn record(&self, line: usize) -> Record {
         let end = self.word(line, 1).load(Acquire);
         let word = |word| self.word(line, word).load(Relaxed);
@@ -185,7 +186,7 @@ impl Journal {
             request,
             answer: if is_known { answer } else { Answer::Unknown },
             expiry: (head >> 16) as u8,
-            face: Face::ALL[(head >> 8 & 3) as usize],
+            transport: Transport::ALL[(head >> 8 & 3) as usize],
             one_sided: head >> 10 & 1 == 1,
         }
     }
@@ -213,7 +214,7 @@ fn head(record: &Record) -> u64 {
     };
     request
         | answer << 4
-        | (record.face as u64) << 8
+        | (record.transport as u64) << 8
         | u64::from(record.one_sided) << 10
         | u64::from(record.expiry) << 16
         | u64::from(record.key) << 32
@@ -247,8 +248,8 @@ mod tests {
                     continue;
                 }
                 let (begin, end, key, expiry) = (at as u64 + 1, 9 + over as u64, u32::MAX - at as u32, 255);
-                let (face, one_sided) = (Face::ALL[over % 3], over % 2 == 0);
-                records.push(Record { begin, end, key, request, answer, expiry, face, one_sided });
+                let (transport, one_sided) = (Transport::ALL[over % 3], over % 2 == 0);
+                records.push(Record { begin, end, key, request, answer, expiry, transport, one_sided });
             }
         }
         for record in &records {

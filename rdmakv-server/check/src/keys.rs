@@ -6,7 +6,7 @@ use std::ops::Range;
 /// How many keys there are.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Keys {
-    /// Keys that everybody changes all the time
+    /// Keys that every thread changes all the time
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     pub hot: u32,
     /// Keys that are numbers and incremented
@@ -20,7 +20,7 @@ pub struct Keys {
     pub cold: u32,
 }
 
-/// What a key is for.
+/// The purpose of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Changed all the time.
@@ -42,7 +42,7 @@ impl Keys {
         self.hot + self.counters + self.warm + self.cold
     }
 
-    /// The numbers of the keys of this kind.
+    /// Returns the numbers of the keys of this kind.
     pub fn of(self, kind: Kind) -> Range<u32> {
         let (counters, warm) = (self.hot, self.hot + self.counters);
         let cold = warm + self.warm;
@@ -54,13 +54,13 @@ impl Keys {
         }
     }
 
-    /// What the key is for.
+    /// Returns the key's purpose.
     pub fn kind(self, key: u32) -> Kind {
         let kinds = [Kind::Hot, Kind::Counter, Kind::Warm];
         kinds.into_iter().find(|kind| self.of(*kind).contains(&key)).unwrap_or(Kind::Cold)
     }
 
-    /// Whether the key is a counter.
+    /// Returns whether the key is a counter.
     pub fn is_counter(self, key: u32) -> bool {
         self.kind(key) == Kind::Counter
     }

@@ -1,11 +1,11 @@
 //! Tortures an rdmakv server from many threads and processes, and proves from what they saw that every key was one
 //! linearizable register.
 //!
-//! [`torture`] starts a server and clients, kills them now and then, and hands what they saw to the checker. Each
-//! thread writes a [`journal`], which outlives it; [`evidence`] puts the lines of all together, key by key; [`judge`] says
-//! whether some order of a key's operations explains all answers. The rules: a key is a register or absent;
-//! eviction and expiry may take a value away at any moment, a restart takes all; a value that was replaced or
-//! gone never comes back; and what nobody answered may take effect at any time, or never.
+//! [`torture`] starts a server and clients, kills them now and then, and hands what they saw to the checker. Each thread
+//! writes a [`journal`], which outlives it; [`evidence`] puts the lines of all together, key by key; [`judge`] says
+//! whether some order of a key's operations explains all answers. The rules: a key is a register or absent. Eviction and
+//! expiry may take a value away at any moment, a restart takes all. A value that was replaced or gone never comes back,
+//! and an unanswered operation may take effect at any time, or never.
 //!
 //! # Beside this crate
 //!
@@ -20,13 +20,13 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod evidence;
+mod faults;
 pub mod history;
 pub mod journal;
 pub mod judge;
 pub mod keys;
 pub mod lifetimes;
 pub mod place;
-mod planted;
 mod progress;
 pub mod record;
 pub mod report;

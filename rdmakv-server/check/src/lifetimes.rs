@@ -1,13 +1,13 @@
-//! Nobody sees a value after its time. Evictions may take a value early, so this is no question of order: for each value
-//! the latest moment is known at which it could have been seen, from its writer's expiry and from all who may have
-//! touched it since.
+//! No read returns a value after its time. Evictions may take a value early, so this is no question of order. For each
+//! value the latest moment is known at which it could have been seen, from its writer's expiry and from all that may
+//! have touched it since.
 
 use rustc_hash::FxHashMap;
 
 use crate::history::{NEVER, Operation, Step, Value};
 use crate::violation::{Kind, Violation};
 
-/// What the server's whole seconds, and a worker that looks at its clock once a round, may add.
+/// The slack for the server's whole seconds, and for a worker that looks at its clock once a round.
 const SLACK: u64 = 2_000_000_000;
 
 /// Looks for a value that was seen too late. `expiry` says in seconds what expiry an operation asked for, 0 for none, or
@@ -53,7 +53,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn a_value_is_not_seen_after_its_time_unless_it_was_touched() {
+    fn value_expires_unless_touched() {
         let at = |begin, step| Operation { begin: begin * S, end: begin * S + 1, certain: true, step };
         let seen_at = |second, expiries: &[Option<u8>], touched: &[u64]| {
             let mut history = vec![at(1, Step::Write(7))];

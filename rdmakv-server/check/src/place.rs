@@ -20,7 +20,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A new one in a directory that is there.
+    /// Returns a new one in a directory that is there.
     ///
     /// # Errors
     ///
@@ -40,24 +40,24 @@ impl Place {
         Ok(Self { directory: directory.to_owned(), words: Arc::new(words) })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where the server listens; `None` while it is down.
+    /// Returns the server's address; `None` while it is down.
     pub fn tcp(&self) -> Option<String> {
         self.address("tcp")
     }
 
-    /// Where the server listens with that face.
-    pub fn address(&self, face: &str) -> Option<String> {
-        if self.words.at(DOWN).load(Acquire) == 0 { self.last_address(face) } else { None }
+    /// Returns the server's address with that transport.
+    pub fn address(&self, transport: &str) -> Option<String> {
+        if self.words.at(DOWN).load(Acquire) == 0 { self.last_address(transport) } else { None }
     }
 
-    /// Where the server listens with that face, or listened before it went down.
-    pub fn last_address(&self, face: &str) -> Option<String> {
-        std::fs::read_to_string(self.directory.join(face)).ok()
+    /// Returns the server's address with that transport, or its last one before it went down.
+    pub fn last_address(&self, transport: &str) -> Option<String> {
+        std::fs::read_to_string(self.directory.join(transport)).ok()
     }
 
     /// The server listens there.
@@ -66,16 +66,16 @@ impl Place {
     ///
     /// The file cannot be written.
     pub fn up(&self, addresses: &[(&str, String)]) -> io::Result<()> {
-        for (face, address) in addresses {
-            let new = self.directory.join(format!("{face}.new"));
+        for (transport, address) in addresses {
+            let new = self.directory.join(format!("{transport}.new"));
             std::fs::write(&new, address)?;
-            std::fs::rename(new, self.directory.join(face))?;
+            std::fs::rename(new, self.directory.join(transport))?;
         }
         self.words.at(DOWN).store(0, Release);
         Ok(())
     }
 
-    /// The server is about to end; nobody connects to whoever may come after it.
+    /// Notes that the server is about to end: no client connects to its successor yet.
     pub fn down(&self) {
         self.words.at(DOWN).store(1, Release);
     }
@@ -85,12 +85,12 @@ impl Place {
         self.words.at(STOP).store(1, Release);
     }
 
-    /// Whether they do.
+    /// Returns whether they do.
     pub fn is_stopping(&self) -> bool {
         self.words.at(STOP).load(Acquire) != 0
     }
 
-    /// Where the servers' complaints go.
+    /// Opens the log of the servers' complaints.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Place {
         OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
     }
 
-    /// What the servers complained of last.
+    /// Returns the servers' last complaints.
     pub fn end_of_server_log(&self) -> String {
         let text = std::fs::read_to_string(self.directory.join(LOG)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().rev().take(10).collect();
@@ -110,7 +110,7 @@ impl Place {
         self.directory.join(format!("journal-{thread}"))
     }
 
-    /// A thread's journal, empty.
+    /// Returns a thread's journal, empty.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Place {
         Journal::create(&self.journal_path(thread), lines)
     }
 
-    /// A thread's journal as it is; `None` if the thread has none.
+    /// Returns a thread's journal as it is; `None` if the thread has none.
     ///
     /// # Errors
     ///

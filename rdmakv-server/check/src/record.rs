@@ -1,10 +1,10 @@
-//! What a client asked for and what it was told: operations as they are written down, and the step that each amounts to.
+//! Requests of a client and their answers: operations as they are written down, and the step that each amounts to.
 
 use crate::history::{Operation, Step, Value};
 
 /// The path that an operation took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Face {
+pub enum Transport {
     /// The text protocol over TCP.
     Tcp,
     /// Our client library over TCP.
@@ -15,7 +15,7 @@ pub enum Face {
     Iwarp,
 }
 
-impl Face {
+impl Transport {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp];
 
@@ -30,16 +30,16 @@ impl Face {
     }
 }
 
-impl std::str::FromStr for Face {
+impl std::str::FromStr for Transport {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let face = Self::ALL.into_iter().find(|face| face.name() == text);
-        face.ok_or_else(|| format!("{text}: no such face; there are tcp, socket, shm and iwarp"))
+        let transport = Self::ALL.into_iter().find(|transport| transport.name() == text);
+        transport.ok_or_else(|| format!("{text}: no such transport; there are tcp, socket, shm and iwarp"))
     }
 }
 
-/// What was asked for.
+/// The request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// The value.
@@ -65,7 +65,7 @@ pub enum Request {
     Flush,
 }
 
-/// What came of it.
+/// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// No answer came: it may have taken effect, or may yet.
@@ -78,7 +78,7 @@ pub enum Answer {
     Refused,
     /// There was none.
     Absent,
-    /// It was not done: there was no memory (the value may have gone), or nobody who could have been asked.
+    /// It was not done: there was no memory (the value may have gone), or no server to ask.
     NotDone,
     /// The value was of two versions, or not as long as its version is.
     Torn(Value, Value),
@@ -100,19 +100,19 @@ pub struct Record {
     /// The expiry that was asked for, in seconds; 0 is none.
     pub expiry: u8,
     /// The path.
-    pub face: Face,
+    pub transport: Transport,
     /// Whether the server had no part in it.
     pub one_sided: bool,
 }
 
 impl Record {
-    /// The expiry that it gave, or may have given, to the value: in seconds, 0 is none.
+    /// Returns the expiry that it gave, or may have given, to the value: in seconds, 0 is none.
     pub fn given_expiry(&self) -> Option<u8> {
         let writes = matches!(self.request, Request::Set(_) | Request::Add(_) | Request::Cas { .. } | Request::Touch);
         (writes && matches!(self.answer, Answer::Done | Answer::Unknown)).then_some(self.expiry)
     }
 
-    /// What it means for its key; `None` if it says nothing.
+    /// Returns its meaning for its key; `None` if it has none.
     pub fn operation(&self) -> Option<Operation> {
         let at = |certain, step| Some(Operation { begin: self.begin, end: self.end, certain, step });
         let sure = |step| at(true, step);

@@ -8,7 +8,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use crate::evidence::{Evidence, Finding, Line};
 use crate::history::{NEVER, Value};
 use crate::keys::Keys;
-use crate::record::{Answer, Face, Request};
+use crate::record::{Answer, Request, Transport};
 use crate::torture::Run;
 use crate::values::{COUNTS, writer};
 
@@ -18,7 +18,7 @@ const SHOWN: usize = 10;
 #[derive(Default)]
 struct Row {
     all: u64,
-    faces: [u64; Face::ALL.len()],
+    transports: [u64; Transport::ALL.len()],
     one_sided: u64,
     effective: u64,
     absent: u64,
@@ -27,7 +27,7 @@ struct Row {
     unknown: u64,
 }
 
-/// The report of a run.
+/// Returns the report of a run.
 pub fn render(run: &Run, keys: Keys) -> String {
     let mut text = String::new();
     table(run, &mut text);
@@ -61,7 +61,7 @@ fn table(run: &Run, text: &mut String) {
         let (_, row) = rows.entry(place).or_insert_with(|| (name, Row::default()));
         for row in [row, &mut total] {
             row.all += 1;
-            row.faces[record.face as usize] += 1;
+            row.transports[record.transport as usize] += 1;
             row.one_sided += u64::from(record.one_sided);
             *match record.answer {
                 Answer::Value(_) | Answer::Done | Answer::Torn(..) => &mut row.effective,
@@ -79,7 +79,7 @@ fn table(run: &Run, text: &mut String) {
         ["", "all", "tcp", "socket", "shm", "iwarp", "one-sided", "done", "absent", "refused", "not-done", "unknown"];
     table.set_header(names.map(Cell::new));
     for (name, row) in rows.values().map(|(name, row)| (*name, row)).chain([("all", &total)]) {
-        let counts = row.faces.map(|count| count.to_string());
+        let counts = row.transports.map(|count| count.to_string());
         let rest = [row.effective, row.absent, row.refused, row.not_done, row.unknown].map(|count| count.to_string());
         let cells = [name.to_owned(), row.all.to_string()].into_iter().chain(counts).chain([one_sided_share(row)]);
         table.add_row(cells.chain(rest));
@@ -125,7 +125,7 @@ fn violation(evidence: &Evidence, finding: &Finding, keys: Keys, began: u64, tex
             Line::Did { thread, line, record } => {
                 let (what, named) = wording(record.request, record.answer, is_counter);
                 values.extend(named);
-                let path = if record.one_sided { "one-sided" } else { record.face.name() };
+                let path = if record.one_sided { "one-sided" } else { record.transport.name() };
                 let name = name(*thread, *line);
                 let _ = writeln!(
                     text,
@@ -152,7 +152,7 @@ fn violation(evidence: &Evidence, finding: &Finding, keys: Keys, began: u64, tex
             source.filter(|source| matches!(source.request, Request::Set(_) | Request::Add(_) | Request::Cas { .. }));
         match known {
             None => {
-                let _ = writeln!(text, "  {}: nobody ever wrote that", shown(value, is_counter));
+                let _ = writeln!(text, "  {}: it was never written", shown(value, is_counter));
             }
             Some(source) if source.key != finding.key => {
                 let key = keys.name(source.key);
@@ -175,7 +175,7 @@ fn time(at: u64, began: u64) -> String {
     if at == NEVER { "...".into() } else { format!("{:.6}", (at - began) as f64 / 1e9) }
 }
 
-/// A thread's line, which is also what its value is called.
+/// Returns a thread's line, which is also what its value is called.
 fn name(thread: usize, line: usize) -> String {
     format!("{thread}:{line}")
 }

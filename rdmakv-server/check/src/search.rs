@@ -1,14 +1,14 @@
 //! All orders at once: the exact half of the checker, for what the zones cannot tell.
 //!
 //! A deletion that was done took *some* value, each a different one, and a `touch` that was done needs *some* value at that
-//! moment; which, nobody knows. So the history is walked through by time, with the set of all situations that the
-//! answers so far allow: the key's value, and which of the operations under way have taken effect already. As in Lowe's
-//! *Testing for linearizability* (2017) an operation takes effect no sooner than something ends that needs it; those who
-//! only look take effect as soon as they can, which excludes nothing; and a write that nobody saw, or somebody who found
-//! nothing, may always have come just before the next write, so that its place need not be guessed. What the zones know
-//! keeps the set small as well: a value is not left before the last one who saw it has begun, and one that was replaced is
-//! left by its successor only. When no situation is left, no order exists. The set has a bound; past it the key is
-//! undecided, which is said, not hidden.
+//! moment; which one is unknown. So the history is walked through by time, with the set of all situations that the answers
+//! so far allow: the key's value, and which of the operations under way have taken effect already. As in Lowe's *Testing
+//! for linearizability* (2017) an operation takes effect no sooner than something ends that needs it. Reads take effect as
+//! soon as they can, which excludes nothing. A write that was not seen, or a read that found nothing, may always have come
+//! just before the next write, so that its place need not be guessed. The knowledge of the zones keeps the set small as
+//! well: a value is not left before the last read that saw it has begun, and a replaced one is left by its successor only.
+//! When no situation is left, no order exists. The set has a bound; past it the key is undecided, which is said, not
+//! hidden.
 
 use std::collections::BinaryHeap;
 
@@ -26,7 +26,7 @@ const SLOTS: usize = u128::BITS as usize;
 /// Operations that a proof shows.
 const SHOWN: usize = 12;
 
-/// What the search came to.
+/// The result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// There is an order.
@@ -43,12 +43,12 @@ struct Situation {
     value: Value,
     /// Those that have taken effect.
     done: u128,
-    /// Writes that nobody saw and that may have taken effect just before something else was written: they may still
-    /// be used, and need not.
+    /// Unseen writes that may have taken effect just before something else was written: they may still be used, and
+    /// need not.
     covered: u128,
 }
 
-/// What is known of a value from all of the history.
+/// The knowledge of a value from all of the history.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     last_begin: u64,
@@ -71,7 +71,7 @@ struct Search<'a> {
     optional: u128,
     /// Those that need some value, whichever.
     wanting: u128,
-    /// Writes of values that nobody saw.
+    /// Writes of values that were never seen.
     unseen: u128,
     situations: FxHashSet<Situation>,
 }
@@ -93,7 +93,7 @@ pub(crate) fn search(attributed: &Attributed, zones: &Zones) -> Found {
     let mut search = Search::new(operations);
     let mut ends: BinaryHeap<std::cmp::Reverse<(u64, usize)>> = BinaryHeap::new();
     for place in order {
-        // Who ends at the moment at which another begins is under way together with it.
+        // An operation that ends at the moment at which another begins is concurrent with it.
         while let Some(&std::cmp::Reverse((end, slot))) = ends.peek()
             && end < operations[place].begin
         {
@@ -265,7 +265,7 @@ impl<'a> Search<'a> {
             let looked =
                 bits(undone & self.lookers).filter(|&slot| sees(&self.operations[self.under_way[slot]], value));
             let done = looked.fold(situation.done | 1 << slot, |done, slot| done | 1 << slot);
-            // Just before it others may have written what nobody saw, or found nothing after that; but between a value and
+            // Just before it others may have written unseen values, or found nothing after that. But between a value and
             // its successor by a swap there is room for nothing.
             let (done, hidden) = match operation.step {
                 Step::Swap { .. } => (done, 0),
@@ -275,8 +275,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Values that nobody saw are of use for those who need some value and cannot have this one. They are alike, so that
-    /// of those that need not be written the one is used that ends first, and of those that have to be as well.
+    /// Unseen values are of use for operations that need some value and cannot have this one. They are alike, so that of
+    /// those that need not be written the one is used that ends first, and of those that have to be as well.
     fn of_use(&self, situation: Situation, undone: u128) -> u128 {
         let in_want = |slot: usize| match self.operations[self.under_way[slot]].step {
             Step::Take => situation.value == 0,
@@ -329,7 +329,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether it would find what it found.
+/// Returns whether it would find what it found.
 fn sees(operation: &Operation, value: Value) -> bool {
     match operation.step {
         Step::Read(seen) => seen == value,

@@ -13,7 +13,7 @@ const SERVE: &str = "RDMAKV_CHECK_SERVES";
 pub fn serve_if_asked() -> Option<std::process::ExitCode> {
     std::env::var_os(SERVE)?;
     end_with_parent();
-    Some(rdmakv_server::server::main())
+    Some(rdmakv_server::startup::main())
 }
 
 /// This process is killed when the one that started it ends.
@@ -59,7 +59,7 @@ impl Server {
         Err(io::Error::other(format!("the server ended with {status} before it served")))
     }
 
-    /// Whether it has ended by itself, and how.
+    /// Returns whether it has ended by itself, and how.
     ///
     /// # Errors
     ///

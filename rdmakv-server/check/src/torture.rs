@@ -1,4 +1,4 @@
-//! A run: a server, client processes, and somebody who kills them now and then; then the verdict.
+//! A run: a server, client processes, and a thread that kills them now and then; then the verdict.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::evidence::{Evidence, Findings, Restart};
 use crate::journal::Journal;
 use crate::place::Place;
 use crate::progress::Progress;
-use crate::record::Face;
+use crate::record::Transport;
 use crate::server::Server;
 use crate::values::MOST_THREADS;
 use crate::worker::Habits;
@@ -25,7 +25,7 @@ const END: Duration = Duration::from_secs(60);
 /// How often is looked after.
 const ROUND: Duration = Duration::from_millis(20);
 
-/// What a run does.
+/// The plan of a run.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// Operations in all
@@ -39,7 +39,7 @@ pub struct Plan {
     pub threads: u32,
     /// Paths that clients take; each thread of a process takes the next one
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "FACE")]
-    pub faces: Vec<Face>,
+    pub transports: Vec<Transport>,
     /// Memory of the server, in megabytes
     #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
@@ -61,16 +61,16 @@ pub struct Plan {
     /// More arguments for the server
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_argument: Vec<String>,
-    /// A fault of the server's, in builds with --cfg rdmakv_sabotage
+    /// A fault of the server's, in builds with --cfg rdmakv_fault_injection
     #[arg(long, value_name = "NAME", hide = true, value_parser = fault)]
     pub server_fault: Option<String>,
-    /// A fault of the clients', in builds with --cfg rdmakv_sabotage
+    /// A fault of the clients', in builds with --cfg rdmakv_fault_injection
     #[arg(long, value_name = "NAME", hide = true, value_parser = fault)]
     pub client_fault: Option<String>,
-    /// What threads do.
+    /// The habits of threads.
     #[command(flatten)]
     pub habits: Habits,
-    /// Where journals are kept after the run (else they are removed)
+    /// Folder that keeps the journals after the run (else they are removed)
     #[arg(long, value_name = "DIRECTORY")]
     pub keep: Option<PathBuf>,
     /// No progress on standard error
@@ -79,8 +79,8 @@ pub struct Plan {
 }
 
 fn fault(text: &str) -> Result<String, String> {
-    if !cfg!(rdmakv_sabotage) {
-        return Err("this program was built without faults; see `rdmakv-check planted`".into());
+    if !cfg!(rdmakv_fault_injection) {
+        return Err("this program was built without faults; see `rdmakv-check faults`".into());
     }
     Ok(text.to_owned())
 }
@@ -127,10 +127,10 @@ impl Due {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// What the threads did.
+    /// The evidence of the threads.
     pub evidence: Evidence,
     /// The verdicts.
     pub findings: Findings,
@@ -151,7 +151,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether nothing at all was wrong.
+    /// Returns whether nothing at all was wrong.
     pub fn is_clean(&self) -> bool {
         self.findings.wrong.is_empty() && self.findings.undecided.is_empty() && self.evidence.nonsense() == 0
     }
@@ -255,7 +255,7 @@ impl<'a> Torture<'a> {
             let elsewhere = self.place.directory().join(format!("environment-{}", self.restarts.len()));
             let mut environment: Vec<_> =
                 ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"].map(|name| (name, elsewhere.as_os_str())).into();
-            environment.extend(self.plan.server_fault.as_deref().map(|fault| ("RDMAKV_SABOTAGE", fault.as_ref())));
+            environment.extend(self.plan.server_fault.as_deref().map(|fault| ("RDMAKV_FAULT", fault.as_ref())));
             let log = self.place.server_log()?;
             let started = Server::start(self.plan.server.as_deref(), &arguments, &environment, &log);
             let with_log = |error| io::Error::other(format!("{error}:\n{}", self.place.end_of_server_log()));
@@ -289,10 +289,10 @@ impl<'a> Torture<'a> {
         ] {
             command.arg(name).arg(value.to_string());
         }
-        command.envs(self.plan.client_fault.as_ref().map(|fault| ("RDMAKV_SABOTAGE", fault)));
+        command.envs(self.plan.client_fault.as_ref().map(|fault| ("RDMAKV_FAULT", fault)));
         command.args(habits.large.then_some("--large"));
-        let faces: Vec<&str> = self.plan.faces.iter().map(|face| face.name()).collect();
-        let process = command.arg("--faces").arg(faces.join(",")).stdin(Stdio::null()).spawn()?;
+        let transports: Vec<&str> = self.plan.transports.iter().map(|transport| transport.name()).collect();
+        let process = command.arg("--transports").arg(transports.join(",")).stdin(Stdio::null()).spawn()?;
         self.next_thread += threads;
         self.clients.push(Clients { process, journals: (0..threads).map(|_| None).collect(), first });
         Ok(())
@@ -325,7 +325,7 @@ impl<'a> Torture<'a> {
                     return Err(io::Error::other(format!("a client process ended by itself, with {status}")));
                 }
             }
-            // What is due is done in the end, too: on a fast machine a short run is over at the first look.
+            // Due events happen in the end, too: on a fast machine a short run is over at the first look.
             if kill_client.is_over(lines) {
                 self.kill_client()?;
                 kill_client = self.next(self.plan.kill_client_every, lines);

@@ -1,9 +1,9 @@
 //! Values that say of themselves which they are: every word is the version, mixed so that two versions differ in most of
 //! their bytes, and the length follows from the version too. A value of two versions cannot look like one.
 //!
-//! A version names the thread that wrote it and the line of that thread's journal, so that whoever meets it knows who
-//! wrote it, when and where. Values of counters are decimal numbers: a version in the upper digits, so that no
-//! two counters ever count through the same numbers, and the increments in the lowest [`COUNTS`] bits.
+//! A version names the thread that wrote it and the line of that thread's journal, so that every reader knows its
+//! writer, time and place. Values of counters are decimal numbers: a version in the upper digits, so that no two
+//! counters ever count through the same numbers, and the increments in the lowest [`COUNTS`] bits.
 
 use crate::history::Value;
 
@@ -20,25 +20,25 @@ pub const MOST_LINES: usize = (1 << LINES) - 1;
 /// Threads that a run has at most, those that come for others included.
 pub const MOST_THREADS: usize = 1 << THREADS;
 
-/// The version that is written by this line of that thread's journal.
+/// Returns the version that is written by this line of that thread's journal.
 pub fn version(thread: usize, line: usize) -> Value {
     debug_assert!(thread < MOST_THREADS && line < MOST_LINES, "it has a number of its own");
     (thread as u64) << LINES | (line as u64 + 1)
 }
 
-/// The thread and the line that wrote it, if it is a version at all.
+/// Returns the thread and the line that wrote it, if it is a version at all.
 pub fn writer(version: Value) -> Option<(usize, usize)> {
     let line = (version & ((1 << LINES) - 1)).checked_sub(1)?;
     let thread = version >> LINES;
     (thread < 1 << THREADS).then_some((thread as usize, line as usize))
 }
 
-/// Where a counter of this version starts.
+/// Returns the start of a counter of this version.
 pub fn counter(version: Value) -> Value {
     version << COUNTS
 }
 
-/// A mixture that can be undone (the end of `splitmix64`).
+/// Returns a mixture that can be undone (the end of `splitmix64`).
 fn mixed(mut word: u64) -> u64 {
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -87,12 +87,12 @@ pub fn write(version: Value, lengths: Lengths, to: &mut Vec<u8>) {
     }
 }
 
-/// What bytes turn out to be.
+/// The meaning of bytes that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// All of one version.
     Whole(Value),
-    /// Of these two (or, if they are equal, of this one but not as long as it is).
+    /// A mix of these two (or, if they are equal, of this one but not as long as it is).
     Torn(Value, Value),
 }
 
@@ -112,7 +112,7 @@ pub fn read(bytes: &[u8], lengths: Lengths) -> Read {
     Read::Whole(version(first))
 }
 
-/// The counter's number.
+/// Returns the counter's number.
 pub fn read_counter(bytes: &[u8]) -> Read {
     let number = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
     number.map_or(Read::Torn(0, 0), Read::Whole)
@@ -149,7 +149,7 @@ mod tests {
                 continue;
             }
             tried += 1;
-            // Within its only word it is a version that nobody has written.
+            // Within its only word it is a version that was never written.
             let is_noticed = match read(&torn, Lengths::Mixed) {
                 Read::Torn(..) => true,
                 Read::Whole(found) => found != version(1, at) && found != version(2, at),

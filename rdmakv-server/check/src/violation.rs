@@ -1,4 +1,4 @@
-//! What is wrong with a history, and between which of its operations.
+//! The violations of a history, and the operations between which they occur.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Kind {
     /// A value whose words are not all of one version, or whose length is not that version's.
     Torn,
-    /// A value that nobody wrote to this key.
+    /// A value that was never written to this key.
     Unwritten,
     /// One value written by two operations: of two increments one was lost.
     WrittenTwice,
@@ -29,7 +29,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Torn => "torn value",
-            Self::Unwritten => "value that nobody wrote",
+            Self::Unwritten => "value that was never written",
             Self::WrittenTwice => "value written twice",
             Self::ReplacedTwice => "value replaced twice",
             Self::OutOfTurn => "value out of turn",

@@ -17,15 +17,15 @@ use crate::history::{NEVER, Value};
 use crate::journal::Journal;
 use crate::keys::{EVERY, Keys, Kind};
 use crate::place::Place;
-use crate::record::{Answer, Face, Record, Request};
+use crate::record::{Answer, Record, Request, Transport};
 use crate::values::{self, Lengths};
 
 /// Answers to GET that a thread remembers for its next CAS.
 const REMEMBERED: usize = 256;
-/// What a thread that only reads waits between reads.
+/// The pause between reads of a thread that only reads.
 const BREATH: Duration = Duration::from_micros(20);
 
-/// What a thread does.
+/// The habits of a thread.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Habits {
     /// The keys.
@@ -46,7 +46,7 @@ pub struct Habits {
     /// How many operations there are for each flush_all; 0 is none at all
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub flush_every: u32,
-    /// What random numbers start from
+    /// Seed of random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -90,7 +90,7 @@ impl Worker {
             let (key, request, expiry) = self.choose(&mut random, &versions, &mut missed);
             let answer = self.carry_out(key, request, expiry, (&mut value, &mut found), &mut versions);
             if self.only_reads {
-                // What others do is to be the larger part.
+                // The others' work is to be the larger part.
                 std::thread::sleep(BREATH);
                 continue;
             }
@@ -121,7 +121,7 @@ impl Worker {
         let key = random.random_range(keys.of(kind));
         let expiry = if random.random_ratio(1, 8) { random.random_range(1..4) } else { 0 };
         let version = values::version(self.thread, self.journal.lines());
-        // As those do who keep in a cache what is elsewhere.
+        // As a program does that caches data from elsewhere.
         if let Some(key) = missed.take_if(|_| random.random_ratio(1, 2)) {
             return (key, Request::Add(version), expiry);
         }
@@ -170,8 +170,8 @@ impl Worker {
             }
             _ => {}
         }
-        let (face, answer) = (self.client.face(), Answer::Unknown);
-        let mut record = Record { begin: 0, end: NEVER, key, request, answer, expiry, face, one_sided: false };
+        let (transport, answer) = (self.client.transport(), Answer::Unknown);
+        let mut record = Record { begin: 0, end: NEVER, key, request, answer, expiry, transport, one_sided: false };
         record.begin = clock::now();
         let line = self.journal.begin(&record);
         let client = &mut self.client;
@@ -190,7 +190,7 @@ impl Worker {
         };
         record.end = clock::now();
         record.one_sided = request == Request::Get && client.was_one_sided();
-        record.face = client.face();
+        record.transport = client.transport();
         record.answer = match outcome {
             Outcome::Found { token } => match self.habits.read(is_counter, found) {
                 values::Read::Whole(seen) => {
@@ -219,19 +219,25 @@ impl Worker {
     }
 }
 
-/// Is a client process: these threads, each with the next of the faces, until all are told to stop.
+/// Is a client process: these threads, each with the next of the transports, until all are told to stop.
 ///
 /// # Errors
 ///
 /// A journal cannot be made.
-pub fn work(directory: &Path, threads: Range<usize>, lines: usize, faces: &[Face], habits: Habits) -> io::Result<()> {
+pub fn work(
+    directory: &Path,
+    threads: Range<usize>,
+    lines: usize,
+    transports: &[Transport],
+    habits: Habits,
+) -> io::Result<()> {
     let place = Place::open(directory)?;
     let mut started = Vec::new();
     let first = threads.start;
-    for (thread, face) in threads.zip(faces.iter().cycle()) {
+    for (thread, transport) in threads.zip(transports.iter().cycle()) {
         let only_reads = thread - first < habits.readers as usize;
         let (place, journal) = (place.clone(), place.new_journal(thread, lines)?);
-        let client = connect(*face, &place)?;
+        let client = connect(*transport, &place)?;
         let worker = Worker { client, journal, thread, only_reads, habits, place };
         started.push(std::thread::Builder::new().spawn(move || worker.run())?);
     }
@@ -241,9 +247,9 @@ pub fn work(directory: &Path, threads: Range<usize>, lines: usize, faces: &[Face
     Ok(())
 }
 
-fn connect(face: Face, place: &Place) -> io::Result<Box<dyn Client + Send>> {
-    match face {
-        Face::Tcp => Ok(Box::new(Text::new(place.clone()))),
-        Face::Socket | Face::Shm | Face::Iwarp => Ok(Box::new(Library::new(place.clone(), face))),
+fn connect(transport: Transport, place: &Place) -> io::Result<Box<dyn Client + Send>> {
+    match transport {
+        Transport::Tcp => Ok(Box::new(Text::new(place.clone()))),
+        Transport::Socket | Transport::Shm | Transport::Iwarp => Ok(Box::new(Library::new(place.clone(), transport))),
     }
 }

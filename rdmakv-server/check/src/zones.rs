@@ -1,14 +1,15 @@
 //! Values as stretches of time: the fast half of the checker, after Gibbons and Korach, *Testing shared memories* (1997).
 //!
-//! Since every value is written once, all who saw a value belong to one write, and in any order that explains the answers
-//! they stand together: the write first, then those who saw it. A value that a CAS or an increment replaced is followed
-//! by its successor at once, so such values form a *chain* and stand together too. Within a chain the k-th write has a
-//! *window*: not before it began, nor before its predecessor's window, nor before the last one began who saw the
-//! predecessor; not after it ended, nor after the first one ended who saw its own value, nor after its successor's
-//! window. An empty window is a violation. If all windows have some moment in common, the chain can be there for
-//! that moment alone: a *backward* zone, from the last thing that began to the first that ended. If not, the chain has
-//! to be there at least from the latest start to the earliest end that the windows allow: a *forward* zone. Whoever found
-//! the key absent, or deleted, needs some moment of its own time without a value: a backward zone of its own.
+//! Since every value is written once, all operations that saw a value belong to one write, and in any order that explains
+//! the answers they stand together: the write first, then the others. A value that a CAS or an increment replaced is
+//! followed by its successor at once, so such values form a *chain* and stand together too. Within a chain the k-th write
+//! has a *window*: not before it began, nor before its predecessor's window, nor before the last operation began that saw
+//! the predecessor; not after it ended, nor after the first operation ended that saw its own value, nor after its
+//! successor's window. An empty window is a violation. If all windows have some moment in common, the chain can be there
+//! for that moment alone: a *backward* zone, from the last thing that began to the first that ended. If not, the chain
+//! has to be there at least from the latest start to the earliest end that the windows allow: a *forward* zone. An
+//! operation that found the key absent, or deleted it, needs some moment of its own time without a value: a backward zone
+//! of its own.
 //!
 //! An order exists if and only if no two forward zones overlap (two values at the same time; the first would have to
 //! come back) and no backward zone lies within a forward one (something would interrupt a value, which came back). For then
@@ -16,8 +17,8 @@
 //! takes the time: n log n, however many operations are under way together.
 //!
 //! This is exact for all but two steps. A deletion that was done needs *some* value to be there and takes it, and others
-//! (`touch`, a refused ADD) only need *some* value: here the former counts as one who found nothing, and the latter
-//! for nothing. What more they ask is for [`search`](crate::search).
+//! (`touch`, a refused ADD) only need *some* value: here the former counts as one that found nothing, and the latter for
+//! nothing. Their further demands are for [`search`](crate::search).
 
 use rustc_hash::FxHashMap;
 
@@ -44,7 +45,7 @@ pub(crate) struct Held {
     last: Value,
 }
 
-/// What all who saw one value say together.
+/// The joint evidence of all that saw one value.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     first_end: Bound,
@@ -58,14 +59,15 @@ impl Default for Seen {
     }
 }
 
-/// Where values have to be, by time.
+/// The zones of values, by time.
 #[derive(Debug, Default)]
 pub(crate) struct Zones {
     held: Vec<Held>,
 }
 
 impl Zones {
-    /// Whether at some moment between these times there is a value in any case, and it is another than this one.
+    /// Returns whether at some moment between these times there is a value in any case, and it is another than this
+    /// one.
     pub(crate) fn is_held(&self, begin: u64, end: u64, not: Option<Value>) -> bool {
         let at = self.held.partition_point(|held| held.to.at < begin);
         // A chain of several values may hold the one that is excluded: left to the search.
@@ -76,7 +78,7 @@ impl Zones {
     }
 }
 
-/// The zones of a history, or why it has no order.
+/// Returns the zones of a history, or why it has no order.
 pub(crate) fn zones(attributed: &Attributed) -> Result<Zones, Violation> {
     let operations = &attributed.operations;
     let seen = sightings(operations)?;
@@ -138,7 +140,7 @@ pub(crate) fn zones(attributed: &Attributed) -> Result<Zones, Violation> {
     Ok(Zones { held })
 }
 
-/// What may be at any one moment between these times.
+/// The free moments between these times.
 struct Free {
     begin: Bound,
     end: Bound,
@@ -163,13 +165,13 @@ fn sightings(operations: &[Operation]) -> Result<FxHashMap<Value, Seen>, Violati
     Ok(all)
 }
 
-/// The operations that wrote this value, the one that replaced it, and so on.
+/// Returns the operations that wrote this value, the one that replaced it, and so on.
 fn chain(operations: &[Operation], seen: &FxHashMap<Value, Seen>, first: usize) -> Vec<usize> {
     let next = |&place: &usize| seen.get(&operations[place].written()?)?.replaced;
     std::iter::successors(Some(first), next).collect()
 }
 
-/// The latest start and the earliest end of a chain.
+/// Returns the latest start and the earliest end of a chain.
 fn extent(
     operations: &[Operation],
     seen: &FxHashMap<Value, Seen>,
@@ -195,7 +197,7 @@ fn extent(
     Ok((high, low.unwrap_or(high)))
 }
 
-/// Whether following what was replaced never comes to a plain write.
+/// Returns whether following what was replaced never comes to a plain write.
 fn is_round(attributed: &Attributed, place: usize) -> bool {
     let mut at = place;
     for _ in 0..attributed.operations.len() {

@@ -4,11 +4,11 @@
 use proptest::prelude::*;
 use rdmakv_check::history::NEVER;
 use rdmakv_check::judge::{Verdict, judge};
-use rdmakv_check::record::{Answer, Face, Record, Request};
+use rdmakv_check::record::{Answer, Record, Request, Transport};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// What the server would answer, and what the key would hold then: memcached's rules, literally.
+/// Returns the server's answer and the key's value after it: memcached's rules, literally.
 fn serve(request: Request, value: Option<u64>) -> (Answer, Option<u64>) {
     match (request, value) {
         (Request::Get, Some(value)) => (Answer::Value(value), Some(value)),
@@ -25,7 +25,7 @@ fn serve(request: Request, value: Option<u64>) -> (Answer, Option<u64>) {
     }
 }
 
-/// Whether some order, with evictions wherever they help, explains all answers.
+/// Returns whether some order, with evictions wherever they help, explains all answers.
 fn has_an_order(history: &[Record]) -> bool {
     fn go(history: &[Record], done: u32, value: Option<u64>, tried: &mut HashSet<(u32, Option<u64>)>) -> bool {
         if !tried.insert((done, value)) {
@@ -44,7 +44,7 @@ fn has_an_order(history: &[Record]) -> bool {
         let last_begin = (0..history.len()).filter(|place| !undone(place)).map(|place| history[place].begin).max();
         places().any(|place| {
             let (answer, after) = serve(history[place].request, value);
-            // What has no answer may also have taken effect never, but not after its end.
+            // An operation without an answer may also have taken effect never, but not after its end.
             let is_next = history[place].begin <= first_end && last_begin <= Some(history[place].end);
             let is_so = history[place].answer == answer || is_lost(&place);
             is_next && is_so && go(history, done | 1 << place, after, tried)
@@ -97,11 +97,11 @@ fn possible(requests: &[(Request, u64, u64, u64)]) -> Vec<Record> {
         if !lost || chance >> 32 & 1 == 0 {
             value = after;
         }
-        // Of half of them it is known that they were over by then, as after a server was killed.
+        // Half of them are known to have been over by then, as after a server was killed.
         let end = if lost && chance >> 33 & 1 == 0 { NEVER } else { end };
         let answer = if lost { Answer::Unknown } else { answer };
-        let (key, expiry, face, one_sided) = (0, 0, Face::Tcp, false);
-        records[place] = Some(Record { begin, end, key, request, answer, expiry, face, one_sided });
+        let (key, expiry, transport, one_sided) = (0, 0, Transport::Tcp, false);
+        records[place] = Some(Record { begin, end, key, request, answer, expiry, transport, one_sided });
     }
     records.into_iter().flatten().collect()
 }

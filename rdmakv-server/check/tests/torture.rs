@@ -12,7 +12,7 @@ fn check(arguments: &[&str]) -> (Output, String) {
     (output, text)
 }
 
-/// The number in that row and column of the table.
+/// Returns the number in that row and column of the table.
 fn cell(text: &str, row: &str, column: &str) -> u64 {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
@@ -24,22 +24,23 @@ fn cell(text: &str, row: &str, column: &str) -> u64 {
 }
 
 #[test]
-fn every_key_is_one_register_while_clients_and_the_server_are_killed() {
+fn keys_stay_linearizable_under_kills() {
     let text = survives(&["-n", "6000", "--kill-server-every", "2000op"]);
     assert_eq!(cell(&text, "GET", "tcp"), cell(&text, "GET", "all"), "{text}");
 }
 
 #[test]
-fn every_key_is_one_register_for_clients_on_different_ways() {
-    let faces = ["--faces", "shm,shm,tcp,iwarp,socket", "--threads", "5", "--processes", "3", "--tag-lease", "300ms"];
-    let text = survives(&[&["-n", "12000", "--kill-server-every", "4000op"], &faces[..]].concat());
-    for face in ["tcp", "socket", "shm", "iwarp"] {
-        assert!(cell(&text, "GET", face) > 0 && cell(&text, "SET", face) > 0, "{face}: {text}");
+fn keys_stay_linearizable_across_transports() {
+    let transports =
+        ["--transports", "shm,shm,tcp,iwarp,socket", "--threads", "5", "--processes", "3", "--tag-lease", "300ms"];
+    let text = survives(&[&["-n", "12000", "--kill-server-every", "4000op"], &transports[..]].concat());
+    for transport in ["tcp", "socket", "shm", "iwarp"] {
+        assert!(cell(&text, "GET", transport) > 0 && cell(&text, "SET", transport) > 0, "{transport}: {text}");
     }
     assert!(share(&text, "GET") > 0.0, "{text}");
 }
 
-/// The share of those in that row in which the server had no part.
+/// Returns the share of those in that row in which the server had no part.
 fn share(text: &str, row: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(row)).unwrap();
     let cells: Vec<&str> = line.split_whitespace().collect();
@@ -60,7 +61,7 @@ fn survives(arguments: &[&str]) -> String {
     text
 }
 
-/// What is found when a server is wrong in that way.
+/// Returns the findings in a server with that flaw.
 fn found(flaw: Flaw) -> String {
     let server = flawed::Server::start(flaw);
     let (output, text) = check(&[
@@ -117,12 +118,12 @@ fn a_lost_update_is_found() {
 #[test]
 fn a_value_under_a_wrong_key_is_found() {
     let text = found(Flaw::WrongKey);
-    assert!(text.contains("value that nobody wrote") && text.contains("was written to"), "{text}");
+    assert!(text.contains("value that was never written") && text.contains("was written to"), "{text}");
 }
 
 #[test]
 fn a_wrong_call_says_what_would_be_right() {
-    let (output, _) = check(&["--faces", "carrier-pigeon"]);
+    let (output, _) = check(&["--transports", "carrier-pigeon"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("tcp, socket, shm and iwarp"));
 }

@@ -1,4 +1,4 @@
-//! What nobody can beat: Belady's rule over pages.
+//! The bound that no policy can beat: Belady's rule over pages.
 //!
 //! It knows the future, keeps so many pages, may let a page pass without keeping it, and drops the one that is asked for again
 //! last. An item is there when all of its pages are. All pages being of one size, this is what `belady-size` comes to.
@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 /// Never again.
 const NEVER: u32 = u32::MAX;
 
-/// Of each request, whether all its pages are there when it comes. `pages` says which pages the item of a request lies on.
+/// Returns for each request whether all its pages are there when it comes. `pages` says which pages the item of a request
+/// lies on.
 pub(crate) fn hits(requests: &[u32], pages: &[std::ops::Range<u32>], most: usize) -> Vec<bool> {
     let count = pages.iter().map(|range| range.end).max().unwrap_or(0) as usize;
     // When the pages of a request are asked for again, of each of its pages in turn.
@@ -53,7 +54,7 @@ mod tests {
     use super::hits;
 
     #[test]
-    fn with_room_for_all_everything_hits_but_the_first_time() {
+    fn optimal_bound_misses_only_first_uses() {
         let pages = [0..1, 1..2, 2..4];
         assert_eq!(hits(&[0, 1, 2, 2, 1, 0], &pages, 4), [false, false, false, true, true, true]);
     }

@@ -1,4 +1,4 @@
-//! What the clients ask for.
+//! The requests of the clients.
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -39,7 +39,7 @@ impl Sizes {
 /// The requests, in their order.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// The key of each, and whose request it is.
+    /// The key of each, and its client.
     pub(crate) requests: Vec<(u32, u16)>,
     /// The lengths of the keys' values.
     pub(crate) lengths: Vec<usize>,

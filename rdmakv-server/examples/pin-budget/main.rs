@@ -1,11 +1,11 @@
 //! How far a budget of registered memory goes: the share of GETs that clients serve themselves.
 //!
-//! A real store, filled; the real table of tags; a real registration cache, whose policy is an option; clients that ask by
-//! Zipf's law and keep their tags for a lease's time. Only the time is simulated, so that rates need no fast machine. Beside
-//! it stands what nobody can beat who may lease as much: Belady's rule over the same pages.
+//! A real store, filled; the real table of tags; a real registration cache, with the policy as an option; clients that ask
+//! by Zipf's law and keep their tags for a lease's time. Only the time is simulated, so that rates need no fast machine.
+//! Beside it stands the bound that no policy can beat with as many leases: Belady's rule over the same pages.
 //!
-//! What counts as one-sided is a GET by a tag. The first GET of a key by a client in every lease's time goes to the server
-//! whatever anybody does, and does not count for the bound either.
+//! A GET by a tag counts as one-sided. The first GET of a key by a client in every lease's time always goes to the server,
+//! and does not count for the bound either.
 
 mod bound;
 mod clients;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use mrrc::policy::PolicyKind;
 
-/// Compare the share of one-sided GETs with what nobody can beat, at several rates and skews, under every policy.
+/// Compare the share of one-sided GETs with the best possible one, at several rates and skews, under every policy.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   pin-budget                                              the study: 1 GB of values, 64 MB registered

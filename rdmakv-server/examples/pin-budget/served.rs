@@ -11,19 +11,19 @@ use mrrc::invalidation::Explicit;
 use mrrc::policy::PolicyKind;
 use mrrc::registrar::Registrar;
 use mrrc::registrar::io_uring::IoUringBuffers;
-use mrrc::registrar::model::Dummy;
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache, Lease, PAGE};
-use rdmakv_server::rdma::server::tags::{Limits, Peer, Refused, TagKind, Tags};
+use rdmakv_server::fabric::tags::{Limits, Peer, Refused, TagKind, Tags};
 use rdmakv_server::store::{Config, Exposure, Extent, Outcome, Replacement, Store, Terms};
 
 use crate::Options;
 use crate::bound;
 use crate::clients::{Asked, Sizes};
 
-/// What came out.
+/// The result.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// Of all GETs, those by a tag.
+    /// The share of GETs by a tag among all.
     pub(crate) one_sided: f64,
     /// Those that were refused a tag because others are read more.
     pub(crate) seldom: f64,
@@ -31,11 +31,11 @@ pub(crate) struct Served {
     pub(crate) registrations: f64,
     /// The most that was pinned, in KiB, where it is for real.
     pub(crate) pinned: Option<u64>,
-    /// Where each key's item lies.
+    /// The place of each key's item.
     extents: Vec<Extent>,
 }
 
-/// What nobody can beat.
+/// The best possible result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Most {
     pub(crate) one_sided: f64,
@@ -111,7 +111,7 @@ pub(crate) fn run(
         served.pinned = served.pinned.or(Some(0));
         return Ok(served);
     }
-    over(options, asked, rate, policy, Dummy::new())
+    over(options, asked, rate, policy, NoopRegistrar::new())
 }
 
 fn vm_pin() -> u64 {
@@ -142,8 +142,8 @@ where
     let mut store = Store::new(&Config { memory, memory_max: memory, lease, ..Config::default() })?;
     for (key, &length) in asked.lengths.iter().enumerate() {
         let name = (key as u32).to_le_bytes();
-        let filling = store.reserve(&name, length, 0, 0, 1).map_err(|refused| format!("a value: {refused:?}"))?;
-        let Outcome::Stored(_) = store.publish(filling, Terms::default(), 1) else {
+        let writer = store.reserve(&name, length, 0, 0, 1).map_err(|refused| format!("a value: {refused:?}"))?;
+        let Outcome::Stored(_) = store.publish(writer, Terms::default(), 1) else {
             return Err("a value was not stored".into());
         };
     }
@@ -166,7 +166,7 @@ where
     let tags = Arc::new(Mutex::new(Tags::<Plain<R>>::new(limits)));
     store.attach(Box::new(Exposed(tags.clone())));
     let clients: Vec<_> = (0..options.clients.max(1)).map(|_| lock(&tags).join(Peer::Other)).collect();
-    // A ring's buffers are nobody's but this process's.
+    // A ring's buffers belong to this process alone.
     let rights = if options.pin { Access::LOCAL } else { Access::REMOTE_READ };
     let before = vm_pin();
     let (mut one_sided, mut seldom, mut pinned) = (0_u64, 0_u64, 0);
@@ -215,7 +215,7 @@ where
             let lease = unsafe { cache.acquire(extent.address as *const u8, extent.used as usize, rights) };
             match lease {
                 Ok(lease) => Some(lease),
-                // What is registered is leased, all of it.
+                // All registered memory is leased.
                 Err(AcquireError::AllInUse { .. }) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -244,7 +244,7 @@ where
     })
 }
 
-/// What Belady's rule makes of the same items in the same places.
+/// Returns the result of Belady's rule on the same items in the same places.
 pub(crate) fn most(options: &Options, asked: &Asked, served: &Served, rate: u64) -> Most {
     let mut numbers: HashMap<u64, u32> = HashMap::new();
     let mut edges: Vec<u64> = served

@@ -1,11 +1,11 @@
-//! Commands for those who run the server.
+//! Commands for operators.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Context, Out};
-use crate::protocol::text::Request;
-use crate::protocol::{BAD_FORMAT, number32, words};
 use crate::store::{Entry, NoMove, Place};
+use rdmakv_proto::commands::text::Request;
+use rdmakv_proto::commands::{BAD_FORMAT, number32, words};
 
 pub(super) fn flush(delay: i64, cx: &mut Context<'_>) {
     cx.counts.cmd_flush += 1;
@@ -17,7 +17,7 @@ pub(super) fn flush(delay: i64, cx: &mut Context<'_>) {
 }
 
 pub(super) fn verbosity(level: u32, cx: &Context<'_>) {
-    cx.shared.verbosity.store(level.min(3), Relaxed);
+    cx.shared.log.set_level(level.min(3));
 }
 
 /// Carries it out; a dump is begun only.
@@ -168,7 +168,7 @@ fn crawler(rest: &[u8], cx: &Context<'_>) -> Result<&'static str, Dump> {
     }
 }
 
-/// Whether these are classes: `all`, or numbers with commas.
+/// Returns whether these are classes: `all`, or numbers with commas.
 fn classes(list: &[u8]) -> bool {
     list == b"all"
         || list.split(|&byte| byte == b',').all(|class| number32(class).is_some_and(|class| (1..256).contains(&class)))
@@ -186,7 +186,7 @@ pub(super) struct Dump {
 const PIECE: usize = 2000;
 
 impl Dump {
-    /// The next piece; says whether it was the last.
+    /// Returns the next piece; says whether it was the last.
     pub(super) fn go_on(&mut self, cx: &Context<'_>, out: &mut Out) -> bool {
         let (which, bytes) = (&self.which[..], &mut out.bytes);
         let all = which == b"all" || which == b"hash";

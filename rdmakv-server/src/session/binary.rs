@@ -1,9 +1,9 @@
 //! Binary commands, carried out.
 
-use super::body::Answer;
-use super::{Context, Out, Session, put_value, sasl, stats};
-use crate::protocol::binary::{self, HEADER, Header, Op, status};
+use super::body::{Answer, Body};
+use super::{Context, Out, Session, login, put_value, stats};
 use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Sum, Terms};
+use rdmakv_proto::commands::binary::{self, HEADER, Header, Op, status};
 
 pub(super) fn fail(header: &Header, code: u16, out: &mut Out) {
     let text = binary::text(code);
@@ -63,7 +63,7 @@ impl Session {
         if !header.is_well_formed() || header.key > KEY_MAX || header.op == Op::Unknown {
             let known = header.op != Op::Unknown;
             fail(&header, if known { status::INVALID } else { status::UNKNOWN_COMMAND }, out);
-            // As memcached: who does not know how long a command's parts are is not heard further.
+            // As memcached: after a command with parts of unknown length nothing more is read.
             self.over = known;
             self.drop = header.extras + header.key + header.value;
             return HEADER;
@@ -86,7 +86,13 @@ impl Session {
             return before_value;
         }
         if let Op::SaslAuth | Op::SaslStep = header.op {
-            self.begin_sasl(header, key, out);
+            if login::is_acceptable(key, header.value) {
+                self.login.begin_sasl(key);
+                self.body = Some(Body::of_login(header.value, Answer::Sasl { header }));
+            } else {
+                fail(&header, status::INVALID, out);
+                self.drop = header.value;
+            }
             return before_value;
         }
         let mode = match header.op {
@@ -110,7 +116,7 @@ impl Session {
         before_value
     }
 
-    /// What has no value.
+    /// Runs a command without a value.
     fn simple(&mut self, header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) {
         match header.op {
             Op::Get { with_key } => get(header, key, with_key, None, cx, out),
@@ -172,8 +178,8 @@ impl Session {
             }
             Op::Noop => ok(header, 0, out),
             Op::SaslMechanisms => {
-                header.answer(&mut out.bytes, status::OK, (0, 0, sasl::MECHANISM.len()), 0);
-                out.bytes.extend_from_slice(sasl::MECHANISM);
+                header.answer(&mut out.bytes, status::OK, (0, 0, login::MECHANISM.len()), 0);
+                out.bytes.extend_from_slice(login::MECHANISM);
             }
             Op::Version => {
                 header.answer(&mut out.bytes, status::OK, (0, 0, super::VERSION.len()), 0);
@@ -199,7 +205,7 @@ impl Session {
     }
 }
 
-/// An expiry of 32 bits, without a sign: all ones is a time far off.
+/// Returns an expiry of 32 bits, without a sign: all ones is a time far off.
 fn exptime(extras: &[u8], at: usize) -> i64 {
     i64::from(u32_at(extras, at))
 }
@@ -254,9 +260,9 @@ fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, 
     // All ones: not to be made where there is none.
     if sum == Sum::NotFound && expiry != u32::MAX {
         let digits = initial.to_string();
-        let made = store.reserve(key, digits.len(), 0, cx.until(i64::from(expiry)), cx.now).map(|mut filling| {
-            filling.value().copy_from_slice(digits.as_bytes());
-            store.publish(filling, Terms::default(), cx.now)
+        let made = store.reserve(key, digits.len(), 0, cx.until(i64::from(expiry)), cx.now).map(|mut writer| {
+            writer.value().copy_from_slice(digits.as_bytes());
+            store.publish(writer, Terms::default(), cx.now)
         });
         sum = match made {
             Ok(Outcome::Stored(version)) => Sum::Done { number: initial, version, expiry: 0 },

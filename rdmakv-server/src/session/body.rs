@@ -1,22 +1,22 @@
 //! Data on its way into the store: from the request that announces it to the answer that says what became of it.
 
 use super::{COPIED, Context, Out, Session, Shards, binary, meta, text, watch};
-use crate::store::{Filling, Found, Mode, Outcome, Refused, Terms};
+use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Terms};
 
-/// Who gets the answer once the data is there.
+/// The answer to give once the data is there.
 #[derive(Debug)]
 pub(super) enum Answer {
     Text { quiet: bool },
     Meta { flags: Vec<u8>, key: Vec<u8>, quiet: bool },
-    Binary { header: crate::protocol::binary::Header },
+    Binary { header: rdmakv_proto::commands::binary::Header },
     Auth { quiet: bool },
-    Sasl { header: crate::protocol::binary::Header },
+    Sasl { header: rdmakv_proto::commands::binary::Header },
 }
 
 /// Data on its way into the store.
 #[derive(Debug)]
 pub(super) struct Body {
-    pub(super) filling: Option<Filling>,
+    pub(super) writer: Option<ChunkWriter>,
     /// For what goes nowhere but here: a user's name and password.
     pub(super) scratch: Vec<u8>,
     pub(super) shard: usize,
@@ -28,7 +28,15 @@ pub(super) struct Body {
     pub(super) answer: Answer,
 }
 
-/// The command by the name that events have for it.
+impl Body {
+    /// Returns a name and a password, which go nowhere but here.
+    pub(super) fn of_login(len: usize, answer: Answer) -> Self {
+        let ended = matches!(answer, Answer::Auth { .. });
+        Self { writer: None, scratch: Vec::new(), shard: 0, got: 0, len, ended, terms: Terms::default(), answer }
+    }
+}
+
+/// Returns the command by the name that events have for it.
 fn command(terms: &Terms) -> &'static str {
     match terms.mode {
         Mode::Set if terms.cas.is_some() => "cas",
@@ -41,7 +49,7 @@ fn command(terms: &Terms) -> &'static str {
 }
 
 impl Session {
-    /// Where a large value that is on its way may be read to directly.
+    /// Returns the destination of a large value on its way, for direct reads.
     pub fn direct(&mut self) -> Option<&mut [u8]> {
         let body = self.body.as_mut()?;
         let (got, len) = (body.got, body.len);
@@ -51,7 +59,7 @@ impl Session {
             return None;
         }
         let end = if body.ended { len } else { len - 1 };
-        Some(&mut body.filling.as_mut()?.value()[got..end])
+        Some(&mut body.writer.as_mut()?.value()[got..end])
     }
 
     /// So much was read there.
@@ -65,8 +73,8 @@ impl Session {
     pub(super) fn fill(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> (usize, bool) {
         let Some(body) = &mut self.body else { return (0, true) };
         let part = (body.len - body.got).min(rest.len());
-        match &mut body.filling {
-            Some(filling) => filling.value()[body.got..body.got + part].copy_from_slice(&rest[..part]),
+        match &mut body.writer {
+            Some(writer) => writer.value()[body.got..body.got + part].copy_from_slice(&rest[..part]),
             None => body.scratch.extend_from_slice(&rest[..part]),
         }
         body.got += part;
@@ -88,31 +96,31 @@ impl Session {
 
     fn finish(&mut self, body: Body, good: bool, cx: &mut Context<'_>, out: &mut Out) {
         if let Answer::Auth { quiet } = body.answer {
-            return self.authenticate(&body.scratch, good, quiet, cx, out);
+            return self.login.authenticate(&body.scratch, good, quiet, cx, out);
         }
         if let Answer::Sasl { header } = body.answer {
-            return self.finish_sasl(&header, &body.scratch, cx, out);
+            return self.login.finish_sasl(&header, &body.scratch, cx, out);
         }
-        let Some(filling) = body.filling else { return };
+        let Some(writer) = body.writer else { return };
         let mut store = cx.shared.shards.at(body.shard);
         if !good {
-            store.abandon(filling);
+            store.abandon(writer);
             // As memcached: of a meta command this answer comes even if none was wanted.
             if !matches!(body.answer, Answer::Text { quiet: true }) {
                 out.bytes.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
             }
             return;
         }
-        cx.report_get(&store, filling.key());
-        let (key, expiry) = (cx.reports_sets().then(|| filling.key().to_vec()), filling.expiry());
-        // What is appended adds to what is there.
+        cx.report_get(&store, writer.key());
+        let (key, expiry) = (cx.reports_sets().then(|| writer.key().to_vec()), writer.expiry());
+        // An append adds to the value there.
         let appends =
             matches!(body.terms.mode, Mode::Append | Mode::Prepend) && matches!(body.answer, Answer::Meta { .. });
-        let there = match appends.then(|| store.peek(filling.key(), cx.now)) {
+        let there = match appends.then(|| store.peek(writer.key(), cx.now)) {
             Some(Found::Item { value, .. }) => value,
             _ => 0,
         };
-        let outcome = store.publish(filling, body.terms, cx.now);
+        let outcome = store.publish(writer, body.terms, cx.now);
         if let Some(key) = key {
             let (class, command) = (store.class_for(key.len(), body.len), command(&body.terms));
             cx.report_set(outcome, &watch::Set { key: &key, command, expiry, class, size: body.len });
@@ -157,9 +165,9 @@ impl Session {
         let shard = cx.shared.shards.of(key);
         let mut store = cx.shared.shards.at(shard);
         match store.reserve(key, len, flags, cx.until(exptime), cx.now) {
-            Ok(filling) => {
-                let filling = Some(filling);
-                self.body = Some(Body { filling, scratch: Vec::new(), shard, got: 0, len, ended, terms, answer });
+            Ok(writer) => {
+                let writer = Some(writer);
+                self.body = Some(Body { writer, scratch: Vec::new(), shard, got: 0, len, ended, terms, answer });
                 Ok(())
             }
             Err(refused) => {
@@ -180,14 +188,14 @@ impl Session {
         }
     }
 
-    /// Where the value that the last line announced goes, if none of it has come: for who brings it another way. What ends the
-    /// request still has to come the usual way.
+    /// Returns the destination of the value that the last line announced, if none of it has come: for values that arrive
+    /// another way. The end of the request still has to come the usual way.
     pub(crate) fn awaited(&mut self) -> Option<&mut [u8]> {
         let body = self.body.as_mut().filter(|body| body.got == 0)?;
-        Some(body.filling.as_mut()?.value())
+        Some(body.writer.as_mut()?.value())
     }
 
-    /// Gives up the request whose data did not come: the next bytes are another's.
+    /// Gives up the request for lack of its data: the next bytes are another's.
     pub(crate) fn give_up(&mut self, shards: &Shards) {
         self.close(shards);
         self.drop = 0;

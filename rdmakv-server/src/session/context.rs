@@ -1,11 +1,16 @@
-//! What a session is given at each call: what all share, and what is its worker's own.
+//! The arguments of a session at each call: the shared state, and the worker's own.
 
-use super::{Counts, Shared};
+use std::io::Write;
 
-/// What a session needs to do anything: the worker's own.
+use super::Shared;
+use super::watch::{DELETIONS, FETCHERS, MUTATIONS, Set, escape};
+use crate::metrics::Counts;
+use crate::store::{Found, Outcome, Refused, Store};
+
+/// The worker's own state that a session needs.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// What all share.
+    /// The shared state.
     pub shared: &'a Shared,
     /// Unix seconds.
     pub now: u64,
@@ -35,7 +40,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The version as clients see it: with `-C` none.
+    /// Returns the version as clients see it: with `-C` none.
     pub(super) fn shown(&self, version: u64) -> u64 {
         if self.shared.settings.cas { version } else { 0 }
     }
@@ -44,6 +49,70 @@ impl<'a> Context<'a> {
     pub fn publish(&self) {
         if let Ok(mut counts) = self.shared.counts[self.worker].lock() {
             *counts = *self.counts;
+        }
+    }
+
+    /// Before a key is looked up: reports what is found.
+    #[inline]
+    pub(super) fn report_get(&self, store: &Store, key: &[u8]) {
+        if self.shared.watchers.wants(FETCHERS) {
+            self.got(store.peek(key, self.now), key);
+        }
+    }
+
+    #[cold]
+    fn got(&self, found: Found, key: &[u8]) {
+        self.shared.watchers.log(FETCHERS, self.now, |line| {
+            line.extend_from_slice(b"type=item_get key=");
+            escape(key, line);
+            let (status, class, size) = match found {
+                Found::Not => ("not_found", 0, 0),
+                Found::Item { class, value } => ("found", class + 1, value),
+                Found::Flushed => ("flushed", 0, 0),
+                Found::Expired => ("expired", 0, 0),
+            };
+            let _ = write!(line, " status={status} clsid={class} cfd={} size={size}", self.peer);
+        });
+    }
+
+    /// Returns whether [`report_set`](Self::report_set) is wanted.
+    #[inline]
+    pub(super) fn reports_sets(&self) -> bool {
+        self.shared.watchers.wants(MUTATIONS)
+    }
+
+    /// Reports the outcome of a store.
+    #[cold]
+    pub(super) fn report_set(&self, outcome: Outcome, set: &Set<'_>) {
+        self.shared.watchers.log(MUTATIONS, self.now, |line| {
+            line.extend_from_slice(b"type=item_store key=");
+            escape(set.key, line);
+            let status = match outcome {
+                Outcome::Stored(_) => "stored",
+                Outcome::NotStored => "not_stored",
+                Outcome::Exists => "exists",
+                Outcome::NotFound => "not_found",
+                Outcome::Refused(Refused::TooLarge) => "too_large",
+                Outcome::Refused(Refused::NoMemory) => "no_memory",
+            };
+            let ttl = set.expiry.saturating_sub(self.now);
+            let (command, class, size) = (set.command, set.class, set.size);
+            let _ =
+                write!(line, " status={status} cmd={command} ttl={ttl} clsid={class} cfd={} size={size}", self.peer);
+        });
+    }
+
+    /// Before an item is deleted by this command: reports it, if it is there.
+    #[inline]
+    pub(super) fn report_delete(&self, store: &Store, key: &[u8], command: &str) {
+        if self.shared.watchers.wants(DELETIONS)
+            && let Found::Item { class, value } = store.peek(key, self.now)
+        {
+            self.shared.watchers.log(DELETIONS, self.now, |line| {
+                line.extend_from_slice(b"type=deleted key=");
+                escape(key, line);
+                let _ = write!(line, " cmd={command} clsid={} size={value}", class + 1);
+            });
         }
     }
 }

@@ -1,10 +1,24 @@
 //! Names and passwords, where the server asks for them: the first `set` of a conversation is one.
 
+mod sasl;
+
 use std::sync::PoisonError;
 
-use super::{Context, Out, Session};
+use super::{Context, Out};
 
-impl Session {
+pub(super) use sasl::{MECHANISM, is_acceptable};
+
+/// The progress of a client's authentication.
+#[derive(Debug, Default)]
+pub(super) struct Login {
+    done: bool,
+    /// Whether the SASL mechanism that was asked for is the one there is.
+    mechanism: bool,
+    /// Whether a step of it may follow.
+    begun: bool,
+}
+
+impl Login {
     /// Takes what a `set` brought for a name and a password.
     pub(super) fn authenticate(
         &mut self,
@@ -23,7 +37,7 @@ impl Session {
         });
         let line = match known {
             Some(true) => {
-                self.authenticated = true;
+                self.done = true;
                 "STORED\r\n"
             }
             Some(false) => "CLIENT_ERROR authentication failure\r\n",
@@ -35,20 +49,20 @@ impl Session {
         }
     }
 
-    /// Whether the client may do something yet.
-    pub(crate) fn may_speak(&self, cx: &Context<'_>) -> bool {
-        self.authenticated || cx.shared.settings.users.is_none()
+    /// Returns whether the client may do something: it has logged in, or need not.
+    pub(super) fn is_enough(&self, cx: &Context<'_>) -> bool {
+        self.done || cx.shared.settings.users.is_none()
     }
 }
 
-/// Whether a user has this name and this password, with a colon between. All users are compared, so that the time does not depend on
-/// which of them it is.
-pub(super) fn is_known(wanted: &[u8], cx: &Context<'_>) -> bool {
+/// Returns whether a user has this name and this password, with a colon between. All users are compared, so that the time does not
+/// depend on which of them it is.
+fn is_known(wanted: &[u8], cx: &Context<'_>) -> bool {
     let users = cx.shared.users.lock().unwrap_or_else(PoisonError::into_inner);
     users.iter().fold(false, |found, user| found | same(user, wanted))
 }
 
-/// Compares in steps whose number depends on what the client sent only.
+/// Compares in a number of steps that depends on the client's text only.
 fn same(user: &[u8], wanted: &[u8]) -> bool {
     let mut differ = user.len() ^ wanted.len();
     for (at, byte) in wanted.iter().enumerate() {

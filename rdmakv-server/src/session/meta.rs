@@ -2,11 +2,11 @@
 
 use super::body::Answer;
 use super::{COPIED, Context, Out, Session, put_number};
-use crate::protocol::meta::{Key, Request, TOO_OPAQUE, encode};
-use crate::protocol::words;
 use crate::store::{Deleted, Keep, Outcome, Store, Sum, Terms, View};
+use rdmakv_proto::commands::meta::{Key, Request, TOO_OPAQUE, encode};
+use rdmakv_proto::commands::words;
 
-/// Whether the key came as base64.
+/// Returns whether the key came as base64.
 fn is_binary(flags: &[u8]) -> bool {
     words(flags).any(|flag| flag[0] == b'b')
 }
@@ -77,10 +77,10 @@ impl Session {
             b'g' => get(request, cx, out),
             b's' => {
                 let options = &request.options;
-                // What is to be added has no version yet.
+                // An item that is to be added has no version yet.
                 let cas = options.cas.filter(|_| options.mode != crate::store::Mode::Add);
                 let binary = request.key.binary;
-                // What is appended where there is nothing is stored with an end of its own.
+                // An append to nothing is stored with an end of its own.
                 let appends = matches!(options.mode, crate::store::Mode::Append | crate::store::Mode::Prepend);
                 let vivify = options.vivify.filter(|_| appends);
                 let (version, invalidate) = (options.version, options.invalidate);
@@ -126,7 +126,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     } else {
         cx.counts.get_hits += 1;
     }
-    // What the item was before this question; then what the question does to it.
+    // The item before this question; then the question's effect on it.
     let Some(before) = store.get(key, !options.no_bump && !won, cx.now) else {
         // Made, and over at once.
         return nothing_made(request, &mut out.bytes);
@@ -147,7 +147,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         store.mark_won(handle);
     }
     let until = options.ttl.map(|exptime| cx.until(exptime));
-    // What is over with that is shown once more.
+    // An item that is over with that is shown once more.
     let over = until.filter(|&until| until != 0 && until <= cx.now);
     if let Some(until) = until {
         cx.counts.cmd_touch += 1;
@@ -205,7 +205,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     }
 }
 
-/// The answer to who made an empty item that was over before it could be shown.
+/// Returns the answer to a request that made an empty item which was over before it could be shown.
 fn nothing_made(request: &Request<'_>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(if request.options.value { b"VA 0" } else { b"HD" });
     for flag in words(request.flags) {
@@ -225,9 +225,9 @@ fn vivify(
     (ttl, version): (i64, Option<u64>),
     cx: &Context<'_>,
 ) -> Option<u64> {
-    let mut filling = store.reserve(key.get(), value.len(), 0, cx.until(ttl), cx.now).ok()?;
-    filling.value().copy_from_slice(value);
-    match store.publish(filling, Terms { binary: key.binary, version, ..Terms::default() }, cx.now) {
+    let mut writer = store.reserve(key.get(), value.len(), 0, cx.until(ttl), cx.now).ok()?;
+    writer.value().copy_from_slice(value);
+    match store.publish(writer, Terms { binary: key.binary, version, ..Terms::default() }, cx.now) {
         Outcome::Stored(version) => Some(version),
         _ => None,
     }

@@ -10,17 +10,15 @@ mod admin;
 mod binary;
 mod body;
 mod context;
-mod counts;
-mod latencies;
 mod login;
 mod meta;
 mod out;
 mod peer;
 mod prefixes;
-mod sasl;
 mod settings;
 mod shards;
 mod shared;
+mod snapshot;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -29,15 +27,14 @@ mod tls;
 mod watch;
 
 pub use context::Context;
-pub use counts::Counts;
-pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, below_micros, end_of};
 pub use out::{Out, SLICES};
 pub use peer::{Address, Doing, Peer, Peers};
 pub use prefixes::Prefixes;
-pub use settings::{RESERVED, Settings, Speaks};
+pub use settings::{ProtocolMode, RESERVED, Settings};
 pub use shards::Shards;
+pub(crate) use shared::stuck_worker;
 pub use shared::{Shared, is_accepting, is_stopping};
-pub(crate) use stats::{classes, counts};
+pub(crate) use snapshot::{Snapshot, measured};
 pub use tls::Tls;
 pub use watch::Watchers;
 
@@ -45,6 +42,7 @@ use std::sync::Arc;
 
 use crate::store::{Handle, Store};
 use body::Body;
+use login::Login;
 
 /// Values up to this length are copied; larger ones are lent.
 const COPIED: usize = 8192;
@@ -58,7 +56,7 @@ const COPIED_MAX: usize = 64 << 20;
 const LINE_MAX: usize = 1 << 20;
 /// Bytes of a line that is no `get` at most.
 const PLAIN_LINE_MAX: usize = 2048;
-/// What `version` says: the memcached whose protocol this is, and nothing else. There are clients that take the last three
+/// The answer to `version`: the memcached of this protocol, and nothing else. There are clients that take the last three
 /// numbers of whatever comes for the version, and find in it what they may use.
 pub const VERSION: &str = "1.6.18";
 
@@ -78,15 +76,11 @@ pub enum Pause {
 /// A conversation.
 #[derive(Debug, Default)]
 pub struct Session {
-    speaks: Option<Speaks>,
+    protocol: Option<ProtocolMode>,
     body: Option<Body>,
     drop: usize,
     dump: Option<admin::Dump>,
-    authenticated: bool,
-    /// Whether the mechanism that was asked for is the one there is.
-    sasl_mechanism: bool,
-    /// Whether a step of it may follow.
-    sasl_begun: bool,
+    login: Login,
     over: bool,
     /// Whether the client said that it is over.
     quit: bool,
@@ -96,14 +90,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// A conversation in these protocols.
-    pub fn new(speaks: Speaks) -> Self {
-        Self { speaks: (speaks != Speaks::Auto).then_some(speaks), ..Self::default() }
+    /// Returns a conversation in these protocols.
+    pub fn new(protocol: ProtocolMode) -> Self {
+        Self { protocol: (protocol != ProtocolMode::Auto).then_some(protocol), ..Self::default() }
     }
 
     /// The same, on this connection.
-    pub fn on(speaks: Speaks, peer: Arc<Peer>) -> Self {
-        Self { peer: Some(peer), ..Self::new(speaks) }
+    pub fn on(protocol: ProtocolMode, peer: Arc<Peer>) -> Self {
+        Self { peer: Some(peer), ..Self::new(protocol) }
     }
 
     /// Carries out what can be carried out of the input, up to `turns` requests; says how much of it is done with.
@@ -129,7 +123,7 @@ impl Session {
                 continue;
             }
             if let Some(watch) = &self.watch {
-                // What a watcher says is not looked at. It takes lines once those before have gone.
+                // A watcher's input is not looked at. It takes lines once those before have gone.
                 if out.is_empty() {
                     watch.take(&mut out.bytes);
                 }
@@ -158,13 +152,13 @@ impl Session {
                 cx.counts.conn_yields += 1;
                 return (at, Pause::Turn);
             }
-            let used = match self.speaks {
+            let used = match self.protocol {
                 None => {
-                    let binary = first == crate::protocol::binary::REQUEST;
-                    self.speaks = Some(if binary { Speaks::Binary } else { Speaks::Ascii });
+                    let binary = first == rdmakv_proto::commands::binary::REQUEST;
+                    self.protocol = Some(if binary { ProtocolMode::Binary } else { ProtocolMode::Ascii });
                     continue;
                 }
-                Some(Speaks::Binary) => self.binary(rest, cx, out),
+                Some(ProtocolMode::Binary) => self.binary(rest, cx, out),
                 Some(_) => self.line(rest, cx, out),
             };
             if used == 0 && !self.over {
@@ -194,27 +188,27 @@ impl Session {
         }
     }
 
-    /// Whether nothing is between a request's bytes, nor in the middle of an answer.
+    /// Returns whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
         self.body.is_none() && self.drop == 0 && self.dump.is_none()
     }
 
-    /// Whether an answer goes on without more input.
+    /// Returns whether an answer goes on without more input.
     pub fn has_more(&self) -> bool {
         self.dump.is_some() || self.watch.as_ref().is_some_and(watch::Watch::is_ready)
     }
 
-    /// Whether it watches.
+    /// Returns whether it watches.
     pub fn is_watching(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// Whether it is over because its client said so.
+    /// Returns whether it is over because its client said so.
     pub fn has_quit(&self) -> bool {
         self.quit
     }
 
-    /// What its connection does, if all that was to be sent is.
+    /// Returns the connection's activity, if all answers are sent.
     pub fn doing(&self) -> Doing {
         if self.watch.is_some() {
             Doing::Watching
@@ -225,10 +219,15 @@ impl Session {
         }
     }
 
+    /// Returns whether the client may do something yet.
+    pub(crate) fn may_speak(&self, cx: &Context<'_>) -> bool {
+        self.login.is_enough(cx)
+    }
+
     /// The conversation ends: what it holds of the store goes back.
     pub fn close(&mut self, shards: &Shards) {
-        if let Some(Body { filling: Some(filling), shard, .. }) = self.body.take() {
-            shards.at(shard).abandon(filling);
+        if let Some(Body { writer: Some(writer), shard, .. }) = self.body.take() {
+            shards.at(shard).abandon(writer);
         }
     }
 }

@@ -1,20 +1,20 @@
-//! What a session has to say: bytes of its own, and values that stay in the store until they are sent.
+//! The output of a session: bytes of its own, and values that stay in the store until they are sent.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use crate::session::Shards;
-use crate::store::Held;
+use crate::store::ChunkRef;
 
 #[derive(Debug)]
 struct Lent {
     /// Bytes of our own that go before it.
     before: usize,
     shard: usize,
-    held: Held,
+    held: ChunkRef,
 }
 
-/// The output. Whoever drops one with values in it loses their memory to the store: see [`clear`](Self::clear).
+/// The output. A dropped one with values in it loses their memory to the store: see [`clear`](Self::clear).
 #[derive(Debug, Default)]
 pub struct Out {
     /// Bytes of our own.
@@ -29,7 +29,7 @@ pub struct Out {
 pub const SLICES: usize = 64;
 
 impl Out {
-    /// Whether all was sent.
+    /// Returns whether all was sent.
     pub fn is_empty(&self) -> bool {
         self.lent.is_empty() && self.sent.0 == self.bytes.len()
     }
@@ -40,12 +40,12 @@ impl Out {
     }
 
     /// The value goes after what is there so far.
-    pub fn lend(&mut self, shard: usize, held: Held) {
+    pub fn lend(&mut self, shard: usize, held: ChunkRef) {
         self.lent_bytes += held.value().len();
         self.lent.push_back(Lent { before: self.bytes.len(), shard, held });
     }
 
-    /// What to write next; says how many slices.
+    /// Fills in the next slices to write, and returns their number.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
         let (mut at, mut skip, mut count) = (self.sent.0, self.sent.1, 0);
         let mut push = |bytes: &'a [u8]| {

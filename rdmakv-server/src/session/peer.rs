@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a socket is, or where its peer is.
+/// The address of a socket, or of its peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP, encrypted or not.
@@ -41,7 +41,7 @@ impl Address {
     }
 }
 
-/// What a connection does, by memcached's names.
+/// The activity of a connection, by memcached's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Doing {
@@ -74,22 +74,22 @@ impl Doing {
 pub struct Peer {
     /// Its file descriptor, which is its name.
     pub number: i32,
-    /// Where the client is; of a listening socket, where that is.
+    /// The client's address; of a listening socket, its own.
     pub address: Address,
-    /// Where the client came to.
+    /// The address that the client came to.
     pub listener: Option<Arc<Address>>,
     doing: AtomicU8,
     heard: AtomicU64,
 }
 
 impl Peer {
-    /// A client that came to that listener.
+    /// Returns a client that came to that listener.
     pub fn client(number: i32, address: Address, listener: Arc<Address>, now: u64) -> Self {
         let doing = AtomicU8::new(Doing::Reading as u8);
         Self { number, address, listener: Some(listener), doing, heard: AtomicU64::new(now) }
     }
 
-    /// A listening socket.
+    /// Returns a listening socket.
     pub fn listener(number: i32, address: Address, now: u64) -> Self {
         let doing = if matches!(address, Address::Udp(_)) { Doing::Reading } else { Doing::Listening };
         Self { number, address, listener: None, doing: AtomicU8::new(doing as u8), heard: AtomicU64::new(now) }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Prefixes at most.
 const MOST: usize = 10_000;
 
-/// What was done under one prefix.
+/// The counts of one prefix.
 #[derive(Clone, Copy, Debug, Default)]
 struct Done {
     gets: u64,
@@ -40,17 +40,17 @@ impl Prefixes {
         Self { delimiter, on: AtomicBool::new(on), table: Mutex::default() }
     }
 
-    /// Turns counting on or off. What was counted stays.
+    /// Turns counting on or off. Counts stay.
     pub(super) fn turn(&self, on: bool) {
         self.on.store(on, Relaxed);
     }
 
-    /// Whether it counts.
+    /// Returns whether it counts.
     pub(super) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    /// What ends a prefix.
+    /// Returns the delimiter of a prefix.
     pub(super) fn delimiter(&self) -> char {
         char::from(self.delimiter)
     }

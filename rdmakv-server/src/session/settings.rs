@@ -2,7 +2,7 @@
 
 /// Which protocols a listener speaks (`-B`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Speaks {
+pub enum ProtocolMode {
     /// Whichever the first byte says.
     #[default]
     Auto,
@@ -15,7 +15,7 @@ pub enum Speaks {
 /// Descriptors for others than clients.
 pub const RESERVED: u64 = 64;
 
-/// What `stats settings` shows, and what the sessions obey.
+/// The settings that `stats settings` shows, and that the sessions obey.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the names are those of memcached's settings")]
 pub struct Settings {
@@ -34,7 +34,7 @@ pub struct Settings {
     pub reqs_per_event: usize,
     pub cas: bool,
     pub backlog: i32,
-    pub speaks: Speaks,
+    pub protocol: ProtocolMode,
     pub item_max: usize,
     pub maxconns_fast: bool,
     pub hashpower: u32,
@@ -44,14 +44,14 @@ pub struct Settings {
     pub watch: bool,
     /// Whether `stats` has the moves between queues, as memcached has them with `lru_maintainer`.
     pub moves: bool,
-    /// What ends the prefix of a key (`-D`), if prefixes are counted from the start.
+    /// The delimiter of a key's prefix (`-D`), if prefixes are counted from the start.
     pub prefixes: Option<u8>,
     /// Bytes that wait for a watcher at most.
     pub watcher_buffer: usize,
     pub users: Option<Vec<Vec<u8>>>,
     /// Whether they are asked for by SASL too.
     pub sasl: bool,
-    /// What `stats settings` says of TLS, by memcached's names; empty without it.
+    /// The lines of `stats settings` on TLS, by memcached's names; empty without it.
     pub tls: Vec<(&'static str, String)>,
     /// And of fabrics; empty without any.
     pub fabrics: Vec<(&'static str, String)>,

@@ -94,7 +94,7 @@ impl Shards {
         self.stores[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard that has this key, locked.
+    /// Returns the shard that has this key, locked.
     pub fn with(&self, key: &[u8]) -> MutexGuard<'_, Store> {
         self.at(self.of(key))
     }

@@ -1,26 +1,27 @@
-//! What all sessions of a server share. Counts, the baseline and names are behind a lock each, which is held for a copy or a comparison;
-//! no other lock is taken under it.
+//! The shared state of all sessions of a server. Counts, the baseline and names are behind a lock each, which is held for a copy or a
+//! comparison. No other lock is taken under it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::{Counts, Latencies, Peers, Prefixes, Settings, Shards, Tls, Watchers};
-use crate::rdma::server::counts::Reported;
+use super::{Peers, Prefixes, Settings, Shards, Tls, Watchers};
+use crate::log::Log;
+use crate::metrics::{Counts, Latencies, Reported};
 
-/// What all sessions share.
+/// The shared state of all sessions.
 #[derive(Debug)]
 pub struct Shared {
     /// The stores.
     pub shards: Shards,
     /// How the server was started.
     pub settings: Settings,
-    /// Set while running.
-    pub verbosity: AtomicU32,
+    /// The server's log.
+    pub log: Log,
     /// Bytes for items, as `cache_memlimit` left them.
     pub limit: AtomicU64,
     /// Whether the server is to end.
     pub stop: AtomicBool,
-    /// Whether nobody new is accepted, and connections end once they are silent.
+    /// Whether no new client is accepted, and connections end once they are silent.
     pub finish: AtomicBool,
     /// Unix seconds at the start.
     pub started: u64,
@@ -32,7 +33,7 @@ pub struct Shared {
     pub peers: Peers,
     /// Clients that watch.
     pub watchers: Arc<Watchers>,
-    /// What is done under each prefix of keys.
+    /// The counts under each prefix of keys.
     pub prefixes: Prefixes,
     /// Connections at present.
     pub connections: AtomicI64,
@@ -58,7 +59,7 @@ pub struct Shared {
     pub users: Mutex<Vec<Vec<u8>>>,
     /// When each worker last came round, in Unix seconds.
     pub rounds: Vec<AtomicU64>,
-    /// What each worker measured.
+    /// The latencies of each worker.
     pub latencies: Vec<Latencies>,
     /// TLS as the server has it.
     pub tls: Option<Tls>,
@@ -74,7 +75,7 @@ impl Shared {
         shards.each(|store| store.observe(watchers.clone()));
         Self {
             shards,
-            verbosity: AtomicU32::new(0),
+            log: Log::default(),
             limit: AtomicU64::new(settings.maxbytes),
             stop: AtomicBool::new(false),
             finish: AtomicBool::new(false),
@@ -104,12 +105,20 @@ impl Shared {
     }
 }
 
-/// Whether this server's stop was asked for.
+/// Returns whether this server's stop was asked for.
 pub fn is_stopping(shared: &Shared) -> bool {
     shared.stop.load(Relaxed)
 }
 
-/// Whether it takes new connections.
+/// Returns whether it takes new connections.
 pub fn is_accepting(shared: &Shared) -> bool {
     !shared.stop.load(Relaxed) && !shared.finish.load(Relaxed)
+}
+
+/// A worker that has not come round for this long is stuck, in seconds. Idle workers come round every second.
+const STUCK: u64 = 10;
+
+/// Returns a worker that has not come round for long, if there is one.
+pub(crate) fn stuck_worker(shared: &Shared, now: u64) -> Option<usize> {
+    shared.rounds.iter().position(|round| now.saturating_sub(round.load(Relaxed)) > STUCK)
 }

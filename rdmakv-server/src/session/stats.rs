@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Context, Counts, Out, READ_BUFFER, RESERVED, Shared, Speaks, VERSION};
-use crate::protocol::{number32, words};
-use crate::rdma::server::counts::by_name;
-use crate::store::{ClassCounters, ClassReport, Counters, Report};
+use super::snapshot::{Snapshot, classes, counts};
+use super::{Context, Out, ProtocolMode, READ_BUFFER, RESERVED, VERSION};
+use crate::metrics::by_name;
+use crate::store::Report;
+use rdmakv_proto::commands::{number32, words};
 
 /// Takes a name and a value.
 type Emit<'a> = dyn FnMut(&str, &str) + 'a;
@@ -75,44 +76,15 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
     Ok("END")
 }
 
-/// All workers' counts since the last reset.
-pub(crate) fn counts(shared: &Shared) -> Counts {
-    let mut sum = Counts::default();
-    for worker in &shared.counts {
-        if let Ok(counts) = worker.lock() {
-            sum.add(&counts);
-        }
-    }
-    shared.baseline.lock().map_or(sum, |baseline| sum.since(&baseline))
-}
-
 fn reports(cx: &Context<'_>) -> Vec<Report> {
     let mut reports = Vec::new();
     cx.shared.shards.each(|store| reports.push(store.report(cx.now)));
     reports
 }
 
-/// All shards' classes, by number from one.
-pub(crate) fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
-    let mut sums = BTreeMap::new();
-    for class in reports.iter().flat_map(|report| &report.classes) {
-        sums.entry(class.class + 1)
-            .and_modify(|sum: &mut ClassReport| {
-                sum.pages += class.pages;
-                sum.used += class.used;
-                sum.small += class.small;
-                sum.main += class.main;
-                sum.age = sum.age.max(class.age);
-                sum.ages = [sum.ages[0].max(class.ages[0]), sum.ages[1].max(class.ages[1])];
-                sum.counters.add(&class.counters);
-            })
-            .or_insert_with(|| class.clone());
-    }
-    sums
-}
-
 fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let shared = cx.shared;
+    let now = Snapshot::take(shared, cx.now);
     let mut say = |name: &str, value: u64| emit(name, &value.to_string());
     say("pid", u64::from(std::process::id()));
     say("uptime", cx.now.saturating_sub(shared.started));
@@ -126,10 +98,10 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     emit("rusage_system", &system);
     let mut say = |name: &str, value: u64| emit(name, &value.to_string());
     say("max_connections", shared.settings.maxconns as u64);
-    say("curr_connections", shared.connections.load(Relaxed).max(0) as u64);
-    say("total_connections", shared.total_connections.load(Relaxed));
-    say("rejected_connections", shared.rejected_connections.load(Relaxed));
-    say("connection_structures", shared.connections.load(Relaxed).max(0) as u64);
+    say("curr_connections", now.connections);
+    say("total_connections", now.accepted);
+    say("rejected_connections", now.rejected);
+    say("connection_structures", now.connections);
     // Answers are written where they are sent from: there is no pool of objects or of buffers that could be used up. A worker
     // has one buffer for reading.
     let buffers = shared.settings.threads as u64;
@@ -145,31 +117,25 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     ] {
         say(name, value);
     }
-    for (name, value) in counts(shared).list() {
+    for (name, value) in now.counts.list() {
         // As memcached: it is counted only where connections end for that.
         if name != "idle_kicks" || shared.settings.idle_timeout > 0 {
             say(name, value);
         }
     }
-    let reports = reports(cx);
-    let (mut whole, mut totals) = (Counters::default(), ClassCounters::default());
-    for report in &reports {
-        whole.add(&report.counters);
-    }
-    shared.shards.each(|store| totals.add(&store.class_totals()));
-    let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+    let (whole, totals) = (&now.whole, &now.totals);
     say("get_expired", whole.get_expired);
     say("get_flushed", whole.get_flushed);
     say("store_too_large", whole.too_large);
     say("store_no_memory", whole.no_memory);
-    say("limit_maxbytes", shared.limit.load(Relaxed));
+    say("limit_maxbytes", now.limit);
     say("accepting_conns", u64::from(super::is_accepting(shared)));
-    say("listen_disabled_num", shared.listen_disabled.load(Relaxed));
+    say("listen_disabled_num", now.pauses);
     say("time_in_listen_disabled_us", shared.listen_disabled_micros.load(Relaxed));
     say("threads", shared.settings.threads as u64);
-    say("hash_power_level", u64::from(reports.iter().map(|report| report.hash_power).max().unwrap_or(0)));
-    say("hash_bytes", sum(|report| report.hash_bytes));
-    say("hash_is_expanding", u64::from(reports.iter().any(|report| report.growing)));
+    say("hash_power_level", u64::from(now.hash_power));
+    say("hash_bytes", now.hash_bytes);
+    say("hash_is_expanding", u64::from(now.is_growing));
     say("slab_reassign_rescues", whole.rescues);
     // Items are not in chunks of chunks, and a page is emptied at once.
     say("slab_reassign_chunk_rescues", 0);
@@ -191,10 +157,10 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     say("log_watcher_skipped", shared.watchers.skipped.load(Relaxed));
     say("log_watcher_sent", shared.watchers.sent.load(Relaxed));
     say("log_watchers", shared.watchers.count() as u64);
-    say("bytes", sum(|report| report.bytes));
-    say("curr_items", sum(|report| report.items));
+    say("bytes", now.bytes);
+    say("curr_items", now.items);
     say("total_items", whole.total_items);
-    say("slab_global_page_pool", sum(|report| report.pool));
+    say("slab_global_page_pool", now.pool);
     say("expired_unfetched", totals.expired_unfetched);
     say("evicted_unfetched", totals.evicted_unfetched);
     say("evictions", totals.evicted);
@@ -216,12 +182,12 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
         say("get_one_sided", whole.one_sided);
         say("tag_leases", whole.leases);
         say("tag_leases_refused", whole.leases_refused);
-        say("tag_leases_doomed", whole.leases_doomed);
-        say("leased_chunks", sum(|report| report.leased));
-        say("leased_dead_chunks", sum(|report| report.leased_dead));
-        say("leased_dead_bytes", sum(|report| report.leased_dead_bytes));
+        say("tag_leases_revoked", whole.leases_revoked);
+        say("leased_chunks", now.leased);
+        say("leased_dead_chunks", now.leased_dead);
+        say("leased_dead_bytes", now.leased_dead_bytes);
         for fabric in by_name(fabrics) {
-            for (name, value) in fabric.gauges.into_iter().chain(fabric.counts) {
+            for (name, value) in fabric.gauges.list().into_iter().chain(fabric.counts) {
                 say(&format!("{}_{name}", fabric.name), value);
             }
         }
@@ -258,7 +224,7 @@ fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
             ("age_hot", class.ages[0]),
             ("age_warm", class.ages[1]),
             ("age", class.age),
-            ("mem_requested", counted.requested),
+            ("mem_requested", class.bytes),
             ("evicted", counted.evicted),
             ("evicted_nonzero", counted.evicted_nonzero),
             ("evicted_time", counted.evicted_time),
@@ -300,7 +266,7 @@ fn slabs(cx: &Context<'_>, emit: &mut Emit<'_>) {
             ("used_chunks", class.used),
             ("free_chunks", chunks - class.used),
             ("free_chunks_end", 0),
-            ("mem_requested", counted.requested),
+            ("mem_requested", class.bytes),
             ("get_hits", counted.get_hits),
             ("cmd_set", counted.sets),
             ("delete_hits", counted.deletes),
@@ -321,10 +287,10 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let settings = &cx.shared.settings;
     let yes = |is: bool| if is { "yes" } else { "no" };
     let limit = cx.shared.limit.load(Relaxed).to_string();
-    let speaks = match settings.speaks {
-        Speaks::Auto => "auto-negotiate",
-        Speaks::Ascii => "ascii",
-        Speaks::Binary => "binary",
+    let protocol = match settings.protocol {
+        ProtocolMode::Auto => "auto-negotiate",
+        ProtocolMode::Ascii => "ascii",
+        ProtocolMode::Binary => "binary",
     };
     for (name, value) in [
         ("maxbytes", limit.as_str()),
@@ -332,7 +298,7 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("tcpport", &settings.tcp_port.to_string()),
         ("udpport", &settings.udp_port.to_string()),
         ("inter", settings.inter.as_deref().unwrap_or("NULL")),
-        ("verbosity", &cx.shared.verbosity.load(Relaxed).to_string()),
+        ("verbosity", &cx.shared.log.level().to_string()),
         ("oldest", "0"),
         ("evictions", if settings.evictions { "on" } else { "off" }),
         ("domain_socket", settings.socket.as_deref().unwrap_or("NULL")),
@@ -347,7 +313,7 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("reqs_per_event", &settings.reqs_per_event.to_string()),
         ("cas_enabled", yes(settings.cas)),
         ("tcp_backlog", &settings.backlog.to_string()),
-        ("binding_protocol", speaks),
+        ("binding_protocol", protocol),
         ("auth_enabled_sasl", yes(settings.sasl)),
         ("auth_enabled_ascii", yes(settings.users.is_some())),
         ("item_size_max", &settings.item_max.to_string()),

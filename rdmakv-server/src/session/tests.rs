@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
+use crate::metrics::Counts;
 use crate::store::Config;
 
 const NOW: u64 = 1_700_000_000;
@@ -40,7 +41,7 @@ fn drain(out: &mut Out, shards: &Shards) -> Vec<u8> {
     all
 }
 
-/// What is answered to this input when it comes in pieces of these lengths, at this time.
+/// Returns the answers to this input when it comes in pieces of these lengths, at this time.
 fn talk_at(shared: &Shared, input: &[u8], mut piece: impl FnMut() -> usize, now: u64) -> Vec<u8> {
     let (mut session, mut counts, mut out, mut answer) =
         (Session::default(), Counts::default(), Out::default(), Vec::new());
@@ -180,7 +181,7 @@ fn cachedump_lists_classes_beyond_memcacheds() {
 }
 
 #[test]
-fn a_too_large_value_is_refused_dropped_and_ends_the_old_one() {
+fn oversized_value_is_refused_and_ends_the_old() {
     let shared = shared(8 << 20);
     let input = format!("set a 0 0 1\r\nx\r\nset a 0 0 2000000\r\n{}\r\nget a\r\n", "y".repeat(2_000_000));
     assert_eq!(talk(&shared, &input), "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n");
@@ -201,7 +202,7 @@ fn however_the_bytes_come_the_answers_are_the_same() {
 }
 
 #[test]
-fn values_that_were_lent_go_back_when_they_are_sent_or_dropped() {
+fn lent_values_return_when_sent_or_dropped() {
     let shared = shared(8 << 20);
     let large = "v".repeat(30_000);
     talk(&shared, &format!("set big 0 0 30000\r\n{large}\r\nget big big\r\nget big\r\n"));
@@ -231,7 +232,7 @@ fn an_answer_has_bounds_however_often_a_key_is_named() {
 }
 
 #[test]
-fn an_expiry_is_relative_up_to_thirty_days_and_absolute_beyond() {
+fn expiry_is_relative_up_to_thirty_days() {
     let shared = shared(8 << 20);
     let set = format!("set r 0 10 1\r\nx\r\nset a 0 {} 1\r\nx\r\nset old 0 2592001 1\r\nx\r\n", NOW + 20);
     talk(&shared, &set);
@@ -259,7 +260,7 @@ fn without_a_name_and_password_nothing_is_done() {
 #[test]
 fn noise_harms_nothing() {
     let shared = shared(2 << 20);
-    let mut random = StdRng::seed_from_u64(4 + crate::protocol::noise::times());
+    let mut random = StdRng::seed_from_u64(4 + crate::noise_times());
     let mut binary = vec![0x80, 1, 0, 1, 8, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 7];
     binary.extend([0; 8]);
     binary.extend(b"\0\0\0\0\0\0\0\x0akabc");
@@ -272,7 +273,7 @@ fn noise_harms_nothing() {
         b"cas a 0 0 5 1\r\nhello\r\nset big 0 0 9000\r\n",
         &binary,
     ];
-    for _ in 0..4000 * crate::protocol::noise::times() {
+    for _ in 0..4000 * crate::noise_times() {
         let mut input = Vec::new();
         for _ in 0..random.random_range(1..5) {
             input.extend_from_slice(good[random.random_range(0..good.len())]);
@@ -296,7 +297,7 @@ fn noise_harms_nothing() {
 }
 
 #[test]
-fn a_comparison_that_cannot_be_made_leaves_the_item_as_it_was() {
+fn impossible_comparison_leaves_the_item() {
     let shared = shared(8 << 20);
     let large = "x".repeat(2 << 20);
     let length = large.len();
@@ -305,12 +306,12 @@ fn a_comparison_that_cannot_be_made_leaves_the_item_as_it_was() {
         talk(&shared, &format!("set a 0 0 1\r\nx\r\ncas a 0 0 {length} 99\r\n{large}\r\nget a\r\n")),
         format!("STORED\r\n{refused}VALUE a 0 1\r\nx\r\nEND\r\n")
     );
-    // What should have been replaced in any case is better gone than old.
+    // An item that should have been replaced in any case is better gone than old.
     assert_eq!(talk(&shared, &format!("set a 0 0 {length}\r\n{large}\r\nget a\r\n")), format!("{refused}END\r\n"));
 }
 
 #[test]
-fn a_limit_beyond_all_memory_is_refused_and_empties_nothing() {
+fn impossible_memory_limit_is_refused() {
     let shared = shared(8 << 20);
     assert_eq!(
         talk(&shared, "set a 0 0 1\r\nx\r\ncache_memlimit 17592186044416\r\nget a\r\n"),

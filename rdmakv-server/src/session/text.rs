@@ -2,11 +2,11 @@
 
 use super::body::{Answer, Body};
 use super::{COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats, watch};
-use crate::protocol::text::{Request, parse};
-use crate::protocol::words;
 use crate::store::{Deleted, Outcome, Refused, Sum, Terms};
+use rdmakv_proto::commands::text::{Request, parse};
+use rdmakv_proto::commands::words;
 
-/// The line of a refusal.
+/// Returns the line of a refusal.
 pub(super) fn refusal(refused: Refused) -> &'static [u8] {
     match refused {
         Refused::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
@@ -37,7 +37,7 @@ impl Session {
             Ok(request) => request,
             Err(fault) => {
                 self.drop = fault.drop;
-                if fault.line != crate::protocol::text::SILENT {
+                if fault.line != rdmakv_proto::commands::text::SILENT {
                     out.bytes.extend_from_slice(fault.line.as_bytes());
                     out.bytes.extend_from_slice(b"\r\n");
                 }
@@ -111,7 +111,7 @@ impl Session {
 
     /// Begins to watch; nothing else is done on the connection from then on.
     fn watch(&mut self, words: &[u8], cx: &Context<'_>, out: &mut Out) {
-        let line = match watch::interest(crate::protocol::words(words)) {
+        let line = match watch::interest(rdmakv_proto::commands::words(words)) {
             _ if !cx.shared.settings.watch => "CLIENT_ERROR watch commands not allowed",
             // Lines are delivered to sockets' connections only.
             _ if self.peer.is_none() => "CLIENT_ERROR watch needs a connection over TCP or a Unix socket",
@@ -133,22 +133,13 @@ impl Session {
     fn introduce(&mut self, request: Request<'_>, out: &mut Out) {
         match request {
             Request::Store { len, quiet, .. } if len <= 4096 => {
-                self.body = Some(Body {
-                    filling: None,
-                    scratch: Vec::new(),
-                    shard: 0,
-                    got: 0,
-                    len,
-                    ended: true,
-                    terms: Terms::default(),
-                    answer: Answer::Auth { quiet },
-                });
+                self.body = Some(Body::of_login(len, Answer::Auth { quiet }));
             }
             Request::Quit => (self.over, self.quit) = (true, true),
             Request::Http => self.over = true,
             request => {
                 if let Request::Store { len, .. }
-                | Request::Meta(crate::protocol::meta::Request { len, command: b's', .. }) = request
+                | Request::Meta(rdmakv_proto::commands::meta::Request { len, command: b's', .. }) = request
                 {
                     self.drop = len + 2;
                 }

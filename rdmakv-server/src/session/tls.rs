@@ -1,8 +1,9 @@
-//! What sessions know of TLS: how certificates are read again, and what came of handshakes. The connections are the server's.
+//! The TLS state of sessions: how certificates are read again, and the outcomes of handshakes. The connections are the
+//! server's.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What sessions know of TLS.
+/// The TLS state of sessions.
 pub struct Tls {
     /// How certificates and keys are read again.
     pub read_again: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
@@ -15,7 +16,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Nobody was met yet.
+    /// No handshake was made yet.
     pub fn new(read_again: Box<dyn Fn() -> Result<(), String> + Send + Sync>, now: u64) -> Self {
         let [handshake_errors, handshakes] = [0; 2].map(AtomicU64::new);
         Self { read_again, refreshed: AtomicU64::new(now), handshake_errors, handshakes }
@@ -25,7 +26,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// What is wrong with them; the old ones stay in use.
+    /// The fault of them; the old ones stay in use.
     pub fn refresh(&self, now: u64) -> Result<(), String> {
         (self.read_again)()?;
         self.refreshed.store(now, Relaxed);

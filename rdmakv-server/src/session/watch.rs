@@ -1,8 +1,8 @@
 //! `watch`: what the server does, as lines for the clients that asked for them.
 //!
 //! Each watcher has a buffer of a fixed size. A line that does not fit is counted and not kept, and so are those after it until
-//! the watcher takes what is there; then it reads how many it missed. So a watcher that does not read costs its buffer, and
-//! no command waits for it. While nothing is watched, an event costs one load.
+//! the watcher takes what is there. Then it reads how many it missed. So a watcher that does not read costs its buffer, and no
+//! command waits for it. While nothing is watched, an event costs one load.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -10,24 +10,24 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::peer::Peer;
-use super::{Context, put_number};
-use crate::store::{Found, Observer, Outcome, Refused, Store, View};
+use super::put_number;
+use crate::store::{Observer, View};
 
 /// Keys that are looked up.
-const FETCHERS: u32 = 1;
+pub(super) const FETCHERS: u32 = 1;
 /// Items that are stored.
-const MUTATIONS: u32 = 2;
+pub(super) const MUTATIONS: u32 = 2;
 /// Items that leave for memory.
 const EVICTIONS: u32 = 4;
 /// Items that are deleted.
-const DELETIONS: u32 = 8;
+pub(super) const DELETIONS: u32 = 8;
 /// Connections that come and go.
 const CONNECTIONS: u32 = 16;
 
 /// Watchers at most.
 const MOST: usize = 20;
 
-/// What the words after `watch` ask for; without any it is fetchers.
+/// Returns the events that the words after `watch` ask for; without any it is fetchers.
 pub(super) fn interest<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
     let all = words.try_fold(0, |all, word| {
         Some(
@@ -65,7 +65,7 @@ struct List {
 /// All watchers. The lock is held for a line or a buffer; it may be taken under a store's, and no other is taken under it.
 #[derive(Debug)]
 pub struct Watchers {
-    /// What any of them watches.
+    /// The events that any of them watches.
     interest: AtomicU32,
     list: Mutex<List>,
     buffer: usize,
@@ -103,7 +103,7 @@ impl Watchers {
         self.lock().watchers.len()
     }
 
-    /// Whether any watches this.
+    /// Returns whether any watches this.
     #[inline]
     pub fn wants(&self, kind: u32) -> bool {
         self.interest.load(Relaxed) & kind != 0
@@ -128,7 +128,7 @@ impl Watchers {
     }
 
     /// An event, if any watches it: `write` writes what comes after time and number.
-    fn log(&self, kind: u32, now: u64, write: impl Fn(&mut Vec<u8>)) {
+    pub(super) fn log(&self, kind: u32, now: u64, write: impl Fn(&mut Vec<u8>)) {
         let mut list = self.lock();
         list.events += 1;
         let List { events, watchers, line, .. } = &mut *list;
@@ -220,7 +220,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Whether lines wait for it.
+    /// Returns whether lines wait for it.
     pub(super) fn is_ready(&self) -> bool {
         self.ready.load(Relaxed)
     }
@@ -245,72 +245,6 @@ impl Drop for Watch {
         let mut list = self.watchers.lock();
         list.watchers.retain(|watcher| watcher.id != self.id);
         self.watchers.update(&list);
-    }
-}
-
-impl Context<'_> {
-    /// Before a key is looked up: reports what is found.
-    #[inline]
-    pub(super) fn report_get(&self, store: &Store, key: &[u8]) {
-        if self.shared.watchers.wants(FETCHERS) {
-            self.got(store.peek(key, self.now), key);
-        }
-    }
-
-    #[cold]
-    fn got(&self, found: Found, key: &[u8]) {
-        self.shared.watchers.log(FETCHERS, self.now, |line| {
-            line.extend_from_slice(b"type=item_get key=");
-            escape(key, line);
-            let (status, class, size) = match found {
-                Found::Not => ("not_found", 0, 0),
-                Found::Item { class, value } => ("found", class + 1, value),
-                Found::Flushed => ("flushed", 0, 0),
-                Found::Expired => ("expired", 0, 0),
-            };
-            let _ = write!(line, " status={status} clsid={class} cfd={} size={size}", self.peer);
-        });
-    }
-
-    /// Whether [`report_set`](Self::report_set) is wanted.
-    #[inline]
-    pub(super) fn reports_sets(&self) -> bool {
-        self.shared.watchers.wants(MUTATIONS)
-    }
-
-    /// What became of an item that was to be stored.
-    #[cold]
-    pub(super) fn report_set(&self, outcome: Outcome, set: &Set<'_>) {
-        self.shared.watchers.log(MUTATIONS, self.now, |line| {
-            line.extend_from_slice(b"type=item_store key=");
-            escape(set.key, line);
-            let status = match outcome {
-                Outcome::Stored(_) => "stored",
-                Outcome::NotStored => "not_stored",
-                Outcome::Exists => "exists",
-                Outcome::NotFound => "not_found",
-                Outcome::Refused(Refused::TooLarge) => "too_large",
-                Outcome::Refused(Refused::NoMemory) => "no_memory",
-            };
-            let ttl = set.expiry.saturating_sub(self.now);
-            let (command, class, size) = (set.command, set.class, set.size);
-            let _ =
-                write!(line, " status={status} cmd={command} ttl={ttl} clsid={class} cfd={} size={size}", self.peer);
-        });
-    }
-
-    /// Before an item is deleted by this command: reports it, if it is there.
-    #[inline]
-    pub(super) fn report_delete(&self, store: &Store, key: &[u8], command: &str) {
-        if self.shared.watchers.wants(DELETIONS)
-            && let Found::Item { class, value } = store.peek(key, self.now)
-        {
-            self.shared.watchers.log(DELETIONS, self.now, |line| {
-                line.extend_from_slice(b"type=deleted key=");
-                escape(key, line);
-                let _ = write!(line, " cmd={command} clsid={} size={value}", class + 1);
-            });
-        }
     }
 }
 
@@ -368,7 +302,7 @@ mod tests {
 
     #[test]
     fn only_known_words_can_be_watched() {
-        let of = |text: &'static str| interest(crate::protocol::words(text.as_bytes()));
+        let of = |text: &'static str| interest(rdmakv_proto::commands::words(text.as_bytes()));
         assert_eq!((of(""), of("mutations evictions"), of("nonsense")), (Some(FETCHERS), Some(6), None));
         assert_eq!(of("fetchers mutations evictions deletions connevents"), Some(31));
     }

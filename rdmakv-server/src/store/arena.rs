@@ -1,22 +1,22 @@
 //! The memory that items live in: one shared mapping, backed by a memfd where the system has them, so that
 //! every fabric can expose it.
 //!
-//! Ownership: a mapping is shared by a store and by what the store lent out ([`Held`](super::Held),
-//! [`Filling`](super::Filling)). Words of headers are atomics and may be read from anywhere. Bytes of keys and
-//! values are written only through `&mut` of a chunk's one owner, before the chunk is published, and read only
-//! after that; the modules above keep that promise, this one keeps the bounds.
+//! Ownership: a mapping is shared by a store and by what the store lent out ([`ChunkRef`](super::ChunkRef),
+//! [`ChunkWriter`](super::ChunkWriter)). Words of headers are atomics and may be read from anywhere. Bytes of keys and
+//! values are written only through `&mut` of a chunk's one owner, before the chunk is published, and read only after
+//! that. The modules above keep that promise, this one keeps the bounds.
 
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::chunk::Id;
+use super::chunk::Header;
 
-/// What stands behind the memory.
+/// The backing of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// A memfd of huge pages (2 MiB).
@@ -60,7 +60,7 @@ pub(super) struct Arena {
     base: *mut u8,
     len: usize,
     backing: Backing,
-    /// Who unmaps the memory, where that is not we.
+    /// The owner that unmaps the memory, if that is not the store.
     keeper: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -77,7 +77,7 @@ const HUGE: usize = 2 << 20;
 // callers keep (see the module's first paragraph).
 unsafe impl Send for Arena {}
 #[expect(unsafe_code, reason = "the memory is shared between threads by contract: see each method")]
-// SAFETY: as for Send.
+// SAFETY: the arena belongs to no thread; shared access to its words is atomic.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -136,7 +136,7 @@ impl Arena {
         let sharing =
             if backing == Backing::HugePages { MapFlags::SHARED } else { MapFlags::SHARED | MapFlags::NORESERVE };
         #[expect(unsafe_code, reason = "mmap")]
-        // SAFETY: a new mapping of a file that nobody else has open, at an address of the system's choice.
+        // SAFETY: a new mapping of a file that no other process has open, at an address of the system's choice.
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, sharing, &file, 0)?
         };
@@ -153,27 +153,21 @@ impl Arena {
     pub(super) fn whole(&self) -> (*mut u8, usize) {
         (self.base, self.len)
     }
-    pub(super) fn address_of(&self, id: Id) -> u64 {
-        self.base as u64 + u64::from(id) * 8
-    }
-    /// The chunk that begins at this address of the arena.
-    pub(super) fn id_of(&self, address: u64) -> Id {
-        ((address - self.base as u64) / 8) as Id
-    }
 
     fn check(&self, at: usize, len: usize, align: usize) {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "{at}+{len} is outside of the arena");
         assert!(at.is_multiple_of(align), "{at} is not aligned to {align}");
     }
 
+    /// Returns the header of the chunk that begins there.
     #[inline]
-    pub(super) fn word32(&self, at: usize) -> &AtomicU32 {
-        self.check(at, 4, 4);
-        #[expect(unsafe_code, reason = "a word of the mapping")]
-        // SAFETY: in bounds and aligned (checked above; the base is aligned to a page), initialised (the mapping
-        // starts as zeros), and header words are only ever accessed as atomics.
+    pub(super) fn header(&self, at: usize) -> &Header {
+        self.check(at, size_of::<Header>(), align_of::<Header>());
+        #[expect(unsafe_code, reason = "words of the mapping")]
+        // SAFETY: `check` has shown that the header is in bounds and aligned (the base is aligned to a page); the mapping starts
+        // as zeros, so it is initialised; and the words of headers are only accessed as atomics.
         unsafe {
-            &*self.base.add(at).cast::<AtomicU32>()
+            &*self.base.add(at).cast::<Header>()
         }
     }
 
@@ -181,13 +175,13 @@ impl Arena {
     pub(super) fn word64(&self, at: usize) -> &AtomicU64 {
         self.check(at, 8, 8);
         #[expect(unsafe_code, reason = "a word of the mapping")]
-        // SAFETY: as for word32.
+        // SAFETY: `check` has shown that `at` is in bounds and aligned, and header words are only accessed as atomics.
         unsafe {
             &*self.base.add(at).cast::<AtomicU64>()
         }
     }
 
-    /// Bytes that nobody writes as long as the borrow lives: the caller's promise.
+    /// Returns bytes that are not written as long as the borrow lives: the caller's promise.
     #[inline]
     pub(super) fn bytes(&self, at: usize, len: usize) -> &[u8] {
         self.check(at, len, 1);

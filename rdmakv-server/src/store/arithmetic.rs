@@ -1,8 +1,8 @@
 //! Values that are decimal numbers: incremented and decremented, always into a chunk of their own.
 
-use super::{Handle, Refused, Store, chunk};
+use super::{Refused, Store, chunk};
 
-/// What became of an addition.
+/// The outcome of an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
     /// The new number, its version and its expiry.
@@ -55,33 +55,31 @@ impl Store {
         expiry: Option<u64>,
         now: u64,
     ) -> Sum {
-        let hash = self.hash(key);
+        let hash = self.index.hash(key);
         let Some(id) = self.live(hash, key, now) else { return Sum::NotFound };
-        let chunk = self.chunk(id);
+        let chunk = self.slabs.chunk(id);
         if cas.is_some_and(|cas| cas != chunk.version()) {
             return Sum::Exists;
         }
         let Some(old) = number(chunk.value()) else { return Sum::NoNumber };
         let new = if up { old.wrapping_add(delta) } else { old.saturating_sub(delta) };
-        let (class, flags, until) = (chunk.class(), chunk.flags(), expiry.unwrap_or(chunk.expiry()));
-        *(if up { &mut self.classes[class].incrs } else { &mut self.classes[class].decrs }) += 1;
+        let (flags, until) = (chunk.flags(), expiry.unwrap_or(chunk.expiry()));
+        let counters = &mut self.counts.classes[chunk.class()];
+        *(if up { &mut counters.incrs } else { &mut counters.decrs }) += 1;
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(new).as_bytes();
         // Held, so that making room does not evict it; where it can be held no more, the others' holds do that.
-        let held = self.hold(Handle(id));
+        let held = self.slabs.hold(id);
         let sum = match self.reserve(key, digits.len(), flags, until, now) {
-            Ok(mut filling) => {
-                filling.value().copy_from_slice(digits);
-                let marks = self.chunk(id).marks(chunk::BINARY);
-                self.chunk(filling.id).mark(marks);
-                let version = self.install(filling.id, hash, Some(id), (false, version), now);
+            Ok(mut writer) => {
+                writer.value().copy_from_slice(digits);
+                writer.chunk().mark(self.slabs.chunk(id).marks(chunk::BINARY));
+                let version = self.install(writer.id(), hash, Some(id), (false, version), now);
                 Sum::Done { number: new, version, expiry: until }
             }
             Err(refused) => Sum::Refused(refused),
         };
-        if let Some(held) = held {
-            self.release(held);
-        }
+        held.into_iter().for_each(|held| self.slabs.release(held));
         sum
     }
 }

@@ -29,7 +29,7 @@ pub struct Config {
     pub seed: u64,
     /// How long a client may rely on a lease: D. At most [`LONGEST`](super::LONGEST).
     pub lease: Duration,
-    /// Which life of the server this is; every header carries it.
+    /// Which incarnation of the server this is; every header carries it.
     pub incarnation: u32,
 }
 

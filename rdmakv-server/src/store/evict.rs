@@ -3,81 +3,86 @@
 use super::Store;
 use super::chunk::{self, Id};
 use super::leases::{WHEN_SHORT, nanos};
-use super::queues::{MAIN, Moved, SMALL};
 
 /// Pages that may drain at once before no more are asked for.
 const DRAINING: u32 = 8;
 
 impl Store {
+    /// Returns a chunk of the class for a new item, if there is room or some can be made.
     pub(super) fn allocate(&mut self, class: usize, now: u64) -> Option<Id> {
-        if let Some(id) = self.pages.take(&self.arena, class) {
+        if let Some(id) = self.slabs.allocate(class) {
             return Some(id);
         }
-        // What expired at the old end of the queues is the cheapest memory there is.
-        for queue in [SMALL, MAIN] {
-            if let Some(id) = self.queues[class].oldest(queue)
-                && self.is_over(id, now)
-            {
+        // An expired item at the old end of the queues is the cheapest memory there is.
+        for id in self.eviction.oldest(class).into_iter().flatten() {
+            if self.is_over(id, now) {
                 self.reclaim(id, now);
             }
         }
         if !self.leases.is_empty() {
             self.sweep(nanos(now), WHEN_SHORT);
         }
-        if let Some(id) = self.pages.take(&self.arena, class) {
+        if let Some(id) = self.slabs.allocate(class) {
             return Some(id);
         }
         if !self.may_evict {
             return None;
         }
-        self.weigh(now);
-        let mut doomed = false;
+        if self.eviction.is_time_to_weigh(&self.slabs) {
+            if let Some(page) = self.eviction.weigh(&self.slabs, &self.counts, now) {
+                self.drain(page, now);
+            }
+            self.eviction.fade();
+        }
+        let mut revoked = false;
         // Each round frees a chunk, unless its page drains or leaves the class; so a few rounds suffice.
         for _ in 0..8 {
             match self.victim(class) {
                 Some(id) => self.evict(id, now),
-                None if !doomed && self.leases.living(class) > 0 => {
-                    self.doom(class, now);
-                    doomed = true;
+                None if !revoked && self.leases.living(class) > 0 => {
+                    self.revoke(class, now);
+                    revoked = true;
                     continue;
                 }
-                // Pages that drain come when those who read from them let go: to drain more would lose items for nothing.
-                None if self.pages.draining() >= DRAINING => return None,
+                // Draining pages come when their readers release them: to drain more would lose items for nothing.
+                None if self.slabs.draining() >= DRAINING => return None,
                 None => {
-                    let page = self.donor(class, now).and_then(|donor| self.cheapest_page(donor))?;
+                    let donor = self.eviction.donor(&self.slabs, class, now)?;
+                    let page = self.slabs.cheapest_page(donor)?;
                     // With leases on it, it comes when they have ended: one at a time.
-                    if self.pages.leased_in(page) > 0 && self.pages.draining() > 0 {
+                    if self.slabs.leased_in(page) > 0 && self.slabs.draining() > 0 {
                         return None;
                     }
                     self.drain(page, now);
                 }
             }
-            if let Some(id) = self.pages.take(&self.arena, class) {
+            if let Some(id) = self.slabs.allocate(class) {
                 return Some(id);
             }
         }
         None
     }
 
-    /// The next of the class to go, if there is one that nobody holds or leases.
+    /// Returns the next of the class to go, if there is one that nothing holds or leases.
     fn victim(&mut self, class: usize) -> Option<Id> {
-        let queued = self.queues[class].len(SMALL) + self.queues[class].len(MAIN);
         // Where all are leased, there is no need to look at each.
-        if u64::from(self.leases.living(class)) >= queued {
+        if u64::from(self.leases.living(class)) >= self.eviction.queued(class) {
             return None;
         }
-        self.next_victim(class)
+        self.eviction.victim(&self.slabs, class, &mut self.counts.classes[class])
     }
 
-    /// The next of the queues to go, and what its search moved is counted.
-    pub(super) fn next_victim(&mut self, class: usize) -> Option<Id> {
-        let mut moved = Moved::default();
-        let victim = self.queues[class].victim(&self.arena, &mut moved);
-        self.classes[class].promoted += moved.promoted;
-        self.classes[class].rotated += moved.rotated;
-        victim
+    /// When nothing unleased is left in a class: one of its oldest items is dead from then on, so that it is not leased again and
+    /// its chunk comes free in the end.
+    #[cold]
+    fn revoke(&mut self, class: usize, now: u64) {
+        if let Some(id) = self.leases.to_revoke(&self.slabs, class, self.eviction.oldest(class)) {
+            self.counts.whole.leases_revoked += 1;
+            self.evict(id, now);
+        }
     }
 
+    /// Drives an item out.
     pub(super) fn evict(&mut self, id: Id, now: u64) {
         if self.is_over(id, now) {
             self.reclaim(id, now);
@@ -86,21 +91,14 @@ impl Store {
         if let Some(observer) = &self.observer {
             observer.evicted(&self.view(id), now);
         }
-        let chunk = self.chunk(id);
-        let (class, hash) = (chunk.class(), self.hash(chunk.key()));
-        let counters = super::ClassCounters {
-            evicted: 1,
-            evicted_nonzero: u64::from(chunk.expiry() != 0),
-            evicted_unfetched: u64::from(!chunk.marked(chunk::FETCHED)),
-            ..Default::default()
-        };
-        let idle = u64::from((now as u32).saturating_sub(chunk.accessed()));
-        let from_small = chunk.queue() == SMALL;
-        self.classes[class].add(&counters);
-        self.classes[class].evicted_time = idle;
-        self.balance.evicted(class);
-        let queued = self.queues[class].len(SMALL) + self.queues[class].len(MAIN);
-        self.ghosts.add(class, hash, from_small, queued, self.index.len());
+        let chunk = self.slabs.chunk(id);
+        let counters = &mut self.counts.classes[chunk.class()];
+        counters.evicted += 1;
+        counters.evicted_nonzero += u64::from(chunk.expiry() != 0);
+        counters.evicted_unfetched += u64::from(!chunk.marked(chunk::FETCHED));
+        counters.evicted_time = chunk.idle(now);
+        let hash = self.index.hash_of(&self.slabs, id);
+        self.eviction.evicted(&self.slabs, id, hash, self.index.len());
         self.unlink(id, now);
     }
 }

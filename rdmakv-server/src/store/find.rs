@@ -1,12 +1,11 @@
 //! From a key to its item: lookups, and what they leave behind.
 
-use std::hash::{BuildHasher, Hasher};
+use super::chunk::{self, Chunk, Id};
+use super::eviction::SMALL;
+use super::{ChunkRef, Store};
+use rdmakv_proto::item::State;
 
-use super::chunk::{self, Chunk, Id, State};
-use super::queues::{MOST_FREQUENT, SMALL};
-use super::{Handle, Store, View};
-
-/// What a look at a key finds, without changing anything.
+/// The result of a look at a key, without changing anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing.
@@ -20,127 +19,44 @@ pub enum Found {
     },
     /// An item from before a flush.
     Flushed,
-    /// An item whose time is over.
+    /// An item after its time.
     Expired,
 }
 
-impl Store {
-    pub(super) fn chunk(&self, id: Id) -> Chunk<'_> {
-        Chunk::new(&self.arena, id)
-    }
+/// An item as it was when asked for, before the asking left its traces.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// Its version (CAS).
+    pub version: u64,
+    /// When it ends, in Unix seconds; 0 is never.
+    pub expiry: u64,
+    /// When it was last asked for, in Unix seconds.
+    pub accessed: u32,
+    /// Whether it was asked for before.
+    pub fetched: bool,
+    /// Whether it was invalidated.
+    pub stale: bool,
+    /// Whether a client was told to renew it.
+    pub won: bool,
+    /// Whether its key was stored as base64.
+    pub binary: bool,
+    /// Its size class.
+    pub class: usize,
+    /// Bytes with the header.
+    pub size: usize,
+    id: Id,
+}
 
+impl<'a> View<'a> {
     #[inline]
-    pub(super) fn is_alive(&self, id: Id) -> bool {
-        #[cfg(rdmakv_sabotage)]
-        if self.leases.planted.is_late(id) {
-            return false;
-        }
-        self.chunk(id).state() == State::Alive
-    }
-
-    pub(super) fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(key);
-        hasher.finish()
-    }
-
-    /// The key's chunk, dead or alive.
-    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<Id> {
-        self.index.find(hash, |id| self.chunk(id).key() == key)
-    }
-
-    /// Whether a published item is over: expired or flushed.
-    pub(super) fn is_over(&self, id: Id, now: u64) -> bool {
-        let chunk = self.chunk(id);
-        let expiry = chunk.expiry();
-        (expiry != 0 && expiry <= now) || self.is_flushed(id)
-    }
-
-    /// Whether it is from before a flush. Those whose version a client chose are taken out by the flush itself.
-    fn is_flushed(&self, id: Id) -> bool {
-        let chunk = self.chunk(id);
-        chunk.version() <= self.flushed && !chunk.marked(chunk::CHOSEN)
-    }
-
-    /// A flush whose time has come takes effect with the first command of that second, so that it takes nothing along
-    /// that was stored later.
-    pub(super) fn flush_if_due(&mut self, now: u64) {
-        if self.flush_at.is_some_and(|at| at <= now) {
-            self.flush(None, now);
-        }
-    }
-
-    /// The key's item if it lives; one that is over is taken out on the way.
-    pub(super) fn live(&mut self, hash: u64, key: &[u8], now: u64) -> Option<Id> {
-        self.flush_if_due(now);
-        let id = self.find(hash, key)?;
-        if self.is_over(id, now) {
-            self.reclaim(id, now);
-            return None;
-        }
-        Some(id)
-    }
-
-    /// The item, if there is one. With `bump` the question counts: for eviction and in the marks.
-    pub fn get(&mut self, key: &[u8], bump: bool, now: u64) -> Option<View<'_>> {
-        #[cfg(rdmakv_sabotage)]
-        self.bury(1);
-        self.flush_if_due(now);
-        let hash = self.hash(key);
-        let id = self.find(hash, key)?;
-        if self.is_over(id, now) {
-            let flushed = self.is_flushed(id);
-            *(if flushed { &mut self.counters.get_flushed } else { &mut self.counters.get_expired }) += 1;
-            self.reclaim(id, now);
-            return None;
-        }
-        let chunk = self.chunk(id);
-        let before = (chunk.accessed(), chunk.marked(chunk::FETCHED));
-        if bump {
-            let class = chunk.class();
-            self.bump(id, now);
-            self.classes[class].hits_small += u64::from(self.chunk(id).queue() == SMALL);
-            self.classes[class].get_hits += 1;
-        }
-        Some(View { accessed: before.0, fetched: before.1, ..self.view(id) })
-    }
-
-    /// Looks at the key, and leaves no trace of it.
-    pub fn peek(&self, key: &[u8], now: u64) -> Found {
-        let Some(id) = self.find(self.hash(key), key) else { return Found::Not };
-        let chunk = self.chunk(id);
-        if self.is_flushed(id) || self.flush_at.is_some_and(|at| at <= now) {
-            Found::Flushed
-        } else if self.is_over(id, now) {
-            Found::Expired
-        } else {
-            Found::Item { class: chunk.class(), value: chunk.value().len() }
-        }
-    }
-
-    /// The size class, counted from one, of an item with a key and a value of these lengths; 0 if it is too large for any.
-    pub fn class_for(&self, key: usize, value: usize) -> usize {
-        let size = super::HEADER.saturating_add(key).saturating_add(value);
-        let class = super::classes::fitting(&self.sizes, size).filter(|_| size <= self.item_max);
-        class.map_or(0, |class| class + 1)
-    }
-
-    pub(super) fn bump(&mut self, id: Id, now: u64) {
-        let chunk = self.chunk(id);
-        // Nothing is written where nothing changes: the line stays shared between processors.
-        if chunk.accessed() != now as u32 {
-            chunk.set_accessed(now as u32);
-        }
-        let frequency = chunk.frequency();
-        if frequency < MOST_FREQUENT {
-            chunk.set_frequency(frequency + 1);
-        }
-        chunk.mark(chunk::FETCHED);
-    }
-
-    pub(super) fn view(&self, id: Id) -> View<'_> {
-        let chunk = self.chunk(id);
-        View {
+    pub(super) fn new(chunk: Chunk<'a>, id: Id) -> Self {
+        Self {
             key: chunk.key(),
             value: chunk.value(),
             flags: chunk.flags(),
@@ -157,23 +73,136 @@ impl Store {
         }
     }
 
+    /// Returns the name of the item, good until the store changes: what to [`hold`](Store::hold).
+    pub fn handle(&self) -> Handle {
+        Handle(self.id)
+    }
+}
+
+/// Names an item just looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle(pub(super) Id);
+
+impl Store {
+    #[inline]
+    pub(super) fn is_alive(&self, id: Id) -> bool {
+        #[cfg(rdmakv_fault_injection)]
+        if self.undone.is_late(id) {
+            return false;
+        }
+        self.slabs.chunk(id).state() == State::Alive
+    }
+
+    /// Returns whether a published item is over: expired or flushed.
+    pub(super) fn is_over(&self, id: Id, now: u64) -> bool {
+        let chunk = self.slabs.chunk(id);
+        let expiry = chunk.expiry();
+        (expiry != 0 && expiry <= now) || self.versions.is_flushed(chunk)
+    }
+
+    /// A due flush takes effect with the first command of that second, so that it takes nothing along that was stored
+    /// later.
+    pub(super) fn flush_if_due(&mut self, now: u64) {
+        if self.versions.flush_due(now) {
+            self.flush(None, now);
+        }
+    }
+
+    /// Returns the key's item if it lives; one that is over is taken out on the way.
+    pub(super) fn live(&mut self, hash: u64, key: &[u8], now: u64) -> Option<Id> {
+        self.flush_if_due(now);
+        let id = self.index.find(&self.slabs, hash, key)?;
+        if self.is_over(id, now) {
+            self.reclaim(id, now);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Returns the item, if there is one. With `bump` the question counts: for eviction and in the marks.
+    pub fn get(&mut self, key: &[u8], bump: bool, now: u64) -> Option<View<'_>> {
+        #[cfg(rdmakv_fault_injection)]
+        self.bury(1);
+        self.flush_if_due(now);
+        let id = self.index.find(&self.slabs, self.index.hash(key), key)?;
+        let chunk = self.slabs.chunk(id);
+        if self.is_over(id, now) {
+            let whole = &mut self.counts.whole;
+            *(if self.versions.is_flushed(chunk) { &mut whole.get_flushed } else { &mut whole.get_expired }) += 1;
+            self.reclaim(id, now);
+            return None;
+        }
+        let (accessed, fetched) = (chunk.accessed(), chunk.marked(chunk::FETCHED));
+        if bump {
+            chunk.touch(now);
+            let counters = &mut self.counts.classes[chunk.class()];
+            counters.hits_small += u64::from(chunk.queue() == SMALL);
+            counters.get_hits += 1;
+        }
+        Some(View { accessed, fetched, ..self.view(id) })
+    }
+
+    /// Looks at the key, and leaves no trace of it.
+    pub fn peek(&self, key: &[u8], now: u64) -> Found {
+        let Some(id) = self.index.find(&self.slabs, self.index.hash(key), key) else { return Found::Not };
+        let chunk = self.slabs.chunk(id);
+        if self.versions.is_flushed(chunk) || self.versions.flush_due(now) {
+            Found::Flushed
+        } else if self.is_over(id, now) {
+            Found::Expired
+        } else {
+            Found::Item { class: chunk.class(), value: chunk.value().len() }
+        }
+    }
+
+    /// Returns the size class, counted from one, of an item with a key and a value of these lengths; 0 if it is too large for any.
+    pub fn class_for(&self, key: usize, value: usize) -> usize {
+        self.slabs.class_for(key, value).map_or(0, |class| class + 1)
+    }
+
+    pub(super) fn view(&self, id: Id) -> View<'_> {
+        View::new(self.slabs.chunk(id), id)
+    }
+
     /// Gives the item another expiry; its version and the item otherwise as it was.
     pub fn touch(&mut self, key: &[u8], expiry: u64, now: u64) -> Option<View<'_>> {
-        let hash = self.hash(key);
-        let id = self.live(hash, key, now)?;
-        self.chunk(id).set_expiry(expiry);
-        let class = self.chunk(id).class();
-        self.classes[class].touches += 1;
-        self.bump(id, now);
-        // An end that has come already is one for those who read by themselves as well.
-        if self.chunk(id).marked(chunk::LEASED | chunk::LISTED) && self.is_over(id, now) {
+        let id = self.live(self.index.hash(key), key, now)?;
+        let chunk = self.slabs.chunk(id);
+        chunk.set_expiry(expiry);
+        chunk.touch(now);
+        self.counts.classes[chunk.class()].touches += 1;
+        // An end that has come already is one for one-sided readers as well.
+        if chunk.marked(chunk::LEASED | chunk::LISTED) && self.is_over(id, now) {
             self.reclaim(id, now);
         }
         Some(self.view(id))
     }
 
-    /// Notes that somebody was told to renew the item.
+    /// Notes that a client was told to renew the item.
     pub fn mark_won(&mut self, handle: Handle) {
-        self.chunk(handle.0).mark(chunk::WON);
+        self.slabs.chunk(handle.0).mark(chunk::WON);
+    }
+
+    /// Returns the value of an item just looked at.
+    pub fn value(&self, handle: Handle) -> &[u8] {
+        self.slabs.chunk(handle.0).value()
+    }
+
+    /// Keeps the item's chunk as it is until it is released, whatever becomes of the item. `None` if too many hold it.
+    ///
+    /// # Panics
+    ///
+    /// If the item is gone: a handle is good until the store changes.
+    pub fn hold(&mut self, handle: Handle) -> Option<ChunkRef> {
+        self.slabs.hold(handle.0)
+    }
+
+    /// Takes back a chunk that was held.
+    ///
+    /// # Panics
+    ///
+    /// If another store lent it.
+    pub fn release(&mut self, held: ChunkRef) {
+        self.slabs.release(held);
     }
 }

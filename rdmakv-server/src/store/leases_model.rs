@@ -1,17 +1,17 @@
-//! A store with leases against readers who rely on them.
+//! A store with leases against readers that rely on them.
 //!
-//! Whoever was granted a lease looks at the chunk by himself after every step, until his time is over, and the store has
-//! to keep what leases promise: the chunk is still the same item's, whole; it is alive only while it is the key's value; and
-//! once anybody was told that the key is gone or has another value, it is dead. When all leases have ended, nothing is left.
+//! A client with a lease looks at the chunk by itself after every step, until its time is over, and the store has to keep
+//! the promise of leases. The chunk is still the same item's, whole. It is alive only while it is the key's value. Once a
+//! client was told that the key is gone or has another value, it is dead. When all leases have ended, nothing is left.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use super::chunk::State;
 use super::leases::nanos;
 use super::*;
+use rdmakv_proto::item::State;
 
 const START: u64 = 1_000_000;
 const D: u64 = 1_000_000_000;
@@ -86,7 +86,7 @@ struct Reader {
     body: Vec<u8>,
 }
 
-/// What the fabric has heard. It is called in the middle of the store's steps.
+/// The notices to the fabric. It is called in the middle of the store's steps.
 #[derive(Debug, Default)]
 struct Heard {
     /// Until when each chunk is leased, as granted.
@@ -104,7 +104,7 @@ struct Fabric {
 impl Exposure for Fabric {
     fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
         let heard = &mut *self.heard.lock().unwrap();
-        if replacement.states() != (State::Dead, State::Unpublished) || !replacement.named {
+        if replacement.states() != (State::Dead, State::Unpublished) {
             heard.wrong = Some(format!("{:?} when tags go over", replacement.states()));
         }
         match heard.leases.get(&replacement.old.address) {
@@ -128,13 +128,13 @@ impl Exposure for Fabric {
     }
 }
 
-/// The store, and all who rely on it.
+/// The store, and its readers.
 struct World {
     store: Store,
     heard: Arc<Mutex<Heard>>,
     readers: Vec<Reader>,
-    held: Vec<(Held, Vec<u8>)>,
-    registering: Option<(u8, Held)>,
+    held: Vec<(ChunkRef, Vec<u8>)>,
+    registering: Option<(u8, ChunkRef)>,
     now: u64,
     stamp: u8,
 }
@@ -153,11 +153,11 @@ impl World {
     }
 
     fn image(&self, extent: Extent) -> (State, u64, Vec<u8>) {
-        let chunk = self.store.chunk(self.store.arena.id_of(extent.address));
+        let chunk = self.store.slabs.chunk(self.store.slabs.chunk_at(extent.address).unwrap());
         (chunk.state(), chunk.version(), [chunk.key(), chunk.value()].concat())
     }
 
-    /// Nobody who reads by himself takes this key for alive, but for who reads this version.
+    /// Checks that no one-sided reader takes this key for alive, but for a reader of this version.
     fn is_gone(&self, key: u8, but: Option<u64>) -> Result<(), String> {
         for reader in self.readers.iter().filter(|reader| reader.key == key && Some(reader.extent.version) != but) {
             if self.image(reader.extent).0 == State::Alive {
@@ -180,19 +180,19 @@ impl World {
         let now = self.seconds();
         match op {
             Op::Put { key, len, ttl } => {
-                let Ok(mut filling) = self.store.reserve(&[key], len, 0, until(ttl, now), now) else {
+                let Ok(mut writer) = self.store.reserve(&[key], len, 0, until(ttl, now), now) else {
                     return Ok(());
                 };
                 self.stamp = self.stamp.wrapping_add(1);
-                filling.value().fill(self.stamp);
-                if let Outcome::Stored(version) = self.store.publish(filling, Terms::default(), now) {
+                writer.value().fill(self.stamp);
+                if let Outcome::Stored(version) = self.store.publish(writer, Terms::default(), now) {
                     self.is_gone(key, Some(version).filter(|_| ttl != PAST))?;
                 }
             }
             Op::Append(key) => {
-                let Ok(mut filling) = self.store.reserve(&[key], 10, 0, 0, now) else { return Ok(()) };
-                filling.value().fill(1);
-                match self.store.publish(filling, Terms { mode: Mode::Append, ..Terms::default() }, now) {
+                let Ok(mut writer) = self.store.reserve(&[key], 10, 0, 0, now) else { return Ok(()) };
+                writer.value().fill(1);
+                match self.store.publish(writer, Terms { mode: Mode::Append, ..Terms::default() }, now) {
                     Outcome::Stored(version) => self.is_gone(key, Some(version))?,
                     Outcome::NotStored => self.is_gone(key, None)?,
                     _ => {}
@@ -235,7 +235,7 @@ impl World {
                 let Some((key, held)) = self.registering.take() else { return Ok(()) };
                 let granted = self.store.expose(&held, self.now);
                 if let Ok(until) = granted {
-                    let extent = self.store.extent(Handle(held.id));
+                    let extent = self.store.extent(Handle(self.store.slabs.lent(&held)));
                     self.granted(key, extent, until);
                 }
                 self.store.release(held);
@@ -275,11 +275,11 @@ impl World {
         Ok(())
     }
 
-    /// What everybody finds who looks by himself.
+    /// Checks the findings of all one-sided readers.
     fn look(&mut self) -> Result<(), String> {
         let moved = std::mem::take(&mut self.heard.lock().unwrap().moved);
         for (old, new, until) in moved {
-            // Who had a tag of the old chunk reads the new one by it.
+            // A client with a tag of the old chunk reads the new one by it.
             let body = self.image(new).2;
             let tags: Vec<u8> =
                 self.readers.iter().filter(|reader| reader.extent == old).map(|reader| reader.key).collect();
@@ -305,7 +305,7 @@ impl World {
         self.store.check()
     }
 
-    /// Everybody lets go, and time passes.
+    /// Ends all leases, and time passes.
     fn end(&mut self) -> Result<(), String> {
         for (held, value) in std::mem::take(&mut self.held) {
             assert_eq!(held.value(), value);
@@ -329,7 +329,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn what_is_leased_stays_and_is_alive_only_while_it_is_the_value(
+    fn leased_chunks_stay_and_only_values_are_alive(
         ops in prop::collection::vec(op(400_000), 1..200), rebinds in any::<bool>(), pages in 2..6_usize,
     ) {
         let mut world = World::new(pages << 20, rebinds);

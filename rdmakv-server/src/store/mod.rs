@@ -2,11 +2,27 @@
 //!
 //! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
 //!
-//! A [`Store`] is one shard and belongs to whoever has `&mut`; a server puts each behind a lock. Operations on a key
-//! happen under that lock, so they are linearizable. Two things may leave it: a [`Filling`] (a chunk that is not
-//! published yet, for its one owner to write) and a [`Held`] (a published chunk that stays as it is until it is
-//! released, for as many readers as like). Neither is ever reused early: chunks are freed in one place only,
-//! `retire`, which waits for the last holder.
+//! A [`Store`] is one shard and belongs to the holder of `&mut`; a server puts each behind a lock. Operations on a
+//! key happen under that lock, so they are linearizable. Two things may leave it: a [`ChunkWriter`] (a chunk that is
+//! not published yet, for its one owner to write) and a [`ChunkRef`] (a published chunk that stays as it is until it
+//! is released, for as many readers as like). Neither is ever reused early: chunks become free in one place only
+//! (`slabs/`), when nothing holds them.
+//!
+//! Each part owns its fields, and its words of the headers of items (`chunk.rs`). A part that reads or writes headers is
+//! lent the slabs, and none knows another.
+//!
+//! | part        | file          | owns                                                             |
+//! |-------------|---------------|------------------------------------------------------------------|
+//! | Slabs       | `slabs/`      | the arena, its pages and classes; walks over all chunks          |
+//! | ItemIndex   | `index.rs`    | the table from keys to chunks                                    |
+//! | Eviction    | `eviction/`   | queues of items, ghosts, which class gives up a page             |
+//! | Leases      | `leases/`     | until when clients may read without asking; fabrics that are told |
+//! | Versions    | `versions.rs` | versions, incarnation, flushes                                   |
+//! | TableWriter | `table.rs`    | the store's entries in the GET table                             |
+//!
+//! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`,
+//! and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
+//! and tags learn of it, then the index changes, then its chunk is retired; and only then its successor is alive and listed.
 //!
 //! ```
 //! use rdmakv_server::store::{Config, Outcome, Store, Terms};
@@ -21,63 +37,59 @@
 
 mod arena;
 mod arithmetic;
-mod balance;
 mod chunk;
-mod classes;
 mod config;
 mod counters;
-mod crawl;
 mod end;
 mod evict;
-mod exposure;
+mod eviction;
+#[cfg(rdmakv_fault_injection)]
+mod faults;
 mod find;
-mod ghosts;
 mod index;
 mod leases;
 #[cfg(test)]
 mod leases_model;
 #[cfg(test)]
 mod leases_tests;
-mod lend;
-mod listed;
 mod moves;
-mod pages;
-#[cfg(rdmakv_sabotage)]
-mod planted;
+mod one_sided;
 mod put;
-mod queues;
 mod report;
-mod restless;
+mod slabs;
+mod table;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod versions;
+mod walk;
 
 use std::io;
 use std::sync::Arc;
 
-use foldhash::quality::FixedState;
-
-use arena::Arena;
-use exposure::Exposures;
-use ghosts::Ghosts;
-use index::Index;
+use counters::Counts;
+use eviction::Eviction;
+use index::ItemIndex;
 use leases::{AT_A_TICK, Leases, nanos};
-use pages::Pages;
-use queues::Queues;
+use slabs::Slabs;
+use table::TableWriter;
+use versions::Versions;
 
-pub use crate::item::{HEADER, KEY_MAX, MAGIC};
+pub use crate::metrics::{ClassCounters, Counters};
 pub use arena::{Backing, Memory};
 pub use arithmetic::Sum;
 pub use config::Config;
-pub use counters::{ClassCounters, Counters};
-pub use exposure::{Exposure, Extent, Replacement};
-pub use find::Found;
-pub use leases::{LONGEST, NoLease, lasting};
-pub use lend::{Filling, Handle, Held, View};
-pub use listed::GetTable;
+pub use find::{Found, Handle, View};
+pub use leases::{Exposure, Extent, NoLease, Replacement};
 pub use moves::NoMove;
-pub use report::{ClassReport, Entry, Place, Report};
-pub use terms::{Deleted, Keep, Mode, Outcome, Refused, Terms};
+pub use rdmakv_proto::commands::Mode;
+pub use rdmakv_proto::item::{HEADER, KEY_MAX, MAGIC};
+pub use rdmakv_proto::lease::{LONGEST, lasting};
+pub use report::{ClassReport, Report};
+pub use slabs::{ChunkRef, ChunkWriter, Place};
+pub use table::GetTable;
+pub use terms::{Deleted, Keep, Outcome, Refused, Terms};
+pub use walk::Entry;
 
 /// Learns which items leave for memory. It is called under the store's lock and must not call the store.
 pub trait Observer: std::fmt::Debug + Send + Sync {
@@ -88,34 +100,21 @@ pub trait Observer: std::fmt::Debug + Send + Sync {
 /// One shard of the cache.
 #[derive(Debug)]
 pub struct Store {
-    arena: Arc<Arena>,
-    sizes: Vec<usize>,
-    pages: Pages,
-    index: Index,
-    queues: Vec<Queues>,
-    ghosts: Ghosts,
-    hasher: FixedState,
-    incarnation: u32,
-    item_max: usize,
-    may_evict: bool,
-    version: u64,
-    /// Items up to this version are gone.
-    flushed: u64,
-    flush_at: Option<u64>,
-    /// Whether a client ever chose a version.
-    chosen: bool,
-    crawler: crawl::Cursor,
-    balance: balance::Balance,
+    slabs: Slabs,
+    index: ItemIndex,
+    eviction: Eviction,
     leases: Leases,
-    exposures: Exposures,
-    listing: Option<listed::Listing>,
-    classes: Vec<ClassCounters>,
-    counters: Counters,
+    versions: Versions,
+    table: TableWriter,
+    counts: Counts,
+    may_evict: bool,
     observer: Option<Arc<dyn Observer>>,
+    #[cfg(rdmakv_fault_injection)]
+    undone: faults::Undone,
 }
 
 impl Store {
-    /// An empty store.
+    /// Makes an empty store.
     ///
     /// # Errors
     ///
@@ -124,7 +123,7 @@ impl Store {
         Self::build(config, None::<fn(usize) -> io::Result<Memory>>)
     }
 
-    /// An empty store in memory that was made elsewhere: `make` is told how many bytes it takes.
+    /// Makes an empty store in memory that was made elsewhere: `make` is told how many bytes it takes.
     ///
     /// # Errors
     ///
@@ -134,101 +133,72 @@ impl Store {
     }
 
     fn build(config: &Config, make: Option<impl FnOnce(usize) -> io::Result<Memory>>) -> io::Result<Self> {
-        let page = config.item_max.next_multiple_of(4096).clamp(1 << 20, 1 << 30);
-        let count = (config.memory / page).max(2);
-        let sizes = classes::sizes(page, config.least, config.factor);
-        let extra = (config.extra / page).min(sizes.len());
-        let most = (config.memory_max / page).max(count) + extra;
-        if most * page / 8 >= u32::MAX as usize {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a store holds less than 32 GiB: use more of them",
-            ));
-        }
-        // Huge pages are no one else's from then on, so there are only as many as the items may take now.
-        let now = count + extra;
-        let (arena, most) = match make {
-            Some(make) => (Arena::given(make(most * page)?, most * page)?, most),
-            None => match config.huge.then(|| Arena::huge(now * page)).flatten() {
-                Some(arena) => (arena, now),
-                None => (Arena::new(most * page)?, most),
-            },
-        };
-        let arena = Arc::new(arena);
-        let mut pages = Pages::new(page, most, &sizes);
-        pages.set_limit(count);
-        pages.set_extra(extra);
+        let slabs = Slabs::new(config, make)?;
+        let classes = slabs.sizes().len();
         Ok(Self {
-            index: Index::new(config.hashpower),
-            queues: vec![Queues::new(); sizes.len()],
-            ghosts: Ghosts::new(sizes.len()),
-            hasher: FixedState::with_seed(config.seed),
-            incarnation: config.incarnation,
-            item_max: config.item_max.min(page),
+            index: ItemIndex::new(config.hashpower, config.seed),
+            eviction: Eviction::new(classes),
+            leases: Leases::new(classes, config.lease),
+            versions: Versions::new(config.incarnation),
+            table: TableWriter::default(),
+            counts: Counts::new(classes),
             may_evict: config.evict,
-            version: 0,
-            flushed: 0,
-            flush_at: None,
-            chosen: false,
-            crawler: crawl::Cursor::default(),
-            balance: balance::Balance::new(sizes.len()),
-            leases: Leases::new(sizes.len(), config.lease),
-            exposures: Exposures::default(),
-            listing: None,
-            classes: vec![ClassCounters::default(); sizes.len()],
-            counters: Counters::default(),
             observer: None,
-            arena,
-            sizes,
-            pages,
+            #[cfg(rdmakv_fault_injection)]
+            undone: Default::default(),
+            slabs,
         })
     }
 
-    /// What stands behind the memory.
+    /// Returns what stands behind the memory.
     pub fn backing(&self) -> Backing {
-        self.arena.backing()
+        self.slabs.backing()
     }
 
-    /// Items at present, those that have expired unseen included.
+    /// Returns how many items there are, those that have expired unseen included.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Once a second: leases that have ended, a flush that is due, and a page to where it is needed more.
+    /// Once a second: ends leases whose time is over, begins a flush that is due, and moves a page to where it is needed more.
     pub fn tick(&mut self, now: u64) {
-        #[cfg(rdmakv_sabotage)]
+        #[cfg(rdmakv_fault_injection)]
         self.bury(u32::MAX);
         self.sweep(nanos(now), AT_A_TICK);
         self.flush_if_due(now);
         self.shrink(now);
-        self.rebalance(now);
+        if let Some(page) = self.eviction.rebalance(&self.slabs, &self.counts, now) {
+            self.drain(page, now);
+        }
     }
 
     /// Sets another bound on the memory, at most [`Store::most_memory`]. Pages above it go at the next ticks.
     pub fn set_limit(&mut self, memory: usize) {
-        self.pages.set_limit((memory / self.pages.page_size()).max(2));
+        self.slabs.set_limit(memory);
     }
 
     /// Returns the bytes that the address space has room for.
     pub fn most_memory(&self) -> usize {
-        self.pages.count() * self.pages.page_size()
+        self.slabs.most_memory()
     }
 
-    /// From now on this one learns what leaves.
+    /// Sets whether pages move by themselves.
+    pub fn set_automove(&mut self, automatic: bool) {
+        self.eviction.set_automove(automatic);
+    }
+
+    /// Tells this one what leaves from now on.
     pub fn observe(&mut self, observer: Arc<dyn Observer>) {
         self.observer = Some(observer);
     }
 
-    /// Counters back to zero.
+    /// Sets all counters back to zero.
     pub fn reset_counters(&mut self) {
-        for class in &mut self.classes {
-            *class = ClassCounters { requested: class.requested, ..ClassCounters::default() };
-        }
-        self.counters = Counters::default();
+        self.counts = Counts::new(self.slabs.sizes().len());
     }
 }

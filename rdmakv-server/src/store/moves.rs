@@ -1,8 +1,8 @@
 //! A page changes its class: its items move to other chunks of theirs, or leave.
 
 use super::Store;
-use super::chunk::{self, Chunk, Id, LEASED, LISTED, NONE, State};
-use super::queues::MAIN;
+use super::chunk::{Id, LEASED};
+use super::eviction::MAIN;
 
 /// Why a page did not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,23 +16,11 @@ pub enum NoMove {
 }
 
 impl Store {
-    pub(super) fn cheapest_page(&self, class: usize) -> Option<usize> {
-        (0..self.pages.count())
-            .filter(|&page| self.pages.class_of(page) == Some(class) && !self.pages.is_draining(page))
-            .min_by_key(|&page| (self.pages.leased_in(page), self.pages.used_in(page)))
-    }
-
     /// Empties a page: items move to free chunks of their class, those that were asked for also to chunks of items that
-    /// are the next to go; the rest leaves. What is held or leased follows when it is released.
+    /// are the next to go; the rest leaves. A held or leased chunk follows when it is released.
     pub(super) fn drain(&mut self, page: usize, now: u64) {
-        let Some(class) = self.pages.class_of(page) else { return };
-        self.counters.slabs_moved += 1;
-        let slots = self.pages.touched(page);
-        let ids: Vec<Id> = (0..slots).map(|slot| self.pages.id(page, slot)).collect();
-        if self.pages.drain(page) {
-            return;
-        }
-        for id in ids {
+        self.counts.whole.slabs_moved += 1;
+        for id in self.slabs.begin_drain(page) {
             if !self.is_alive(id) {
                 continue;
             }
@@ -40,62 +28,36 @@ impl Store {
                 self.reclaim(id, now);
                 continue;
             }
-            // What is leased is asked for, though the store does not see it.
-            let chunk = self.chunk(id);
+            // A leased chunk is read, though the store does not see it.
+            let chunk = self.slabs.chunk(id);
+            let class = chunk.class();
             let asked_for = chunk.frequency() > 0 || chunk.queue() == MAIN || chunk.marked(LEASED);
-            let wanted = asked_for && !self.is_pinned(id);
-            if wanted
-                && !self.pages.has_free(class)
-                && let Some(victim) = self.next_victim(class)
+            if asked_for
+                && !self.slabs.is_pinned(id)
+                && !self.slabs.has_free(class)
+                && let Some(victim) = self.eviction.victim(&self.slabs, class, &mut self.counts.classes[class])
             {
-                self.counters.move_evictions += 1;
+                self.counts.whole.move_evictions += 1;
                 self.evict(victim, now);
             }
-            if self.is_alive(id) && (self.is_pinned(id) || !self.rescue(id, class)) {
-                self.counters.move_evictions += 1;
+            if self.is_alive(id) && (self.slabs.is_pinned(id) || !self.rescue(id, class)) {
+                self.counts.whole.move_evictions += 1;
                 self.evict(id, now);
             }
         }
     }
 
-    /// Moves an item to a free chunk of its class.
+    /// Moves an item to a free chunk of its class, if there is one on a page that the class has.
     fn rescue(&mut self, id: Id, class: usize) -> bool {
-        if !self.pages.has_free(class) {
+        if !self.slabs.has_free(class) {
             return false;
         }
-        let Some(new) = self.pages.take(&self.arena, class) else { return false };
-        let (from, to) = (Chunk::new(&self.arena, id), Chunk::new(&self.arena, new));
-        to.begin(State::Unpublished, self.incarnation);
-        to.set_expiry(from.expiry());
-        to.set_version(from.version());
-        to.set_value_len(from.value_len());
-        to.set_flags(from.flags());
-        to.set_crc(from.crc());
-        to.set_shape(from.shape());
-        to.set_prev(NONE);
-        to.set_accessed(from.accessed());
-        to.set_private(0);
-        for mark in [chunk::FETCHED, chunk::STALE, chunk::WON, chunk::BINARY, chunk::CHOSEN] {
-            if from.marked(mark) {
-                to.mark(mark);
-            }
-        }
-        to.key_mut().copy_from_slice(from.key());
-        to.value_mut().copy_from_slice(from.value());
-        self.classes[class].requested += to.size() as u64;
-        self.counters.rescues += 1;
-        self.die(id, true);
-        if self.chunk(id).marked(LEASED) {
-            self.hand_over(id, new);
-        }
-        let hash = self.hash(self.chunk(id).key());
-        self.index.replace(hash, id, new);
-        self.queues[class].replace(&self.arena, id, new);
-        let listed = self.chunk(id).marked(LISTED);
-        self.retire(id);
-        self.chunk(new).set_state(State::Alive);
-        if listed {
-            self.relist(new);
+        let Some(new) = self.slabs.allocate(class) else { return false };
+        self.slabs.copy(id, new);
+        self.counts.whole.rescues += 1;
+        let hash = self.index.hash_of(&self.slabs, id);
+        if self.replace(id, new, hash, 0, |_| true) {
+            self.table.list(&self.slabs, new);
         }
         true
     }
@@ -106,26 +68,26 @@ impl Store {
     ///
     /// There is no such class or no page to spare.
     pub fn reassign(&mut self, from: Option<usize>, to: usize, now: u64) -> Result<(), NoMove> {
-        if to >= self.sizes.len() || from.is_some_and(|from| from >= self.sizes.len()) {
+        if [Some(to), from].into_iter().flatten().any(|class| class >= self.slabs.sizes().len()) {
             return Err(NoMove::BadClass);
         }
         if from == Some(to) {
             return Err(NoMove::Same);
         }
-        let from = from.or_else(|| self.donor(to, now)).ok_or(NoMove::NoSpare)?;
-        if self.pages.pages_of(from) < 2 {
+        let from = from.or_else(|| self.eviction.donor(&self.slabs, to, now)).ok_or(NoMove::NoSpare)?;
+        if self.slabs.pages_of(from) < 2 {
             return Err(NoMove::NoSpare);
         }
-        let page = self.cheapest_page(from).ok_or(NoMove::NoSpare)?;
+        let page = self.slabs.cheapest_page(from).ok_or(NoMove::NoSpare)?;
         self.drain(page, now);
         Ok(())
     }
 
     /// After the limit was lowered: a page a tick goes.
     pub(super) fn shrink(&mut self, now: u64) {
-        if self.pages.over_limit()
-            && let Some(donor) = self.donor(usize::MAX, now)
-            && let Some(page) = self.cheapest_page(donor)
+        if self.slabs.over_limit()
+            && let Some(donor) = self.eviction.donor(&self.slabs, usize::MAX, now)
+            && let Some(page) = self.slabs.cheapest_page(donor)
         {
             self.drain(page, now);
         }

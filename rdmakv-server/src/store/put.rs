@@ -1,45 +1,38 @@
 //! From a value to an item: a chunk is reserved, filled by its owner, and published.
 
-use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
-
-use super::chunk::{self, Chunk, HEADER, Id, State};
-use super::queues::{MAIN, MOST_FREQUENT, SMALL};
-use super::{Filling, Handle, KEY_MAX, Mode, Outcome, Refused, Store, Terms, classes};
+use super::chunk::{self, Id};
+use super::{ChunkWriter, Mode, Outcome, Refused, Store, Terms};
 
 impl Store {
-    /// A chunk for this item, to be filled. `expiry` is in Unix seconds, 0 for never.
+    /// Returns a chunk for this item, to be filled. `expiry` is in Unix seconds, 0 for never.
     ///
     /// # Errors
     ///
     /// The item is too large, or there is no memory for it.
-    pub fn reserve(&mut self, key: &[u8], value: usize, flags: u32, expiry: u64, now: u64) -> Result<Filling, Refused> {
-        #[cfg(rdmakv_sabotage)]
+    pub fn reserve(
+        &mut self,
+        key: &[u8],
+        value: usize,
+        flags: u32,
+        expiry: u64,
+        now: u64,
+    ) -> Result<ChunkWriter, Refused> {
+        #[cfg(rdmakv_fault_injection)]
         self.bury(1);
-        let size = HEADER.saturating_add(key.len()).saturating_add(value);
-        let class =
-            if key.len() > KEY_MAX || size > self.item_max { None } else { classes::fitting(&self.sizes, size) };
-        let Some(class) = class else {
-            self.counters.too_large += 1;
+        let Some(class) = self.slabs.class_for(key.len(), value) else {
+            self.counts.whole.too_large += 1;
             return Err(Refused::TooLarge);
         };
         let Some(id) = self.allocate(class, now) else {
-            self.counters.no_memory += 1;
-            self.classes[class].outofmemory += 1;
+            self.counts.whole.no_memory += 1;
+            self.counts.classes[class].outofmemory += 1;
             return Err(Refused::NoMemory);
         };
-        let chunk = self.chunk(id);
-        chunk.begin(State::Unpublished, self.incarnation);
+        let chunk = self.slabs.begin(id, class, self.versions.incarnation(), key, value);
         chunk.set_expiry(expiry);
-        chunk.set_version(0);
-        chunk.set_value_len(value as u32);
         chunk.set_flags(flags);
-        chunk.set_shape(key.len() as u32 | (class as u32) << 8);
-        chunk.set_accessed(now as u32);
-        chunk.set_private(0);
-        chunk.key_mut().copy_from_slice(key);
-        self.classes[class].requested += size as u64;
-        Ok(Filling { arena: self.arena.clone(), id })
+        chunk.set_accessed(now);
+        Ok(self.slabs.writer(id))
     }
 
     /// Gives up a chunk that was not published.
@@ -47,9 +40,8 @@ impl Store {
     /// # Panics
     ///
     /// If another store lent it.
-    pub fn abandon(&mut self, filling: Filling) {
-        assert!(Arc::ptr_eq(&self.arena, &filling.arena), "a chunk goes back to the store that lent it");
-        self.retire(filling.id);
+    pub fn abandon(&mut self, writer: ChunkWriter) {
+        self.slabs.abandon(writer);
     }
 
     /// Makes what was filled the key's value, if the terms are met.
@@ -57,29 +49,29 @@ impl Store {
     /// # Panics
     ///
     /// If another store lent the chunk.
-    pub fn publish(&mut self, filling: Filling, terms: Terms, now: u64) -> Outcome {
-        assert!(Arc::ptr_eq(&self.arena, &filling.arena), "a chunk goes back to the store that lent it");
-        let new = filling.id;
+    pub fn publish(&mut self, writer: ChunkWriter, terms: Terms, now: u64) -> Outcome {
+        let new = self.slabs.take(&writer);
         if terms.binary {
-            self.chunk(new).mark(chunk::BINARY);
+            writer.chunk().mark(chunk::BINARY);
         }
-        let hash = self.hash(self.chunk(new).key());
-        let old = self.live(hash, filling.key(), now);
+        let hash = self.index.hash(writer.key());
+        let old = self.live(hash, writer.key(), now);
+        let before = old.map(|old| self.slabs.chunk(old));
         let mut stale = false;
-        let refused = match (old, terms.cas) {
+        let refused = match (before, terms.cas) {
             (None, Some(_)) => Some(Outcome::NotFound),
-            (Some(id), Some(cas)) => {
-                let (version, class) = (self.chunk(id).version(), self.chunk(id).class());
-                stale = terms.invalidate && cas < version;
-                let good = stale || cas == version;
-                *(if good { &mut self.classes[class].cas_hits } else { &mut self.classes[class].cas_badval }) += 1;
+            (Some(before), Some(cas)) => {
+                stale = terms.invalidate && cas < before.version();
+                let good = stale || cas == before.version();
+                let counters = &mut self.counts.classes[before.class()];
+                *(if good { &mut counters.cas_hits } else { &mut counters.cas_badval }) += 1;
                 (!good).then_some(Outcome::Exists)
             }
             _ => None,
         };
-        let refused = refused.or(match (terms.mode, old) {
-            (Mode::Add, Some(id)) => {
-                self.bump(id, now);
+        let refused = refused.or(match (terms.mode, before) {
+            (Mode::Add, Some(before)) => {
+                before.touch(now);
                 Some(Outcome::NotStored)
             }
             (Mode::Append | Mode::Prepend, None) if terms.vivify => None,
@@ -87,44 +79,41 @@ impl Store {
             _ => None,
         });
         if let Some(outcome) = refused {
-            self.abandon(filling);
+            self.abandon(writer);
             return outcome;
         }
-        if let (true, Some(old)) = (stale, old) {
+        if let (true, Some(before)) = (stale, before) {
             // As memcached: an older value keeps the end of the newer one, and its token.
-            let old = self.chunk(old);
-            self.chunk(new).set_expiry(old.expiry());
-            self.chunk(new).mark(old.marks(chunk::WON));
+            writer.chunk().set_expiry(before.expiry());
+            writer.chunk().mark(before.marks(chunk::WON));
         }
         match (terms.mode, old) {
-            (Mode::Append | Mode::Prepend, Some(id)) => self.join(filling, id, &terms, (hash, stale), now),
+            (Mode::Append | Mode::Prepend, Some(old)) => self.join(writer, old, &terms, (hash, stale), now),
             _ => Outcome::Stored(self.install(new, hash, old, (stale, terms.version), now)),
         }
     }
 
-    fn join(&mut self, filling: Filling, old: Id, terms: &Terms, (hash, stale): (u64, bool), now: u64) -> Outcome {
-        // The old chunk is held, so that making room does not evict it.
-        let held = self.hold(Handle(old));
-        let chunk = Chunk::new(&filling.arena, old);
-        let added = Chunk::new(&filling.arena, filling.id).value();
-        let reserved =
-            self.reserve(filling.key(), chunk.value().len() + added.len(), chunk.flags(), chunk.expiry(), now);
-        let outcome = match reserved {
+    fn join(&mut self, writer: ChunkWriter, old: Id, terms: &Terms, (hash, stale): (u64, bool), now: u64) -> Outcome {
+        // The old chunk is held, so that making room does not evict it; where it can be held no more, the others' holds do that.
+        let held = self.slabs.hold(old);
+        let (before, added) = (self.slabs.chunk(old), writer.chunk().value());
+        let (length, flags, expiry) = (before.value_len() + added.len(), before.flags(), before.expiry());
+        let outcome = match self.reserve(writer.key(), length, flags, expiry, now) {
             Ok(mut joined) => {
-                let parts = if terms.mode == Mode::Append { [chunk.value(), added] } else { [added, chunk.value()] };
-                let (first, second) = joined.value().split_at_mut(parts[0].len());
-                first.copy_from_slice(parts[0]);
-                second.copy_from_slice(parts[1]);
+                let before = self.slabs.chunk(old);
+                let (first, second) =
+                    if terms.mode == Mode::Append { (before.value(), added) } else { (added, before.value()) };
+                let (front, back) = joined.value().split_at_mut(first.len());
+                front.copy_from_slice(first);
+                back.copy_from_slice(second);
                 let kept = if stale { chunk::BINARY | chunk::WON } else { chunk::BINARY };
-                Chunk::new(&filling.arena, joined.id).mark(chunk.marks(kept));
-                Outcome::Stored(self.install(joined.id, hash, Some(old), (stale, terms.version), now))
+                joined.chunk().mark(before.marks(kept));
+                Outcome::Stored(self.install(joined.id(), hash, Some(old), (stale, terms.version), now))
             }
             Err(refused) => Outcome::Refused(refused),
         };
-        if let Some(held) = held {
-            self.release(held);
-        }
-        self.abandon(filling);
+        held.into_iter().for_each(|held| self.slabs.release(held));
+        self.abandon(writer);
         outcome
     }
 
@@ -139,70 +128,57 @@ impl Store {
         (stale, version): (bool, Option<u64>),
         now: u64,
     ) -> u64 {
-        self.version += 1;
-        self.counters.total_items += 1;
-        let chunk = Chunk::new(&self.arena, new);
-        let version = match version {
-            Some(version) => {
-                self.chosen = true;
-                chunk.mark(chunk::CHOSEN);
-                version
-            }
-            None => self.version,
-        };
-        chunk.set_version(version);
-        chunk.set_crc(chunk.sum());
+        let chunk = self.slabs.chunk(new);
+        let version = self.versions.stamp(chunk, version);
+        chunk.seal();
         if stale {
             chunk.mark(chunk::STALE);
         }
-        let class = chunk.class();
-        self.classes[class].sets += 1;
+        self.counts.whole.total_items += 1;
+        self.counts.classes[chunk.class()].sets += 1;
         // Making room may have driven the old one out meanwhile, where its holder keeps the chunk from being reused.
-        let old = old.filter(|&old| self.is_alive(old));
-        let listed = old.is_some_and(|old| self.chunk(old).marked(chunk::LISTED));
-        if let Some(old) = old {
-            self.die(old, true);
-            // Tags go over between the old one's death and the change of the index, if the key is not changed too often.
-            if self.chunk(old).marked(chunk::LEASED) && !self.leased_dies(hash, now) {
-                self.hand_over(old, new);
+        let was_listed = match old.filter(|&old| self.is_alive(old)) {
+            // Tags stay with the dead if the key changes too often.
+            Some(old) => {
+                self.replace(old, new, hash, 1, |store| !store.leases.died(hash, store.versions.latest(), now))
             }
-            let (chunk, before) = (Chunk::new(&self.arena, new), Chunk::new(&self.arena, old));
-            let there = self.index.replace(hash, old, new);
-            debug_assert!(there, "an item is in the index");
-            let frequency = before.frequency();
-            if before.class() == class {
-                self.queues[class].replace(&self.arena, old, new);
-            } else {
-                let queue = before.queue();
-                self.queues[before.class()].remove(&self.arena, old);
-                self.queues[class].push(&self.arena, new, queue);
+            None => {
+                self.index.insert(&self.slabs, hash, new);
+                self.eviction.admit(&self.slabs, new, hash);
+                self.slabs.publish(new);
+                false
             }
-            chunk.set_frequency((frequency + 1).min(MOST_FREQUENT));
-            self.retire(old);
-            #[cfg(rdmakv_sabotage)]
-            self.reuse_early(old);
-        } else {
-            let Self { index, arena, hasher, .. } = self;
-            index.insert(hash, new, |id| {
-                let mut state = hasher.build_hasher();
-                state.write(Chunk::new(arena, id).key());
-                state.finish()
-            });
-            let ghost = self.ghosts.recall(class, hash);
-            if let Some(ghost) = ghost {
-                self.balance.came_back(class, ghost.of_a_page(self.pages.pages_of(class)));
-            }
-            let queue = if ghost.is_some_and(|ghost| ghost.small) { MAIN } else { SMALL };
-            self.queues[class].push(&self.arena, new, queue);
-        }
-        let chunk = Chunk::new(&self.arena, new);
-        chunk.set_state(State::Alive);
+        };
         // With an expiry that is past it is over at once, and tags may lead to it already.
-        if chunk.marked(chunk::LEASED) && self.is_over(new, now) {
+        let (leased, over) = (self.slabs.chunk(new).marked(chunk::LEASED), self.is_over(new, now));
+        if leased && over {
             self.reclaim(new, now);
-        } else if listed && !self.is_over(new, now) {
-            self.relist(new);
+        } else if was_listed && !over {
+            self.table.list(&self.slabs, new);
         }
         version
+    }
+
+    /// Puts an unpublished chunk in the place of a living one and publishes it. Tags go over to it if they may. Says whether the
+    /// old one was listed in the GET table.
+    pub(super) fn replace(
+        &mut self,
+        old: Id,
+        new: Id,
+        hash: u64,
+        uses: u32,
+        tags_may_go_over: impl FnOnce(&mut Self) -> bool,
+    ) -> bool {
+        let marks = self.slabs.chunk(old).marks(chunk::LEASED | chunk::LISTED);
+        self.die(old, true);
+        if marks & chunk::LEASED != 0 && tags_may_go_over(self) {
+            debug_assert!(self.index.names(hash, old) && !self.index.names(hash, new), "the index changes after that");
+            self.leases.hand_over(&mut self.slabs, old, new);
+        }
+        self.index.replace(hash, old, new);
+        self.eviction.replace(&self.slabs, old, new, uses);
+        self.retire(old);
+        self.slabs.publish(new);
+        marks & chunk::LISTED != 0
     }
 }

@@ -1,5 +1,7 @@
 //! On what terms things are done, and what became of them.
 
+use rdmakv_proto::commands::Mode;
+
 /// Why there is no chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -7,22 +9,6 @@ pub enum Refused {
     TooLarge,
     /// Nothing could be evicted, or nothing may be.
     NoMemory,
-}
-
-/// On what terms an item is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// In any case.
-    #[default]
-    Set,
-    /// Only if there is none.
-    Add,
-    /// Only if there is one.
-    Replace,
-    /// After the value that is there.
-    Append,
-    /// Before the value that is there.
-    Prepend,
 }
 
 /// All the terms of a store.
@@ -36,13 +22,13 @@ pub struct Terms {
     pub invalidate: bool,
     /// The version that it gets, instead of the next one.
     pub version: Option<u64>,
-    /// Where there is nothing to append to, the value itself is stored.
+    /// Stores the value itself where there is nothing to append to.
     pub vivify: bool,
     /// The key came as base64, and goes back as such.
     pub binary: bool,
 }
 
-/// What `md` does with an item instead of deleting it.
+/// The effect of `md` on an item instead of its deletion.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
     /// It becomes stale.
@@ -55,7 +41,7 @@ pub struct Keep {
     pub version: Option<u64>,
 }
 
-/// What became of a store.
+/// The outcome of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Stored, as this version.
@@ -70,7 +56,7 @@ pub enum Outcome {
     Refused(Refused),
 }
 
-/// What became of a deletion.
+/// The outcome of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
     /// Gone, or marked as stale.

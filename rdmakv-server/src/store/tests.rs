@@ -20,9 +20,9 @@ fn set_until(store: &mut Store, key: &[u8], value: &[u8], expiry: u64, now: u64)
 
 fn put(store: &mut Store, key: &[u8], value: &[u8], expiry: u64, terms: Terms, now: u64) -> Outcome {
     match store.reserve(key, value.len(), 7, expiry, now) {
-        Ok(mut filling) => {
-            filling.value().copy_from_slice(value);
-            store.publish(filling, terms, now)
+        Ok(mut writer) => {
+            writer.value().copy_from_slice(value);
+            store.publish(writer, terms, now)
         }
         Err(refused) => Outcome::Refused(refused),
     }
@@ -58,7 +58,7 @@ fn an_item_ends_when_its_time_comes_and_not_before() {
 }
 
 #[test]
-fn the_crawler_takes_out_what_expired_and_nothing_else() {
+fn crawler_removes_only_expired_items() {
     let mut store = store(8 << 20);
     for n in 0..5000_u32 {
         set_until(&mut store, &n.to_le_bytes(), b"value", if n % 2 == 0 { NOW + 5 } else { 0 }, NOW);
@@ -70,7 +70,7 @@ fn the_crawler_takes_out_what_expired_and_nothing_else() {
 }
 
 #[test]
-fn a_flush_ends_all_that_was_before_it_and_nothing_after() {
+fn flush_ends_only_earlier_items() {
     let mut store = store(4 << 20);
     set(&mut store, b"before", b"x");
     store.flush(None, NOW);
@@ -84,12 +84,12 @@ fn a_flush_ends_all_that_was_before_it_and_nothing_after() {
 }
 
 #[test]
-fn a_flush_that_was_set_for_later_takes_along_nothing_that_came_after() {
+fn delayed_flush_spares_later_items() {
     let mut store = store(4 << 20);
     set(&mut store, b"before", b"x");
     store.flush(Some(NOW + 10), NOW);
     assert!(value(&mut store, b"before", NOW + 9).is_some());
-    // Its second has begun, and nobody has ticked yet.
+    // Its second has begun, before any tick.
     assert!(value(&mut store, b"before", NOW + 10).is_none());
     set_until(&mut store, b"after", b"x", 0, NOW + 10);
     store.tick(NOW + 10);
@@ -117,11 +117,11 @@ fn an_item_that_can_be_held_no_more_still_changes() {
         store.release(held);
     }
     store.check().unwrap();
-    assert_eq!(store.pages.used_of(0), 2, "what nobody holds is free again");
+    assert_eq!(store.slabs.used_of(0), 2, "what nobody holds is free again");
 }
 
 #[test]
-fn a_held_chunk_stays_as_it_is_until_its_last_holder_lets_go() {
+fn held_chunk_is_unchanged_until_released() {
     let mut store = store(2 << 20);
     set(&mut store, b"held", &[7; 1000]);
     let handle = store.get(b"held", true, NOW).unwrap().handle();
@@ -143,7 +143,7 @@ fn a_held_chunk_stays_as_it_is_until_its_last_holder_lets_go() {
 }
 
 #[test]
-fn when_everything_is_held_there_is_no_memory_and_nothing_is_reused() {
+fn fully_held_store_refuses_and_reuses_nothing() {
     let mut store = store(2 << 20);
     let mut held = Vec::new();
     for n in 0.. {
@@ -163,7 +163,7 @@ fn when_everything_is_held_there_is_no_memory_and_nothing_is_reused() {
 }
 
 #[test]
-fn readers_of_a_chunk_on_each_page_do_not_cost_all_the_items() {
+fn scattered_readers_do_not_cost_all_items() {
     let mut store = store(64 << 20);
     let mut stored = 0_u32;
     while store.report(NOW).classes.iter().all(|class| class.counters.evicted == 0) {
@@ -186,7 +186,7 @@ fn readers_of_a_chunk_on_each_page_do_not_cost_all_the_items() {
 }
 
 #[test]
-fn what_is_asked_for_survives_a_scan_that_plain_lru_would_lose_it_to() {
+fn hot_items_survive_a_scan() {
     let mut store = store(4 << 20);
     let hot: Vec<[u8; 8]> = (0..1000_u64).map(|n| n.to_le_bytes()).collect();
     for key in &hot {
@@ -204,7 +204,7 @@ fn what_is_asked_for_survives_a_scan_that_plain_lru_would_lose_it_to() {
 }
 
 #[test]
-fn without_eviction_a_full_store_refuses_and_keeps_what_it_has() {
+fn store_without_eviction_refuses_and_keeps() {
     let mut store =
         Store::new(&Config { memory: 2 << 20, extra: 0, evict: false, huge: false, ..Config::default() }).unwrap();
     let mut stored = 0_u32;
@@ -216,7 +216,7 @@ fn without_eviction_a_full_store_refuses_and_keeps_what_it_has() {
 }
 
 #[test]
-fn a_class_without_pages_gets_one_though_others_have_them_all() {
+fn starved_class_gets_a_page() {
     let mut store = store(4 << 20);
     for n in 0..60_000_u32 {
         set(&mut store, &n.to_le_bytes(), &[0; 60]);
@@ -249,7 +249,7 @@ fn pages_move_to_the_class_that_is_short_of_them() {
 }
 
 #[test]
-fn a_class_gets_its_first_page_beyond_the_limit_and_no_second() {
+fn class_gets_one_page_beyond_the_limit() {
     let mut store = Store::new(&Config { memory: 2 << 20, extra: 2 << 20, huge: false, ..Config::default() }).unwrap();
     let pages = |store: &Store| store.report(NOW).malloced >> 20;
     for n in 0..60_000_u32 {
@@ -266,7 +266,7 @@ fn a_class_gets_its_first_page_beyond_the_limit_and_no_second() {
 }
 
 #[test]
-fn a_page_goes_to_where_it_answers_more_however_short_the_time() {
+fn page_moves_to_the_busier_class() {
     let mut store = store(16 << 20);
     let key = |kind: u32, n: u32| (u64::from(kind) << 32 | u64::from(n)).to_le_bytes();
     let ask = |store: &mut Store, key: &[u8], length: usize| {
@@ -363,7 +363,7 @@ fn a_lower_limit_is_kept_after_a_while() {
 }
 
 #[test]
-fn a_stale_item_is_kept_under_a_new_version_and_says_so() {
+fn stale_item_gets_a_new_version() {
     let mut store = store(4 << 20);
     let Outcome::Stored(version) = set(&mut store, b"a", b"x") else { panic!() };
     assert_eq!(store.invalidate(b"a", Some(version + 1), STALE, NOW), Deleted::Exists);
@@ -376,18 +376,18 @@ fn a_stale_item_is_kept_under_a_new_version_and_says_so() {
 }
 
 #[test]
-fn one_sided_readers_find_the_header_that_is_documented() {
+fn item_header_matches_its_documentation() {
     let mut store = store(4 << 20);
     set(&mut store, b"key", b"value");
-    let id = store.get(b"key", true, NOW).unwrap().id;
-    let bytes = store.arena.bytes(id as usize * 8, HEADER + 8);
+    let handle = store.get(b"key", true, NOW).unwrap().handle();
+    let place = store.extent(handle);
+    let bytes = &store.slabs.bytes(place)[..HEADER + 8];
     assert_eq!((bytes[0], &bytes[2..4], &bytes[4..8]), (2, &MAGIC.to_le_bytes()[..], &1_u32.to_le_bytes()[..]));
     assert_eq!((&bytes[24..28], &bytes[28..32], bytes[36]), (&5_u32.to_le_bytes()[..], &7_u32.to_le_bytes()[..], 3));
     assert_eq!(&bytes[HEADER..], b"keyvalue");
-    let handle = store.get(b"key", true, NOW).unwrap().handle();
     let held = store.hold(handle).unwrap();
     set(&mut store, b"key", b"other");
-    assert_eq!(store.arena.bytes(id as usize * 8, 1), [3], "dead, though held");
+    assert_eq!(store.slabs.bytes(place)[0], 3, "dead, though held");
     store.release(held);
 }
 
@@ -477,7 +477,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the model knows of a key.
+/// The model's knowledge of a key.
 #[derive(Clone, Debug)]
 struct Known {
     value: Vec<u8>,
@@ -502,14 +502,14 @@ proptest! {
                 Op::Put { key, len, ttl, mode, cas } => {
                     let value = vec![turn as u8 | 0x80; len];
                     let mode = [Mode::Set, Mode::Set, Mode::Set, Mode::Set, Mode::Add, Mode::Replace, Mode::Append, Mode::Prepend][usize::from(mode)];
-                    let Ok(mut filling) = store.reserve(&[key], len, 0, until(ttl, now), now) else { prop_assert!(!ample); continue };
-                    filling.value().copy_from_slice(&value);
+                    let Ok(mut writer) = store.reserve(&[key], len, 0, until(ttl, now), now) else { prop_assert!(!ample); continue };
+                    writer.value().copy_from_slice(&value);
                     if !ample && store.get(&[key], false, now).is_none() {
                         model.remove(&key);
                     }
                     let known = model.get(&key).cloned();
                     let cas = cas.map(|right| known.as_ref().map_or(1, |known| known.version) + u64::from(!right));
-                    let outcome = store.publish(filling, Terms { mode, cas, ..Terms::default() }, now);
+                    let outcome = store.publish(writer, Terms { mode, cas, ..Terms::default() }, now);
                     let expected = match (&known, cas, mode) {
                         (None, Some(_), _) => Outcome::NotFound,
                         (Some(known), Some(cas), _) if cas != known.version => Outcome::Exists,

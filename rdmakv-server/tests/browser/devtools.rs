@@ -1,5 +1,5 @@
 //! A Chromium without a window, told what to do by its DevTools protocol over two pipes: JSON, each message ended by a
-//! zero. So a page is met as it is served, with its own policy in force, which lets nobody add a script to it.
+//! zero. So a page is met as it is served, with its own policy in force, which lets no script be added to it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -20,7 +20,7 @@ pub(crate) struct Browser {
     from: Receiver<Value>,
     session: Option<String>,
     sent: u64,
-    /// What the page complained of.
+    /// The page's complaints.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
 }
@@ -112,7 +112,7 @@ impl Browser {
         self.call("Page.navigate", json!({"url": url}));
     }
 
-    /// What the expression is on the page; promises are waited for.
+    /// Returns the value of the expression on the page; promises are waited for.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let how = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut result = self.call("Runtime.evaluate", how);
@@ -132,7 +132,7 @@ impl Browser {
         panic!("{expression} did not come true; {:?}; {seen}", self.complaints);
     }
 
-    /// A picture of the whole page.
+    /// Returns a picture of the whole page.
     pub(crate) fn picture(&mut self) -> Vec<u8> {
         use base64::Engine;
         let shot = self.call("Page.captureScreenshot", json!({"format": "png", "captureBeyondViewport": true}));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use rdmakv_server::client::Client;
+use rdmakv_client::Client;
 
 /// Some clients, until dropped.
 pub(crate) struct Load {

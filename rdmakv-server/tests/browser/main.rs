@@ -1,6 +1,6 @@
-//! The overview in a real browser, headless, with a server under load behind it: every plot has an extent, no text runs
-//! into another, no axis says the same twice, the colours follow the reader's, nothing is complained of, and the numbers
-//! move; and with one that has almost nothing to do. Where there is no Chromium it says so and is skipped.
+//! The overview in a real browser, headless, with a server under load behind it, and with one that has almost nothing to
+//! do. Every plot has an extent, no text runs into another, no axis has a label twice, the colours follow the reader's,
+//! there are no complaints, and the numbers move. Where there is no Chromium it says so and is skipped.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,7 +14,7 @@ use devtools::Browser;
 use load::Load;
 use serde_json::{Value, json};
 
-/// What the browser sees.
+/// The script that reports the drawing.
 const LOOK: &str = r##"(() => {
 const box = e => e.getBoundingClientRect();
 const plots = [...document.querySelectorAll("figure")].map(figure => {
@@ -87,7 +87,7 @@ fn brightness(colour: &Value) -> f64 {
     numbers.map(|n| n.trim().parse::<f64>().unwrap()).sum::<f64>() / 3.0
 }
 
-/// What is drawn can be read, be it much or little.
+/// Checks that the drawing can be read, with few values and with many.
 fn assert_readable(found: &Value) {
     let plots = found["plots"].as_array().unwrap();
     let ids: Vec<&str> = plots.iter().map(|plot| plot["id"].as_str().unwrap()).collect();
@@ -123,7 +123,7 @@ fn assert_drawn(found: &Value) {
 
 #[test]
 #[ignore = "starts a browser; `.ci/run browser` has it done"]
-fn the_overview_is_alive_and_readable_in_light_and_dark_and_on_a_telephone() {
+fn overview_is_live_and_readable_in_all_modes() {
     let Some(mut browser) = Browser::start() else {
         eprintln!("the overview in a browser: not run: there is no Chromium here");
         return;
@@ -203,7 +203,7 @@ window.show = n => new Promise(shown => {
 
 #[test]
 #[ignore = "starts a browser; `.ci/run browser` has it done"]
-fn axes_say_what_they_mean_where_there_is_little_to_show_and_where_there_is_much() {
+fn axes_are_labelled_for_small_and_large_values() {
     let Some(mut browser) = Browser::start() else {
         eprintln!("the overview in a browser: not run: there is no Chromium here");
         return;

@@ -1,11 +1,11 @@
-//! What a one-sided GET costs: no memory of the heap's.
+//! The cost of a one-sided GET: no memory of the heap's.
 
 use crate::by_hand::Running;
 use crate::client;
-use rdmakv_server::client::{Client, Source};
+use rdmakv_client::{Client, Source};
 
 #[test]
-fn a_one_sided_get_over_shared_memory_allocates_nothing() {
+fn one_sided_get_allocates_nothing() {
     let server = Running::over_shm();
     let mut client = client([&server.address]);
     for key in 0..100_u8 {

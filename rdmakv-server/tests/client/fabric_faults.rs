@@ -3,7 +3,7 @@
 use crate::by_hand::Running;
 use crate::common::{Server, soon};
 use crate::{client, patient};
-use rdmakv_server::client::{Client, Error, Options, Source};
+use rdmakv_client::{Client, Error, Options, Source};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -32,13 +32,13 @@ fn with_tcp(test: impl Fn(Running, &mut Client)) {
 }
 
 #[test]
-fn reads_fall_back_to_tcp_when_the_fabric_goes_and_return_to_it() {
+fn reads_fall_back_to_tcp_and_return() {
     with_tcp(|server, client| {
         server.store.knobs.tags.store(false, SeqCst);
         server.store.knobs.silent.store(true, SeqCst);
         // A tag is no use after its connection.
         assert_eq!(client.get("key").unwrap().unwrap().source(), Source::OneSided);
-        // What the fabric does not answer, the socket does, within the same time.
+        // The socket answers a request that the fabric does not, within the same time.
         assert!(client.get("other").unwrap().is_none());
         // One that says nothing for all of that time is given up.
         soon("the end of the fabric", || {
@@ -53,7 +53,7 @@ fn reads_fall_back_to_tcp_when_the_fabric_goes_and_return_to_it() {
 }
 
 #[test]
-fn reads_that_are_under_way_are_done_again_and_mutations_are_not() {
+fn interrupted_reads_repeat_and_mutations_do_not() {
     with_tcp(|server, client| {
         server.store.knobs.hangs_up.store(true, SeqCst);
         assert!(client.get("other").unwrap().is_none());
@@ -90,9 +90,9 @@ fn what_the_fabric_does_not_take_goes_over_tcp() {
 }
 
 #[test]
-fn what_the_fabric_did_not_take_and_nobody_else_could_was_not_done() {
+fn untaken_mutation_is_reported_not_done() {
     let server = Running::over_shm();
-    // Whoever connects here is let in and never answered: it takes as long as it may.
+    // A connection here is accepted and never answered: it takes as long as it may.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addresses = format!("{},{}", server.address, silent.local_addr().unwrap());
     let login = Some(("me".to_owned(), "secret".to_owned()));
@@ -115,7 +115,7 @@ fn what_the_fabric_did_not_take_and_nobody_else_could_was_not_done() {
 }
 
 #[test]
-fn a_fabric_that_is_not_there_costs_nothing_but_the_fabric() {
+fn missing_fabric_costs_only_the_fabric() {
     let tcp = Server::on_a_free_port(&[]);
     let address = tcp.address("tcp");
     for fabric in ["shm:@nobody-listens-there", "iwarp:127.0.0.1:1", "verbs:127.0.0.1:1"] {
@@ -131,7 +131,7 @@ fn a_fabric_that_is_not_there_costs_nothing_but_the_fabric() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_read_again_and_nothing_of_the_last_one_is_believed() {
+fn restarted_server_is_read_without_stale_state() {
     let mut server = Running::over_shm();
     let mut client = Client::with_options([&server.address], impatient()).unwrap();
     for round in 0..4_u8 {

@@ -2,7 +2,7 @@
 
 use crate::common::Server;
 use crate::{client, patient};
-use rdmakv_server::client::{Client, Error, Options};
+use rdmakv_client::{Client, Error, Options};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn hear(stream: &mut impl Read) {
 }
 
 #[test]
-fn a_mutation_whose_answer_is_lost_has_an_unknown_outcome_and_a_read_is_done_again() {
+fn lost_answer_is_unknown_for_set_repeated_for_get() {
     let address = by_hand(|at, mut stream| {
         hear(&mut stream);
         if at == 1 {
@@ -46,14 +46,14 @@ fn a_mutation_whose_answer_is_lost_has_an_unknown_outcome_and_a_read_is_done_aga
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_not_waited_for_without_end() {
+fn silent_server_times_out() {
     let address = by_hand(|_, stream| std::mem::forget(stream));
     let mut client = Client::with_options([&address], impatient()).unwrap();
     let error = client.get("a").unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     let error = client.delete("a").unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
-    // Without anybody who waits, too.
+    // Without a waiting caller, too.
     let ticket = client.iget("a").unwrap();
     while !client.test(&ticket).unwrap() {
         std::thread::sleep(Duration::from_millis(5));
@@ -92,7 +92,7 @@ fn nobody_there_is_said_at_once() {
 }
 
 #[test]
-fn a_server_that_was_killed_is_found_again_and_nothing_leaks() {
+fn killed_server_is_found_again_without_leaks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("kv.sock");
     let start = || Server::start(&["-s", path.to_str().unwrap()]);

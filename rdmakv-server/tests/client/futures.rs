@@ -3,8 +3,8 @@
 use crate::by_hand::Running;
 use crate::client;
 use crate::common::Server;
-use rdmakv_server::client::future::AsyncClient;
-use rdmakv_server::client::{Client, Error, Options};
+use rdmakv_client::future::AsyncClient;
+use rdmakv_client::{Client, Error, Options};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 

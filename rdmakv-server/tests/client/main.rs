@@ -12,14 +12,14 @@ mod operations;
 mod real;
 mod ways;
 
-use rdmakv_server::client::{Client, Options};
+use rdmakv_client::{Client, Options};
 
 /// As by default, but for its patience: most of these tests are not about time, and other work may be in their way.
 fn patient() -> Options {
     Options { timeout: common::PATIENCE, connect_timeout: common::PATIENCE, ..Options::default() }
 }
 
-/// A client that has it.
+/// Returns a client that has it.
 #[track_caller]
 fn client<S: AsRef<str>>(servers: impl IntoIterator<Item = S>) -> Client {
     Client::with_options(servers, patient()).unwrap()

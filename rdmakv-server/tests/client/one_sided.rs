@@ -2,7 +2,7 @@
 
 use crate::by_hand::Running;
 use crate::{client, patient};
-use rdmakv_server::client::{Client, Data, Error, Options, Source, Value};
+use rdmakv_client::{Client, Data, Error, Options, Source, Value};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ fn many_operations_go_on_at_once() {
 }
 
 #[test]
-fn values_outlive_their_client_and_go_to_other_threads() {
+fn values_outlive_client_and_cross_threads() {
     let server = Running::over_shm();
     let mut client = Client::with_options([&server.address], Options { value_memory: 1 << 16, ..patient() }).unwrap();
     server.store.put(b"key", &bytes(3_000, 6), 0);

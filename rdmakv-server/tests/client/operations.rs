@@ -1,8 +1,8 @@
-//! What each operation does, over TCP and a Unix socket, at this server and at memcached.
+//! The results of each operation, over TCP and a Unix socket, at this server and at memcached.
 
 use crate::common::Server;
 use crate::{client, patient};
-use rdmakv_server::client::{Client, Data, Error, Expire, Options, Source, Stored, Terms};
+use rdmakv_client::{Client, Data, Error, Expire, Options, Source, Stored, Terms};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) fn everything_at(server: &str) {
     assert!(client.set("n", "41", ()).unwrap().is_stored());
     assert_eq!((client.incr("n", 1).unwrap(), client.decr("n", 50).unwrap()), (Some(42), Some(0)));
     assert_eq!(client.incr("m", 1).unwrap(), None);
-    // What has ended is gone.
+    // Ended operations are gone.
     assert!(client.set("e", "x", Duration::ZERO).unwrap().is_stored());
     assert!(client.get("e").unwrap().is_none());
     // Any bytes are a value, and nearly any a key.
@@ -105,7 +105,7 @@ fn operations_do_the_same_at_memcached() {
 }
 
 #[test]
-fn many_operations_are_under_way_together_and_end_each_with_its_own() {
+fn concurrent_operations_keep_their_answers() {
     let server = Server::on_a_free_port(&[]);
     let address = server.address("tcp");
     let mut client = Client::with_options([&address], Options { window: 64, ..patient() }).unwrap();
@@ -133,7 +133,7 @@ fn a_full_window_is_said_or_waited_for() {
     let mut client = Client::with_options([server.address("tcp")], Options { window: 3, ..patient() }).unwrap();
     let tickets: Vec<_> = (0..3).map(|_| client.iget("a").unwrap()).collect();
     assert!(matches!(client.iget("a"), Err(Error::Full { most: 3, .. })));
-    // Results that nobody takes hold their places.
+    // Results that are never taken hold their places.
     assert!(matches!(client.bget("a"), Err(Error::Full { .. })));
     while !client.test(&tickets[2]).unwrap() {}
     let mut other = crate::client([server.address("tcp")]);

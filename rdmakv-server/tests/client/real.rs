@@ -2,11 +2,11 @@
 
 use crate::common::{Server, soon};
 use crate::{client, patient};
-use rdmakv_server::client::{Client, Error, Options, Source, Stored, Value};
+use rdmakv_client::{Client, Error, Options, Source, Stored, Value};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A server, and how to reach it over this fabric.
+/// Returns a server, and how to reach it over this fabric.
 fn start(fabric: &str, flags: &[&str]) -> (Server, String) {
     let place = if fabric == "iwarp" { &["--fabric", "iwarp:127.0.0.1:0"][..] } else { &[] };
     let server = Server::on_a_free_port(&[flags, place].concat());
@@ -40,7 +40,7 @@ fn fabrics_are_served_without_a_port() {
 }
 
 #[test]
-fn values_of_every_size_are_read_one_sidedly_and_as_they_were_stored() {
+fn values_of_every_size_are_read_one_sidedly() {
     for fabric in FABRICS {
         let (_server, address) = start(fabric, &["--tag-lease", "60s"]);
         let mut client = client([&address]);
@@ -110,7 +110,7 @@ fn no_client_reads_what_another_has_replaced() {
 }
 
 #[test]
-fn a_killed_server_costs_an_error_or_the_fabric_and_nothing_hangs() {
+fn killed_server_never_hangs_the_client() {
     for fabric in FABRICS {
         let (server, address) = start(fabric, &[]);
         let mut client = client([with_tcp(&server, &address)]);
@@ -143,7 +143,7 @@ fn a_killed_server_costs_an_error_or_the_fabric_and_nothing_hangs() {
 }
 
 #[test]
-fn a_stopped_server_is_given_up_in_time_and_used_again_when_it_goes_on() {
+fn stopped_server_times_out_then_recovers() {
     for fabric in FABRICS {
         let (server, address) = start(fabric, &[]);
         let options = Options { timeout: Duration::from_secs(1), ..patient() };
@@ -151,7 +151,7 @@ fn a_stopped_server_is_given_up_in_time_and_used_again_when_it_goes_on() {
         soon("a value", || client.set("key", "value", ()).is_ok_and(|stored| stored.is_stored()));
         soon("an answer", || client.get("key").is_ok_and(|value| value.is_some()));
         server.stop();
-        // What it was at it still finishes.
+        // It still finishes its current work.
         soon("the stop", || client.get("other").is_err());
         assert!(client.set("other", "", ()).is_err());
         server.signal("-CONT");
@@ -176,7 +176,7 @@ fn the_server_learns_what_was_read_without_it() {
 }
 
 #[test]
-fn a_server_that_asks_for_a_password_gets_it_by_every_way() {
+fn password_works_over_every_transport() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("passwords");
     std::fs::write(&file, "me:secret\n").unwrap();

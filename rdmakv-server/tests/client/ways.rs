@@ -4,7 +4,7 @@
 use crate::by_hand::Running;
 use crate::common::{Server, soon};
 use crate::patient;
-use rdmakv_server::client::{Client, Error, Options, Source};
+use rdmakv_client::{Client, Error, Options, Source};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -27,13 +27,13 @@ fn silent() -> Bad {
     Bad { address, _keep: Box::new(()) }
 }
 
-/// Nobody listens.
+/// Returns an address without a listener.
 fn refused() -> Bad {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     Bad { address: listener.local_addr().unwrap().to_string(), _keep: Box::new(()) }
 }
 
-/// What is sent there is dropped: the queue of connections that wait is full, so no more is answered.
+/// Returns an address that drops all it receives: the queue of waiting connections is full, so no more is answered.
 fn dropped() -> Bad {
     use rustix::net::{AddressFamily, SocketType};
     let listener: OwnedFd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -49,7 +49,7 @@ fn dropped() -> Bad {
     Bad { address: address.to_string(), _keep: Box::new((listener, waiting)) }
 }
 
-/// A byte now and then, without end.
+/// Returns a byte now and then, without end.
 fn dripping() -> Bad {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -125,7 +125,7 @@ fn all_ways_that_fail_are_named_with_their_reasons() {
 fn a_slow_fabric_is_taken_up_when_it_answers() {
     let server = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
     let (tcp, iwarp) = (server.address("tcp"), crate::ways::fabric(&server));
-    // What comes for the fabric waits until it is let through.
+    // A connection for the fabric waits until it is let through.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let door = listener.local_addr().unwrap();
     let (open, opened) = std::sync::mpsc::channel::<()>();
@@ -193,14 +193,14 @@ fn a_child_of_a_fork_connects_anew() {
             let got =
                 (0..10).all(|_| client.get("key").is_ok_and(|value| value.is_some_and(|value| value == *b"value")));
             let set = client.set("child", "was here", ()).is_ok();
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` ends this child without destructors.
             unsafe { libc::_exit(i32::from(!(got && set))) };
         }
         for _ in 0..10 {
             assert_eq!(client.get("key").unwrap().unwrap(), b"value");
         }
         let mut status = 0;
-        // SAFETY: the status lives.
+        // SAFETY: `status` is a local integer that the call may write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "{way}");
         // The parent's connections are as they were.
@@ -219,15 +219,15 @@ fn what_was_begun_before_a_fork_is_not_done_twice() {
     // SAFETY: the child asks its server and ends, without a return into the test.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // What is begun here is done here.
+        // An operation begun here is done here.
         let own = client.set("child", "was here", ()).is_ok_and(|stored| stored.is_stored());
         let unknown = matches!(client.wait(begun), Err(Error::OutcomeUnknown { .. }));
-        // SAFETY: ends this process.
+        // SAFETY: `_exit` ends this child without destructors.
         unsafe { libc::_exit(i32::from(!own) + 2 * i32::from(!unknown)) };
     }
     assert!(client.wait(begun).unwrap().is_stored());
     let mut status = 0;
-    // SAFETY: the status lives.
+    // SAFETY: `status` is a local integer that the call may write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(libc::WEXITSTATUS(status), 0, "1: its own SET failed; 2: the parent's was done by the child, too");
     assert_eq!(client.get("child").unwrap().unwrap(), b"was here");

@@ -50,7 +50,7 @@ impl Server {
         self.lines.iter().find_map(|line| line.strip_prefix(&start)).expect("it says where it listens").to_owned()
     }
 
-    /// Where clients over a fabric reach it.
+    /// Returns the address for clients over a fabric.
     pub(crate) fn fabric(&self, kind: &str) -> String {
         let start = format!("listening on {kind}:");
         let found = self.lines.iter().find_map(|line| line.strip_prefix(&start));
@@ -87,7 +87,7 @@ impl Server {
         stat(&mut self.connect(), name)
     }
 
-    /// The status and the answer's body.
+    /// Returns the status and the answer's body.
     pub(crate) fn http(&self, path: &str) -> (u16, String) {
         let mut stream = to(&self.address("http"));
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -105,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection on which nothing is waited for without end.
+/// Returns a connection on which nothing is waited for without end.
 pub(crate) fn to(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -136,7 +136,7 @@ pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A server that finds these sockets open, as systemd would have it.
+/// Returns a server that finds these sockets open, as systemd would have it.
 pub(crate) fn activated(sockets: [OwnedFd; 2], names: &str, environment: &[(&str, &str)], flags: &[&str]) -> Command {
     let [one, two] = sockets;
     let mut command = Command::new("sh");

@@ -47,7 +47,7 @@ pub(crate) fn command(random: &mut StdRng) -> Vec<u8> {
         }
     }
     let cas: [u8; 8] = match random.random_range(0..10) {
-        // Of a value that is no number and not of that version, one tells the one and one the other.
+        // The two differ on a value that is no number and not of that version.
         0 | 1 if matches!(code, 0x05 | 0x06 | 0x15 | 0x16) => [0; 8],
         0 => *b"VERSION!",
         1 => 1_u64.to_be_bytes(),

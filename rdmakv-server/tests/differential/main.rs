@@ -1,8 +1,8 @@
 //! Debian's memcached and ours are told the same, and have to answer the same, byte for byte.
 //!
-//! What may differ is made the same first: versions of items (CAS) are replaced by a mark, and times by whether there is
-//! one. Conversations are made of the protocols' commands, right ones and ones that are bent a little. What differs is
-//! shortened to the commands that matter and shown.
+//! Parts that may differ are made the same first: versions of items (CAS) are replaced by a mark, and times by whether
+//! there is one. Conversations are made of the protocols' commands, right ones and ones that are bent a little. A
+//! difference is shortened to the commands that matter and shown.
 //!
 //! `DIFFERENTIAL=100000 cargo test --release -p rdmakv-server --test differential -- --nocapture` tries so many; a seed
 //! (`DIFFERENTIAL_SEED`) makes others.

@@ -41,7 +41,7 @@ impl Server {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut reader = stream.try_clone().unwrap();
         std::thread::scope(|scope| {
-            // Whoever only writes would be stuck with one who only writes.
+            // A client that only writes would be stuck with a server that only writes.
             let answers = scope.spawn(move || {
                 let mut answer = Vec::new();
                 // It may end the conversation before it has read all.
@@ -91,13 +91,13 @@ impl Pair {
         Some(Self { theirs, ours, turn: 0, _folder: folder })
     }
 
-    /// Whether they still differ when a second has passed: flushes and expiries take effect by the second.
+    /// Returns whether they still differ when a second has passed: flushes and expiries take effect by the second.
     pub(crate) fn differ_later(&mut self, parts: &[Vec<u8>]) -> bool {
         std::thread::sleep(Duration::from_millis(1200));
         self.differ(parts).is_some()
     }
 
-    /// What each answers, if that is not the same.
+    /// Returns the answers of both, if they differ.
     pub(crate) fn differ(&mut self, parts: &[Vec<u8>]) -> Option<(Vec<u8>, Vec<u8>)> {
         self.turn += 1;
         let name = format!("{:06}", self.turn);
@@ -118,14 +118,14 @@ impl Pair {
                     told.extend_from_slice(&[0; 22]);
                 }
             } else {
-                // A command that still waits for data gets it, and is answered: memcached keeps back what it would have
-                // said before to one who is gone in the middle of a command.
+                // A command that still waits for data gets it, and is answered: memcached keeps back its earlier
+                // answers to a client that is gone in the middle of a command.
                 told.extend_from_slice(&b"mn\r\n".repeat(600));
             }
             let answer = server.tell(&told);
             if binary { same_binary(answer) } else { same_text(&answer) }
         });
-        // It says nothing to what came after when it waits for a value of gigabytes; and a key that is too long in a
+        // It says nothing to what came after when it waits for a value of gigabytes. A key that is too long in a
         // `get` makes it forget what it would have answered before, to commands of the same read.
         let waits = !binary && !theirs.ends_with(b"MN\r\n") && ours.starts_with(&theirs);
         let forgot = waits || theirs.starts_with(b"CLIENT_ERROR bad command line") && ours.ends_with(&theirs);

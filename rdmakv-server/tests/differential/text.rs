@@ -44,7 +44,7 @@ fn value(random: &mut StdRng) -> String {
     }
 }
 
-/// A length for this value: nearly always its own.
+/// Returns a length for this value: nearly always its own.
 fn length(value: &str, random: &mut StdRng) -> String {
     match random.random_range(0..30) {
         0 => (value.len() + 1).to_string(),
@@ -198,8 +198,8 @@ fn flag(letter: char, random: &mut StdRng) -> String {
     format!(" {letter}{token}")
 }
 
-/// Whether a meta command has flags that mean something to later memcacheds only (`E`, `x`, and `s` of `ms`), or makes an item by
-/// `mg` with a key in base64: 1.6.18 forgets that it was, and returns the key as it is, ends of lines included.
+/// Returns whether a meta command has flags that mean something to later memcacheds only (`E`, `x`, and `s` of `ms`), or makes an
+/// item by `mg` with a key in base64: 1.6.18 forgets that it was, and returns the key as it is, ends of lines included.
 pub(crate) fn is_answered_otherwise(command: &[u8]) -> bool {
     let line = command.split(|&byte| byte == b'\n').next().unwrap_or(command);
     let words: Vec<_> = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();

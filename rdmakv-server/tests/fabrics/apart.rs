@@ -70,7 +70,7 @@ impl Drop for Host {
 /// How the way is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// Nobody is told: the router forwards nothing more.
+    /// No end is told: the router forwards nothing more.
     Silently,
     /// The client sees that there is no cable in its card.
     Cable,
@@ -89,7 +89,7 @@ pub(crate) const FAR: &str = "10.77.1.1";
 pub(crate) const NEAR: &str = "10.77.3.1";
 
 impl Hosts {
-    /// Where this is permitted; else it says why not.
+    /// Makes it where this is permitted; else it prints why not.
     pub(crate) fn new() -> Option<Self> {
         match Self::lay() {
             Ok(hosts) => Some(hosts),
@@ -173,7 +173,7 @@ impl Hosts {
         self.cut(how);
     }
 
-    /// What [`cut_after`](Self::cut_after) counts from.
+    /// Returns the mark that [`cut_after`](Self::cut_after) counts from.
     pub(crate) fn mark(&self) -> u64 {
         self.passed()
     }

@@ -1,4 +1,4 @@
-//! A client that says what it is told to say, over any fabric: the face's tests look at what comes back.
+//! A client that says what it is told to say, over any fabric: the fabric tests look at what comes back.
 
 use std::time::Instant;
 
@@ -7,11 +7,12 @@ use frrwp::fabric::Endpoint;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmOptions};
 use frrwp::handshake::{Limits, Side};
-use frrwp::wire::{SAID, Segment};
+use frrwp::wire::{MAX_FRAME_PAYLOAD, Segment};
 use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache, Lease};
-use rdmakv_server::item;
-use rdmakv_server::rdma::wire::{self, Assembly, FRAGMENT, Kind, Reply, Request, Tag, Welcome};
+use rdmakv_proto::item;
+use rdmakv_proto::messages::RemoteSegment;
+use rdmakv_proto::messages::{self, Assembly, FRAGMENT, Kind, Reply, Request, Tag, Welcome};
 
 use super::common::PATIENCE;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
@@ -98,7 +99,7 @@ pub(crate) struct Verbs {
 
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 impl Verbs {
-    /// The address by which a device is reached, if one is to be tested with.
+    /// Returns the address by which a device is reached, if one is to be tested with.
     pub(crate) fn address() -> Option<String> {
         let host = std::env::var("MRRC_VERBS_ADDRESS").ok().filter(|host| !host.is_empty());
         if host.is_none() {
@@ -111,12 +112,12 @@ impl Verbs {
         host
     }
 
-    /// Whether its clients may read whatever is registered, as the device has no memory windows that hold.
+    /// Returns whether its clients may read whatever is registered, as the device has no memory windows that hold.
     pub(crate) fn exposes() -> bool {
         std::env::var_os("MRRC_VERBS_EXPOSE").is_some()
     }
 
-    /// A server there.
+    /// Returns a server there.
     pub(crate) fn server(host: &str, flags: &[&str]) -> Server {
         let place = format!("verbs:{host}:0");
         let exposes: &[&str] = if Self::exposes() { &["--expose", "slab"] } else { &[] };
@@ -145,7 +146,7 @@ impl Way for Verbs {
     }
 }
 
-/// A cache for a way's registrations.
+/// Returns a cache for a way's registrations.
 pub(crate) fn cache<W: Way>(way: &W) -> Cache<W::Domain> {
     Cache::builder(way.domain()).capacity_bytes(64 << 20).monitor(Explicit).ignore_environment().build().unwrap()
 }
@@ -196,9 +197,9 @@ impl<'c, W: Way> Client<'c, W> {
     pub(crate) fn say(&mut self, fragment: &[u8]) -> bool {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.engine.say(fragment) {
+            match self.engine.send_message(fragment) {
                 Ok(()) => return true,
-                Err(frrwp::handshake::Unsaid::Full) => {}
+                Err(frrwp::handshake::SendError::Full) => {}
                 Err(_) => return false,
             }
             assert!(Instant::now() < until, "there is no room to say something");
@@ -211,11 +212,11 @@ impl<'c, W: Way> Client<'c, W> {
     /// Says a message; the id that it has.
     pub(crate) fn tell(&mut self, kind: Kind, bytes: &[u8]) -> Option<u32> {
         self.id += 1;
-        let mut parts = bytes.chunks(SAID - FRAGMENT).peekable();
+        let mut parts = bytes.chunks(MAX_FRAME_PAYLOAD - FRAGMENT).peekable();
         loop {
             let part = parts.next().unwrap_or_default();
             let mut fragment = Vec::new();
-            wire::start(&mut fragment, self.id, kind, parts.peek().is_some());
+            messages::start(&mut fragment, self.id, kind, parts.peek().is_some());
             fragment.extend_from_slice(part);
             if !self.say(&fragment) {
                 return None;
@@ -242,25 +243,25 @@ impl<'c, W: Way> Client<'c, W> {
         while let Some(event) = self.engine.next_event() {
             match event {
                 Event::Closed { .. } => self.closed = true,
-                Event::Ended { tag, result } => self.ended.push((tag, result.is_ok())),
-                Event::Fetched { succeeded, .. } => self.fetched.push(succeeded),
+                Event::Completed { tag, result } => self.ended.push((tag, result.is_ok())),
+                Event::ReadCompleted { succeeded, .. } => self.fetched.push(succeeded),
                 _ => {}
             }
         }
     }
 
-    /// The next message; nothing if the connection ends first.
+    /// Returns the next message; nothing if the connection ends first.
     pub(crate) fn hear(&mut self) -> Option<Answer> {
         let (until, mut heard) = (Instant::now() + PATIENCE, Vec::new());
         loop {
-            while self.engine.heard(&mut heard) {
+            while self.engine.recv_message(&mut heard) {
                 if let Some((id, kind, bytes)) = self.input.take(&heard, 256 << 20).expect("servers make sense") {
                     return Some((id, kind, bytes.to_vec()));
                 }
             }
             assert!(Instant::now() < until, "no answer");
             self.look();
-            let more = self.engine.heard(&mut heard);
+            let more = self.engine.recv_message(&mut heard);
             if more {
                 if let Some((id, kind, bytes)) = self.input.take(&heard, 256 << 20).expect("servers make sense") {
                     return Some((id, kind, bytes.to_vec()));
@@ -300,7 +301,7 @@ impl<'c, W: Way> Client<'c, W> {
         tag
     }
 
-    /// A number of `stats`.
+    /// Returns a number of `stats`.
     pub(crate) fn stat(&mut self, name: &str) -> u64 {
         let (text, _) = self.run(None, &[b"stats\r\n"]);
         let line = text.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
@@ -320,18 +321,18 @@ impl<'c, W: Way> Client<'c, W> {
         let length = tag.segment.length as usize;
         self.fetched.clear();
         // SAFETY: the memory is the way's, and only this client uses it, one read at a time.
-        unsafe { self.engine.fetch(self.way.memory(), length, tag.segment) }.ok()?;
+        unsafe { self.engine.read_remote(self.way.memory(), length, segment(tag)) }.ok()?;
         while self.fetched.is_empty() {
             self.look();
             if self.fetched.is_empty() && !self.step() {
                 return None;
             }
         }
-        // SAFETY: the read has ended.
+        // SAFETY: the read has ended, so the fabric no longer writes the memory; it has room for `length` bytes.
         self.fetched[0].then(|| unsafe { std::slice::from_raw_parts(self.way.memory(), length) }.to_vec())
     }
 
-    /// The value that a tag leads to, if it is one to believe.
+    /// Returns the value that a tag leads to, if it is one to believe.
     pub(crate) fn read_value(&mut self, tag: &Tag, key: &str) -> Option<Vec<u8>> {
         let image = self.read(tag)?;
         item::check(&image, key.as_bytes(), tag.incarnation, 1).ok().map(|item| item.value.to_vec())
@@ -342,21 +343,21 @@ impl<'c, W: Way> Client<'c, W> {
     pub(crate) fn open(&mut self, key: &str, wish: bool, room: usize) -> frrwp::handshake::Tag {
         self.id += 1;
         let mut header = Vec::new();
-        wire::start(&mut header, self.id, Kind::Get, false);
+        messages::start(&mut header, self.id, Kind::Get, false);
         Request::get(&mut header, wish, key.as_bytes());
         // SAFETY: the memory is the way's, and only this client uses it, one transfer at a time.
-        unsafe { self.engine.read(self.way.memory(), room, &header) }.expect("a transfer opens")
+        unsafe { self.engine.open_read(self.way.memory(), room, &header) }.expect("a transfer opens")
     }
 
     /// Opens a transfer with any header; false if that cannot be.
     #[expect(unsafe_code, reason = "lends this client's memory")]
     pub(crate) fn open_any(&mut self, header: &[u8], room: usize, read: bool) -> bool {
         let memory = self.way.memory();
-        // SAFETY: the memory is the way's, and what it holds then matters to nobody.
+        // SAFETY: the memory is the way's, and its content does not matter then.
         let opened = unsafe {
             match read {
-                true => self.engine.read(memory, room, header),
-                false => self.engine.write(memory, room, header),
+                true => self.engine.open_read(memory, room, header),
+                false => self.engine.open_write(memory, room, header),
             }
         };
         opened.is_ok()
@@ -375,16 +376,16 @@ impl<'c, W: Way> Client<'c, W> {
         }
     }
 
-    /// What is in the client's memory.
+    /// Returns the client's memory.
     #[expect(unsafe_code, reason = "reads this client's memory")]
     pub(crate) fn memory(&self, length: usize) -> Vec<u8> {
-        // SAFETY: no transfer is under way.
+        // SAFETY: no transfer is in flight, so no other end writes the memory; it has room for `length` bytes.
         unsafe { std::slice::from_raw_parts(self.way.memory(), length) }.to_vec()
     }
 
     /// Lets the server read this value in the client's memory, in parts: what holds it there, and the segments.
     #[expect(unsafe_code, reason = "lends this client's memory")]
-    pub(crate) fn lend(&mut self, value: &[u8], parts: usize) -> (Vec<Lease<W::Domain>>, Vec<Segment>) {
+    pub(crate) fn lend(&mut self, value: &[u8], parts: usize) -> (Vec<Lease<W::Domain>>, Vec<RemoteSegment>) {
         let memory = self.way.memory();
         // SAFETY: the memory is the way's, and as long as this.
         unsafe { std::ptr::copy(value.as_ptr(), memory, value.len()) };
@@ -395,15 +396,12 @@ impl<'c, W: Way> Client<'c, W> {
                 continue;
             }
             let address = memory.wrapping_add(at);
-            // SAFETY: nobody changes it before the server has answered.
+            // SAFETY: it is not changed before the server has answered.
             let lease = unsafe { self.cache.acquire(address, length, Access::LOCAL | Access::REMOTE_READ) }.unwrap();
             segments.extend(lease.segments().map(|segment| {
-                frrwp::fabric::Domain::remote(
-                    self.cache.registrar(),
-                    segment.registration(),
-                    segment.address(),
-                    segment.len(),
-                )
+                let (registration, address) = (segment.registration(), segment.address());
+                let named = frrwp::fabric::Domain::remote(self.cache.registrar(), registration, address, segment.len());
+                RemoteSegment { address: named.address, length: named.length, key: named.key }
             }));
             leases.push(lease);
             at += length;
@@ -421,4 +419,10 @@ impl<'c, W: Way> Client<'c, W> {
         drop(leases);
         answer
     }
+}
+
+/// Returns the fabric's name of a tag's segment.
+pub(crate) fn segment(tag: &Tag) -> Segment {
+    let RemoteSegment { address, length, key } = tag.segment;
+    Segment { address, length, key }
 }

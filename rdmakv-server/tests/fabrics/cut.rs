@@ -1,15 +1,15 @@
-//! A network that is cut in the middle of things: whoever is at one end lets go of the other within the time, and goes on.
+//! A network that is cut in the middle of things: each end releases the other within the time, and goes on.
 //!
 //! Server and client are on hosts of their own, in network namespaces. The way that is cut is that of the fabric; TCP goes by another.
 
 use std::time::Duration;
 
-use rdmakv_server::client::{Client, Error, Options, Source};
+use rdmakv_client::{Client, Error, Options, Source};
 
 use super::apart::{Cut, FAR, Hosts, NEAR};
 use super::common::{Server, soon, stat, to};
 
-/// Of a large value: on the slow way it takes nearly a second, so that a busy machine cuts it in the middle, too.
+/// A large value: on the slow network it takes nearly a second, so that a busy machine cuts it in the middle, too.
 const LARGE: usize = 2 << 20;
 
 /// A server and the ways to it.
@@ -18,7 +18,7 @@ struct World {
     server: Server,
     tcp: String,
     iwarp: String,
-    /// Files that the server has open when nobody is there.
+    /// Files that the server has open without clients.
     files: usize,
 }
 
@@ -34,7 +34,7 @@ impl World {
     fn new() -> Option<Self> {
         let hosts = Hosts::new()?;
         let flags = ["-p", "-1", "-l", "0.0.0.0", "-m", "64", "-I", "4m", "--tag-lease", "1s"];
-        let more = ["--fabric", "iwarp:0.0.0.0:0", "--fabric-patience", "1s"];
+        let more = ["--fabric", "iwarp:0.0.0.0:0", "--fabric-timeout", "1s"];
         let server = hosts.server.inside(|| Server::start(&[&flags[..], &more].concat()));
         let port = |text: &str| text.rsplit_once(':').unwrap().1.to_owned();
         let tcp = format!("{NEAR}:{}", port(&server.address("tcp")));
@@ -160,7 +160,7 @@ fn in_the_middle_of_a_transfer() {
 }
 
 #[test]
-fn while_the_server_reads_a_value_out_of_the_clients_memory() {
+fn server_read_of_client_memory_survives_cuts() {
     let Some(world) = World::new() else { return };
     world.hosts.client.inside(|| {
         let mut client = world.client(true);
@@ -176,7 +176,7 @@ fn while_the_server_reads_a_value_out_of_the_clients_memory() {
             writer.join().unwrap()
         });
         assert!(matches!(outcome, Err(Error::OutcomeUnknown { .. })), "{outcome:?}");
-        // The server had half of it, which is nobody's value; or, where the cut came late, all of it. Only reads are done again by
+        // The server had half of it, which is no key's value; or, where the cut came late, all of it. Only reads are done again by
         // themselves.
         let got = client.get("large").unwrap().unwrap();
         assert!((got[..] == old[..] || got[..] == new[..]) && got.source() == Source::Socket);
@@ -199,7 +199,7 @@ fn while_nothing_happens() {
         }
         assert_eq!(client.counters().one_sided, 1);
         world.hosts.cut(Cut::Silently);
-        // Nobody says a word, and the server sees that nobody is there.
+        // No packet passes, and the server sees that the client is gone.
         world.lets_go();
         let first = client.get("small");
         assert!(first.as_ref().map_or_else(timed_out, Option::is_some), "{first:?}");

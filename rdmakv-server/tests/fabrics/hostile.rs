@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rdmakv_server::rdma::wire::{self, Kind, Request};
+use rdmakv_proto::messages::{self, Kind, Request};
 
 use super::client::{Client, Way, cache};
 use super::common::{Server, soon};
@@ -10,9 +10,9 @@ use super::on_both;
 
 on_both! {
     noise_ends_its_own_connection_and_nothing_else(&["--fabric-connections", "8"]) = noise;
-    who_goes_in_the_middle_of_anything_leaves_nothing_behind(&["--tag-lease", "50ms", "-I", "2m"]) = cut;
+    vanished_client_leaves_nothing_behind(&["--tag-lease", "50ms", "-I", "2m"]) = cut;
     who_takes_no_answers_is_held_back(&[]) = slow;
-    what_makes_no_sense_is_said_and_ends_the_connection(&[]) = sense;
+    nonsense_is_answered_and_ends_the_connection(&[]) = sense;
 }
 
 fn resident(process: u32) -> u64 {
@@ -21,7 +21,7 @@ fn resident(process: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// What a client does.
+/// The acts of a client.
 #[derive(Clone, Debug)]
 enum Act {
     Say(Vec<u8>),
@@ -39,13 +39,13 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![3 => fragment().prop_map(Act::Say), 1 => open.prop_map(|(asked, room, read)| Act::Open(asked, room, read))]
 }
 
-/// A fragment: noise, or the right start and noise, or something that is nearly right.
+/// Returns a fragment: noise, or the right start and noise, or something that is nearly right.
 fn fragment() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..2000);
     let kinds = prop::sample::select(vec![Kind::Hello, Kind::Run, Kind::Get, Kind::Put, Kind::Seen, Kind::Item]);
     let started = (any::<u32>(), kinds.clone(), any::<bool>(), bytes()).prop_map(|(id, kind, more, bytes)| {
         let mut fragment = Vec::new();
-        wire::start(&mut fragment, id, kind, more);
+        messages::start(&mut fragment, id, kind, more);
         fragment.extend(bytes);
         fragment
     });
@@ -64,7 +64,7 @@ fn fragment() -> impl Strategy<Value = Vec<u8>> {
     let runs = (any::<u32>(), any::<bool>(), prop::collection::vec(any::<u8>(), 0..251), commands);
     let runs = runs.prop_map(|(id, wish, key, command)| {
         let mut fragment = Vec::new();
-        wire::start(&mut fragment, id, Kind::Run, false);
+        messages::start(&mut fragment, id, Kind::Run, false);
         Request::run(&mut fragment, wish, &key, &[command]);
         fragment
     });
@@ -88,7 +88,7 @@ fn noise<W: Way>(server: &Server, way: &W, address: &str) {
             let mut client = let_in.unwrap();
             if greets {
                 let mut hello = Vec::new();
-                wire::start(&mut hello, 1, Kind::Hello, false);
+                messages::start(&mut hello, 1, Kind::Hello, false);
                 Request::hello(&mut hello, false);
                 client.say(&hello);
             }
@@ -102,7 +102,7 @@ fn noise<W: Way>(server: &Server, way: &W, address: &str) {
                 }
                 client.look();
                 let mut heard = Vec::new();
-                while client.engine.heard(&mut heard) {}
+                while client.engine.recv_message(&mut heard) {}
             }
             Ok(())
         })
@@ -131,7 +131,7 @@ fn go<W: Way>(way: &W, address: &str, point: usize) {
         1 => {}
         2 => {
             // Half of a message.
-            wire::start(&mut bytes, 7, Kind::Run, true);
+            messages::start(&mut bytes, 7, Kind::Run, true);
             bytes.extend_from_slice(b"\0\0set a 0 0 1000");
             client.say(&bytes);
         }
@@ -174,7 +174,7 @@ fn go<W: Way>(way: &W, address: &str, point: usize) {
             for _ in 0..20 {
                 bytes.clear();
                 let kind = Request::run(&mut bytes, false, b"", &[b"get long long long long\r\n"]);
-                if client.engine.say(&[&[1, 0, 0, 0, kind as u8, 0, 0, 0], &bytes[..]].concat()).is_err() {
+                if client.engine.send_message(&[&[1, 0, 0, 0, kind as u8, 0, 0, 0], &bytes[..]].concat()).is_err() {
                     break;
                 }
             }
@@ -226,7 +226,7 @@ fn slow<W: Way>(server: &Server, way: &W, address: &str) {
     let mut said = 0;
     // He has no room to say more in the end.
     for _ in 0..10_000 {
-        if slow.engine.say(&[&[1, 0, 0, 0, kind as u8, 0, 0, 0], &bytes[..]].concat()).is_err() {
+        if slow.engine.send_message(&[&[1, 0, 0, 0, kind as u8, 0, 0, 0], &bytes[..]].concat()).is_err() {
             break;
         }
         said += 1;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use rdmakv_server::rdma::wire::{Kind, Request};
+use rdmakv_proto::messages::{Kind, Request};
 
 use super::client::{Client, Iwarp, Shm, Way, cache};
 use super::common::soon;

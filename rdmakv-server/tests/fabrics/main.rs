@@ -4,23 +4,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[cfg(feature = "client")]
 mod apart;
-mod asks;
 mod client;
-#[cfg(feature = "client")]
 mod cut;
 mod hostile;
 mod kills;
-#[cfg(feature = "client")]
 mod puppet;
+mod queries;
 mod quiet;
-#[cfg(feature = "client")]
 mod relay;
 mod rights;
-#[cfg(feature = "client")]
 mod steps;
-#[cfg(feature = "client")]
 mod successors;
 mod terms;
 mod together;
@@ -28,7 +22,7 @@ mod together;
 use client::{Client, Shm, Way, cache};
 use common::Server;
 
-/// Where a server listens over this fabric.
+/// Returns a server's address over this fabric.
 fn fabric(server: &Server, kind: &str) -> String {
     server.fabric(kind)
 }

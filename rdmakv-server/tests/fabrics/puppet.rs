@@ -5,14 +5,14 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use rdmakv_server::client::{Client, Error, Options};
+use rdmakv_client::{Client, Error, Options};
 
 use super::common::PATIENCE;
 
 const SERVER: &str = "RDMAKV_TEST_PUPPET";
 const START: &str = "> ";
 
-/// A value that is known by its length and this.
+/// Returns a value that is known by its length and this.
 fn value(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 255 + seed) as u8).collect()
 }
@@ -25,7 +25,7 @@ pub(crate) struct Puppet {
 }
 
 impl Puppet {
-    /// A client of this server; with or without tags.
+    /// Returns a client of this server; with or without tags.
     pub(crate) fn new(server: &str, one_sided: bool) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "puppet::what_it_does", "--nocapture", "--include-ignored"])
@@ -52,7 +52,7 @@ impl Puppet {
         writeln!(self.told, "{order}").unwrap();
     }
 
-    /// What came of it.
+    /// Returns the result.
     pub(crate) fn end(&mut self) -> String {
         self.says.recv_timeout(PATIENCE).expect("a client's operation ends in its time")
     }

@@ -1,4 +1,4 @@
-//! Who reads by tags costs the server nothing, and what is pinned is within the bound: as the kernel counts it.
+//! Reads by tags cost the server nothing, and the pins stay within the bound, as the kernel counts them.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -67,13 +67,13 @@ fn read_often<W: Way>(way: &W, address: &str) {
 const LONG: [&str; 2] = ["--tag-lease", "60s"];
 
 #[test]
-fn over_shared_memory_nothing_of_the_server_runs_for_a_read() {
+fn shm_reads_wake_no_server_thread() {
     let server = Server::on_a_free_port(&LONG);
     let process = server.process.id();
     let (begun, before, used) = (Instant::now(), sleeps(process), ticks(process));
     read_often(&Shm::new(), &fabric(&server, "shm"));
     let (after, used) = (sleeps(process), ticks(process) - used);
-    let woken: u64 = ["shm-client", "shm-door", "shm-reaper"].iter().map(|name| grown(&before, &after, name)).sum();
+    let woken: u64 = ["shm-client", "shm-accept", "shm-reaper"].iter().map(|name| grown(&before, &after, name)).sum();
     assert!(woken < READS / 50 + idle(begun), "{woken} wake-ups: {before:?}, then {after:?}");
     assert!(used < 50, "{used} ticks");
 }
@@ -104,7 +104,7 @@ fn pinned(process: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Whether pins can be had here.
+/// Returns whether pins can be had here.
 fn may_pin() -> bool {
     let page = vec![0_u8; 8192];
     let range = PageRange::of_bytes(page.as_ptr() as u64, 1).unwrap();
@@ -117,7 +117,7 @@ fn may_pin() -> bool {
 }
 
 #[test]
-fn what_is_pinned_is_never_more_than_may_be_registered() {
+fn pins_stay_within_registered_memory() {
     if !may_pin() {
         eprintln!("SKIPPED: pins by io_uring cannot be had here");
         return;

@@ -81,7 +81,7 @@ impl Relay {
         let _ = to.shutdown(Shutdown::Both);
     }
 
-    /// Where to go with whoever comes from now on.
+    /// Leads all later connections to this server.
     pub(crate) fn leads_to(&self, server: &str) {
         self.gate().server = server.to_owned();
     }

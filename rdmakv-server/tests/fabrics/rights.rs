@@ -1,11 +1,11 @@
-//! What a tag lets its client do, for how long, and what it does not.
+//! The rights of a tag: what it permits its client, for how long, and the limits.
 
 use frrwp::fabric::{Completion, Endpoint, Local};
 use frrwp::wire::MESSAGE;
 use mrrc::Access;
 use mrrc::registrar::Registrar;
-use rdmakv_server::item;
-use rdmakv_server::rdma::wire::{Reply, Tag};
+use rdmakv_proto::item;
+use rdmakv_proto::messages::{Reply, Tag};
 
 use super::client::{Client, Iwarp, Way, cache};
 use super::common::{Server, ask, soon};
@@ -29,8 +29,8 @@ fn write<W: Way>(way: &W, address: &str, tag: &Tag) -> bool {
     let range = mrrc::PageRange::of_bytes(way.memory() as u64, tag.segment.length).unwrap();
     let registration = domain.register(range, Access::LOCAL).unwrap();
     let from = [Local { address: way.memory(), length: tag.segment.length as usize, registration: &registration }];
-    // SAFETY: the memory is the way's, and nobody uses it.
-    let _ = unsafe { endpoint.write(1, &from, tag.segment, None) };
+    // SAFETY: the memory is the way's, and has no other user.
+    let _ = unsafe { endpoint.write(1, &from, crate::client::segment(tag), None) };
     let mut message = Box::new([0; MESSAGE]);
     for _ in 0..100 {
         endpoint.wait(Some(endpoint.now() + 50_000_000));
@@ -60,12 +60,12 @@ fn replaced<W: Way>(server: &Server, way: &W, address: &str) {
     let first = client.set("a", &[b'1'; 1000]).unwrap();
     let mut other = server.connect();
     ask(&mut other, &[&b"set a 0 0 900\r\n"[..], &[b'2'; 900], b"\r\n"].concat(), b"STORED\r\n");
-    // Over TCP nobody is told of a tag: the old one leads to what is dead, or to what is there now.
+    // Over TCP no client is told of a tag: the old one leads to dead memory, or to the present item.
     match client.read_value(&first, "a") {
         None => assert!(name != "iwarp" && client.stat(&format!("{name}_swaps")) == 0),
         Some(value) => {
             assert_eq!((&value[..], client.stat(&format!("{name}_swaps"))), (&[b'2'; 900][..], 1));
-            // What is behind the shorter item is nobody's.
+            // The memory behind the shorter item belongs to no item.
             let image = client.read(&first).unwrap();
             assert!(image[item::HEADER + 1 + 900..].iter().all(|&byte| byte == 0));
         }
@@ -118,12 +118,12 @@ fn over_iwarp_a_tag_is_of_one_client_alone() {
 }
 
 #[test]
-fn over_iwarp_a_tag_shows_nothing_of_who_was_in_the_chunk_before() {
+fn iwarp_tag_shows_no_former_bytes() {
     let server = iwarp(&[]);
     let way = Iwarp::new();
     let cache = cache(&way);
     let mut client = Client::new(&way, &cache, &fabric(&server, "iwarp"));
-    // Over TCP, so that nobody has a tag of it and its chunk is free at once.
+    // Over TCP, so that no client has a tag of it and its chunk is free at once.
     let secret = [&b"set secret 0 0 1000\r\n"[..], &[b's'; 1000], b"\r\ndelete secret\r\n"].concat();
     for _ in 0..3 {
         ask(&mut server.connect(), &secret, b"STORED\r\nDELETED\r\n");
@@ -137,7 +137,7 @@ fn over_iwarp_a_tag_shows_nothing_of_who_was_in_the_chunk_before() {
 }
 
 #[test]
-fn over_iwarp_a_tag_whose_lease_has_ended_leads_to_nothing_and_a_new_one_is_the_same() {
+fn iwarp_ended_tag_reads_zeros_and_renews() {
     let server = iwarp(&["--tag-lease", "300ms"]);
     let way = Iwarp::new();
     let cache = cache(&way);
@@ -152,7 +152,7 @@ fn over_iwarp_a_tag_whose_lease_has_ended_leads_to_nothing_and_a_new_one_is_the_
     assert_eq!(client.read_value(&tag, "a").unwrap(), b"value");
 }
 
-/// What only RDMA devices with memory windows that hold can show; and what is said of the others.
+/// Tests for RDMA devices with memory windows that hold; the others print a line.
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 mod windows {
     use std::process::{Command, Stdio};
@@ -160,7 +160,7 @@ mod windows {
     use super::super::client::{Client, Verbs, cache};
     use super::*;
 
-    /// A server whose clients are kept to what they are told of.
+    /// Returns a server that keeps its clients to their grants.
     fn server(flags: &[&str]) -> Option<Server> {
         let host = Verbs::address()?;
         if Verbs::exposes() {
@@ -174,7 +174,7 @@ mod windows {
         use super::*;
 
         #[test]
-        fn where_they_do_not_hold_exposure_has_to_be_asked_for() {
+        fn unguarded_exposure_needs_consent() {
             let Some(host) = Verbs::address() else { return };
             let place = format!("verbs:{host}:0");
             if !Verbs::exposes() {
@@ -228,7 +228,7 @@ mod windows {
         }
 
         #[test]
-        fn a_tag_whose_lease_has_ended_opens_nothing_and_its_chunk_is_free() {
+        fn ended_tag_opens_nothing_and_frees_its_chunk() {
             let Some(server) = server(&["--tag-lease", "300ms"]) else { return };
             let address = fabric(&server, "verbs");
             let way = Verbs::new(&address);
@@ -243,7 +243,7 @@ mod windows {
         }
 
         #[test]
-        fn a_client_has_tags_of_many_items_each_by_a_key_of_its_own() {
+        fn many_tags_have_distinct_keys() {
             let Some(server) = server(&["--tag-lease", "20s"]) else { return };
             let address = fabric(&server, "verbs");
             let way = Verbs::new(&address);

@@ -40,7 +40,7 @@ fn points(order: &str) -> &'static [usize] {
     if order.contains("large") { &[1, LARGE / 2, LARGE] } else { &[1, 500] }
 }
 
-/// A client that has stored both values, and asked for them once.
+/// Returns a client that has stored both values, and asked for them once.
 fn acquainted(address: &str, one_sided: bool) -> Puppet {
     let mut client = Puppet::new(address, one_sided);
     for order in ["set large 1000000 1", "set small 1000 1"] {
@@ -82,7 +82,7 @@ fn a_client_killed_at_any_byte_leaves_nothing_behind() {
             client.kill();
             relay.let_go();
             is_clean(&format!("{order}, byte {point}"));
-            // What was half stored is nobody's.
+            // A half-stored value belongs to no key.
             let mut other = Puppet::new(&server.address("tcp"), false);
             for (order, length) in [("get large", LARGE), ("get small", 1000)] {
                 let got = other.ask(order);
@@ -159,10 +159,10 @@ fn dies(server: &mut Mortal, client: &mut Puppet, order: &str, has_begun: impl F
     server.relay.let_go();
     let outcome = client.end();
     let expected: &[&str] = if order.starts_with("set") {
-        // Done, or not begun, or nobody knows.
+        // Done, or not begun, or unknown.
         &["unknown", "unreachable", "stored"]
     } else {
-        // What is read is believed while its lease lasts.
+        // A read is believed while its lease lasts.
         &["unreachable", "timed out", "1000000 1 OneSided", "1000 1 OneSided"]
     };
     assert!(expected.contains(&&*outcome), "{order}: {outcome}");
@@ -175,7 +175,7 @@ fn dies(server: &mut Mortal, client: &mut Puppet, order: &str, has_begun: impl F
     }
 }
 
-/// What the client has, once it has the fabric again.
+/// Returns the client's state once it has the fabric again.
 fn settles(client: &mut Puppet, one_sided: bool) -> (usize, usize) {
     let source = if one_sided { "OneSided" } else { "Message" };
     soon("that the fabric is there again", || {
@@ -196,7 +196,7 @@ fn has_only(client: &mut Puppet, one_sided: bool, before: (usize, usize)) {
     let has = client.ask("what it has");
     let (open, registered) = has.split_once(' ').unwrap();
     assert_eq!(open, "0");
-    // What was registered is kept for the next time: three values' memory, and not one more with each time.
+    // Registrations are kept for the next time: three values' memory, and not one more with each time.
     assert!(registered.parse::<usize>().unwrap() < 4 * LARGE, "{registered} bytes are registered");
 }
 
@@ -220,7 +220,7 @@ fn a_server_killed_at_any_byte_is_found_again() {
 }
 
 #[test]
-fn a_server_killed_in_any_operation_over_shared_memory_is_found_again() {
+fn server_killed_in_any_shm_step_is_found_again() {
     let mut server = Mortal::new("shm");
     for one_sided in [true, false] {
         let mut client = acquainted(&server.address(), one_sided);

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use rdmakv_server::client::{Client, Options, Source};
+use rdmakv_client::{Client, Options, Source};
 
 use super::common::{PATIENCE, SERVER, Server, soon};
 
@@ -12,7 +12,7 @@ const READERS: usize = 2;
 /// Reads of each reader that a successor is measured by.
 const READS: u64 = 300;
 
-/// A server on this port, as it is started from a place with such an environment.
+/// Returns a server on this port, as it is started from a place with such an environment.
 fn start(port: &str, folder: &std::path::Path, surroundings: &str) -> Server {
     // Through a shell, which knows of a mask; the environment is the server's own.
     let mut command = Command::new("sh");
@@ -91,13 +91,13 @@ fn nothing_stale_is_read_after_a_kill() {
     assert!(readers.iter().all(|&(stale, _)| stale == 0), "stale reads and one-sided ones: {readers:?}");
 }
 
-/// A client that is slow to take its answers keeps its connection up for seconds after a SIGTERM. What it reads meanwhile is the value, as
-/// nobody can have changed it at another server on that port.
+/// A client that is slow to take its answers keeps its connection up for seconds after a SIGTERM. Its reads meanwhile return the value, as
+/// it cannot have been changed at another server on that port.
 #[test]
-fn a_port_is_free_only_when_nobody_reads_what_its_server_had() {
+fn port_frees_only_when_old_readers_end() {
     const LARGE: usize = 100;
     let folder = tempfile::tempdir().unwrap();
-    // One that was asked for by its number: nobody asks for another's that the system chose.
+    // One that was asked for by its number: no client asks for another's that the system chose.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (port, tcp) = (free.port().to_string(), free.to_string());
     let mut server = start(&port, folder.path(), "the same");
@@ -109,7 +109,7 @@ fn a_port_is_free_only_when_nobody_reads_what_its_server_had() {
         assert!(reader.set(key, [7; 30_000], ()).unwrap().is_stored());
     }
     soon("a one-sided read", || reader.get("key").unwrap().unwrap().source() == Source::OneSided);
-    // Answers that nobody takes.
+    // Answers that are never taken.
     let _asked: Vec<_> = large.iter().map(|key| reader.iget(key).unwrap()).collect();
     server.signal("-TERM");
     soon("that nobody is accepted", || TcpStream::connect(&tcp).is_err());

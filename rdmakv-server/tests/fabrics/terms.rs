@@ -3,8 +3,8 @@
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::process::{Command, Stdio};
 
-use frrwp::wire::Segment;
-use rdmakv_server::rdma::wire::{Kind, Refusal, Reply, Request, Tag};
+use rdmakv_proto::messages::RemoteSegment;
+use rdmakv_proto::messages::{Kind, Refusal, Reply, Request, Tag};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::client::{Client, Iwarp, Shm, Way, cache};
@@ -12,10 +12,10 @@ use super::common::{SERVER, Server, ask, soon};
 use super::{fabric, on_both};
 
 on_both! {
-    who_asks_for_many_tags_gets_them_and_all_together_leave_some_room(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = shares;
-    who_connects_again_and_again_keeps_no_more_than_all_may_have(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = again_and_again;
+    many_tags_are_granted_within_shares(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = shares;
+    reconnecting_client_stays_within_total(&["-m", "64", "--registered-memory", "8", "--tag-lease", "60s"]) = again_and_again;
     leases_end_and_what_they_held_is_free_again(&["--tag-lease", "100ms", "-m", "64"]) = ends;
-    a_key_that_changes_all_the_time_gets_no_tags(&["--tag-lease", "60s"]) = restless;
+    a_key_that_changes_all_the_time_gets_no_tags(&["--tag-lease", "60s"]) = churn;
     reads_that_nobody_asked_for_count(&["--tag-lease", "3s"]) = seen;
     statistics_say_what_is_there(&[]) = statistics;
 }
@@ -45,7 +45,7 @@ fn shares<W: Way>(_: &Server, way: &W, address: &str) {
     let mut first = Client::new(way, &cache, address);
     let limit = stat(&mut first, "registered_limit_bytes");
     assert_eq!(limit, 8 * MB);
-    // Nobody else wants any: there are no shares, but of what is pinned. An item here is on two pages or one.
+    // No other client wants any: there are no shares, but of pins. An item here is on two pages or one.
     let pins = name == "verbs";
     let given = tags(&mut first, "a", 600);
     assert!(if pins { (100..600).contains(&given) } else { given == 600 }, "{given}");
@@ -69,7 +69,7 @@ fn again_and_again<W: Way>(server: &Server, way: &W, address: &str) {
         let mut client = Client::new(way, &cache, address);
         let given = tags(&mut client, &format!("{round}-"), 300);
         assert!(round > 0 || given > 100, "{given} at first");
-        // What he had he can have again.
+        // It can have its former ones again.
         let (_, kind, answer) = client.get("0-0", true);
         let Reply::Item { tag, .. } = Reply::decode(kind, &answer).unwrap() else { panic!("{kind:?}") };
         assert!(tag.is_some(), "round {round}");
@@ -92,21 +92,21 @@ fn ends<W: Way>(_: &Server, way: &W, address: &str) {
     assert_eq!(client.stat("leased_dead_chunks"), 0);
     soon("that their memory is nobody's", || client.stat(&format!("{name}_leased_pages")) == 0);
     assert_eq!(client.stat("curr_items"), 50);
-    // Whoever leaves while he has tags leaves nothing.
+    // A client that leaves with tags leaves nothing behind.
     assert_eq!(tags(&mut client, "a", 100), 100);
     drop(client);
     let mut client = Client::new(way, &cache, address);
     soon("that leases end", || client.stat("leased_chunks") == 0);
 }
 
-fn restless<W: Way>(_: &Server, way: &W, address: &str) {
+fn churn<W: Way>(_: &Server, way: &W, address: &str) {
     let cache = cache(way);
     let mut client = Client::new(way, &cache, address);
     let given = (0..20).filter(|n| client.set("a", format!("value {n}").as_bytes()).is_some()).count();
     assert!(given <= 3, "{given}");
     assert!(client.set("b", b"x").is_some(), "other keys have nothing to do with it");
     let (text, _) = client.run(None, &[b"stats\r\n"]);
-    assert!(text.contains("_refused_restless 1"), "{text}");
+    assert!(text.contains("_refused_churn 1"), "{text}");
 }
 
 fn seen<W: Way>(_: &Server, way: &W, address: &str) {
@@ -121,7 +121,7 @@ fn seen<W: Way>(_: &Server, way: &W, address: &str) {
         // The server does not see them; the client tells.
         let mut bytes = Vec::new();
         let kind = Request::seen(&mut bytes, tag.segment.address, tag.segment.key, 10);
-        // What is not this client's counts for nothing.
+        // Tags of other clients count for nothing.
         Request::seen(&mut bytes, tag.segment.address + 8, tag.segment.key, 1000);
         Request::seen(&mut bytes, u64::MAX, 0, 1000);
         client.tell(kind, &bytes).unwrap();
@@ -130,7 +130,7 @@ fn seen<W: Way>(_: &Server, way: &W, address: &str) {
     soon("that they are hits", || client.stat("get_hits") == 10);
     assert_eq!(client.stat("cmd_get"), 10);
     if name == "shm" {
-        // Who goes says it last, and is heard.
+        // A client that ends says so last, and is heard.
         let mut bytes = Vec::new();
         let kind = Request::seen(&mut bytes, tag.segment.address, tag.segment.key, 7);
         client.tell(kind, &bytes).unwrap();
@@ -283,7 +283,7 @@ fn peers_of_another_protocol_are_counted() {
     assert!(Client::new(&way, &cache, &address).stat("shm_connections") == 1);
 }
 
-/// A server whose errors are kept in this folder.
+/// Starts a server that keeps its errors in this folder.
 fn heard(folder: &std::path::Path, flags: &[&str]) -> Server {
     let mut command = Command::new(SERVER);
     command.args(["-p", "-1", "-l", "127.0.0.1", "--tag-lease", "300ms"]).args(flags);
@@ -297,7 +297,7 @@ fn who_finishes_waits_for_clients_over_fabrics_too() {
     let cache = cache(&way);
     let mut client = Client::new(&way, &cache, &fabric(&server, "shm"));
     server.signal("-USR1");
-    // Who goes on to ask is answered; who is silent is let go.
+    // A client that goes on to ask is answered; a silent one is disconnected.
     soon("that nobody is let in", || {
         assert_eq!(client.run(None, &[b"mn\r\n"]).0, "MN\r\n");
         Client::silent(&way, &cache, &fabric(&server, "shm")).is_err()
@@ -330,7 +330,7 @@ fn the_table_says_by_which_clock_items_end() {
     client.ask(kind, &hello).expect("a welcome");
     let (_, kind, told) = client.hear().expect("the table");
     let Reply::Table(table) = Reply::decode(kind, &told).unwrap() else { panic!("{kind:?}") };
-    let segment = Segment { length: 16, ..table.segments.iter().next().unwrap() };
+    let segment = RemoteSegment { length: 16, ..table.segments.iter().next().unwrap() };
     let head = client.read(&Tag { segment, incarnation: 0 }).unwrap();
     let beyond_boot = u64::from_le_bytes(head[8..].try_into().unwrap());
     let now =

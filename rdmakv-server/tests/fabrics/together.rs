@@ -1,8 +1,7 @@
 //! The client of this package and the server, over the fabrics: what one stores the other finds, by whatever way.
-#![cfg(feature = "client")]
 
-use rdmakv_server::client::{Client, Options, Source};
-use rdmakv_server::rdma::eager;
+use rdmakv_client::{Client, Options, Source};
+use rdmakv_proto::eager;
 
 use super::common::{PATIENCE, Server, ask};
 use super::fabric;
@@ -34,7 +33,7 @@ fn values_are_asked_for_once_and_read_from_then_on() {
             let again = client.get(&key).unwrap().unwrap();
             assert_eq!((&again[..], again.source()), (&value[..], Source::OneSided), "{address}, {size}");
         }
-        // What somebody else stores over TCP is seen at once.
+        // A value that another client stores over TCP is seen at once.
         ask(&mut server.connect(), b"set key-1000 7 0 3\r\nabc\r\n", b"STORED\r\n");
         let now = client.get("key-1000").unwrap().unwrap();
         assert_eq!((&now[..], now.flags()), (&b"abc"[..], 7));
@@ -45,7 +44,7 @@ fn values_are_asked_for_once_and_read_from_then_on() {
 }
 
 #[test]
-fn values_up_to_the_limit_travel_in_messages_and_longer_ones_by_transfers() {
+fn eager_limit_separates_messages_and_transfers() {
     for (eager, limit) in [("0", 0), ("5k", 5 << 10), ("64k", eager::MOST)] {
         on_each(&["--eager", eager], |server, address| {
             let mut client = client(address, false);

@@ -6,7 +6,7 @@
 use crate::number::{decimal, hex, words};
 use crate::parser::{self, Outcome, Parser};
 use crate::{Event, ReadOptions, Span};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Address {

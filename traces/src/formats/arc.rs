@@ -6,7 +6,7 @@
 use crate::number::{decimal, first_words};
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::{Event, ReadOptions};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Arc {
@@ -19,7 +19,9 @@ impl Arc {
         let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
         let (block, why) = match options.block {
             Some(block) => (block.get(), "as asked for"),
-            None if file.contains("oltp") || file.contains("ds1") => (mrrc::PAGE, "pages, by the name of the file"),
+            None if file.contains("oltp") || file.contains("ds1") => {
+                (mrrc_core::PAGE, "pages, by the name of the file")
+            }
             None => (512, "sectors, as most of these files have; --block changes it"),
         };
         Self { block, why }

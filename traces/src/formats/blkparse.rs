@@ -8,7 +8,7 @@ use crate::Event;
 use crate::layout::{Devices, Names, PAST_DEVICE};
 use crate::number::{decimal, time, words};
 use crate::parser::{self, Outcome, Parser};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 #[derive(Default)]

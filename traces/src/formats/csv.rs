@@ -11,7 +11,7 @@ use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::times::{TimeUnit, Times};
 use crate::{Event, ReadOptions, Span};
 use csv_core::{ReadRecordResult, ReaderBuilder};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Csv {
@@ -24,7 +24,7 @@ pub(crate) struct Csv {
     is_hex: bool,
 }
 
-/// Where to find what, once the first line is known.
+/// The columns to read, once the first line is known.
 #[derive(Clone, Debug)]
 struct Plan {
     time: Option<usize>,
@@ -76,7 +76,7 @@ impl Csv {
             if at >= names.len() {
                 return Err(format!("there is no column {} among the {} of `{}`", at + 1, names.len(), shown()));
             }
-            // What the name says, if that is of the same kind, and else bytes, and times by their magnitude.
+            // The unit in the name, if that is of the same kind, and else bytes, and times by their magnitude.
             let named = meaning_of(&names[at]).filter(|(known, _)| known == field).and_then(|(_, unit)| unit);
             if *field == Field::Time {
                 let asked = if self.asked.is_some() { *unit } else { None };
@@ -215,7 +215,7 @@ impl Parser for Csv {
     }
 }
 
-/// The one of the usual delimiters that a line has most of, the earlier ones first.
+/// Returns the one of the usual delimiters that a line has most of, the earlier ones first.
 fn delimiter(line: &[u8]) -> u8 {
     let count = |wanted: u8| memchr::memchr_iter(wanted, line).count();
     b",;\t|"

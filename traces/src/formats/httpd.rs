@@ -11,19 +11,19 @@ use crate::layout::{Layout, Names};
 use crate::number::decimal;
 use crate::parser::{self, Outcome, Parser};
 use crate::{Event, ReadOptions};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Httpd {
     not_modified: bool,
-    /// Where the columns are, once a header has named them.
+    /// The columns, once a header has named them.
     columns: Option<Columns>,
     has_begun: bool,
     clients: Names<Box<[u8]>>,
     layout: Layout<Box<[u8]>>,
 }
 
-/// What a line says.
+/// A parsed line.
 struct Entry<'a> {
     host: &'a [u8],
     /// Seconds since 1970.
@@ -149,7 +149,7 @@ fn bytes(text: &[u8]) -> Option<u64> {
     if text == b"-" { Some(0) } else { decimal(text) }
 }
 
-/// A line of the common or the combined form.
+/// Returns a line of the common or the combined form.
 fn ncsa(line: &[u8]) -> Result<Entry<'_>, &'static str> {
     let line = line.trim_ascii_end();
     let host_end = memchr::memchr(b' ', line).ok_or("it has no fields")?;
@@ -182,7 +182,7 @@ fn from_the_right(text: &[u8]) -> Option<(&[u8], u64, u64)> {
     })
 }
 
-/// A URL without ` HTTP/1.0` after it, which the oldest requests lack.
+/// Returns a URL without ` HTTP/1.0` after it, which the oldest requests lack.
 fn without_protocol(url: &[u8]) -> &[u8] {
     match memchr::memrchr(b' ', url) {
         Some(blank) if url[blank + 1..].starts_with(b"HTTP/") => url[..blank].trim_ascii_end(),
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_from_the_right_as_urls_contain_anything() {
+    fn httpd_line_is_parsed_from_the_right() {
         let line = br#"a.b - - [01/Jul/1995:00:00:01 -0400] "GET /say "hi" 200 5" HTTP/1.0" 200 6245"#;
         let entry = ncsa(line).unwrap();
         assert_eq!(entry.url, br#"/say "hi" 200 5""#);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn combined_lines_and_lines_of_old_protocols_are_understood() {
+    fn combined_and_old_httpd_lines_parse() {
         let line = br#"::1 - x [29/Feb/2024:23:59:60 +0530] "GET /a b HTTP/1.1" 304 - "http://r/" "Agent (\"x\")""#;
         let entry = ncsa(line).unwrap();
         assert_eq!((entry.url, entry.status, entry.bytes), (&b"/a b"[..], 304, 0));

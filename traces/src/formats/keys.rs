@@ -7,7 +7,7 @@ use crate::frames::Framing;
 use crate::layout::Names;
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::{Event, ReadOptions};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Keys {
@@ -40,7 +40,7 @@ impl Keys {
     pub(crate) fn new(bytes: usize, options: &ReadOptions) -> Self {
         Self {
             bytes,
-            block: options.block_or(mrrc::PAGE),
+            block: options.block_or(mrrc_core::PAGE),
             names: Names::default(),
             keys: 0,
             repeated: 0,

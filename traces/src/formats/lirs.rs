@@ -3,7 +3,7 @@
 use crate::number::decimal;
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::{Event, ReadOptions};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Lirs {
@@ -12,7 +12,7 @@ pub(crate) struct Lirs {
 
 impl Lirs {
     pub(crate) fn new(options: &ReadOptions) -> Self {
-        Self { block: options.block_or(mrrc::PAGE) }
+        Self { block: options.block_or(mrrc_core::PAGE) }
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A header of three numbers (processes, files, records), perhaps followed by the position of the records; for each file a
 //! line with the length of its name and the name; then records `op nrec pid file wall process offset length`: operation (0
-//! open, 1 close, 2 read, 3 write, 4 seek, 5 header of a list), a count that nobody uses, process, number of the file from 0,
-//! time in seconds since the start, processor time, and the bytes. Reads are kept.
+//! open, 1 close, 2 read, 3 write, 4 seek, 5 header of a list), an unused count, process, number of the file from 0, time in
+//! seconds since the start, processor time, and the bytes. Reads are kept.
 //!
 //! The size of a file is not in the trace: a file is as large as it is ever read.
 
@@ -13,7 +13,7 @@ use crate::formats::objects::Id;
 use crate::layout::{Layout, NO_BYTES, Names};
 use crate::number::{decimal, first_words, time, words};
 use crate::parser::{self, Outcome, PAST_END, Parser};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 #[derive(Default)]

@@ -5,7 +5,7 @@ use crate::formats::objects::Id;
 use crate::layout::Names;
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::{Event, ReadOptions};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Mooncake {

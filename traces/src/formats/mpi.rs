@@ -4,7 +4,7 @@ use crate::layout::NO_BYTES;
 use crate::number::{decimal, fields, hex, time};
 use crate::parser::{self, Outcome, Parser};
 use crate::{Event, Span};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Mpi;
@@ -33,7 +33,7 @@ impl Parser for Mpi {
     }
 }
 
-/// What an operation needs of its buffer.
+/// Returns the access of an operation to its buffer.
 fn access(op: &[u8]) -> Option<Access> {
     const SENDS: [&[u8]; 11] = [
         b"send",

@@ -8,7 +8,7 @@ use crate::number::{decimal, first_words};
 use crate::parser::{self, Outcome, Parser};
 use crate::times::{TimeUnit, Times};
 use crate::{Event, ReadOptions, Span};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Objects {

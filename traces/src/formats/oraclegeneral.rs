@@ -17,7 +17,7 @@ pub(crate) struct OracleGeneral {
     store: Store,
 }
 
-/// Whether a record can have this size and this next access. `i64::MAX` means none as well.
+/// Returns whether a record can have this size and this next access. `i64::MAX` means none as well.
 pub(crate) fn is_plausible(size: u32, next: i64) -> bool {
     size <= 1 << 31 && (next == i64::MAX || (-1..=1 << 40).contains(&next))
 }

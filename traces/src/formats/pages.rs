@@ -1,9 +1,9 @@
-//! `pages`: CSV with the header `start_page,pages`, one request a line. What the golden counts are made of.
+//! `pages`: CSV with the header `start_page,pages`, one request a line. The source of the golden counts.
 
 use crate::number::{decimal, fields};
 use crate::parser::{Outcome, Parser};
 use crate::{Event, Span};
-use mrrc::{Access, PageRange};
+use mrrc_core::{Access, PageRange};
 use std::collections::VecDeque;
 
 pub(crate) const HEADER: &[u8] = b"start_page,pages";

@@ -23,8 +23,8 @@ impl Parser for Spc {
             return Outcome::Bad("it has not five fields");
         };
         let access = match op {
-            b"R" | b"r" => mrrc::Access::LOCAL_READ,
-            b"W" | b"w" => mrrc::Access::LOCAL_WRITE,
+            b"R" | b"r" => mrrc_core::Access::LOCAL_READ,
+            b"W" | b"w" => mrrc_core::Access::LOCAL_WRITE,
             _ => return Outcome::Bad("the operation is neither R nor W"),
         };
         let (Some(_), Some(block), Some(size)) = (decimal(unit), decimal(block), decimal(size)) else {

@@ -9,7 +9,7 @@ use crate::frames::Framing;
 use crate::layout::{Devices, PAST_DEVICE};
 use crate::parser::{self, Outcome, Parser};
 use crate::{Event, ReadOptions};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Srt {
@@ -27,7 +27,7 @@ impl Srt {
     }
 }
 
-/// Whether a record can begin with this length and this type and version.
+/// Returns whether a record can begin with this length and this type and version.
 pub(crate) fn is_plausible(size: u32, id: u32) -> bool {
     (52..=256).contains(&size)
         && size.is_multiple_of(4)

@@ -13,16 +13,16 @@
 //! | reads that follow the one before | 25 % | the same: 20 to 30 % |
 //! | blocks and fragments | 8 KB and 1 KB | the file system of HP-UX |
 //!
-//! What is not published, and assumed:
+//! Not published, and assumed:
 //!
-//! * *Layout.* Groups of 2,048 blocks (16 MB) as in the Berkeley file system; the first 4 % of a group hold metadata, the
-//!   next 20 % file tails in fragments, the rest whole blocks. A block is always asked for in the same way: metadata and data by
-//!   8 KB, a tail by its 1 to 4 fragments, which lie in one page.
+//! * *Layout.* Groups of 2,048 blocks (16 MB) as in the Berkeley file system. The first 4 % of a group hold metadata, the next
+//!   20 % file tails in fragments, the rest whole blocks. A block is always asked for in the same way: metadata and data by 8
+//!   KB, a tail by its 1 to 4 fragments, which lie in one page.
 //! * *Popularity.* Zipf over the blocks of each of the three kinds, `skew` (1.0), the ranks scattered over the disks; each request
 //!   independent of those before, but for sequential reads, which take the next block. Metadata is only written: how
 //!   much of it is read is not published.
 //! * *The first-level cache* is LRU and absorbs every request whose pages it holds, writes too, as a delayed write is
-//!   overwritten in memory; it is full before the first request. The shares above hold for what gets out: the kind of
+//!   overwritten in memory. It is full before the first request. The shares above hold for what gets out: the kind of
 //!   the next request is drawn first, then blocks of that kind until one is not in the cache.
 //! * *Time.* Arrivals at random, exponentially distributed, so many a day.
 //!
@@ -32,13 +32,13 @@ use super::first_level::FirstLevel;
 use super::options::{bytes, spelled, value, within, wrong};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Reader, Span, Summary, TraceError};
-use mrrc::{Access, PAGE};
+use mrrc_core::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 
-/// What to generate. Fields may be added: write `..Options::default()` for the rest.
+/// The workload to generate. Fields may be added: write `..Options::default()` for the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Requests that get out of the first-level cache.
@@ -101,7 +101,7 @@ const GROUP: u64 = 2048;
 const METADATA: u64 = GROUP * 4 / 100;
 const TAILS: u64 = GROUP * 20 / 100;
 
-/// What a block holds.
+/// The content of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Metadata,
@@ -110,7 +110,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The first block of a group that holds it, and how many do.
+    /// Returns the first block of a group that holds it, and how many do.
     const fn place(self) -> (u64, u64) {
         match self {
             Self::Metadata => (0, METADATA),
@@ -174,9 +174,9 @@ pub struct Cello {
     metadata: Popularity,
     tails: Popularity,
     data: Popularity,
-    /// Of reads that do not follow and of writes of data, those of a tail.
+    /// The share of tails among reads that do not follow and writes of data.
     tail_share: f64,
-    /// Of reads whose read before was not of a tail, those that follow it.
+    /// The share of reads that follow, among those after a read that was not of a tail.
     follow_share: f64,
     /// The read before was of a whole block of data.
     may_follow: bool,
@@ -186,7 +186,7 @@ pub struct Cello {
     time: f64,
     left: u64,
     summary: Summary,
-    tally: Tally,
+    stats: Stats,
 }
 
 impl fmt::Debug for Cello {
@@ -195,9 +195,9 @@ impl fmt::Debug for Cello {
     }
 }
 
-/// What the events had.
+/// The figures of the events.
 #[derive(Default)]
-struct Tally {
+struct Stats {
     one_page: u64,
     longer: u64,
     writes: u64,
@@ -215,7 +215,7 @@ struct Tally {
 const DRAWS: u32 = 100_000;
 
 impl Cello {
-    /// A generator at its start, the first-level cache full.
+    /// Returns a generator at its start, the first-level cache full.
     ///
     /// # Errors
     /// [`TraceError::Option`] for an option out of its range.
@@ -250,7 +250,7 @@ impl Cello {
         let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
         let [metadata, tails, data] =
             [Kind::Metadata, Kind::Tails, Kind::Data].map(|kind| Popularity::new(kind, groups, options.skew, &mut rng));
-        let tally = Tally { small: Some(FirstLevel::new(options.client_cache / 10)), ..Tally::default() };
+        let stats = Stats { small: Some(FirstLevel::new(options.client_cache / 10)), ..Stats::default() };
         let mut cello = Self {
             metadata: metadata?,
             tails: tails?,
@@ -264,7 +264,7 @@ impl Cello {
             time: 0.0,
             left: options.requests,
             summary: Summary::new(format!("cello92, generated: {options}")),
-            tally,
+            stats,
             options,
         };
         while !cello.first_level.was_full() {
@@ -273,7 +273,7 @@ impl Cello {
         Ok(cello)
     }
 
-    /// The next request that gets out.
+    /// Returns the next request that gets out.
     fn request(&mut self) -> Result<(Span, bool), TraceError> {
         let Options { writes, metadata, .. } = self.options;
         let is_write = self.rng.random_bool(writes);
@@ -303,19 +303,19 @@ impl Cello {
         Err(wrong("client-cache: it holds all that is asked for", "give a smaller first-level cache or larger disks"))
     }
 
-    fn tally(&mut self, span: Span, is_write: bool, time: u64) {
-        let tally = &mut self.tally;
-        tally.one_page += u64::from(span.pages().is_ok_and(|range| range.pages() == 1));
-        tally.longer += u64::from(span.pages().is_ok_and(|range| range.pages() > 2));
-        tally.writes += u64::from(is_write);
-        tally.metadata += u64::from(is_write && Kind::of(span.address) == Kind::Metadata);
+    fn stats(&mut self, span: Span, is_write: bool, time: u64) {
+        let stats = &mut self.stats;
+        stats.one_page += u64::from(span.pages().is_ok_and(|range| range.pages() == 1));
+        stats.longer += u64::from(span.pages().is_ok_and(|range| range.pages() > 2));
+        stats.writes += u64::from(is_write);
+        stats.metadata += u64::from(is_write && Kind::of(span.address) == Kind::Metadata);
         if !is_write {
-            tally.sequential += u64::from(tally.read_end == span.address);
-            tally.read_end = span.address + span.length;
+            stats.sequential += u64::from(stats.read_end == span.address);
+            stats.read_end = span.address + span.length;
         }
-        tally.end = tally.end.max(span.address + span.length);
-        tally.time = time;
-        tally.again += u64::from(tally.small.as_mut().is_some_and(|small| small.absorbs(span)));
+        stats.end = stats.end.max(span.address + span.length);
+        stats.time = time;
+        stats.again += u64::from(stats.small.as_mut().is_some_and(|small| small.absorbs(span)));
     }
 }
 
@@ -334,7 +334,7 @@ impl Iterator for Cello {
         let gap: f64 = Exp1.sample(&mut self.rng);
         self.time += gap * 86_400e9 / self.options.a_day as f64;
         let time = self.time as u64;
-        self.tally(span, is_write, time);
+        self.stats(span, is_write, time);
         let access = if is_write { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
         let event = Event { time, ..Event::request(span, access) };
         self.summary.read(&event);
@@ -351,25 +351,25 @@ impl Reader for Cello {
 impl Generator for Cello {
     fn checks(&self) -> Checks {
         let Options { requests, a_day, disks, one_page, writes, metadata, sequential, .. } = self.options;
-        let Tally { ref small, .. } = self.tally;
+        let Stats { ref small, .. } = self.stats;
         let mut checks = Checks::default();
         let made = self.summary.events.max(1) as f64;
         let share = |of: u64, all: f64| of as f64 / all.max(1.0);
         // Four standard deviations of a draw, and half a percent for what the layout takes.
         let within = |share: f64, all: f64| 0.005 + 4.0 * (share * (1.0 - share) / all.max(1.0)).sqrt();
-        let tally = &self.tally;
+        let stats = &self.stats;
         checks.add("requests", Unit::Count, requests as f64, self.summary.events as f64, 0.0);
-        let rate = made * 86_400e9 / (tally.time as f64).max(1.0);
+        let rate = made * 86_400e9 / (stats.time as f64).max(1.0);
         checks.add("requests a day", Unit::Count, a_day as f64, rate, 4.0 * a_day as f64 / made.sqrt());
-        checks.add("requests of more than 2 pages", Unit::Count, 0.0, tally.longer as f64, 0.0);
-        checks.add("requests of 1 page", Unit::Share, one_page, share(tally.one_page, made), within(one_page, made));
-        checks.add("writes", Unit::Share, writes, share(tally.writes, made), within(writes, made));
-        let written = tally.writes as f64;
+        checks.add("requests of more than 2 pages", Unit::Count, 0.0, stats.longer as f64, 0.0);
+        checks.add("requests of 1 page", Unit::Share, one_page, share(stats.one_page, made), within(one_page, made));
+        checks.add("writes", Unit::Share, writes, share(stats.writes, made), within(writes, made));
+        let written = stats.writes as f64;
         checks.add(
             "metadata, of writes",
             Unit::Share,
             metadata,
-            share(tally.metadata, written),
+            share(stats.metadata, written),
             within(metadata, written),
         );
         let reads = made - written;
@@ -377,13 +377,13 @@ impl Generator for Cello {
             "sequential, of reads",
             Unit::Share,
             sequential,
-            share(tally.sequential, reads),
+            share(stats.sequential, reads),
             0.01 + within(sequential, reads),
         );
-        checks.add("beyond the disks, bytes", Unit::Count, 0.0, tally.end.saturating_sub(disks) as f64, 0.0);
+        checks.add("beyond the disks, bytes", Unit::Count, 0.0, stats.end.saturating_sub(disks) as f64, 0.0);
         if small.as_ref().is_some_and(|small| small.size() > 0) {
             let figure = "again within a tenth of the first-level cache";
-            checks.add(figure, Unit::Share, 0.0, share(tally.again, made), 0.001);
+            checks.add(figure, Unit::Share, 0.0, share(stats.again, made), 0.001);
         }
         checks
     }

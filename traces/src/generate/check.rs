@@ -19,7 +19,7 @@ pub enum Unit {
 /// One figure of a workload.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Check {
-    /// What is measured.
+    /// The measured figure.
     pub figure: &'static str,
     /// As published, or as the options have it.
     pub asked: f64,
@@ -32,7 +32,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Whether it is as near as it should be.
+    /// Returns whether it is as near as it should be.
     pub fn holds(&self) -> bool {
         (self.measured - self.asked).abs() <= self.within
     }
@@ -43,7 +43,7 @@ impl Check {
 pub struct Checks(pub Vec<Check>);
 
 impl Checks {
-    /// Whether all hold.
+    /// Returns whether all hold.
     pub fn hold(&self) -> bool {
         self.0.iter().all(Check::holds)
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Checks {
 }
 
 impl Unit {
-    /// A value of it, in words.
+    /// Returns a value of it, in words.
     pub fn show(self, value: f64) -> String {
         match self {
             Self::Count => format!("{value:.0}"),

@@ -2,7 +2,7 @@
 
 use crate::Span;
 use lru::LruCache;
-use mrrc::PAGE;
+use mrrc_core::PAGE;
 use rustc_hash::FxBuildHasher;
 
 /// An LRU cache of pages.
@@ -17,7 +17,7 @@ impl FirstLevel {
         Self { held: LruCache::unbounded_with_hasher(FxBuildHasher), pages: (bytes / PAGE) as usize, evicted: false }
     }
 
-    /// Whether it ever had to let a page go.
+    /// Returns whether it ever had to let a page go.
     pub(super) fn was_full(&self) -> bool {
         self.pages == 0 || self.evicted
     }
@@ -27,7 +27,7 @@ impl FirstLevel {
         self.pages
     }
 
-    /// Whether all pages were there; afterwards they are.
+    /// Returns whether all pages were there; afterwards they are.
     pub(super) fn absorbs(&mut self, span: Span) -> bool {
         let (first, last) = (span.address / PAGE, (span.address + span.length - 1) / PAGE);
         let mut all = true;

@@ -27,8 +27,8 @@
 //! exactly before the first request (`plan.rs` says how), and requests drawn from that without replacement, so that every
 //! share holds to a fraction of a percent.
 //!
-//! What is not published, and assumed: the smallest file has 50 bytes, the largest 3.42 MB (the largest answer in the August
-//! log) before scaling; every order of the requests is as likely as any other; a request comes from any client with the same
+//! Not published, and assumed: the smallest file has 50 bytes, the largest 3.42 MB (the largest answer in the August log)
+//! before scaling; every order of the requests is as likely as any other; a request comes from any client with the same
 //! probability; files lie one behind the other, each from the start of a page, in the order in which they are first asked for;
 //! there is no clock.
 //!
@@ -43,13 +43,13 @@ mod plan;
 use super::options::{bytes, spelled, value, within, wrong};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Larger, Reader, Span, Summary, TraceError};
-use mrrc::{Access, PAGE};
+use mrrc_core::{Access, PAGE};
 use plan::{BUCKETS, ONCE, Plan, TENTH_SHARE, TOP, TOP_SHARE};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 
-/// What to generate. Fields may be added: write `..Options::default()` for the rest.
+/// The workload to generate. Fields may be added: write `..Options::default()` for the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Files, each asked for at least once.
@@ -62,7 +62,7 @@ pub struct Options {
     pub clients: u32,
     /// The largest request.
     pub pages: u32,
-    /// What becomes of larger files.
+    /// The treatment of larger files.
     pub larger: Larger,
     /// Another seed is another trace.
     pub seed: u64,
@@ -104,15 +104,15 @@ pub struct Httpd {
     options: Options,
     rng: Pcg64Mcg,
     plan: Plan,
-    /// Of each file, how often it is still to be asked for.
+    /// The number of remaining requests for each file.
     left: Left,
-    /// Where a file lies; `u64::MAX` before it is first asked for.
+    /// The places of the files; `u64::MAX` before the first request.
     places: Vec<u64>,
     free: u64,
-    /// What is left of a file that is read in several requests, and by whom.
+    /// The rest of a file that is read in several requests, and its client.
     rest: Option<(Span, u32)>,
     summary: Summary,
-    tally: Tally,
+    stats: Stats,
 }
 
 impl fmt::Debug for Httpd {
@@ -121,8 +121,8 @@ impl fmt::Debug for Httpd {
     }
 }
 
-/// What the events had.
-struct Tally {
+/// The figures of the events.
+struct Stats {
     asked: Vec<u32>,
     by_client: Vec<u64>,
     least: u64,
@@ -130,7 +130,7 @@ struct Tally {
 }
 
 impl Httpd {
-    /// A generator at its start.
+    /// Returns a generator at its start.
     ///
     /// # Errors
     /// [`TraceError::Option`] for an option out of its range, or for files, bytes and requests that the shares do not fit.
@@ -143,22 +143,22 @@ impl Httpd {
         let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
         let plan = Plan::new(&options, &mut rng)?;
         let files = plan.sizes.len();
-        let tally =
-            Tally { asked: vec![0; files], by_client: vec![0; options.clients as usize], least: u64::MAX, most: 0 };
+        let stats =
+            Stats { asked: vec![0; files], by_client: vec![0; options.clients as usize], least: u64::MAX, most: 0 };
         Ok(Self {
             left: Left::new(&plan.counts),
             places: vec![u64::MAX; files],
             free: 0,
             rest: None,
             summary: Summary::new(format!("httpd, generated: {options}")),
-            tally,
+            stats,
             rng,
             plan,
             options,
         })
     }
 
-    /// The next piece of a file, and the client that reads it.
+    /// Returns the next piece of a file, and the client that reads it.
     fn request(&mut self) -> Option<(Span, u32)> {
         let (whole, client) = match self.rest.take() {
             Some(rest) => rest,
@@ -186,7 +186,7 @@ impl Httpd {
             *place = self.free;
             self.free += length.next_multiple_of(PAGE);
         }
-        self.tally.asked[file] += 1;
+        self.stats.asked[file] += 1;
         Some((Span { address: *place, length }, client))
     }
 }
@@ -197,9 +197,9 @@ impl Iterator for Httpd {
     fn next(&mut self) -> Option<Self::Item> {
         let (span, client) = self.request()?;
         let pages = span.length.div_ceil(PAGE);
-        self.tally.by_client[client as usize] += 1;
-        self.tally.least = self.tally.least.min(pages);
-        self.tally.most = self.tally.most.max(pages);
+        self.stats.by_client[client as usize] += 1;
+        self.stats.least = self.stats.least.min(pages);
+        self.stats.most = self.stats.most.max(pages);
         let event = Event { client, ..Event::request(span, Access::LOCAL_READ) };
         self.summary.read(&event);
         Some(Ok(event))
@@ -217,7 +217,7 @@ impl Generator for Httpd {
         let Options { files, bytes, requests, clients, pages, .. } = self.options;
         let mut checks = Checks::default();
         // Files with how often they were asked for, the most popular first.
-        let asked = self.tally.asked.iter().copied().zip(self.plan.sizes.iter().copied());
+        let asked = self.stats.asked.iter().copied().zip(self.plan.sizes.iter().copied());
         let mut asked: Vec<(u32, u64)> = asked.filter(|&(count, _)| count > 0).collect();
         asked.sort_unstable_by(|a, b| b.cmp(a));
         let all = asked.iter().map(|&(count, _)| f64::from(count)).sum::<f64>().max(1.0);
@@ -228,10 +228,10 @@ impl Generator for Httpd {
         checks.add("files", Unit::Count, files.into(), asked.len() as f64, 0.0);
         let total: u64 = asked.iter().map(|&(_, size)| size).sum();
         checks.add("bytes of all files", Unit::Kilobytes, bytes as f64, total as f64, 0.0);
-        let heard = self.tally.by_client.iter().filter(|&&requests| requests > 0).count();
+        let heard = self.stats.by_client.iter().filter(|&&requests| requests > 0).count();
         checks.add("clients", Unit::Count, clients.into(), heard as f64, 0.0);
-        checks.add("pages of the smallest request", Unit::Count, 1.0, self.tally.least as f64, 0.0);
-        checks.add("pages of the largest request", Unit::Count, pages.into(), self.tally.most as f64, 0.0);
+        checks.add("pages of the smallest request", Unit::Count, 1.0, self.stats.least as f64, 0.0);
+        checks.add("pages of the largest request", Unit::Count, pages.into(), self.stats.most as f64, 0.0);
 
         let mut sizes: Vec<u64> = asked.iter().map(|&(_, size)| size).collect();
         sizes.sort_unstable();
@@ -268,7 +268,7 @@ impl Generator for Httpd {
     }
 }
 
-/// Of the logarithm of how often over that of the rank, by least squares.
+/// Returns the slope of the logarithm of the count over that of the rank, by least squares.
 fn slope(asked: &[(u32, u64)]) -> f64 {
     let points = asked.iter().enumerate().map(|(at, &(count, _))| (((at + 1) as f64).ln(), f64::from(count).ln()));
     let (mut n, mut sx, mut sy, mut sxx, mut sxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -283,7 +283,7 @@ fn slope(asked: &[(u32, u64)]) -> f64 {
     if spread > 0.0 { (n * sxy - sx * sy) / spread } else { 0.0 }
 }
 
-/// What is left of a multiset, to be drawn from without replacement in logarithmic time (a Fenwick tree).
+/// The rest of a multiset, drawn from without replacement in logarithmic time (a Fenwick tree).
 struct Left {
     /// At i, counted from 1, the sum of as many counts up to i as the lowest set bit of i says.
     sums: Vec<u64>,

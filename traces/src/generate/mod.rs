@@ -3,8 +3,8 @@
 //! * [`httpd`] and [`cello`]: the two workloads of the paper's study.
 //! * [`zipf`]: objects of Zipf popularity, for speed and for experiments.
 //!
-//! Each is a [`Reader`] that makes its events as they are asked for: the same options give the same events on every machine
-//! whose mathematical library rounds alike. Each is calibrated to figures of the *workload* only, never to what a cache
+//! Each is a [`Reader`] that makes its events on demand: the same options give the same events on every machine with a
+//! mathematical library that rounds alike. Each is calibrated to figures of the *workload* only, never to what a cache
 //! makes of it, and its [`Generator::checks`] measures on the events that it gave out whether it has them.
 
 pub mod cello;
@@ -20,9 +20,9 @@ use crate::{Reader, TraceError};
 use std::fmt;
 use std::str::FromStr;
 
-/// A reader whose events are made to figures.
+/// A reader of events that are made to figures.
 pub trait Generator: Reader {
-    /// What was asked beside what the events so far have: to be believed once the stream has ended.
+    /// Returns the requested figures beside those of the events so far: to be believed once the stream has ended.
     fn checks(&self) -> Checks;
 }
 
@@ -56,7 +56,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// The generators with the paper's options.
+    /// Returns the generators with the paper's options.
     pub fn all() -> [Self; 3] {
         [Self::Httpd(Default::default()), Self::Cello92(Default::default()), Self::Zipf(Default::default())]
     }

@@ -40,7 +40,7 @@ pub(super) fn wrong(what: impl Into<String>, remedy: impl Into<String>) -> Trace
     TraceError::Option { option: "workload", what: what.into(), remedy: remedy.into() }
 }
 
-/// The pairs of a list.
+/// Returns the pairs of a list.
 pub(super) fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str), TraceError>> {
     text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(|pair| {
         pair.split_once('=').ok_or_else(|| wrong(format!("`{pair}` has no value"), format!("write {pair}=…")))
@@ -56,11 +56,11 @@ pub(super) fn value<T: FromStr>(key: &str, text: &str) -> Result<T, TraceError> 
     text.parse().map_err(|_| wrong(format!("{key}: `{text}` is no such number"), remedy))
 }
 
-/// Bytes, as [`mrrc::bytes`] reads them: `30MB` is 30,000,000, `30MiB` 31,457,280.
+/// Bytes, as [`mrrc_core::units::bytes`] reads them: `30MB` is 30,000,000, `30MiB` 31,457,280.
 pub(super) fn bytes(key: &str, text: &str) -> Result<u64, TraceError> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     // How many bytes one of it is.
-    let unit = mrrc::bytes(&format!("1{}", &text[digits.len()..]));
+    let unit = mrrc_core::units::bytes(&format!("1{}", &text[digits.len()..]));
     let unit = unit.ok_or_else(|| wrong(format!("{key}: `{text}` has no such unit"), "write 524MB or 500MiB"))?;
     let number: u64 = value(key, digits.trim_end())?;
     number.checked_mul(unit).ok_or_else(|| wrong(format!("{key}: `{text}` is too much"), "give fewer bytes"))

@@ -9,13 +9,13 @@
 use super::options::{spelled, value, within};
 use super::{Checks, Generator, Unit};
 use crate::{Event, Reader, Span, Summary, TraceError};
-use mrrc::{Access, PAGE};
+use mrrc_core::{Access, PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_distr::Distribution;
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 
-/// What to generate. Fields may be added: write `..Options::default()` for the rest.
+/// The workload to generate. Fields may be added: write `..Options::default()` for the rest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Objects; not all of them need to be asked for.
@@ -30,7 +30,8 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// What the simulator's speed is measured with: ten million requests over a million objects of 1 to 32 pages at 0.9.
+/// The workload that measures the simulator's speed: ten million requests over a million objects of 1 to 32 pages at
+/// 0.9.
 impl Default for Options {
     fn default() -> Self {
         Self { objects: 1_000_000, pages: 32, exponent: 0.9, requests: 10_000_000, seed: 1 }
@@ -52,7 +53,7 @@ pub struct Zipf {
     ranks: rand_distr::Zipf<f64>,
     rng: Pcg64Mcg,
     objects: Vec<Object>,
-    /// Where the next new object goes.
+    /// The place of the next new object.
     free: u64,
     /// Objects seen and their pages.
     seen: u64,
@@ -75,7 +76,7 @@ struct Object {
 }
 
 impl Zipf {
-    /// A generator at its start.
+    /// Returns a generator at its start.
     ///
     /// # Errors
     /// [`TraceError::Option`] for an option out of its range.

@@ -31,14 +31,14 @@
 //! | varint | the number of ranges, 1 to 65,536, if bit 2 |
 //! | 2 varints a range | address less that of the range before it (of the last event, for the first), zigzag; length. Both in pages of 4,096 bytes if bit 5: then all addresses and lengths of the event, and the address before it, are multiples of 4,096 |
 //!
-//! Without the last frame the file is cut short. Who accepts that gets every event that is there whole, those of a frame that
-//! is not included, which no checksum proves; who does not, those of whole frames before the error. A recorder needs nothing but
-//! memory for one frame and `write`; threads may each fill a frame of their own.
+//! Without the last frame the file is cut short. If that is accepted, every event that is there whole is read, also those of a
+//! frame that is not included, which no checksum proves; otherwise those of whole frames before the error. A recorder needs
+//! nothing but memory for one frame and `write`; threads may each fill a frame of their own.
 
 use super::{CutShort, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::reader::Steps;
 use crate::{Event, Span, Spans, Summary, TraceError};
-use mrrc::{Access, PAGE};
+use mrrc_core::{Access, PAGE};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ const RIGHTS: u8 = 1 << 4;
 const PAGES: u8 = 1 << 5;
 const RESERVED: u8 = 0b1100_0000;
 
-/// What an event's differences are taken from.
+/// The base of an event's differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Last {
     time: u64,
@@ -89,7 +89,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// The sixteen bytes at the head of a file.
+    /// Returns the sixteen bytes at the head of a file.
     pub fn header() -> [u8; 16] {
         let mut header = [0; 16];
         header[..8].copy_from_slice(&MAGIC);
@@ -97,7 +97,7 @@ impl Encoder {
         header
     }
 
-    /// The last frame.
+    /// Returns the last frame.
     pub fn end(events: u64) -> [u8; 16] {
         let count = events.to_le_bytes();
         let mut end = [0; 16];
@@ -175,7 +175,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// A wrapped difference, near 0 for near numbers on either side.
+/// Returns a wrapped difference, near 0 for near numbers on either side.
 fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ ((difference as i64 >> 63) as u64)
 }
@@ -273,12 +273,12 @@ pub struct Binary<R> {
     cut: CutShort,
     summary: Summary,
     content: Vec<u8>,
-    /// Of the content, how much was read.
+    /// The number of bytes read of the content.
     at: usize,
     last: Last,
     /// The frame in `content` is not whole.
     is_cut: bool,
-    /// Where `content` begins in the file.
+    /// The offset of `content` in the file.
     offset: u64,
 }
 
@@ -332,7 +332,7 @@ impl<R: Read> Binary<R> {
         wrong(&self.file, format!("byte {at}"), what, remedy)
     }
 
-    /// The next frame into `content`; `false` after the last.
+    /// Returns the next frame into `content`; `false` after the last.
     fn next_frame(&mut self) -> Result<bool, TraceError> {
         let begin = self.offset;
         let mut head = [0; HEAD];

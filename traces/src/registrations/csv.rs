@@ -15,7 +15,7 @@
 //!
 //! * `time_ns`, `process`, `thread`, `length`: decimal; `address`: hexadecimal with `0x`, or decimal.
 //! * `operation`: `request`, `acquire`, `release`, `invalidate`. A `+` behind it says that the next line is a further range
-//!   of the same event; the other columns of that line are the same. An invalidation has a single range.
+//!   of the same event. The other columns of that line are the same. An invalidation has a single range.
 //! * `access`: `r` and `w` are the local rights to read and write, `R`, `W` and `A` those of peers to read, write and run
 //!   atomic operations; `-` is none.
 //!
@@ -24,7 +24,7 @@
 use super::{CutShort, LETTERS, MAX_RANGES, Operation, WHOLE_COPY, failed, unrecordable, unusable, wrong};
 use crate::reader::Steps;
 use crate::{Event, Span, Spans, Summary, TraceError};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ impl Row {
     }
 }
 
-/// What there was to read.
+/// A parsed line.
 enum Line {
     Whole,
     Cut,
@@ -142,7 +142,7 @@ impl<R: BufRead> Csv<R> {
         Ok(reader)
     }
 
-    /// A line without its end is cut. What is too long to be a line is read over and left as its first bytes.
+    /// A line without its end is cut. A text too long to be a line is read over and left as its first bytes.
     fn next_line(&mut self) -> Result<Line, TraceError> {
         self.line.clear();
         let read = self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.line);
@@ -255,7 +255,7 @@ impl<R: BufRead> Steps for Csv<R> {
     }
 }
 
-/// Whether the line's end was found.
+/// Returns whether the line's end was found.
 fn skip_line(input: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let buffer = input.fill_buf()?;

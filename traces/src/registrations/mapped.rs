@@ -1,7 +1,7 @@
 //! The form that a running program writes: records of 32 bytes behind a head that counts them.
 //!
-//! [`mrrc_record::layout`] has it byte by byte. It can be read at any time, also while it is written and after the program was
-//! killed: what was finished is there. What was begun and not finished, what is damaged, and what came after the file had
+//! [`traces_record::layout`] has it byte by byte. It can be read at any time, also while it is written and after the program was
+//! killed: what was finished is there. Records that were begun and not finished, damaged ones, and those after the file had
 //! reached its limit are passed over and counted. A file that is shorter than its head says is cut short, as in the other forms.
 
 use super::{CutShort, WHOLE_COPY, failed, unusable, wrong};
@@ -9,14 +9,14 @@ use crate::file::MOST_MEMBERS;
 use crate::reader::Steps;
 use crate::{Action, Event, Span, Summary, TraceError};
 use hashbrown::HashMap;
-use mrrc::Access;
-use mrrc_record::layout::{HEAD, Head, NoHead, Operation, Place, RECORD, Record};
+use mrrc_core::Access;
 use rustc_hash::FxBuildHasher;
 use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use traces_record::layout::{HEAD, Head, NoHead, Operation, Place, RECORD, Record};
 
-pub use mrrc_record::layout::MAGIC;
+pub use traces_record::layout::MAGIC;
 
 /// Records read at a time.
 const BATCH: usize = 1024;
@@ -69,7 +69,7 @@ impl<R: Read> Mapped<R> {
         Ok(Self { file, input, cut, summary, head, done: 0, batch, at: 0, processes, is_over: false })
     }
 
-    /// The next records into `batch`; `false` at the end.
+    /// Returns the next records into `batch`; `false` at the end.
     fn next_batch(&mut self) -> Result<bool, TraceError> {
         let left = self.head.records() - self.done;
         if left == 0 || self.is_over {
@@ -139,7 +139,7 @@ impl<R: Read> Mapped<R> {
     }
 }
 
-/// What the head tells of the run.
+/// Returns the head's description of the run.
 fn understood(head: &Head) -> String {
     let of = match head.source {
         1 => " of verbs",

@@ -1,7 +1,7 @@
 //! This project's own recording of what a program did with its buffers.
 //!
 //! One event is a time in nanoseconds, an operation (acquire, release, invalidate, or a request that is released at
-//! once), who did it (process and thread), the rights asked for, and one range of bytes or, where buffers were asked for
+//! once), its process and thread, the rights asked for, and one range of bytes or, where buffers were asked for
 //! together, several. There are three forms of the same content: [`csv`] to look at and to edit; [`binary`], a tenth of
 //! its size, to keep; and [`mapped`], which a recorder in a running program writes. [`read()`] tells them apart.
 //!
@@ -14,14 +14,14 @@ pub mod mapped;
 
 use crate::reader::Stepped;
 use crate::{Action, Event, Reader, Span, TraceError};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::io::{BufRead, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 /// Ranges of one event, at most.
 pub const MAX_RANGES: usize = 1 << 16;
 
-/// What a recording without its end means: the recorder was killed, or the file was not copied whole.
+/// The treatment of a recording without its end: the recorder was killed, or the file was not copied whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CutShort {
     /// An error, after everything before it.
@@ -61,7 +61,8 @@ fn wrong(file: &Path, at: String, what: impl Into<String>, remedy: &str) -> Trac
     TraceError::Content { file: file.to_owned(), at, what: what.into(), remedy: remedy.to_owned() }
 }
 
-/// The remedy of a recording that is cut short, unless [`CutShort::Accepted`]. Whoever has an option for that can name it beside this.
+/// The remedy of a recording that is cut short, unless [`CutShort::Accepted`]. A program with an option for that can name it beside
+/// this.
 pub const WHOLE_COPY: &str = "copy it again, or accept what is there";
 
 /// The four operations, in the order of their numbers in the binary form.

@@ -37,7 +37,7 @@ pub trait Writer {
     fn finish(self: Box<Self>) -> Result<Written, TraceError>;
 }
 
-/// What became of the events.
+/// The counts of the written events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Written {
     /// Written events.
@@ -48,7 +48,7 @@ pub struct Written {
     pub left_out: u64,
 }
 
-/// What can be written.
+/// The forms that can be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Form {
@@ -95,7 +95,7 @@ impl FromStr for Form {
     }
 }
 
-/// A writer for this file: compressed if it ends with `.gz`, `.xz` or `.zst`, to standard output if it is `-`.
+/// Returns a writer for this file: compressed if it ends with `.gz`, `.xz` or `.zst`, to standard output if it is `-`.
 ///
 /// # Errors
 /// [`TraceError::Io`] if the file cannot be made.
@@ -106,7 +106,7 @@ impl FromStr for Form {
 ///
 /// let file = std::env::temp_dir().join(format!("two-pages-{}.csv.gz", std::process::id()));
 /// let mut writer = write::create(&file, write::Form::Pages)?;
-/// writer.write(&Event::request(Span { address: 0x1f00, length: 0x200 }, mrrc::Access::LOCAL))?;
+/// writer.write(&Event::request(Span { address: 0x1f00, length: 0x200 }, mrrc_core::Access::LOCAL))?;
 /// assert!(!file.exists(), "not before the end");
 /// assert_eq!(writer.finish()?.events, 1);
 /// assert!(file.exists());

@@ -65,12 +65,12 @@ impl Output {
         Ok(Self { file: file.to_owned(), coder })
     }
 
-    /// The name as given.
+    /// Returns the name as given.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// An error of this file.
+    /// Returns an error of this file.
     pub fn failed(&self, doing: &'static str, error: io::Error) -> TraceError {
         TraceError::Io { file: self.file.clone(), doing, error }
     }

@@ -5,7 +5,7 @@
 
 use super::{Output, Writer, Written, line, unwritable};
 use crate::{Action, Event, Span, TraceError};
-use mrrc::Access;
+use mrrc_core::Access;
 use std::io::Write;
 
 /// Writes `start_page,pages`: the pages that each range touches.

@@ -2,16 +2,16 @@
 //! and by what it costs to register again.
 //!
 //! Among regions of one size that is Belady's rule. Between sizes, a region is worth keeping by
-//! `(a + a')·p + b` over the room times the time that it would take, `p · (next use − now)`; the least worth
-//! leaves, and what is never used again before all others.
+//! `(a + a')·p + b` over the room times the time that it would take, `p · (next use − now)`. The least worth leaves, and
+//! a region that is never used again before all others.
 //!
 //! When a region is used next, and by how much, is known in two ways ([`Foresight`]). Where requests overlap, the second is
 //! the better one in most cases.
 
 use crate::last_use::LastUse;
-use mrrc::cost::Linear;
-use mrrc::policy::{Need, Policy};
-use mrrc::{ListId, PageRange, RegionId, Regions};
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::{Need, Policy};
+use mrrc_core::{ListId, PageRange, RegionId, Regions};
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, RefCell};
 use std::collections::BinaryHeap;
@@ -21,7 +21,7 @@ use traces::{Kind, Process};
 /// No next use.
 const NEVER: u32 = u32::MAX;
 
-/// What is known of the next use of a region.
+/// The knowledge of the next use of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Foresight {
     /// It is used next when any page of the request that last used it is, and as a whole.
@@ -134,7 +134,7 @@ impl Future {
     }
 }
 
-/// Farthest next use, by room over worth. Uses [`Region::order`](mrrc::Region::order) for the next use.
+/// Farthest next use, by room over worth. Uses [`Region::order`](mrrc_core::Region::order) for the next use.
 #[derive(Debug)]
 pub struct Clairvoyant {
     future: Rc<Future>,
@@ -158,7 +158,7 @@ struct Size {
 }
 
 impl Clairvoyant {
-    /// Evicts at least `batch_pages` at a time. Whoever drives the core calls [`Future::begin`] before each request and
+    /// Evicts at least `batch_pages` at a time. The driver of the core calls [`Future::begin`] before each request and
     /// [`Future::advance`] after it.
     pub fn new(future: Rc<Future>, foresight: Foresight, costs: &Linear, batch_pages: u64) -> Self {
         let (sizes, by_pages) = Default::default();
@@ -214,7 +214,7 @@ impl Clairvoyant {
         self.push(regions, id);
     }
 
-    /// The size whose top is the least worth keeping.
+    /// Returns the size whose top is the least worth keeping.
     fn worst(&mut self, regions: &Regions) -> Option<usize> {
         let now = self.future.now.get();
         let mut worst: Option<(f64, usize)> = None;

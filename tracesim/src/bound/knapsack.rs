@@ -53,7 +53,7 @@ impl Items {
     }
 }
 
-/// What fits.
+/// The items that fit.
 pub(super) struct Knapsack {
     filled: Vec<Filled>,
     /// Of everything.
@@ -68,14 +68,14 @@ struct Filled {
 }
 
 impl Knapsack {
-    /// What a little more volume is worth, for each unit of it.
+    /// Returns the worth of a little more volume, for each unit of it.
     pub(super) fn price_at(&self, volume: f64) -> f64 {
         let full = self.filled.partition_point(|filled| filled.volume <= volume);
         let Some(last) = full.checked_sub(1).map(|at| &self.filled[at]) else { return 0.0 };
         if volume < last.volume + last.next.volume { last.next.densest } else { 0.0 }
     }
 
-    /// The most value that a volume can hold, or a trifle more.
+    /// Returns the most value that a volume can hold, or a trifle more.
     pub(super) fn value_in(&self, volume: f64) -> f64 {
         let full = self.filled.partition_point(|filled| filled.volume <= volume);
         let Some(last) = full.checked_sub(1).map(|at| &self.filled[at]) else { return 0.0 };
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_sorting_single_items_would_and_hardly_more(
+        fn buckets_approximate_sorted_items(
             items in prop::collection::vec((0.0f64..10.0, 1u32..1000), 0..40),
             room in 0u32..20_000,
         ) {

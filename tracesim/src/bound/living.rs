@@ -1,5 +1,5 @@
-//! How much capacity there is to use: at a moment when fewer pages are waiting for their next use than fit, the rest of
-//! the capacity serves nobody.
+//! The usable capacity: at a moment when fewer pages wait for their next use than fit, the rest of the capacity is
+//! useless.
 //!
 //! Moments are counted in windows, at most 65,536 of them, so that memory is bounded. Over a window, the sum of
 //! `min(C, waiting)` is at most `min(C · moments, sum of waiting)`, so windows only make the bound weaker.
@@ -11,7 +11,7 @@ const WINDOWS: u64 = 1 << 16;
 pub(super) struct Living {
     window: u64,
     moments: u64,
-    /// What a page adds to the first and the last window of its wait.
+    /// A page's contribution to the first and the last window of its wait.
     edges: Vec<i64>,
     /// By how many pages the number of those that wait for all of a window differs from the window before.
     steps: Vec<i64>,
@@ -36,7 +36,7 @@ impl Living {
         self.edges[last] += pages * (to % self.window) as i64;
     }
 
-    /// The sums of pages that wait, and the moments, of each window.
+    /// Returns the sums of pages that wait, and the moments, of each window.
     pub(super) fn windows(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut whole = 0;
         self.edges.iter().zip(&self.steps).enumerate().map(move |(at, (edge, step))| {

@@ -1,15 +1,15 @@
-//! What no cache can do better than. The argument is in the [module](super) above.
+//! The lower bound of the cost of any cache. The argument is in the [module](super) above.
 
 use super::knapsack::{Items, Knapsack};
 use super::living::Living;
 use crate::last_use::LastUse;
-use mrrc::PageRange;
-use mrrc::cost::Linear;
+use mrrc_core::PageRange;
+use mrrc_core::cost::Linear;
 use smallvec::SmallVec;
 use traces::{Kind, Process, Trace};
 
-/// The least that serving a trace can cost, in microseconds, at each capacity, in pages: every process has a cache of
-/// that capacity. See the [module](super) for whom it holds.
+/// Returns the least that serving a trace can cost, in microseconds, at each capacity, in pages: every process has a
+/// cache of that capacity. See the [module](super) for the policies that it holds for.
 pub fn lower(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Vec<f64> {
     let mut totals = vec![0.0; capacities_pages.len()];
     for process in &trace.processes {
@@ -23,7 +23,7 @@ pub fn lower(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Vec<f64
 
 /// Everything about a process that any capacity needs.
 pub(super) struct Bound {
-    /// What it costs to find nothing, ever, and to deregister everything.
+    /// The cost of finding nothing, ever, and deregistering everything.
     no_cache: f64,
     saved: Knapsack,
     living: Living,
@@ -61,13 +61,13 @@ impl Bound {
             no_cache: (costs.reg_page + costs.dereg_page) * pages + costs.reg_call * now as f64,
             saved: items.sorted(),
             living,
-            // What was invalidated while in use may still be registered, beside what took its place.
+            // A range that was invalidated while in use may still be registered, beside its replacement.
             last_pages: if holds { new_pages } else { uses.pages() },
             dereg_page: costs.dereg_page,
         }
     }
 
-    /// What holding one page for one more request would save, in a cache of this capacity.
+    /// Returns the saving of holding one page for one more request, in a cache of this capacity.
     pub(super) fn price_at(&self, capacity: u64) -> f64 {
         self.saved.price_at(self.living.usable(capacity))
     }

@@ -1,14 +1,15 @@
-//! What a cache that knows the future pays: a schedule that can be followed, so the cheapest costs no more.
+//! The cost of a cache that knows the future: a schedule that can be followed, so the cheapest costs no more.
 
 use super::clairvoyant::{Clairvoyant, Foresight, Future};
 use super::holds_for;
 use super::lower::Bound;
+use crate::policies::builtin;
 use crate::row::DeregCost;
-use crate::simulate::{Recency, ReplayError, replay_process};
-use mrrc::core::{Ask, NobodyElse};
-use mrrc::cost::Linear;
-use mrrc::policy::{Overlap, PolicyKind};
-use mrrc::{Config, ConfigError, Core, PageRange, Part, RegionId};
+use crate::simulate::{Recency, ReplayError};
+use mrrc_core::core::{Ask, NobodyElse};
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::Overlap;
+use mrrc_core::{Config, ConfigError, Core, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 use traces::{Kind, Process, Trace};
@@ -18,10 +19,10 @@ use traces::{Kind, Process, Trace};
 struct Schedule {
     /// The share of the capacity that a batch of victims holds at least: larger batches save calls, smaller ones keep more.
     batch: f64,
-    /// What is worth less than this many times the price of room is registered for its request alone.
+    /// Regions worth less than this many times the price of room are registered for their request alone.
     bypass_below: f64,
     foresight: Foresight,
-    /// What becomes of regions that a request overlaps.
+    /// The treatment of regions that a request overlaps.
     overlap: Overlap,
 }
 
@@ -43,8 +44,9 @@ const WITHIN_THE_LIMIT: &[Schedule] = &[
 const BYPASSING: &[Schedule] =
     &[bypassing(1.0, Foresight::Requests), bypassing(1.25, Foresight::Requests), bypassing(1.0, Foresight::Pages)];
 
-/// What a cache that knows the future pays, or the best policy that does not, if that pays less. In microseconds, at each
-/// capacity, in pages: every process has a cache of that capacity. No request exceeds the limit, but for those that do not fit.
+/// Returns the cost of a cache that knows the future, or of the best policy that does not, if that is less. In microseconds, at
+/// each capacity, in pages: every process has a cache of that capacity. No request exceeds the limit, but for those that do not
+/// fit.
 ///
 /// # Errors
 /// [`ConfigError`] for a capacity of no pages, and for costs that are no costs.
@@ -89,12 +91,12 @@ fn cheapest(
     Ok(totals)
 }
 
-/// What the best policy pays that does not know the future, of those for which the lower bound holds.
+/// Returns the cost of the best policy that does not know the future, of those for which the lower bound holds.
 fn best_online(process: &Process, capacity: u64, costs: &Linear) -> Result<f64, ConfigError> {
     let mut least = f64::INFINITY;
-    for &policy in PolicyKind::ALL.iter().filter(|&&policy| holds_for(policy)) {
-        let config = Config { policy, cost: *costs, ..Config::new(capacity) };
-        match replay_process(process, &config, Recency::Exact, None) {
+    let config = Config { cost: *costs, ..Config::new(capacity) };
+    for policy in builtin().iter().filter(|policy| holds_for(&policy.scheme(&config.params()))) {
+        match policy.replay_process(process, &config, Recency::Exact, None) {
             Ok(replayed) => least = least.min(replayed.cost(costs, DeregCost::Batch).total_us()),
             Err(ReplayError::Config(error)) => return Err(error),
             // It has no figure to show either.
@@ -112,7 +114,7 @@ fn replay(
     price: f64,
 ) -> Result<f64, ConfigError> {
     let price = schedule.bypass_below * price;
-    let batch = config.pages_of(schedule.batch);
+    let batch = config.params().pages_of(schedule.batch);
     let policy = Clairvoyant::new(future.clone(), schedule.foresight, &config.cost, batch);
     let core = Core::with_policy(config, policy)?;
     let mut replay = Replay { core, costs: config.cost, leases: FxHashMap::default(), aside_us: 0.0 };
@@ -162,12 +164,12 @@ struct Replay {
     core: Core<Clairvoyant>,
     costs: Linear,
     leases: FxHashMap<PageRange, Vec<Vec<RegionId>>>,
-    /// What was registered for its request alone without the core's knowledge.
+    /// The cost of registrations for one request alone, without the core's knowledge.
     aside_us: f64,
 }
 
 impl Replay {
-    /// Whether others would have to leave for what saves less than its room is worth.
+    /// Returns whether others would have to leave for what saves less than its room is worth.
     fn is_worth_less(&self, range: PageRange, wait: Option<u64>, price: f64) -> bool {
         if price == 0.0 || self.core.used_pages() + range.pages() <= self.core.capacity() {
             return false;
@@ -184,7 +186,7 @@ impl Replay {
 
     fn ask(&mut self, ask: Ask) {
         if self.core.ask(&ask, &mut NobodyElse).is_err() {
-            // What is refused has to be served all the same.
+            // A refused request has to be served all the same.
             self.aside(ask.range);
         }
     }

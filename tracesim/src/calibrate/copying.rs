@@ -1,4 +1,4 @@
-//! What moving bytes costs by the processor alone: a stand-in for the transfer, where there is no card to make one.
+//! The cost of moving bytes by the processor alone: a stand-in for the transfer, where there is no card to make one.
 
 use super::median;
 use super::pages::Pages;
@@ -6,13 +6,13 @@ use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
-/// The median of copying so many bytes between two pieces of memory, in microseconds, for each size.
+/// Returns the median of copying so many bytes between two pieces of memory, in microseconds, for each size.
 ///
 /// # Errors
-/// What the system says when it is asked for memory.
+/// The system's error when it is asked for memory.
 pub fn copy_us(sizes: &[usize], rounds: u32) -> io::Result<Vec<f64>> {
     let largest = sizes.iter().copied().max().unwrap_or(0).max(1) as u64;
-    let pages = largest.div_ceil(mrrc::PAGE);
+    let pages = largest.div_ceil(mrrc_core::PAGE);
     let (mut from, mut to) = (Pages::new(pages)?, Pages::new(pages)?);
     let (from, to) = (from.bytes_mut(), to.bytes_mut());
     let mut times = vec![Vec::new(); sizes.len()];

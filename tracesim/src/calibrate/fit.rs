@@ -16,14 +16,15 @@ pub struct Line {
 }
 
 impl Line {
-    /// What the line says for so many pages.
+    /// Returns the line's value for so many pages.
     pub fn at(&self, pages: f64) -> f64 {
         self.page_us * pages + self.call_us
     }
 }
 
-/// The line through points (pages, microseconds) with the least sum of squared relative errors of those lines that
-/// fall nowhere and begin at zero or above: a cost model has no negative constants. Times of zero are passed over.
+/// Returns the line through points (pages, microseconds) with the least sum of squared relative errors of those
+/// lines that fall nowhere and begin at zero or above: a cost model has no negative constants. Times of zero are
+/// passed over.
 pub fn fit(points: &[(f64, f64)]) -> Line {
     let points: Vec<(f64, f64)> = points.iter().copied().filter(|(_, us)| *us > 0.0).collect();
     let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);

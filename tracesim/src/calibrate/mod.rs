@@ -1,9 +1,9 @@
-//! What registrations cost on this machine: `a`, `b`, `a'` and `b'`, measured.
+//! The cost of registrations on this machine: `a`, `b`, `a'` and `b'`, measured.
 //!
-//! A registrar registers and deregisters ranges of 1 to 1024 resident pages, one at a time, in rounds that take all
-//! sizes in turn, so that a disturbance hits all of them alike. Of each size the median counts, and a line is fitted
-//! to the medians, weighted by their inverse squares: what is minimised is the error in percent, so that small ranges, which are most
-//! of what a cache sees, count as much as large ones.
+//! A registrar registers and deregisters ranges of 1 to 1024 resident pages, one at a time, in rounds that take all sizes in turn, so
+//! that a disturbance hits all of them alike. The median of each size counts, and a line is fitted to the medians, weighted by their
+//! inverse squares. It minimises the error in percent, so that small ranges, which are most of what a cache sees, count as much as
+//! large ones.
 
 pub mod copying;
 mod fit;
@@ -11,9 +11,9 @@ pub mod pages;
 
 pub use fit::{Line, fit};
 
-use mrrc::cost::Linear;
 use mrrc::registrar::{Registered, Registrar};
-use mrrc::{Access, PageRange};
+use mrrc_core::cost::Linear;
+use mrrc_core::{Access, PageRange};
 use serde::Serialize;
 use std::io;
 use std::time::Instant;
@@ -21,10 +21,10 @@ use std::time::Instant;
 /// The sizes, in pages.
 pub const SIZES: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Calibration {
-    /// Who registered.
+    /// The registrar.
     pub registrar: String,
     /// With which device, where there may be several.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct Measured {
 }
 
 impl Calibration {
-    /// The model, to the digits that the measurement is good for.
+    /// Returns the model, to the digits that the measurement is good for.
     pub fn model(&self) -> Linear {
         let [reg_page, reg_call, dereg_page, dereg_call] =
             [self.register.page_us, self.register.call_us, self.deregister.page_us, self.deregister.call_us]
@@ -59,13 +59,13 @@ impl Calibration {
         Linear { reg_page, reg_call, dereg_page, dereg_call }
     }
 
-    /// The model as `--cost` takes it.
+    /// Returns the model as `--cost` takes it.
     pub fn as_option(&self) -> String {
         let Linear { reg_page, reg_call, dereg_page, dereg_call } = self.model();
         format!("{reg_page},{reg_call},{dereg_page},{dereg_call}")
     }
 
-    /// The median of a size, if it was measured.
+    /// Returns the median of a size, if it was measured.
     pub fn of_pages(&self, pages: u64) -> Option<Measured> {
         self.sizes.iter().find(|measured| measured.pages == pages).copied()
     }
@@ -124,7 +124,7 @@ pub fn measure<R: Registrar>(
     Ok(Calibration { registrar: registrar.name().to_owned(), device: None, rounds, sizes, register, deregister })
 }
 
-/// The middle one; nothing has none.
+/// Returns the middle one; nothing has none.
 pub(crate) fn median(times: &mut [f64]) -> f64 {
     let middle = times.len() / 2;
     if times.is_empty() { 0.0 } else { *times.select_nth_unstable_by(middle, f64::total_cmp).1 }
@@ -134,13 +134,13 @@ pub(crate) fn median(times: &mut [f64]) -> f64 {
 mod tests {
     use super::*;
     use mrrc::registrar::Limits;
-    use mrrc::registrar::model::{Dummy, Model};
+    use mrrc::testing::{Model, NoopRegistrar};
 
     #[test]
-    fn every_size_is_registered_and_deregistered_in_each_round() {
+    fn each_round_measures_every_size() {
         let mut ticks = 0;
         let memory = PageRange::new(100, 64).unwrap();
-        let calibration = measure(&Dummy::new(), memory, 5, || {
+        let calibration = measure(&NoopRegistrar::new(), memory, 5, || {
             ticks += 1;
             true
         });
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_registrar_does_not_take_at_once_are_left_out() {
+    fn refused_sizes_are_left_out() {
         let model = Model::new(Linear::PAPER);
         model.limit(Limits { region_pages: Some(20), ..Limits::NONE });
         let calibration = measure(&model, PageRange::new(100, 64).unwrap(), 1, || true).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn it_ends_when_it_is_told_to() {
         let memory = PageRange::new(100, 64).unwrap();
-        let error = measure(&Dummy::new(), memory, 5, || false).unwrap_err();
+        let error = measure(&NoopRegistrar::new(), memory, 5, || false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Interrupted);
     }
 

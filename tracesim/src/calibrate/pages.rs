@@ -1,7 +1,7 @@
 //! Memory to register: anonymous, resident, in pages of 4 KiB.
 
 use memmap2::MmapMut;
-use mrrc::{PAGE, PageRange, RangeError};
+use mrrc_core::{PAGE, PageRange, RangeError};
 use std::io;
 
 /// Resident memory.
@@ -12,7 +12,7 @@ impl Pages {
     /// So many pages, written to once.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(pages: u64) -> io::Result<Self> {
         let bytes = usize::try_from(pages.saturating_mul(PAGE)).map_err(io::Error::other)?;
         let mut memory = MmapMut::map_anon(bytes)?;
@@ -23,7 +23,7 @@ impl Pages {
         Ok(Self(memory))
     }
 
-    /// Where it lies.
+    /// Returns the range.
     ///
     /// # Errors
     /// No memory has none of them.

@@ -1,7 +1,8 @@
 //! `advise`: which policy and which capacity to run with.
 
+#[cfg(feature = "mrrc")]
 use super::calibrate::{Registering, measure};
-use super::choices::{Who, cost};
+use super::choices::{Chosen, chosen_of, cost};
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::output::Output;
@@ -10,10 +11,11 @@ use super::replay::heading;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, bytes, ms, percent, table};
 use crate::advice::{Advice, LEAST_REQUESTS, POLICIES, Question, Verdict};
+use crate::footprint::Footprint;
+use crate::policies::PolicyEntry;
 use crate::simulate::{ReplayError, Watch};
-use crate::survey::Survey;
-use mrrc::cost::Linear;
-use mrrc::policy::PolicyKind;
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::PolicyKind;
 use serde::Serialize;
 use std::path::PathBuf;
 use traces::Trace;
@@ -25,16 +27,16 @@ pub(crate) struct Advise {
     /// The trace
     trace: PathBuf,
     /// The policies to choose from, with commas, or all [default: mrrc,pindown,gdsf,s3fifo,sieve,probation]
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
-    policy: Vec<Who>,
-    /// What registrations cost: paper (a card's, of the paper), fmr, io-uring, a,b,a',b' in microseconds, or measured: by
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', value_parser = chosen_of(of_the_cache()))]
+    policy: Vec<Chosen>,
+    /// Cost of registrations: paper (a card's, of the paper), fmr, io-uring, a,b,a',b' in microseconds, or measured: by
     /// io_uring on this machine
     #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = costs)]
     cost: Costs,
-    /// What a smaller cache may save less than the best of all
+    /// Saving that a smaller cache may lack compared with the best of all
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = share)]
     within: f64,
-    /// What a cache has to save to be worth it
+    /// Saving that makes a cache worth it
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = share)]
     worth: f64,
     /// One JSON object
@@ -79,23 +81,38 @@ fn help() -> String {
     format!("{EXAMPLES}\n\n{ABOUT_TRACES}")
 }
 
-/// Measurements of each size.
-const ROUNDS: u32 = 300;
+/// Measures what registrations cost on this machine.
+#[cfg(feature = "mrrc")]
+fn measured() -> Result<Linear, Failure> {
+    /// Measurements of each size.
+    const ROUNDS: u32 = 300;
+    Ok(measure(Registering::IoUring, None, ROUNDS)?.model())
+}
+
+#[cfg(not(feature = "mrrc"))]
+fn measured() -> Result<Linear, Failure> {
+    Err(Failure::work("advise --cost measured: this build has no registrar: build it with the feature mrrc"))
+}
+
+/// Returns the policies that can be advised: a program names them in `MRRC_POLICY`.
+fn of_the_cache() -> Vec<PolicyEntry> {
+    PolicyKind::ALL.iter().map(|&kind| kind.into()).collect()
+}
 
 impl Advise {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut out = Output::open(self.output.as_deref())?;
-        let (trace, survey) = self.source.load(&self.trace)?;
+        let (trace, footprint) = self.source.load(&self.trace)?;
         let cost = match self.cost {
             Costs::Model(cost) => cost,
-            Costs::Measured => measure(Registering::IoUring, None, ROUNDS)?.model(),
+            Costs::Measured => measured()?,
         };
         let question =
             Question { policies: self.policies(), cost, within: self.within / 100.0, worth: self.worth / 100.0 };
         let advice = {
             let progress = Progress::unknown(&format!("comparing on {}", trace.name));
             let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
-            Advice::of(&question, &trace, &survey, &watch)
+            Advice::of(&question, &trace, &footprint, &watch)
         };
         let advice = advice.map_err(|error| match error {
             ReplayError::Interrupted => Failure::Interrupted,
@@ -103,10 +120,10 @@ impl Advise {
         })?;
         out.write(|out| {
             if self.json {
-                serde_json::to_writer(&mut *out, &Json::of(&trace, &survey, &cost, &advice))?;
+                serde_json::to_writer(&mut *out, &Json::of(&trace, &footprint, &cost, &advice))?;
                 writeln!(out)
             } else {
-                out.write_all(self.shown(&trace, &survey, &cost, &advice).as_bytes())
+                out.write_all(self.shown(&trace, &footprint, &cost, &advice).as_bytes())
             }
         })?;
         out.finish()
@@ -114,14 +131,12 @@ impl Advise {
 
     fn policies(&self) -> Vec<PolicyKind> {
         let mut policies = Vec::new();
-        for who in &self.policy {
-            let these = match who {
-                Who::One(policy) => std::slice::from_ref(policy),
-                Who::All => PolicyKind::ALL,
-            };
+        for policy in self.policy.iter().flat_map(|chosen| &chosen.policies) {
             // To have no cache is what all are measured by.
-            let new = these.iter().filter(|&&policy| policy != PolicyKind::None);
-            policies.extend(new.copied().filter(|policy| !policies.contains(policy)).collect::<Vec<_>>());
+            match policy.name().parse() {
+                Ok(kind) if kind != PolicyKind::None && !policies.contains(&kind) => policies.push(kind),
+                _ => {}
+            }
         }
         if policies.is_empty() {
             if !self.policy.is_empty() {
@@ -132,18 +147,18 @@ impl Advise {
         policies
     }
 
-    fn shown(&self, trace: &Trace, survey: &Survey, cost: &Linear, advice: &Advice) -> String {
-        let heading = heading(trace, survey);
+    fn shown(&self, trace: &Trace, footprint: &Footprint, cost: &Linear, advice: &Advice) -> String {
+        let heading = heading(trace, footprint);
         let table = lines(advice);
-        format!("{heading}{cost}\n\n{table}\n{}", self.verdict(trace, survey, advice))
+        format!("{heading}{cost}\n\n{table}\n{}", self.verdict(trace, footprint, advice))
     }
 
-    fn verdict(&self, trace: &Trace, survey: &Survey, advice: &Advice) -> String {
+    fn verdict(&self, trace: &Trace, footprint: &Footprint, advice: &Advice) -> String {
         let Some((line, policy)) = advice.choice().zip(advice.policy) else {
             return match advice.verdict {
                 Verdict::TooShort => format!(
                     "too short to say: {} requests; record a run of {LEAST_REQUESTS} or more\n",
-                    survey.requests
+                    footprint.requests
                 ),
                 _ => format!(
                     "not worth it: no cache saves more than {} of {} ms, and {} would be worth it (--worth). Memory is seldom \
@@ -178,16 +193,16 @@ impl Advise {
             text += &format!(
                 "\n{} of the requests give rights to peers; libmrrc_preload.so caches those with MRRC_PRELOAD_REMOTE=1 only. Its \
                  manual says what that means.\n",
-                percent(advice.remote_requests as f64 / survey.requests.max(1) as f64)
+                percent(advice.remote_requests as f64 / footprint.requests.max(1) as f64)
             );
         }
         text
     }
 }
 
-/// What to run with.
+/// Returns the variables to run with.
 fn variables(policy: &str, pages: u64) -> [(&'static str, String); 2] {
-    let kib = pages.saturating_mul(mrrc::PAGE) >> 10;
+    let kib = pages.saturating_mul(mrrc_core::PAGE) >> 10;
     let size = if kib.is_multiple_of(1024) { format!("{}M", kib >> 10) } else { format!("{kib}K") };
     [("MRRC_POLICY", policy.to_owned()), ("MRRC_CAPACITY", size)]
 }
@@ -238,17 +253,17 @@ struct Json<'a> {
 }
 
 impl<'a> Json<'a> {
-    fn of(trace: &'a Trace, survey: &Survey, cost: &Linear, advice: &'a Advice) -> Self {
+    fn of(trace: &'a Trace, footprint: &Footprint, cost: &Linear, advice: &'a Advice) -> Self {
         let pages = advice.choice().map(|line| line.capacity_pages);
         let variables = advice.policy.zip(pages).map(|(policy, pages)| variables(policy, pages));
         Self {
             trace: &trace.name,
             processes: trace.processes.len(),
-            requests: survey.requests,
-            footprint_pages: survey.footprint_pages,
+            requests: footprint.requests,
+            footprint_pages: footprint.pages,
             cost_us: [cost.reg_page, cost.reg_call, cost.dereg_page, cost.dereg_call],
             capacity_pages: pages,
-            capacity_bytes: pages.map(|pages| pages.saturating_mul(mrrc::PAGE)),
+            capacity_bytes: pages.map(|pages| pages.saturating_mul(mrrc_core::PAGE)),
             saved_us: advice.none_us - advice.total_us,
             steady: pages.map(|_| advice.is_steady()),
             variables: variables.into_iter().flatten().collect(),

@@ -9,7 +9,7 @@ use super::source::Source;
 use super::table::{Side, ms, or_dash, table};
 use crate::bound;
 use crate::sizes::Capacity;
-use mrrc::cost::Linear;
+use mrrc_core::cost::Linear;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(crate) struct Bound {
     /// of the footprint; several with commas
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
     capacity: Vec<Capacity>,
-    /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds
+    /// Cost of registrations: paper, fmr, io-uring, or a,b,a',b' in microseconds
     #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = super::choices::cost)]
     cost: Linear,
     /// Leave out the upper side, which takes a replay of every policy and a few more for each capacity
@@ -48,7 +48,7 @@ less; the cheapest possible lies between them. Bypassing, any request may be reg
 itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
 
 /// One of the upper sides.
-type Upper = fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc::ConfigError>;
+type Upper = fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc_core::ConfigError>;
 
 /// The bounds at one capacity, of all processes together.
 #[derive(Serialize)]
@@ -65,9 +65,9 @@ struct Row<'a> {
 impl Bound {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut out = self.form.open()?;
-        let (trace, survey) = self.source.load(&self.trace)?;
+        let (trace, footprint) = self.source.load(&self.trace)?;
         let capacities: Vec<u64> =
-            self.capacity.iter().map(|size| size.pages(survey.largest_footprint_pages)).collect();
+            self.capacity.iter().map(|size| size.pages(footprint.largest_process_pages)).collect();
         let lower = bound::lower(&trace, &capacities, &self.cost);
         let progress = Progress::of(&trace.name, capacities.len() as u64);
         let row = |(&capacity_pages, &lower_bound_us): (&u64, &f64)| {
@@ -83,8 +83,8 @@ impl Bound {
             let row = Row {
                 trace: &trace.name,
                 capacity_pages,
-                requests: survey.requests,
-                pages: survey.pages,
+                requests: footprint.requests,
+                pages: footprint.requested_pages,
                 lower_bound_us,
                 upper_bound_us: upper(bound::upper)?,
                 upper_bypassing_us: upper(bound::upper_bypassing)?,
@@ -100,7 +100,12 @@ impl Bound {
             out = out.given_up();
         }
         self.form.write(&mut out, &rows, || {
-            format!("{}{}\n\n{}", heading(&trace, &survey), self.cost, results(&rows, survey.largest_footprint_pages))
+            format!(
+                "{}{}\n\n{}",
+                heading(&trace, &footprint),
+                self.cost,
+                results(&rows, footprint.largest_process_pages)
+            )
         })?;
         out.finish()?;
         if interrupt::came() { Err(Failure::Interrupted) } else { Ok(()) }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Calibrate {
-    /// Who registers
+    /// Registrar
     #[arg(long, value_name = "NAME", default_value = "io-uring")]
     registrar: Registering,
     /// The RDMA device, as `rdma link show` names it (--registrar verbs) [default: the first that is up]

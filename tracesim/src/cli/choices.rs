@@ -1,16 +1,17 @@
-//! What a cache is told: the options that `replay` and `compare` share.
+//! The options of a cache that `replay` and `compare` share.
 
 use super::failure::{Failure, note};
+use crate::policies::{PolicyEntry, UnknownPolicy, find};
 use crate::row::DeregCost;
 use crate::simulate::Recency;
 use crate::sizes::Capacity;
-use crate::study::Study;
+use crate::sweep::Sweep;
 use clap::ValueEnum;
-use mrrc::Config;
-use mrrc::cost::Linear;
-use mrrc::policy::{Matching, Overlap, PolicyKind};
+use mrrc_core::Config;
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::{Matching, Overlap, PolicyKind};
 
-/// What every cache is told.
+/// The options of every cache.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Caches")]
 pub(crate) struct Choices {
@@ -20,17 +21,17 @@ pub(crate) struct Choices {
     /// Share of the capacity that leaves at a time
     #[arg(long, value_name = "0..1", default_value_t = 0.1)]
     evict: f64,
-    /// What becomes of regions that a request overlaps [default: as the policy has it]
+    /// Treatment of regions that a request overlaps [default: as the policy has it]
     #[arg(long, value_name = "RULE")]
     overlap: Option<OverlapRule>,
     /// Which cached region serves a request [default: as the policy has it]
     #[arg(long = "match", value_name = "RULE")]
     matching: Option<MatchRule>,
-    /// What registrations cost: paper, fmr, io-uring, or a,b,a',b' in microseconds (a page, a registration, a page's
+    /// Cost of registrations: paper, fmr, io-uring, or a,b,a',b' in microseconds (a page, a registration, a page's
     /// deregistration, a batch)
     #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = cost)]
     cost: Linear,
-    /// What is charged b' when regions are deregistered; region is the paper's formula (1)
+    /// Unit that is charged b' when regions are deregistered; region is the paper's formula (1)
     #[arg(long, value_name = "BY", default_value = "batch")]
     dereg_cost: DeregBy,
     /// When the policy hears of hits: at once, or before room is made, as in the cache of many threads
@@ -54,7 +55,7 @@ pub(crate) struct Choices {
     /// Entries that libfabric caches
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     cache_entries: u64,
-    /// Share of a group's pages that nobody asked for, at most (ogr)
+    /// Largest share of a group's pages without a request (ogr)
     #[arg(long, value_name = "0..1", default_value_t = 0.25)]
     group_extra: f64,
     /// References back that lru-k looks
@@ -65,9 +66,9 @@ pub(crate) struct Choices {
 /// More microseconds than this, over eleven days, is a slip; sums of what is far more would not be numbers.
 const MOST_US: f64 = 1e12;
 
-/// What registrations cost, in microseconds that can be added up.
+/// Parses the cost of registrations, in microseconds that can be added up.
 pub(super) fn cost(text: &str) -> Result<Linear, String> {
-    let cost: Linear = text.parse().map_err(|error: mrrc::cost::CostError| error.to_string())?;
+    let cost: Linear = text.parse().map_err(|error: mrrc_core::cost::CostError| error.to_string())?;
     let Linear { reg_page, reg_call, dereg_page, dereg_call } = cost;
     if [reg_page, reg_call, dereg_page, dereg_call].iter().all(|us| *us <= MOST_US) {
         Ok(cost)
@@ -76,7 +77,7 @@ pub(super) fn cost(text: &str) -> Result<Linear, String> {
     }
 }
 
-/// What becomes of regions that a request overlaps.
+/// The treatment of regions that a request overlaps.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum OverlapRule {
     /// They stay, and the gaps between them are registered
@@ -109,30 +110,35 @@ enum RecencyKind {
     /// At once
     Exact,
     /// Before room is made, in the order of slots
-    Folded,
+    Deferred,
 }
 
 /// Policies as the command line names them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Who {
-    /// All of them.
-    All,
-    /// One.
-    One(PolicyKind),
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// Whether one was named; all of them otherwise.
+    pub(crate) is_named: bool,
+    /// In their order.
+    pub(crate) policies: Vec<PolicyEntry>,
 }
 
-impl std::str::FromStr for Who {
-    type Err = mrrc::ConfigError;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "all" { Ok(Self::All) } else { name.parse().map(Self::One) }
+/// Returns a parser of policies: one of these, or `all`.
+pub(crate) fn chosen_of(
+    known: Vec<PolicyEntry>,
+) -> impl Fn(&str) -> Result<Chosen, UnknownPolicy> + Clone + Send + Sync + 'static {
+    move |name| {
+        if name == "all" {
+            return Ok(Chosen { is_named: false, policies: known.clone() });
+        }
+        find(&known, name).map(|policy| Chosen { is_named: true, policies: vec![policy] })
     }
 }
 
 impl Choices {
-    /// A study of these policies. One that cannot be configured so is left out, with a note, unless it was named.
-    pub(crate) fn study(&self, who: &[Who], capacities: &[Capacity], lines: bool) -> Result<Study, Failure> {
-        let mut study = Study {
+    /// Returns a sweep of these policies. One that cannot be configured so is left out, with a note, unless it was
+    /// named.
+    pub(crate) fn sweep(&self, chosen: &[Chosen], capacities: &[Capacity], lines: bool) -> Result<Sweep, Failure> {
+        let mut sweep = Sweep {
             policies: Vec::new(),
             capacities: capacities.to_vec(),
             lines,
@@ -143,32 +149,28 @@ impl Choices {
             },
             recency: match self.recency {
                 RecencyKind::Exact => Recency::Exact,
-                RecencyKind::Folded => Recency::Folded,
+                RecencyKind::Deferred => Recency::Deferred,
             },
             bound: !self.no_bound,
         };
-        for who in who {
-            let (named, policies) = match who {
-                Who::One(policy) => (true, std::slice::from_ref(policy)),
-                Who::All => (false, PolicyKind::ALL),
-            };
-            for &policy in policies {
-                // It is a line of its own there.
-                let is_line = lines && policy == PolicyKind::None;
-                if is_line || study.policies.contains(&policy) {
+        let is_none = |policy: &PolicyEntry| policy.name() == PolicyKind::None.name();
+        for Chosen { is_named, policies } in chosen {
+            for policy in policies {
+                // Having no cache is a line of its own there.
+                if lines && is_none(policy) || sweep.policies.contains(policy) {
                     continue;
                 }
-                let one = Study { policies: vec![policy], ..study.clone() };
+                let one = Sweep { policies: vec![policy.clone()], ..sweep.clone() };
                 match one.check() {
-                    Ok(()) => study.policies.push(policy),
-                    Err((_, error)) if named || !matches!(error, mrrc::ConfigError::Granule) => {
+                    Ok(()) => sweep.policies.push(policy.clone()),
+                    Err((_, error)) if *is_named || !matches!(error, mrrc_core::ConfigError::Granule) => {
                         return Err(Failure::usage(format_args!("policy {policy}: {error}")));
                     }
                     Err((_, error)) => note(&format!("{policy} is left out: {error}")),
                 }
             }
         }
-        Ok(study)
+        Ok(sweep)
     }
 
     fn config(&self) -> Config {

@@ -1,6 +1,6 @@
 //! `compare`: policies at a range of capacities, on one trace or several.
 
-use super::choices::{Choices, Who};
+use super::choices::{Choices, Chosen, chosen_of};
 use super::compared::report;
 use super::failure::{Failure, note};
 use super::form::Form;
@@ -10,11 +10,12 @@ use super::output::Output;
 use super::report::{ReportFile, origin};
 use super::run::run;
 use super::source::{Source, name, present};
+use crate::policies::builtin;
 use crate::report::comparison;
 use crate::row::{Row, level};
 use crate::shard::{self, Described, Head, Line, Shard};
 use crate::sizes::Capacity;
-use crate::study::{Cell, Study};
+use crate::sweep::{Cell, Sweep};
 use std::path::PathBuf;
 
 /// Compare policies at a range of capacities
@@ -25,8 +26,8 @@ pub(crate) struct Compare {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// The policies, with commas, or all
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
-    policy: Vec<Who>,
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "all", value_parser = chosen_of(builtin()))]
+    policy: Vec<Chosen>,
     /// The capacities of each process's cache, with commas: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or shares of
     /// the footprint
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
@@ -88,18 +89,18 @@ A study that outgrows one machine:
 
 impl Compare {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let study = self.choices.study(&self.policy, &self.capacity, true)?;
+        let sweep = self.choices.sweep(&self.policy, &self.capacity, true)?;
         if let Some(threads) = self.threads {
             // More than there are replays would only wait.
-            let threads = usize::from(threads).min(study.cells().len());
+            let threads = usize::from(threads).min(sweep.cells().len());
             // It was not made before, so this can only fail for lack of threads.
             rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(Failure::work)?;
         }
         let mut out = self.form.open()?;
         let mut page =
             self.report.as_deref().map(|file| ReportFile::open(file, self.form.output.as_deref())).transpose()?;
-        let described = self.describe(&study);
-        let (finished, failure) = self.replay(&study, page.as_mut())?;
+        let described = self.describe(&sweep);
+        let (finished, failure) = self.replay(&sweep, page.as_mut())?;
         let unfinished = interrupt::came() || failure.is_some();
         if unfinished {
             out = out.given_up();
@@ -117,23 +118,24 @@ impl Compare {
         match failure {
             Some(failure) => Err(failure),
             None if interrupt::came() => {
-                Err(Failure::Unfinished(done, self.share(&study).iter().map(|(_, cells)| cells.len()).sum()))
+                Err(Failure::Unfinished(done, self.share(&sweep).iter().map(|(_, cells)| cells.len()).sum()))
             }
             None => Ok(()),
         }
     }
 
-    /// The results of this share, or of all, up to an interruption or to a trace that failed after others were finished.
+    /// Returns the results of this share, or of all, up to an interruption or to a trace that failed after others were
+    /// finished.
     fn replay(
         &self,
-        study: &Study,
+        sweep: &Sweep,
         mut page: Option<&mut ReportFile>,
     ) -> Result<(Vec<Line>, Option<Failure>), Failure> {
-        let mine = self.share(study);
+        let mine = self.share(sweep);
         present(mine.iter().map(|(at, _)| self.traces[*at].as_path()))?;
         let mut all = Vec::new();
         for (at, cells) in mine {
-            let result = self.replay_one(study, at, &cells, page.as_deref_mut(), &mut all);
+            let result = self.replay_one(sweep, at, &cells, page.as_deref_mut(), &mut all);
             match result {
                 Err(Failure::Interrupted) => break,
                 Err(failure) if all.is_empty() => return Err(failure),
@@ -145,9 +147,9 @@ impl Compare {
         Ok((all, None))
     }
 
-    /// The cells that are to be done of each trace, by its place, with their numbers.
-    fn share(&self, study: &Study) -> Vec<(usize, Vec<(usize, Cell)>)> {
-        let cells = study.cells();
+    /// Returns the cells that are to be done of each trace, by its place, with their numbers.
+    fn share(&self, sweep: &Sweep) -> Vec<(usize, Vec<(usize, Cell)>)> {
+        let cells = sweep.cells();
         let takes = |cell: usize| self.shard.is_none_or(|shard| shard.takes(cell));
         let of = |at: usize| {
             let numbered = cells.iter().enumerate().map(|(cell, &what)| (at * cells.len() + cell, what));
@@ -159,23 +161,23 @@ impl Compare {
     /// Reads a trace and adds the results of its cells.
     fn replay_one(
         &self,
-        study: &Study,
+        sweep: &Sweep,
         at: usize,
         cells: &[(usize, Cell)],
         page: Option<&mut ReportFile>,
         all: &mut Vec<Line>,
     ) -> Result<(), Failure> {
         let path = &self.traces[at];
-        let (trace, survey) = self.source.load(path)?;
+        let (trace, footprint) = self.source.load(path)?;
         let checksum = if self.shard.is_some() { shard::checksum(&trace) } else { String::new() };
         let (numbers, mine): (Vec<usize>, Vec<Cell>) = cells.iter().copied().unzip();
-        let finished = run(study, &trace, &survey, &mine)?;
-        let line = |(cell, finished): (usize, Option<crate::study::Finished>)| {
+        let finished = run(sweep, &trace, &footprint, &mine)?;
+        let line = |(cell, finished): (usize, Option<crate::sweep::Finished>)| {
             finished.map(|finished| Line { cell, checksum: checksum.clone(), row: finished.row })
         };
         all.extend(numbers.into_iter().zip(finished).filter_map(line));
         if let Some(page) = page.filter(|_| !interrupt::came()) {
-            page.add(at, look_at(&trace, &survey)?, |steps| origin(path, steps))?;
+            page.add(at, look_at(&trace, &footprint)?, |steps| origin(path, steps))?;
         }
         Ok(())
     }
@@ -193,16 +195,16 @@ impl Compare {
         })
     }
 
-    fn describe(&self, study: &Study) -> Described {
-        let cost = study.base.cost;
+    fn describe(&self, sweep: &Sweep) -> Described {
+        let cost = sweep.base.cost;
         Described {
             traces: self.traces.iter().map(|path| name(path)).collect(),
-            policies: study.policies.iter().map(ToString::to_string).collect(),
-            capacities: study.capacities.iter().map(ToString::to_string).collect(),
-            cells_each: study.cells().len(),
+            policies: sweep.policies.iter().map(ToString::to_string).collect(),
+            capacities: sweep.capacities.iter().map(ToString::to_string).collect(),
+            cells_each: sweep.cells().len(),
             cost: [cost.reg_page, cost.reg_call, cost.dereg_page, cost.dereg_call],
-            dereg: study.dereg,
-            choices: format!("{} {:?} {:?}", env!("CARGO_PKG_VERSION"), study.base, study.recency),
+            dereg: sweep.dereg,
+            choices: format!("{} {:?} {:?}", env!("CARGO_PKG_VERSION"), sweep.base, sweep.recency),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::table::{Side, many, ms, or_dash, pages, percent, table};
 use crate::comparison::{CLOSE, OneTrace, Overall};
 use crate::row::{DeregCost, Row};
 use crate::shard::Described;
-use mrrc::cost::Linear;
+use mrrc_core::cost::Linear;
 use std::fmt::Write as _;
 
 /// Results with the numbers of their cells, in order.

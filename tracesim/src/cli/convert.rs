@@ -50,7 +50,7 @@ impl Convert {
     }
 }
 
-/// What became of the events, on standard error.
+/// Reports the counts of the written events on standard error.
 pub(super) fn wrote(file: &Path, form: Form, written: Written) {
     let Written { events, left_out, .. } = written;
     let to = if file.as_os_str() == "-" { "standard output".into() } else { file.display().to_string() };

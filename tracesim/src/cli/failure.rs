@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-/// What went wrong, by exit status.
+/// Failures, by exit status.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// 2: it was asked for what cannot be.
@@ -16,7 +16,7 @@ pub(crate) enum Failure {
     Interrupted,
     /// 130: it was interrupted. So many results of so many are finished, and printed.
     Unfinished(usize, usize),
-    /// 0: whoever read its output has seen enough.
+    /// 0: the reader of its output has seen enough.
     NobodyReads,
 }
 
@@ -31,7 +31,7 @@ impl Failure {
         Self::Usage(what.to_string())
     }
 
-    /// What came of writing there.
+    /// Returns the failure of writing there.
     pub(crate) fn writing(what: impl Display, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::NobodyReads,
@@ -66,6 +66,6 @@ impl Failure {
 /// A line on standard error.
 pub(crate) fn note(what: &str) {
     use io::Write as _;
-    // There is nobody left to tell if this cannot be written.
+    // An error here could not be reported anywhere.
     let _ = writeln!(io::stderr(), "tracesim: {what}");
 }

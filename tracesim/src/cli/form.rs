@@ -22,7 +22,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Where results go.
+    /// Opens the destination of results.
     pub(crate) fn open(&self) -> Result<Output, Failure> {
         Output::open(self.output.as_deref())
     }

@@ -65,7 +65,7 @@ impl Generate {
         }
         let written = writer.finish().map_err(|error: TraceError| failed(error))?;
         drop(progress);
-        // There is nobody left to tell if this cannot be written.
+        // An error here could not be reported anywhere.
         let _ = write!(std::io::stderr(), "{}\n{}", self.workload, events.checks());
         wrote(&self.file, self.to, written);
         Ok(())

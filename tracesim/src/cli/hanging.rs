@@ -3,7 +3,7 @@
 /// clap breaks longer lines itself, without regard to columns.
 pub(super) const WIDTH: usize = 98;
 
-/// The name, indented, and the text in a column that begins there. It is broken at blanks and after commas.
+/// Returns the name, indented, and the text in a column that begins there. It is broken at blanks and after commas.
 pub(super) fn hanging(name: &str, column: usize, text: &str) -> String {
     let mut lines = format!("  {name:<width$}", width = column.saturating_sub(2));
     let mut at = lines.chars().count();

@@ -6,9 +6,9 @@ use super::output::Output;
 use super::progress::Progress;
 use super::source::Source;
 use super::table::{Side, bytes, pages, percent, table};
+use crate::footprint::Footprint;
 use crate::info::{Distance, Info, Size};
 use crate::simulate::{ReplayError, Watch};
-use crate::survey::Survey;
 use std::path::PathBuf;
 use traces::Trace;
 
@@ -40,8 +40,8 @@ ranges ago is a hit of an LRU cache of C pages: `tracesim mrc` has that curve.";
 impl InfoCommand {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut out = Output::open(self.output.as_deref())?;
-        let (trace, survey) = self.source.load(&self.trace)?;
-        let info = look_at(&trace, &survey)?;
+        let (trace, footprint) = self.source.load(&self.trace)?;
+        let info = look_at(&trace, &footprint)?;
         out.write(|out| {
             if self.json {
                 serde_json::to_writer(&mut *out, &info)?;
@@ -54,11 +54,11 @@ impl InfoCommand {
     }
 }
 
-/// What the trace is like, with a bar of progress.
-pub(super) fn look_at(trace: &Trace, survey: &Survey) -> Result<Info, Failure> {
+/// Returns the description of the trace, with a bar of progress.
+pub(super) fn look_at(trace: &Trace, footprint: &Footprint) -> Result<Info, Failure> {
     let progress = Progress::of(&trace.name, trace.processes.iter().map(|p| p.steps.len() as u64).sum());
     let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
-    Info::of(trace, survey, &watch).map_err(|error| match error {
+    Info::of(trace, footprint, &watch).map_err(|error| match error {
         ReplayError::Interrupted => Failure::Interrupted,
         error => Failure::work(error),
     })
@@ -113,7 +113,7 @@ fn shown(info: &Info, first: &[traces::Event]) -> String {
     text + "\n" + &sizes(&info.sizes, requests) + "\n" + &distances(&info.reuse_distances, requests)
 }
 
-/// An event as it was understood.
+/// Returns an event as it was understood.
 fn shown_event(event: &traces::Event) -> String {
     use traces::Action::{Acquire, Invalidate, Release, Request};
     let what = match &event.action {

@@ -27,7 +27,7 @@ pub(crate) fn listen() {
     let _ = ctrlc::set_handler(heard);
 }
 
-/// Whether the first one came.
+/// Returns whether the first one came.
 pub(crate) fn came() -> bool {
     STOP.load(Ordering::Relaxed)
 }

@@ -1,9 +1,9 @@
 //! Large blocks of memory go back to the system when they are freed.
 //!
 //! A replay's tables are as large as its cache, and one replay follows another. glibc takes blocks of up to 32 MiB from its heaps
-//! once some of them were freed, one heap for each thread, and what is freed in the middle of a heap stays: a sweep held a
-//! hundred megabytes that nothing used. A fixed threshold turns that off; and a table that grows is then moved by the
-//! kernel, without a copy.
+//! once some of them were freed, one heap for each thread, and memory that is freed in the middle of a heap stays. A sweep held a
+//! hundred unused megabytes. A fixed threshold turns that off; and a table that grows is then moved by the kernel, without a
+//! copy.
 
 /// To be called before the first thread is started.
 pub(super) fn go_back_when_freed() {

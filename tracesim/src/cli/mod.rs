@@ -1,7 +1,8 @@
-//! The command line: arguments, output, and how it ends. What it does is the library's.
+//! The command line: arguments, output, and how it ends. Its work is the library's.
 
 mod advise;
 mod bound;
+#[cfg(feature = "mrrc")]
 mod calibrate;
 mod choices;
 mod compare;
@@ -23,12 +24,15 @@ mod real;
 mod record;
 mod replay;
 mod report;
+#[cfg(all(feature = "mrrc", feature = "frrwp"))]
 mod reproduce;
 mod run;
 mod source;
 mod table;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use crate::policies::{PolicyEntry, builtin_and};
+use choices::chosen_of;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Which policy and which size for these buffers?
@@ -66,19 +70,30 @@ enum What {
     Convert(convert::Convert),
     Mrc(mrc::Mrc),
     Bound(bound::Bound),
+    #[cfg(feature = "mrrc")]
     Calibrate(calibrate::Calibrate),
+    #[cfg(all(feature = "mrrc", feature = "frrwp"))]
     Reproduce(reproduce::Reproduce),
 }
 
-/// What may be asked, for manual pages and completions.
+/// Returns the command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
     Command::command()
 }
 
-/// The whole program.
-pub fn main() -> ExitCode {
+/// Returns the command with these policies as well.
+fn command_with(policies: &[PolicyEntry]) -> clap::Command {
+    let all = builtin_and(policies);
+    let named = |line: clap::Command| line.mut_arg("policy", |arg| arg.value_parser(chosen_of(all.clone())));
+    let line = command().mut_subcommand("compare", named);
+    line.mut_subcommand("replay", |line| named(line).after_help(replay::help(&all)))
+}
+
+/// Runs the command. See [`main_with`](crate::main_with).
+pub fn main_with(policies: &[PolicyEntry]) -> ExitCode {
     large_blocks::go_back_when_freed();
-    let command = Command::parse();
+    let matches = command_with(policies).get_matches();
+    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     #[cfg(target_os = "linux")]
     if let What::Record(command) = &command.what {
         // Signals are the program's.
@@ -97,7 +112,9 @@ pub fn main() -> ExitCode {
         What::Convert(command) => command.run(),
         What::Mrc(command) => command.run(),
         What::Bound(command) => command.run(),
+        #[cfg(feature = "mrrc")]
         What::Calibrate(command) => command.run(),
+        #[cfg(all(feature = "mrrc", feature = "frrwp"))]
         What::Reproduce(command) => command.run(),
     };
     match result {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 pub(crate) struct Mrc {
     /// The trace
     trace: PathBuf,
-    /// What is cached: whole requests, by start and length, or single pages
+    /// Unit that is cached: whole requests, by start and length, or single pages
     #[arg(long, value_name = "UNIT", default_value = "region")]
     by: By,
     /// So many capacities, evenly spaced up to the footprint of the largest process
@@ -81,8 +81,8 @@ struct Row<'a> {
 impl Mrc {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let mut out = self.form.open()?;
-        let (trace, survey) = self.source.load(&self.trace)?;
-        let most = survey.largest_footprint_pages;
+        let (trace, footprint) = self.source.load(&self.trace)?;
+        let most = footprint.largest_process_pages;
         let points = self.points;
         let part = |at: u64| (u128::from(most) * u128::from(at)).div_ceil(u128::from(points)) as u64;
         let capacities: Vec<u64> = if self.capacity.is_empty() {
@@ -112,7 +112,7 @@ impl Mrc {
         self.form.write(&mut out, &rows, || {
             let share =
                 if curve.share < 1.0 { format!(", from {} of it", percent(curve.share)) } else { String::new() };
-            format!("{}LRU by {by}{share}\n\n{}", heading(&trace, &survey), results(&rows, most))
+            format!("{}LRU by {by}{share}\n\n{}", heading(&trace, &footprint), results(&rows, most))
         })?;
         out.finish()
     }

@@ -1,4 +1,4 @@
-//! Where results go: standard output, or a file that appears when it is whole.
+//! The destination of results: standard output, or a file that appears when it is whole.
 
 use super::failure::Failure;
 use super::interrupt;
@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Where results go. Made before long work, so that what cannot be written fails at once.
+/// The destination of results. Made before long work, so that what cannot be written fails at once.
 pub(crate) enum Output {
     /// Standard output.
     Standard(BufWriter<io::Stdout>),
@@ -60,7 +60,7 @@ impl Output {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if !folder.exists() => {
                     format!("there is no directory {shown}: make it")
                 }
-                // What the kernel makes of itself, as in /proc, says that there is no such file.
+                // A file of the kernel's own, as in /proc, is reported as missing.
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                     format!("no file may be made in {shown}: name another directory")
                 }
@@ -88,7 +88,7 @@ impl Output {
         }
     }
 
-    /// What is finished goes to standard output, where it was to be a file: no partial file stays behind.
+    /// Writes finished results to standard output instead of the file: no partial file stays behind.
     pub(crate) fn given_up(self) -> Self {
         match self {
             Self::Replace(_, out) => {

@@ -17,7 +17,7 @@ impl Progress {
         Self::started(bar, style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 
-    /// Work of which nobody knows how much it is.
+    /// Shows progress of work of unknown length.
     pub(crate) fn unknown(what: &str) -> Self {
         let bar = ProgressBar::new_spinner().with_message(what.to_owned());
         let style = ProgressStyle::with_template("{spinner} {msg}: {human_pos} events, {elapsed}");

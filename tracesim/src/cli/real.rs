@@ -3,62 +3,65 @@
 use super::failure::Failure;
 use super::form::Form;
 use super::source::Source;
-use crate::study::Study;
+use crate::sweep::Sweep;
 use std::path::Path;
 
 /// One policy at one capacity, with real pins.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn run(_: &Study, _: &Source, _: &Path, _: &Form, _: f64) -> Result<(), Failure> {
-    Err(Failure::work("replay --real: there is no io_uring here: run it on Linux, 5.19 or later"))
+#[cfg(not(all(feature = "mrrc", target_os = "linux")))]
+pub(super) fn run(_: &Sweep, _: &Source, _: &Path, _: &Form, _: f64) -> Result<(), Failure> {
+    Err(Failure::work(
+        "replay --real: this build has no io_uring: build it with the feature mrrc and run it on Linux, 5.19 or later",
+    ))
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "mrrc", target_os = "linux"))]
 pub(super) use on_linux::run;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "mrrc", target_os = "linux"))]
 mod on_linux {
     use super::*;
     use crate::cli::interrupt;
     use crate::cli::progress::Progress;
     use crate::cli::replay::heading;
     use crate::cli::table::{Side, bytes, ms, pages, percent, table};
+    use crate::policies::PolicyEntry;
     use crate::real::{Counted, Outcome, RealError, Spent, run as pin};
     use crate::simulate::{ReplayError, Watch};
-    use mrrc::{Config, PAGE};
+    use mrrc_core::{Config, PAGE};
     use serde::Serialize;
     use traces::Trace;
 
     pub(in crate::cli) fn run(
-        study: &Study,
+        sweep: &Sweep,
         source: &Source,
         file: &Path,
         form: &Form,
         tolerance: f64,
     ) -> Result<(), Failure> {
-        let (&[policy], [capacity]) = (&study.policies[..], &study.capacities[..]) else {
+        let ([policy], [capacity]) = (&sweep.policies[..], &sweep.capacities[..]) else {
             return Err(Failure::usage("--real takes one --policy and one --capacity: name one of each"));
         };
         if !(0.0..=100.0).contains(&tolerance) {
             return Err(Failure::usage("--tolerance: give percent, from 0 to 100"));
         }
         let mut out = form.open()?;
-        let (trace, survey) = source.load(file)?;
-        let capacity = capacity.pages(survey.largest_footprint_pages);
-        let config = Config { policy, capacity, ..study.base.clone() };
+        let (trace, footprint) = source.load(file)?;
+        let capacity = capacity.pages(footprint.largest_process_pages);
+        let config = Config { capacity, ..sweep.base.clone() };
         let outcome = {
             let steps: usize = trace.processes.iter().map(|process| process.steps.len()).sum();
             // Predicted, with the cache, and without it.
             let progress = Progress::of(&trace.name, 3 * steps as u64);
             let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
-            pin(&trace, &config, &watch)
+            pin(&trace, policy, &config, &watch)
         };
         let outcome = outcome.map_err(|error| match error {
             RealError::Replay(ReplayError::Interrupted) => Failure::Interrupted,
             error => Failure::work(format_args!("replay --real io-uring: {error}")),
         })?;
-        let json = Json::of(&trace, &config, &outcome);
+        let json = Json::of(&trace, policy, &config, &outcome);
         form.write(&mut out, &[json], || {
-            format!("{}{}", heading(&trace, &survey), shown(&config, &outcome, trace.processes.len()))
+            format!("{}{}", heading(&trace, &footprint), shown(policy, &config, &outcome, trace.processes.len()))
         })?;
         out.finish()?;
         let off = 100.0 * outcome.difference().abs();
@@ -70,7 +73,7 @@ mod on_linux {
         Ok(())
     }
 
-    fn shown(config: &Config, outcome: &Outcome, processes: usize) -> String {
+    fn shown(policy: &PolicyEntry, config: &Config, outcome: &Outcome, processes: usize) -> String {
         let Outcome { requests, predicted, measured, cached, without, pinned_kib } = *outcome;
         let each = if processes == 1 { "" } else { " for each process" };
         let counts = |what: &str, of: Counted| {
@@ -89,7 +92,7 @@ mod on_linux {
             counts("predicted", predicted),
             counts("measured", measured),
         ];
-        let mut text = format!("policy {}, capacity {}{each}\n\n", config.policy, pages(config.capacity));
+        let mut text = format!("policy {}, capacity {}{each}\n\n", policy, pages(config.capacity));
         text += &table(&[Side::Left, Side::Right], &header, rows);
         text += &format!(
             "\ndifference of the avoided: {:+.1} % (measured over predicted)\n\n",
@@ -150,11 +153,11 @@ mod on_linux {
     }
 
     impl Json {
-        fn of(trace: &Trace, config: &Config, outcome: &Outcome) -> Self {
+        fn of(trace: &Trace, policy: &PolicyEntry, config: &Config, outcome: &Outcome) -> Self {
             let Outcome { requests, predicted, measured, cached, without, pinned_kib } = *outcome;
             Self {
                 trace: trace.name.clone(),
-                policy: config.policy.name(),
+                policy: policy.name(),
                 capacity_pages: config.capacity,
                 requests,
                 predicted_registrations: predicted.registrations,

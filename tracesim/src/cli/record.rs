@@ -5,11 +5,11 @@ use super::table::{bytes, many};
 use crate::record::child;
 use crate::record::libraries::{Library, LibraryError, MPI, VARIABLE, VERBS, preload};
 use clap::ValueEnum;
-use mrrc_record::layout::{HEAD, Head, RECORD};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use traces_record::layout::{HEAD, Head, RECORD};
 
 /// Run a program and record what it does with its buffers
 #[derive(clap::Args, Debug)]
@@ -18,14 +18,14 @@ pub(crate) struct Record {
     /// The recording; a file that is there is replaced
     #[arg(short, long, value_name = "FILE", default_value = "recording.reg")]
     output: PathBuf,
-    /// What is recorded
+    /// Calls to record
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     what: Recorded,
     /// Bytes of the recording at most, 32 for an event: 64M or 64MiB, or 64MB, which is 64,000,000; what comes later is
     /// counted and left out
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     limit: u64,
-    /// Where libmrrc_preload.so and libmrrc_mpi.so are [default: $TRACESIM_LIBRARY, or beside this command]
+    /// Folder of libmrrc_preload.so and libtraces_mpi.so [default: $TRACESIM_LIBRARY, or beside this command]
     #[arg(long, value_name = "DIR")]
     library: Option<PathBuf>,
     /// The program and its arguments, behind --
@@ -59,7 +59,7 @@ Exit status: that of the program; 127 if it is not found, 126 if it cannot be ru
 is not found or the recording cannot be made, when the program is not run.";
 
 fn size(text: &str) -> Result<u64, String> {
-    let bytes = mrrc_record::bytes(text).ok_or_else(|| format!("`{text}` is no size: give bytes, 64M or 1G"))?;
+    let bytes = traces_record::bytes(text).ok_or_else(|| format!("`{text}` is no size: give bytes, 64M or 1G"))?;
     // Before what was recorded earlier is replaced by a file that can hold nothing.
     let least = (HEAD + RECORD) as u64;
     if bytes < least { Err(format!("{bytes} bytes have no room for an event: {least} or more")) } else { Ok(bytes) }
@@ -80,15 +80,15 @@ impl Record {
         }
         let mut command = Command::new(program);
         command.args(arguments);
-        let made = mrrc_record::create(&self.output, self.limit).map_err(|error| error.to_string());
+        let made = traces_record::create(&self.output, self.limit).map_err(|error| error.to_string());
         let file = made.and_then(|()| self.output.canonicalize().map_err(|error| error.to_string()));
         // Before a program runs, perhaps for hours, of which nothing would be recorded.
         let file = file.map_err(|why| {
             Failure::work(format_args!("record: {why}: name another file by --output; the program was not run"))
         })?;
         command.env("LD_PRELOAD", preload(&libraries, std::env::var_os("LD_PRELOAD")));
-        command.env(mrrc_record::FILE_VARIABLE, file);
-        // What the program does by itself, without a cache, unless it was asked for with one.
+        command.env(traces_record::FILE_VARIABLE, file);
+        // The program's own registrations, without a cache, unless it was asked for with one.
         if std::env::var_os("MRRC_PRELOAD").is_none() {
             command.env("MRRC_PRELOAD", "off");
         }
@@ -100,7 +100,7 @@ impl Record {
         Ok(child::end_as(status))
     }
 
-    /// The libraries to preload. By itself either of them will do.
+    /// Returns the libraries to preload. By itself either of them will do.
     fn libraries(&self) -> Result<Vec<PathBuf>, Failure> {
         let named = self.library.clone().or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
         let find = |library: Library| library.find(named.as_deref());
@@ -117,10 +117,10 @@ impl Record {
         }
     }
 
-    /// What was recorded.
+    /// Reports the recording.
     fn tell(&self, status: ExitStatus) {
         let file = self.output.display();
-        let head = match mrrc_record::state(&self.output) {
+        let head = match traces_record::state(&self.output) {
             Ok(head) => head,
             Err(error) => return note(&format!("{file}: read: {error}: what was recorded is in doubt")),
         };

@@ -1,6 +1,6 @@
 //! `replay`: one trace through some caches.
 
-use super::choices::{Choices, Who};
+use super::choices::{Choices, Chosen, chosen_of};
 use super::failure::Failure;
 use super::form::Form;
 use super::hanging::hanging;
@@ -8,22 +8,22 @@ use super::interrupt;
 use super::run::run;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, many, ms, or_dash, pages, percent, table};
+use crate::footprint::Footprint;
+use crate::policies::{PolicyEntry, builtin};
 use crate::row::{Row, level};
 use crate::sizes::Capacity;
-use crate::survey::Survey;
-use mrrc::policy::PolicyKind;
 use std::path::PathBuf;
 use traces::Trace;
 
 /// Replay a trace through one or more caches
 #[derive(clap::Args, Debug)]
-#[command(after_help = help())]
+#[command(after_help = help(&builtin()))]
 pub(crate) struct Replay {
     /// The trace
     trace: PathBuf,
-    /// Who leaves when the cache is full; several with commas, or all
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "mrrc")]
-    policy: Vec<Who>,
+    /// Eviction policies; several with commas, or all
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "mrrc", value_parser = chosen_of(builtin()))]
+    policy: Vec<Chosen>,
     /// Pages that may be registered at once in each process's cache: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5%
     /// of the footprint; several with commas
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "10%")]
@@ -43,7 +43,7 @@ pub(crate) struct Replay {
     form: Form,
 }
 
-/// Who pins.
+/// The way of pinning.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Pins {
     /// Fixed buffers of an io_uring, on any Linux since 5.19
@@ -63,50 +63,50 @@ A hit is a request whose pages are all registered. Costs are milliseconds by the
 bound is what no cache of that capacity goes below. A dash stands where it does not hold.";
 
 /// Examples, and the policies that there are.
-fn help() -> String {
-    let line = |kind: &PolicyKind| format!("\n{}", hanging(kind.name(), 16, kind.about()));
-    format!("{EXAMPLES}\n\nPolicies:{}\n\n{ABOUT_TRACES}", PolicyKind::ALL.iter().map(line).collect::<String>())
+pub(super) fn help(policies: &[PolicyEntry]) -> String {
+    let line = |policy: &PolicyEntry| format!("\n{}", hanging(policy.name(), 16, policy.help()));
+    format!("{EXAMPLES}\n\nPolicies:{}\n\n{ABOUT_TRACES}", policies.iter().map(line).collect::<String>())
 }
 
 impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let study = self.choices.study(&self.policy, &self.capacity, false)?;
+        let sweep = self.choices.sweep(&self.policy, &self.capacity, false)?;
         if self.real.is_some() {
-            return super::real::run(&study, &self.source, &self.trace, &self.form, self.tolerance);
+            return super::real::run(&sweep, &self.source, &self.trace, &self.form, self.tolerance);
         }
         let mut out = self.form.open()?;
-        let (trace, survey) = self.source.load(&self.trace)?;
-        let finished = run(&study, &trace, &survey, &study.cells())?;
+        let (trace, footprint) = self.source.load(&self.trace)?;
+        let finished = run(&sweep, &trace, &footprint, &sweep.cells())?;
         let mut rows: Vec<Row> = finished.into_iter().flatten().map(|finished| finished.row).collect();
         level(&mut rows);
         if interrupt::came() {
             out = out.given_up();
         }
         self.form.write(&mut out, &rows, || {
-            format!("{}{}\n{}", heading(&trace, &survey), study.base.cost, results(&rows))
+            format!("{}{}\n{}", heading(&trace, &footprint), sweep.base.cost, results(&rows))
         })?;
         out.finish()?;
-        if interrupt::came() { Err(Failure::Unfinished(rows.len(), study.cells().len())) } else { Ok(()) }
+        if interrupt::came() { Err(Failure::Unfinished(rows.len(), sweep.cells().len())) } else { Ok(()) }
     }
 }
 
-/// What the trace is.
-pub(super) fn heading(trace: &Trace, survey: &Survey) -> String {
+/// Returns the trace's description.
+pub(super) fn heading(trace: &Trace, footprint: &Footprint) -> String {
     let processes = match trace.processes.len() {
         1 => String::new(),
-        n => format!(", {n} processes, the largest of {}", pages(survey.largest_footprint_pages)),
+        n => format!(", {n} processes, the largest of {}", pages(footprint.largest_process_pages)),
     };
     format!(
         "{}, read as {}: {} for {}, footprint {}{processes}\n",
         trace.name,
         trace.summary.understood,
-        many(survey.requests, "request"),
-        many(survey.pages, "page"),
-        pages(survey.footprint_pages)
+        many(footprint.requests, "request"),
+        many(footprint.requested_pages, "page"),
+        pages(footprint.pages)
     )
 }
 
-/// A line for each result; how many requests were refused only where some were.
+/// Returns a line for each result; how many requests were refused only where some were.
 fn results(rows: &[Row]) -> String {
     let refusals = rows.iter().any(|row| row.refused.is_some());
     let mut header = vec![

@@ -55,12 +55,12 @@ impl ReportFile {
     }
 }
 
-/// Where the trace of that path came from.
+/// Returns the origin of the trace of that path.
 pub(super) fn origin(path: &Path, info: &Info) -> Result<Origin, Failure> {
     origin_of(path, &info.trace, info.checksum.clone())
 }
 
-/// Where a trace of that name and checksum came from.
+/// Returns the origin of a trace of that name and checksum.
 pub(super) fn origin_of(path: &Path, trace: &str, steps: String) -> Result<Origin, Failure> {
     let source = match workload(path) {
         Some(Ok(workload)) => Source::of_workload(&workload),

@@ -10,6 +10,8 @@ use super::run::run;
 use super::source::{self, failed};
 use super::table::{Side, percent, table};
 use crate::calibrate::copying::copy_us;
+use crate::footprint::Footprint;
+use crate::policies::PolicyEntry;
 use crate::report::provenance::{Origin, Provenance, Source};
 use crate::reproduce::claim::{Claim, Kind, Verdict, summary};
 use crate::reproduce::figures::{self, Found, Sizes};
@@ -22,10 +24,9 @@ use crate::row::DeregCost;
 use crate::shard::checksum;
 use crate::simulate::Recency;
 use crate::sizes::Capacity;
-use crate::study::Study;
-use crate::survey::Survey;
-use mrrc::Config;
-use mrrc::cost::Linear;
+use crate::sweep::Sweep;
+use mrrc_core::Config;
+use mrrc_core::cost::Linear;
 use std::path::{Path, PathBuf};
 use traces::generate::{Checks, Generator};
 use traces::{Event, ReadOptions, Reader, Summary, Trace, TraceError};
@@ -59,7 +60,7 @@ Both workloads of the paper (HTTPD, Cello92) are generated from what it publishe
 caches are mrrc's own code; costs are the paper's. What counts as holding stands beside each
 claim. A claim that does not hold is no failure of the command.";
 
-/// Where real traces lie beside this repository, where they do.
+/// The usual folder of real traces, beside this repository.
 const USUAL_LOGS: &str = "../shared/traces";
 
 /// Measurements of each size, for the part that is measured.
@@ -105,7 +106,8 @@ impl Reproduce {
         printed
     }
 
-    /// What does not come from the workloads: this machine, both ends of a transfer, and the real traces.
+    /// Measures the parts that do not come from the workloads: this machine, both ends of a transfer, and the real
+    /// traces.
     fn measure(
         &self,
         logs: &[PathBuf],
@@ -130,7 +132,7 @@ impl Reproduce {
         standard.finish()
     }
 
-    /// The real traces, by name.
+    /// Returns the real traces, by name.
     fn logs(&self) -> Result<Vec<PathBuf>, Failure> {
         let usual = Path::new(USUAL_LOGS);
         let folder = match &self.logs {
@@ -192,10 +194,10 @@ fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> 
         .map_err(failed)?;
     let checks: Checks = events.checks();
     drop(progress);
-    let survey = Survey::of(&trace);
+    let footprint = Footprint::of(&trace);
     let base = Config { cost: Linear::PAPER, ..Config::new(1) };
-    let study = Study {
-        policies: figures::POLICIES.to_vec(),
+    let sweep = Sweep {
+        policies: named(&figures::POLICIES)?,
         capacities: subject.sizes(),
         lines: true,
         base,
@@ -203,7 +205,7 @@ fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> 
         recency: Recency::Exact,
         bound: true,
     };
-    let finished = run(&study, &trace, &survey, &study.cells())?;
+    let finished = run(&sweep, &trace, &footprint, &sweep.cells())?;
     if interrupt::came() {
         return Err(Failure::Interrupted);
     }
@@ -211,11 +213,11 @@ fn study(subject: Subject, origins: &mut Vec<Origin>) -> Result<Found, Failure> 
     let source = Source::of_workload(&subject.workload);
     origins.push(Origin { trace: subject.name.to_owned(), source, steps: checksum.clone() });
     let rows = finished.into_iter().flatten().map(|finished| finished.row).collect();
-    let (sizes, footprint_pages) = (Sizes::of(&trace), survey.footprint_pages);
+    let (sizes, footprint_pages) = (Sizes::of(&trace), footprint.pages);
     Ok(Found { subject, checks, sizes, checksum, footprint_pages, rows, cost: Linear::PAPER })
 }
 
-/// What this machine takes to register and to copy. That it refuses to register is a finding.
+/// Measures this machine's registrations and copies. That it refuses to register is a finding.
 fn measure(rounds: u32) -> Result<Machine, Failure> {
     let calibration = match calibrate::measure(Registering::IoUring, None, rounds) {
         Ok(calibration) => Ok(calibration),
@@ -226,7 +228,12 @@ fn measure(rounds: u32) -> Result<Machine, Failure> {
     Ok(Machine { calibration, copies: MESSAGES.into_iter().zip(us).collect() })
 }
 
-/// The comparison on a real trace; nothing, with a line, if it is none.
+/// Returns the policies of these names.
+fn named(names: &[&str]) -> Result<Vec<PolicyEntry>, Failure> {
+    names.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(Failure::work)
+}
+
+/// Returns the comparison on a real trace; nothing, with a line, if it is none.
 fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Failure> {
     let name = source::name(path);
     let opened = traces::open(path, &ReadOptions::default());
@@ -240,14 +247,14 @@ fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Fail
             return Ok(Vec::new());
         }
     };
-    let survey = Survey::of(&trace);
-    if survey.requests == 0 {
+    let footprint = Footprint::of(&trace);
+    if footprint.requests == 0 {
         note(&format!("{name} is left out: no requests in it"));
         return Ok(Vec::new());
     }
     let capacities: Result<Vec<Capacity>, _> = logs::CAPACITIES.iter().map(|size| size.parse()).collect();
-    let study = Study {
-        policies: logs::POLICIES.to_vec(),
+    let sweep = Sweep {
+        policies: named(&logs::POLICIES)?,
         capacities: capacities.map_err(Failure::work)?,
         lines: true,
         base: Config { cost: Linear::PAPER, ..Config::new(1) },
@@ -255,13 +262,13 @@ fn compare(path: &Path, origins: &mut Vec<Origin>) -> Result<Vec<Compared>, Fail
         recency: Recency::Exact,
         bound: false,
     };
-    let finished = run(&study, &trace, &survey, &study.cells())?;
+    let finished = run(&sweep, &trace, &footprint, &sweep.cells())?;
     if interrupt::came() {
         return Err(Failure::Interrupted);
     }
     origins.push(origin_of(path, &name, checksum(&trace))?);
     let rows: Vec<_> = finished.into_iter().flatten().map(|finished| finished.row).collect();
-    Ok(logs::compared(&rows, &study.base.cost))
+    Ok(logs::compared(&rows, &sweep.base.cost))
 }
 
 fn json(claims: &[Claim]) -> Result<String, Failure> {

@@ -1,32 +1,32 @@
-//! A study run with a bar of progress, and what has to be said of its results.
+//! A sweep run with a bar of progress, and what has to be said of its results.
 
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::progress::Progress;
 use super::table::pages;
+use crate::footprint::Footprint;
 use crate::row::Row;
 use crate::simulate::Watch;
-use crate::study::{Cell, Finished, Study};
-use crate::survey::Survey;
+use crate::sweep::{Cell, Finished, Sweep};
 use traces::Trace;
 
-/// The results of these cells, in their order; after an interruption, of those that are finished.
+/// Returns the results of these cells, in their order; after an interruption, of those that are finished.
 pub(crate) fn run(
-    study: &Study,
+    sweep: &Sweep,
     trace: &Trace,
-    survey: &Survey,
+    footprint: &Footprint,
     cells: &[Cell],
 ) -> Result<Vec<Option<Finished>>, Failure> {
     let steps: usize = trace.processes.iter().map(|process| process.steps.len()).sum();
     let progress = Progress::of(&trace.name, (steps * cells.len()) as u64);
     let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
-    let finished = study.run(trace, survey, cells, &watch).map_err(Failure::work)?;
+    let finished = sweep.run(trace, footprint, cells, &watch).map_err(Failure::work)?;
     drop(progress);
     tell(trace, finished.iter().flatten());
     Ok(finished)
 }
 
-/// What a number in a table does not tell.
+/// Reports facts that a number in a table does not show.
 fn tell<'a>(trace: &Trace, finished: impl Iterator<Item = &'a Finished> + Clone) {
     if let Some(line) = refusals(finished.clone().map(|of| &of.row)) {
         note(&format!("{}: {line}", trace.name));
@@ -72,7 +72,7 @@ mod tests {
         let label = Label { trace: "t", policy, capacity_pages, resort: 0.5, evict: 0.1 };
         let mut replayed = Replayed::default();
         replayed.counters.all_in_use = refused;
-        Row::new(&label, &replayed, &mrrc::cost::Linear::PAPER, DeregCost::Batch)
+        Row::new(&label, &replayed, &mrrc_core::cost::Linear::PAPER, DeregCost::Batch)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::progress::Progress;
-use crate::survey::Survey;
+use crate::footprint::Footprint;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(crate) struct Source {
     share: bool,
 }
 
-/// What every command says of its TRACE.
+/// The help on TRACE that every command shares.
 pub(crate) const ABOUT_TRACES: &str = "\
 A TRACE is a file in any of the formats that `tracesim convert --help` lists, also compressed
 (.gz, .xz, .zst) or in a .tar; - is standard input, and httpd:, cello92: and zipf: are workloads
@@ -65,20 +65,20 @@ const REPORT: u64 = 1 << 14;
 
 impl Source {
     /// Reads everything into memory, and says what was passed over.
-    pub(crate) fn load(&self, path: &Path) -> Result<(Trace, Survey), Failure> {
+    pub(crate) fn load(&self, path: &Path) -> Result<(Trace, Footprint), Failure> {
         let trace = Trace::load(name(path), self.reading.open(path)?, self.share).map_err(failed)?;
         tell(path, &trace.summary);
-        let survey = Survey::of(&trace);
-        if survey.requests == 0 {
+        let footprint = Footprint::of(&trace);
+        if footprint.requests == 0 {
             let what = format_args!("{}: no requests in it, read as {}", path.display(), trace.summary.understood);
             return Err(Failure::work(format_args!("{what}; if it is something else, give --format")));
         }
-        Ok((trace, survey))
+        Ok((trace, footprint))
     }
 }
 
 impl Reading {
-    /// A reader that shows how far it is and ends when the command is interrupted.
+    /// Returns a reader that shows how far it is and ends when the command is interrupted.
     pub(crate) fn open(&self, path: &Path) -> Result<Watched, Failure> {
         let reader = self.reader(path).map_err(failed)?;
         let reader: Box<dyn Reader> = match (self.split, self.cut) {
@@ -116,7 +116,7 @@ impl Reading {
     }
 }
 
-/// A workload, if that is what it names and not a file.
+/// Returns a workload, if that is what it names and not a file.
 pub(super) fn workload(path: &Path) -> Option<Result<Workload, TraceError>> {
     let text = path.to_str()?;
     let named = |workload: &Workload| text.split_once(':').is_some_and(|(name, _)| name == workload.name());
@@ -144,7 +144,7 @@ pub(super) fn present<'a>(traces: impl Iterator<Item = &'a Path>) -> Result<(), 
     Ok(())
 }
 
-/// What the trace is called in tables.
+/// Returns the trace's name in tables.
 pub(crate) fn name(path: &Path) -> String {
     if workload(path).is_some() {
         return path.to_string_lossy().into_owned();
@@ -161,7 +161,7 @@ pub(crate) fn tell(path: &Path, summary: &Summary) {
     for Skipped { reason, count, first } in &summary.skipped {
         note(&format!("{}: {count} passed over: {reason}", path.display()));
         for (number, text) in first {
-            // What comes from a file is not for the terminal to interpret.
+            // Bytes from a file are not for the terminal to interpret.
             let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
             // A binary record has no text to show.
             let text = if text.is_empty() { text } else { format!(": {text}") };
@@ -194,7 +194,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// A trace of that name, of which nobody knows how long it is.
+    /// Shows progress of reading a trace of unknown length.
     pub(crate) fn reading(reader: Box<dyn Reader>, name: &str) -> Self {
         Self { reader, progress: Progress::unknown(&format!("reading {name}")), unreported: 0 }
     }

@@ -1,10 +1,10 @@
 //! Columns that line up, without lines between them: plain text wherever it goes.
 
-// Without a blank: a word of a line is a column's, to whoever cuts it up.
+// Without a blank, so that each word of a line is a column's.
 pub(crate) use crate::report::{bytes, percent_unspaced as percent};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// Where a column's text stands.
+/// The alignment of a column.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     /// Words.
@@ -13,7 +13,7 @@ pub(crate) enum Side {
     Right,
 }
 
-/// A table of these columns. Where sides run out, the last one goes on.
+/// Returns a table of these columns. Where sides run out, the last one goes on.
 pub(crate) fn table(sides: &[Side], header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -36,7 +36,7 @@ pub(crate) fn ms(us: f64) -> String {
     format!("{:.2}", us / 1000.0)
 }
 
-/// A dash where there is nothing.
+/// Returns a dash where there is nothing.
 pub(crate) fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".into())
 }

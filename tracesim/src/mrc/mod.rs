@@ -7,17 +7,16 @@
 //! * [`Unit::Region`]: a request is one thing, named by its start and length; requests that overlap have nothing to do with each
 //!   other, and each takes its own room. The pages of a request are found together or not at all. This is
 //!   `pindown --match exact` to the digit, and `pindown` where no two requests overlap without being the same.
-//! * [`Unit::Page`]: pages are found one by one, whoever asked for them, and a request is a hit if all its pages are found.
-//!   Distances are kept by runs of pages that were last used together, not by page. This is `pindown-page` to the digit where
-//!   requests are of one page. Elsewhere, pages of one request stand in the stack together: what is left of a request
-//!   after others took parts of it is taken to be found from the capacity on that holds all that is left, which is too much by less
-//!   than that request's pages.
+//! * [`Unit::Page`]: pages are found one by one, for any requester, and a request is a hit if all its pages are found. Distances
+//!   are kept by runs of pages that were last used together, not by page. This is `pindown-page` to the digit where requests are of
+//!   one page. Elsewhere, pages of one request stand in the stack together. The rest of a request after others took parts of it is
+//!   taken to be found from the capacity on that holds all of the rest, which is too much by less than that request's pages.
 //!
 //! Both are exact for capacities that hold the largest request. Below, a cache lets larger requests bypass it, and what they
-//! take of the stack here they do not take there. Leases are not looked at: what is in use can be evicted here.
-//! Invalidation removes pages, or every region that it touches, and what lies below moves up; a cache that evicted others
-//! for them before does not get those back, so where much is invalidated the curve is a little too high. Every process
-//! has a stack, and a cache, of its own.
+//! take of the stack here they do not take there. Leases are not looked at: what is in use can be evicted here. Invalidation
+//! removes pages, or every region that it touches, and what lies below moves up. A cache that evicted others for them before
+//! does not get those back, so where much is invalidated the curve is a little too high. Every process has a stack, and a
+//! cache, of its own.
 //!
 //! With [`Sampling`], a share of the regions, or of aligned blocks of 64 pages, stands for all: see `sample`. Then memory
 //! and time go by the share, and a request is judged by those of its pages that are looked at.
@@ -29,7 +28,7 @@ mod stack;
 pub use reuse::{Reuse, reuse_distances};
 
 use crate::last_use::LastUse;
-use mrrc::PageRange;
+use mrrc_core::PageRange;
 use rustc_hash::FxHashMap;
 use sample::Sampler;
 use stack::Stack;
@@ -41,7 +40,7 @@ const BLOCK: u64 = 64;
 /// The most blocks of one request that are looked at one by one.
 const MOST_BLOCKS: usize = 1 << 16;
 
-/// What is used.
+/// The unit of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Unit {
     /// Requests, by start and length.
@@ -76,7 +75,7 @@ pub struct Curve {
     pub share: f64,
 }
 
-/// What an LRU cache of one capacity finds.
+/// The hits of an LRU cache of one capacity.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Point {
     /// Pages.
@@ -99,7 +98,7 @@ impl Curve {
     }
 }
 
-/// The curve at these capacities, which need not be in order.
+/// Returns the curve at these capacities, which need not be in order.
 pub fn curve(trace: &Trace, capacities_pages: &[u64], unit: Unit, sampling: Sampling) -> Curve {
     let mut capacities = capacities_pages.to_vec();
     capacities.sort_unstable();
@@ -114,7 +113,7 @@ pub fn curve(trace: &Trace, capacities_pages: &[u64], unit: Unit, sampling: Samp
     whole
 }
 
-/// What was used, and its slot in the stack.
+/// The used ranges, and their slots in the stack.
 enum Uses {
     Pages(LastUse<u32>),
     Regions(FxHashMap<PageRange, u32>),
@@ -132,7 +131,7 @@ struct Pass<'a> {
     hit_pages: Vec<f64>,
     requests: u64,
     pages: u64,
-    /// What a request found: pages, and the capacity from which on they are found. Kept to be used again.
+    /// The hits of a request: pages, and the capacity from which on they are found. Kept to be used again.
     found: Vec<(u64, u32)>,
 }
 
@@ -173,7 +172,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The first of the capacities that holds so many pages of all, of which the share shows so many.
+    /// Returns the first of the capacities that holds so many pages of all, of which the share shows so many.
     #[inline]
     fn holds(&self, depth: u64) -> usize {
         let depth = if self.sampler.takes_all() { depth } else { (depth as f64 / self.sampler.share()) as u64 };
@@ -307,7 +306,7 @@ impl<'a> Pass<'a> {
     }
 
     fn add_to(self, curve: &mut Curve) {
-        // What the sample lacks, or has too much, is put down to what any capacity finds.
+        // The sample's excess or lack is put down to what any capacity finds.
         let lacks = |sampled: &[f64], all: u64| all as f64 - sampled.iter().sum::<f64>();
         let (mut hits, mut hit_pages) = (lacks(&self.hits, self.requests), lacks(&self.hit_pages, self.pages));
         for (at, point) in curve.points.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ pub struct Reuse {
     pub pages: u64,
 }
 
-/// The distances of all requests by power of two, with first uses last, as far as there are any.
+/// Returns the distances of all requests by power of two, with first uses last, as far as there are any.
 pub fn reuse_distances(trace: &Trace, unit: Unit) -> Vec<Reuse> {
     let powers: Vec<u64> = (0..=52).map(|power| 1 << power).collect();
     let curve = curve(trace, &powers, unit, Sampling::Exact);

@@ -7,13 +7,13 @@
 //! time, and what the counts lack of the true number of uses is added to the shortest distance (the paper's adjustment).
 
 use super::Sampling;
-use mrrc::PageRange;
+use mrrc_core::PageRange;
 use rustc_hash::FxHashSet;
 use std::collections::BinaryHeap;
 
-/// Who is followed.
+/// The choice of followed objects.
 pub(super) struct Sampler {
-    /// What has a smaller hash is followed; everything, if there is none.
+    /// Objects with a smaller hash are followed; all, if there is no threshold.
     threshold: Option<u64>,
     /// The most that is followed.
     most: usize,
@@ -35,19 +35,19 @@ impl Sampler {
         self.threshold.is_none()
     }
 
-    /// The share that is followed now.
+    /// Returns the share that is followed now.
     #[inline]
     pub(super) fn share(&self) -> f64 {
         self.threshold.map_or(1.0, |threshold| threshold as f64 / u64::MAX as f64)
     }
 
-    /// Whether uses of this are looked at.
+    /// Returns whether uses of this are looked at.
     #[inline]
     pub(super) fn follows(&self, what: PageRange) -> bool {
         self.threshold.is_none_or(|threshold| hash(what) < threshold)
     }
 
-    /// This was used and is followed. What has to be given up for it, if anything.
+    /// This was used and is followed. Returns the object that has to be given up for it, if any.
     pub(super) fn add(&mut self, what: PageRange, mut give_up: impl FnMut(PageRange)) {
         if self.most == usize::MAX || !self.followed.insert(what) {
             return;

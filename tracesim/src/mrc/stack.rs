@@ -22,7 +22,7 @@ impl Default for Stack {
 }
 
 impl Stack {
-    /// Pages on top, in a slot of their own. Whoever keeps slots calls [`Stack::close_up`] first if it [is full](Stack::is_full).
+    /// Pages on top, in a slot of their own. A keeper of slots calls [`Stack::close_up`] first if it [is full](Stack::is_full).
     #[inline]
     pub(super) fn push(&mut self, pages: u64) -> u32 {
         let slot = self.next;
@@ -65,7 +65,7 @@ impl Stack {
         self.next == self.pages.len()
     }
 
-    /// Closes up the slots that are empty, and tells those who keep a slot its new number.
+    /// Closes up the empty slots, and gives each kept slot its new number.
     #[cold]
     pub(super) fn close_up<'a>(&mut self, kept: impl Iterator<Item = &'a mut u32>) {
         let mut numbers = vec![0; self.next];
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depths_are_sums_from_the_slot_up_and_closing_up_keeps_them() {
+    fn depths_survive_compaction() {
         let mut stack = Stack::default();
         let mut kept: Vec<(u32, u64)> = Vec::new();
         for i in 0..5_000u64 {

@@ -1,12 +1,12 @@
 //! The pages of a recorded process at addresses of this one: what was near stays near, what overlapped overlaps.
 //!
-//! Ranges that lie within 2 MiB of each other stay at their distances, also within their 2 MiB; larger gaps become one of 2 MiB at
+//! Ranges that lie within 2 MiB of each other stay at their distances, also within their 2 MiB. Larger gaps become one of 2 MiB at
 //! least. Only the pages that are asked for are filled.
 
 use super::RealError;
 use super::status::available_pages;
 use memmap2::{MmapMut, MmapOptions};
-use mrrc::{PAGE, PageRange};
+use mrrc_core::{PAGE, PageRange};
 use std::io;
 use traces::{Kind, Process, Step};
 
@@ -19,7 +19,7 @@ const FILLED: (u64, u64) = (3, 4);
 #[derive(Debug)]
 pub(crate) struct Memory {
     mapping: MmapMut,
-    /// What is asked for, in order and apart: pages of this process.
+    /// The requested ranges, in order and disjoint: pages of this process.
     asked: Vec<(u64, u64)>,
 }
 
@@ -36,7 +36,7 @@ fn joined(mut ranges: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
     joined
 }
 
-/// The pages that are asked for, in order and apart.
+/// Returns the pages that are asked for, in order and apart.
 fn asked_for(process: &Process) -> Vec<(u64, u64)> {
     /// So that memory does not grow with the steps.
     const BATCH: usize = 1 << 20;
@@ -71,19 +71,19 @@ impl Places {
         (Self { pieces }, next)
     }
 
-    /// The part of a range that lies in a piece, here.
+    /// Returns the part of a range that lies in a piece, here.
     fn part(&self, range: PageRange, piece: usize) -> Option<PageRange> {
         let (start, end, here) = *self.pieces.get(piece)?;
         let (from, to) = (range.start().max(start), range.end().min(end));
         PageRange::new(here + from.checked_sub(start)?, to.checked_sub(from)?).ok()
     }
 
-    /// The first piece that ends after this page.
+    /// Returns the first piece that ends after this page.
     fn first(&self, page: u64) -> usize {
         self.pieces.partition_point(|&(_, end, _)| end <= page)
     }
 
-    /// Where a step is here; one that changes memory in several pieces is several.
+    /// Converts a step to this place; one that changes memory in several pieces becomes several.
     fn steps(&self, step: Step, base: u64, out: &mut Vec<Step>) {
         let range = step.range();
         let place = |range: PageRange, goes_on| {
@@ -116,7 +116,7 @@ impl Memory {
         let failed = |source| RealError::Map { pages: whole, source };
         let bytes = usize::try_from(whole.saturating_mul(PAGE)).map_err(|error| failed(io::Error::other(error)))?;
         let mapping = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(failed)?;
-        // A huge page is pinned whole, and fills what nobody asked for.
+        // A huge page is pinned whole, and fills room that was not asked for.
         let _ = mapping.advise(memmap2::Advice::NoHugePage);
         // Its pages within 2 MiB are to be those of the trace.
         let base = (mapping.as_ptr() as u64 / PAGE).next_multiple_of(NEAR);
@@ -154,7 +154,7 @@ impl Memory {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         #[expect(unsafe_code, reason = "memory is mapped over other memory")]
-        // SAFETY: the range lies in a mapping that this owns and that nobody has a reference into, as this borrows it.
+        // SAFETY: the range lies in a mapping that this owns and that no reference leads into, as this borrows it.
         let mapped = unsafe {
             libc::mmap(
                 at as *mut libc::c_void,
@@ -182,7 +182,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mrrc::Access;
+    use mrrc_core::Access;
     use proptest::prelude::*;
 
     fn process(ranges: &[(u64, u64)]) -> Process {
@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_near_stays_at_its_distance_and_the_rest_stays_apart(
+        fn near_ranges_keep_distance_others_stay_apart(
             ranges in prop::collection::vec((0_u64..1 << 40, 0_u64..2000, 1_u64..40), 1..20)
         ) {
             let ranges: Vec<(u64, u64)> = ranges.iter().map(|&(far, near, pages)| ((far >> 38 << 38) + near, pages)).collect();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_filled_and_filled_again_where_it_was_replaced() {
+    fn replaced_memory_is_refilled() {
         let (mut memory, steps) = Memory::of(&process(&[(10, 4), (20, 2)])).unwrap();
         let filled =
             |memory: &Memory, page: u64| memory.mapping[(page * PAGE - memory.mapping.as_ptr() as u64) as usize];

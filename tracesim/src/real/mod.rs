@@ -6,8 +6,8 @@
 //!                                                       └─► pinned: no cache, io_uring ────► without
 //! ```
 //!
-//! One process of the trace after the other. The memory is there before the clock runs, as a program's buffers are; what the trace
-//! invalidates is unmapped and mapped anew. What the cache refuses is registered for itself, as the shim does. The rights are local, whatever the trace says: an io_uring has no peers.
+//! One process of the trace after the other. The memory is there before the clock runs, as a program's buffers are; what the trace invalidates is unmapped and mapped anew. A request
+//! that the cache refuses is registered for itself, as the shim does. The rights are local, whatever the trace says: an io_uring has no peers.
 
 mod layout;
 mod pinned;
@@ -16,23 +16,24 @@ mod timed;
 
 pub use pinned::Spent;
 
+use crate::policies::PolicyEntry;
 use crate::report::bytes;
 use crate::simulate::{Recency, ReplayError, Watch, replay};
 use layout::Memory;
-use mrrc::Config;
 use mrrc::cache::{AcquireError, BuildError, ChangeError};
 use mrrc::registrar::io_uring::IoUringError;
+use mrrc_core::Config;
 use std::io;
 use traces::{Process, Trace};
 
-/// What came of it, all processes together.
+/// The outcome, all processes together.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Outcome {
     /// Ranges asked for.
     pub requests: u64,
-    /// What the simulation says.
+    /// The simulation's counts.
     pub predicted: Counted,
-    /// What the cache did.
+    /// The cache's counts.
     pub measured: Counted,
     /// Registrations and deregistrations with the cache.
     pub cached: Spent,
@@ -92,7 +93,7 @@ pub enum RealError {
     Capacity {
         /// The capacity.
         pages: u64,
-        /// What may be pinned.
+        /// The pages that may be pinned.
         may: u64,
     },
     /// More than there is.
@@ -152,10 +153,10 @@ pub enum RealError {
 ///
 /// # Errors
 /// [`RealError`].
-pub fn run(trace: &Trace, config: &Config, watch: &Watch<'_>) -> Result<Outcome, RealError> {
+pub fn run(trace: &Trace, policy: &PolicyEntry, config: &Config, watch: &Watch<'_>) -> Result<Outcome, RealError> {
     let mut all = Outcome { without: Some(Spent::default()), ..Outcome::default() };
     for process in &trace.processes {
-        let one = one(process, config, watch)?;
+        let one = one(process, policy, config, watch)?;
         all.requests += one.requests;
         all.predicted.add(one.predicted);
         all.measured.add(one.measured);
@@ -169,14 +170,14 @@ pub fn run(trace: &Trace, config: &Config, watch: &Watch<'_>) -> Result<Outcome,
     Ok(all)
 }
 
-fn one(process: &Process, config: &Config, watch: &Watch<'_>) -> Result<Outcome, RealError> {
+fn one(process: &Process, policy: &PolicyEntry, config: &Config, watch: &Watch<'_>) -> Result<Outcome, RealError> {
     let ring = pinned::Ring::new()?;
     let limits = ring.limits();
     if let Some(may) = limits.pages.filter(|&may| config.capacity > may) {
         return Err(RealError::Capacity { pages: config.capacity, may });
     }
     let (mut memory, steps) = Memory::of(process)?;
-    // What the table cannot hold, the simulated cache must not hold either.
+    // The simulated cache must not hold more than the table can.
     let least = |set: Option<u64>, limit: Option<u64>| [set, limit].into_iter().flatten().min();
     let config = Config {
         max_regions: least(config.max_regions, limits.regions),
@@ -184,9 +185,9 @@ fn one(process: &Process, config: &Config, watch: &Watch<'_>) -> Result<Outcome,
         ..config.clone()
     };
     let simulated = Trace { processes: vec![Process { steps }], ..Trace::default() };
-    let predicted = replay(&simulated, &config, Recency::Folded, Some(watch))?.counters;
+    let predicted = replay(&simulated, policy, &config, Recency::Deferred, Some(watch))?.counters;
     let steps = &simulated.processes[0].steps;
-    let (measured, cached, pinned_kib) = pinned::cached(ring, &config, steps, &mut memory, watch)?;
+    let (measured, cached, pinned_kib) = pinned::cached(ring, policy, &config, steps, &mut memory, watch)?;
     let without = pinned::without(steps, &mut memory, watch)?;
     Ok(Outcome {
         requests: predicted.requests,

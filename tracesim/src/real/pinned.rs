@@ -3,13 +3,14 @@
 use super::layout::Memory;
 use super::timed::Timed;
 use super::{Counted, RealError};
+use crate::policies::PolicyEntry;
 use crate::simulate::{ReplayError, Watch};
 use io_uring::IoUring;
 use mrrc::cache::{AcquireError, Cache, Lease};
 use mrrc::invalidation::Explicit;
 use mrrc::registrar::io_uring::IoUringBuffers;
 use mrrc::registrar::{Limits, Registered, Registrar};
-use mrrc::{Access, Config, PAGE, PageRange};
+use mrrc_core::{Access, Config, PAGE, PageRange};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::io;
@@ -76,7 +77,7 @@ impl Ring {
 
 type Ranges = SmallVec<[PageRange; 1]>;
 
-/// What is done with each event of a process.
+/// The handling of each event of a process.
 trait Take {
     fn request(&mut self, ranges: &[PageRange]) -> Result<(), RealError>;
     fn acquire(&mut self, ranges: Ranges) -> Result<(), RealError>;
@@ -115,6 +116,7 @@ fn failed_to_map(range: PageRange) -> impl FnOnce(io::Error) -> RealError {
 /// Through the cache: what it did, what that took, and the most that was pinned, in KiB.
 pub(crate) fn cached(
     ring: Ring,
+    policy: &PolicyEntry,
     config: &Config,
     steps: &[Step],
     memory: &mut Memory,
@@ -125,14 +127,17 @@ pub(crate) fn cached(
     let cache = Cache::builder(table)
         .capacity_pages(config.capacity)
         .config(config.clone())
-        .policy(config.policy)
+        .policy_from({
+            let policy = policy.clone();
+            move |params| policy.build(params)
+        })
         .monitor(Explicit)
         .background(false)
         .ignore_environment()
         .build()?;
     let mut through = Cached { cache, open: FxHashMap::default(), refused: 0, refused_pages: 0 };
     go(steps, memory, watch, &mut through)?;
-    // What a cache keeps it has only put off.
+    // A cache has only put off the deregistration of what it keeps.
     through.cache.flush().map_err(AcquireError::from)?;
     let spent = clock.spent();
     let Cached { refused, refused_pages, .. } = through;
@@ -143,7 +148,7 @@ pub(crate) fn cached(
 
 type Table = Timed<IoUringBuffers>;
 
-/// What serves an event.
+/// The lease that serves an event.
 enum Held {
     Leases {
         _leases: Vec<Lease<Table>>,
@@ -154,7 +159,7 @@ enum Held {
 
 struct Cached {
     cache: Cache<Table>,
-    /// What is in use, the last of each last.
+    /// The leases in use, the last of each last.
     open: FxHashMap<Ranges, Vec<Held>>,
     /// Requests that found everything in use, and their pages.
     refused: u64,
@@ -217,9 +222,9 @@ impl Take for Cached {
 
     fn change(&mut self, range: PageRange, memory: &mut Memory) -> Result<(), RealError> {
         let (address, bytes) = ((range.start() * PAGE) as *const u8, (range.pages() * PAGE) as usize);
-        let changing = self.cache.changing(address, bytes)?;
+        let change = self.cache.begin_change(address, bytes)?;
         memory.replace(range).map_err(failed_to_map(range))?;
-        drop(changing);
+        drop(change);
         Ok(())
     }
 }

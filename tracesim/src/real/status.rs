@@ -1,13 +1,13 @@
-//! What the kernel says of memory: how much is left, and how much this process has pinned.
+//! The kernel's figures on memory: the rest of it, and this process's pins.
 
 /// Pages that can be filled before others have to go; none if nothing tells.
 pub(crate) fn available_pages() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = kib(&text, "MemAvailable:")? / 4;
     let limit = |file: &str| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
-    // Of the control group, where it is known by that name: a container's.
+    // The control group's limit, where it is known by that name: a container's.
     let group = limit("/sys/fs/cgroup/memory.max").zip(limit("/sys/fs/cgroup/memory.current"));
-    Some(group.map_or(machine, |(most, now)| machine.min(most.saturating_sub(now) / mrrc::PAGE)))
+    Some(group.map_or(machine, |(most, now)| machine.min(most.saturating_sub(now) / mrrc_core::PAGE)))
 }
 
 /// `VmPin` of this process, in KiB.

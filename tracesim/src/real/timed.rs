@@ -3,12 +3,12 @@
 use super::pinned::Spent;
 use super::status;
 use mrrc::registrar::{Limits, Registered, Registrar};
-use mrrc::{Access, PageRange};
+use mrrc_core::{Access, PageRange};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Counts of one registrar, read by who made it. Relaxed: one thread registers.
+/// Counts of one registrar, read by its owner. Relaxed: one thread registers.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     registrations: AtomicU64,

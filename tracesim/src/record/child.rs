@@ -15,7 +15,7 @@ static CHILD: AtomicI32 = AtomicI32::new(0);
 /// A signal that came before that.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
-/// Runs the program to its end. What is sent to this process meanwhile is sent on; what the terminal sends, it sends to both.
+/// Runs the program to its end. Signals to this process meanwhile are sent on; the terminal sends its own to both.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -32,7 +32,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     status
 }
 
-/// Whether there is a program of this name, where the system would look for it.
+/// Returns whether there is a program of this name, where the system would look for it.
 pub fn is_there(program: &OsStr) -> bool {
     if program.as_encoded_bytes().contains(&b'/') {
         return Path::new(program).exists();
@@ -53,8 +53,8 @@ fn send(child: &Child, signal: i32) {
 pub fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         #[expect(unsafe_code, reason = "system calls")]
-        // SAFETY: the structures live through the calls, and this thread waits for nobody. The program has left a core, if any is
-        // wanted; a second one would take its place.
+        // SAFETY: the structures live through the calls, and this thread waits for no other. The program has left a core, if any
+        // is wanted; a second one would take its place.
         unsafe {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &none);
@@ -65,7 +65,7 @@ pub fn end_as(status: ExitStatus) -> ExitCode {
             libc::sigprocmask(libc::SIG_UNBLOCK, &one, std::ptr::null_mut());
             libc::raise(signal);
         }
-        // It was one that ends nobody here.
+        // It was one that ends no process here.
         return ExitCode::from(128_u8.saturating_add(signal as u8));
     }
     ExitCode::from(status.code().unwrap_or(1) as u8)
@@ -76,7 +76,7 @@ fn hand_on_signals() {
     extern "C" fn hand_on(signal: i32, about: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the kernel passes what it knows of the signal.
         let sent = unsafe { (*about).si_code } <= 0;
-        // What comes from the terminal comes to the program as well.
+        // Input from the terminal comes to the program as well.
         if !sent {
             return;
         }

@@ -1,4 +1,4 @@
-//! Where the libraries are that record: beside the command, unless it is told otherwise.
+//! The folders of the recording libraries: beside the command, unless it is told otherwise.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub struct Library {
     /// Its file.
     pub file: &'static str,
-    /// What it records.
+    /// The calls that it records.
     pub records: &'static str,
     /// How `--what` names that.
     pub option: &'static str,
@@ -20,7 +20,7 @@ pub struct Library {
 pub const VERBS: Library =
     Library { file: "libmrrc_preload.so", records: "verbs", option: "verbs", package: "mrrc-preload" };
 /// Messages of MPI.
-pub const MPI: Library = Library { file: "libmrrc_mpi.so", records: "MPI", option: "mpi", package: "mrrc-mpi" };
+pub const MPI: Library = Library { file: "libtraces_mpi.so", records: "MPI", option: "mpi", package: "traces-mpi" };
 
 /// Why a library cannot be preloaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum LibraryError {
         file: &'static str,
         /// The package that it is built from.
         package: &'static str,
-        /// Where it was looked for.
+        /// The folders that were searched.
         places: Vec<PathBuf>,
     },
     /// A preloaded library's path cannot have such letters.
@@ -80,7 +80,7 @@ fn beside() -> Vec<PathBuf> {
     folder.map_or(Vec::new(), |folder| vec![folder.join("../lib"), folder]).into_iter().rev().collect()
 }
 
-/// The value of `LD_PRELOAD` with these before what is there.
+/// Returns the value of `LD_PRELOAD` with these before what is there.
 pub fn preload(libraries: &[PathBuf], there: Option<OsString>) -> OsString {
     let there = there.filter(|there| !there.is_empty());
     let all = libraries.iter().map(|path| path.as_os_str()).chain(there.as_deref());
@@ -92,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_named_with_what_builds_it() {
+    fn missing_library_names_its_package() {
         let folder = tempfile::tempdir().unwrap();
         let error = MPI.find(Some(folder.path())).unwrap_err().to_string();
-        assert!(error.contains("cargo build --release -p mrrc-mpi") && error.contains("--library"), "{error}");
+        assert!(error.contains("cargo build --release -p traces-mpi") && error.contains("--library"), "{error}");
         let blank = folder.path().join("a b");
         std::fs::create_dir(&blank).unwrap();
         std::fs::write(blank.join(MPI.file), "").unwrap();

@@ -3,7 +3,7 @@
 //! ```text
 //! libraries: which are preloaded ─┐
 //!                                 ├─► child: the program, with its signals and its end ─► the recording's head
-//! mrrc_record: an empty file ─────┘
+//! traces_record: an empty file ───┘
 //! ```
 
 pub mod child;

@@ -8,11 +8,11 @@ use crate::info::{Distance, Info, Size};
 use crate::row::{DeregCost, Row};
 use crate::shard::Described;
 use maud::{Markup, html};
-use mrrc::cost::Linear;
+use mrrc_core::cost::Linear;
 use std::collections::BTreeMap;
 
-/// The page of a comparison: its results with the numbers of their cells, and what its traces are like, as far as that is
-/// known, by their places.
+/// Returns the page of a comparison: its results with the numbers of their cells, and what its traces are like, as far as
+/// that is known, by their places.
 pub fn page(study: &Described, rows: &[(usize, Row)], infos: &BTreeMap<usize, Info>, provenance: Provenance) -> Page {
     let traces = OneTrace::all(study, rows);
     let cast = Cast::of(&traces);
@@ -52,11 +52,11 @@ const BOUND: usize = 2;
 /// The policies' come after them.
 const FIRST_POLICY: usize = 3;
 
-/// Who plays which part, alike in all sections: some policies stand out.
+/// The look of each policy, alike in all sections: some policies stand out.
 struct Cast<'a>(BTreeMap<&'a str, (usize, Look)>);
 
 impl<'a> Cast<'a> {
-    /// The paper's two and ours, where they are, and the cheapest others; each of them has its hue.
+    /// Returns the paper's two and ours, where they are, and the cheapest others; each of them has its hue.
     fn of(traces: &[OneTrace<'a>]) -> Self {
         let mut scores: BTreeMap<&'a str, f64> = BTreeMap::new();
         for one in traces {
@@ -152,7 +152,7 @@ fn over_bound(row: &Row) -> Option<f64> {
     row.lower_bound_us.filter(|bound| *bound > 0.0).map(|bound| row.total_us / bound)
 }
 
-/// What the trace is.
+/// Returns the facts of the trace.
 fn facts(one: &OneTrace<'_>, info: Option<&Info>) -> Markup {
     let mut facts: Vec<(&str, String)> = Vec::new();
     if let Some(row) = one.any {
@@ -188,7 +188,7 @@ fn legend(one: &OneTrace<'_>, cast: &Cast<'_>) -> Markup {
     key(parts.into_iter().chain(lines.into_iter().flatten()))
 }
 
-/// A value of every policy against capacity, between the lines.
+/// Returns a value of every policy against capacity, between the lines.
 fn lines(
     one: &OneTrace<'_>,
     cast: &Cast<'_>,
@@ -233,7 +233,7 @@ fn lines(
     // The ones that stand out are drawn over the others, the first over all.
     policies.sort_by_key(|series| std::cmp::Reverse(series.key));
     series.extend(policies);
-    // What stands far off would leave no room for the differences. Hits are all between 0 and 1.
+    // A far-off value would leave no room for the differences. Hits are all between 0 and 1.
     let clipped = label != HITS;
     let counts = |series: &&Series| !clipped || series.look != Look::Muted;
     let values = series.iter().filter(counts).flat_map(|series| series.points.iter().map(|point| point.y));

@@ -29,7 +29,7 @@ fn hundredths(share: f64) -> String {
     if text == "-0.0" { "0.0".into() } else { text }
 }
 
-/// The size of so many pages in bytes: `32 MiB`.
+/// Returns the size of so many pages in bytes: `32 MiB`.
 pub fn bytes(pages: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut size, mut at) = (pages as f64 * 4.0, 0);
@@ -51,7 +51,7 @@ pub fn milliseconds(us: f64) -> String {
     }
 }
 
-/// The text with no line break between a number and its unit.
+/// Returns the text with no line break between a number and its unit.
 pub fn unbroken(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     for (at, word) in text.split(' ').enumerate() {

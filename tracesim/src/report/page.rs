@@ -10,13 +10,13 @@ use std::fmt::Write as _;
 pub struct Page {
     /// Its name.
     pub title: String,
-    /// What it is about.
+    /// The subject.
     pub lead: Markup,
     /// Its sections.
     pub body: Markup,
     /// Series that can be pointed at: one more than the largest key.
     pub keys: usize,
-    /// What it was made from.
+    /// The provenance.
     pub provenance: Provenance,
 }
 
@@ -26,7 +26,7 @@ pub const COINCIDENCE: &str = "Where lines coincide, their dashes take turns and
 const STYLE: &str = include_str!("style.css");
 
 impl Page {
-    /// The HTML.
+    /// Returns the HTML.
     pub fn render(&self) -> String {
         let page = html! {
             (DOCTYPE)
@@ -52,7 +52,7 @@ impl Page {
     }
 }
 
-/// What is pointed at, in a legend or in a plot, stands out in all plots of its section.
+/// Returns the style that highlights a key under the pointer, of a legend or a plot, in all plots of its section.
 fn pointing(keys: usize) -> String {
     let mut css = String::new();
     for key in 0..keys {
@@ -67,17 +67,17 @@ fn pointing(keys: usize) -> String {
     css
 }
 
-/// A plot of bars that takes the room of two.
+/// Returns a plot of bars that takes the room of two.
 pub fn wide_figure(id: &str, title: &str, note: &str, bars: &Bars) -> Markup {
     framed(id, title, &[note], &bars.draw_wide(), true)
 }
 
-/// A plot of bars with what is to be said of it.
+/// Returns a plot of bars with what is to be said of it.
 pub fn bars_figure(id: &str, title: &str, note: &str, bars: &Bars) -> Markup {
     framed(id, title, &[note], &bars.draw(), false)
 }
 
-/// A plot of lines with what is to be said of it, and of the lines that coincide.
+/// Returns a plot of lines with what is to be said of it, and of the lines that coincide.
 pub fn lines_figure(id: &str, title: &str, note: &str, lines: &Lines) -> Markup {
     framed(id, title, &[note, &lines.coincidences()], &lines.draw(), false)
 }
@@ -91,7 +91,7 @@ fn framed(id: &str, title: &str, notes: &[&str], plot: &Markup, wide: bool) -> M
     }
 }
 
-/// The legend of a section: number, name and look of each series.
+/// Returns the legend of a section: number, name and look of each series.
 pub fn key<'a>(series: impl IntoIterator<Item = (usize, &'a str, Look)>) -> Markup {
     html! {
         ul class="legend" aria-label="series" {
@@ -102,7 +102,8 @@ pub fn key<'a>(series: impl IntoIterator<Item = (usize, &'a str, Look)>) -> Mark
     }
 }
 
-/// A table in a card; the first column is words. What is wider than the card scrolls beside that column, which stays.
+/// Returns a table in a card; the first column is words. A table wider than the card scrolls beside that column, which
+/// stays.
 pub fn table(title: &str, note: &str, header: &Markup, rows: &Markup) -> Markup {
     html! {
         div class="card" {

@@ -1,4 +1,4 @@
-//! What a page was made from: the exact command, and a checksum of each trace, so that anybody can make it again.
+//! The provenance of a page: the exact command, and a checksum of each trace, so that anyone can make it again.
 
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use traces::generate::Workload;
 
-/// What a page was made from.
+/// The provenance of a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Provenance {
     /// The command, as a shell takes it.
@@ -18,18 +18,18 @@ pub struct Provenance {
     pub origins: Vec<Origin>,
 }
 
-/// Where a trace came from.
+/// The origin of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// Its name.
     pub trace: String,
-    /// What the checksum is of.
+    /// The source of the checksum.
     pub source: Source,
     /// [`checksum`](crate::shard::checksum) of its steps: traces that ask for the same have the same.
     pub steps: String,
 }
 
-/// What the checksum of a trace is of.
+/// The source of a trace's checksum.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The bytes of a file, as `sha256sum` has it.
@@ -51,7 +51,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads the file once more. What is no regular file is a stream.
+    /// Reads the file once more. A source that is no regular file is a stream.
     ///
     /// # Errors
     /// What the system says.
@@ -73,7 +73,7 @@ impl Source {
         }
     }
 
-    /// A workload with its options, all of them.
+    /// Returns a workload with its options, all of them.
     pub fn of_workload(workload: &Workload) -> Self {
         let spec = workload.to_string();
         let sha256 = hex(&Sha256::digest(spec.as_bytes()));
@@ -86,7 +86,7 @@ fn hex(digest: &[u8]) -> String {
 }
 
 impl Provenance {
-    /// Of a command with these arguments, its name left out.
+    /// Returns the text of a command with these arguments, its name left out.
     pub fn of_command(arguments: impl IntoIterator<Item = String>, origins: Vec<Origin>) -> Self {
         // A null byte cannot be in an argument.
         let quoted = arguments.into_iter().map(|word| shlex::try_quote(&word).map(Into::into).unwrap_or(word));

@@ -1,33 +1,33 @@
-//! What the paper says beside what is found here.
+//! The paper's claims beside the figures found here.
 
 use serde::Serialize;
 
 /// A claim of the paper and what became of it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Claim {
-    /// Where the paper says it.
+    /// The place in the paper.
     pub place: String,
-    /// What.
+    /// The claim.
     pub claim: String,
     /// Its figure there.
     pub paper: String,
     /// Whether it is a finding or describes what the study is given.
     pub kind: Kind,
-    /// What counts as holding.
+    /// The rule by which it holds.
     pub rule: String,
     /// The figure here.
     pub here: String,
     /// Whether it holds.
     pub verdict: Verdict,
-    /// What else was measured that explains the figure; empty if nothing.
+    /// The explanation of the figure by other measurements; empty if there is none.
     pub note: String,
 }
 
-/// What a claim is about.
+/// The kind of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// What the paper found.
+    /// A finding of the paper.
     Finding,
     /// The workload that it used: that the generated one is like it says nothing about the cache.
     Input,
@@ -57,7 +57,7 @@ impl Verdict {
 }
 
 impl Claim {
-    /// A claim whose figure was measured here.
+    /// Returns a claim whose figure was measured here.
     pub fn measured(place: &str, claim: impl Into<String>, paper: &str, rule: &str, here: String, holds: bool) -> Self {
         let verdict = if holds { Verdict::Holds } else { Verdict::DoesNotHold };
         let (claim, paper, rule) = (claim.into(), paper.into(), rule.into());
@@ -70,7 +70,7 @@ impl Claim {
         Self { kind: Kind::Input, ..self }
     }
 
-    /// A claim that could not be tested, and why.
+    /// Returns a claim that could not be tested, and why.
     pub fn open(place: &str, claim: &str, paper: &str, why: &str) -> Self {
         let [place, claim, paper] = [place, claim, paper].map(str::to_owned);
         let (rule, here) = ("–".to_owned(), "–".to_owned());

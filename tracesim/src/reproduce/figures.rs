@@ -2,25 +2,17 @@
 
 use super::claim::Claim;
 use super::workload::Subject;
+use crate::footprint::asked_by;
 use crate::report::{bytes, grouped, percent};
 use crate::row::{DeregCost, Row};
-use crate::study::INFINITE;
-use crate::survey::asked_by;
-use mrrc::cost::Linear;
-use mrrc::policy::PolicyKind;
+use crate::sweep::INFINITE;
+use mrrc_core::cost::Linear;
 use traces::Trace;
 use traces::generate::{Check, Checks};
 
-/// Who is replayed: the paper's policy, what it is compared with (by regions, and by pages as the paper describes it), its nearest peer,
-/// a general one that weighs size and cost, and our own.
-pub const POLICIES: [PolicyKind; 6] = [
-    PolicyKind::Mrrc,
-    PolicyKind::PinDown,
-    PolicyKind::PinDownPage,
-    PolicyKind::Fmrd,
-    PolicyKind::Gdsf,
-    PolicyKind::Probation,
-];
+/// The replayed policies: the paper's, its rivals there (by regions, and by pages as the paper describes it), its nearest peer, a
+/// general one that weighs size and cost, and our own.
+pub const POLICIES: [&str; 6] = ["mrrc", "pindown", "pindown-page", "fmrd", "gdsf", "probation"];
 
 /// A workload and everything found on it.
 #[derive(Clone, Debug)]
@@ -29,7 +21,7 @@ pub struct Found {
     pub subject: Subject,
     /// Its figures, asked and measured.
     pub checks: Checks,
-    /// What it is like.
+    /// The sizes.
     pub sizes: Sizes,
     /// [`checksum`](crate::shard::checksum) of its steps.
     pub checksum: String,
@@ -37,7 +29,7 @@ pub struct Found {
     pub footprint_pages: u64,
     /// The replays, charged by the batch.
     pub rows: Vec<Row>,
-    /// What they were charged by.
+    /// The cost model.
     pub cost: Linear,
 }
 
@@ -71,59 +63,59 @@ impl Sizes {
         sizes
     }
 
-    /// The share of a power of two.
+    /// Returns the share of a power of two.
     pub fn share(&self, power: usize) -> f64 {
         self.by_power.get(power).copied().unwrap_or(0) as f64 / self.requests.max(1) as f64
     }
 }
 
 impl Found {
-    /// The result of a policy at a capacity.
-    pub fn row(&self, policy: PolicyKind, capacity: usize) -> Option<&Row> {
+    /// Returns the result of a policy at a capacity.
+    pub fn row(&self, policy: &str, capacity: usize) -> Option<&Row> {
         let pages = self.subject.capacities.get(capacity)?;
-        self.rows.iter().find(|row| row.policy == policy.name() && row.capacity_pages == *pages)
+        self.rows.iter().find(|row| row.policy == policy && row.capacity_pages == *pages)
     }
 
     /// No cache.
     pub fn no_cache(&self) -> Option<&Row> {
-        self.rows.iter().find(|row| row.policy == PolicyKind::None.name())
+        self.rows.iter().find(|row| row.policy == "none")
     }
 
-    /// A cache in which everything stays.
+    /// Returns a cache in which everything stays.
     pub fn infinite(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.policy == INFINITE)
     }
 
-    /// The total cost of a result, charged so.
+    /// Returns the total cost of a result, charged so.
     pub fn total_us(&self, row: &Row, by: DeregCost) -> f64 {
         total_us(row, &self.cost, by)
     }
 
     /// Points of hit ratio that one stands above another at a capacity.
-    pub fn points_above(&self, one: PolicyKind, other: PolicyKind, capacity: usize) -> Option<f64> {
+    pub fn points_above(&self, one: &str, other: &str, capacity: usize) -> Option<f64> {
         Some(100.0 * (self.row(one, capacity)?.hit_ratio - self.row(other, capacity)?.hit_ratio))
     }
 
     /// By what share the cost of one is below another's at a capacity.
-    pub fn cheaper(&self, one: PolicyKind, other: PolicyKind, capacity: usize, by: DeregCost) -> Option<f64> {
+    pub fn cheaper(&self, one: &str, other: &str, capacity: usize, by: DeregCost) -> Option<f64> {
         let [one, other] = [self.row(one, capacity)?, self.row(other, capacity)?].map(|row| self.total_us(row, by));
         Some(1.0 - one / other)
     }
 
     /// By what share a policy's cost is below that of no cache.
-    pub fn below_no_cache(&self, policy: PolicyKind, capacity: usize, by: DeregCost) -> Option<f64> {
+    pub fn below_no_cache(&self, policy: &str, capacity: usize, by: DeregCost) -> Option<f64> {
         let [one, none] = [self.row(policy, capacity)?, self.no_cache()?].map(|row| self.total_us(row, by));
         Some(1.0 - one / none)
     }
 
-    /// The capacity at which a figure is largest, with it.
+    /// Returns the capacity at which a figure is largest, with it.
     fn best(&self, figure: impl Fn(usize) -> Option<f64>) -> Option<(u64, f64)> {
         let all = self.subject.capacities.iter().enumerate().filter_map(|(at, &pages)| Some((pages, figure(at)?)));
         all.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
 
-/// The total cost of a result, charged so, whatever the row itself was charged by.
+/// Returns the total cost of a result, charged so, whatever the row itself was charged by.
 pub fn total_us(row: &Row, cost: &Linear, by: DeregCost) -> f64 {
     let calls = match by {
         DeregCost::Batch => row.dereg_batches,
@@ -215,14 +207,14 @@ fn points(points: f64) -> String {
     format!("{points:+.1} points")
 }
 
-/// Whether a figure is about another, by a fifth of it.
+/// Returns whether a figure is about another, by a fifth of it.
 fn is_about(here: f64, paper: f64) -> bool {
     (here - paper).abs() <= 0.2 * paper
 }
 
 fn figure_10(httpd: &Found, cello: &Found) -> Vec<Claim> {
-    let above = |found: &Found, other, capacity| found.points_above(PolicyKind::Mrrc, other, capacity);
-    let there = above(httpd, PolicyKind::PinDown, httpd.subject.reference);
+    let above = |found: &Found, other, capacity| found.points_above("mrrc", other, capacity);
+    let there = above(httpd, "pindown", httpd.subject.reference);
     let mut claims = Vec::new();
     let mut add = |found: &Found, what: &str, other, paper, rule: &str, holds: &dyn Fn(f64) -> bool| {
         let reference = found.subject.reference;
@@ -231,7 +223,7 @@ fn figure_10(httpd: &Found, cello: &Found) -> Vec<Claim> {
         let claim = format!("{}, {size}: hits of MRRC over {what}", found.subject.name);
         let best = found.best(|capacity| above(found, other, capacity));
         let hits = |policy| found.row(policy, reference).map_or(0.0, |row| row.hit_ratio);
-        let [ours, others] = [PolicyKind::Mrrc, other].map(hits);
+        let [ours, others] = ["mrrc", other].map(hits);
         let note = best.map_or(String::new(), |(pages, most)| {
             let times = if others > 0.0 { format!(", {:.3} times", ours / others) } else { String::new() };
             let most = points(most);
@@ -240,23 +232,23 @@ fn figure_10(httpd: &Found, cello: &Found) -> Vec<Claim> {
         claims.push(Claim::measured("Fig. 10", claim, paper, rule, points(here), holds(here)).with_note(note));
     };
     let (paper, rule) = ("10 %", "8 to 12 points");
-    add(httpd, "pin-down", PolicyKind::PinDown, paper, rule, &|here| is_about(here, 10.0));
-    add(httpd, "pin-down by pages", PolicyKind::PinDownPage, paper, rule, &|here| is_about(here, 10.0));
+    add(httpd, "pin-down", "pindown", paper, rule, &|here| is_about(here, 10.0));
+    add(httpd, "pin-down by pages", "pindown-page", paper, rule, &|here| is_about(here, 10.0));
     if let Some(there) = there {
         let rule = format!("nearer to 0 than HTTPD's {}", points(there));
         let holds = |here: f64| here.abs() < there.abs();
-        add(cello, "pin-down", PolicyKind::PinDown, "less obvious than HTTPD", &rule, &holds);
+        add(cello, "pin-down", "pindown", "less obvious than HTTPD", &rule, &holds);
     }
     claims
 }
 
 fn figure_11(httpd: &Found, cello: &Found) -> Vec<Claim> {
-    let cheaper = |found: &Found, other, by, capacity| found.cheaper(PolicyKind::Mrrc, other, capacity, by);
+    let cheaper = |found: &Found, other, by, capacity| found.cheaper("mrrc", other, capacity, by);
     let named = |found: &Found, size: &str, what: &str, by| {
         format!("{}, {size}: cost of MRRC under {what}, {}", found.subject.name, charged(by))
     };
     let mut claims = Vec::new();
-    for (what, other) in [("pin-down", PolicyKind::PinDown), ("pin-down by pages", PolicyKind::PinDownPage)] {
+    for (what, other) in [("pin-down", "pindown"), ("pin-down by pages", "pindown-page")] {
         for by in CHARGES {
             let Some((pages, most)) = httpd.best(|capacity| cheaper(httpd, other, by, capacity)) else { continue };
             let reference = httpd.subject.reference;
@@ -269,7 +261,7 @@ fn figure_11(httpd: &Found, cello: &Found) -> Vec<Claim> {
         }
     }
     for by in CHARGES {
-        let other = PolicyKind::PinDown;
+        let other = "pindown";
         let at_reference = |found: &Found| cheaper(found, other, by, found.subject.reference);
         let (Some(here), Some(there)) = (at_reference(cello), at_reference(httpd)) else { continue };
         let claim = named(cello, &bytes(cello.subject.capacities[cello.subject.reference]), "pin-down", by);
@@ -286,7 +278,7 @@ fn figure_11(httpd: &Found, cello: &Found) -> Vec<Claim> {
 fn figure_12(httpd: &Found, cello: &Found) -> Vec<Claim> {
     let mut claims = Vec::new();
     for by in CHARGES {
-        let below = |found: &Found, capacity| found.below_no_cache(PolicyKind::Mrrc, capacity, by);
+        let below = |found: &Found, capacity| found.below_no_cache("mrrc", capacity, by);
         let reference = httpd.subject.reference;
         if let (Some((pages, most)), Some(there)) =
             (httpd.best(|capacity| below(httpd, capacity)), below(httpd, reference))
@@ -313,7 +305,7 @@ mod tests {
     use super::*;
     use crate::row::Label;
     use crate::simulate::Replayed;
-    use mrrc::{Config, PageRange};
+    use mrrc_core::{Config, PageRange};
 
     #[test]
     fn a_row_is_charged_as_its_counters_are() {

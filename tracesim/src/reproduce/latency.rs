@@ -1,11 +1,11 @@
 //! Section 8: what the fast read and write process saves.
 //!
 //! The paper computes it from costs of its testbed. Here both processes run, on the simulated clocks of
-//! [`frrwp::latency`], under the same costs: two peers, their caches and a network in this process.
+//! [`handshake`](super::handshake), under the same costs: two peers, their caches and a network in this process.
 
 use super::claim::Claim;
+use super::handshake::{LATENCIES, PAGES, Row, Warmth, study};
 use crate::report::percent;
-use frrwp::latency::{LATENCIES, PAGES, Row, Warmth, study};
 
 /// Transfers by both processes, or what kept them from being run.
 pub type Latencies = Result<Vec<Row>, String>;
@@ -15,7 +15,7 @@ pub fn run() -> Latencies {
     study(false, &PAGES, &LATENCIES).map_err(|error| error.to_string())
 }
 
-/// The transfer of so many pages over a network of that latency.
+/// Returns the transfer of so many pages over a network of that latency.
 pub fn find(rows: &[Row], pages: usize, latency: u64, warmth: Warmth) -> Option<&Row> {
     rows.iter().find(|row| (row.pages, row.latency, row.warmth) == (pages, latency, warmth))
 }
@@ -24,7 +24,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// The claims.
+/// Returns the claims.
 pub fn claims(latencies: &Latencies) -> Vec<Claim> {
     const PLACE: &str = "Section 8";
     const CALLS: &str = "saved by conditional writes";

@@ -2,14 +2,13 @@
 
 use super::figures::total_us;
 use crate::row::{DeregCost, Row};
-use mrrc::cost::Linear;
-use mrrc::policy::PolicyKind;
+use mrrc_core::cost::Linear;
 
 /// Shares of the footprint that logs are replayed at, as sizes are written.
 pub const CAPACITIES: [&str; 3] = ["5%", "10%", "25%"];
 
-/// Who is replayed.
-pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Mrrc, PolicyKind::PinDown];
+/// The replayed policies.
+pub const POLICIES: [&str; 2] = ["mrrc", "pindown"];
 
 /// The comparison on a trace at one capacity.
 #[derive(Clone, PartialEq, Debug)]
@@ -33,8 +32,8 @@ pub struct Compared {
 /// From the results of a study of these policies and capacities, lines included.
 pub fn compared(rows: &[Row], cost: &Linear) -> Vec<Compared> {
     let by_name = |name: &str| rows.iter().filter(|row| row.policy == name).collect::<Vec<&Row>>();
-    let [mrrc, pindown] = POLICIES.map(|policy| by_name(policy.name()));
-    let Some(none) = by_name(PolicyKind::None.name()).first().copied() else { return Vec::new() };
+    let [mrrc, pindown] = POLICIES.map(by_name);
+    let Some(none) = by_name("none").first().copied() else { return Vec::new() };
     let compare = |((capacity, one), other): ((&'static str, &&Row), &&Row)| {
         // Where nothing costs anything, nothing is cheaper.
         let below = |other: &Row| {

@@ -6,9 +6,9 @@
 use super::claim::Claim;
 use crate::calibrate::Calibration;
 use crate::report::{bytes, percent};
-use mrrc::PAGE;
+use mrrc_core::PAGE;
 
-/// What was measured, or why it was not.
+/// The measurements, or why there are none.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
     /// Registrations, or what kept them from being measured.
@@ -44,7 +44,7 @@ impl Machine {
     }
 }
 
-/// The claims.
+/// Returns the claims.
 pub fn claims(machine: &Machine) -> Vec<Claim> {
     const SMALL: &str = "1 KB: registering over moving the bytes";
     const GROWTH: &str = "registering 128 KB over 4 KB";

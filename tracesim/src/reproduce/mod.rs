@@ -4,7 +4,8 @@
 //! * [`workload`]: the two workloads and their cache sizes, whole or a sixteenth.
 //! * [`figures`]: Table 2 and Figures 9 to 12, from the replays.
 //! * [`machine`]: Figure 1 and Table 1, as far as this machine can tell.
-//! * [`latency`]: section 8.
+//! * [`handshake`]: the latency analysis of section 8, by running both processes.
+//! * [`latency`]: section 8, with its claims.
 //! * [`logs`]: the same comparison on real traces.
 //! * [`page`]: all of it as a page.
 //!
@@ -13,6 +14,7 @@
 
 pub mod claim;
 pub mod figures;
+pub mod handshake;
 pub mod latency;
 pub mod logs;
 pub mod machine;

@@ -2,6 +2,7 @@
 
 use super::claim::{Claim, Kind, Verdict, summary};
 use super::figures::{Found, POLICIES, charged};
+use super::handshake::{LATENCIES, PAGES, Warmth, claimed_share};
 use super::latency::{Latencies, find};
 use super::logs::Compared;
 use super::machine::{MESSAGES, Machine, TABLE_1};
@@ -12,14 +13,12 @@ use crate::report::{
     COINCIDENCE, Page, bars_figure, bytes, grouped, key, lines_figure, percent, table, unbroken, wide_figure,
 };
 use crate::row::{DeregCost, Row};
-use frrwp::latency::{LATENCIES, PAGES, Warmth, claimed_share};
 use maud::{Markup, html};
-use mrrc::policy::PolicyKind;
 
 /// Everything that is shown.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// What the paper says and what was found.
+    /// The claims and their results.
     pub claims: Vec<Claim>,
     /// HTTPD and Cello92.
     pub found: [Found; 2],
@@ -29,7 +28,7 @@ pub struct Study {
     pub latencies: Latencies,
     /// The real traces.
     pub logs: Vec<Compared>,
-    /// What has to be said of the whole; empty if nothing.
+    /// A caution about the whole; empty if there is none.
     pub caution: String,
 }
 
@@ -38,7 +37,7 @@ const INFINITE: usize = 1;
 const BOUND: usize = 2;
 const FIRST_POLICY: usize = 3;
 
-/// The page.
+/// Returns the page.
 pub fn page(study: &Study, provenance: Provenance) -> Page {
     Page {
         title: "The MRRC study, reproduced".into(),
@@ -112,13 +111,13 @@ fn claims(claims: &[Claim], kind: Kind, title: &str) -> Markup {
     }
 }
 
-/// A workload: Figures 9 to 12.
+/// Returns a workload: Figures 9 to 12.
 fn workload(found: &Found) -> Markup {
     let name = found.subject.name;
     let id = |plot: &str| format!("{plot}-{}", name.to_lowercase());
     let reference = bytes(found.subject.capacities[found.subject.reference]);
     let hits = lines(found, "hit ratio", Unit::Share, &|row| row.hit_ratio, &[NO_CACHE, INFINITE]);
-    let base = |by| found.row(PolicyKind::Mrrc, found.subject.reference).map_or(1.0, |row| found.total_us(row, by));
+    let base = |by| found.row("mrrc", found.subject.reference).map_or(1.0, |row| found.total_us(row, by));
     let cost = |by: DeregCost| {
         let references = if by == DeregCost::Batch { &[NO_CACHE, INFINITE, BOUND][..] } else { &[NO_CACHE, INFINITE] };
         let label = format!("times MRRC at {reference}");
@@ -164,7 +163,7 @@ fn look(number: usize) -> Look {
 }
 
 fn legend() -> Markup {
-    let policies = POLICIES.iter().enumerate().map(|(at, policy)| (FIRST_POLICY + at, policy.name(), look(at)));
+    let policies = POLICIES.iter().enumerate().map(|(at, policy)| (FIRST_POLICY + at, *policy, look(at)));
     key(policies.chain([
         (NO_CACHE, "no cache", Look::NoCache),
         (INFINITE, "infinite cache", Look::Infinite),
@@ -195,7 +194,7 @@ fn lines(found: &Found, label: &str, unit: Unit, value: &dyn Fn(&Row) -> f64, re
     }
     for (at, policy) in POLICIES.iter().enumerate().rev() {
         let point = |capacity: usize| {
-            let row = found.row(*policy, capacity)?;
+            let row = found.row(policy, capacity)?;
             let y = value(row);
             let shown = if unit == Unit::Share { percent(y) } else { format!("{y:.3}") };
             Some(Point {
@@ -217,7 +216,7 @@ impl Drawn {
     /// With the points of the bound, over a base.
     fn with_bound(mut self, found: &Found, base: f64) -> Self {
         let point = |capacity: usize| {
-            let row = found.row(PolicyKind::Mrrc, capacity)?;
+            let row = found.row("mrrc", capacity)?;
             let y = row.lower_bound_us? / base;
             Some(Point { x: row.capacity_pages as f64, y, title: format!("lower bound: {y:.3}") })
         };
@@ -242,13 +241,13 @@ fn sizes(found: &Found) -> Bars {
     }
 }
 
-/// The figures behind the plots.
+/// Returns the figures behind the plots.
 fn figures(found: &Found) -> Markup {
     let header = html! {
         th { "policy" } th class="word" { "figure" }
         @for &pages in &found.subject.capacities { th { (bytes(pages)) } }
     };
-    let cells = |policy: PolicyKind, show: &dyn Fn(&Row) -> String| {
+    let cells = |policy: &str, show: &dyn Fn(&Row) -> String| {
         html! {
             @for capacity in 0..found.subject.capacities.len() {
                 td { (found.row(policy, capacity).map_or("–".into(), show)) }
@@ -387,7 +386,7 @@ fn network(latency: u64) -> String {
     if latency == 0 { "no latency".into() } else { format!("{} µs a way", latency / 1000) }
 }
 
-fn shares(rows: &[frrwp::latency::Row], warmth: Warmth) -> Lines {
+fn shares(rows: &[super::handshake::Row], warmth: Warmth) -> Lines {
     let mut series: Vec<Series> = LATENCIES
         .iter()
         .enumerate()
@@ -412,7 +411,7 @@ fn shares(rows: &[frrwp::latency::Row], warmth: Warmth) -> Lines {
     Lines { title: "Latency saved against pages".into(), x, y, clipped: false, series }
 }
 
-fn transfers(rows: &[frrwp::latency::Row]) -> Markup {
+fn transfers(rows: &[super::handshake::Row]) -> Markup {
     let header = html! {
         th { "registered before" } th class="word" { "network" }
         @for pages in PAGES { th { (pages) (if pages == 1 { " page" } else { " pages" }) } }
@@ -445,7 +444,7 @@ fn transfers(rows: &[frrwp::latency::Row]) -> Markup {
     table("Microseconds, traditional → fast", "", &header, &rows)
 }
 
-/// The comparison on real traces.
+/// Returns the comparison on real traces.
 fn logs(logs: &[Compared]) -> Markup {
     let gains =
         |by: usize| logs.iter().filter(|log| log.capacity == "10%").map(|log| log.cheaper[by]).collect::<Vec<_>>();
@@ -495,7 +494,7 @@ fn logs(logs: &[Compared]) -> Markup {
     }
 }
 
-/// A file's name without what it is packed in.
+/// Returns a file's name without what it is packed in.
 fn short(name: &str) -> String {
     let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
     let kind = name.strip_prefix(stem).unwrap_or("").trim_start_matches('.').split('.').next().unwrap_or("");

@@ -18,7 +18,7 @@ pub enum Scale {
 pub struct Subject {
     /// As the paper calls it.
     pub name: &'static str,
-    /// What is generated.
+    /// The workload.
     pub workload: Workload,
     /// Pages of the cache sizes, rising.
     pub capacities: Vec<u64>,
@@ -56,7 +56,7 @@ pub fn subjects(scale: Scale) -> Result<[Subject; 2], TraceError> {
 }
 
 impl Subject {
-    /// The sizes as a study takes them.
+    /// Returns the sizes as a study takes them.
     pub fn sizes(&self) -> Vec<Capacity> {
         self.capacities.iter().map(|&pages| Capacity::of_pages(pages)).collect()
     }

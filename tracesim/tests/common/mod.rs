@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// The sample traces.
+/// Returns the sample traces.
 pub(crate) fn golden(name: &str) -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../traces/data/golden").join(name).display().to_string()
 }
 
-/// The command, in a directory of its own where it matters.
+/// Returns the command, in a directory of its own where it matters.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tracesim"));
     command.args(arguments).stdin(Stdio::null()).env_remove("RAYON_NUM_THREADS");
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     command(arguments).output().expect("the command starts")
 }
 
-/// What it prints when it succeeds.
+/// Returns the output of a success.
 pub(crate) fn stdout(arguments: &[&str]) -> String {
     let output = run(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -30,7 +30,7 @@ pub(crate) fn stdout(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What it says when it fails with this status, printing nothing.
+/// Returns the error output of a failure with this status, which prints nothing else.
 pub(crate) fn complaint(arguments: &[&str], status: i32) -> String {
     let output = run(arguments);
     let said = String::from_utf8(output.stderr).expect("text");
@@ -40,17 +40,17 @@ pub(crate) fn complaint(arguments: &[&str], status: i32) -> String {
     said
 }
 
-/// A directory that goes with its owner.
+/// Returns a directory that goes with its owner.
 pub(crate) fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// A path in it.
+/// Returns a path in it.
 pub(crate) fn path(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).display().to_string()
 }
 
-/// What lies in it, hidden files too.
+/// Returns the names of the folder's files, hidden ones too.
 pub(crate) fn names(folder: &TempDir) -> Vec<String> {
     let entries = std::fs::read_dir(folder.path()).expect("it is there");
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

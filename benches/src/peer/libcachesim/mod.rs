@@ -4,7 +4,6 @@
 //! index that pip reaches. `replay.py` runs in it as a process that waits for a line and answers with one, so that its
 //! laps can stand between ours.
 
-use mrrc::policy::PolicyKind;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::ffi::OsString;
@@ -18,8 +17,8 @@ pub const VERSION: &str = "0.3.5";
 
 const SCRIPT: &str = include_str!("replay.py");
 
-/// Whether it has a policy of that name. It knows `pindown` as LRU.
-pub fn has(policy: PolicyKind) -> bool {
+/// Returns whether it has a policy of that name. It knows `pindown` as LRU.
+pub fn has(policy: &str) -> bool {
     SCRIPT.contains(&format!("    \"{policy}\": lcs."))
 }
 
@@ -75,7 +74,7 @@ impl Environment {
         [&self.python, &self.script, trace].map(|path| path.as_os_str().to_owned())
     }
 
-    /// A process that has opened the trace, on one CPU if it is told which.
+    /// Returns a process that has opened the trace, on one CPU if it is told which.
     ///
     /// # Errors
     /// That it does not start.
@@ -106,12 +105,11 @@ fn run(command: &mut Command, what: &str, remedy: &str) -> Result<(), String> {
     }
 }
 
-/// What it is asked.
+/// A request to the peer.
 #[derive(Serialize, Clone, Copy, Debug)]
 pub struct Ask {
     /// By our names.
-    #[serde(serialize_with = "name")]
-    pub policy: PolicyKind,
+    pub policy: &'static str,
     /// In bytes, as the sizes in the trace.
     pub capacity: u64,
     /// The first so many; none is all.
@@ -119,11 +117,7 @@ pub struct Ask {
     pub requests: Option<u64>,
 }
 
-fn name<S: serde::Serializer>(policy: &PolicyKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(policy.name())
-}
-
-/// What it answers.
+/// The peer's answer.
 #[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
 pub struct Lap {
     /// Replayed.

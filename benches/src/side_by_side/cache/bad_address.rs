@@ -62,7 +62,7 @@ fn counts<S: Subject>(field: &Field, room: usize) -> Result<Option<Counts>, Stri
         return Err("the bad address was registered".into());
     }
     let attempts = behaviour.attempts() - IDLE as u64;
-    // What was only set aside, to be deregistered by whoever comes next, shows when the others are asked for.
+    // A region that was only set aside, to be deregistered by a later call, shows when the others are asked for.
     let evicted = behaviour.deregistered();
     fill(&cache, idle())?;
     let again = behaviour.attempts() - IDLE as u64 - attempts;

@@ -63,7 +63,7 @@ fn row(name: &str, ours: &Laps, peer: Option<&Laps>, value: fn(&Lap) -> f64) -> 
     Row::new(name, figure(ours), peer.map(figure), Unit::Nanos)
 }
 
-/// The regions of the cycle, in the order of their addresses.
+/// Returns the regions of the cycle, in the order of their addresses.
 ///
 /// # Errors
 /// If that much address space is not to be had.
@@ -73,7 +73,7 @@ pub fn field() -> Result<Field, String> {
     Ok(field)
 }
 
-/// A cache in the middle of the cycle.
+/// Returns a cache in the middle of the cycle.
 ///
 /// # Errors
 /// If it cannot be made or filled.

@@ -11,8 +11,8 @@ use std::ptr;
 /// Requests drawn for each thread: 4 MiB of them, part of what 100,000 regions cost, the same for every cache.
 pub const DRAWN: usize = 1 << 20;
 
-/// Where spaces begin: at a multiple of this, as large allocations do. An index by powers of two (UCX's) cuts a
-/// region of 64 KiB at an odd page into many entries: what that costs is for the irregular regions to show.
+/// The alignment of spaces, as of large allocations. An index by powers of two (UCX's) cuts a region of 64 KiB
+/// at an odd page into many entries: what that costs is for the irregular regions to show.
 const ALIGNED: usize = 2 << 20;
 
 /// Address space that is mapped without any access, so that no page of it is ever there.
@@ -28,10 +28,10 @@ struct Space {
 }
 
 #[expect(unsafe_code, reason = "it holds a pointer")]
-// SAFETY: nobody follows the pointer; it is kept to unmap what was mapped, once.
+// SAFETY: the pointer is never followed; it is kept to unmap the mapping, once.
 unsafe impl Send for Space {}
 #[expect(unsafe_code, reason = "it holds a pointer")]
-// SAFETY: as above.
+// SAFETY: it is a mapping of its own, which belongs to no thread.
 unsafe impl Sync for Space {}
 
 impl Space {
@@ -49,7 +49,7 @@ impl Space {
         }
         let space = Self { start: mapping.addr().next_multiple_of(ALIGNED), bytes, mapping, mapped };
         #[expect(unsafe_code, reason = "system call")]
-        // SAFETY: the page is the last of the mapping above, and nobody has a reference to it.
+        // SAFETY: the page is the last of the mapping above, and no reference leads to it.
         let refused = unsafe { libc::mprotect(mapping.byte_add(mapped - border), border, libc::PROT_NONE) };
         if refused == 0 { Ok(space) } else { Err(io::Error::last_os_error()) }
     }
@@ -110,19 +110,19 @@ impl Field {
         self.regions.sort_by_key(|region| region.start());
     }
 
-    /// The whole space.
+    /// Returns the whole space.
     pub fn bounds(&self) -> std::ops::Range<usize> {
         self.space.start..self.space.start + self.space.bytes
     }
 
-    /// Where a region lies: its address and its length in bytes.
+    /// Returns a region's address and its length in bytes.
     #[inline]
     pub fn place(&self, region: usize) -> (usize, usize) {
         let region = self.regions[region];
         (self.space.start + (region.start() * PAGE) as usize, (region.pages() * PAGE) as usize)
     }
 
-    /// The pages of all regions, or of some.
+    /// Returns the pages of all regions, or of some.
     pub fn pages(&self, regions: std::ops::Range<usize>) -> u64 {
         self.regions[regions].iter().map(|region| region.pages()).sum()
     }
@@ -148,13 +148,13 @@ impl Field {
         (0..DRAWN).map(one).collect()
     }
 
-    /// What a request for a whole region asks for.
+    /// Returns the range of a request for a whole region.
     #[inline(always)]
     pub fn asked_whole(&self, draw: Whole) -> (usize, usize) {
         (self.space.start + draw.page as usize * PAGE as usize, draw.pages as usize * PAGE as usize)
     }
 
-    /// What a drawn request asks for: its address and its length in bytes.
+    /// Returns the address of a drawn request and its length in bytes.
     #[inline(always)]
     pub fn asked(&self, draw: Draw) -> (usize, usize) {
         let page = (draw.0 >> 1) as usize;
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spaces_begin_as_large_allocations_do_and_twins_share_nothing() {
+    fn spaces_are_aligned_and_twins_disjoint() {
         let field = Field::new(Layout::Stride, 3, 1).unwrap();
         let twin = field.twin().unwrap();
         for field in [&field, &twin] {

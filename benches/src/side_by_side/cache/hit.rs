@@ -1,17 +1,17 @@
 //! Hits: acquire and release of what is registered, with one thread and with more.
 //!
-//! Two settings each. In the plain one nothing is ever evicted. In the *evicting* one every thread asks for
-//! something that is not there once in [`CHUNK`] operations, and the cache is full: so registrations and
-//! evictions go on all the time, at the same share of the work however many threads there are, and one thread with
-//! evictions is what two threads with evictions are compared with. (At 15 ns for a hit that is 65,000
-//! misses a second and thread, as fast as a real registrar could go.)
+//! Two settings each. In the plain one nothing is ever evicted. In the *evicting* one every thread asks for a
+//! missing range once in [`CHUNK`] operations, and the cache is full. So registrations and evictions go on all the
+//! time, at the same share of the work for any number of threads. Two threads with evictions are compared with one
+//! thread with evictions. (At 15 ns for a hit that is 65,000 misses a second and thread, as fast as a real
+//! registrar could go.)
 //!
-//! The cold regions are of the same kind as the hot ones, and the spare room is a quarter of the
-//! hot set, so that what is hot is asked for hundreds of times before its turn to leave would come, whether
-//! victims leave one by one or a tenth of the cache at a time. Each request is for all of its region, so that one that
-//! was evicted comes back as it was: where 512 pages were and two are asked for, a cache of regions
-//! comes to hold 256 in place of one, and what is measured is that. The note counts registrations in a thousand
-//! operations: about one, or a policy evicts what is hot.
+//! The cold regions are of the same kind as the hot ones, and the spare room is a quarter of the hot set. So a hot
+//! region is asked for hundreds of times before its turn to leave would come, whether victims leave one by one or a
+//! tenth of the cache at a time. Each request is for all of its region, so that an evicted one comes back as it was.
+//! Else a cache of regions would come to hold 256 regions of two pages in place of one of 512, and the measurement
+//! would be of that. The note counts registrations in a thousand operations: about one, or a policy evicts what is
+//! hot.
 
 use super::field::{DRAWN, Draw, Field, Whole};
 use super::names::{threads_name, timed};
@@ -31,7 +31,7 @@ pub fn name(layout: Layout, regions: usize) -> String {
     format!("hit/{}/{regions}", layout_name(layout))
 }
 
-/// The names of the rows of so many regions with these numbers of threads.
+/// Returns the names of the rows of so many regions with these numbers of threads.
 pub fn rows(layout: Layout, regions: usize, threads: &[usize]) -> Vec<String> {
     timed(&name(layout, regions), &["", "/evicting"], threads)
 }
@@ -45,11 +45,11 @@ fn layout_name(layout: Layout) -> &'static str {
     }
 }
 
-/// What hits are drawn from, the same for every cache and every number of threads.
+/// The source of hits, the same for every cache and every number of threads.
 pub struct Ground {
-    /// Where nothing is evicted.
+    /// The field without evictions.
     field: Field,
-    /// Where evictions go on.
+    /// The field with evictions.
     twin: Field,
     /// Regions that stay; those behind them are cold.
     hot: usize,
@@ -77,7 +77,7 @@ impl Ground {
         Ok(Self { field, twin, hot, cold, spare, draws, whole })
     }
 
-    /// A chunk of requests for each number: they repeat.
+    /// Returns a chunk of requests for each number: they repeat.
     #[inline]
     fn chunk<T>(draws: &[T], number: usize) -> &[T] {
         let start = number % (DRAWN / CHUNK) * CHUNK;
@@ -120,7 +120,7 @@ impl Ground {
         failed
     }
 
-    /// A cache with room for everything and the hot regions in it.
+    /// Returns a cache with room for everything and the hot regions in it.
     ///
     /// # Errors
     /// If it cannot be made or filled.
@@ -133,7 +133,7 @@ impl Ground {
         Ok(cache)
     }
 
-    /// A cache that is full: cold regions, and the hot ones used after them.
+    /// Returns a cache that is full: cold regions, and the hot ones used after them.
     ///
     /// # Errors
     /// If it cannot be made or filled.

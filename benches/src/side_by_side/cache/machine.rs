@@ -1,4 +1,4 @@
-//! What the machine itself gives: work that shares nothing, with one thread and with more.
+//! The machine's own speed: work that shares nothing, with one thread and with more.
 //!
 //! Two CPUs may be one core, or be lent to others meanwhile. A cache cannot scale better than these loops do.
 
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Above the table.
 pub const TITLE: &str = "The machine: a step of work that shares nothing (but `shared-line`), all threads together";
 
-/// What the loops do, in the order of their laps.
+/// The work of the loops, in the order of their laps.
 const LOOPS: [&str; 3] = ["arithmetic", "locked-add/own-line", "locked-add/shared-line"];
 
-/// The names of its rows with these numbers of threads.
+/// Returns the names of its rows with these numbers of threads.
 pub fn rows(threads: &[usize]) -> Vec<String> {
     LOOPS.iter().flat_map(|name| timed(&format!("machine/{name}"), &[""], threads)).collect()
 }

@@ -35,7 +35,7 @@ use subject::Subject;
 /// How a measurement is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where threads are put.
+    /// The CPUs of the threads.
     pub places: Places,
     /// Numbers of threads that share the work, ascending from 1.
     pub threads: Vec<usize>,
@@ -85,7 +85,7 @@ pub fn parts(places: &Places, most_threads: usize) -> Vec<Part> {
     parts
 }
 
-/// Who takes part, a line each.
+/// Returns the participants, a line each.
 pub fn about() -> [String; 2] {
     [format!("ours: {}", Ours::about()), format!("peer: {}", Ucx::about())]
 }

@@ -12,7 +12,7 @@ use std::ptr;
 pub struct Dummy(Behaviour);
 
 #[expect(unsafe_code, reason = "nothing is registered, so nobody's safety rests on it")]
-// SAFETY: no device is behind it and nobody uses its keys: there is nothing to keep valid or to keep out of.
+// SAFETY: no device is behind it and its keys are never used: there is nothing to keep valid or to keep out of.
 unsafe impl Registrar for Dummy {
     type Registration = ();
 

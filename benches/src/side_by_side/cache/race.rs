@@ -5,11 +5,11 @@
 //! gate and timed from the first start to the last end. The rest of the team is asleep. A turn is a few
 //! laps, the first of them behind a warm-up, because the others have just had the caches of the CPU.
 //!
-//! Laps are short and many, so that some are left alone on a machine that does other things too: a lap in
-//! which the scheduler pushed a thread aside for somebody else's does not count, as long as others do.
+//! Laps are short and many, so that some are undisturbed on a machine that does other things too: a lap
+//! in which the scheduler preempted a thread does not count, as long as others do.
 //!
-//! Who runs what is handed over in a mutex between two barriers; nothing is shared while a lap runs but what
-//! the contestants share themselves.
+//! The assignment is handed over in a mutex between two barriers; during a lap only the contestants' own
+//! state is shared.
 
 use crate::pin;
 use crate::side_by_side::figure::Figure;
@@ -28,7 +28,7 @@ const LAPS: usize = 4;
 /// Undisturbed laps that suffice to leave the disturbed ones out.
 const ENOUGH: usize = 4;
 
-/// What is raced: one cache in one setting, or a plain loop.
+/// A contestant: one cache in one setting, or a plain loop.
 pub struct Contestant<'a> {
     /// Runs chunks of operations as one thread of the team. Returns how many operations failed.
     pub run: &'a (dyn Fn(Stint) -> usize + Sync),
@@ -77,14 +77,14 @@ pub struct Lap {
 pub struct Laps(pub Vec<Lap>);
 
 impl Laps {
-    /// The best of a value that is better the lower it is, and its median.
+    /// Returns the best of a value that is better the lower it is, and its median.
     pub fn figure(&self, value: impl Fn(&Lap) -> f64) -> Figure {
         let calm = self.0.iter().filter(|lap| !lap.disturbed).count();
         let counts = |lap: &&Lap| !lap.disturbed || calm < ENOUGH;
         Figure::lowest(self.0.iter().filter(counts).map(value).collect())
     }
 
-    /// The share of laps that were disturbed.
+    /// Returns the share of laps that were disturbed.
     pub fn disturbed(&self) -> f64 {
         self.0.iter().filter(|lap| lap.disturbed).count() as f64 / self.0.len().max(1) as f64
     }
@@ -179,7 +179,7 @@ pub fn together(
     }
 }
 
-/// What the leader asks of the team.
+/// The leader's request to the team.
 #[derive(Clone, Copy)]
 enum Job {
     Run { contestant: usize, threads: usize, first: usize, warm: usize, chunks: usize },
@@ -202,7 +202,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// The leader's side.
+    /// Returns the leader's side.
     fn lead(
         &self,
         contestants: &[Contestant<'_>],
@@ -229,7 +229,7 @@ impl Ground {
                     laps[turn.contestant][turn.column].0.push(lap);
                 }
             }
-            // There and back: nobody always runs behind the same other.
+            // There and back: no contestant always runs behind the same other.
             turns.reverse();
             rounds += 1;
         }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn no_chunk_is_run_twice_and_every_contestant_has_every_round() {
+    fn each_chunk_runs_once_in_every_round() {
         let cpus = cpus();
         let threads: Vec<_> = (1..=cpus.len().min(2)).collect();
         let seen = Mutex::new(Vec::new());
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_contestant_ends_the_race_with_an_error() {
+    fn contestant_panic_ends_the_race() {
         let run = |stint: Stint| if stint.chunks > 0 { panic!("on purpose") } else { 0 };
         let contestants = [Contestant { run: &run, attempts: &|| 0 }];
         assert!(race(&contestants, &[1], &cpus(), SHORT).unwrap_err().contains("panicked"));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_laps_count_only_where_there_are_no_others() {
+    fn disturbed_laps_count_only_alone() {
         let lap = |nanos, disturbed| Lap { nanos, misses: 0.0, disturbed };
         let mut laps = Laps(vec![lap(1.0, true), lap(9.0, true)]);
         assert_eq!(laps.nanos().best, 1.0);

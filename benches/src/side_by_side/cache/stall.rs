@@ -1,10 +1,10 @@
 //! Stall: how long a hit takes while another thread's registration takes a millisecond.
 //!
-//! One thread hits one region and reads the clock after each hit; the time between two readings is the figure, so
-//! it holds one reading and comes in the steps of the clock (10 ns on some machines). Three loops in turn:
-//! alone; beside a thread that only sleeps and wakes as often as the disturber does, because waking up on the
-//! next CPU is felt too; and beside the disturber: every half millisecond it asks for a region that is not
-//! there, and the registrar sleeps for one.
+//! One thread hits one region and reads the clock after each hit. The time between two readings is the figure, so
+//! it holds one reading and comes in the steps of the clock (10 ns on some machines). Three loops in turn: alone;
+//! beside a thread that only sleeps and wakes as often as the disturber does, because waking up on the next CPU
+//! is felt too; and beside the disturber. Every half millisecond it asks for a missing region, and the registrar
+//! sleeps for one.
 //!
 //! A cache that holds a lock while it registers stalls the hits 600 times a second, once in some 10,000 hits:
 //! p99.99 is just about where that shows, p99.999 shows it for certain.
@@ -30,7 +30,7 @@ pub const TITLE: &str = "Stall: a hit (and one reading of the clock) while anoth
 /// How many of the hits take no longer, and what that is called.
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.99, "p99"), (0.9999, "p99.99"), (0.99999, "p99.999")];
 
-/// The ends of the names of its rows.
+/// Returns the ends of the names of its rows.
 pub fn rows() -> Vec<String> {
     let times =
         QUANTILES.iter().flat_map(|(_, name)| ["", "/alone", "/beside-a-sleeper"].map(|end| format!("{name}{end}")));
@@ -46,7 +46,7 @@ const SPARE: usize = 64;
 /// No other program's turn is shorter than this.
 const SUSPICIOUS: Duration = Duration::from_micros(2);
 
-/// Who else is there.
+/// The other load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Other {
     Nobody,
@@ -56,7 +56,7 @@ enum Other {
 
 const OTHERS: [Other; 3] = [Other::Nobody, Other::Sleeper, Other::Registers];
 
-/// What one cache's hits took in a round, by who else was there.
+/// The durations of one cache's hits in a round, by the other load.
 struct Taken([Histogram<u64>; 3]);
 
 /// In every round.
@@ -64,7 +64,7 @@ struct Taken([Histogram<u64>; 3]);
 struct Rounds(Vec<Taken>);
 
 impl Rounds {
-    /// A value of all rounds together, and of each.
+    /// Returns a value of all rounds together, and of each.
     fn figure(&self, value: impl Fn(&Taken) -> f64) -> Result<Figure, String> {
         let mut all = Taken::new()?;
         for round in &self.0 {
@@ -148,7 +148,7 @@ pub fn measure<O: Subject, P: Subject>(options: &Options) -> Result<Vec<Row>, St
     Ok(rows)
 }
 
-/// A cache with the hot region and cold ones in it, whose registrar is slow from now on for cold ones.
+/// Returns a cache with a hot region and cold ones; its registrar is slow from now on for the cold ones.
 fn prepared<S: Subject>(field: &Field) -> Result<Option<S>, String> {
     // The field is in random order: any one region is the hot one, the others are slow.
     let (hot, length) = field.place(0);
@@ -173,7 +173,7 @@ fn prepared<S: Subject>(field: &Field) -> Result<Option<S>, String> {
     Ok(cache)
 }
 
-/// The regions whose registration is slow.
+/// Returns the regions whose registration is slow.
 fn cold(field: &Field) -> Vec<(usize, usize)> {
     let (hot, length) = field.place(0);
     let bounds = field.bounds();
@@ -181,8 +181,8 @@ fn cold(field: &Field) -> Vec<(usize, usize)> {
     (1..=COLD).map(|region| field.place(region)).filter(|&(address, _)| (address < hot) == below).collect()
 }
 
-/// Whether this thread was pushed off its CPU since it last asked, and did not wait: who waited would not have
-/// needed the CPU.
+/// Returns whether this thread was preempted since the last call, without a wait: a waiting thread would not
+/// have needed the CPU.
 #[cold]
 fn pushed_aside(seen: &mut Switches) -> bool {
     let now = pin::switches();
@@ -246,7 +246,7 @@ fn one_stretch<S: Subject>(
                 if hit < SUSPICIOUS || !pushed_aside(&mut seen) {
                     taken.saturating_record(hit.as_nanos() as u64);
                 }
-                // What recording takes is not part of the next hit.
+                // The time of recording is not part of the next hit.
                 last = Instant::now();
             }
             Ok::<_, std::io::Error>(())

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 /// A registration cache.
 pub trait Subject: Send + Sync + Sized {
-    /// An empty cache; `None` if there is no such cache here.
+    /// Returns an empty cache; `None` if there is no such cache here.
     ///
     /// # Errors
     /// Why it could not be made.
     fn create(setup: &Setup) -> Result<Option<Self>, String>;
 
-    /// What it is and how it was set up, in a line.
+    /// Returns the contestant and its setup in a line.
     fn about() -> String;
 
     /// Acquires the bytes for local use and releases them: what is measured. False if that failed.
@@ -25,14 +25,14 @@ pub trait Subject: Send + Sync + Sized {
     fn behaviour(&self) -> &Behaviour;
 }
 
-/// What a cache is made for.
+/// The settings of a cache.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The most regions that may be registered, for caches that count regions.
     pub most_regions: usize,
     /// The most pages that may be registered, for caches that count pages. The same limit, for the regions at hand.
     pub most_pages: u64,
-    /// Nobody has to notice changes of memory: the program says. (The peer's memory hooks are always off.)
+    /// No monitor is needed: the program reports changes of memory. (The peer's memory hooks are always off.)
     pub unwatched: bool,
     /// Registrations that begin at these addresses take [`Setup::pause`].
     pub slow: Range<usize>,
@@ -43,7 +43,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What the dummy registrar is to do.
+    /// Returns the behaviour of the dummy registrar.
     pub fn behaviour(&self) -> Behaviour {
         Behaviour {
             slow: [self.slow.start, self.slow.end],

@@ -1,16 +1,16 @@
 //! iWARP in user space beside the TCP under it: a read's round trip and the throughput of large writes.
 //!
 //! A ping of the plain ping-pong is as long as a read request on the wire, and its pong as the response. The plain copy sends
-//! 1 MiB after the other to a thread that reads them into memory, and ends with an answer of a byte; the writes keep four on
+//! 1 MiB after the other to a thread that reads them into memory, and ends with an answer of a byte. The writes keep four on
 //! their way, and end with a read of a byte. The application at the other end sleeps in both.
 #![expect(unsafe_code, reason = "posts local memory by address")]
 
 use super::goal;
-use super::turns::turns;
+use super::interleave::turns;
 use crate::pin;
-use crate::side_by_side::far::{Far, Outcome, serve};
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
+use crate::side_by_side::remote::{Far, Outcome, serve};
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpKey, IwarpOptions};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
@@ -39,7 +39,7 @@ pub fn name(checksums: bool) -> &'static str {
 /// Measures reads and writes, with or without CRCs.
 ///
 /// # Errors
-/// What the provider, a socket, or the other process says.
+/// The error of the provider, a socket, or the other process.
 pub fn measure(setting: &Setting, checksums: bool) -> Outcome<Vec<Row>> {
     pin::pin(setting.near)?;
     let mut far = Far::start(setting.far, &["iwarp", name(checksums)])?;
@@ -157,7 +157,7 @@ impl Iwarp {
         while done < count {
             while posted < count && posted - done < ahead {
                 let local = [Local { address: self.memory.as_mut_ptr(), length, registration: &self.key }];
-                // SAFETY: the memory lives as long as the connection, and nobody looks at it.
+                // SAFETY: the memory lives as long as the connection, and no reference leads to it.
                 unsafe {
                     if read {
                         self.endpoint.read(0, &local, segment)?;
@@ -205,11 +205,11 @@ fn registered(domain: &IwarpDomain, access: Access) -> Outcome<(Vec<u8>, IwarpKe
     Ok((memory, key))
 }
 
-/// What a plain connection is for, as its first byte says.
+/// The purpose of a plain connection, as its first byte.
 const PING: u8 = b'p';
 const COPY: u8 = b'c';
 
-/// The process whose memory is read and written, and the plain sockets' other end.
+/// Runs the process that serves its memory to reads and writes, and the plain sockets' other end.
 pub(in crate::side_by_side) fn far(arguments: &[&str]) -> Outcome<()> {
     let checksums = arguments == [name(true)];
     let plain = TcpListener::bind("127.0.0.1:0")?;
@@ -219,14 +219,14 @@ pub(in crate::side_by_side) fn far(arguments: &[&str]) -> Outcome<()> {
     let address = format!("iwarp:{} {tcp}", listener.address()?);
     std::thread::spawn(move || {
         for stream in plain.incoming().flatten() {
-            // Who is gone is no longer answered.
+            // A closed connection is no longer answered.
             std::thread::spawn(move || answer(stream));
         }
     });
     let rights = Access::LOCAL | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let (memory, key) = registered(&domain, rights)?;
     let all = domain.remote(&key, memory.as_ptr(), LARGE);
-    // It serves nobody but who started it, and ends with it.
+    // It serves only the process that started it, and ends with it.
     std::thread::spawn(move || {
         let offered = (|| -> Outcome<IwarpEndpoint> {
             let mut endpoint = listener.accept(16, None)?;

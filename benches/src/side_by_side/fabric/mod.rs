@@ -1,18 +1,18 @@
 //! The fabrics beside what they stand on: what `side-by-side fabric` measures.
 //!
-//! The other end is another process ([`far`](super::far)), which sleeps but for what its provider does. Contestants take
+//! The other end is another process ([`remote`](super::remote)), which sleeps but for what its provider does. Contestants take
 //! turns of some milliseconds; the best turn counts, and ratios are made of the best, as in the other parts. CPU is that of
 //! the whole process, of all its threads, user and system.
 //!
 //! * [`shm`]: a read of 1 KiB and 10 KiB of the other process's memory, beside a `memcpy` of the same bytes.
 //! * [`iwarp`]: a read of 1 KiB beside a ping-pong of the same bytes over plain TCP, and writes of 1 MiB beside a plain copy
 //!   through a socket, with and without CRCs.
-//! * [`crowd`]: what a thousand connections hold.
+//! * [`many`]: what a thousand connections hold.
 
-pub mod crowd;
+mod interleave;
 pub mod iwarp;
+pub mod many;
 pub mod shm;
-mod turns;
 
 use super::part::Part;
 
@@ -38,15 +38,15 @@ pub fn parts() -> Vec<Part> {
             iwarp::measure(setting, checksums).map_err(|error| error.to_string())
         }));
     }
-    for kind in crowd::KINDS {
-        parts.push(Part::new(crowd::name(kind), crowd::TITLE, &["near", "far"], move |setting| {
-            crowd::measure(setting, kind).map_err(|error| error.to_string())
+    for kind in many::KINDS {
+        parts.push(Part::new(many::name(kind), many::TITLE, &["near", "far"], move |setting| {
+            many::measure(setting, kind).map_err(|error| error.to_string())
         }));
     }
     parts
 }
 
-/// A goal, and what the median comes to, for the note of a row.
+/// Returns a goal, and what the median comes to, for the note of a row.
 fn goal(goal: &str, value: f64, met: bool) -> String {
     format!("goal {goal}: {} with {value:.2} by medians", if met { "met" } else { "missed" })
 }

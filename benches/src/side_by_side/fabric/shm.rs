@@ -6,11 +6,11 @@
 #![expect(unsafe_code, reason = "posts local memory by address")]
 
 use super::goal;
-use super::turns::turns;
+use super::interleave::turns;
 use crate::pin;
-use crate::side_by_side::far::{Far, Outcome, answer};
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
+use crate::side_by_side::remote::{Far, Outcome, answer};
 use crate::side_by_side::report::{Row, Unit};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Above the table.
 pub const TITLE: &str = "shm: a read of another process's memory beside a memcpy, a look at the clock in each";
 
-/// What is read, with what a read may take in the median.
+/// The sizes of reads, with the goals of their medians.
 pub const SIZES: [usize; 2] = [1 << 10, 10 << 10];
 
 const MEMORY: usize = 16 << 20;
@@ -36,7 +36,7 @@ pub fn name(bytes: usize) -> String {
 /// Measures reads of this size.
 ///
 /// # Errors
-/// What the provider or the other process says.
+/// The error of the provider or the other process.
 pub fn measure(setting: &Setting, bytes: usize) -> Outcome<Vec<Row>> {
     pin::pin(setting.near)?;
     let domain = ShmDomain::new(ShmOptions::default())?;
@@ -68,7 +68,7 @@ pub fn measure(setting: &Setting, bytes: usize) -> Outcome<Vec<Row>> {
                 read.turn(operations, |nth| {
                     let segment =
                         Segment { address: all.address + place(nth, bytes) as u64, length: bytes as u64, ..all };
-                    // SAFETY: the local memory is registered and used by nobody else, and the call that returns has
+                    // SAFETY: the local memory is registered and has no other user, and the call that returns has
                     // ended it.
                     unsafe { endpoint.read(1, &local, segment) }?;
                     match endpoint.poll(&mut message) {
@@ -124,7 +124,7 @@ fn place(nth: usize, bytes: usize) -> usize {
     (slot % (MEMORY / bytes) as u64) as usize * bytes
 }
 
-/// An arena whose pages are there.
+/// Returns an arena whose pages are there.
 fn touched(domain: &ShmDomain) -> Outcome<ShmArena> {
     let arena = domain.arena(MEMORY, Sharing::Writable)?;
     for page in (0..MEMORY).step_by(4096) {
@@ -133,7 +133,7 @@ fn touched(domain: &ShmDomain) -> Outcome<ShmArena> {
     Ok(arena)
 }
 
-/// Where the other's memory is.
+/// Returns the place of the other end's memory.
 fn offer(endpoint: &mut ShmEndpoint) -> Outcome<Segment> {
     let mut message = Box::new([0; MESSAGE]);
     loop {
@@ -149,7 +149,7 @@ fn offer(endpoint: &mut ShmEndpoint) -> Outcome<Segment> {
     }
 }
 
-/// The process whose memory is read.
+/// Runs the process that serves its memory to reads.
 pub(in crate::side_by_side) fn far() -> Outcome<()> {
     let address: ShmAddress = format!("shm:@side-by-side-{}", std::process::id()).parse()?;
     let domain = ShmDomain::new(ShmOptions::default())?;

@@ -1,7 +1,7 @@
-//! What came out of each state, and the rows that are made of it.
+//! The results of each state, and their rows.
 //!
-//! The transfers are divided into fifths. What the whole of them says, each fifth says too, so every row is judged by the
-//! same rule: where fifths of the two processes lie among each other, neither is better.
+//! The transfers are divided into fifths. Each fifth shows what the whole shows, so every row is judged by the same rule:
+//! where fifths of the two processes overlap, neither is better.
 
 use super::State;
 use crate::side_by_side::figure::Figure;
@@ -14,12 +14,12 @@ const TOLD: f64 = 0.05;
 /// Into so many rounds the transfers are divided to see whether the two processes can be told apart.
 const ROUNDS: usize = 5;
 
-/// What came out of one state: of each process, ours first, for each transfer in the order in which they were made.
+/// The result of one state: of each process, ours first, for each transfer in the order in which they were made.
 pub(super) struct Cell {
     pub(super) state: State,
     /// From the opener's call to its end, in nanoseconds.
     pub(super) times: [Vec<f64>; 2],
-    /// What both ends spent registering.
+    /// The time that both ends spent registering.
     pub(super) registering: [Vec<f64>; 2],
 }
 
@@ -29,7 +29,7 @@ impl Cell {
         Self { state, times: Default::default(), registering: Default::default() }
     }
 
-    /// A value of all transfers together, and of each fifth of them.
+    /// Returns a value of all transfers together, and of each fifth of them.
     fn figure(&self, value: impl Fn(Range<usize>) -> f64) -> Figure {
         let all = self.times[0].len();
         let one = all.div_ceil(ROUNDS).max(1);
@@ -65,8 +65,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The part that did not make it longer. There is none where it was longer by more than registering took, nor where it was
-/// shorter: then something else made the difference.
+/// Returns the part that did not make it longer. There is none where it was longer by more than registering took, nor
+/// where it was shorter: then something else made the difference.
 fn hidden(longer: Figure) -> Figure {
     if !(0.0..=1.0).contains(&longer.best) {
         return Figure::once(f64::NAN);
@@ -74,7 +74,7 @@ fn hidden(longer: Figure) -> Figure {
     Figure { best: 1.0 - longer.best, median: None, rounds: longer.rounds.map(|(low, high)| (1.0 - high, 1.0 - low)) }
 }
 
-/// The rows of all states, each called `name`, its state and what it says.
+/// Returns the rows of all states, each called `name`, its state and what it says.
 pub(super) fn rows(name: &str, cells: &[Cell]) -> Vec<Row> {
     let warm = cells.iter().find(|cell| cell.state == State::Warm);
     let mut rows = Vec::new();
@@ -87,7 +87,7 @@ pub(super) fn rows(name: &str, cells: &[Cell]) -> Vec<Row> {
         let Some(warm) = warm.filter(|_| cell.state != State::Warm) else { continue };
         let longer = [0, 1].map(|process| cell.longer(warm, process));
         let mut note = format!("of {:.1} us of registering at both ends", mean(&cell.registering[0]) / 1e3);
-        // What has no figure is said here.
+        // Cells without a figure are explained here.
         if longer.iter().any(|longer| longer.best.is_finite() && hidden(*longer).best.is_nan()) {
             let [ours, peers] = longer.map(|it| if it.best.is_nan() { "-".into() } else { format!("{:.2}", it.best) });
             note.push_str(&format!(", by {ours} and {peers} of which it was longer"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_judged_by_fifths_of_the_transfers() {
+    fn hidden_share_is_judged_by_fifths() {
         let apart = row([fifths([50.0, 52.0, 54.0, 50.0, 51.0]), fifths([90.0, 95.0, 92.0, 94.0, 93.0])]);
         assert_eq!((apart.name.as_str(), apart.standing()), ("x/cold/hidden", Some(Standing::Ahead)));
         assert!((apart.ours.best - 0.49).abs() < 1e-9, "{apart:?}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_is_hidden_that_is_more_than_all_or_less_than_nothing() {
+    fn hidden_share_out_of_range_is_not_shown() {
         for (by, said) in [([-40.0; 10], "-0.40"), ([103.0; 10], "1.03")] {
             let row = row([[50.0; 10], by]);
             assert!(row.peer.unwrap().best.is_nan() && row.standing().is_none(), "{row:?}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_registrations_that_take_next_to_nothing() {
+    fn negligible_registrations_have_no_share() {
         let row = row([[1500.0; 10], [1500.0; 10]]);
         assert!(row.ours.best.is_nan() && row.standing().is_none() && row.note.ends_with("both ends"), "{row:?}");
     }

@@ -1,10 +1,10 @@
-//! One end of a connection: a domain whose registrations cost something, a cache on it, memory, and an engine.
+//! One end of a connection: a domain with a cost of registrations, a cache on it, memory, and an engine.
 
+use super::priced::{Priced, PricedEndpoint};
 use super::process_name;
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use frrwp::engine::Engine;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
-use frrwp::fabric::priced::{Priced, PricedEndpoint};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side};
@@ -18,16 +18,16 @@ pub(super) const ROOM: usize = (4 << 20) + PAGE as usize;
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Where the figures lie.
+/// The offset of the figures.
 pub(super) const FIGURES: usize = 4 << 20;
 
-/// A cache that does nothing by itself.
+/// Returns a cache that does nothing by itself.
 pub(super) fn cache<D: Domain>(domain: Priced<D>) -> Outcome<Cache<Priced<D>>> {
     let builder = Cache::builder(domain).ignore_environment().monitor(Explicit).background(false);
     Ok(builder.capacity_pages(1 << 16).build()?)
 }
 
-/// An engine of this process of the handshake.
+/// Returns an engine of this process of the handshake.
 pub(super) fn engine<E: Endpoint>(
     cache: &Cache<E::Domain>,
     endpoint: E,
@@ -37,7 +37,7 @@ pub(super) fn engine<E: Endpoint>(
     Engine::new(cache, endpoint, side, Limits { process, ..Limits::default() })
 }
 
-/// What is done with an end, whatever its fabric.
+/// A use of an end, on any fabric.
 pub(super) trait Use {
     type Output;
 
@@ -75,7 +75,7 @@ impl Pages {
     }
 }
 
-/// As who connects: `address` is that of each connection in turn.
+/// Runs the connecting end: `address` is that of each connection in turn.
 pub(super) fn connecting<U: Use>(
     fabric: &str,
     cost: Linear,
@@ -95,7 +95,7 @@ pub(super) fn connecting<U: Use>(
     }
 }
 
-/// As who listens, and says where in a line.
+/// Runs the listening end, and prints its address in a line.
 pub(super) fn listening<U: Use>(fabric: &str, process: Process, cost: Linear, work: U) -> Outcome<U::Output> {
     if fabric == "shm" {
         let (domain, arena) = shm(cost)?;

@@ -1,9 +1,9 @@
 //! FRRWP beside the traditional process on real fabrics: what `side-by-side handshake` measures.
 //!
-//! Two processes, each with a cache of its own on a CPU of its own, transfer a buffer again and again; the two processes of
+//! Two processes, each with a cache of its own on a CPU of its own, transfer a buffer again and again. The two processes of
 //! the handshake take turns, transfer by transfer. Registrations take as long as a [cost model](mrrc::cost::Linear) says
-//! ([`Priced`](frrwp::fabric::priced)): the side that registers computes that long, on its CPU, as it would pin pages.
-//! The opener reads: its transfer has ended when the last byte is in its memory and it knows it, so one clock has it all.
+//! (`Priced`, which the example `transfer` of `frrwp` uses too): the side that registers computes that long, on its CPU, as it would pin pages. The
+//! opener reads: its transfer has ended when the last byte is in its memory and it knows it, so one clock has it all.
 //! `--write` has it write instead; then the end is told to the writer when the writes are done.
 //!
 //! Before each transfer the caches of both sides are brought into a [state](State); that is not timed. All states of a size
@@ -16,9 +16,12 @@
 //!   woken) or more than all: then the note says by how much of it the transfer was longer.
 
 mod cells;
-pub mod far;
 mod link;
 mod near;
+#[allow(dead_code, reason = "the example uses more of it")]
+#[path = "../../../../frrwp/examples/transfer/priced.rs"]
+mod priced;
+pub mod remote;
 
 use super::part::Part;
 use frrwp::handshake::Process;
@@ -28,7 +31,7 @@ use mrrc::cost::Linear;
 pub const TITLE: &str =
     "A transfer by FRRWP (ours) and by the traditional process (peer); hidden: of the time spent registering";
 
-/// What is registered before a transfer.
+/// The buffers that are registered before a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Nothing, at both ends.
@@ -76,7 +79,7 @@ impl State {
 /// Bytes of a transfer.
 const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// What registering costs.
+/// The costs of registrations.
 const COSTS: [(&str, Linear); 2] = [("nic", Linear::PAPER), ("io-uring", Linear::IO_URING)];
 
 const FABRICS: [&str; 2] = ["shm", "iwarp"];
@@ -92,7 +95,7 @@ fn size_name(bytes: usize) -> String {
     if bytes < 1 << 20 { format!("{}KiB", bytes >> 10) } else { format!("{}MiB", bytes >> 20) }
 }
 
-/// The states that a size is measured in.
+/// Returns the states that a size is measured in.
 fn states(bytes: usize) -> impl Iterator<Item = State> {
     State::ALL.into_iter().filter(move |&state| state != State::HalfWarm || bytes > 4 << 10)
 }
@@ -121,7 +124,7 @@ pub fn parts(write: bool) -> Vec<Part> {
     parts
 }
 
-/// What the registrations of the two models cost, a line each.
+/// Returns the costs of the two models' registrations, a line each.
 pub fn about() -> Vec<String> {
     COSTS.iter().map(|(name, cost)| format!("{name}: {cost}, spent computing, at the side that registers")).collect()
 }

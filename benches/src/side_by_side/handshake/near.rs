@@ -2,15 +2,15 @@
 #![expect(unsafe_code, reason = "buffers are lent to engines by address")]
 
 use super::cells::{Cell, rows};
-use super::far::{Figures, WRITER, prepare};
 use super::link::{FIGURES, Use, cache, connecting, engine};
+use super::priced::Priced;
+use super::remote::{Figures, WRITER, prepare};
 use super::{process_name, states};
 use crate::pin;
-use crate::side_by_side::far::{Far, Outcome};
 use crate::side_by_side::part::Setting;
+use crate::side_by_side::remote::{Far, Outcome};
 use crate::side_by_side::report::Row;
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::priced::Priced;
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Process, Side, Tag};
 use mrrc::cost::Linear;
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// The two, ours first.
 const PROCESSES: [Process; 2] = [Process::Frrwp, Process::Traditional];
 
-/// What is measured.
+/// The measurement to make.
 pub(super) struct Ask<'a> {
     pub(super) fabric: &'static str,
     pub(super) cost: Linear,
@@ -97,7 +97,7 @@ impl Use for Run<'_> {
                     }
                 }
             }
-            // What the other end spent is asked behind each round, so that every transfer has its own.
+            // The other end's time is asked for after each round, so that every transfer has its own.
             for (nth, (end, before)) in ends.iter_mut().zip(&mut far).enumerate() {
                 let now = end.figures()?;
                 for cell in &mut cells {
@@ -123,13 +123,13 @@ struct End<'cache, E: Endpoint> {
 impl<E: Endpoint> End<'_, E> {
     fn write(&mut self, bytes: usize, header: &[u8]) -> Outcome<u64> {
         // SAFETY: the memory is used by these engines alone, one at a time, and lives longer than they do.
-        let tag = unsafe { self.engine.write(self.memory, bytes, header) }?;
+        let tag = unsafe { self.engine.open_write(self.memory, bytes, header) }?;
         self.end(tag)
     }
 
     fn read(&mut self, at: usize, bytes: usize, header: &[u8]) -> Outcome<u64> {
-        // SAFETY: as above.
-        let tag = unsafe { self.engine.read(self.memory.wrapping_add(at), bytes, header) }?;
+        // SAFETY: the buffer outlives the engine and has no other user, as the engine's calls require.
+        let tag = unsafe { self.engine.open_read(self.memory.wrapping_add(at), bytes, header) }?;
         self.end(tag)
     }
 
@@ -138,7 +138,7 @@ impl<E: Endpoint> End<'_, E> {
         loop {
             match self.engine.run() {
                 Some(Event::KeysCame { tag }) => self.engine.submit(tag)?,
-                Some(Event::Ended { tag: ended, result }) if ended == tag => return Ok(result?),
+                Some(Event::Completed { tag: ended, result }) if ended == tag => return Ok(result?),
                 Some(Event::Closed { why }) => return Err(format!("the connection ended: {why:?}").into()),
                 Some(_) => {}
                 None => return Err("the connection is gone".into()),
@@ -146,12 +146,12 @@ impl<E: Endpoint> End<'_, E> {
         }
     }
 
-    /// What the other end has spent registering for transfers.
+    /// Returns the other end's time spent registering for transfers.
     fn figures(&mut self) -> Outcome<Figures> {
         let mut nanos = Figures::default();
         self.read(FIGURES, size_of::<Figures>(), b"figures")?;
         let at = self.memory.wrapping_add(FIGURES);
-        // SAFETY: the transfer has ended, so nobody writes there.
+        // SAFETY: the transfer has ended, so the engine writes there no more.
         unsafe { std::ptr::copy_nonoverlapping(at, nanos.as_mut_ptr().cast(), size_of::<Figures>()) };
         Ok(nanos)
     }

@@ -1,18 +1,18 @@
-//! Where the cycles of a GET go, as in Figures 2 and 8a of the paper on memcached over soft-RDMA: memcached, our server over TCP, and our
-//! server under one-sided reads over `iwarp:`, each under the load of [`paper`](super::paper).
+//! The cycles of a GET, as in Figures 2 and 8a of the paper on memcached over soft-RDMA: memcached, our server over TCP, and our server
+//! under one-sided reads over `iwarp:`, each under the load of [`paper`](super::paper).
 //!
-//! What the kernel accounts is there on every machine: user and system time, and how often threads left their CPU. System calls are there
-//! where `strace` is, of one connection, as it depends on nothing else then. The paper's classes are there where `perf` may
-//! sample: [`profile`](super::profile).
+//! The kernel's accounts are there on every machine: user and system time, and how often threads left their CPU. System calls are there
+//! where `strace` is, of one connection, as it depends on nothing else then. The paper's classes are there where `perf` may sample:
+//! [`profile`](super::profile).
 
 use super::contestant::{Contestant, Way, rounds};
 use super::load::{CONNECTIONS, Mix};
 use super::profile::{Class, Profile, profile};
 use super::server::{Cpu, peer_version};
 use super::size_name;
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 const TITLE: &str = "Where the cycles of a GET go: one of 1,000 values, 32 connections; the peer is memcached";
 const SIZES: [usize; 3] = [1 << 10, 10 << 10, 100 << 10];
 const PAIRS: u32 = 1000;
-/// System calls that have a row where somebody makes them; all others have one together.
+/// System calls with a row wherever a contestant makes them; all others have one together.
 const CALLS: [&str; 12] = [
     "epoll_wait",
     "epoll_pwait",
@@ -36,7 +36,7 @@ const CALLS: [&str; 12] = [
     "sendmsg",
 ];
 const OTHER: &str = "other";
-/// Below this nobody asks for them: threads that look after something now and then.
+/// Calls below this share belong to no request: threads make them now and then for upkeep.
 const FEW: f64 = 0.005;
 
 pub(super) fn parts() -> Vec<Part> {
@@ -88,7 +88,7 @@ fn look(setting: &Setting, mut contestant: Contestant) -> Outcome<Looked> {
 
 fn rows(ours: &Looked, peer: Option<&Looked>, name: &str) -> Vec<Row> {
     let prefix = format!("{name}/{}", ours.contestant.way.name());
-    // What is looked at once has no rounds by which two could be told apart; and it is the sum that is won or lost.
+    // A single look has no rounds by which two could be told apart; and only the sum is won or lost.
     let row = |what: &str, unit, of: &dyn Fn(&Looked) -> Figure| {
         Row::new(format!("{prefix}/{what}"), of(ours), peer.map(of), unit).without_ratio()
     };

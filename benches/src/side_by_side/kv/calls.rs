@@ -1,6 +1,6 @@
 //! System calls of a server, by strace.
 
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -66,7 +66,7 @@ pub(super) fn calls(process: u32, ask: impl FnOnce(usize) -> Outcome<()>) -> Out
     let mut text = String::new();
     said.read_to_string(&mut text)?;
     strace.wait()?;
-    // What others of its threads do meanwhile counts too: a call or two for each second.
+    // The calls of its other threads meanwhile count too: a call or two for each second.
     Ok(Calls::of_table(&text, COUNTED))
 }
 

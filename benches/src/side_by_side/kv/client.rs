@@ -1,6 +1,6 @@
 //! A client that asks one thing at a time, in memcached's text protocol.
 
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Client {
         self.line.strip_suffix(b"\r\n").ok_or_else(|| "the server ended the connection".into())
     }
 
-    /// Whether the key is there; its value is read and dropped.
+    /// Returns whether the key is there; its value is read and dropped.
     pub(super) fn get(&mut self, key: &str) -> Outcome<bool> {
         self.request.clear();
         write!(self.request, "get {key}\r\n")?;
@@ -49,7 +49,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Whether the server took it.
+    /// Returns whether the server took it.
     pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Outcome<bool> {
         self.request.clear();
         write!(self.request, "set {key} 0 0 {}\r\n", value.len())?;
@@ -64,7 +64,7 @@ impl Client {
         Ok(self.stream.get_mut().write_all(requests)?)
     }
 
-    /// A number of `stats`.
+    /// Returns a number of `stats`.
     pub(super) fn stat(&mut self, name: &str) -> Outcome<u64> {
         self.stream.get_mut().write_all(b"stats\r\n")?;
         let mut found = None;

@@ -5,9 +5,9 @@ use super::load::{Load, Mix, Turn};
 use super::one_sided::OneSided;
 use super::server::{Cpu, Server, Switches, Whose};
 use super::share::Share;
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
+use crate::side_by_side::remote::Outcome;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,12 +31,12 @@ impl Way {
         }
     }
 
-    /// An address of this fabric that nobody listens at; none if it is no fabric.
+    /// Returns an address of this fabric without a listener; none if it is no fabric.
     pub(super) fn address(self) -> Outcome<Option<String>> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         Ok(match self {
             Self::Iwarp => {
-                // It is free now; that it is taken at once by somebody else is not likely.
+                // It is free now, and unlikely to be taken at once.
                 let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
                 Some(format!("iwarp:127.0.0.1:{port}"))
             }
@@ -151,13 +151,13 @@ impl Contestant {
         Figure::once(self.laps.iter().map(|lap| part(&lap.cpu)).sum::<u64>() as f64 / self.requests())
     }
 
-    /// The share of GETs that the server answered.
+    /// Returns the share of GETs that the server answered.
     pub(super) fn answered(&self) -> Figure {
         Figure::once(self.asked as f64 / self.requests())
     }
 }
 
-/// Turns, there and back, so that nobody always runs behind the same other.
+/// Runs turns, there and back, so that no contestant always runs behind the same other.
 pub(super) fn rounds(setting: &Setting, all: &mut [Contestant]) -> Outcome<()> {
     for round in 0..setting.rounds.max(if setting.quick { 1 } else { 5 }) {
         for nth in 0..all.len() {

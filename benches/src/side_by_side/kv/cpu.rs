@@ -1,12 +1,12 @@
-//! What a GET costs the server: CPU, system calls, and how long its client waits.
+//! The cost of a GET for the server: CPU, system calls, and how long its client waits.
 
 use super::calls::{Calls, calls};
 use super::load::{Load, Mix, Turn};
 use super::server::{Cpu, Server, Whose};
 use super::{contestants, size_name};
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 
 /// Above the table.
@@ -49,7 +49,7 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
     let mut all = contestants().into_iter().map(begin).collect::<Outcome<Vec<_>>>()?;
     for round in 0..setting.rounds {
         for nth in 0..all.len() {
-            // There and back: nobody always runs behind the same other.
+            // There and back: no contestant always runs behind the same other.
             let nth = if round % 2 == 0 { nth } else { all.len() - 1 - nth };
             let Contestant { server, load, turns, .. } = &mut all[nth];
             let before = server.cpu()?;

@@ -1,27 +1,27 @@
 //! In a message, or by a transfer: from which size on which of them is better, on each fabric.
 //!
-//! Two servers run: one whose messages carry values of any size swept here, one whose messages carry none. They take turns at each size.
-//! *Ours* is the way that the server's default takes at a size, *peer* the other one: a loss says that the default is wrong there. Nobody is
-//! told tags, as a GET by tag does without both ways.
+//! Two servers run: one with messages for values of any size swept here, one with messages for none. They take turns at each size. *Ours* is
+//! the way that the server's default takes at a size, *peer* the other one: a loss says that the default is wrong there. No client gets
+//! tags, because a GET by tag uses neither way.
 //!
 //! * `get`: the client knows the size from the last time: where it is over the limit it opens the transfer with the question.
 //! * `get-anew`: it does not, so it asks, is told that the item is large, and opens the transfer then.
 //! * `set`: the value is in the message, or the server reads it out of the client's memory.
 //!
-//! Of these one is asked for at a time, so that the time is a request's own, most of which is waking. `get-many` and `set-many` have several
-//! under way at a time on the one connection, so that what is done weighs more than who is woken for it.
+//! One of these is asked for at a time, so that the time is a request's own, most of which is waking. `get-many` and `set-many` have several
+//! in flight at a time on the one connection, so that the work weighs more than the wake-ups.
 
 use super::client::Client as Plain;
 use super::contestant::Way;
 use super::server::{Server, Whose};
 use super::size_name;
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 use hdrhistogram::Histogram;
-use rdmakv_server::client::{Client, Options, Source, Stored, Ticket, Value};
-use rdmakv_server::rdma::eager;
+use rdmakv_client::{Client, Options, Source, Stored, Ticket, Value};
+use rdmakv_proto::eager;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -31,10 +31,10 @@ const FABRICS: [Way; 2] = [Way::Shm, Way::Iwarp];
 const SIZES: [usize; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 /// Values of a size.
 const KEYS: usize = 64;
-/// What is compared: the median of the times, and the CPU of the server.
+/// The compared figures: the median of the times, and the CPU of the server.
 const COSTS: [&str; 2] = ["p50", "cpu"];
 
-/// What is asked.
+/// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     Get,
@@ -113,7 +113,7 @@ impl Contestant {
         let eager = if by_message { "64k" } else { "0" };
         let server =
             Server::start(Whose::Ours, cpu, &["-m", "1024", "-t", "1", "--fabric", &address, "--eager", eager])?;
-        // Who remembers one key at most knows no size of those that come in turn.
+        // A client that remembers at most one key knows no size of those that come in turn.
         let tags = if asked == Asked::GetAnew { 1 } else { 65_536 };
         let options = Options { timeout: Duration::from_secs(20), one_sided: false, tags, ..Options::default() };
         let mut client = Client::with_options([&address], options)?;
@@ -202,7 +202,7 @@ fn measure(setting: &Setting, fabric: Way, asked: Asked, name: &str) -> Outcome<
     let mut transfer = Contestant::begin(fabric, setting.far, asked, false)?;
     for round in 0..setting.rounds {
         for nth in 0..SIZES.len() {
-            // There and back: nobody always runs behind the same other.
+            // There and back: no contestant always runs behind the same other.
             let (first, second) =
                 if round % 2 == 0 { (&mut message, &mut transfer) } else { (&mut transfer, &mut message) };
             first.turn(asked, nth, setting.whole / 4)?;
@@ -237,7 +237,8 @@ fn measure(setting: &Setting, fabric: Way, asked: Asked, name: &str) -> Outcome<
     Ok(rows)
 }
 
-/// Where one way stops to be the better one, and the other begins. Between them the rounds overlap, or neither has the better of it.
+/// The size at which one way stops to be the better one, and the other begins. Between them the rounds overlap, or neither has the
+/// better of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Crossing {
     messages_to: Option<usize>,

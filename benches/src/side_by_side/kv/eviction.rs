@@ -4,9 +4,9 @@ use super::client::Client;
 use super::contestants;
 use super::objects::{self, Objects};
 use super::server::{Server, Whose};
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const USUAL: [(&str, &[u64]); 3] = [
     ("cloudPhysicsIO.oracleGeneral.bin.zst", &[64, 256, 512]),
 ];
 
-/// The measurements: of the files named `FILE:MEGABYTES`, else of the traces beside the repository.
+/// Returns the measurements: of the files named `FILE:MEGABYTES`, else of the traces beside the repository.
 ///
 /// # Errors
 /// A file that is not so named.
@@ -53,7 +53,7 @@ fn row_name(file: &Path, megabytes: u64) -> String {
     format!("eviction/{}/{megabytes}MB", name.split('.').next().unwrap_or_default())
 }
 
-/// What a replay came to.
+/// The result of a replay.
 struct Replay {
     misses: f64,
     resident: f64,

@@ -5,13 +5,13 @@
 //! where it begins and ends.
 
 use super::client::Client;
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use hdrhistogram::Histogram;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What is asked for.
+/// The mix of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mix {
     /// Bytes of a value.
@@ -25,7 +25,7 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    /// Of the paper: so many values, which are only read.
+    /// The paper's: so many values, which are only read.
     pub(super) fn reading(value: usize, pairs: u32) -> Self {
         Self { value, gets_a_set: 0, pairs: Some(pairs), at_once: 1 }
     }
@@ -49,7 +49,7 @@ const WORKING_SET: (usize, usize) = (48 << 20, 20_000);
 pub(super) struct Turn {
     /// Requests of both kinds.
     pub(super) requests: u64,
-    /// Of a request, in nanoseconds: the median, one in a hundred, one in a thousand.
+    /// A request's time in nanoseconds: the median, one in a hundred, one in a thousand.
     pub(super) quantiles: [u64; 3],
     /// The turn's length.
     pub(super) nanos: u64,

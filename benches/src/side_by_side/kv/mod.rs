@@ -1,6 +1,6 @@
 //! Our server beside memcached: what `side-by-side kv` measures.
 //!
-//! Both are processes of their own, with the same flags, on the same CPU, and take turns; the load comes from this
+//! Both are processes of their own, with the same flags, on the same CPU, and take turns. The load comes from this
 //! process, on another CPU. Ours is this program under another name, so it is what was built.
 //!
 //! * `cpu`: a request's cost, at several sizes of values.
@@ -34,7 +34,7 @@ use std::process::Command;
 /// Everything there is to measure, in order; `traces` are files to replay instead of the usual ones.
 ///
 /// # Errors
-/// What is wrong with the name of a trace.
+/// The fault of a trace's name.
 pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
     let mut parts = cpu::parts();
     parts.extend(paper::parts());
@@ -45,7 +45,7 @@ pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Who takes part, and what is missing.
+/// Returns the participants, and the missing ones.
 pub fn about() -> Vec<String> {
     let peer = server::peer_version();
     let mut lines = vec![
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_server_has_its_own_version_and_not_that_of_the_memcached_it_speaks_like() {
+    fn reports_own_version() {
         assert_eq!(about()[0], format!("ours: rdmakv-server {}", env!("CARGO_PKG_VERSION")));
     }
 }

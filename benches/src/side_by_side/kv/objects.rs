@@ -1,6 +1,6 @@
 //! Objects that were asked for: what remains of a trace for a server of keys and values.
 
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use traces::{Action, ReadOptions};
@@ -31,7 +31,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// The key of an object.
+    /// Returns the key of an object.
     pub(super) fn key(number: u32) -> String {
         format!("object:{number:08x}")
     }
@@ -40,7 +40,7 @@ impl Objects {
 /// Larger objects are sent as if they were so large: no server takes them.
 const LARGEST: u64 = 8 << 20;
 
-/// The folder of traces beside the repository, if it is there.
+/// Returns the folder of traces beside the repository, if it is there.
 pub(super) fn folder() -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
     folder.is_dir().then_some(folder)

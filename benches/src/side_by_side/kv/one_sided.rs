@@ -3,9 +3,9 @@
 //! One client with many ways to one server: it takes them for several servers, so that keys share out among them.
 
 use super::load::{CONNECTIONS, Mix, Turn, key};
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use hdrhistogram::Histogram;
-use rdmakv_server::client::{Client, Options, Source, Ticket, Value};
+use rdmakv_client::{Client, Options, Source, Ticket, Value};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ impl OneSided {
         Ok(Self { client, mix, keys, random: 1, depth, asked: 0 })
     }
 
-    /// The place of the next key.
+    /// Returns the place of the next key.
     fn next(&mut self) -> usize {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.random >> 33) % self.keys.len() as u64) as usize

@@ -3,9 +3,9 @@
 use super::client::Client;
 use super::server::{Server, Whose};
 use super::{contestants, size_name};
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 
 /// Above the table.
@@ -23,7 +23,7 @@ pub(super) fn parts() -> Vec<Part> {
     SIZES.map(part).into()
 }
 
-/// What a full server holds.
+/// The content of a full server.
 struct Full {
     items: f64,
     overhead: f64,

@@ -1,22 +1,22 @@
 //! The experiment of the paper on memcached over soft-RDMA (Stuedi, Trivedi and Metzler 2012): 1,000 values are stored, and then asked for
 //! at the highest rate.
 //!
-//! Contestants: memcached, our server over TCP, and our server whose clients read one-sidedly over `iwarp:`, which is TCP all the same; servers in
-//! turn on the same CPU. A quota of CPU time stands in for the paper's lower clock. Over `shm:` there is no network, so it has a table of
-//! its own.
+//! Contestants: memcached, our server over TCP, and our server with one-sided reads over `iwarp:`, which is TCP all the same; servers in turn on
+//! the same CPU. A quota of CPU time stands in for the paper's lower clock. Over `shm:` there is no network, so it has a table of its own.
 //!
-//! Beside one request at a time on each of 32 connections, `many` asks for 32 values at once on one: a client of RDMA has many reads under
-//! way on a connection, as one of memcached has multi-gets, and both save system calls by it.
+//! Beside one request at a time on each of 32 connections, `many` asks for 32 values at once on one. A client of RDMA has many reads in
+//! flight on a connection, as one of memcached has multi-gets, and both save system calls by it.
 //!
-//! Tags last a minute here (`--tag-lease 60s`): the paper's have no end. All threads of the server count, those that serve reads too; nobody spins.
+//! Tags last a minute here (`--tag-lease 60s`): the paper's have no end. All threads of the server count, those that serve reads too; none of them
+//! spins.
 
 use super::contestant::{Contestant, Lap, Way, rounds};
 use super::load::{CONNECTIONS, Mix};
 use super::server::{Cpu, peer_version};
 use super::size_name;
-use crate::side_by_side::far::Outcome;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
+use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 
 /// Above the tables.

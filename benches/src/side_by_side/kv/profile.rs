@@ -1,13 +1,13 @@
-//! What a server's CPU was doing, by `perf`: samples of the processor's time, sorted by what the kernel was called for.
+//! The work of a server's CPU, by `perf`: samples of the processor's time, sorted by the purpose of the kernel's work.
 //!
 //! The classes are the paper's: *network* (protocols and sockets; copies between the program and the kernel apart), *application* (what the
 //! program does itself, libraries included) and the rest, of which waiting and being woken is apart. A sample belongs to the innermost
-//! function of its stack that is of a class: a lock that is let go while somebody is woken counts as waking him.
+//! function of its stack that is of a class: a lock that is released during a wake-up counts as waking.
 //!
-//! Over loopback whoever sends also does what the other end's network card would have had to interrupt for: the *network* of a server has the
-//! way into the client's socket in it, and its *waking* the wake-up of the client.
+//! Over loopback the sender also does the work that the other end's network card would have interrupted for. The *network* of a server
+//! therefore includes the way into the client's socket, and its *waking* the wake-up of the client.
 
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Samples for a second of CPU.
 const RATE: &str = "3989";
 
-/// What the CPU's time goes to.
+/// The work that the CPU's time goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
     Application,
@@ -41,7 +41,7 @@ impl Class {
 
 /// Beginnings of the kernel's names, the first that fits.
 const NAMES: [(Class, &[&str]); 4] = [
-    // An interrupt is nobody's: what it stopped is not what it does.
+    // An interrupt belongs to no class: it is unrelated to the work that it stopped.
     (Class::Remaining, &["asm_sysvec_", "asm_common_interrupt", "asm_exc_", "do_IRQ", "el1_interrupt"]),
     (
         Class::Copies,
@@ -165,7 +165,7 @@ const NAMES: [(Class, &[&str]); 4] = [
     ),
 ];
 
-/// The class of a function, if its name says one.
+/// Returns the class of a function, if its name says one.
 fn class(function: &str) -> Option<Class> {
     NAMES.iter().find(|(_, names)| names.iter().any(|name| function.starts_with(name))).map(|&(class, _)| class)
 }
@@ -179,7 +179,7 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// The class's share of all.
+    /// Returns the class's share of all.
     pub(super) fn share(&self, class: Class) -> f64 {
         self.samples.get(class.name()).copied().unwrap_or(0) as f64 / self.all.max(1) as f64
     }
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_belongs_to_the_innermost_function_that_is_of_a_class() {
+    fn sample_belongs_to_innermost_classified_function() {
         let text = "\
 	ffffffff1 _raw_spin_unlock_irqrestore ([kernel.kallsyms])
 	ffffffff2 sock_def_readable ([kernel.kallsyms])

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use crate::pin;
-use crate::side_by_side::far::Outcome;
+use crate::side_by_side::remote::Outcome;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ pub const OURS: &str = "rdmakv-server";
 /// The peer's program.
 const PEER: &str = "memcached";
 
-/// Whose server.
+/// The server's maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Ours,
@@ -24,7 +24,7 @@ pub(super) enum Whose {
 /// Both, ours first.
 pub(super) const BOTH: [Whose; 2] = [Whose::Ours, Whose::Peer];
 
-/// Whether the peer is there, and which it is.
+/// Returns whether the peer is there, and which it is.
 pub(super) fn peer_version() -> Option<String> {
     let output = Command::new(PEER).arg("-V").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -42,9 +42,9 @@ pub(super) struct Server {
 pub(super) struct Cpu {
     /// All of it, by the scheduler's clock.
     pub(super) all: u64,
-    /// What the program itself did, by the clock's ticks.
+    /// Time in user mode, by the clock's ticks.
     user: u64,
-    /// What the system did for it, by the same.
+    /// Time in kernel mode, by the same.
     pub(super) system: u64,
 }
 
@@ -77,8 +77,8 @@ impl Switches {
 impl Server {
     /// Starts one on a CPU. Both get the same flags, which are memcached's.
     pub(super) fn start(whose: Whose, cpu: usize, flags: &[&str]) -> Outcome<Self> {
-        // A free port is looked for, as one of them can be asked for no other; if somebody takes it meanwhile, the next
-        // is tried.
+        // A free port is looked for, because one of them can be asked for no other. If another process takes it
+        // meanwhile, the next is tried.
         let mut failure = String::new();
         for _ in 0..5 {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
@@ -129,7 +129,7 @@ impl Server {
         Ok(fs::read_to_string(format!("/proc/{}/{file}", self.child.id()))?)
     }
 
-    /// What of a CPU it has had, with all its threads.
+    /// Returns its CPU time, of all its threads.
     pub(super) fn cpu(&self) -> Outcome<Cpu> {
         let mut all = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {

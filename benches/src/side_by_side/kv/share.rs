@@ -19,7 +19,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// A group with this share, in percent of a CPU.
+    /// Returns a group with this share, in percent of a CPU.
     ///
     /// # Errors
     /// There are no control groups for CPU time here, or they are not this user's to make.

@@ -24,7 +24,7 @@ pub(super) fn made(folder: &Path, workload: &zipf::Options) -> Result<PathBuf, S
     Ok(file)
 }
 
-/// Time, object, bytes, and the next request for it, which nobody here asks for.
+/// Time, object, bytes, and the next request for it, which is not used here.
 fn write(file: &Path, workload: &zipf::Options) -> std::io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(file)?);
     let events = Zipf::new(workload.clone()).map_err(std::io::Error::other)?;

@@ -1,21 +1,21 @@
 //! Instructions a request: the figure that load cannot bend.
 //!
-//! Two processes are counted: one that replays the whole trace, and one that stops half-way. What they differ by is the second
-//! half, without what starting and reading take. The counter is `perf stat` where the machine lets it count, else valgrind,
-//! which takes some fifty times as long; so the trace is a shorter one, of the same shape.
+//! Two processes are counted: one that replays the whole trace, and one that stops half-way. They differ by the second half,
+//! without starting and reading. The counter is `perf stat` where the machine lets it count, else valgrind, which takes some
+//! fifty times as long. So the trace is a shorter one, of the same shape.
 
 use super::{Options, Row, Unit, file};
 use crate::peer::libcachesim::{self, Ask, Environment};
 use crate::side_by_side::figure::Figure;
 use mrrc::PAGE;
-use mrrc::policy::PolicyKind;
 use std::env;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use traces::generate::zipf;
-use tracesim::survey::Survey;
+use tracesim::footprint::Footprint;
+use tracesim::policies::{PolicyEntry, UnknownPolicy};
 
 /// How many times shorter the trace is, unless it is short already.
 const SHORTER: u64 = 20;
@@ -26,7 +26,7 @@ const SHORT: u64 = 100_000;
 /// The argument by which the program is told to be a lap (`sim::once`).
 pub const LAP: &str = "sim-lap";
 
-/// What counts instructions here.
+/// The counter of instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counter {
     /// The processor, through `perf stat`.
@@ -36,10 +36,10 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// The first that works.
+    /// Returns the first that works.
     ///
     /// # Errors
-    /// What to install.
+    /// The package to install.
     pub fn find() -> Result<Self, String> {
         let works = |counter: &Self| counter.count(&["true".into()], "").is_ok();
         [Self::Perf, Self::Valgrind].into_iter().find(works).ok_or_else(|| {
@@ -83,7 +83,7 @@ impl Counter {
     }
 }
 
-/// A shorter trace and who counts.
+/// A shorter trace and the counter.
 pub struct Instructions {
     counter: Counter,
     file: PathBuf,
@@ -105,17 +105,17 @@ impl Instructions {
         let objects = (u64::from(whole.objects) * requests / whole.requests.max(1)).max(1);
         let workload = zipf::Options { objects: objects.try_into().unwrap_or(u32::MAX), requests, ..whole.clone() };
         let file = file::made(&options.folder, &workload)?;
-        let survey = Survey::of(&file::load(&file)?);
+        let footprint = Footprint::of(&file::load(&file)?);
         let program = env::current_exe().map_err(|error| format!("where this program is: {error}"))?;
-        let capacity_pages = options.capacity.pages(survey.footprint_pages);
-        Ok(Self { counter, file, program, requests: survey.requests, capacity_pages, peer: environment.cloned() })
+        let capacity_pages = options.capacity.pages(footprint.pages);
+        Ok(Self { counter, file, program, requests: footprint.requests, capacity_pages, peer: environment.cloned() })
     }
 
     /// Counts both.
     ///
     /// # Errors
-    /// What kept either from being counted.
-    pub fn measure(&self, policy: PolicyKind) -> Result<Row, String> {
+    /// The reason why one of them was not counted.
+    pub fn measure(&self, policy: &PolicyEntry) -> Result<Row, String> {
         let ours = self.a_request(|requests| {
             let mut command: Vec<OsString> = vec![self.program.clone().into(), LAP.into(), self.file.clone().into()];
             command.extend([self.capacity_pages.to_string(), policy.to_string(), requests.to_string()].map(Into::into));
@@ -124,11 +124,11 @@ impl Instructions {
         let theirs = |environment: &Environment| {
             self.a_request(|requests| {
                 let capacity = self.capacity_pages.saturating_mul(PAGE);
-                let ask = serde_json::to_string(&Ask { policy, capacity, requests: Some(requests) });
+                let ask = serde_json::to_string(&Ask { policy: policy.name(), capacity, requests: Some(requests) });
                 self.counter.count(&environment.arguments(&self.file), &ask.map_err(|error| error.to_string())?)
             })
         };
-        let peer = self.peer.as_ref().filter(|_| libcachesim::has(policy)).map(theirs).transpose()?;
+        let peer = self.peer.as_ref().filter(|_| libcachesim::has(policy.name())).map(theirs).transpose()?;
         let row = Row::new(format!("sim/{policy}/instructions"), ours, peer, Unit::Count);
         Ok(row.note(format!("by {}, at {} requests", self.counter.name(), self.requests)))
     }
@@ -153,15 +153,15 @@ impl Counter {
 /// Does what the arguments after [`LAP`] say.
 ///
 /// # Errors
-/// What kept it from being done, or what the arguments have to be.
+/// The reason why it was not done, or the right arguments.
 pub fn lap(arguments: &[OsString]) -> Result<(), String> {
     let usage = || format!("{LAP} FILE PAGES POLICY REQUESTS");
     let [file, rest @ ..] = arguments else { return Err(usage()) };
     let words: Option<Vec<&str>> = rest.iter().map(|word| word.to_str()).collect();
     let Some([pages, policy, requests]) = words.as_deref() else { return Err(usage()) };
     let number = |word: &str| word.parse::<u64>().map_err(|_| usage());
-    let policy = policy.parse().map_err(|error| format!("{error}"))?;
-    super::once(Path::new(file), policy, number(pages)?, number(requests)?)
+    let policy: PolicyEntry = policy.parse().map_err(|error: UnknownPolicy| error.to_string())?;
+    super::once(Path::new(file), &policy, number(pages)?, number(requests)?)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Runs a future to its end. Where nothing has woken it, `wait` sleeps until there may be news and does what can be done
-/// then, which wakes whom it concerns.
+/// Runs a future to its end. Without a wake-up, `wait` sleeps until there may be news and does all that can be done
+/// then, which wakes the tasks that it concerns.
 ///
 /// ```
 /// use frrwp::engine::future::block_on;

@@ -13,7 +13,7 @@ use crate::fabric::FabricMemory;
 ///   them too;
 /// * they stay allocated if the value is forgotten.
 ///
-/// Of what happens to the memory after the value is dropped, [`Transfers::new`](super::Transfers::new) speaks.
+/// [`Connection::new`](super::Connection::new) describes the memory's state after the value is dropped.
 pub unsafe trait Buffer: Send + 'static {
     /// Returns the address of the first byte.
     fn start(&mut self) -> *mut u8;

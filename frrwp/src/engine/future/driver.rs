@@ -1,6 +1,6 @@
 //! One thread, or one task, that moves the transfers of many connections on.
 
-use super::Transfers;
+use super::Connection;
 use crate::fabric::Endpoint;
 use crate::fabric::poller::Poller;
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const MORE: usize = 64;
 
 /// Moves the transfers of many connections on as the network has news of them, and wakes their futures. It has references to them, or
-/// shares them: `Driver<&Transfers<…>>`, `Driver<Arc<Transfers<…>>>`.
+/// shares them: `Driver<&Connection<…>>`, `Driver<Arc<Connection<…>>>`.
 ///
 /// Its [descriptor](AsFd) is readable when there is something for [`Driver::turn`]; a thread without an event loop calls
 /// [`Driver::run`].
@@ -22,7 +22,7 @@ const MORE: usize = 64;
 /// A driver that is dropped ends its connections, and waits until they are flushed: nothing else moves them on. So their futures
 /// end, with errors that say that the connection is lost. One that a child of a fork drops is a copy: it ends nothing.
 pub struct Driver<T> {
-    transfers: FxHashMap<u64, T>,
+    connections: FxHashMap<u64, T>,
     poller: Poller,
     /// Ends the connections.
     end: fn(&mut Self),
@@ -30,23 +30,23 @@ pub struct Driver<T> {
     process: u32,
 }
 
-impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driver<T> {
+impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Connection<'cache, E>>> Driver<T> {
     /// Makes one without connections. It holds three descriptors.
     ///
     /// # Errors
     /// The system's: no descriptors are left.
     pub fn new() -> io::Result<Self> {
         let poller = Poller::new()?;
-        Ok(Self { transfers: FxHashMap::default(), poller, end: Self::end, process: std::process::id() })
+        Ok(Self { connections: FxHashMap::default(), poller, end: Self::end, process: std::process::id() })
     }
 
     /// Adds a connection, until it has come to its end.
     ///
     /// # Errors
     /// The system's; that the endpoint can only be waited for alone; and that something else waits for the connection already.
-    pub fn add(&mut self, transfers: T) -> io::Result<()> {
-        let name = transfers.join(&self.poller)?;
-        self.transfers.insert(name, transfers);
+    pub fn add(&mut self, connection: T) -> io::Result<()> {
+        let name = connection.join(&self.poller)?;
+        self.connections.insert(name, connection);
         Ok(())
     }
 
@@ -54,12 +54,12 @@ impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driv
     /// have news still: call it again, when others have had their turn; the descriptor stays readable.
     pub fn turn(&mut self) -> bool {
         self.poller.wait(Some(Duration::ZERO));
-        for _ in 0..self.transfers.len() + MORE {
+        for _ in 0..self.connections.len() + MORE {
             let Some(name) = self.poller.next() else { return false };
-            let Some(transfers) = self.transfers.get(&name) else { continue };
-            transfers.progress();
-            if transfers.is_closed() {
-                drop(self.transfers.remove(&name));
+            let Some(connection) = self.connections.get(&name) else { continue };
+            connection.progress();
+            if connection.is_closed() {
+                drop(self.connections.remove(&name));
             }
         }
         self.poller.leave();
@@ -73,26 +73,26 @@ impl<'cache, E: Endpoint + 'cache, T: Deref<Target = Transfers<'cache, E>>> Driv
 
     /// Moves connections on until all have come to their ends.
     pub fn run(&mut self) {
-        while !self.transfers.is_empty() {
-            if !self.turn() && !self.transfers.is_empty() {
+        while !self.connections.is_empty() {
+            if !self.turn() && !self.connections.is_empty() {
                 self.wait(None);
             }
         }
     }
 
     fn end(&mut self) {
-        self.transfers.values().for_each(|transfers| transfers.disconnect());
+        self.connections.values().for_each(|connection| connection.disconnect());
         self.run();
     }
 
     /// Returns how many connections it has.
     pub fn len(&self) -> usize {
-        self.transfers.len()
+        self.connections.len()
     }
 
     /// Returns whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.transfers.is_empty()
+        self.connections.is_empty()
     }
 }
 
@@ -112,6 +112,6 @@ impl<T> AsFd for Driver<T> {
 
 impl<T> fmt::Debug for Driver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("connections", &self.transfers.len()).finish_non_exhaustive()
+        f.debug_struct("Driver").field("connections", &self.connections.len()).finish_non_exhaustive()
     }
 }

@@ -38,7 +38,7 @@ impl<N: Hash + Eq, X> Table<N, X> {
         self.0.len()
     }
 
-    /// What the future is told now.
+    /// Returns the future's result so far.
     ///
     /// # Panics
     /// If it was told all, or asks for a buffer of another type than it gave.

@@ -48,7 +48,7 @@ impl Waits {
         Turn(self.last)
     }
 
-    /// The future is gone. What it was woken for may be there for another.
+    /// The future is gone. The message that it was woken for may be there for another.
     pub(super) fn leave(&mut self, Turn(turn): Turn, loose: &mut Loose) {
         loose.wakers.extend(self.waiting.remove(&turn));
         if self.woken.remove(&turn) {

@@ -11,7 +11,7 @@
 //!   again at intervals if it has nothing to evict.
 //!
 //! [`HalfOpen`] and [`Shortage`] decide, and have neither sockets nor clocks. Each provider's listener drives them: it looks at a
-//! connection before it gives that up, so one whose set-up can end is never evicted.
+//! connection before it gives that up, so one that can end its set-up is never evicted.
 
 mod shortage;
 #[cfg(test)]
@@ -38,7 +38,7 @@ impl Limits {
     /// The most.
     pub(in crate::fabric) const MOST: Self = Self { total: 256, by_source: 64 };
 
-    /// What every provider uses: an eighth of the descriptors that this process may have, but no more than [`MOST`](Self::MOST). So the
+    /// Returns every provider's default: an eighth of the descriptors that this process may have, at most [`MOST`](Self::MOST). So the
     /// half-open connections of one listener leave descriptors for others, and for what else the process does.
     pub(in crate::fabric) fn of_process() -> Self {
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -51,7 +51,7 @@ impl Limits {
     }
 }
 
-/// Where a connection over a network comes from: an IPv4 address, or the /64 of an IPv6 address, which is what one user has.
+/// The origin of a connection over a network: an IPv4 address, or the /64 of an IPv6 address, which is what one user has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(in crate::fabric) enum Source {
     V4([u8; 4]),
@@ -115,8 +115,8 @@ impl<S: Copy + Eq + Hash, T> HalfOpen<S, T> {
         evicted
     }
 
-    /// Evicts the oldest connection of the source that has the most, but not the one to keep. Of sources with equally many, the one
-    /// with the oldest loses it.
+    /// Evicts the oldest connection of the source that has the most, but not the one to keep. Among sources with equally many, the
+    /// one with the oldest loses it.
     pub(in crate::fabric) fn evict(&mut self, keep: Option<Number>) -> Option<T> {
         let count = |entry: &Entry<S, T>| self.by_source.get(&entry.source).copied();
         let others = || self.entries.iter().filter(|&(&number, _)| Some(number) != keep);
@@ -125,7 +125,7 @@ impl<S: Copy + Eq + Hash, T> HalfOpen<S, T> {
         self.remove(number)
     }
 
-    /// Removes a connection whose time is over at `now`, the oldest of those first.
+    /// Removes a connection that is out of time at `now`, the oldest of those first.
     pub(in crate::fabric) fn expire(&mut self, now: Instant) -> Option<T> {
         let number = self.entries.iter().find(|(_, entry)| entry.until <= now).map(|(&number, _)| number)?;
         self.remove(number)

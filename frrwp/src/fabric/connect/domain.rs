@@ -1,14 +1,12 @@
 //! The domain of whichever provider an address names.
 #![expect(unsafe_code, reason = "a registrar is one")]
 
-use super::{
-    Connector, FabricAddress, FabricEndpoint, FabricError, FabricListener, FabricMemory, FabricOptions, foreign,
-};
-use crate::fabric::Domain;
+use super::{FabricAddress, FabricError, FabricOptions, foreign};
 use crate::fabric::attempt::Attempt;
 use crate::fabric::iwarp::{IwarpDomain, IwarpKey, IwarpOptions};
 #[cfg(target_os = "linux")]
 use crate::fabric::shm::{ShmDomain, ShmKey};
+use crate::fabric::traits::Domain;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 use crate::fabric::verbs::{VerbsDomain, VerbsOptions};
 use crate::wire::Segment;
@@ -114,41 +112,9 @@ impl FabricDomain {
         Ok(Self { inner })
     }
 
-    fn other<T>(&self, address: &FabricAddress) -> Result<T, FabricError> {
+    /// Returns the error of an address of another provider.
+    pub(super) fn other<T>(&self, address: &FabricAddress) -> Result<T, FabricError> {
         Err(FabricError::OtherFabric { address: address.to_string(), domain: self.name() })
-    }
-}
-
-impl Connector for FabricDomain {
-    type Address = FabricAddress;
-    type Endpoint = FabricEndpoint;
-    type Listener = FabricListener;
-    type Error = FabricError;
-
-    fn try_connect(
-        &self,
-        address: &FabricAddress,
-        receives: u16,
-        attempt: &Attempt,
-    ) -> Result<FabricEndpoint, FabricError> {
-        both!(Inner, FabricAddress, (&self.inner, address), (domain, address) => {
-            Ok(domain.try_connect(address, receives, attempt)?.into())
-        }, self.other(address))
-    }
-
-    fn not_begun(address: String, error: io::Error) -> FabricError {
-        FabricError::NotBegun { address, error }
-    }
-
-    fn listen_at(&self, address: &str) -> Result<FabricListener, FabricError> {
-        let parsed = address.parse()?;
-        both!(Inner, FabricAddress, (&self.inner, &parsed), (domain, _) => {
-            Ok(FabricListener::new(self.clone(), domain.listen_at(address)?))
-        }, self.other(&parsed))
-    }
-
-    fn memory(&self, bytes: usize) -> io::Result<FabricMemory> {
-        each!(Inner, &self.inner, domain => domain.memory(bytes))
     }
 }
 

@@ -7,9 +7,9 @@ use crate::fabric::iwarp::IwarpEndpoint;
 use crate::fabric::poller::Bell;
 #[cfg(target_os = "linux")]
 use crate::fabric::shm::ShmEndpoint;
+use crate::fabric::traits::{Armed, Capabilities, Completion, Endpoint, Local};
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 use crate::fabric::verbs::VerbsEndpoint;
-use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use smallvec::SmallVec;
 use std::fmt;
@@ -86,8 +86,8 @@ fn own<'a, T: OwnKey>(pieces: &[Local<'a, FabricKey>]) -> io::Result<Pieces<'a, 
 unsafe impl Endpoint for FabricEndpoint {
     type Domain = FabricDomain;
 
-    fn abilities(&self) -> Abilities {
-        each!(Inner, &self.0, endpoint => endpoint.abilities())
+    fn capabilities(&self) -> Capabilities {
+        each!(Inner, &self.0, endpoint => endpoint.capabilities())
     }
 
     fn now(&self) -> u64 {
@@ -118,8 +118,8 @@ unsafe impl Endpoint for FabricEndpoint {
         each!(Inner, &mut self.0, endpoint => unsafe { endpoint.read(id, &own(into)?, from) })
     }
 
-    fn hold(&mut self, posts: bool) {
-        each!(Inner, &mut self.0, endpoint => endpoint.hold(posts));
+    fn cork(&mut self, corked: bool) {
+        each!(Inner, &mut self.0, endpoint => endpoint.cork(corked));
     }
 
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {

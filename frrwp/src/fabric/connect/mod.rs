@@ -15,7 +15,7 @@
 //!
 //! A [`FabricDomain`] is the domain of the provider that an address names, and [`FabricEndpoint`] an end of its connections: an
 //! engine over them is one type, whatever the address. A program that knows its provider uses that one's own types, which have
-//! more to offer; [`Connector`] and [`Listener`] are what all of them have in common.
+//! more to offer. [`Connector`] and [`Listener`] are what all of them have in common.
 
 /// Does something with what is the provider's, whichever it is.
 macro_rules! each {
@@ -64,7 +64,7 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What addresses look like.
+/// The forms of addresses.
 const KNOWN: &str = "shm:PATH, shm:@NAME or iwarp:HOST:PORT, or verbs:HOST:PORT";
 
 /// An address, and with it a provider.
@@ -151,7 +151,7 @@ pub enum FabricError {
         address: String,
         /// The provider.
         fabric: &'static str,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The domain is another provider's.
@@ -193,7 +193,7 @@ pub enum FabricError {
     Verbs(#[from] VerbsError),
 }
 
-/// What domains are like, whatever their provider.
+/// The options of domains of any provider.
 ///
 /// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,7 +224,7 @@ impl Default for FabricOptions {
     }
 }
 
-/// What fails where a connection cannot even be begun.
+/// The operation that fails where a connection cannot even be begun.
 const BEGIN: &str = "begin to connect";
 
 /// Connects to a listener, with so many receives posted, in a domain of its own. All of it takes no longer than this, whatever the
@@ -288,7 +288,7 @@ pub fn listen(address: &str) -> Result<FabricListener, FabricError> {
     FabricDomain::new(&address.parse()?, FabricOptions::default())?.listen_at(address)
 }
 
-/// What a key of one provider is to another.
+/// Returns the error of a key of another provider.
 fn foreign<T>() -> io::Result<T> {
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,

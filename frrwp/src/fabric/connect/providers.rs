@@ -1,12 +1,15 @@
-//! The providers as connectors.
+//! The providers as connectors, and all of them as one.
 
-use super::{BEGIN, Connector, Listener};
+use super::domain::Inner;
+use super::{
+    BEGIN, Connector, FabricAddress, FabricDomain, FabricEndpoint, FabricError, FabricListener, FabricMemory, Listener,
+};
 use crate::fabric::attempt::Attempt;
 use crate::fabric::iwarp::{IwarpAddress, IwarpDomain, IwarpEndpoint, IwarpError, IwarpListener};
 use std::io;
 use std::time::Duration;
 
-/// The providers whose listeners have IP addresses: they differ in their types.
+/// The providers with listeners at IP addresses: they differ in their types.
 macro_rules! over_ip {
     ($domain:ident, $address:ident, $endpoint:ident, $listener:ident, $error:ident) => {
         impl Connector for $domain {
@@ -115,5 +118,38 @@ mod shm {
         fn last_unset(&self) -> Option<String> {
             self.last_refused()
         }
+    }
+}
+
+impl Connector for FabricDomain {
+    type Address = FabricAddress;
+    type Endpoint = FabricEndpoint;
+    type Listener = FabricListener;
+    type Error = FabricError;
+
+    fn try_connect(
+        &self,
+        address: &FabricAddress,
+        receives: u16,
+        attempt: &Attempt,
+    ) -> Result<FabricEndpoint, FabricError> {
+        both!(Inner, FabricAddress, (&self.inner, address), (domain, address) => {
+            Ok(domain.try_connect(address, receives, attempt)?.into())
+        }, self.other(address))
+    }
+
+    fn not_begun(address: String, error: io::Error) -> FabricError {
+        FabricError::NotBegun { address, error }
+    }
+
+    fn listen_at(&self, address: &str) -> Result<FabricListener, FabricError> {
+        let parsed = address.parse()?;
+        both!(Inner, FabricAddress, (&self.inner, &parsed), (domain, _) => {
+            Ok(FabricListener::new(self.clone(), domain.listen_at(address)?))
+        }, self.other(&parsed))
+    }
+
+    fn memory(&self, bytes: usize) -> io::Result<FabricMemory> {
+        each!(Inner, &self.inner, domain => domain.memory(bytes))
     }
 }

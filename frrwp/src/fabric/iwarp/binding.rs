@@ -1,35 +1,33 @@
 //! Tags that follow what they name: a tag stays, and what is read by it changes with one store.
 //!
-//! A [`Binding`] is an address that changes: of the current version of an item, say. Any number of [`Handle`]s are bound to it,
-//! each the tag of one connection, of a length of its own. What such a tag opens are offsets from 0 to that length,
-//! for reading alone.
+//! A [`Binding`] is an address that changes: of the current version of an item, say. Any number of [`Handle`](super::Handle)s are bound to it,
+//! each the tag of one connection, of a length of its own. Such a tag opens offsets from 0 to that length, for reading alone.
 //!
 //! # What a read sees
 //!
 //! A read resolves its binding once, when its first answer is made: all its bytes are of one version or zeros. Without CRCs they are sent
-//! from where they lie, and each call that sends looks first whether the same is bound still: what has not been sent when
-//! another version was bound is zeros. With CRCs the read is copied as a whole when its first answer is made, as what is summed up must not
-//! change. Either way no peer keeps this side at memory by not receiving, and a handle's [length is bounded](Handle::LONGEST), because
-//! so much may be copied for a connection at a time. Who reads looks at what came, as with any one-sided read: whoever changes the
-//! bytes of a version while they are bound has it torn.
+//! from where they lie, and each call that sends looks first whether the same is bound still: what has not been sent when another version
+//! was bound is zeros. With CRCs the read is copied as a whole when its first answer is made, as what is summed up must not change. Either
+//! way no peer keeps this side at memory by not receiving, and a handle's [length is bounded](super::Handle::LONGEST), because so much may be
+//! copied for a connection at a time. A reader checks the bytes, as with any one-sided read: an owner that changes the bytes of a version
+//! while they are bound tears it.
 //!
 //! # What quiescence promises
 //!
-//! [`Binding::bind`] waits for nobody: a read that began before may still copy from what was bound. Once
-//! [`Binding::is_idle`] has returned true, in the same thread or otherwise after `bind`, none does, nor ever will: what was
-//! bound before may be changed, unmapped or lent to others. A copy is a system call or a few, at most a few hundred
-//! microseconds of one thread, and is never in the hands of a peer; and reads of what is bound now are not waited for,
-//! however many there are.
+//! [`Binding::bind`] waits for no reader: a read that began before may still copy the old bytes. Once [`Binding::is_idle`]
+//! has returned true, in the same thread or otherwise after `bind`, none does, nor ever will: what was bound before may be
+//! changed, unmapped or lent to others. A copy is a system call or a few, at most a few hundred microseconds of one thread,
+//! and is never in the hands of a peer. Reads of what is bound now are not waited for, however many there are.
 //!
 //! Address and *phase* are one word. A read counts itself in the phase that it finds, and looks again: unless both are as
-//! they were, it begins anew. Binding changes the phase, so that the reads before it are all in the other one, which nobody
-//! enters any more.
+//! they were, it begins anew. Binding changes the phase, so that the reads before it are all in the other one, which no
+//! read enters any more.
 //!
 //! ```text
-//!   a read                              who binds
+//!   a read                              the binder
 //!   word                                word = new address, other phase
 //!   copying[phase] += 1                 copying[phase before] == 0?
-//!   the same word? else anew                then nobody is at what was bound before
+//!   the same word? else anew                then no read is at the earlier bytes
 //!   copies
 //!   copying[phase] -= 1
 //! ```
@@ -38,16 +36,12 @@
 //! other one is empty.
 #![expect(unsafe_code, reason = "lets peers read by address")]
 
-use super::provider::Provider;
-use super::registrar::IwarpDomain;
-use crate::wire::Segment;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What the keys of several connections name, until another is bound: see [`handle`](IwarpDomain::handle).
+/// The memory that the keys of several connections name, until another is bound: see [`handle`](super::IwarpDomain::handle).
 ///
 /// ```
 /// use frrwp::fabric::iwarp::Binding;
@@ -57,7 +51,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// // The versions outlive the binding, and are not changed.
 /// let item = Arc::new(unsafe { Binding::new(versions[0].as_ptr()) });
 /// unsafe { item.bind(versions[1].as_ptr()) };
-/// assert!(item.is_idle(), "nobody reads the first any more");
+/// assert!(item.is_idle(), "the first has no reader any more");
 /// assert_eq!(item.reads(), 0);
 /// ```
 pub struct Binding {
@@ -98,9 +92,9 @@ impl Binding {
     /// Reads that begin from now on are of the bytes there: one exchange of a word. By one thread at a time.
     ///
     /// # Safety
-    /// As many bytes as the longest [`Handle`] of this binding has stay mapped there and may be read by its peers, until
-    /// something else was bound and the binding [was idle](Self::is_idle) after that, or all handles are gone. Nobody relies on
-    /// what peers read of bytes that are written meanwhile.
+    /// As many bytes as the longest [`Handle`](super::Handle) of this binding has stay mapped there and may be read by its peers, until
+    /// something else was bound and the binding [was idle](Self::is_idle) after that, or all handles are gone. The caller does
+    /// not rely on peers' reads of bytes that are written meanwhile.
     pub unsafe fn bind(&self, address: *const u8) {
         let mut word = self.word.load(SeqCst);
         loop {
@@ -117,17 +111,19 @@ impl Binding {
         }
     }
 
-    /// What is bound.
+    /// Returns the bound address.
     pub fn address(&self) -> *const u8 {
         (self.word.load(SeqCst) & ADDRESS) as *const u8
     }
 
-    /// Reads by all handles so far whose version is decided, of which the owner's application knows nothing else.
+    /// Returns the number of reads by all handles so far with a decided version, of which the owner's application knows
+    /// nothing else.
     pub fn reads(&self) -> u64 {
         self.reads.load(Relaxed)
     }
 
-    /// Whether no read copies any more from what was bound before the last [`Binding::bind`] that this call comes after.
+    /// Returns whether no read copies any more from what was bound before the last [`Binding::bind`] that this call
+    /// comes after.
     pub fn is_idle(&self) -> bool {
         let word = self.word.load(SeqCst);
         let (now, other) = (phase(word), phase(word) ^ 1);
@@ -162,7 +158,7 @@ impl Binding {
             let address = (word & ADDRESS) as *const u8;
             let entered = Entered { address, binding: Arc::clone(self), phase: phase(word) };
             step();
-            // Nobody who looked at the phase before it was counted missed it.
+            // No read that looked at the phase before it was counted missed it.
             if self.word.load(SeqCst) == word {
                 step();
                 return entered;
@@ -171,9 +167,9 @@ impl Binding {
     }
 }
 
-/// Somebody is at what was bound, until this is dropped: for one system call that does not block, or a few.
+/// A read of the bound memory, until this is dropped: for one system call that does not block, or a few.
 pub(super) struct Entered {
-    /// What was bound.
+    /// The bound address.
     pub(super) address: *const u8,
     binding: Arc<Binding>,
     phase: usize,
@@ -192,59 +188,6 @@ impl fmt::Debug for Binding {
     }
 }
 
-/// A key that is bound. It ends when it is dropped.
-pub struct Handle {
-    provider: Arc<Provider>,
-    binding: Arc<Binding>,
-    segment: Segment,
-}
-
-impl Handle {
-    /// The most bytes of a handle: 2 MiB. With CRCs a connection of a peer that asks and does not receive keeps a copy of so many.
-    pub const LONGEST: usize = 2 << 20;
-
-    /// What lets the peer read it: its address is 0.
-    pub fn segment(&self) -> Segment {
-        self.segment
-    }
-
-    /// What it is bound to.
-    pub fn binding(&self) -> &Arc<Binding> {
-        &self.binding
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("segment", &self.segment).field("binding", &self.binding).finish()
-    }
-}
-
-impl Drop for Handle {
-    /// When this returns, nothing is read by it any more; a read that comes later ends the connection. The peer may have ended
-    /// it before, by sending with invalidate.
-    fn drop(&mut self) {
-        self.provider.shared.tags.close(self.segment.key);
-    }
-}
-
-impl IwarpDomain {
-    /// A key by which peers read so many bytes of whatever is bound when a read begins. Of an
-    /// [own domain](super::IwarpEndpoint::own_domain), it is that connection's alone.
-    ///
-    /// # Errors
-    /// `EINVAL` for no bytes or more than [`Handle::LONGEST`], `ENOMEM` where too many keys live.
-    pub fn handle(&self, binding: &Arc<Binding>, length: usize) -> io::Result<Handle> {
-        if length == 0 || length > Handle::LONGEST {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        let tag = self.provider.shared.tags.open_bound(Arc::clone(binding), length as u64, self.scope);
-        let key = tag.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let segment = Segment { address: 0, length: length as u64, key };
-        Ok(Handle { provider: Arc::clone(&self.provider), binding: Arc::clone(binding), segment })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,7 +195,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::thread;
 
-    /// Whoever is between two looks may have to wait there for long.
+    /// A thread between two looks may have to wait there for long.
     pub(super) fn step() {
         if rand::rng().random_ratio(1, 4) {
             thread::yield_now();
@@ -262,7 +205,7 @@ mod tests {
     /// Versions of an item, one bound after another, and taken back in their turn once the binding was idle: 0. Reads overlap
     /// without end.
     #[test]
-    fn what_was_bound_is_left_alone_once_the_binding_was_idle() {
+    fn taken_back_version_is_not_read_once_idle() {
         const VERSIONS: usize = 6;
         const ROUNDS: usize = 3_000;
         let versions: Vec<AtomicUsize> = (0..VERSIONS).map(|_| AtomicUsize::new(0)).collect();
@@ -277,7 +220,7 @@ mod tests {
                 while ends.load(SeqCst) == 0 {
                     binding.count();
                     let entered = binding.enter();
-                    // SAFETY: one of the versions.
+                    // SAFETY: the address is that of one of the versions, which outlive the binding.
                     let version = unsafe { &*entered.address.cast::<AtomicUsize>() };
                     let first = version.load(SeqCst);
                     (0..4).for_each(|_| step());
@@ -295,7 +238,7 @@ mod tests {
             let (mut oldest, mut mixed) = (0, 0);
             for round in 1..ROUNDS {
                 versions[round % VERSIONS].store(round + 1, SeqCst);
-                // SAFETY: as above.
+                // SAFETY: `bind` requires bytes that live while they are bound: the versions outlive the binding.
                 unsafe { binding.bind(at(round)) };
                 mixed += u32::from(binding.word.load(SeqCst) & MIXED != 0);
                 // Some are bound in between without being waited for.
@@ -320,13 +263,13 @@ mod tests {
 
     #[test]
     fn a_copy_that_unwinds_is_over() {
-        // SAFETY: nothing is read.
+        // SAFETY: no read uses this binding, so its address is never followed.
         let binding = Arc::new(unsafe { Binding::new(std::ptr::null()) });
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _entered = binding.enter();
             panic!("it unwinds");
         }));
-        // SAFETY: as above.
+        // SAFETY: no read uses this binding, so its address is never followed.
         unsafe { binding.bind(std::ptr::null()) };
         assert!(unwound.is_err() && binding.is_idle());
     }

@@ -1,15 +1,15 @@
 //! One connection: both halves of the protocol, a socket, and what its application is told.
 //!
-//! One lock guards all of it; whoever holds it may read and write the socket, and no system call made under it blocks. The
+//! One lock guards all of it; its holder may read and write the socket, and no system call made under it blocks. The
 //! provider's thread, and the application's when it posts, polls or waits, take turns. A thread that waits may sleep in the
 //! receiving call, but without the lock, and in a buffer of its own.
 #![expect(unsafe_code, reason = "places bytes in registered memory")]
 
 use super::IwarpEnd;
+use super::common::Common;
 use super::inbound::{Breach, Denied, Event, Gate, Inbound, Landing, Next};
 use super::memory::Buffer;
 use super::outbound::{Ends, Outbound, Post, Sources};
-use super::provider::Shared;
 use super::socket::{self, Room};
 use super::tags::{Pin, Wish};
 use super::terminate::Terminate;
@@ -36,16 +36,16 @@ use vetting::Vetting;
 pub(super) const QUEUE: usize = 256;
 /// Times that bytes are thrown away before others have their turn.
 const WORDS: usize = 32;
-/// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. Who may
-/// sleep less than that watches.
+/// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. A
+/// caller that may sleep less than that watches.
 pub(super) const NAP: Duration = Duration::from_millis(250);
-/// How long nothing comes of a peer before it is nudged first, and how often it is: over one third of a second.
-const FIRST_NUDGE: Duration = Duration::from_millis(4);
-const NUDGES: u32 = 4;
+/// How long nothing comes of a peer before it is probed first, and how often it is: over one third of a second.
+const FIRST_PROBE: Duration = Duration::from_millis(4);
+const PROBES: u32 = 4;
 /// How long the peer may take to hear last words.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What is told to the application.
+/// A completion for the application.
 #[derive(Debug)]
 pub(super) enum Arrival {
     Message(Vec<u8>),
@@ -70,10 +70,10 @@ pub(super) struct Connection {
     pub(super) socket: TcpStream,
     /// Known from the start: a socket that was reset does not tell any more.
     pub(super) peer: SocketAddr,
-    /// As whom it guesses.
+    /// The source that its guesses count for.
     source: TagSource,
-    pub(super) shared: Arc<Shared>,
-    /// What the peer is told that its answers to reads are for. It opens nothing.
+    pub(super) common: Arc<Common>,
+    /// The sink tag that the peer's answers to reads carry. It opens nothing.
     sink: OnceLock<u32>,
     core: Mutex<Core>,
     /// Told when the provider's thread does not stay at the connection any more.
@@ -82,18 +82,18 @@ pub(super) struct Connection {
     pub(super) news: Condvar,
 }
 
-/// Something posted whose end is told in the order of posting.
+/// A post that is completed in the order of posting.
 struct Pending {
     id: u64,
     /// Parts that have not ended.
     left: u32,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(super) struct Core {
     inbound: Inbound,
     pub(super) outbound: Outbound,
-    /// What came of the next header, or of the end of a frame.
+    /// The bytes of the next header, or of the end of a frame, that have come.
     held: SmallVec<[u8; 64]>,
     message: Vec<u8>,
     pub(super) inbox: VecDeque<Arrival>,
@@ -106,7 +106,7 @@ pub(super) struct Core {
     /// Whether the socket takes no more now.
     blocked: bool,
     /// Whether what the application posts waits for more to leave with.
-    pub(super) holds: bool,
+    pub(super) corked: bool,
     /// Something found the queue full, and is posted again when there is room.
     pub(super) wants_room: bool,
     /// The application's thread serves the socket, and the provider's keeps away.
@@ -114,23 +114,23 @@ pub(super) struct Core {
     /// Rung when there is something for an application that waits for many connections; and whether it waits.
     pub(super) bell: Option<Bell>,
     pub(super) armed: bool,
-    /// What the provider's thread is woken for.
+    /// The events that wake the provider's thread.
     pub(super) watched: EventFlags,
     /// The provider's thread looks after it.
     pub(super) attended: bool,
     /// When bytes last came or went, or the first of what is pending was posted.
     progress: Instant,
-    /// What is done as long as nothing comes of the peer. The accepting side hears of it before it may speak.
-    nudge: Option<Nudge>,
+    /// The probe to send as long as the peer is silent. The accepting side hears of it before it may speak.
+    probe: Option<Probe>,
     /// How often that was.
-    pub(super) nudges: u32,
+    pub(super) probes_sent: u32,
     vetting: Vetting,
 }
 
 /// A peer that accepts may overlook what comes before it looks: Linux's siw replies first and listens for frames thereafter, and
 /// hears of those that came in between when others follow. So an empty write follows, which does nothing else.
 #[derive(Clone, Copy, Debug)]
-struct Nudge {
+struct Probe {
     /// After how long without a byte in either direction; longer each time.
     after: Duration,
     /// So many times more.
@@ -139,7 +139,7 @@ struct Nudge {
     spoken: bool,
 }
 
-/// Who serves a connection.
+/// The thread that serves a connection.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Claim {
     /// The application.
@@ -152,7 +152,7 @@ pub(super) struct Claim {
     pub(super) active: bool,
     /// The provider's thread sleeps in the receiving call, and the application's is to wait until it has left.
     pub(super) stayed: bool,
-    /// The application sleeps until it is told something: whoever serves the connection wakes it.
+    /// The application sleeps until it gets a completion: the serving thread wakes it.
     pub(super) passive: bool,
 }
 
@@ -180,7 +180,7 @@ impl Sources for Connection {
     }
 }
 
-/// What was agreed when the connection was set up.
+/// The agreement of the connection's set-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
     pub(super) checksums: bool,
@@ -193,11 +193,11 @@ pub(super) struct Agreed {
 }
 
 impl Connection {
-    /// A connection whose start frames were exchanged, with bytes that came after them.
+    /// Makes a connection after the exchange of start frames, with bytes that came after them.
     pub(super) fn new(
         number: u64,
         (socket, peer): (TcpStream, SocketAddr),
-        shared: Arc<Shared>,
+        common: Arc<Common>,
         agreed: Agreed,
         receives: u32,
         came: &[u8],
@@ -214,7 +214,7 @@ impl Connection {
             phase: Phase::Open,
             why: None,
             blocked: false,
-            holds: false,
+            corked: false,
             wants_room: false,
             claim: Claim::default(),
             bell: None,
@@ -222,14 +222,14 @@ impl Connection {
             watched: EventFlags::empty(),
             attended: false,
             progress: Instant::now(),
-            nudge: Some(Nudge { after: FIRST_NUDGE, left: NUDGES, spoken: false }),
-            nudges: 0,
+            probe: Some(Probe { after: FIRST_PROBE, left: PROBES, spoken: false }),
+            probes_sent: 0,
             vetting: Vetting::default(),
         };
-        shared.tags.enter(number);
+        common.tags.enter(number);
         let source = peer.ip().into();
         let (sink, core) = (OnceLock::new(), Mutex::new(core));
-        Self { number, socket, peer, source, shared, sink, core, left: Condvar::new(), news: Condvar::new() }
+        Self { number, socket, peer, source, common, sink, core, left: Condvar::new(), news: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     fn pin(&self, tag: u32, at: u64, length: u64, wish: Wish) -> Result<Pin, Terminate> {
-        self.shared.tags.pin(tag, at, length, wish, self.number)
+        self.common.tags.pin(tag, at, length, wish, self.number)
     }
 
     /// Wakes an application that waits passively, or for a bell, if there is something for it.
@@ -254,24 +254,24 @@ impl Connection {
         }
     }
 
-    /// The tag of what this side reads. Answers are known by their order, so that the peer is not told of a tag, nor of an
-    /// address, by which it could write there out of turn.
+    /// Returns the tag of what this side reads. Answers are known by their order, so that the peer is not told of a tag,
+    /// nor of an address, by which it could write there out of turn.
     pub(super) fn sink(&self) -> u32 {
-        *self.sink.get_or_init(|| self.shared.tags.reserve(self.number))
+        *self.sink.get_or_init(|| self.common.tags.reserve(self.number))
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(&sink) = self.sink.get() {
-            self.shared.tags.release(sink);
+            self.common.tags.release(sink);
         }
-        self.shared.tags.leave(self.number);
+        self.common.tags.leave(self.number);
     }
 }
 
 impl Core {
-    /// Whether frames carry CRCs.
+    /// Returns whether frames carry CRCs.
     pub(super) fn checksums(&self) -> bool {
         self.inbound.checksums()
     }
@@ -284,22 +284,22 @@ impl Core {
         self.phase == Phase::Closed
     }
 
-    /// What the socket is to be watched for.
+    /// Returns the events that the socket is to be watched for.
     pub(super) fn interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, self.phase != Phase::Closed && !self.is_held());
-        // What waits does not wait for a peer that has gone.
+        // A waiting thread does not wait for a peer that has gone.
         flags.set(EventFlags::RDHUP, self.is_held());
         flags.set(EventFlags::OUT, self.blocked);
         flags
     }
 
-    /// Whether what the peer wants waits, because its source has guessed too much.
+    /// Returns whether what the peer wants waits, because its source has guessed too much.
     pub(super) fn is_held(&self) -> bool {
         self.vetting.again().is_some()
     }
 
-    /// Whether time alone may change something for the connection.
+    /// Returns whether time alone may change something for the connection.
     pub(super) fn needs_attention(&self, stall: Duration) -> bool {
         self.is_held() || self.stalls_at(stall).is_some() || self.nudges_at().is_some()
     }
@@ -322,7 +322,8 @@ impl Core {
         Err(ErrorKind::WouldBlock.into())
     }
 
-    /// Whether what found the queue full finds room. Half of it is free then, so that this is not told of each place.
+    /// Returns whether what found the queue full finds room. Half of it is free then, so that this is not told of each
+    /// place.
     pub(super) fn room_came(&self) -> bool {
         self.wants_room && self.outbound.waiting() <= QUEUE / 2 && self.pending.len() < QUEUE
     }
@@ -364,33 +365,33 @@ impl Core {
         }
     }
 
-    /// When the peer is to be nudged, if it is.
+    /// When the peer is to be probed, if it is.
     pub(super) fn nudges_at(&self) -> Option<Instant> {
-        let nudge = self.nudge.filter(|nudge| nudge.spoken && self.phase == Phase::Open && !self.blocked)?;
-        Some(self.progress + nudge.after)
+        let probe = self.probe.filter(|probe| probe.spoken && self.phase == Phase::Open && !self.blocked)?;
+        Some(self.progress + probe.after)
     }
 
-    /// Nudges the peer if it is time.
-    pub(super) fn nudge(&mut self, connection: &Connection) {
+    /// Probes the peer if it is time.
+    pub(super) fn send_probe(&mut self, connection: &Connection) {
         if self.nudges_at().is_none_or(|at| at > Instant::now()) {
             return;
         }
-        self.nudge = self.nudge.and_then(|nudge| {
-            Some(Nudge {
-                after: nudge.after * 4,
-                left: nudge.left.checked_sub(1).filter(|&left| left > 0)?,
+        self.probe = self.probe.and_then(|probe| {
+            Some(Probe {
+                after: probe.after * 4,
+                left: probe.left.checked_sub(1).filter(|&left| left > 0)?,
                 spoken: true,
             })
         });
-        self.nudges += 1;
-        // Nobody waits for it: its name is of nothing that is pending.
+        self.probes_sent += 1;
+        // No post waits for it: its name is of nothing that is pending.
         self.outbound.post(Post::Write { sequence: u64::MAX, pieces: SmallVec::new(), tag: 0, at: 0 });
         self.flush(connection);
     }
 
-    /// Ends a connection whose peer stands still.
+    /// Ends a connection with a stalled peer.
     pub(super) fn expire(&mut self, connection: &Connection) {
-        let stall = connection.shared.options.stall;
+        let stall = connection.common.options.stall;
         if self.stalls_at(stall).is_some_and(|at| at <= Instant::now()) {
             match self.phase {
                 Phase::Open => self.lose(connection, IwarpEnd::Stalled { after: stall }),
@@ -425,7 +426,7 @@ impl Core {
         self.blocked = false;
         while self.phase != Phase::Closed {
             if let Err(terminate) = self.outbound.fill(connection) {
-                // A tag that a peer reads was taken back: the answer cannot be finished. What the RFC has for it is that
+                // A tag that a peer reads was taken back: the answer cannot be finished. The RFC's word for it is that
                 // this side failed.
                 let _ = terminate;
                 return self.breach(connection, Breach { terminate: Terminate::LOCAL_CATASTROPHE, at_fault: None });
@@ -449,8 +450,8 @@ impl Core {
                 Ok(sent) => {
                     drop(pins);
                     self.progress = Instant::now();
-                    if let Some(nudge) = &mut self.nudge {
-                        nudge.spoken = true;
+                    if let Some(probe) = &mut self.probe {
+                        probe.spoken = true;
                     }
                     let mut ended: SmallVec<[Ends; 8]> = SmallVec::new();
                     self.outbound.sent(sent, |ends| ended.push(ends));

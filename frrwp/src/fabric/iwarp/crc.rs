@@ -2,12 +2,12 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The sum of these bytes.
+/// Returns the sum of these bytes.
 pub(super) fn of(bytes: &[u8]) -> u32 {
     append(0, bytes)
 }
 
-/// The sum of what has this sum and of these bytes after it.
+/// Returns the sum of what has this sum and of these bytes after it.
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     // The algorithm keeps its state upside down.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));

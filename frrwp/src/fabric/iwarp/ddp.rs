@@ -31,7 +31,7 @@ const IS_LAST: u8 = 0x40;
 const DDP_VERSION: u8 = 0x01;
 const RDMAP_VERSION: u8 = 0x40;
 
-/// What is done.
+/// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Operation {
     /// Bytes for memory of the peer's.
@@ -72,7 +72,7 @@ impl Operation {
         matches!(self, Self::Write | Self::ReadResponse)
     }
 
-    /// The queue of untagged segments.
+    /// Returns the queue of untagged segments.
     pub fn queue(self) -> u32 {
         match self {
             Self::ReadRequest => 1,
@@ -102,7 +102,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Where a segment's bytes belong.
+/// The destination of a segment's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// In memory.
@@ -128,15 +128,15 @@ pub enum Place {
 /// The header of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Header {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// Whether the message ends here.
     pub last: bool,
-    /// Where the bytes belong.
+    /// The destination of the bytes.
     pub place: Place,
 }
 
-/// What makes a segment unusable, as a Terminate names it.
+/// The error of an unusable segment, as a Terminate names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
@@ -173,7 +173,7 @@ pub enum SegmentError {
     Queue {
         /// The queue.
         queue: u32,
-        /// What is done.
+        /// The operation.
         operation: Operation,
     },
 }
@@ -246,13 +246,13 @@ impl Header {
 /// A wish to read: the bytes are sent as read responses to the reader's own tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadRequest {
-    /// Where they are to go.
+    /// The tag that they are to go to.
     pub sink_tag: u32,
     /// From where on.
     pub sink_offset: u64,
     /// How many.
     pub length: u32,
-    /// What is read.
+    /// The tag that is read.
     pub source_tag: u32,
     /// From where on.
     pub source_offset: u64,

@@ -5,12 +5,12 @@ use super::connection::{Arrival, Connection, Core, NAP, QUEUE};
 use super::ddp::ReadRequest;
 use super::inbound::Reading;
 use super::memory::Buffer;
-use super::outbound::{GATHER, Piece, Post};
+use super::outbound::{GATHER, Post};
 use super::provider::Provider;
-use super::socket;
+use super::socket::{self, Piece};
 use super::{IwarpDomain, IwarpEnd, IwarpKey, since_start};
 use crate::fabric::poller::Bell;
-use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
+use crate::fabric::traits::{Armed, Capabilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use smallvec::SmallVec;
@@ -20,13 +20,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Polls that find nothing before they look at the socket themselves: who waits in between does not need it.
+/// Polls that find nothing before they look at the socket themselves: a caller that waits in between does not need it.
 const EMPTY: u32 = 3;
 
 /// One end of an iWARP connection.
 ///
 /// Reads are not fenced: a write that is posted after a read may be placed before the bytes that are read are sent, as with
-/// any iWARP device. Who needs the order waits for the read.
+/// any iWARP device. A program that needs the order waits for the read.
 pub struct IwarpEndpoint {
     pub(super) connection: Arc<Connection>,
     pub(super) provider: Arc<Provider>,
@@ -41,10 +41,10 @@ impl IwarpEndpoint {
         self.connection.lock().why
     }
 
-    /// How often the peer that was connected to was nudged, with an empty write, because nothing came of it at first. Some peers
+    /// How often the peer that was connected to was probed, with an empty write, because nothing came of it at first. Some peers
     /// overlook what comes while they are still accepting: Linux's siw does.
-    pub fn nudges(&self) -> u32 {
-        self.connection.lock().nudges
+    pub fn probes_sent(&self) -> u32 {
+        self.connection.lock().probes_sent
     }
 
     /// Returns whether frames carry CRCs: at least one side asked for them.
@@ -52,13 +52,13 @@ impl IwarpEndpoint {
         self.connection.lock().checksums()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.connection.peer
     }
 
-    /// A domain whose registrations this connection alone may use: for peers that are not to try the keys of others. The peer
-    /// may end each of them by sending with invalidate.
+    /// Returns a domain with registrations for this connection alone: for peers that are not to try the keys of others. The
+    /// peer may end each of them by sending with invalidate.
     pub fn own_domain(&self) -> IwarpDomain {
         IwarpDomain::of_connection(Arc::clone(&self.provider), self.connection.number)
     }
@@ -89,16 +89,17 @@ impl IwarpEndpoint {
     }
 
     fn post(&self, post: impl FnOnce(&mut Core) -> io::Result<()>) -> io::Result<()> {
-        self.post_and(post, |core| self.connection.shared.arm(&self.connection, core))
+        self.post_and(post, |core| self.provider.shared.arm(&self.connection, core))
     }
 
-    /// As [`post`](Self::post), of something whose answer the application will come for: it begins to serve its connection now.
-    /// Who has many connections would find else that the provider's thread was woken for each answer, before he waited for it.
+    /// As [`post`](Self::post), of an operation that the application will wait for: it begins to serve its connection now. A
+    /// program with many connections would find else that the provider's thread was woken for each answer, before the program
+    /// waited for it.
     fn post_and_expect(&self, post: impl FnOnce(&mut Core) -> io::Result<()>) -> io::Result<()> {
-        let shared = &self.connection.shared;
+        let shared = &self.provider.shared;
         self.post_and(post, |core| {
             let claim = core.claim;
-            if shared.options.passive || core.bell.is_some() || claim.held || claim.stayed || !core.is_open() {
+            if shared.common.options.passive || core.bell.is_some() || claim.held || claim.stayed || !core.is_open() {
                 shared.arm(&self.connection, core);
             } else {
                 shared.claim(&self.connection, core);
@@ -117,16 +118,16 @@ impl IwarpEndpoint {
         }
         core.claim.active = true;
         post(&mut core)?;
-        if !core.holds {
+        if !core.corked {
             core.flush(connection);
         }
         then(&mut core);
-        // What has left at once has its end.
+        // A post that has left at once has its end.
         connection.tell(&mut core);
         Ok(())
     }
 
-    /// What a child of a fork is told of its copy: the connection is its parent's.
+    /// Returns the completions of a forked child's copy: the connection is its parent's.
     #[cold]
     fn next_of_copy(&mut self) -> Option<Completion> {
         self.told = self.told.saturating_add(1);
@@ -139,21 +140,21 @@ impl IwarpEndpoint {
 
     /// Sends what was held.
     fn let_go(&self, core: &mut Core) {
-        if std::mem::take(&mut core.holds) && core.is_open() {
+        if std::mem::take(&mut core.corked) && core.is_open() {
             core.flush(&self.connection);
-            self.connection.shared.arm(&self.connection, core);
+            self.provider.shared.arm(&self.connection, core);
         }
     }
 }
 
 // SAFETY: a write is done when all of its bytes were handed to the system, a read when its last frame has come; `Flushed` is
-// queued under the lock under which everything is placed and sent, by whoever ends the open phase, and after it neither is
-// done any more: what last words leave of a write is copied before.
+// queued under the lock under which everything is placed and sent, by the thread that ends the open phase, and after it
+// neither is done any more: what last words leave of a write is copied before.
 unsafe impl Endpoint for IwarpEndpoint {
     type Domain = IwarpDomain;
 
-    fn abilities(&self) -> Abilities {
-        Abilities { gather: GATHER, immediate: false, sink: Access::LOCAL_WRITE }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { gather: GATHER, immediate: false, sink: Access::LOCAL_WRITE }
     }
 
     fn now(&self) -> u64 {
@@ -206,7 +207,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             let mut left = from.length;
             let sink_tag = self.connection.sink();
             let mut requests: SmallVec<[(ReadRequest, usize); GATHER]> = SmallVec::new();
-            // Of whatever registrations: what follows each other is one request, and so of one version if its tag is bound.
+            // For any registrations: adjacent pieces are one request, and so of one version if their tag is bound.
             let mut pieces: SmallVec<[Piece; GATHER]> = SmallVec::new();
             for local in into {
                 match pieces.last_mut().filter(|last| last.address.wrapping_add(last.length) == local.address) {
@@ -249,13 +250,13 @@ unsafe impl Endpoint for IwarpEndpoint {
         })
     }
 
-    fn hold(&mut self, posts: bool) {
+    fn cork(&mut self, corked: bool) {
         if !self.provider.is_here() {
             return;
         }
         let mut core = self.connection.lock();
-        if posts {
-            core.holds = true;
+        if corked {
+            core.corked = true;
         } else {
             self.let_go(&mut core);
         }
@@ -270,12 +271,12 @@ unsafe impl Endpoint for IwarpEndpoint {
         core.claim.active = true;
         if core.inbox.is_empty() {
             self.empty_polls += 1;
-            if !core.claim.held || core.holds || self.empty_polls < EMPTY {
+            if !core.claim.held || core.corked || self.empty_polls < EMPTY {
                 return None;
             }
-            // Who only polls serves its connection too; but what is held would leave with that.
+            // A program that only polls serves its connection too; but corked posts would leave with that.
             core.serve(connection);
-            connection.shared.arm(connection, &mut core);
+            self.provider.shared.arm(connection, &mut core);
         }
         let arrival = core.inbox.pop_front()?;
         self.empty_polls = 0;
@@ -298,8 +299,8 @@ unsafe impl Endpoint for IwarpEndpoint {
         }
         self.empty_polls = 0;
         let connection = &self.connection;
-        let shared = &connection.shared;
-        let stall = shared.options.stall;
+        let shared = &self.provider.shared;
+        let stall = shared.common.options.stall;
         let until = until.map(Duration::from_nanos);
         // Whether it has slept for as long as a receiving call may: then nothing is under way, and it sleeps until something is.
         let mut is_idle = false;
@@ -315,13 +316,13 @@ unsafe impl Endpoint for IwarpEndpoint {
             if for_caller == Some(Duration::ZERO) {
                 break;
             }
-            core.nudge(connection);
+            core.send_probe(connection);
             let for_peer = [core.stalls_at(stall), core.nudges_at()].into_iter().flatten();
             let for_peer = for_peer.map(|at| at.saturating_duration_since(now));
             let held = core.held_until().map(|at| at.saturating_sub(Duration::from_nanos(since_start(now))));
             let time = for_caller.into_iter().chain(for_peer).chain(held).min();
-            if shared.options.passive || core.bell.is_some() {
-                // Should the nudge have found no room.
+            if shared.common.options.passive || core.bell.is_some() {
+                // Should the probe have found no room.
                 shared.arm(connection, &mut core);
                 core = wait_passively(connection, core, time);
                 continue;
@@ -337,7 +338,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             core = sleep(connection, core, time, &mut is_idle);
         }
         core.wants_room &= !core.room_came();
-        // Last words may wait for room: that is the provider's business, whoever held the claim.
+        // Last words may wait for room: that is the provider's business, whichever thread held the claim.
         if (core.claim.held && core.claim.parked) || !core.is_open() {
             shared.release(connection, &mut core);
         }
@@ -351,7 +352,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         let mut core = connection.lock();
         core.bell = Some(bell.clone());
         // From now on the provider's thread serves it.
-        connection.shared.release(connection, &mut core);
+        self.provider.shared.release(connection, &mut core);
         Ok(())
     }
 
@@ -374,11 +375,11 @@ unsafe impl Endpoint for IwarpEndpoint {
         let connection = &*self.connection;
         let mut core = connection.lock();
         if core.is_open() {
-            // What was posted leaves if it goes at once.
+            // Posts leave if that is possible at once.
             core.flush(connection);
             core.lose(connection, IwarpEnd::Disconnected);
         }
-        connection.shared.release(connection, &mut core);
+        self.provider.shared.release(connection, &mut core);
         connection.tell(&mut core);
     }
 }
@@ -452,13 +453,13 @@ impl Drop for IwarpEndpoint {
         if self.provider.is_here() {
             self.disconnect();
             self.connection.lock().bell = None;
-            self.connection.shared.forget(&self.connection);
+            self.provider.shared.forget(&self.connection);
         }
     }
 }
 
 impl fmt::Debug for IwarpEndpoint {
-    // Without the connection's lock: whoever prints may hold it.
+    // Without the connection's lock: the printing thread may hold it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Connection { number, peer, .. } = &*self.connection;
         f.debug_struct("IwarpEndpoint").field("number", number).field("peer", peer).finish_non_exhaustive()

@@ -1,8 +1,8 @@
-//! What comes: from the bytes of a connection to placements, messages, read requests and last words.
+//! The receiving side: from the bytes of a connection to placements, messages, read requests and last words.
 //!
 //! No input or output: [`Inbound::next`] is shown the bytes that are there, takes headers and ends of frames from them, and
-//! says where the bytes between belong. Whoever drives it puts them there, straight from the socket if it likes, and
-//! tells. A header is checked whole before the first byte of its payload is placed:
+//! says where the bytes between belong. The driver puts them there, straight from the socket if it likes, and reports it. A
+//! header is checked whole before the first byte of its payload is placed:
 //!
 //! * untagged segments follow each other: their message's number and offset are the next ones of their queue (RFC 5041,
 //!   section 5.3), a message needs a receive, and no message is longer than its buffer;
@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 /// Bytes of last words that are kept: a Terminate with both headers.
 const CONTROL: usize = 4 + 2 + UNTAGGED + READ_REQUEST;
 
-/// Where bytes belong.
+/// The destination of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Landing {
     /// In the memory of a tag.
@@ -49,7 +49,7 @@ pub(super) enum Landing {
 /// A frame that is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// Part of something, or a write of the peer's: nobody is told.
+    /// Part of something, or a write of the peer's: it is not reported.
     Placed,
     /// A message is complete.
     Message {
@@ -69,7 +69,7 @@ pub(super) enum Event {
     Terminated(Option<Terminate>),
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Not enough bytes are there.
@@ -82,7 +82,7 @@ pub(super) enum Next {
     Event(Event),
 }
 
-/// What a peer may not do, and where it did.
+/// A peer's breach, and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Breach {
     pub(super) terminate: Terminate,
@@ -104,7 +104,7 @@ impl From<Terminate> for Denied {
     }
 }
 
-/// What is asked before anything is placed.
+/// The checks before anything is placed.
 pub(super) trait Gate {
     /// Whether the peer may write there.
     fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied>;
@@ -112,12 +112,12 @@ pub(super) trait Gate {
     fn take_receive(&mut self) -> bool;
 }
 
-/// A read whose response has not come.
+/// A read without a response so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     pub(super) sequence: u64,
     pub(super) tag: u32,
-    /// The tag's offset of the next byte, and the byte's address, which is nobody else's business.
+    /// The tag's offset of the next byte, and the byte's address, which stays private.
     pub(super) at: u64,
     pub(super) address: usize,
     pub(super) left: u32,
@@ -199,7 +199,7 @@ impl Inbound {
                     return Ok(Next::Payload(self.landing, self.left));
                 }
                 State::Payload => {
-                    // Requests and last words stay here; what is too much of the latter is nobody's.
+                    // Requests and last words stay here; excess last words are dropped.
                     let (now, rest) = bytes.split_at(self.left.min(bytes.len()));
                     let room = &mut self.control[self.held..];
                     let kept = now.len().min(room.len());
@@ -244,7 +244,7 @@ impl Inbound {
         }
     }
 
-    /// Whether a header or the end of a frame is to come next, and no payload.
+    /// Returns whether a header or the end of a frame is to come next, and no payload.
     pub(super) fn is_between(&self) -> bool {
         self.state != State::Payload
     }
@@ -259,12 +259,12 @@ impl Inbound {
         padding(self.carried.into()) + 4
     }
 
-    /// Whether payload is summed up.
+    /// Returns whether payload is summed up.
     pub(super) fn checksums(&self) -> bool {
         self.checksums
     }
 
-    /// The segment that is coming, as last words name it.
+    /// Returns the segment that is coming, as last words name it.
     pub(super) fn at_fault(&self) -> Option<AtFault> {
         Some(AtFault { header: self.header, length: self.carried, request: None })
     }
@@ -295,11 +295,11 @@ impl Inbound {
         Ok(None)
     }
 
-    /// Whether the segment may come, and where its bytes belong.
+    /// Returns whether the segment may come, and where its bytes belong.
     fn begin(&mut self, gate: &mut impl Gate) -> Result<Landing, Denied> {
         let length = self.left;
         match (self.header.operation, self.header.place) {
-            // An empty write is nobody's business: its tag is not looked at (RFC 5040, section 5.2).
+            // An empty write has no effect: its tag is not looked at (RFC 5040, section 5.2).
             (Operation::Write, Place::Tagged { .. }) if length == 0 => Ok(Landing::Nowhere),
             (Operation::Write, Place::Tagged { tag, offset }) => {
                 gate.may_write(tag, offset, length as u64)?;
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn spoilt_streams_place_nothing_where_it_is_not_allowed() {
+    fn corrupt_streams_place_nothing_out_of_bounds() {
         let rounds: u64 = std::env::var("ROUNDS").ok().map_or(20_000, |text| text.parse().unwrap());
         let mut rng = StdRng::seed_from_u64(5);
         let (mut whole, mut breaches) = (0, std::collections::BTreeMap::<String, u64>::new());

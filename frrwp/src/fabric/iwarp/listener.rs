@@ -5,14 +5,13 @@ use super::ddp::ReadRequest;
 use super::inbound::Reading;
 use super::mpa::{MpaError, Start};
 use super::outbound::Post;
-use super::provider::Shared;
 use super::reach::reach;
 use super::setup::{Ready, Unfit, agree, reply, request};
 use super::socket;
 use super::{IwarpDomain, IwarpEndpoint, IwarpError};
 use crate::fabric::accept::{self, HalfOpen, Limits, Shortage, Source};
+use crate::fabric::address::HostPort;
 use crate::fabric::attempt::{Attempt, deadline};
-use crate::fabric::place::Place;
 use rustix::event::PollFlags;
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,13 +28,13 @@ const START: usize = super::mpa::START + super::mpa::PRIVATE;
 
 /// `iwarp:HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct IwarpAddress(Place);
+pub struct IwarpAddress(HostPort);
 
 impl FromStr for IwarpAddress {
     type Err = IwarpError;
 
     fn from_str(text: &str) -> Result<Self, IwarpError> {
-        Place::parse(text, "iwarp").map(Self).ok_or_else(|| IwarpError::Address { text: text.to_owned() })
+        HostPort::parse(text, "iwarp").map(Self).ok_or_else(|| IwarpError::Address { text: text.to_owned() })
     }
 }
 
@@ -55,7 +54,7 @@ impl IwarpAddress {
     }
 }
 
-/// A connection whose start frame has not come.
+/// A connection without its start frame so far.
 struct Embryo {
     socket: TcpStream,
     peer: SocketAddr,
@@ -87,7 +86,7 @@ impl IwarpDomain {
     /// [`IwarpError`].
     pub fn listen(&self, address: &str) -> Result<IwarpListener, IwarpError> {
         let address: IwarpAddress = address.parse()?;
-        let found = address.resolve(&Attempt::new(self.provider.shared.options.set_up))?;
+        let found = address.resolve(&Attempt::new(self.provider.shared.common.options.set_up))?;
         let socket = TcpListener::bind(&*found).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => IwarpError::PortInUse { address: address.to_string() },
             _ => address.system("cannot listen", error),
@@ -111,7 +110,7 @@ impl IwarpDomain {
     /// # Errors
     /// [`IwarpError`].
     pub fn connect(&self, address: &str, receives: u16) -> Result<IwarpEndpoint, IwarpError> {
-        self.connect_within(&address.parse()?, receives, &Attempt::new(self.provider.shared.options.set_up))
+        self.connect_within(&address.parse()?, receives, &Attempt::new(self.provider.shared.common.options.set_up))
     }
 
     /// The same, as an attempt that can be stopped.
@@ -140,7 +139,7 @@ impl IwarpDomain {
         receives: u16,
         attempt: &Attempt,
     ) -> Result<IwarpEndpoint, IwarpError> {
-        let options = &self.provider.shared.options;
+        let options = &self.provider.shared.common.options;
         let system = |error: io::Error| match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => IwarpError::Hung { address: address.to_string() },
             _ => address.system("setting up", error),
@@ -189,17 +188,18 @@ impl IwarpDomain {
         came: &[u8],
     ) -> io::Result<IwarpEndpoint> {
         let shared = &self.provider.shared;
-        // Who means not to block says so with each call.
+        // A caller that does not want to block says so with each call.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(NAP))?;
-        socket::look_out(&socket, shared.options.stall)?;
+        socket::enable_keepalive(&socket, shared.common.options.stall)?;
         let socket = (socket, peer);
-        let connection = Connection::new(shared.number(), socket, Arc::clone(shared), agreed, receives.into(), came);
+        let connection =
+            Connection::new(shared.number(), socket, Arc::clone(&shared.common), agreed, receives.into(), came);
         let connection = Arc::new(connection);
         {
             let mut core = connection.lock();
             match ready {
-                // Nobody waits for these: their names are of nothing that is pending.
+                // No post waits for these: their names are of nothing that is pending.
                 Some(Ready::Write) => {
                     let pieces = smallvec::SmallVec::new();
                     core.outbound.post(Post::Write { sequence: u64::MAX, pieces, tag: 0, at: 0 });
@@ -225,7 +225,7 @@ fn timed_out(address: &IwarpAddress, what: &'static str, attempt: &Attempt) -> I
 }
 
 impl IwarpListener {
-    /// Where it listens, with the port that was chosen for port 0.
+    /// Returns its address, with the port that was chosen for port 0.
     ///
     /// # Errors
     /// The system's.
@@ -253,7 +253,7 @@ impl IwarpListener {
         self.shortage.episodes()
     }
 
-    /// Waits for the next connection, with so many receives posted. Peers that do not set theirs up hold nobody back.
+    /// Waits for the next connection, with so many receives posted. Peers that do not set theirs up delay no other.
     ///
     /// # Errors
     /// [`IwarpError::TimedOut`] when the time is over; [`IwarpError::Descriptors`], once, when descriptors run out, and the listener
@@ -316,7 +316,7 @@ impl IwarpListener {
             match self.socket.accept() {
                 Ok((socket, peer)) => self.admit(socket, peer),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                // Of a connection that has gone already, or never came about.
+                // The error of a connection that has gone already, or never came about.
                 Err(error) if is_of_the_peer(&error) => {}
                 Err(error) if accept::is_shortage(&error) => {
                     let now = Instant::now();
@@ -336,7 +336,7 @@ impl IwarpListener {
 
     fn admit(&mut self, socket: TcpStream, peer: SocketAddr) {
         let shared = &self.domain.provider.shared;
-        let until = deadline(shared.options.set_up);
+        let until = deadline(shared.common.options.set_up);
         let _ = socket.set_nodelay(true);
         if let Err(error) = socket.set_nonblocking(true) {
             let address = format!("iwarp:{peer}");
@@ -371,7 +371,7 @@ impl IwarpListener {
         }
     }
 
-    /// Sets the first connection up whose start frame has come.
+    /// Sets the first connection up that has its start frame.
     fn look_at_half_open(&mut self, receives: u16) -> Option<IwarpEndpoint> {
         for number in self.half_open.numbers() {
             // Setting one up may evict others.
@@ -393,7 +393,7 @@ impl IwarpListener {
                 }
             }
         }
-        let after = self.domain.provider.shared.options.set_up;
+        let after = self.domain.provider.shared.common.options.set_up;
         while let Some(embryo) = self.half_open.expire(Instant::now()) {
             let address = format!("iwarp:{}", embryo.peer);
             self.refuse(IwarpError::TimedOut { doing: "accept from", address, what: "MPA request", after });
@@ -426,7 +426,7 @@ impl IwarpListener {
     }
 }
 
-/// Whether accepting failed because of the connection that was to be accepted, so that the next one may do.
+/// Returns whether accepting failed because of the connection that was to be accepted, so that the next one may do.
 fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -453,9 +453,9 @@ impl fmt::Debug for IwarpListener {
 }
 
 impl Embryo {
-    /// What was agreed, and the length of the start frame.
+    /// Returns the agreement, and the length of the start frame.
     fn look(&mut self, domain: &IwarpDomain) -> Result<Option<(Agreed, usize)>, IwarpError> {
-        let Shared { options, .. } = &*domain.provider.shared;
+        let options = &domain.provider.shared.common.options;
         let address = || format!("iwarp:{}", self.peer);
         let mut buffer = [0; START];
         let hung = loop {

@@ -1,7 +1,7 @@
 //! Memory that peers reach, touched by this side: through the kernel, because it may be unmapped at any moment.
 //!
 //! Between a socket and such memory lies a thread's [`Buffer`]: a memfd that the thread alone has, mapped. The thread reads
-//! and sums up what is in the mapping; between the file and an address the kernel copies, by a plain read or write of the
+//! and sums up what is in the mapping. Between the file and an address the kernel copies, by a plain read or write of the
 //! file, and says whether the address is mapped. `process_vm_writev` to oneself does the same for two to three times as
 //! much: it looks the process up and holds each page.
 #![expect(unsafe_code, reason = "system calls that take addresses, and a mapping")]
@@ -47,12 +47,12 @@ impl Buffer {
         // SAFETY: a new mapping where the kernel likes, of a file as long as it.
         let base = unsafe { mmap(std::ptr::null_mut(), SIZE, rights, MapFlags::SHARED, &buffer.file, 0) }?;
         buffer.base = base.cast();
-        // SAFETY: the mapping is this buffer's.
+        // SAFETY: the mapping is this buffer's own, `SIZE` bytes at `base`.
         unsafe { madvise(base, SIZE, Advice::LinuxDontFork) }?;
         Ok(buffer)
     }
 
-    /// Whether this process, and not its parent, made the buffer.
+    /// Returns whether this process, and not its parent, made the buffer.
     fn is_here(&self) -> bool {
         // SAFETY: the page is mapped as long as the buffer lives.
         unsafe { self.mark.read_volatile() == 1 }
@@ -95,7 +95,7 @@ impl Buffer {
     pub(super) fn get(&mut self, from: *const u8, length: usize) -> io::Result<&[u8]> {
         // A write past the end would lengthen the file, and not the mapping.
         let length = length.min(SIZE);
-        // SAFETY: the kernel checks the source; what it writes is lent to nobody but the caller of this.
+        // SAFETY: the kernel checks the source; what it writes is lent to the caller of this alone.
         let copied = unsafe { libc::pwrite(self.file.as_raw_fd(), from.cast(), length, 0) };
         all(copied, length)?;
         Ok(&self[..length])
@@ -125,7 +125,8 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the mapping is this buffer's own, `SIZE` bytes at `base`, and `&mut self` shows that it is borrowed
+        // alone.
         unsafe { std::slice::from_raw_parts_mut(self.base, SIZE) }
     }
 }
@@ -147,11 +148,11 @@ mod tests {
         Buffer::with(|buffer| {
             let mut bytes = [0; 3];
             buffer[5..8].copy_from_slice(b"abc");
-            // SAFETY: the array is this test's.
+            // SAFETY: the array is this test's own and has room for the bytes.
             unsafe { buffer.put(5..8, bytes.as_mut_ptr()) }.unwrap();
             assert_eq!(bytes, *b"abc");
             assert_eq!(buffer.get(bytes.as_ptr(), 3).unwrap(), b"abc");
-            // SAFETY: nothing lies there.
+            // SAFETY: `put` reports an address without memory, which is what this test passes, as an error.
             let error = unsafe { buffer.put(5..8, 64 as *mut u8) }.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
             assert_eq!(buffer.get(64 as *const u8, 3).unwrap_err().raw_os_error(), Some(libc::EFAULT));

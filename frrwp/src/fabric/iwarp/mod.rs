@@ -15,17 +15,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A domain has a thread that serves what peers do to its memory, so that no application is woken for it. What is posted goes
-//! to the socket from the posting thread, and the thread that waits reads the socket itself, unless it waits
+//! A domain has a thread that serves what peers do to its memory, so that no application is woken for it. Posts go to the
+//! socket from the posting thread, and the waiting thread reads the socket itself, unless it waits
 //! [passively](IwarpOptions::passive).
 //!
 //! # Peers that overlook what comes first
 //!
 //! Linux's siw replies to a connection's request and only then listens for frames: one that comes in between waits until another
-//! does. So who has connected and spoken, and hears nothing, sends an empty write, which does nothing else, after 4 ms, then 16, 64
-//! and 256; [`IwarpEndpoint::nudges`] counts them. The lab's tests against siw stalled in a third of their connections without.
+//! does. So a side that has connected and spoken, and hears nothing, sends an empty write, which does nothing else, after 4 ms, then
+//! 16, 64 and 256; [`IwarpEndpoint::probes_sent`] counts them. The lab's tests against siw stalled in a third of their connections
+//! without.
 //!
-//! # Whom a registration opens to
+//! # What a registration opens
 //!
 //! A registration of a cache covers whole pages and, as a rule, more than one transfer. Over [`IwarpDomain::new`] its key
 //! serves every connection of the domain: right where all peers are trusted alike. For others there is
@@ -34,10 +35,10 @@
 //! * [`IwarpDomain::open`]: exact registration, to the byte, for as long as the caller says;
 //! * [`IwarpDomain::handle`]: a key of one connection that stays while what it names is replaced: see [`Binding`].
 //!
-//! What this side reads into is open to nobody: the peer is told of a key that opens nothing, and of no address, and its answers
-//! are known by their order.
+//! The memory that this side reads into is open to no peer: the peer is told of a key that opens nothing, and of no address, and
+//! its answers are known by their order.
 //!
-//! A key is what the RFCs call a steering tag (STag). Every placement is checked against its key. What fails is answered with the Terminate that the RFC names and ends the
+//! A key is what the RFCs call a steering tag (STag). Every placement is checked against its key. A breach is answered with the Terminate that the RFC names and ends the
 //! connection. Nothing is encrypted: a host on the path can read and forge, so keep others off it (RFC 5042, section 5.4.3).
 //!
 //! # Keys that are guessed
@@ -51,8 +52,8 @@
 //!
 //! Nothing is pinned: a registration is a range of addresses. Where memory is unmapped while it is registered, a peer's access
 //! ends its connection, as all of it goes through the kernel, which notices. But until the cache's monitor has ended the
-//! registration, memory that is mapped at the same place meanwhile can be reached in its stead. Who unmaps memory that
-//! untrusted peers hold keys of invalidates it in the cache first.
+//! registration, memory that is mapped at the same place meanwhile can be reached in its stead. A program that unmaps memory
+//! for which untrusted peers hold keys invalidates it in the cache first.
 //!
 //! # Checksums
 //!
@@ -60,7 +61,7 @@
 //! a pass over every byte at both ends, and a copy where peers write or read registered memory, because that may change while
 //! it is summed up, or be unmapped. A frame's payload is placed before its CRC has come; a wrong one ends the connection
 //! before anything is told of it. Without CRCs, large payloads go between socket and registered memory without a copy of
-//! ours; payloads of up to 4 KiB that come together with their headers are copied from there.
+//! ours. Payloads of up to 4 KiB that come together with their headers are copied from there.
 //!
 //! # Forks
 //!
@@ -69,16 +70,18 @@
 //!
 //! # System calls
 //!
-//! A read takes four: each side sends once, and receives once, in which it sleeps. So does the domain's thread where it serves
-//! one busy connection; with several it asks first which of them is ready, once for all that are. CRCs add one where the
-//! bytes are, for the copy. A large write takes two calls or so for each MiB where it comes from, and one for each frame (64
-//! KiB) where it goes to; with CRCs a frame is one copy, and what is received at a time is more.
+//! A read takes four: each side sends once, and receives once, in which it sleeps. The domain's thread does so too where it
+//! serves one busy connection. With several it asks first which of them is ready, once for all that are. CRCs add one where
+//! the bytes are, for the copy. A large write takes two calls or so for each MiB where it comes from, and one for each frame
+//! (64 KiB) where it goes to. With CRCs a frame is one copy, and what is received at a time is more.
 
 mod binding;
+mod common;
 mod connection;
 mod crc;
 pub mod ddp;
 mod endpoint;
+mod handle;
 mod inbound;
 mod listener;
 mod memory;
@@ -93,8 +96,9 @@ mod tags;
 pub mod terminate;
 mod throttle;
 
-pub use binding::{Binding, Handle};
+pub use binding::Binding;
 pub use endpoint::IwarpEndpoint;
+pub use handle::Handle;
 pub use listener::{IwarpAddress, IwarpListener};
 pub use registrar::{Exact, IwarpDomain, IwarpKey};
 pub use throttle::{TagGuesses, TagSource};
@@ -105,7 +109,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use terminate::Terminate;
 
-/// What a domain's connections are like.
+/// The options of a domain's connections.
 ///
 /// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,9 +128,9 @@ pub struct IwarpOptions {
     /// How long a peer may stand still while something is to come from it, and how long it may be out of reach in any case: an
     /// idle one's system is asked whether it is there, at most every second.
     pub stall: Duration,
-    /// Whether an application that waits leaves its connection to the domain's thread, and is woken by what is told to it alone:
-    /// for servers, whose peers read and write their memory and say little. A read of the peer's then costs no switch to the
-    /// application's thread, and a message costs one more, from the domain's thread to it.
+    /// Whether a waiting application leaves its connection to the domain's thread, and is woken by its own completions alone:
+    /// for servers with peers that read and write their memory and send few messages. A read of the peer's then costs no switch
+    /// to the application's thread, and a message costs one more, from the domain's thread to it.
     pub passive: bool,
 }
 
@@ -181,7 +185,7 @@ pub enum IwarpError {
     /// The address is none.
     #[error("`{text}` is no iwarp address: write iwarp:HOST:PORT, such as iwarp:10.0.0.1:7471 or iwarp:[::1]:7471")]
     Address {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// The host has no address.
@@ -193,28 +197,28 @@ pub enum IwarpError {
         error: io::Error,
     },
     /// The port is taken.
-    #[error("{address}: the port is in use; stop who listens there, or choose another port, or 0 for a free one")]
+    #[error("{address}: the port is in use: stop its listener, or choose another port, or 0 for a free one")]
     PortInUse {
         /// The address.
         address: String,
     },
-    /// Nobody listens there.
-    #[error("{address}: refused; start the server, and see that it listens on this address and port")]
+    /// There is no listener.
+    #[error("{address}: refused: start the server, and see that it listens on this address and port")]
     Refused {
         /// The address.
         address: String,
     },
     /// The peer did not answer in time.
     #[error(
-        "{doing} {address}: no {what} within {} ms: see that the host is up, that nothing between filters the port, and that what \
-         listens there is an iWARP server", .after.as_millis()
+        "{doing} {address}: no {what} within {} ms: see that the host is up, that no firewall filters the port, and that the \
+         listener is an iWARP server", .after.as_millis()
     )]
     TimedOut {
         /// The operation.
         doing: &'static str,
         /// The address.
         address: String,
-        /// What did not come.
+        /// The missing part.
         what: &'static str,
         /// How long it was waited for.
         after: Duration,
@@ -224,17 +228,17 @@ pub enum IwarpError {
     Mpa {
         /// The address.
         address: String,
-        /// What is wrong.
+        /// The fault.
         error: MpaError,
     },
     /// The peer closed the connection before it was set up.
-    #[error("{address}: the peer closed the connection before it was set up; is it an iWARP server?")]
+    #[error("{address}: the peer closed the connection before it was set up: see whether it is an iWARP server")]
     Hung {
         /// The address.
         address: String,
     },
     /// The peer does not want this connection.
-    #[error("{address}: the peer rejects the connection; its log says why")]
+    #[error("{address}: the peer rejects the connection: see its log")]
     Rejected {
         /// The address.
         address: String,
@@ -246,9 +250,9 @@ pub enum IwarpError {
     Depth {
         /// The address.
         address: String,
-        /// What the peer wants.
+        /// The revision that the peer wants.
         wanted: u16,
-        /// What this side does.
+        /// The revision of this side.
         answered: u16,
     },
     /// The listener has no descriptors left. It evicts half-open connections, and goes on. Reported once for each time of want.
@@ -264,7 +268,7 @@ pub enum IwarpError {
     System {
         /// The address.
         address: String,
-        /// What was done.
+        /// The operation.
         what: &'static str,
         /// The system's error.
         error: io::Error,

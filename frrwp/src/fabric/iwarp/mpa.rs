@@ -62,7 +62,7 @@ pub struct Enhanced {
 /// A frame that starts a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Start<'a> {
-    /// Whose.
+    /// The role.
     pub role: Role,
     /// Whether the sender wants CRCs.
     pub checksums: bool,
@@ -87,16 +87,16 @@ pub enum MpaError {
     #[error("an MPA frame of the wrong side")]
     WrongSide,
     /// A revision that is not spoken.
-    #[error("MPA revision {revision}; 1 and 2 are spoken")]
+    #[error("MPA revision {revision}: 1 and 2 are supported")]
     Revision {
         /// Its revision.
         revision: u8,
     },
     /// Markers are asked for.
-    #[error("the peer asks for MPA markers, which are not spoken: configure it without")]
+    #[error("the peer asks for MPA markers, which are not supported: configure it without")]
     Markers,
     /// Too much private data, or too little for what its flags say.
-    #[error("{length} bytes of MPA private data do not fit its flags; at most 512 may come")]
+    #[error("{length} bytes of MPA private data do not fit its flags: at most 512 may come")]
     Private {
         /// Bytes.
         length: usize,
@@ -207,7 +207,7 @@ impl fmt::Display for Start<'_> {
 /// An FPDU, where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fpdu<'a> {
-    /// What it carries for DDP.
+    /// The payload for DDP.
     pub ulpdu: &'a [u8],
     /// Its CRC, as it came.
     pub crc: u32,
@@ -238,7 +238,7 @@ impl<'a> Fpdu<'a> {
         Some(Self { ulpdu: &covered[2..2 + carried], crc, length, covered })
     }
 
-    /// The CRC that it should have.
+    /// Returns the CRC that it should have.
     pub fn checksum(&self) -> u32 {
         crc::of(self.covered)
     }
@@ -256,7 +256,7 @@ impl<'a> Fpdu<'a> {
     }
 }
 
-/// The two ends of an FPDU, around pieces that need not lie together.
+/// Returns the two ends of an FPDU, around pieces that need not lie together.
 pub fn frame(pieces: &[&[u8]], checksums: bool) -> ([u8; 2], ([u8; 7], usize)) {
     let carried: usize = pieces.iter().map(|piece| piece.len()).sum();
     let start = (carried as u16).to_be_bytes();

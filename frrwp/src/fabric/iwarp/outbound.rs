@@ -1,16 +1,16 @@
-//! What goes: from posts and the peer's read requests to frames.
+//! The sending side: from posts and the peer's read requests to frames.
 //!
 //! No input or output: [`Outbound::fill`] cuts what waits into frames, [`Outbound::show`] says which bytes are to be sent
 //! next, in registered memory where they lie there, and [`Outbound::sent`] how many were. A message's segments follow each
-//! other and are not mixed with others' (RFC 5041, section 5.3); where both sides' messages wait, answers to reads and posts
+//! other and are not mixed with others' (RFC 5041, section 5.3). Where both sides' messages wait, answers to reads and posts
 //! take turns.
 //!
 //! Short frames are written one behind the other into a buffer, the *stream*, so that many of them are one piece for the system, which
-//! takes longer for three pieces than for some hundred bytes; the payload of a longer one is sent from where it lies.
+//! takes longer for three pieces than for some hundred bytes. The payload of a longer one is sent from where it lies.
 //!
 //! Without CRCs every longer payload is sent from where it lies. With them the payload of an answer is copied first, because its
-//! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection. What is read
-//! by a bound tag is copied as a whole when its first frame is cut.
+//! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection. Bytes read by
+//! a bound tag are copied as a whole when their first frame is cut.
 
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
@@ -20,9 +20,10 @@ use super::ddp::{Header, Operation, Place, ReadRequest};
 use super::inbound::Reading;
 use super::memory::Buffer;
 use super::mpa::padding;
+use super::socket::Piece;
 use super::tags::Pin;
 use super::terminate::Terminate;
-use crate::fabric::racing;
+use crate::fabric::volatile_copy;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -46,26 +47,6 @@ pub(super) const SHOWN: usize = 64;
 /// Buffers that are kept for the next message or answer, if they are not too large.
 const POOL: usize = 4;
 
-/// Memory of this process, as the system's calls want it (an `iovec`).
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Piece {
-    pub(super) address: *const u8,
-    pub(super) length: usize,
-}
-
-// SAFETY: an address. Who posted it promised that the memory may be read until the post is done, by any thread.
-unsafe impl Send for Piece {}
-
-impl Piece {
-    /// # Safety
-    /// The memory may be read.
-    unsafe fn bytes<'a>(self) -> &'a [u8] {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.address, self.length) }
-    }
-}
-
 type Pieces = SmallVec<[Piece; GATHER]>;
 
 /// Something that was posted.
@@ -86,7 +67,7 @@ struct Answer {
     sent: u32,
     /// Its tag is bound.
     bound: bool,
-    /// What it was bound to when the answer began.
+    /// The binding when the answer began.
     resolved: usize,
 }
 
@@ -97,7 +78,7 @@ enum Body {
         tag: u32,
         at: u64,
     },
-    /// Of a bound tag: as long as it is bound to this address, else zeros.
+    /// A bound tag's bytes: as long as it is bound to this address, else zeros.
     Bound {
         tag: u32,
         at: u64,
@@ -113,10 +94,10 @@ enum Body {
 /// Keeps memory where it is during a call that sends it.
 pub(super) type Kept = (Pin, Option<Entered>);
 
-/// What is sent in the place of bytes that may not be read any more.
+/// The bytes sent in the place of bytes that may not be read any more.
 static ZEROS: [u8; SEGMENT] = [0; SEGMENT];
 
-/// What is done when a frame was sent.
+/// The step after a frame was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ends {
     /// Nothing.
@@ -251,9 +232,9 @@ impl Outbound {
         self.posts.clear();
         self.answers.clear();
         self.copied = None;
-        // What was not begun is not sent.
+        // Answers that were not begun are not sent.
         self.frames.truncate(usize::from(self.begun > 0));
-        // What was begun is finished from a copy: its memory goes back to whoever posted it.
+        // A frame that was begun is finished from a copy: its memory goes back to its poster.
         for frame in &mut self.frames {
             if let Body::Memory(pieces) = &frame.body {
                 let mut bytes = Vec::with_capacity(frame.length);
@@ -391,7 +372,7 @@ impl Outbound {
             let pin = sources.pin(request.source_tag, request.source_offset, request.length.into())?;
             if let Some(binding) = pin.binding() {
                 let entered = binding.enter();
-                // What is counted has been resolved.
+                // Counted reads have been resolved.
                 binding.count();
                 *resolved = entered.address as usize;
                 if request.length as usize <= STREAMED {
@@ -402,9 +383,10 @@ impl Outbound {
                     let frame = self.streamed(header, length, Ends::Answer, |stream| {
                         stream.reserve(length);
                         let end = stream.len();
-                        // SAFETY: what is bound stays mapped until nobody is at it, whatever is done to it; there is room.
+                        // SAFETY: bound bytes stay mapped until no read is at them, whatever is done to them; there is
+                        // room.
                         unsafe {
-                            racing::copy(from, stream.as_mut_ptr().add(end), length);
+                            volatile_copy::copy(from, stream.as_mut_ptr().add(end), length);
                             stream.set_len(end + length);
                         }
                     });
@@ -484,7 +466,7 @@ impl Outbound {
                 Body::Bytes(bytes) => crc::append(crc, bytes),
                 Body::Part(bytes, at) => crc::append(crc, &bytes[*at..*at + length]),
                 Body::Memory(pieces) => pieces.iter().fold(crc, |crc, piece| {
-                    // SAFETY: who posted the write promised that its memory may be read until it is done.
+                    // SAFETY: the poster of the write promised that its memory may be read until it is done.
                     crc::append(crc, unsafe { piece.bytes() })
                 }),
             };
@@ -494,7 +476,7 @@ impl Outbound {
         Frame { head, body, length, tail, ends_at: zeroes + 4, ends }
     }
 
-    /// A short frame, whose payload is put behind its header.
+    /// Sends a short frame, with the payload behind its header.
     fn streamed(&mut self, header: Header, length: usize, ends: Ends, put: impl FnOnce(&mut Vec<u8>)) -> Frame {
         let (encoded, used) = header.encode();
         let carried = used + length;

@@ -1,14 +1,14 @@
-//! The provider's thread: it serves what peers do to the memory of this process, and nobody's application is woken for it.
+//! The provider's thread: it serves the peers' accesses to this process's memory, without waking the application.
 //!
-//! It sleeps on all connections of a domain. A connection whose application waits, or has posted a read, is *claimed*: the application's thread
-//! reads the socket itself, so that an answer costs one wake-up and not two, and the provider's thread keeps away. The claim
-//! is kept from one wait to the next, because to give it back and take it again would cost two system calls an operation; the
-//! provider looks every millisecond whether the application has come back, and takes claims back that rest.
+//! It sleeps on all connections of a domain. A connection with an application that waits, or has posted a read, is *claimed*: the application's
+//! thread reads the socket itself, so that an answer costs one wake-up and not two, and the provider's thread keeps away. The claim is kept
+//! from one wait to the next, because to give it back and take it again would cost two system calls an operation. The provider looks every
+//! millisecond whether the application has come back, and takes claims back that rest.
 //!
-//! Where a domain has one connection, and its peer asks again and again while the application is elsewhere, the thread
-//! *stays* at it: it sleeps in the receiving call itself, which saves every second wake-up call. Nothing interrupts that call but
-//! bytes and its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider,
-//! which then leaves; and a second connection ends the staying, at the latest when the time is over.
+//! Where a domain has one connection, and its peer asks again and again while the application is elsewhere, the thread *stays* at
+//! it: it sleeps in the receiving call itself, which saves every second wake-up call. Nothing interrupts that call but bytes and
+//! its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider, which then
+//! leaves. A second connection ends the staying, at the latest when the time is over.
 //!
 //! It looks after connections only as long as they need it: those that expect something of their peers, that part, or that are
 //! held back for guessed tags. Without such connections it sleeps until something comes. So idle connections wake nothing.
@@ -17,9 +17,8 @@
 //! and wakes the application when there is something to be told to it.
 
 use super::IwarpOptions;
+use super::common::Common;
 use super::connection::{Connection, Core, NAP};
-use super::tags::Table;
-use super::throttle::TagThrottle;
 #[cfg(target_os = "linux")]
 use crate::fabric::fork_mark::ForkMark;
 use rustc_hash::FxHashMap;
@@ -48,11 +47,9 @@ const STAY: Duration = Duration::from_millis(4);
 /// The alarm's name among events; connections are counted from 1.
 const ALARM: u64 = 0;
 
-/// What the threads of a domain share.
+/// The state that the threads of a domain share.
 pub(super) struct Shared {
-    pub(super) tags: Table,
-    pub(super) options: IwarpOptions,
-    pub(super) throttle: TagThrottle,
+    pub(super) common: Arc<Common>,
     poller: OwnedFd,
     /// Wakes the thread.
     alarm: OwnedFd,
@@ -85,8 +82,8 @@ pub(super) struct Provider {
 }
 
 impl Provider {
-    /// Whether this process, and not its parent, made the domain: a child that was forked has neither the thread nor any
-    /// business with the connections.
+    /// Returns whether this process, and not its parent, made the domain: a child that was forked has neither the thread
+    /// nor any business with the connections.
     #[inline]
     pub(super) fn is_here(&self) -> bool {
         #[cfg(target_os = "linux")]
@@ -106,9 +103,7 @@ impl Provider {
         let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&poller, &alarm, EventData::new_u64(ALARM), EventFlags::IN)?;
         let shared = Arc::new(Shared {
-            tags: Table::new(),
-            options,
-            throttle: TagThrottle::default(),
+            common: Arc::new(Common::new(options)),
             poller,
             alarm,
             connections: Mutex::default(),
@@ -175,7 +170,7 @@ impl Shared {
         core.watched = EventFlags::IN;
         let data = EventData::new_u64(connection.number);
         let added = epoll::add(&self.poller, &connection.socket, data, EventFlags::IN);
-        // What came with the start frame may have been answered by more than there was room for.
+        // Bytes that came with the start frame may have been answered by more than there was room for.
         self.arm(connection, &mut core);
         drop(core);
         if added.is_err() {
@@ -206,7 +201,7 @@ impl Shared {
             let data = EventData::new_u64(connection.number);
             let _ = epoll::modify(&self.poller, &connection.socket, data, wanted);
         }
-        if core.needs_attention(self.options.stall) && (!core.attended || core.is_held()) {
+        if core.needs_attention(self.common.options.stall) && (!core.attended || core.is_held()) {
             self.attend(connection, core);
         }
     }
@@ -297,7 +292,7 @@ impl Shared {
                 self.look_around();
             }
         }
-        // Whoever still sleeps on a connection of the domain holds the domain: there is none.
+        // A thread that still sleeps on a connection of the domain holds the domain: there is none.
         let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
         connections.iter().for_each(|connection| self.remove(connection));
         lock(&self.claims).clear();
@@ -378,7 +373,7 @@ impl Shared {
         lock(&self.claims).extend(kept);
     }
 
-    /// Ends connections whose peers stand still, goes on with those that are held back if it is time, and forgets those that have
+    /// Ends connections with stalled peers, goes on with those that are held back if it is time, and forgets those that have
     /// ended, or need nothing any more.
     fn look_around(&self) {
         let connections = std::mem::take(&mut *lock(&self.attended)).connections;
@@ -390,7 +385,7 @@ impl Shared {
                     core.serve(&connection);
                 }
                 core.expire(&connection);
-                core.nudge(&connection);
+                core.send_probe(&connection);
                 connection.tell(&mut core);
             }
             // Has it attended to again if it needs that.

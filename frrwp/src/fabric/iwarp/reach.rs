@@ -20,7 +20,7 @@ const MOST: usize = 8;
 /// Returns a socket that is connected and does not block; None if the attempt is over first.
 ///
 /// # Errors
-/// What the system says of the last address that failed, if all did.
+/// The system's error for the last address that failed, if all did.
 pub(super) fn reach(found: &[SocketAddr], attempt: &Attempt) -> io::Result<Option<TcpStream>> {
     let mut left = found.iter();
     let mut tried: Vec<OwnedFd> = Vec::new();
@@ -76,7 +76,7 @@ fn begin(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Whether it is connected.
+/// Returns whether it is connected.
 fn state(socket: &OwnedFd) -> rustix::io::Result<bool> {
     sockopt::socket_error(socket)??;
     match rustix::net::getpeername(socket) {
@@ -93,7 +93,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A listener whose backlog is full: what else is sent there has no answer. And what fills it.
+    /// Returns a listener with a full backlog: further connections get no answer. And what fills it.
     fn silent() -> (OwnedFd, SocketAddr, Vec<OwnedFd>) {
         let socket =
             rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -1,11 +1,13 @@
 //! Registering: a registration is a key, which the RFCs call a steering tag.
 #![expect(unsafe_code, reason = "a registrar is one, and exact registration opens memory by address")]
 
+use super::binding::Binding;
+use super::handle::Handle;
 use super::provider::Provider;
 use super::tags::{MOST, Scope};
 use super::throttle::{TagGuesses, TagSource};
 use super::{IwarpError, IwarpOptions};
-use crate::fabric::Domain;
+use crate::fabric::traits::Domain;
 use crate::wire::Segment;
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PAGE, PageRange};
@@ -33,7 +35,7 @@ pub struct Exact {
 }
 
 impl IwarpDomain {
-    /// A domain, and the thread that serves its connections.
+    /// Returns a domain, and the thread that serves its connections.
     ///
     /// # Errors
     /// The system has no thread or no epoll for it.
@@ -61,31 +63,40 @@ impl IwarpDomain {
     /// `ENOMEM` where too many keys live.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration was dropped, and nobody relies on its bytes where peers may write
-    /// them.
+    /// The memory stays mapped until the registration was dropped, and the caller does not rely on its bytes where
+    /// peers may write them.
     pub unsafe fn open(&self, address: *mut u8, length: usize, access: Access) -> io::Result<Exact> {
         let start = address as u64;
         let end = start.checked_add(length as u64).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let tag = self.provider.shared.tags.open(start, end, access, self.scope);
+        let tag = self.provider.shared.common.tags.open(start, end, access, self.scope);
         let key = tag.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let segment = Segment { address: start, length: length as u64, key };
         Ok(Exact { provider: Arc::clone(&self.provider), segment })
     }
 
-    /// Registrations that live.
+    /// Makes a key by which peers read so many bytes of whatever is bound when a read begins. A tag of an
+    /// [own domain](super::IwarpEndpoint::own_domain) is that connection's alone.
+    ///
+    /// # Errors
+    /// `EINVAL` for no bytes or more than [`Handle::LONGEST`], `ENOMEM` where too many keys live.
+    pub fn handle(&self, binding: &Arc<Binding>, length: usize) -> io::Result<Handle> {
+        Handle::new(&self.provider, binding, length, self.scope)
+    }
+
+    /// Returns how many registrations live.
     pub fn registrations(&self) -> usize {
-        self.provider.shared.tags.live()
+        self.provider.shared.common.tags.live()
     }
 
     /// Returns how often peers used tags that did not open what they wanted because they were never theirs, or not any more.
     pub fn tag_guesses(&self) -> TagGuesses {
-        self.provider.shared.throttle.counts()
+        self.provider.shared.common.throttle.counts()
     }
 
-    /// Returns the next source whose guesses began to be limited, each activation once: for a log. At most 64 wait to be returned;
+    /// Returns the next source with newly limited guesses, each activation once: for a log. At most 64 wait to be returned;
     /// [`TagGuesses::activations`] counts them all.
     pub fn next_throttled(&self) -> Option<TagSource> {
-        self.provider.shared.throttle.report()
+        self.provider.shared.common.throttle.report()
     }
 
     /// Returns how often the domain's thread woke up so far. Idle connections do not wake it.
@@ -100,7 +111,7 @@ impl IwarpDomain {
 }
 
 impl Exact {
-    /// What lets the peer at it.
+    /// Returns the segment that lets the peer access it.
     pub fn segment(&self) -> Segment {
         self.segment
     }
@@ -110,7 +121,7 @@ impl fmt::Debug for IwarpDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IwarpDomain")
             .field("scope", &self.scope)
-            .field("options", &self.provider.shared.options)
+            .field("options", &self.provider.shared.common.options)
             .finish_non_exhaustive()
     }
 }
@@ -124,12 +135,12 @@ impl fmt::Debug for Exact {
 impl Drop for Exact {
     /// The peer may have ended it before, by sending with invalidate.
     fn drop(&mut self) {
-        self.provider.shared.tags.close(self.segment.key);
+        self.provider.shared.common.tags.close(self.segment.key);
     }
 }
 
 // SAFETY: a tag is unique while it lives, is looked up before every placement, and opens its bytes for its rights alone;
-// closing it waits for whoever is in the kernel on its account. What is behind is the address range and not its pages:
+// closing it waits for threads that are in the kernel on its account. Behind it is the address range and not its pages:
 // nothing is pinned. Between an unmapping and the end of the registration, which the cache's monitor brings about, a peer that
 // still uses the tag is told of a fault, or reaches what is mapped there by then: the module's documentation says so.
 unsafe impl Registrar for IwarpDomain {
@@ -138,7 +149,7 @@ unsafe impl Registrar for IwarpDomain {
     fn register(&self, range: PageRange, access: Access) -> io::Result<IwarpKey> {
         mrrc::registrar::mapped(range)?;
         let (start, end) = (range.start() * PAGE, range.end().saturating_mul(PAGE));
-        let tag = self.provider.shared.tags.open(start, end, access, self.scope);
+        let tag = self.provider.shared.common.tags.open(start, end, access, self.scope);
         tag.map(|key| IwarpKey { key }).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
@@ -148,7 +159,7 @@ unsafe impl Registrar for IwarpDomain {
 
     fn deregister(&self, batch: &mut Vec<Registered<IwarpKey>>) -> io::Result<()> {
         for registered in batch.drain(..) {
-            self.provider.shared.tags.close(registered.registration.key);
+            self.provider.shared.common.tags.close(registered.registration.key);
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ pub(super) enum Unfit {
     Depth(u16),
 }
 
-/// The first frame of the connecting side.
+/// Returns the first frame of the connecting side.
 pub(super) fn request(options: &IwarpOptions) -> Vec<u8> {
     let enhanced = Enhanced {
         peer_to_peer: options.ready_to_receive,
@@ -55,7 +55,7 @@ pub(super) fn request(options: &IwarpOptions) -> Vec<u8> {
     bytes
 }
 
-/// What a request is answered with, and what holds then; `None` where it cannot be, and the answer says so.
+/// Returns the reply to a request and the agreement; `None` where there is none, and the reply says so.
 pub(super) fn reply(options: &IwarpOptions, request: &Start<'_>) -> Result<(Vec<u8>, Option<Agreed>), MpaError> {
     if request.role != Role::Request {
         return Err(MpaError::WrongSide);
@@ -95,7 +95,7 @@ pub(super) fn reply(options: &IwarpOptions, request: &Start<'_>) -> Result<(Vec<
     Ok((bytes, (!rejected).then_some(agreed)))
 }
 
-/// What holds after a reply, and how this side says that it is ready.
+/// Returns the agreement after a reply, and the way in which this side announces that it is ready.
 pub(super) fn agree(options: &IwarpOptions, reply: &Start<'_>) -> Result<(Agreed, Option<Ready>), Unfit> {
     if reply.role != Role::Reply {
         return Err(Unfit::Mpa(MpaError::WrongSide));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_ours_agree_on_the_smaller_depths_and_an_empty_write() {
+    fn own_peers_agree_on_smaller_depths() {
         let one = IwarpOptions { inbound: 4, outbound: 8, checksums: false, ..IwarpOptions::default() };
         let other = IwarpOptions { inbound: 16, outbound: 2, ..IwarpOptions::default() };
         let asked = request(&one);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_offers_no_ready_to_receive_says_none_and_is_answered_without() {
+    fn no_ready_to_receive_is_agreed_on() {
         let one = IwarpOptions { ready_to_receive: false, ..IwarpOptions::default() };
         let (answer, theirs) = reply(&IwarpOptions::default(), &start(&request(&one))).unwrap();
         let (ours, ready) = agree(&one, &start(&answer)).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_to_peer_request_without_a_way_to_be_ready_is_rejected() {
+    fn peer_to_peer_request_needs_a_ready_method() {
         let enhanced = Enhanced { peer_to_peer: true, inbound: 1, outbound: 1, ..Enhanced::default() };
         let asked = Start {
             role: Role::Request,

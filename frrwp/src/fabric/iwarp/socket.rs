@@ -1,13 +1,35 @@
 //! The edge to the kernel: bytes between a socket and memory, without a copy of ours.
 #![expect(unsafe_code, reason = "system calls that take addresses of registered memory")]
 
-use super::outbound::Piece;
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
+
+/// Memory of this process, as the system's calls want it (an `iovec`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Piece {
+    pub(super) address: *const u8,
+    pub(super) length: usize,
+}
+
+// SAFETY: `Send` requires that another thread may use the address. The poster promised (`Endpoint::write`) that the memory may be read
+// until the post is done, by any thread.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    /// Returns the bytes.
+    ///
+    /// # Safety
+    /// The memory may be read, and is not written, for as long as they are used.
+    pub(super) unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: the caller promises that the piece's memory stays until it is sent.
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }
+    }
+}
 
 /// Memory to receive into.
 #[derive(Clone, Copy)]
@@ -72,14 +94,14 @@ pub(super) fn sleep(sockets: &mut [libc::pollfd], time: Option<Duration>) -> io:
         tv_nsec: time.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the array and the time live.
+    // SAFETY: `sockets` and `time` live across the call.
     let ready = unsafe { libc::ppoll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, time, std::ptr::null()) };
     result(ready as isize)
 }
 
-/// Has the system end a connection whose peer is out of reach for so long, though nothing is to come from it: cables are pulled and
-/// hosts fall without a word. It asks an idle peer from half of the time on, some times where that is seconds.
-pub(super) fn look_out(socket: &impl AsFd, patience: Duration) -> io::Result<()> {
+/// Has the system end a connection with a peer that is out of reach for so long, though nothing is to come from it: cables are
+/// pulled and hosts fall without a word. It asks an idle peer from half of the time on, some times where that is seconds.
+pub(super) fn enable_keepalive(socket: &impl AsFd, patience: Duration) -> io::Result<()> {
     // The system counts in seconds here, up to 32,767.
     let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, 32_767));
     sockopt::set_tcp_keepidle(socket, seconds(patience / 2))?;
@@ -89,19 +111,19 @@ pub(super) fn look_out(socket: &impl AsFd, patience: Duration) -> io::Result<()>
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
-/// An entry for [`sleep`] that can be read.
+/// Returns an entry for [`sleep`] that can be read.
 pub(super) fn watched(socket: &impl AsRawFd, writing: bool) -> libc::pollfd {
     let events = libc::POLLIN | if writing { libc::POLLOUT } else { 0 };
     libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 }
 }
 
-/// An entry for [`sleep`], as an epoll would watch it.
+/// Returns an entry for [`sleep`], as an epoll would watch it.
 pub(super) fn watched_for(socket: &impl AsRawFd, interest: EventFlags) -> libc::pollfd {
     // The low bits of both interfaces are the same; which are asked for fits.
     libc::pollfd { fd: socket.as_raw_fd(), events: interest.bits() as libc::c_short, revents: 0 }
 }
 
-/// Whether a socket that was slept on says that its peer has gone.
+/// Returns whether a socket that was slept on says that its peer has gone.
 pub(super) fn hung_up(watched: &libc::pollfd) -> bool {
     watched.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }

@@ -23,7 +23,7 @@ const SHARDS: usize = 16;
 /// Registrations that live at a time: a guess hits one in a thousand at most.
 pub(super) const MOST: usize = 1 << 22;
 
-/// Who may use a tag.
+/// The connections that may use a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     /// All connections of the domain.
@@ -32,16 +32,17 @@ pub(super) enum Scope {
     Connection(u64),
 }
 
-/// What a tag opens.
+/// The memory that a tag opens.
 #[derive(Debug)]
 pub(super) struct Opening {
     start: u64,
     end: u64,
     access: Access,
     scope: Scope,
-    /// What is read by this tag: else its addresses are those of the memory.
+    /// The binding that is read by this tag: else its addresses are those of the memory.
     binding: Option<Arc<Binding>>,
-    /// Its peer has ended it. Its number stays taken until its owner closes it, who would close another's else.
+    /// Its peer has ended it. Its number stays taken until its owner closes it, because the owner would else close
+    /// another's.
     ended: bool,
 }
 
@@ -53,13 +54,13 @@ pub(super) struct Pin {
 }
 
 impl Pin {
-    /// What the tag is bound to, if it is bound.
+    /// Returns the tag's binding, if it has one.
     pub(super) fn binding(&self) -> Option<&Arc<Binding>> {
         self.opening.binding.as_ref()
     }
 }
 
-/// What a peer wants of a tag.
+/// The access that a peer wants by a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     /// To have its bytes.
@@ -68,7 +69,7 @@ pub(super) enum Wish {
     Write,
 }
 
-/// What a tag is to a connection.
+/// The relation of a tag to a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
     /// It opens something to it.
@@ -118,14 +119,15 @@ impl Generator {
         self.random.next_u32()
     }
 
-    /// The seeds, and how many tags each has given.
+    /// Returns the seeds, and how many tags each has given.
     fn epochs(&self) -> Vec<([u8; 32], u32)> {
         let counts = std::iter::once(self.drawn).chain(std::iter::repeat(EPOCH));
         self.seeds.iter().copied().zip(counts).collect()
     }
 }
 
-/// Whether a tag is one of those that these seeds gave. Takes up to half a millisecond; for the answer to a wrong tag.
+/// Returns whether a tag is one of those that these seeds gave. Takes up to half a millisecond; for the answer to a
+/// wrong tag.
 fn drew(epochs: &[([u8; 32], u32)], tag: u32) -> bool {
     epochs.iter().any(|&(seed, count)| {
         let mut random = StdRng::from_seed(seed);
@@ -136,7 +138,7 @@ fn drew(epochs: &[([u8; 32], u32)], tag: u32) -> bool {
 /// Tags and what they open.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Of the domain, and of each connection that is there. One that never had a tag has none.
+    /// Tags of the domain, and of each live connection. One that never had a tag has none.
     generators: [Mutex<FxHashMap<u64, Option<Box<Generator>>>>; SHARDS],
     shards: [RwLock<FxHashMap<u32, Arc<Opening>>>; SHARDS],
     live: AtomicUsize,
@@ -179,13 +181,13 @@ impl Table {
         }
     }
 
-    /// Whether a tag is this connection's own, and lives.
+    /// Returns whether a tag is this connection's own, and lives.
     pub(super) fn is_own(&self, tag: u32, connection: u64) -> bool {
         let tags = self.read(tag);
         tags.get(&tag).is_some_and(|opening| !opening.ended && opening.scope == Scope::Connection(connection))
     }
 
-    /// What a tag is to a connection, of those that do not open what was wanted.
+    /// Returns the relation of a tag to a connection, of those that do not open the wanted memory.
     pub(super) fn standing(&self, tag: u32, connection: u64) -> Standing {
         let scope = self.read(tag).get(&tag).filter(|opening| !opening.ended).map(|opening| opening.scope);
         let epochs = |of| self.generators(of).get(&of).and_then(Option::as_deref).map_or(Vec::new(), Generator::epochs);
@@ -210,13 +212,13 @@ impl Table {
         self.shard(tag).write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A tag for these bytes; `None` where the table is full.
+    /// Returns a tag for these bytes; `None` where the table is full.
     pub(super) fn open(&self, start: u64, end: u64, access: Access, scope: Scope) -> Option<u32> {
         self.count_in()?;
         Some(self.insert(Opening { start, end, access, scope, binding: None, ended: false }))
     }
 
-    /// A tag by which peers read so many bytes of whatever is bound; `None` where the table is full.
+    /// Returns a tag by which peers read so many bytes of whatever is bound; `None` where the table is full.
     pub(super) fn open_bound(&self, binding: Arc<Binding>, length: u64, scope: Scope) -> Option<u32> {
         self.count_in()?;
         let (start, end, access) = (0, length, Access::REMOTE_READ);
@@ -231,7 +233,8 @@ impl Table {
         (!is_full).then_some(())
     }
 
-    /// A tag that opens nothing, and that no other is alike: it counts with its connection, not as one of these.
+    /// Returns a tag that opens nothing, and that no other is alike: it counts with its connection, not as one of
+    /// these.
     pub(super) fn reserve(&self, connection: u64) -> u32 {
         let (access, scope) = (Access::empty(), Scope::Connection(connection));
         self.insert(Opening { start: 0, end: 0, access, scope, binding: None, ended: false })
@@ -266,13 +269,13 @@ impl Table {
         true
     }
 
-    /// What a peer asks for when it sends with invalidate: only a tag of its own connection ends so, because others use
-    /// those of the domain.
+    /// Ends a tag by a peer's send with invalidate: only a tag of its own connection, because others use those of the
+    /// domain.
     pub(super) fn invalidate(&self, tag: u32, connection: u64) -> Result<(), Terminate> {
         let mut tags = self.write(tag);
         let opening = tags.get_mut(&tag).filter(|opening| !opening.ended).ok_or(Terminate::INVALID_TAG)?;
         match opening.scope {
-            // What this side reads into.
+            // The memory that this side reads into.
             _ if opening.access.is_empty() => Err(Terminate::CANNOT_INVALIDATE),
             Scope::Connection(owner) if owner == connection => {
                 let (access, scope) = (Access::empty(), opening.scope);
@@ -318,7 +321,7 @@ impl Table {
     }
 }
 
-/// Waits until nobody holds a pin: each lasts one system call that does not block.
+/// Waits until there is no pin: each lasts one system call that does not block.
 fn quiesce(mut opening: Arc<Opening>) {
     let mut spins = 0_u32;
     loop {
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_opens_its_bytes_for_its_rights_and_its_connection_alone() {
+    fn tag_checks_bounds_rights_and_connection() {
         let table = Table::new();
         let tag = table.open(1000, 2000, Access::REMOTE_WRITE, Scope::Connection(7)).unwrap();
         let pin =
@@ -404,7 +407,7 @@ mod tests {
         assert_eq!(pin(1000, 1, Wish::Write, 7), Err(Terminate::DDP_INVALID_TAG));
         assert_eq!(pin(1000, 1, Wish::Read, 7), Err(Terminate::INVALID_TAG));
         assert_eq!(table.invalidate(tag, 7), Err(Terminate::INVALID_TAG));
-        // Its number is nobody else's before its owner has closed it too, who closes nobody else's then.
+        // Its number is not used again before its owner has closed it too, so that the owner closes no other's.
         assert!(table.live() == 0 && table.read(tag).contains_key(&tag));
         assert!(table.close(tag) && !table.read(tag).contains_key(&tag));
         assert_eq!(table.live(), 0);

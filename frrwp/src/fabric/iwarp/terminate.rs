@@ -8,7 +8,7 @@
 //! 4       what was announced: u16 length, header, read request
 //! ```
 //!
-//! Linux's siw has layer and kind the other way round, and the flags in the low bits, as its compiler lays bits out; what can
+//! Linux's siw has layer and kind the other way round, and the flags in the low bits, as its compiler lays bits out. What can
 //! be told apart is read either way.
 
 use super::ddp::{Header, ReadRequest, SegmentError};
@@ -21,11 +21,11 @@ pub struct AtFault {
     pub header: Header,
     /// Bytes that it carries for DDP.
     pub length: u16,
-    /// What it asks for, if it is a read request that has come whole.
+    /// The read request, if it has come whole.
     pub request: Option<ReadRequest>,
 }
 
-/// What was wrong.
+/// The error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Terminate {
     /// 0 RDMAP, 1 DDP, 2 the layer below.
@@ -127,7 +127,7 @@ impl Terminate {
         matches!(self, Self { layer: 0 | 1, kind: 1, .. })
     }
 
-    /// What a segment that cannot be used is answered with.
+    /// Returns the answer to a segment that cannot be used.
     pub fn for_segment(error: SegmentError) -> Self {
         match error {
             SegmentError::DdpVersion { tagged: true, .. } => Self::DDP_TAGGED_VERSION,
@@ -147,7 +147,7 @@ impl Terminate {
             bytes.extend_from_slice(&length.to_be_bytes());
             let (encoded, used) = header.encode();
             bytes.extend_from_slice(&encoded[..used]);
-            // Of a read request, where RDMAP finds the error: DDP does not look into it.
+            // The place in a read request where RDMAP finds the error: DDP does not look into it.
             if let (Some(request), 0) = (request, self.layer) {
                 bytes[2] |= 0x20;
                 bytes.extend_from_slice(&request.encode());

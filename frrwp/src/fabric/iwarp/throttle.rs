@@ -43,7 +43,7 @@ const SOURCES: usize = 4096;
 /// Activations that wait to be reported.
 const REPORTS: usize = 64;
 
-/// Where connections come from, as far as guesses are counted together.
+/// The origin of connections, as far as their guesses are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TagSource(Source);
 
@@ -76,7 +76,7 @@ pub struct TagGuesses {
     pub held: u64,
 }
 
-/// What an access may do now.
+/// The answer to an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leave {
     /// It may look its tag up: its source is not limited.
@@ -216,7 +216,7 @@ impl TagThrottle {
         result
     }
 
-    /// Whether any source is limited.
+    /// Returns whether any source is limited.
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Relaxed) > 0
     }
@@ -268,7 +268,7 @@ mod tests {
         IpAddr::from([10, 0, 0, last]).into()
     }
 
-    /// The most of these times in any second.
+    /// Returns the most of these times in any second.
     fn busiest(times: &[u64]) -> usize {
         let within = |at: usize| times[at..].iter().take_while(|&&time| time < times[at] + SECOND).count();
         (0..times.len()).map(within).max().unwrap_or(0)

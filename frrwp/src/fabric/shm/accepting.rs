@@ -24,7 +24,7 @@ const SETTING_UP: Duration = Duration::from_secs(5);
 /// Descriptors that a set-up takes at a time: those that come with a HELLO, the peer's process, and this side's outbox.
 const DESCRIPTORS: usize = 4;
 
-/// What a listener accepts by.
+/// The state by which a listener accepts.
 pub(super) struct Accepting {
     state: Mutex<State>,
     /// The place at the sockets is free.
@@ -32,7 +32,7 @@ pub(super) struct Accepting {
 }
 
 struct State {
-    /// The process whose connections these are: a child of a fork begins with none.
+    /// The process that owns these connections: a child of a fork begins with none.
     mark: ForkMark,
     /// By the process that connected.
     half_open: HalfOpen<i32, SetUp>,
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// Where connections come from, and what for.
+/// The origin and purpose of connections.
 pub(super) struct Place<'a> {
     pub(super) domain: &'a ShmDomain,
     pub(super) address: &'a ShmAddress,
@@ -101,7 +101,7 @@ impl Accepting {
     /// Waits for the next connection that stands, or that comes to nothing.
     ///
     /// # Errors
-    /// Those of the listener. What is wrong with a peer that comes is inside.
+    /// Those of the listener. The fault of a peer that comes is inside.
     pub(super) fn next(&self, place: &Place<'_>, within: Duration) -> Result<Result<ShmEndpoint, ShmError>, ShmError> {
         let until = deadline(within);
         let address = || place.address.to_string();
@@ -253,7 +253,7 @@ impl State {
             Some(format!("accept at {}: it was half open, and evicted for a newer connection", place.address));
     }
 
-    /// The sockets to watch beside the listener's, if any is watched now, and until when.
+    /// Returns the sockets to watch beside the listener's, if any is watched now, and until when.
     fn watched(&self, until: Instant) -> (Option<Vec<Arc<OwnedFd>>>, Instant) {
         if let Some(paused) = self.shortage.paused_until(Instant::now()) {
             return (None, until.min(paused));

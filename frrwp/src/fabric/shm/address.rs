@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where a process listens.
+/// The address of a listening process.
 ///
 /// ```
 /// use frrwp::fabric::shm::ShmAddress;
@@ -50,7 +50,7 @@ impl FromStr for ShmAddress {
 }
 
 impl ShmAddress {
-    /// A socket file.
+    /// Returns a socket file.
     ///
     /// # Errors
     /// [`ShmError::Address`]: a path of more than 107 bytes, or with a zero in it.
@@ -76,7 +76,7 @@ impl ShmAddress {
         Ok(self)
     }
 
-    /// The socket file, if there is one.
+    /// Returns the socket file, if there is one.
     pub fn path(&self) -> Option<&Path> {
         match &self.0 {
             Place::Path(path) => Some(path),

@@ -1,9 +1,9 @@
 //! Connections: listened for, made, and refused.
 //!
-//! Only processes of this user are admitted, at both ends: the socket says who made the other one. A socket file can be
-//! connected to by its owner only, besides. Who listens before us at a path is told from a file that a dead process left
-//! behind by connecting to it, under a lock of the directory, so that of two who find such a file one replaces it, and
-//! the other finds the first.
+//! Only processes of this user are admitted, at both ends: the socket tells the user of the other one. A socket file can
+//! be connected to by its owner only, besides. To tell an earlier listener at a path from a file that a dead process
+//! left behind, it connects to it, under a lock of the directory. So if two find such a file, one replaces it, and the
+//! other finds the first.
 
 use super::accepting::{Accepting, Place};
 use super::address::ShmAddress;
@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(3600);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How long somebody else may be busy replacing a socket file of the same directory.
+/// The time for which another process may be busy replacing a socket file of the same directory.
 const REPLACING: Duration = Duration::from_secs(2);
 
-/// Where peers connect to a domain. Its socket file goes when it is dropped.
+/// The place where peers connect to a domain. Its socket file goes when it is dropped.
 ///
-/// Set-ups run in parallel, while a thread is in [`accept`](ShmListener::accept). At most 256 connections are half open, and at
-/// most an eighth of the descriptors that the process may have; a quarter of that from one process. A new one evicts the oldest of its process, or of the process that has the most, so silent peers lock nobody
-/// out. A listener that runs out of descriptors evicts in the same order, reports [`ShmError::Descriptors`] once, and goes on.
+/// Set-ups run in parallel, while a thread is in [`accept`](ShmListener::accept). At most 256 connections are half open, and at most an eighth of the descriptors that the process may have; a quarter of that
+/// from one process. A new one evicts the oldest of its process, or of the process that has the most, so silent peers lock none out. A listener that runs out of descriptors evicts in the same order, reports
+/// [`ShmError::Descriptors`] once, and goes on.
 ///
 /// Children that were forked may accept as well. Each has its own connections.
 pub struct ShmListener {
@@ -75,18 +75,18 @@ impl ShmListener {
             remove_stale(address, path)?;
             rustix::net::bind(&socket, &place).map_err(&doing)?;
         }
-        // Nobody can connect before `listen`.
+        // No peer can connect before `listen`.
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(&doing)?;
         rustix::net::listen(&socket, BACKLOG).map_err(&doing)?;
         let file = Some(rustix::fs::lstat(path).map_err(&doing)?);
         Ok(Self { domain: domain.clone(), address: address.clone(), socket, file, mark, accepting })
     }
 
-    /// Waits for the next connection, with so many receives posted at this end. Silent peers hold nobody back.
+    /// Waits for the next connection, with so many receives posted at this end. Silent peers delay no other.
     ///
     /// # Errors
-    /// [`ShmError::TimedOut`] if nobody comes, or does not finish; [`ShmError::Descriptors`], once, when descriptors run out; and
-    /// what is wrong with a peer that comes. The listener goes on.
+    /// [`ShmError::TimedOut`] if no peer comes, or does not finish; [`ShmError::Descriptors`], once, when descriptors run out;
+    /// and the fault of a peer that comes. The listener goes on.
     pub fn accept(&self, receives: u16, within: Duration) -> Result<ShmEndpoint, ShmError> {
         let Self { domain, address, socket, .. } = self;
         self.accepting.next(&Place { domain, address, socket, receives }, within)?
@@ -134,7 +134,7 @@ impl ShmListener {
         self.accepting.shortages().unwrap_or(0)
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> &ShmAddress {
         &self.address
     }
@@ -143,7 +143,7 @@ impl ShmListener {
 impl Drop for ShmListener {
     fn drop(&mut self) {
         let Some(path) = self.address.path() else { return };
-        // Somebody may have put his own in its place; and a child that was forked has a copy of this, while its parent listens.
+        // Another process may have put its own in its place; and a forked child has a copy of this, while its parent listens.
         if self.mark.is_here()
             && let Ok(file) = rustix::fs::lstat(path)
             && self.file.is_some_and(|own| (own.st_dev, own.st_ino) == (file.st_dev, file.st_ino))
@@ -185,7 +185,7 @@ pub(in crate::fabric) fn connect_within(
     finish(set_up, domain, address, receives, attempt)
 }
 
-/// A connected socket. A full backlog is waited for.
+/// Returns a connected socket. A full backlog is waited for.
 fn reach(address: &ShmAddress, attempt: &Attempt) -> Result<OwnedFd, ShmError> {
     let socket = new_socket()?;
     let doing = system("connect", "see who may reach the path");
@@ -270,7 +270,7 @@ fn lock_directory(path: &Path) -> Result<OwnedFd, ShmError> {
     }
 }
 
-/// Removes a socket file at which nobody listens.
+/// Removes a socket file without a listener.
 fn remove_stale(address: &ShmAddress, path: &Path) -> Result<(), ShmError> {
     let doing = system("replace a socket file", "remove the file by hand, or choose another path");
     let file = match rustix::fs::lstat(path) {
@@ -285,12 +285,12 @@ fn remove_stale(address: &ShmAddress, path: &Path) -> Result<(), ShmError> {
     match rustix::net::connect(new_socket()?, &address.socket().map_err(&doing)?) {
         Err(Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(&doing),
         Err(Errno::NOENT) => Ok(()),
-        // Somebody took it, has a full backlog, or listens by another kind of socket.
+        // Another process took it, has a full backlog, or listens by another kind of socket.
         _ => Err(ShmError::InUse { address: address.to_string() }),
     }
 }
 
-/// A connected socket, for tests that speak by hand.
+/// Returns a connected socket, for tests that speak by hand.
 #[cfg(test)]
 pub(super) fn raw_socket(address: &ShmAddress) -> OwnedFd {
     reach(address, &Attempt::new(Duration::from_secs(5))).expect("connected")

@@ -1,7 +1,7 @@
 //! One end of a connection.
 //!
-//! What is posted is carried out at once, by this process's own CPU, and its completion waits to be polled. So nothing of
-//! this end's is under way when a call has returned.
+//! Posts are carried out at once, by this process's own CPU, and their completions wait to be polled. So nothing of this
+//! end's is under way when a call has returned.
 //!
 //! The path of a write or read, with what it costs beside the copy: announce the key (a store and the one full fence), look
 //! at both ends' `closed` and at the tag (a line of the peer's outbox, one of its table), copy, look at both again, and
@@ -10,16 +10,16 @@
 
 use super::domain::{ShmDomain, ShmKey};
 use super::error::ShmError;
+use super::failpoints::failpoint;
 use super::link::Link;
 use super::memory::Mapping;
 use super::packets::{self, NoPacket, Packet};
 use super::ring::{Broken, Outgoing, Record, Rings};
-use super::steps::step;
 use super::table::{self, Tag};
 use crate::fabric::fork_mark::ForkMark;
 use crate::fabric::poller::Bell;
-use crate::fabric::racing::copy;
-use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
+use crate::fabric::traits::{Armed, Capabilities, Completion, Endpoint, Local};
+use crate::fabric::volatile_copy::copy;
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -43,7 +43,7 @@ const PATIENCE: u32 = 64;
 const BUSY: u32 = 1 << 16;
 /// Looks at the socket in vain between two looks at the peer's process.
 const LOOKS: u32 = 16;
-/// The longest sleep while a peer is waited for that is at memory: its leaving wakes nobody.
+/// The longest sleep while a peer's access is waited for: its end wakes no thread.
 const NAP: u64 = 500_000;
 
 /// One end of a connection.
@@ -56,7 +56,7 @@ pub struct ShmEndpoint {
     rings: Rings,
     done: VecDeque<Completion>,
     state: State,
-    /// The socket says that nobody is at the other end.
+    /// The socket shows that the other end is gone.
     ended: bool,
     /// Something found no room, and is posted again when there is.
     wants_room: bool,
@@ -69,7 +69,7 @@ pub struct ShmEndpoint {
     looks: u32,
     start: Instant,
     broken: Option<&'static str>,
-    /// The process whose it is. A child has a copy, and not the peer's memory.
+    /// The process that owns it. A child has a copy, and not the peer's memory.
     mark: ForkMark,
 }
 
@@ -115,7 +115,7 @@ impl ShmEndpoint {
         Ok(endpoint)
     }
 
-    /// What the peer did that it must not, if that ended the connection.
+    /// Returns the peer's breach, if one ended the connection.
     pub fn fault(&self) -> Option<&'static str> {
         self.broken
     }
@@ -163,17 +163,17 @@ impl ShmEndpoint {
         if self.state != State::Stands {
             return;
         }
-        step();
+        failpoint();
         // A child that was forked has a copy, and the connection is its parent's.
         if self.mark.is_here() {
             self.link.close();
         }
-        step();
+        failpoint();
         self.state = State::Closes { until: Instant::now() + self.domain.options().stall };
         self.done.push_back(Completion::Lost);
     }
 
-    /// Whether the end of a closed connection has come.
+    /// Returns whether the end of a closed connection has come.
     fn flush(&mut self) -> bool {
         let State::Closes { until } = self.state else { return false };
         if !self.mark.is_here() {
@@ -230,7 +230,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The place in `arenas` of the peer's arena of that number. One that is new may wait at the socket.
+    /// Returns the place in `arenas` of the peer's arena of that number. One that is new may wait at the socket.
     #[inline(always)]
     fn arena(&mut self, number: u64) -> Option<usize> {
         if self.arenas.get(self.last).is_some_and(|arena| arena.number == number) {
@@ -269,14 +269,14 @@ impl ShmEndpoint {
         }
         // New arenas are mapped before, not while this end is at the peer's memory: that can take a while.
         let Some(arena) = self.arena(remote.address >> table::OFFSET) else { return false };
-        step();
+        failpoint();
         self.link.enter(remote.key);
-        step();
+        failpoint();
         // SAFETY: the caller's promise; the announcement stands until it is taken back below.
         let placed = unsafe { self.copy(arena, local, remote, right, read) };
-        step();
+        failpoint();
         self.link.leave();
-        step();
+        failpoint();
         placed
     }
 
@@ -299,17 +299,17 @@ impl ShmEndpoint {
                 let length = left.min(CHUNK);
                 let (from, to) = if read { (far, near) } else { (near, far) };
                 if length > 1 {
-                    step();
+                    failpoint();
                 }
                 // SAFETY: `near` is the caller's promise. The peer's bytes are in the mapping, for whose size a seal stands;
-                // whoever else is at them, no reference of this process is.
+                // whatever peers are at them, no reference of this process is.
                 unsafe { copy(from.cast_const(), to, length) };
-                step();
+                failpoint();
                 (near, far, left) = (near.wrapping_add(length), far.wrapping_add(length), left - length);
                 if left == 0 {
                     break;
                 }
-                // Whoever ends the tag does not wait for the rest.
+                // The thread that ends the tag does not wait for the rest.
                 if !self.holds(tag) {
                     return false;
                 }
@@ -346,7 +346,7 @@ impl ShmEndpoint {
         self.sleeps += 1;
         // Zero would be awake, and the lowest bit says what is waited for.
         self.link.sleeps(self.sleeps << 1 | u64::from(self.wants_room));
-        step();
+        failpoint();
         let room_came = self.wants_room && self.rings.has_room(&self.link, MESSAGE).unwrap_or(true);
         !self.news() && !room_came
     }
@@ -388,14 +388,14 @@ impl ShmEndpoint {
     }
 }
 
-// SAFETY: what is posted has been carried out, by this thread, when the call returns. `Flushed` is told when both ends have
-// closed, and the peer has left memory or is dead; where it stalled, it is at memory of an arena, which its registration
-// keeps mapped, and which is not deregistered before the peer has left it or is dead.
+// SAFETY: what is posted has been carried out, by this thread, when the call returns. `Flushed` is reported when both ends
+// have closed, and the peer has left memory or is dead. A stalled peer may still use memory of an arena: its registration
+// keeps that mapped, and is not deregistered before the peer has left it or is dead.
 unsafe impl Endpoint for ShmEndpoint {
     type Domain = ShmDomain;
 
-    fn abilities(&self) -> Abilities {
-        Abilities { gather: 16, immediate: true, sink: Access::LOCAL_WRITE }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { gather: 16, immediate: true, sink: Access::LOCAL_WRITE }
     }
 
     fn now(&self) -> u64 {
@@ -410,11 +410,11 @@ unsafe impl Endpoint for ShmEndpoint {
         if !self.has_room(message.len())? {
             return self.blocked();
         }
-        step();
+        failpoint();
         self.rings.send(&self.link, Outgoing::Message(message));
-        step();
+        failpoint();
         self.link.wake(false);
-        step();
+        failpoint();
         Ok(())
     }
 
@@ -437,7 +437,7 @@ unsafe impl Endpoint for ShmEndpoint {
         if self.done.len() >= QUEUE || (immediate.is_some() && !self.has_room(0)?) {
             return self.blocked();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the local memory stays, with no other user, until the completion.
         let succeeded = unsafe { self.place(from, to, false) };
         self.done.push_back(Completion::Done { id, succeeded });
         self.carried_out();
@@ -445,7 +445,7 @@ unsafe impl Endpoint for ShmEndpoint {
             _ if !succeeded => self.lose(),
             Some(immediate) => {
                 self.rings.send(&self.link, Outgoing::Immediate(immediate));
-                step();
+                failpoint();
                 self.link.wake(false);
             }
             None => {}
@@ -459,7 +459,7 @@ unsafe impl Endpoint for ShmEndpoint {
         if self.done.len() >= QUEUE {
             return self.blocked();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the local memory stays, with no other user, until the completion.
         let succeeded = unsafe { self.place(into, from, true) };
         self.done.push_back(Completion::Done { id, succeeded });
         self.carried_out();
@@ -472,7 +472,7 @@ unsafe impl Endpoint for ShmEndpoint {
     #[inline]
     unsafe fn read_now(&mut self, into: &[Local<'_, ShmKey>], from: Segment) -> io::Result<Option<bool>> {
         self.stands()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the local memory stays, with no other user, until the completion.
         let succeeded = unsafe { self.place(into, from, true) };
         self.carried_out();
         if !succeeded {
@@ -509,7 +509,7 @@ unsafe impl Endpoint for ShmEndpoint {
             Ok(Some(record)) => {
                 self.idle = 0;
                 self.link.wake(true);
-                step();
+                failpoint();
                 return Some(match record {
                     Record::Message(length) => Completion::Message { length },
                     Record::Immediate(immediate) => Completion::Immediate(immediate),

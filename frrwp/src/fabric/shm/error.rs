@@ -1,4 +1,4 @@
-//! What goes wrong, and what to do about it.
+//! Errors and their remedies.
 
 use mrrc::PageRange;
 use std::io;
@@ -14,25 +14,25 @@ pub enum ShmError {
     Address {
         /// The address.
         text: String,
-        /// What is wrong, and how it should look.
+        /// The fault, and the right form.
         what: &'static str,
     },
-    /// Somebody listens there already.
-    #[error("listen at {address}: somebody listens there already: end it, or choose another path")]
+    /// Another process listens there already.
+    #[error("listen at {address}: another process listens there: end it, or choose another path")]
     InUse {
-        /// Where.
+        /// The address.
         address: String,
     },
     /// There is a file that is no socket.
     #[error("listen at {}: there is a file that is no socket, and it is left alone: choose another path, or remove it", path.display())]
     NotASocket {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Nobody listens there.
-    #[error("connect to {address}: nobody listens there: start the other side first, and compare the paths")]
+    /// There is no listener.
+    #[error("connect to {address}: no process listens there: start the other side first, and compare the paths")]
     NobodyListens {
-        /// Where.
+        /// The address.
         address: String,
     },
     /// A process of another user.
@@ -40,7 +40,7 @@ pub enum ShmError {
         "{address}: the other side runs as user {uid}, and only this user's processes ({own}) share memory: run both as one user, or use iwarp: between users"
     )]
     OtherUser {
-        /// Where.
+        /// The address.
         address: String,
         /// The other's user.
         uid: u32,
@@ -52,17 +52,17 @@ pub enum ShmError {
         "{address}: the other side runs as user {uid}, which stands for every user that this user namespace does not know: run both sides as a user that it maps"
     )]
     UnknownUser {
-        /// Where.
+        /// The address.
         address: String,
         /// The user.
         uid: u32,
     },
     /// The system does not say which process the other side is.
     #[error(
-        "{address}: the process at the other side cannot be told ({what}): run both sides in one PID namespace, and let the process that says hello keep its connection"
+        "{address}: the process at the other side cannot be identified ({what}): run both sides in one PID namespace, and let the process that says hello keep its connection"
     )]
     Unidentified {
-        /// Where.
+        /// The address.
         address: String,
         /// Why.
         what: &'static str,
@@ -72,7 +72,7 @@ pub enum ShmError {
         "{address}: the other side speaks version {theirs} of this protocol, and this side version {own}: update the older one"
     )]
     OtherVersion {
-        /// Where.
+        /// The address.
         address: String,
         /// Theirs.
         theirs: char,
@@ -84,13 +84,13 @@ pub enum ShmError {
         "accept at {address}: no descriptors are left: raise the limit on open files (ulimit -n); the listener goes on"
     )]
     Descriptors {
-        /// Where.
+        /// The address.
         address: String,
     },
     /// Memory that peers map is a file, and the limit on file sizes (`RLIMIT_FSIZE`) is smaller.
     #[error("make {bytes} bytes of shared memory: the limit on file sizes does not allow it: raise it (ulimit -f)")]
     FileSize {
-        /// What was asked for.
+        /// The requested size.
         bytes: usize,
     },
     /// The other side closed the connection before it was set up. A server at a limit does so, and one that ends.
@@ -106,25 +106,25 @@ pub enum ShmError {
         "{address}: the other side does not speak this protocol ({what}): see what program listens or connects there"
     )]
     OtherProtocol {
-        /// Where.
+        /// The address.
         address: String,
-        /// What shows it.
+        /// The evidence.
         what: &'static str,
     },
     /// The other side passed something that cannot be shared safely.
     #[error("{address}: the other side passed {foreign}; the connection is refused")]
     Foreign {
-        /// Where.
+        /// The address.
         address: String,
-        /// What it was.
+        /// The kind of the other protocol.
         foreign: Foreign,
     },
     /// Time ran out.
     #[error("{doing} at {address}: nothing came within {waited:?}: see whether the other side runs, or wait longer")]
     TimedOut {
-        /// What was waited for.
+        /// The awaited step.
         doing: &'static str,
-        /// Where.
+        /// The address.
         address: String,
         /// How long.
         waited: Duration,
@@ -132,27 +132,27 @@ pub enum ShmError {
     /// A bound of the domain's.
     #[error("{doing}: the domain has {most} already: {remedy}")]
     Full {
-        /// What was wanted.
+        /// The wanted step.
         doing: &'static str,
         /// The bound.
         most: usize,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
     /// A size that no arena has.
     #[error("arena of {bytes} bytes: ask for one byte at least, and for 1 TiB at most")]
     Size {
-        /// What was asked for.
+        /// The requested size.
         bytes: usize,
     },
     /// The system refused.
     #[error("{doing}: {source}: {remedy}")]
     System {
-        /// What.
+        /// The operation.
         doing: &'static str,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -170,9 +170,9 @@ pub enum Foreign {
     /// Of another size than was said.
     #[error("a memory file of {has} bytes where {said} were announced")]
     Size {
-        /// What was said.
+        /// The announced number.
         said: u64,
-        /// What it has.
+        /// The actual number.
         has: u64,
     },
     /// The system does not map it, or not with the rights that were announced.
@@ -181,9 +181,9 @@ pub enum Foreign {
     /// Not as many descriptors as the packet should carry.
     #[error("a packet with {has} descriptors where {wanted} belong")]
     Count {
-        /// What came.
+        /// The received size.
         has: usize,
-        /// What should have.
+        /// The right size.
         wanted: usize,
     },
 }
@@ -197,7 +197,7 @@ pub enum NotOffered {
         "{range} is not all in one arena of this domain, and other memory cannot be shared with another process: take buffers for peers from ShmDomain::arena"
     )]
     NotShared {
-        /// What was asked for.
+        /// The requested range.
         range: PageRange,
     },
     /// The arena is for reading.
@@ -205,13 +205,13 @@ pub enum NotOffered {
         "{range} is in an arena that peers may only read: take buffers that peers write from an arena made with Sharing::Writable"
     )]
     ReadOnly {
-        /// What was asked for.
+        /// The requested range.
         range: PageRange,
     },
     /// Pages that were taken back from a peer that stalled.
     #[error("{range} holds pages that ShmArena::take_back made private: use other pages of the arena, or a new arena")]
     Private {
-        /// What was asked for.
+        /// The requested range.
         range: PageRange,
     },
     /// Too much memory waits for the death of peers that stalled.

@@ -60,7 +60,7 @@ impl Link {
         Self { own, peer, tags, socket, process, dead, stalled, woken: AtomicU64::new(0) }
     }
 
-    /// Announces that this end is at memory of the peer's by this key. What is looked at afterwards is no older.
+    /// Announces that this end is at memory of the peer's by this key. Later looks see nothing older.
     #[inline(always)]
     pub(super) fn enter(&self, key: u32) {
         self.own.word(AT).store(ACTIVE | u64::from(key), Relaxed);
@@ -73,19 +73,20 @@ impl Link {
         self.own.word(AT).store(0, Release);
     }
 
-    /// Whether the peer is at memory by this key. [`fence`] before, if the answer is to be about what was revoked.
+    /// Returns whether the peer is at memory by this key. [`fence`] before, if the answer is to be about what was
+    /// revoked.
     pub(super) fn peer_is_at(&self, key: u32) -> bool {
         self.peer_at() == Some(key) && !self.is_dead()
     }
 
-    /// The key by which the peer is at memory of ours.
+    /// Returns the key by which the peer is at memory of ours.
     pub(super) fn peer_at(&self) -> Option<u32> {
         let at = self.peer.word(AT).load(Relaxed);
         fence(Acquire);
         (at != 0).then_some(at as u32)
     }
 
-    /// Whether either end has closed.
+    /// Returns whether either end has closed.
     #[inline(always)]
     pub(super) fn is_closed(&self) -> bool {
         (self.peer.word(CLOSED).load(Relaxed) | self.own.word(CLOSED).load(Relaxed)) != 0
@@ -95,22 +96,22 @@ impl Link {
         self.own.word(CLOSED).load(Relaxed) != 0
     }
 
-    /// Whether the peer has closed; what it wrote before is seen.
+    /// Returns whether the peer has closed; what it wrote before is seen.
     pub(super) fn is_closed_there(&self) -> bool {
         let closed = self.peer.word(CLOSED).load(Relaxed) != 0;
         fence(Acquire);
         closed
     }
 
-    /// From now on neither end begins anything. Who asks next whether the peer is at something gets a lasting answer.
+    /// From now on neither end begins anything. The next query for the peer's accesses gets a lasting answer.
     pub(super) fn close(&self) {
         self.own.word(CLOSED).store(1, Release);
         fence(SeqCst);
-        // Wakes the peer, and whoever sleeps here.
+        // Wakes the peer, and the threads that sleep here.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Whether the peer's process is dead.
+    /// Returns whether the peer's process is dead.
     pub(super) fn is_dead(&self) -> bool {
         if self.dead.load(Acquire) {
             return true;
@@ -122,7 +123,7 @@ impl Link {
         dead
     }
 
-    /// Notes that the peer was waited for in vain: nobody waits for it again.
+    /// Notes that the peer was waited for in vain: it is not waited for again.
     pub(super) fn set_stalled(&self) {
         self.stalled.store(true, Relaxed);
     }
@@ -131,7 +132,7 @@ impl Link {
         self.stalled.load(Relaxed)
     }
 
-    /// What becomes readable when the peer's process dies.
+    /// Returns the descriptor that becomes readable when the peer's process dies.
     pub(super) fn process(&self) -> &OwnedFd {
         &self.process
     }
@@ -142,8 +143,8 @@ impl Link {
         fence(SeqCst);
     }
 
-    /// Wakes the peer if it sleeps, after something was written. If it is only room that came, who does not wait for it
-    /// sleeps on.
+    /// Wakes the peer if it sleeps, after something was written. If it is only room that came, a thread that does not
+    /// wait for it sleeps on.
     pub(super) fn wake(&self, only_room: bool) {
         fence(SeqCst);
         let asleep = self.peer.word(ASLEEP).load(Relaxed);

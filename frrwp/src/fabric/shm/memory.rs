@@ -1,7 +1,7 @@
-//! Shared memory: made, admitted from a peer, and accessed so that nobody who writes it meanwhile can harm.
+//! Shared memory: made, admitted from a peer, and accessed so that concurrent writers do no harm.
 //!
-//! What a peer may write is never behind a reference to bytes. Control words are atomics; everything else is copied by
-//! one instruction that no compiler looks into ([`copy`]), or, where there is none, by atomic bytes.
+//! Memory that a peer may write is never behind a reference to bytes. Control words are atomics; everything else is
+//! copied by one instruction that no compiler looks into ([`copy`]), or, where there is none, by atomic bytes.
 //!
 //! # Admission
 //!
@@ -14,9 +14,9 @@
 #![expect(unsafe_code, reason = "maps memory, and copies bytes that others may write")]
 
 use super::error::{Foreign, ShmError, system};
+use crate::fabric::file_size::{GrowError, grow_file};
 use crate::fabric::fork_mark::ForkMark;
-use crate::fabric::racing::copy;
-use crate::fabric::{GrowError, grow_file};
+use crate::fabric::volatile_copy::copy;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -24,19 +24,19 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What to do where there is no memory file.
+/// The remedy where there is no memory file.
 const MORE: &str = "raise the limits on open files and memory (ulimit -n, -v)";
-/// What no transfer is done without: the size stays.
+/// The seals that every transfer needs: the size stays.
 const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Who else may write a memory file.
+/// The others that may write a memory file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Writers {
-    /// Nobody: whoever gets the descriptor can map it for reading only, whatever he tries.
+    /// None: a receiver of the descriptor can map it for reading only, whatever it tries.
     Maker,
-    /// Whoever gets the descriptor.
+    /// Every receiver of the descriptor.
     Anybody,
 }
 
@@ -52,11 +52,11 @@ pub(super) struct Mapping {
 
 // SAFETY: a mapping belongs to no thread, and is accessed by atomics and by raw copies.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: peers write the mapping at any time, so it is accessed only by volatile copies and atomics, from any thread.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A new memory file of so many bytes, whole pages, with its mapping. It is zeroed.
+    /// Returns a new memory file of so many bytes, whole pages, with its mapping. It is zeroed.
     pub(super) fn create(name: &str, bytes: usize, writers: Writers) -> Result<(OwnedFd, Self), ShmError> {
         let doing = system("make shared memory", MORE);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -106,13 +106,13 @@ impl Mapping {
         Ok(Self { base, bytes, writable, only_here: None })
     }
 
-    /// Puts fresh private memory with the same bytes in the place of these whole pages: others who have the memory file
+    /// Puts fresh private memory with the same bytes in the place of these whole pages: other users of the memory file
     /// keep the old ones.
     pub(super) fn replace(&self, offset: usize, bytes: usize) -> io::Result<()> {
         assert!(self.writable && offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: fresh memory anywhere; the bytes are copied into it, and it then takes the place of pages of this mapping,
-        // which nobody has references to.
+        // to which no reference leads.
         unsafe {
             let fresh = rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, rights, MapFlags::PRIVATE)?;
             copy(self.base.as_ptr().add(offset), fresh.cast(), bytes);
@@ -138,8 +138,8 @@ impl Mapping {
         self.writable
     }
 
-    /// The eight bytes at an offset. Store only where the mapping is writable; load relaxed, and fence, where it is not:
-    /// no stronger load is promised to be a mere load.
+    /// Returns the eight bytes at an offset. Store only where the mapping is writable; load relaxed, and fence, where it
+    /// is not: no stronger load is promised to be a mere load.
     #[inline(always)]
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < self.bytes && self.bytes - offset >= 8);
@@ -147,7 +147,7 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// The four bytes at an offset, as [`word`](Self::word).
+    /// Returns the four bytes at an offset, as [`word`](Self::word).
     #[inline(always)]
     pub(super) fn half(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset < self.bytes && self.bytes - offset >= 4);
@@ -155,7 +155,7 @@ impl Mapping {
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// The address of these bytes, if they are all there.
+    /// Returns the address of these bytes, if they are all there.
     #[inline(always)]
     pub(super) fn at(&self, offset: u64, length: u64) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;

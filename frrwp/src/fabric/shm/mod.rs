@@ -1,8 +1,8 @@
 //! Connections between processes of one user on one machine, by memory that they share.
 //!
 //! A [`ShmDomain`] makes [arenas](ShmArena), which are memory files; a connection passes them to its peer over a Unix socket.
-//! Whoever posts a write or read copies the bytes himself, between his memory and the peer's: nothing at the other end
-//! runs for that. Messages go through a ring; who sleeps is woken over the socket.
+//! The poster of a write or read copies the bytes itself, between its memory and the peer's: nothing at the other end runs
+//! for that. Messages go through a ring; a sleeping end is woken over the socket.
 //!
 //! ```
 //! use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmOptions, connect};
@@ -38,7 +38,7 @@
 //! All are sealed against shrinking and growing, and what only its owner writes against writable mappings too, so the kernel
 //! and not good manners keeps peers from writing it. The socket's packets are in `packets.rs`.
 //!
-//! # Why nobody is at memory that was taken back
+//! # Why no peer is at memory that was taken back
 //!
 //! To write or read, an end
 //!
@@ -55,9 +55,9 @@
 //! 3. uses the slot, and the memory, again.
 //!
 //! One of the two fences is first. If it is the initiator's, the owner's loads see `at`, and wait for 5, which comes after the
-//! last byte was copied. If it is the owner's, the initiator's look sees that the tag is dead, and copies nothing. A key
-//! names one tag as long as the slot is not used again, so the words of a slot that lives are what they were when it was
-//! found to live. A key that comes again after its slot was freed is a tag like any other to whoever announces it then.
+//! last byte was copied. If it is the owner's, the initiator's look sees that the tag is dead, and copies nothing. A key names
+//! one tag as long as the slot is not used again, so the words of a slot that lives are what they were when it was found to
+//! live. A key that comes again after its slot was freed is a tag like any other to an end that announces it then.
 //!
 //! # Memory of a process that died
 //!
@@ -67,36 +67,36 @@
 //!
 //! # A peer that stops, or lies
 //!
-//! A peer can be stopped in mid-copy, and its mapping outlives the socket, so closing a connection takes nothing back.
-//! When an honest peer stays at memory longer than [`ShmOptions::stall`], the connection is ended and counts as
-//! [`Flushed`](crate::fabric::Completion::Flushed), so that the application has its error; but the registration that it is at
+//! A peer can be stopped in mid-copy, and its mapping outlives the socket, so closing a connection takes nothing back. When
+//! an honest peer uses memory longer than [`ShmOptions::stall`], the connection is ended and counts as
+//! [`Flushed`](crate::fabric::Completion::Flushed), so that the application has its error. But the registration that it uses
 //! stays in *quarantine* until it leaves or its process is dead: [`deregister`](mrrc::registrar::Registrar::deregister)
-//! refuses it, so that a cache keeps it and tries again; a [buffer](ShmBuffer) that overlaps it goes back to nobody when it
-//! is dropped; and [`Quarantine`] counts it. At the [bound](ShmOptions::quarantine) nothing more is registered for peers.
-//! Memory that the application must have back is replaced by [`ShmArena::take_back`].
+//! refuses it, so that a cache keeps it and tries again; a [buffer](ShmBuffer) that overlaps it is not reused when it is
+//! dropped; and [`Quarantine`] counts it. At the [bound](ShmOptions::quarantine) nothing more is registered for peers. Memory
+//! that the application must have back is replaced by [`ShmArena::take_back`].
 //!
-//! After such an end do not use the bytes again as if nobody wrote them: that is what [`ShmBuffer::is_quarantined`] tells, and
-//! what an engine's [`TransferError::Quarantined`](crate::engine::TransferError::Quarantined) says.
+//! After such an end do not use the bytes again as if there were no writer: [`ShmBuffer::is_quarantined`] tells that, and so
+//! does an engine's [`TransferError::Quarantined`](crate::engine::TransferError::Quarantined).
 //!
 //! A peer that lies about where it is cannot be held to it: it has the arenas, until it is dead. It can read and, where they are
-//! writable, write them at any time, and nothing else of this process. What it writes elsewhere is its own outbox and table,
-//! each word of which is looked at once and held against bounds; a broken one ends the connection
-//! ([`ShmEndpoint::fault`]). Truncation is impossible by the seals. What a process of the same user can do besides, by debugging
-//! this one or through `/proc`, is the system's business (`prctl(PR_SET_DUMPABLE)`, Yama), and a mapping that it hands
-//! on to a child by forking outlives its own death.
+//! writable, write them at any time, and nothing else of this process. Elsewhere it writes its own outbox and table, each word
+//! of which is looked at once and checked against bounds. A broken one ends the connection ([`ShmEndpoint::fault`]). Truncation
+//! is impossible by the seals. The other powers of a process of the same user, by debugging this one or through `/proc`, are the
+//! system's business (`prctl(PR_SET_DUMPABLE)`, Yama), and a mapping that it hands on to a child by forking outlives its own
+//! death.
 
 //! # Processes
 //!
 //! The peer is the process that speaks: the one that sends the hello, and maps this side's memory. Each side takes it from what the
 //! kernel attaches to the packets of the set-up (`set_up.rs`), and watches that process until it is dead. A server may fork after
 //! it listens, and a process may listen for another one and pass accepted sockets to it ([`accept_passed`]). A process that the
-//! system does not show (in another PID namespace, on Linux before 6.5) is refused. So is another user's, and a user that the
-//! user namespace does not know.
+//! system does not show (in another PID namespace, on Linux before 6.5) is refused. Another user is refused too, and a user that
+//! the user namespace does not know.
 //!
 //! A child of a fork has nothing of its parent's. An endpoint that it inherits is of no use there: what is posted fails, and polling
-//! tells the end; the parent's connection goes on. Peers' memory is not mapped in the child. A domain begins anew, without
-//! arenas, registrations and connections, so that workers that are forked have tags of their own; a listener goes on with the
-//! connections that come to the child. Fork while no other thread uses them.
+//! tells the end; the parent's connection goes on. Peers' memory is not mapped in the child. A domain begins anew, without arenas,
+//! registrations and connections, so that workers that are forked have tags of their own. A listener goes on with the connections
+//! that come to the child. Fork while no other thread uses them.
 
 mod accepting;
 mod address;
@@ -105,21 +105,25 @@ mod connect;
 mod domain;
 mod endpoint;
 mod error;
+mod failpoints;
 mod link;
 mod memory;
 mod packets;
+mod pool;
+mod registry;
 mod ring;
 mod robust;
 mod set_up;
-mod steps;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use address::ShmAddress;
-pub use arena::{NoBuffer, Outside, Sharing, ShmArena, ShmBuffer, TakeBackError};
+pub use arena::{NoBuffer, Outside, ShmArena, ShmBuffer, TakeBackError};
 pub(in crate::fabric) use connect::connect_within;
 pub use connect::{ShmListener, accept_passed, connect};
-pub use domain::{Quarantine, ShmDomain, ShmKey, ShmOptions};
+pub use domain::{ShmDomain, ShmKey};
 pub use endpoint::ShmEndpoint;
 pub use error::{Foreign, NotOffered, ShmError};
+pub use pool::Sharing;
+pub use registry::{Quarantine, ShmOptions};

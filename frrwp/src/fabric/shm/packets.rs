@@ -1,4 +1,4 @@
-//! What goes over the socket: who is there, memory that is passed, and wake-ups.
+//! The packets over the socket: introductions, memory that is passed, and wake-ups.
 //!
 //! The socket is a Unix one that keeps packets apart (`SOCK_SEQPACKET`). Each packet is four numbers of 64 bits, in the order of
 //! this machine's bytes:
@@ -22,9 +22,9 @@
 //! set_up.rs has their order. The last byte of the magic is the version of all of this. Version 1 had packets of three numbers, and no
 //! PROOF. In version 2 the tag table did not tell whether its owner lives.
 //!
-//! Wake-ups go this way, and not by an eventfd, because of hostile peers: whether an eventfd blocks is a flag that all who
-//! have it share, so a peer could clear it and fill the counter, and the next wake-up would hang. A packet is sent and
-//! received without waiting whatever the peer does to his end.
+//! Wake-ups go this way, and not by an eventfd, because of hostile peers: all holders of an eventfd share the flag for
+//! blocking, so a peer could clear it and fill the counter, and the next wake-up would hang. A packet is sent and received
+//! without waiting whatever the peer does to his end.
 #![expect(
     unsafe_code,
     reason = "asks a socket what is at its other end, and takes what the kernel attaches to packets"
@@ -38,7 +38,7 @@ use std::io;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 
-/// What this protocol's HELLOs begin with, in every version.
+/// The first bytes of this protocol's HELLOs, in every version.
 const FAMILY: [u8; 7] = *b"FRWPshm";
 /// The version that is spoken here.
 pub(super) const VERSION: u8 = b'3';
@@ -73,7 +73,7 @@ pub(super) struct Sender {
     pub(super) process: Option<OwnedFd>,
 }
 
-/// What came with a packet.
+/// The descriptors that came with a packet.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     pub(super) files: Vec<OwnedFd>,
@@ -272,17 +272,18 @@ fn has_processes() -> bool {
     std::env::var_os("FRRWP_SHM_NO_PIDFD").is_none()
 }
 
-/// The user of the process at the other end.
+/// Returns the user of the process at the other end.
 pub(super) fn user(socket: &OwnedFd) -> io::Result<u32> {
     Ok(credentials(socket)?.uid)
 }
 
-/// The process that connected, or listened, at the other end: not the one that speaks, if that inherited the socket or was given it.
+/// Returns the process that connected, or listened, at the other end: not the one that speaks, if that inherited the socket or was
+/// given it.
 pub(super) fn other_end(socket: &OwnedFd) -> io::Result<i32> {
     Ok(credentials(socket)?.pid)
 }
 
-/// Whether one of the descriptors has such an event now.
+/// Returns whether one of the descriptors has such an event now.
 pub(super) fn is_ready(files: &[BorrowedFd<'_>], events: rustix::event::PollFlags) -> bool {
     let mut polled: Vec<_> = files.iter().map(|&file| rustix::event::PollFd::from_borrowed_fd(file, events)).collect();
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -8,13 +8,13 @@
 //! Records follow each other without gaps and may go around the end. `written` and `taken` count bytes for ever, so that a
 //! full ring and an empty one differ. Each record takes a receive of the other side's.
 //!
-//! Whatever comes from the peer is looked at once and held against bounds: more than a ring between the two
-//! counts, counts that go back or do not fit records, records of no kind or longer than a message end the connection.
+//! The peer's bytes are read once and checked against bounds. The connection ends for more than a ring between the
+//! two counts, for counts that go back or do not fit records, and for records of no kind or longer than a message.
 #![expect(unsafe_code, reason = "copies bytes between the application and memory that the peer may write")]
 
 use super::link::{Link, RECEIVES, RING, ROOM, TAKEN, WRITTEN};
 use super::memory::Mapping;
-use crate::fabric::racing::copy;
+use crate::fabric::volatile_copy::copy;
 use crate::wire::MESSAGE;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -28,21 +28,21 @@ const MOST: u64 = 1 << 24;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken;
 
-/// What came.
+/// A received record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Record {
     Message(usize),
     Immediate(u32),
 }
 
-/// What is to go.
+/// A record to send.
 #[derive(Clone, Copy)]
 pub(super) enum Outgoing<'a> {
     Message(&'a [u8]),
     Immediate(u32),
 }
 
-/// Where this end is in the two rings.
+/// The places of this end in the two rings.
 #[derive(Default)]
 pub(super) struct Rings {
     written: u64,
@@ -72,7 +72,7 @@ impl Rings {
         link.own.word(RECEIVES).store(self.receives, Release);
     }
 
-    /// Whether such a record could be sent now.
+    /// Returns whether such a record could be sent now.
     pub(super) fn has_room(&mut self, link: &Link, bytes: usize) -> Result<bool, Broken> {
         if self.sent >= self.granted {
             let granted = link.peer.word(RECEIVES).load(Relaxed);
@@ -87,7 +87,7 @@ impl Rings {
             if taken < self.peer_taken || taken > self.written {
                 return Err(Broken);
             }
-            // What it took is read before it is written over.
+            // Taken bytes are read before they are written over.
             fence(Acquire);
             self.peer_taken = taken;
         }
@@ -110,7 +110,7 @@ impl Rings {
         link.own.word(WRITTEN).store(self.written, Release);
     }
 
-    /// The next record, if one came: a message's bytes are copied.
+    /// Returns the next record, if one came: a message's bytes are copied.
     pub(super) fn take(&mut self, link: &Link, message: &mut [u8; MESSAGE]) -> Result<Option<Record>, Broken> {
         let written = link.peer.word(WRITTEN).load(Relaxed);
         fence(Acquire);
@@ -142,7 +142,7 @@ impl Rings {
         Ok(Some(record))
     }
 
-    /// Whether the peer has written something that was not taken.
+    /// Returns whether the peer has written something that was not taken.
     #[inline]
     pub(super) fn has_news(&self, link: &Link) -> bool {
         link.peer.word(WRITTEN).load(Relaxed) != self.taken

@@ -52,7 +52,7 @@ struct Head {
     pending: usize,
 }
 
-/// A thread whose exit marks words.
+/// A thread that marks words on its exit.
 #[derive(Debug)]
 struct Owner {
     thread: u32,
@@ -103,7 +103,7 @@ impl Owner {
         Ok(Self { thread, head, places: Vec::new() })
     }
 
-    /// The place of the list before this one: the newest is first.
+    /// Returns the place of the list before this one: the newest is first.
     fn before(&self, at: usize) -> &'static AtomicUsize {
         self.places.get(at + 1).map_or(&self.head.next, |&place| next_of(place))
     }
@@ -154,23 +154,24 @@ impl Drop for RobustWord {
     }
 }
 
-/// Returns whether the owner of a word in a peer's mapping lives. What was read before, with an acquire fence between, was read while it lived.
+/// Returns whether the owner of a word in a peer's mapping lives. Earlier reads, with an acquire fence between, happened while it lived.
 #[inline(always)]
 pub(super) fn owner_lives(mapping: &Mapping, offset: usize) -> bool {
     let word = mapping.half(offset).load(Relaxed);
-    (word != 0 && word & OWNER_DIED == 0) || planted()
+    (word != 0 && word & OWNER_DIED == 0) || injected()
 }
 
-/// Whether the fault `believes-the-dead` was chosen, for checkers that have to find it (`--cfg rdmakv_sabotage`).
-#[cfg(rdmakv_sabotage)]
-fn planted() -> bool {
+/// Returns whether the fault `believes-the-dead` was chosen, for checkers that have to find it (`--cfg
+/// rdmakv_fault_injection`).
+#[cfg(rdmakv_fault_injection)]
+fn injected() -> bool {
     static CHOSEN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *CHOSEN.get_or_init(|| std::env::var("RDMAKV_SABOTAGE").is_ok_and(|fault| fault == "believes-the-dead"))
+    *CHOSEN.get_or_init(|| std::env::var("RDMAKV_FAULT").is_ok_and(|fault| fault == "believes-the-dead"))
 }
 
-#[cfg(not(rdmakv_sabotage))]
+#[cfg(not(rdmakv_fault_injection))]
 #[inline(always)]
-const fn planted() -> bool {
+const fn injected() -> bool {
     false
 }
 
@@ -205,14 +206,14 @@ mod tests {
             // SAFETY: a child that hangs is ended by the signal.
             unsafe { libc::alarm(60) };
             run();
-            // SAFETY: ends this process.
+            // SAFETY: `kill` takes numbers; a process may signal itself.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             loop {
                 std::thread::park();
             }
         }
         let mut status = 0;
-        // SAFETY: the status lives.
+        // SAFETY: `status` is a local integer that the call may write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
     }

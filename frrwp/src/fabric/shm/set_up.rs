@@ -24,11 +24,11 @@ use super::address::ShmAddress;
 use super::domain::ShmDomain;
 use super::endpoint::ShmEndpoint;
 use super::error::{Foreign, ShmError, system};
+use super::failpoints::failpoint;
 use super::link::{Link, OUTBOX};
 use super::memory::{Mapping, Writers};
 use super::packets::{self, Attached, NoPacket, Packet, Sender};
 use super::ring::Rings;
-use super::steps::step;
 use super::table::PeerTable;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,7 +45,7 @@ pub(super) enum End {
     Accepting,
 }
 
-/// A connection that does not stand yet. One whose peer is silent costs a descriptor.
+/// A connection that does not stand yet. One with a silent peer costs a descriptor.
 pub(super) struct SetUp {
     end: End,
     socket: Arc<OwnedFd>,
@@ -93,7 +93,7 @@ impl SetUp {
         Ok(set_up)
     }
 
-    /// The socket, to wait at.
+    /// Returns the socket, to wait at.
     pub(super) fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
@@ -104,12 +104,12 @@ impl SetUp {
             match packets::receive_attached(&self.socket) {
                 Ok((Packet::Hello { table, outbox, number }, attached)) if self.peer.is_none() => {
                     self.peer = Some(self.peer_of(table, outbox, number, attached)?);
-                    step();
+                    failpoint();
                     match self.end {
                         End::Accepting => self.say_hello(domain, receives)?,
                         End::Connecting => self.send(Packet::Proof { number }, &[])?,
                     }
-                    step();
+                    failpoint();
                 }
                 Ok((Packet::Proof { number }, attached)) => return self.check_proof(number, attached).map(|()| true),
                 Ok(_) => return Err(self.other(if self.peer.is_none() { "no hello" } else { "no proof" })),
@@ -138,9 +138,9 @@ impl SetUp {
             packets::send(&socket, proof, &[]).map_err(|error| refused(&address, error))?;
         }
         packets::identify(&socket, false).map_err(failed)?;
-        // Whoever waited at it does not any more.
+        // A waiting thread there waits no more.
         let socket = Arc::try_unwrap(socket).or_else(|socket| socket.try_clone()).map_err(failed)?;
-        step();
+        failpoint();
         let link = Arc::new(Link::new(own.outbox, peer.outbox, peer.tags, socket, peer.process));
         ShmEndpoint::new(domain.clone(), link, own.rings).map_err(|error| match error {
             // Arenas are passed after the set-up, and a listener at a limit closes at that moment.
@@ -159,17 +159,17 @@ impl SetUp {
         let mut number = [0; 8];
         rustix::rand::getrandom(&mut number, GetRandomFlags::empty()).map_err(failed)?;
         let number = u64::from_ne_bytes(number);
-        step();
+        failpoint();
         domain.with_table(|table, bytes| {
             let hello = Packet::Hello { table: bytes, outbox: OUTBOX as u64, number };
             self.send(hello, &[table.as_fd(), file.as_fd()])
         })??;
-        step();
+        failpoint();
         self.own = Some(Own { outbox, rings, number });
         Ok(())
     }
 
-    /// What a HELLO says, and the process that sent it.
+    /// Returns the peer of a HELLO, and the process that sent it.
     fn peer_of(&self, table: u64, outbox: u64, number: u64, attached: Attached) -> Result<Peer, ShmError> {
         let Attached { files, sender } = attached;
         let address = || self.address.to_string();
@@ -253,7 +253,7 @@ pub(super) fn check_user(address: &ShmAddress, uid: u32) -> Result<(), ShmError>
     Ok(())
 }
 
-/// The user that stands for all that this user namespace does not know.
+/// Returns the user that stands for all that this user namespace does not know.
 fn overflow_uid() -> u32 {
     const USUAL: u32 = 65_534;
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");

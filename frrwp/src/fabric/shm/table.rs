@@ -11,11 +11,11 @@
 //!       32       nothing (32); in slot 0, 16 bytes that tell whether the owner lives (robust.rs)
 //! ```
 //!
-//! A slot's other words change only while its first says that nothing lives there and no peer is at it, so whoever has
-//! announced itself and then found the tag alive (see the module above) reads them without more ado.
+//! A slot's other words change only while its first says that nothing lives there and no peer uses it, so an end that
+//! has announced itself and then found the tag alive (see the module above) reads them without more ado.
 //!
-//! A key has 32 bits from a cryptographic generator that the system seeded. It is drawn again while its slot is taken;
-//! as half the slots are left free, that is rare, and the keys are spread evenly over the free slots.
+//! A key has 32 bits from a cryptographic generator that the system seeded. It is drawn again while its slot is taken.
+//! As half the slots are left free, that is rare, and the keys are spread evenly over the free slots.
 
 use super::error::ShmError;
 use super::memory::{Mapping, Writers};
@@ -29,7 +29,7 @@ use std::sync::atomic::fence;
 
 const SLOT: usize = 64;
 const LIVES: u64 = 1 << 32;
-/// Where the owner's word is.
+/// The place of the owner's word.
 const OWNER: usize = 32;
 /// Bits of an offset in an arena.
 pub(super) const OFFSET: u32 = 40;
@@ -45,7 +45,7 @@ pub(super) struct Table {
     /// Dropped before its mapping.
     _owner: RobustWord,
     shared: Mapping,
-    /// What the slots hold. The shared ones are never read here.
+    /// The contents of the slots. The shared ones are never read here.
     slots: Vec<Option<Held>>,
     live: usize,
     rng: StdRng,
@@ -56,7 +56,7 @@ pub(super) struct Held {
     pub(super) key: u32,
     pub(super) bytes: u64,
     pub(super) range: PageRange,
-    /// Nobody may begin anything with it any more, but somebody may not have ended.
+    /// It takes no new access, but an old one may not have ended.
     pub(super) is_dead: bool,
 }
 
@@ -92,7 +92,7 @@ impl Table {
         self.live
     }
 
-    /// A new tag, unless there are as many as there may be.
+    /// Returns a new tag, unless there are as many as there may be.
     pub(super) fn insert(&mut self, address: u64, range: PageRange, access: Access) -> Option<u32> {
         if self.live >= self.most() {
             return None;
@@ -116,7 +116,7 @@ impl Table {
         Some(key)
     }
 
-    /// From now on nobody begins anything with the key. [`fence`] before it is asked who is at it.
+    /// From now on no access begins with the key. [`fence`] before its users are looked for.
     pub(super) fn kill(&mut self, key: u32) {
         if let Some(held) = self.get(key) {
             let at = key as usize & (self.slots.len() - 1);
@@ -125,7 +125,7 @@ impl Table {
         }
     }
 
-    /// Nobody is at it any more: the slot is free.
+    /// It has no users any more: the slot is free.
     pub(super) fn remove(&mut self, key: u32) {
         if self.get(key).is_some() {
             let at = key as usize & (self.slots.len() - 1);
@@ -138,7 +138,7 @@ impl Table {
         self.slots[key as usize & (self.slots.len() - 1)].filter(|held| held.key == key)
     }
 
-    /// What can still be used.
+    /// Returns the slots that can still be used.
     pub(super) fn living(&self) -> impl Iterator<Item = Held> {
         self.slots.iter().flatten().copied().filter(|held| !held.is_dead)
     }
@@ -194,7 +194,7 @@ impl PeerTable {
         })
     }
 
-    /// Whether it still lives, and its owner does, after what was done by it.
+    /// Returns whether it still lives, and its owner does, after what was done by it.
     #[inline(always)]
     pub(super) fn still(&self, tag: Tag) -> bool {
         fence(Acquire);

@@ -1,22 +1,42 @@
 //! Registering in a simulated network: keys in a table, and time on the node's clock.
-#![expect(unsafe_code, reason = "the simulated card copies between addresses, as a real one does")]
+#![expect(unsafe_code, reason = "a registrar is one")]
 
-use super::Node;
-use crate::fabric::Domain;
+use super::world::Shared;
+use crate::fabric::traits::Domain;
 use crate::wire::Segment;
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PageRange};
+use std::fmt;
 use std::io;
 
 /// Registers memory of one node.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct SimDomain {
-    pub(super) node: Node,
+    world: Shared,
+    node: usize,
+}
+
+impl fmt::Debug for SimDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimDomain").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl SimDomain {
+    pub(super) fn new(world: Shared, node: usize) -> Self {
+        Self { world, node }
+    }
 }
 
 /// A registration: its key.
 #[derive(Debug)]
-pub struct SimKey(pub(super) u32);
+pub struct SimKey(u32);
+
+impl SimKey {
+    pub(super) fn number(&self) -> u32 {
+        self.0
+    }
+}
 
 // SAFETY: a key is counted up and never used again, it lives in the table until it is deregistered, and what the network
 // places is checked against the table at that moment, rights too.
@@ -24,13 +44,13 @@ unsafe impl Registrar for SimDomain {
     type Registration = SimKey;
 
     fn register(&self, range: PageRange, access: Access) -> io::Result<SimKey> {
-        let key = self.node.network.world().register(self.node.at, range, access);
+        let key = self.world.lock().register(self.node, range, access);
         key.map(SimKey).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
     }
 
     fn deregister(&self, batch: &mut Vec<Registered<SimKey>>) -> io::Result<()> {
         let gone = batch.drain(..).map(|registered| (registered.registration.0, registered.range.pages()));
-        self.node.network.world().deregister(self.node.at, gone);
+        self.world.lock().deregister(self.node, gone);
         Ok(())
     }
 
@@ -48,11 +68,4 @@ unsafe impl Domain for SimDomain {
     fn remote(&self, registration: &SimKey, address: *const u8, length: usize) -> Segment {
         Segment { address: address as u64, length: length as u64, key: registration.0 }
     }
-}
-
-/// What the card does when it places bytes.
-pub(super) fn copy(from: usize, into: usize, length: usize) {
-    // SAFETY: both ranges were posted under the contract of `Endpoint` and are registered at this moment, which their
-    // owners' leases promised: they may be read and written, and nobody else uses them.
-    unsafe { std::ptr::copy(from as *const u8, into as *mut u8, length) }
 }

@@ -1,29 +1,39 @@
 //! One end of a simulated connection.
 #![expect(unsafe_code, reason = "posting lets the simulated card at memory")]
 
-use super::world::{Arrival, Placing};
-use super::{Network, SimDomain, SimKey};
+use super::domain::{SimDomain, SimKey};
+use super::world::{Arrival, Placing, Shared};
 use crate::fabric::poller::{Bell, Simulated};
-use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
+use crate::fabric::traits::{Armed, Capabilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
+use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// One end of a simulated connection. It stays in the thread that connected it: see [`sim`](super).
-#[derive(Debug)]
 pub struct SimEndpoint {
-    pub(super) network: Network,
-    pub(super) link: usize,
-    pub(super) end: usize,
-    pub(super) stays: PhantomData<*const ()>,
+    world: Shared,
+    link: usize,
+    end: usize,
+    stays: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for SimEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimEndpoint").field("link", &self.link).field("end", &self.end).finish_non_exhaustive()
+    }
 }
 
 impl SimEndpoint {
-    /// Whether there is something to poll.
+    pub(super) fn new(world: Shared, link: usize, end: usize) -> Self {
+        Self { world, link, end, stays: PhantomData }
+    }
+
+    /// Returns whether there is something to poll.
     pub fn has_news(&self) -> bool {
-        self.network.world().has_news(self.link, self.end)
+        self.world.lock().has_news(self.link, self.end)
     }
 
     fn post(&self, posted: bool) -> io::Result<()> {
@@ -32,7 +42,7 @@ impl SimEndpoint {
 }
 
 fn pieces(local: &[Local<'_, SimKey>]) -> Vec<(usize, usize, u32)> {
-    local.iter().map(|local| (local.address as usize, local.length, local.registration.0)).collect()
+    local.iter().map(|local| (local.address as usize, local.length, local.registration.number())).collect()
 }
 
 // SAFETY: `Done` is scheduled when its copy was made, or will not be. Once a connection is lost nothing is posted on it, and
@@ -40,20 +50,20 @@ fn pieces(local: &[Local<'_, SimKey>]) -> Vec<(usize, usize, u32)> {
 unsafe impl Endpoint for SimEndpoint {
     type Domain = SimDomain;
 
-    fn abilities(&self) -> Abilities {
-        Abilities { gather: 4, immediate: self.network.world().abilities(), sink: Access::LOCAL_WRITE }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { gather: 4, immediate: self.world.lock().immediate(), sink: Access::LOCAL_WRITE }
     }
 
     fn now(&self) -> u64 {
-        self.network.world().clock(self.link, self.end)
+        self.world.lock().clock(self.link, self.end)
     }
 
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.post(self.network.world().send(self.link, self.end, message))
+        self.post(self.world.lock().send(self.link, self.end, message))
     }
 
     fn receive(&mut self, more: u16) -> io::Result<()> {
-        self.network.world().receive(self.link, self.end, more);
+        self.world.lock().receive(self.link, self.end, more);
         Ok(())
     }
 
@@ -64,7 +74,7 @@ unsafe impl Endpoint for SimEndpoint {
         to: Segment,
         immediate: Option<u32>,
     ) -> io::Result<()> {
-        let posted = self.network.world().place(
+        let posted = self.world.lock().place(
             self.link,
             self.end,
             Placing { id, gather: pieces(from), to, read: false, immediate },
@@ -73,7 +83,7 @@ unsafe impl Endpoint for SimEndpoint {
     }
 
     unsafe fn read(&mut self, id: u64, into: &[Local<'_, SimKey>], from: Segment) -> io::Result<()> {
-        let posted = self.network.world().place(
+        let posted = self.world.lock().place(
             self.link,
             self.end,
             Placing { id, gather: pieces(into), to: from, read: true, immediate: None },
@@ -82,7 +92,7 @@ unsafe impl Endpoint for SimEndpoint {
     }
 
     fn poll(&mut self, message: &mut [u8; MESSAGE]) -> Option<Completion> {
-        Some(match self.network.world().poll(self.link, self.end)? {
+        Some(match self.world.lock().poll(self.link, self.end)? {
             Arrival::Message(bytes) => {
                 let length = bytes.len().min(MESSAGE);
                 message[..length].copy_from_slice(&bytes[..length]);
@@ -97,16 +107,15 @@ unsafe impl Endpoint for SimEndpoint {
 
     /// Lets the network go on by one thing, or the clock to that time.
     fn wait(&mut self, until: Option<u64>) {
-        if !self.network.step(until.unwrap_or(u64::MAX))
-            && let Some(until) = until
-        {
-            self.network.sleep(self.link, self.end, until);
+        let stepped = self.world.lock().step(until.unwrap_or(u64::MAX));
+        if !stepped && let Some(until) = until {
+            self.world.lock().sleep(self.link, self.end, until);
         }
     }
 
     fn attach(&mut self, bell: &Bell) -> io::Result<()> {
-        bell.simulates(Arc::new(Clock { network: self.network.clone(), link: self.link, end: self.end }));
-        self.network.world().attach(self.link, self.end, Some(bell.clone()));
+        bell.simulates(Arc::new(Clock { world: self.world.clone(), link: self.link, end: self.end }));
+        self.world.lock().attach(self.link, self.end, Some(bell.clone()));
         Ok(())
     }
 
@@ -115,31 +124,31 @@ unsafe impl Endpoint for SimEndpoint {
     }
 
     fn disconnect(&mut self) {
-        self.network.world().lose(self.link);
+        self.world.lock().lose(self.link);
     }
 }
 
 impl Drop for SimEndpoint {
     /// Its bell knows the network, and the network the bell.
     fn drop(&mut self) {
-        let bell = self.network.world().attach(self.link, self.end, None);
+        let bell = self.world.lock().attach(self.link, self.end, None);
         drop(bell);
     }
 }
 
 /// The clock of an end's node.
 struct Clock {
-    network: Network,
+    world: Shared,
     link: usize,
     end: usize,
 }
 
 impl Simulated for Clock {
     fn step(&self, until: u64) -> bool {
-        self.network.step(until)
+        self.world.lock().step(until)
     }
 
     fn sleep_until(&self, time: u64) {
-        self.network.sleep(self.link, self.end, time);
+        self.world.lock().sleep(self.link, self.end, time);
     }
 }

@@ -1,9 +1,9 @@
-//! What a simulated network costs, what goes wrong in it, and what it notes.
+//! The costs of a simulated network, its faults, and its findings.
 
 use crate::wire::Segment;
 use mrrc::cost::Linear;
 
-/// What things take. Times are in nanoseconds.
+/// The durations. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
     /// Registering and deregistering, in microseconds.
@@ -19,13 +19,13 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// The paper's registration, and nothing else takes time.
+    /// Returns the paper's registration, and nothing else takes time.
     fn default() -> Self {
         Self { registration: Linear::PAPER, latency: 0, byte: 0.0, jitter: 0, immediate: true }
     }
 }
 
-/// What goes wrong, each with a probability.
+/// The faults, each with a probability.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Faults {
     /// A registration fails.
@@ -39,10 +39,10 @@ pub struct Faults {
 /// A use of memory that its owner had not allowed, or had ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// What was wrong.
+    /// The fault.
     pub what: &'static str,
-    /// The node whose memory it was.
+    /// The node that owned the memory.
     pub node: usize,
-    /// Where.
+    /// The segment.
     pub segment: Segment,
 }

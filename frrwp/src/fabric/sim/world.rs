@@ -1,31 +1,36 @@
 //! The state of a simulated network: nodes, connections, and what is on its way.
 
-use super::{Costs, Faults, SimDomain, SimEndpoint, Violation};
+use super::terms::{Costs, Faults, Violation};
 use crate::fabric::poller::Bell;
 use crate::wire::Segment;
 use mrrc::{Access, PageRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::fmt;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A simulated network. Clones are the same network.
+/// The state, and the lock around it. Clones are the same.
 #[derive(Clone)]
-pub struct Network(Arc<Mutex<World>>);
+pub(super) struct Shared(Arc<Mutex<World>>);
 
-impl fmt::Debug for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Network").finish_non_exhaustive()
+impl Shared {
+    pub(super) fn new(seed: u64, costs: Costs, faults: Faults) -> Self {
+        Self(Arc::new(Mutex::new(World {
+            costs,
+            faults,
+            rng: StdRng::seed_from_u64(seed),
+            nodes: Vec::new(),
+            links: Vec::new(),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            violations: Vec::new(),
+            first_placed: None,
+        })))
     }
-}
 
-/// A node of a network: a process with memory and a clock.
-#[derive(Debug, Clone)]
-pub struct Node {
-    pub(super) network: Network,
-    pub(super) at: usize,
+    pub(super) fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub(super) struct World {
@@ -92,7 +97,7 @@ impl PartialOrd for Event {
 #[derive(Clone, PartialEq, Eq)]
 enum What {
     Arrives(Arrival),
-    /// At the far end of who posted it, who hears of it later.
+    /// At the far end of the poster, which hears of it later.
     Place(Placing),
 }
 
@@ -100,7 +105,7 @@ enum What {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Placing {
     pub(super) id: u64,
-    /// Of who posted it: address, length, key.
+    /// The poster's address, length and key.
     pub(super) gather: Vec<(usize, usize, u32)>,
     /// Of the peer's.
     pub(super) to: Segment,
@@ -108,7 +113,7 @@ pub(super) struct Placing {
     pub(super) immediate: Option<u32>,
 }
 
-/// What an end polls.
+/// A completion that an end polls.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Arrival {
     Message(Vec<u8>),
@@ -126,38 +131,17 @@ impl Link {
     }
 }
 
-impl Network {
-    /// A network without nodes.
-    pub fn new(seed: u64, costs: Costs, faults: Faults) -> Self {
-        Self(Arc::new(Mutex::new(World {
-            costs,
-            faults,
-            rng: StdRng::seed_from_u64(seed),
-            nodes: Vec::new(),
-            links: Vec::new(),
-            events: BinaryHeap::new(),
-            sequence: 0,
-            violations: Vec::new(),
-            first_placed: None,
-        })))
+impl World {
+    /// Adds a node, and returns its number.
+    pub(super) fn add_node(&mut self) -> usize {
+        self.nodes.push(NodeState { clock: 0, tags: HashMap::new(), next_key: 1 });
+        self.nodes.len() - 1
     }
 
-    pub(super) fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A new node.
-    pub fn node(&self) -> Node {
-        let mut world = self.world();
-        world.nodes.push(NodeState { clock: 0, tags: HashMap::new(), next_key: 1 });
-        Node { network: self.clone(), at: world.nodes.len() - 1 }
-    }
-
-    /// Connects two nodes; each end has this many receives posted.
-    pub fn connect(&self, one: &Node, other: &Node, receives: u16) -> [SimEndpoint; 2] {
-        let mut world = self.world();
-        world.links.push(Link {
-            nodes: [one.at, other.at],
+    /// Adds a connection between two nodes, each end with this many receives, and returns its number.
+    pub(super) fn add_link(&mut self, nodes: [usize; 2], receives: u16) -> usize {
+        self.links.push(Link {
+            nodes,
             last: [0; 2],
             receives: [receives.into(); 2],
             waiting: Default::default(),
@@ -165,77 +149,55 @@ impl Network {
             bells: Default::default(),
             lost: false,
         });
-        let link = world.links.len() - 1;
-        [0, 1].map(|end| SimEndpoint { network: self.clone(), link, end, stays: PhantomData })
+        self.links.len() - 1
     }
 
-    /// Lets the next thing happen, no later than this. False if there is none.
-    pub fn step(&self, until: u64) -> bool {
-        let mut world = self.world();
-        if world.events.peek().is_none_or(|event| event.time > until) {
+    /// Lets the next thing happen, no later than this. Returns false if there is none.
+    pub(super) fn step(&mut self, until: u64) -> bool {
+        if self.events.peek().is_none_or(|event| event.time > until) {
             return false;
         }
-        let Some(event) = world.events.pop() else { return false };
-        world.happen(event);
+        let Some(event) = self.events.pop() else { return false };
+        self.happen(event);
         true
     }
 
-    pub(super) fn sleep(&self, link: usize, end: usize, until: u64) {
-        let mut world = self.world();
-        let node = world.links[link].nodes[end];
-        world.nodes[node].clock = until.max(world.nodes[node].clock);
+    /// Returns when the next thing happens.
+    pub(super) fn next_time(&self) -> Option<u64> {
+        self.events.peek().map(|event| event.time)
     }
 
-    /// When the next thing happens.
-    pub fn next_time(&self) -> Option<u64> {
-        self.world().events.peek().map(|event| event.time)
+    /// Returns when the first byte of all was placed.
+    pub(super) fn first_placed(&self) -> Option<u64> {
+        self.first_placed
     }
 
-    /// When the first byte of all was placed.
-    pub fn first_placed(&self) -> Option<u64> {
-        self.world().first_placed
+    pub(super) fn violations(&self) -> &[Violation] {
+        &self.violations
     }
 
-    /// Uses of memory that were not allowed, so far.
-    pub fn violations(&self) -> Vec<Violation> {
-        self.world().violations.clone()
-    }
-}
-
-impl Node {
-    /// Its clock, in nanoseconds.
-    pub fn now(&self) -> u64 {
-        self.network.world().nodes[self.at].clock
+    /// Returns the clock of a node, to read or to move on.
+    pub(super) fn node_clock(&mut self, node: usize) -> &mut u64 {
+        &mut self.nodes[node].clock
     }
 
-    /// It works, or sleeps, for so long.
-    pub fn spend(&self, time: u64) {
-        self.network.world().nodes[self.at].clock += time;
+    /// Returns how many registrations of a node live.
+    pub(super) fn registrations(&self, node: usize) -> usize {
+        self.nodes[node].tags.len()
     }
 
-    /// It sleeps until then, if that is not past.
-    pub fn sleep_until(&self, time: u64) {
-        let clock = &mut self.network.world().nodes[self.at].clock;
-        *clock = time.max(*clock);
+    /// Moves the clock of an end's node on to this time, if that is not past.
+    pub(super) fn sleep(&mut self, link: usize, end: usize, until: u64) {
+        let node = self.links[link].nodes[end];
+        self.nodes[node].clock = until.max(self.nodes[node].clock);
     }
 
-    /// A registrar of its memory.
-    pub fn domain(&self) -> SimDomain {
-        SimDomain { node: self.clone() }
-    }
-
-    /// Registrations that live.
-    pub fn registrations(&self) -> usize {
-        self.network.world().nodes[self.at].tags.len()
-    }
-}
-
-impl World {
     fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.rng.random_bool(probability)
     }
 
-    pub(super) fn abilities(&self) -> bool {
+    /// Returns whether writes can carry an immediate.
+    pub(super) fn immediate(&self) -> bool {
         self.costs.immediate
     }
 
@@ -363,7 +325,7 @@ impl World {
         let lost = self.links[link].lost;
         let link = &mut self.links[link];
         match arrival {
-            // What comes after the loss is not heard; completions are.
+            // Messages after the loss are not heard; completions are.
             Arrival::Message(_) | Arrival::Immediate(_) if lost => return,
             Arrival::Message(_) | Arrival::Immediate(_) => {
                 let Some(left) = link.receives[end].checked_sub(1) else {
@@ -385,7 +347,7 @@ impl World {
         self.links[link].inbox[end].pop_front()
     }
 
-    /// Whether an end has something to poll.
+    /// Returns whether an end has something to poll.
     pub(super) fn has_news(&self, link: usize, end: usize) -> bool {
         !self.links[link].inbox[end].is_empty()
     }
@@ -406,7 +368,7 @@ impl World {
         let mut at = to.address as usize;
         for &(address, length, _) in gather {
             let (from, into) = if read { (at, address) } else { (address, at) };
-            super::domain::copy(from, into, length);
+            copy(from, into, length);
             at += length;
         }
         true
@@ -425,4 +387,12 @@ impl World {
         self.violations.push(Violation { what, node, segment });
         false
     }
+}
+
+/// Copies bytes as the card does when it places them.
+#[expect(unsafe_code, reason = "the simulated card copies between addresses, as a real one does")]
+fn copy(from: usize, into: usize, length: usize) {
+    // SAFETY: `ptr::copy` requires memory that may be read and written. Both ranges were posted under the contract of `Endpoint`, which
+    // promises that until they have completed, and the tags of both were found to be registered just now.
+    unsafe { std::ptr::copy(from as *const u8, into as *mut u8, length) }
 }

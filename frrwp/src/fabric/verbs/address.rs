@@ -1,8 +1,8 @@
 //! Addresses: `verbs:10.0.0.1:7471`.
 
 use super::error::VerbsError;
+use crate::fabric::address::HostPort;
 use crate::fabric::attempt::Attempt;
-use crate::fabric::place::Place;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -19,13 +19,13 @@ use std::str::FromStr;
 /// # Ok::<(), frrwp::fabric::verbs::VerbsError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct VerbsAddress(Place);
+pub struct VerbsAddress(HostPort);
 
 impl FromStr for VerbsAddress {
     type Err = VerbsError;
 
     fn from_str(text: &str) -> Result<Self, VerbsError> {
-        Place::parse(text, "verbs").map(Self).ok_or_else(|| VerbsError::Address { text: text.to_owned() })
+        HostPort::parse(text, "verbs").map(Self).ok_or_else(|| VerbsError::Address { text: text.to_owned() })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Connecting and listening: from an address to an endpoint.
 //!
-//! Each step has an event to wait for, with a time at which it is given up: an answer from who has the address, the way there,
-//! the peer's yes. Of a listener, peers whose connection does not come to stand hold nobody back.
+//! Each step has an event to wait for, with a time at which it is given up: an answer of the address's owner, the route, the
+//! peer's consent. A listener's peers without an established connection delay no other.
 
 #![expect(unsafe_code, reason = "identifiers come with events")]
 
@@ -12,7 +12,7 @@ use super::domain::{cannot_manage, resolved, timed_out};
 use super::endpoint::{SPARE, VerbsEndpoint};
 use super::error::VerbsError;
 use super::manager::{Channel, Event, Id, kind};
-use super::pair::Pair;
+use super::pair::{Pair, Way};
 use crate::fabric::accept::{self, HalfOpen, Limits, Number, Shortage, Source};
 use crate::fabric::attempt::{Attempt, deadline};
 use std::fmt;
@@ -27,20 +27,13 @@ const DESCRIPTORS: usize = 2;
 const BACKLOG: i32 = 128;
 /// How long a listener sleeps while connections are being set up: a message may come before it is told that one stands.
 const NAP: Duration = Duration::from_millis(20);
-/// How long it sleeps otherwise: that the device goes, nobody tells who listens at 0.0.0.0.
+/// The length of other sleeps: a listener at 0.0.0.0 is not told that the device goes.
 const LOOK: Duration = Duration::from_secs(1);
 /// Receives that a connection has room for at least.
 const ROOM: u32 = 64;
-/// The reason for which InfiniBand's connection manager says that nobody listens, and that who listens does not want to.
+/// The reason by which InfiniBand's connection manager reports that there is no listener, and that the listener refuses.
 const NOBODY: libc::c_int = 8;
 const UNWANTED: libc::c_int = 28;
-
-/// Where an endpoint was connected to, and how.
-#[derive(Clone)]
-pub(super) struct Way {
-    pub(super) address: VerbsAddress,
-    pub(super) receives: u16,
-}
 
 impl VerbsDomain {
     /// Connects to a listener, with so many receives posted. It takes no longer than [`VerbsOptions::set_up`](super::VerbsOptions::set_up),
@@ -139,8 +132,8 @@ impl VerbsDomain {
             }
         }
         if able.iwarp {
-            // Who was connected to may speak once he was spoken to (RFC 5044).
-            endpoint.nudge();
+            // The accepting side may speak once it has received (RFC 5044).
+            endpoint.send_probe();
         }
         Ok(endpoint)
     }
@@ -208,14 +201,14 @@ impl VerbsDomain {
     }
 }
 
-/// Over iWARP the kernel has who gives a connection up wait until the peer has answered, or it has given it up as well, which takes
-/// it longer than was to be waited. So that is another thread's.
+/// Over iWARP the kernel makes a side that gives a connection up wait until the peer has answered, or has given it up as well,
+/// which takes it longer than the time to wait. So that is another thread's.
 fn give_up(endpoint: VerbsEndpoint) {
     // Without a thread it is dropped here.
     let _ = mrrc::spawn_own_thread("verbs-give-up", move || drop(endpoint));
 }
 
-/// What became of a connection in the place of coming to stand.
+/// Returns the error of a connection that was not established.
 fn unconnected(address: String, event: Event) -> VerbsError {
     match (event.kind, event.status) {
         (kind::RDMA_CM_EVENT_REJECTED, UNWANTED) => VerbsError::Rejected { address },
@@ -232,8 +225,8 @@ fn unconnected(address: String, event: Event) -> VerbsError {
     }
 }
 
-/// The power of two, times 4.096 µs, that the device waits for an answer, so that all of its eight attempts take no longer
-/// than this.
+/// Returns the power of two, times 4.096 µs, that the device waits for an answer, so that all of its eight attempts take
+/// no longer than this.
 fn patience(stall: Duration) -> u8 {
     let one = (stall.as_micros() / 8 / 4).clamp(1, 1 << 30) as u32;
     one.ilog2().clamp(8, 20) as u8
@@ -264,7 +257,7 @@ struct Embryo {
 }
 
 impl VerbsListener {
-    /// Where it listens, with the port that was chosen for port 0.
+    /// Returns its address, with the port that was chosen for port 0.
     ///
     /// # Errors
     /// The identifier has no address.
@@ -345,11 +338,11 @@ impl VerbsListener {
         self.last_refused = Some(error);
     }
 
-    /// What an event means: a connection that stands, perhaps.
+    /// Handles an event; returns the connection if it is established.
     fn told(&mut self, event: Event, receives: u16) -> Result<Option<VerbsEndpoint>, VerbsError> {
         match event.kind {
             kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
-                // SAFETY: the request was just told, and its identifier is nobody else's.
+                // SAFETY: the request was just told, and no other code has its identifier.
                 if let Some(id) = unsafe { Id::of_request(event) }
                     && let Err(error) = self.let_in(id, event, receives)
                 {
@@ -427,7 +420,7 @@ impl VerbsListener {
         self.refuse(VerbsError::System { address, what: "evicted", error: io::Error::other(why) });
     }
 
-    /// The oldest half-open connection of which this is true.
+    /// Returns the oldest half-open connection of which this is true.
     fn find(&mut self, mut is_it: impl FnMut(&mut Embryo) -> bool) -> Option<Number> {
         let mut numbers = self.half_open.numbers().into_iter();
         numbers.find(|&number| self.half_open.get_mut(number).is_some_and(&mut is_it))

@@ -2,8 +2,8 @@
 //!
 //! # A device that goes away
 //!
-//! Drivers that cannot take a device from a process that has it open, the kernel's `rxe` and `siw` among them, have its removal
-//! wait until every such file is closed; and librdmacm keeps its own open for as long as the process lives. So when the last
+//! Some drivers cannot take a device from a process that has it open, the kernel's `rxe` and `siw` among them: its removal
+//! waits until every such file is closed. librdmacm keeps its own open for as long as the process lives. So when the last
 //! domain of a device that is going goes, its files are let go of here: something else is put in the place of their
 //! descriptors, which librdmacm may close later or never.
 
@@ -20,8 +20,8 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Contexts that domains have, as often as they have them. Guards its own list alone; held while the last user lets go, so
-/// that nobody begins meanwhile.
+/// Contexts that domains have, as often as they have them. Guards its own list alone; held while the last user releases
+/// the device, so that none begins meanwhile.
 static USERS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 fn users() -> MutexGuard<'static, Vec<usize>> {
@@ -38,15 +38,15 @@ pub(super) struct Device {
 
 // SAFETY: calls on contexts may be made from any thread (libibverbs' own rule), and the list is only given back.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: librdmacm's devices belong to no thread, and nothing is changed by a shared reference.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// The device of this name; none if librdmacm has it not.
+    /// Returns the device of this name; none if librdmacm has it not.
     pub(super) fn find(name: &str) -> io::Result<Option<Self>> {
         let mut users = users();
         let mut count = 0;
-        // SAFETY: an integer to write to.
+        // SAFETY: `count` is a local integer that the call may write.
         let list = NonNull::new(unsafe { ib::rdma_get_devices(&mut count) }).ok_or_else(last_error)?;
         // SAFETY: librdmacm returned so many contexts.
         let contexts = unsafe { std::slice::from_raw_parts(list.as_ptr(), count.max(0) as usize) };
@@ -67,7 +67,7 @@ impl Device {
         self.context.as_ptr()
     }
 
-    /// Gives it back. Of a device that is going, the last user lets go of its files.
+    /// Gives it back. The last user of a device that is going releases its files.
     pub(super) fn give_back(&self, is_going: bool) {
         if self.process != std::process::id() {
             return;
@@ -93,7 +93,7 @@ pub(super) unsafe fn device_name(context: NonNull<ib::ibv_context>) -> String {
     unsafe { CStr::from_ptr(ib::ibv_get_device_name((*context.as_ptr()).device)).to_string_lossy().into_owned() }
 }
 
-/// Whether the kernel still lets the device be opened: what it takes away first.
+/// Returns whether the kernel still lets the device be opened: what it takes away first.
 pub(super) fn can_be_opened(name: &str) -> bool {
     let Ok(entries) = std::fs::read_dir("/sys/class/infiniband_verbs") else { return false };
     let named = |entry: std::fs::DirEntry| {
@@ -116,7 +116,7 @@ unsafe fn let_go(context: NonNull<ib::ibv_context>) {
     }
 }
 
-/// What a device can, of what connections need.
+/// The capabilities of a device that connections need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Able {
     /// Things that can be posted to a queue.
@@ -130,11 +130,11 @@ pub(super) struct Able {
     pub(super) answered: u8,
     pub(super) under_way: u8,
     pub(super) iwarp: bool,
-    /// Memory windows whose keys are good for one connection alone.
+    /// Memory windows with keys that are good for one connection alone.
     pub(super) windows: bool,
 }
 
-/// What a device says that has windows of either kind that is bound on a queue pair, and is good for that one.
+/// The capabilities of a device with windows of either kind that is bound on a queue pair, and is good for that one.
 const WINDOWS: libc::c_uint = ib::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
     | ib::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
 /// Pieces of one write, at most: more make every entry of the queue larger.

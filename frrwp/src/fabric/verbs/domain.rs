@@ -7,8 +7,8 @@ use super::device::{Able, Device, can_be_opened, device_name};
 use super::error::VerbsError;
 use super::manager::{Channel, Id, kind, last_error};
 use super::{VerbsOptions, ib};
-use crate::fabric::Domain;
 use crate::fabric::attempt::Attempt;
+use crate::fabric::traits::Domain;
 use crate::wire::Segment;
 use mrrc::registrar::verbs::{Attributes, Domain as Opened, MemoryRegion, Verbs};
 use mrrc::registrar::{Limits, Registered, Registrar};
@@ -41,11 +41,12 @@ pub(super) struct Inner {
 
 // SAFETY: calls on domains may be made from any thread (libibverbs' own rule), and what is here besides is as good.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: its fields are pointers that do not change, and libibverbs allows calls on them from any thread.
 unsafe impl Sync for Inner {}
 
 impl VerbsDomain {
-    /// A domain of the device of this name, as `rdma link show` lists them; or of the first that has a port that is up.
+    /// Returns a domain of the device of this name, as `rdma link show` lists them; or of the first that has a port
+    /// that is up.
     ///
     /// # Errors
     /// [`VerbsError`]: no device, none of this name, no port up, no permission.
@@ -58,7 +59,8 @@ impl VerbsDomain {
         Self::of(&name, options)
     }
 
-    /// A domain of the device by which this address is reached, whether it is a peer's or one of this machine's.
+    /// Returns a domain of the device by which this address is reached, whether it is a peer's or one of this
+    /// machine's.
     ///
     /// # Errors
     /// [`VerbsError`].
@@ -114,7 +116,7 @@ impl VerbsDomain {
         let made = || {
             // SAFETY: it was just allocated, and is freed when nothing is left that uses it.
             let lent = unsafe { Opened::borrow(domain.cast()) }?;
-            // SAFETY: as above.
+            // SAFETY: `Able::of` requires an open context; the device is held, which keeps it open.
             let able = unsafe { Able::of(device.context(), lent.attributes().transport) };
             let able = able.map_err(system("ask for the limits"))?;
             let table = Verbs::new(&lent)?;
@@ -134,23 +136,23 @@ impl VerbsDomain {
         }
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device(&self) -> &str {
         self.0.table.domain().device()
     }
 
-    /// What the device can.
+    /// Returns the capabilities of the device.
     pub fn attributes(&self) -> Attributes {
         self.0.table.domain().attributes()
     }
 
-    /// What its connections are like.
+    /// Returns the options of its connections.
     pub fn options(&self) -> &VerbsOptions {
         &self.0.options
     }
 
-    /// Whether its connections have windows: they were [asked for](VerbsOptions::windows), and the device says that it has them.
-    /// What they are good for, [`VerbsDomain::try_windows`] finds out.
+    /// Returns whether its connections have windows: they were [asked for](VerbsOptions::windows), and the device says that it
+    /// has them. [`VerbsDomain::try_windows`] finds out their use.
     pub fn has_windows(&self) -> bool {
         self.0.options.windows && self.0.able.windows
     }
@@ -160,8 +162,8 @@ impl VerbsDomain {
         self.0.registrations.load(Ordering::Relaxed)
     }
 
-    /// Whether the device went away, or is about to and waits for this process. Then what was made over this domain is to be
-    /// dropped, the domain as well, and a device opened again.
+    /// Returns whether the device went away, or is about to and waits for this process. Then what was made over this domain
+    /// is to be dropped, the domain as well, and a device opened again.
     pub fn is_gone(&self) -> bool {
         self.0.is_gone()
     }
@@ -178,7 +180,7 @@ impl VerbsDomain {
         self.0.domain.as_ptr()
     }
 
-    /// Whether this process, and not its parent, opened it.
+    /// Returns whether this process, and not its parent, opened it.
     pub(super) fn is_here(&self) -> bool {
         self.0.process == std::process::id()
     }
@@ -218,7 +220,7 @@ pub(super) fn cannot_manage(address: &VerbsAddress, error: io::Error) -> VerbsEr
     }
 }
 
-/// An identifier that is bound to the device by which the address is reached.
+/// Returns an identifier that is bound to the device by which the address is reached.
 pub(super) fn resolved(
     channel: &Channel,
     address: &VerbsAddress,
@@ -227,7 +229,7 @@ pub(super) fn resolved(
 ) -> Result<Id, VerbsError> {
     let what = "look for the way";
     let failed = |error: io::Error| match error.raw_os_error() {
-        // What librdmacm says of a device that it cannot open.
+        // The error of librdmacm for a device that it cannot open.
         Some(libc::ENODEV | libc::EPERM | libc::EADDRNOTAVAIL) => {
             VerbsError::NoWay { address: address.to_string(), what }
         }

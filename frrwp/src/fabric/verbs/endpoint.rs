@@ -9,14 +9,13 @@ mod pieces;
 
 #[cfg(doc)]
 use super::VerbsOptions;
-use super::connect::Way;
 use super::error::VerbsEnd;
-use super::pair::{Pair, Request};
+use super::pair::{Pair, Request, Way};
 use super::slots::Slots;
 use super::windows::Windows;
 use super::{VerbsDomain, VerbsError, ib, since_start};
 use crate::fabric::poller::Bell;
-use crate::fabric::{Abilities, Armed, Completion, Endpoint, Local};
+use crate::fabric::traits::{Armed, Capabilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use ib::ibv_wr_opcode as opcode;
 use mrrc::Access;
@@ -31,13 +30,14 @@ use std::time::{Duration, Instant};
 const PATIENCE: u32 = 64;
 /// And the longest between them while things complete: a device in software may carry out each within the call that posts it.
 const TICK: Duration = Duration::from_millis(5);
-/// Nudges, and the time before the first; each next one takes four times as long.
-const NUDGES: u32 = 4;
-const NUDGE: Duration = Duration::from_millis(4);
-/// How long who accepted waits to be spoken to. Under emulation a peer was seen to take a fifth of a second to look at a reply.
+/// Probes, and the time before the first; each next one takes four times as long.
+const PROBES: u32 = 4;
+const FIRST_PROBE: Duration = Duration::from_millis(4);
+/// The time for which the accepting side waits for the first message. Under emulation a peer was seen to take a fifth of a
+/// second to look at a reply.
 const LISTENS: Duration = Duration::from_millis(500);
-/// Entries of the send queue that are kept for nudges.
-pub(super) const SPARE: u32 = NUDGES + 1;
+/// Entries of the send queue that are kept for probes.
+pub(super) const SPARE: u32 = PROBES + 1;
 /// Bytes a second below which something that was posted counts as standing still.
 const LOWEST_RATE: u64 = 10_000_000;
 
@@ -45,34 +45,34 @@ const LOWEST_RATE: u64 = 10_000_000;
 ///
 /// Writes are done when the peer's device has them; over iWARP when they are handed to TCP, and a message that is posted
 /// behind them arrives after them all the same. A read is not fenced: what is posted after it may be carried out before its
-/// bytes are here. Who needs the order waits for the read.
+/// bytes are here. A program that needs the order waits for the read.
 pub struct VerbsEndpoint {
     /// Gone when the connection is flushed. Goes before the slots.
     pub(super) pair: Option<Pair>,
     out: Slots,
     into: Slots,
-    /// What the peer is let at by this connection alone, where the device has such windows.
+    /// The windows that open memory to the peer by this connection alone, where the device has them.
     windows: Option<Windows>,
     pub(super) domain: VerbsDomain,
-    /// What is on the send queue, in order, the number of the first of it, and since when that is the first.
+    /// The send queue, in order, the number of its first entry, and since when that is the first.
     posted: VecDeque<Queued>,
     first: u64,
     first_since: Instant,
-    /// Entries of the queues, and receives that are posted or whose message was not taken yet.
+    /// Entries of the queues, and receives that are posted or with a message that was not taken yet.
     depth: usize,
     room: usize,
     receiving: usize,
     arrivals: VecDeque<Arrival>,
     state: State,
     why: Option<VerbsEnd>,
-    /// Of what completed badly, the reason that the device gave.
+    /// The device's reason for a bad completion.
     failed: Option<VerbsEnd>,
     /// Over iWARP: when this side began to speak, and was nudging last.
     spoke: Option<Instant>,
     /// Over iWARP, of the side that accepted: until when it says nothing unless it has heard something.
     listens: Option<Instant>,
     heard: bool,
-    nudges: u32,
+    probes_sent: u32,
     polls: u32,
     /// A bell is to ring.
     armed: bool,
@@ -100,7 +100,7 @@ struct Queued {
     ended: Option<ib::ibv_wc_status::Type>,
 }
 
-/// What is on the send queue.
+/// An entry of the send queue.
 enum Posted {
     /// With its slot, where it did not go inline.
     Message(Option<u32>),
@@ -111,7 +111,7 @@ enum Posted {
         reads: bool,
         to: Segment,
     },
-    Nudge,
+    Probe,
     /// A window, by its number, is bound; or its key opens nothing any more.
     Bind,
     Invalidate(usize),
@@ -122,7 +122,7 @@ impl Posted {
         match self {
             Self::Message(_) => "message",
             Self::Part { reads: true, .. } => "read",
-            Self::Part { .. } | Self::Nudge => "write",
+            Self::Part { .. } | Self::Probe => "write",
             Self::Bind | Self::Invalidate(_) => "window",
         }
     }
@@ -136,7 +136,7 @@ impl Posted {
 }
 
 impl VerbsEndpoint {
-    /// An end whose connection is about to be made, with so many receives posted.
+    /// Makes an end for a connection about to be made, with so many receives posted.
     pub(super) fn new(
         domain: &VerbsDomain,
         pair: Pair,
@@ -165,7 +165,7 @@ impl VerbsEndpoint {
             spoke: None,
             listens: None,
             heard: false,
-            nudges: 0,
+            probes_sent: 0,
             polls: 0,
             armed: false,
             ticked: Instant::now(),
@@ -180,26 +180,26 @@ impl VerbsEndpoint {
         self.why.as_ref()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
 
-    /// The domain that it is of.
+    /// Returns the domain that it is of.
     pub fn domain(&self) -> &VerbsDomain {
         &self.domain
     }
 
-    /// What lets its peer, and no other, at parts of registrations for reading. None where windows were not
-    /// [asked for](VerbsOptions::windows), or the device has none.
+    /// Returns the windows that open parts of registrations for reading to its peer, and no other. None
+    /// where windows were not [asked for](VerbsOptions::windows), or the device has none.
     pub fn windows(&self) -> Option<&Windows> {
         self.windows.as_ref()
     }
 
-    /// How often the peer was nudged, with an empty write, because nothing came of it at first. Linux's siw overlooks what comes
+    /// How often the peer was probed, with an empty write, because nothing came of it at first. Linux's siw overlooks what comes
     /// while it accepts.
-    pub fn nudges(&self) -> u32 {
-        self.nudges
+    pub fn probes_sent(&self) -> u32 {
+        self.probes_sent
     }
 
     /// Makes the connection again, to where it led, with as many receives posted: for a connection that ended because a key
@@ -250,7 +250,7 @@ impl VerbsEndpoint {
     unsafe fn post(&mut self, what: Posted, mut request: Request<'_>) -> io::Result<()> {
         request.number = self.first + self.posted.len() as u64;
         let posted = match &self.pair {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the request's memory stays until it has completed.
             Some(pair) => unsafe { pair.post(request) },
             None => Err(io::ErrorKind::NotConnected.into()),
         };
@@ -313,11 +313,11 @@ impl VerbsEndpoint {
 unsafe impl Endpoint for VerbsEndpoint {
     type Domain = VerbsDomain;
 
-    fn abilities(&self) -> Abilities {
+    fn capabilities(&self) -> Capabilities {
         let able = self.domain.0.able;
         // Devices of iWARP fill the memory of a read as if the peer wrote it.
         let sink = if able.iwarp { Access::LOCAL_WRITE | Access::REMOTE_WRITE } else { Access::LOCAL_WRITE };
-        Abilities { gather: able.gather, immediate: !able.iwarp, sink }
+        Capabilities { gather: able.gather, immediate: !able.iwarp, sink }
     }
 
     fn now(&self) -> u64 {
@@ -390,12 +390,12 @@ unsafe impl Endpoint for VerbsEndpoint {
         if immediate.is_some() && self.domain.0.able.iwarp {
             return self.refuse("iWARP writes carry no immediate: send a message behind it");
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the local memory stays, with no other user, until the request has completed.
         unsafe { self.place(id, from, to, false, immediate) }
     }
 
     unsafe fn read(&mut self, id: u64, into: &[Local<'_, MemoryRegion>], from: Segment) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the local memory stays, with no other user, until the request has completed.
         unsafe { self.place(id, into, from, true, None) }
     }
 
@@ -482,7 +482,7 @@ unsafe impl Endpoint for VerbsEndpoint {
     fn arm(&mut self) -> Armed {
         if let Some(pair) = &self.pair {
             pair.arm();
-            // What the channel says from now on is taken note of, also where nobody sleeps.
+            // The channel's events from now on are noted, also where no thread sleeps.
             self.armed = true;
             self.harvest();
             self.tick();
@@ -504,7 +504,7 @@ unsafe impl Endpoint for VerbsEndpoint {
             self.arrivals = [Completion::Lost, Completion::Flushed].map(Arrival::Told).into();
             return;
         }
-        // What has come is heard.
+        // Messages that have come are heard.
         self.harvest();
         if self.state == State::Stands {
             self.why.get_or_insert(VerbsEnd::Disconnected);

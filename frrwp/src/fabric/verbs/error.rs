@@ -1,4 +1,4 @@
-//! What goes wrong with devices and connections, and what to do about it.
+//! Errors of devices and connections, and their remedies.
 
 use mrrc::registrar::verbs;
 use std::io;
@@ -13,7 +13,7 @@ pub enum VerbsError {
     /// The address is none.
     #[error("`{text}` is no verbs address: write verbs:HOST:PORT, such as verbs:10.0.0.1:7471 or verbs:[fe80::1]:7471")]
     Address {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// The host has no address.
@@ -24,7 +24,7 @@ pub enum VerbsError {
         /// The system's error.
         error: io::Error,
     },
-    /// What is wrong with the device.
+    /// The fault of the device.
     #[error(transparent)]
     Device(#[from] verbs::VerbsError),
     /// librdmacm could not be opened.
@@ -33,25 +33,25 @@ pub enum VerbsError {
     /// The kernel's connection manager cannot be reached.
     #[error(
         "make connections over verbs: {}: {source}: the kernel's connection manager (`modprobe rdma_ucm`) is reached by this \
-         file, which this process needs to read and write; udev's rules give it to everybody (Debian: rdma-core), and a \
-         container has to be given it (`--device /dev/infiniband`)", .file.display()
+         file: let this process read and write it: udev's rules do (Debian: rdma-core), and a container needs \
+         `--device /dev/infiniband`", .file.display()
     )]
     Manager {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No RDMA device leads there.
     #[error(
-        "{address}: {what}: no RDMA device leads there. `rdma link show` lists devices and their network interfaces, and \
-         `ip route get` says by which interface the address is reached; the interface has to have a device (in software: \
+        "{address}: {what}: no RDMA device leads there: give the interface that `ip route get` names for it a device, which \
+         `rdma link show` lists (in software: \
          `rdma link add rxe0 type rxe netdev eth0`)"
     )]
     NoWay {
         /// The address.
         address: String,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
     },
     /// Another device leads there.
@@ -75,13 +75,13 @@ pub enum VerbsError {
     Unreachable {
         /// The address.
         address: String,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The port is taken.
-    #[error("{address}: the port is in use; stop who listens there, or choose another port, or 0 for a free one")]
+    #[error("{address}: the port is in use: stop its listener, or choose another port, or 0 for a free one")]
     PortInUse {
         /// The address.
         address: String,
@@ -94,21 +94,21 @@ pub enum VerbsError {
         /// The address.
         address: String,
     },
-    /// Nobody listens there.
-    #[error("{address}: refused; start the server, and see that it listens on this address and port")]
+    /// There is no listener.
+    #[error("{address}: refused: start the server, and see that it listens on this address and port")]
     Refused {
         /// The address.
         address: String,
     },
     /// The peer does not want this connection.
-    #[error("{address}: the peer rejects the connection; its log says why")]
+    #[error("{address}: the peer rejects the connection: see its log")]
     Rejected {
         /// The address.
         address: String,
     },
     /// The peer did not answer in time.
     #[error(
-        "{doing} {address}: no {what} within {} ms: see that the host is up, that nothing between filters RDMA (RoCE is UDP port \
+        "{doing} {address}: no {what} within {} ms: see that the host is up, that no firewall filters RDMA (RoCE is UDP port \
          4791), and that the server accepts", .after.as_millis()
     )]
     TimedOut {
@@ -116,7 +116,7 @@ pub enum VerbsError {
         doing: &'static str,
         /// The address.
         address: String,
-        /// What did not come.
+        /// The missing part.
         what: &'static str,
         /// How long it was waited for.
         after: Duration,
@@ -146,9 +146,9 @@ pub enum VerbsError {
     System {
         /// The address.
         address: String,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -180,7 +180,7 @@ pub enum VerbsEnd {
          more), or does not open these bytes for this: connect again, and ask the peer for a new key"
     )]
     KeyRefused {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The peer's memory.
         address: u64,
@@ -195,19 +195,19 @@ pub enum VerbsEnd {
          other end gone: connect again when it is back"
     )]
     Silent {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
     },
     /// The peer takes no messages.
     #[error("the peer has posted no receive for a {operation}, for longer than was waited: see whether it runs")]
     NotReceiving {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
     },
-    /// What was posted does not come to its end.
+    /// The posts do not come to their end.
     #[error("a {operation} did not come to its end within {} ms: the peer, or the device, stands still", .after.as_millis())]
     Stalled {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// How long it was waited for.
         after: Duration,
@@ -218,15 +218,17 @@ pub enum VerbsEnd {
          that is not told apart), or the network broke: connect again"
     )]
     Broken {
-        /// What the device said.
+        /// The device's report.
         what: &'static str,
     },
     /// This side's device refused something.
-    #[error("this side's device refused the {operation}: {what}; is the local memory registered in this domain?")]
+    #[error(
+        "this side's device refused the {operation}: {what}: see whether the local memory is registered in this domain"
+    )]
     Local {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the device said.
+        /// The device's report.
         what: &'static str,
     },
     /// The device went.
@@ -240,7 +242,7 @@ pub enum VerbsEnd {
     },
 }
 
-/// What the device's status of a completion means, in words.
+/// Returns the meaning of a completion's status, in words.
 pub(super) fn status_text(status: u32) -> &'static str {
     use super::ib::ibv_wc_status as s;
     match status {

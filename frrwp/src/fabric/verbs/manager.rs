@@ -1,7 +1,7 @@
 //! The edge to librdmacm: event channels that do not block, identifiers, events.
 //!
 //! An identifier is one end of a connection that comes about, stands or goes, or a listener. Its events come by the channel
-//! that it was made with, or was moved to; each connection that stands has its own, so that one is driven without the others.
+//! that it was made with, or was moved to. Each connection that stands has its own, so that one is driven without the others.
 
 #![expect(unsafe_code, reason = "the calls of librdmacm")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub(super) use ib::rdma_cm_event_type as kind;
 
-/// What the last call left in `errno`.
+/// Returns the error that the last call left in `errno`.
 pub(super) fn last_error() -> io::Error {
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(0) { io::Error::from_raw_os_error(libc::ENODEV) } else { error }
@@ -27,7 +27,7 @@ fn done(returned: libc::c_int) -> io::Result<()> {
     if returned == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Where events come from. Goes after its identifiers.
+/// The source of events. Goes after its identifiers.
 #[derive(Debug)]
 pub(super) struct Channel(NonNull<ib::rdma_event_channel>);
 
@@ -36,7 +36,7 @@ unsafe impl Send for Channel {}
 
 impl Channel {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: nothing is passed.
+        // SAFETY: `rdma_create_event_channel` takes no arguments.
         let raw = NonNull::new(unsafe { ib::rdma_create_event_channel() }).ok_or_else(last_error)?;
         let channel = Self(raw);
         rustix::io::ioctl_fionbio(channel.file(), true)?;
@@ -44,11 +44,11 @@ impl Channel {
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the channel.
+        // SAFETY: the channel's descriptor is open for as long as the channel, which `self` owns.
         unsafe { BorrowedFd::borrow_raw((*self.0.as_ptr()).fd) }
     }
 
-    /// The next event, acknowledged, if there is one.
+    /// Returns the next event, acknowledged, if there is one.
     pub(super) fn next(&self) -> Option<Event> {
         let mut raw = null_mut();
         // SAFETY: the channel is open; an event is returned, or none.
@@ -67,7 +67,7 @@ impl Channel {
         }
     }
 
-    /// The next event; None if the attempt is over first.
+    /// Returns the next event; None if the attempt is over first.
     pub(super) fn wait(&self, attempt: &Attempt) -> Option<Event> {
         loop {
             if let Some(event) = self.next() {
@@ -100,19 +100,19 @@ pub(super) fn sleep(files: &[BorrowedFd<'_>], time: Option<Duration>) {
     let _ = rustix::event::poll(&mut watched, time.as_ref());
 }
 
-/// What has happened.
+/// An event of the connection manager.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
     /// Of which identifier: its [name](Id::name).
     pub(super) id: usize,
     pub(super) kind: kind::Type,
     pub(super) status: libc::c_int,
-    /// Of a request: reads that this side is to answer at a time, and that it may have under way.
+    /// A request's numbers: reads that this side is to answer at a time, and that it may have in flight.
     pub(super) depths: (u8, u8),
 }
 
 impl Event {
-    /// The error that its status is, where it is one of the system's.
+    /// Returns the error that its status is, where it is one of the system's.
     pub(super) fn error(self) -> io::Error {
         io::Error::from_raw_os_error(if self.status == 0 { libc::ENODEV } else { self.status.abs() })
     }
@@ -132,7 +132,7 @@ impl Id {
     /// On this channel, which lives longer.
     pub(super) fn new(channel: &Channel) -> io::Result<Self> {
         let mut raw = null_mut();
-        // SAFETY: the channel is open.
+        // SAFETY: `rdma_create_id` requires an open channel, which `channel` owns; `raw` can be written.
         done(unsafe {
             ib::rdma_create_id(channel.0.as_ptr(), &mut raw, null_mut(), ib::rdma_port_space::RDMA_PS_TCP)
         })?;
@@ -142,7 +142,7 @@ impl Id {
     /// That of a request.
     ///
     /// # Safety
-    /// The request's event was just told, and nobody else has its identifier.
+    /// The request's event was just reported, and no other code has its identifier.
     pub(super) unsafe fn of_request(event: Event) -> Option<Self> {
         Self::made(event.id as *mut _)
     }
@@ -151,7 +151,7 @@ impl Id {
         NonNull::new(raw).map(|raw| Self { raw, process: std::process::id() })
     }
 
-    /// Whether this process made it: a child that was forked has its file in common with its parent, whose it is.
+    /// Returns whether this process made it: a forked child shares its file with its parent, which owns it.
     pub(super) fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
@@ -165,15 +165,15 @@ impl Id {
         self.raw.as_ptr()
     }
 
-    /// The device that it is bound to.
+    /// Returns the device that it is bound to.
     pub(super) fn context(&self) -> *mut ib::ibv_context {
-        // SAFETY: it lives.
+        // SAFETY: `self` owns the identifier, which is destroyed only when `self` is dropped.
         unsafe { (*self.raw()).verbs }
     }
 
-    /// The port of the device, from 1; 0 where it is not known.
+    /// Returns the port of the device, from 1; 0 where it is not known.
     pub(super) fn port(&self) -> u8 {
-        // SAFETY: it lives.
+        // SAFETY: `self` owns the identifier, which is destroyed only when `self` is dropped.
         unsafe { (*self.raw()).port_num }
     }
 
@@ -184,7 +184,7 @@ impl Id {
     }
 
     pub(super) fn listen(&self, backlog: i32) -> io::Result<()> {
-        // SAFETY: it lives.
+        // SAFETY: `self` owns the identifier, which is destroyed only when `self` is dropped.
         done(unsafe { ib::rdma_listen(self.raw(), backlog) })
     }
 
@@ -195,7 +195,7 @@ impl Id {
     }
 
     pub(super) fn resolve_route(&self, time: Duration) -> io::Result<()> {
-        // SAFETY: it lives.
+        // SAFETY: `self` owns the identifier, which is destroyed only when `self` is dropped.
         done(unsafe { ib::rdma_resolve_route(self.raw(), milliseconds(time)) })
     }
 
@@ -223,13 +223,13 @@ impl Id {
     }
 
     pub(super) fn reject(&self) {
-        // SAFETY: it lives, and nothing is said with it. Who cannot be told finds out by itself.
+        // SAFETY: it lives, and no data goes with it. A peer that cannot be told finds out by itself.
         unsafe { ib::rdma_reject(self.raw(), std::ptr::null(), 0) };
     }
 
-    /// Who does not hear of it finds out by itself.
+    /// A peer that does not hear of it finds out by itself.
     pub(super) fn disconnect(&self) {
-        // SAFETY: it lives.
+        // SAFETY: `self` owns the identifier, which is destroyed only when `self` is dropped.
         unsafe { ib::rdma_disconnect(self.raw()) };
     }
 
@@ -245,7 +245,7 @@ impl Id {
     }
 
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
+        // SAFETY: `self` owns the identifier, which is destroyed only when `self` is dropped.
         unsafe { read(&raw const (*self.raw()).route.addr.dst_addr_union) }
     }
 }
@@ -310,7 +310,7 @@ impl Raw {
 /// # Safety
 /// It points to an address as C has it, with room for any family.
 unsafe fn read<T>(address: *const T) -> Option<SocketAddr> {
-    // SAFETY: by the contract; which family it is, is said first.
+    // SAFETY: the caller promises a socket address whose family is set; the family tells which structure can be read.
     unsafe {
         match libc::c_int::from((*address.cast::<libc::sockaddr>()).sa_family) {
             libc::AF_INET => {
@@ -337,7 +337,7 @@ mod tests {
         for text in ["10.1.2.3:4567", "0.0.0.0:0", "[fe80::1]:65535"] {
             let address: SocketAddr = text.parse().unwrap();
             let mut raw = Raw::of(address);
-            // SAFETY: it was just made.
+            // SAFETY: `raw` was just made from an address, so its family and structure agree.
             assert_eq!(unsafe { read(raw.pointer()) }, Some(address));
         }
         // SAFETY: zeroes are an address without family.

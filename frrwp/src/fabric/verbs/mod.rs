@@ -20,28 +20,28 @@
 //! # When a connection breaks
 //!
 //! A key that the peer's device refuses, a peer that dies, a device that goes: each ends the connection, as verbs have it, and
-//! [`VerbsEndpoint::why`] says which it was. What was posted is told as failed, then that the connection is
-//! [flushed](crate::fabric::Completion::Flushed): by then the queue pair is gone and no device is at this side's memory by it.
-//! [`VerbsEndpoint::connect_again`] makes the connection again, for another engine over it.
+//! [`VerbsEndpoint::why`] says which it was. Posts are reported as failed, then that the connection is
+//! [flushed](crate::fabric::Completion::Flushed): by then the queue pair is gone and no device accesses this side's memory by
+//! it. [`VerbsEndpoint::connect_again`] makes the connection again, for another engine over it.
 //!
-//! Over iWARP a key that is refused is not told apart from other breaks, and a write is done before the peer's device has looked
-//! at its key: what is known of a write is known by the message behind it.
+//! Over iWARP a refused key is not told apart from other breaks, and a write is done before the peer's device has looked at its
+//! key. The message behind a write is the only news of it.
 //!
 //! A device that goes away takes its connections with it; what was made over its [`VerbsDomain`] is to be dropped, with the
 //! domain, so that the kernel can take it away (`rxe` and `siw` wait for that). When it is back, a domain is opened again.
 //!
-//! # Who speaks first
+//! # Which side speaks first
 //!
 //! Over iWARP the side that connected does (RFC 5044, section 7.1.1). The side that accepted takes nothing to send (`WouldBlock`) until
-//! something has come, or half a second has gone by: a peer that has not looked at the reply to its request yet would take what
-//! comes behind it for a breach, as Linux's siw does.
+//! something has come, or half a second has gone by. A peer that has not looked at the reply to its request yet would take bytes behind
+//! it for a breach, as Linux's siw does.
 //!
-//! # Whom a registration opens to
+//! # What a registration opens
 //!
-//! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A
-//! domain for each such peer keeps them apart. So does a [`Window`], where the device has memory windows ([`VerbsOptions::windows`]):
-//! its key opens the bytes that it was asked for, to the peer of one connection, until it is dropped. Not every device that says
-//! that it has windows holds its peers to them (Linux's rxe does not look at their bounds): [`VerbsDomain::try_windows`] finds out.
+//! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A domain for
+//! each such peer keeps them apart. A [`Window`] protects as well, where the device has memory windows ([`VerbsOptions::windows`]):
+//! its key opens the bytes that it was asked for, to the peer of one connection, until it is dropped. Not every device that says that
+//! it has windows holds its peers to them (Linux's rxe does not look at their bounds): [`VerbsDomain::try_windows`] finds out.
 //!
 //! # Memory that is read into
 //!
@@ -61,6 +61,7 @@ mod error;
 mod manager;
 mod pair;
 mod slots;
+mod trial;
 mod windows;
 
 pub use address::VerbsAddress;
@@ -68,14 +69,15 @@ pub use connect::VerbsListener;
 pub use domain::VerbsDomain;
 pub use endpoint::VerbsEndpoint;
 pub use error::{VerbsEnd, VerbsError};
-pub use windows::{Window, WindowTrial, Windows};
+pub use trial::WindowTrial;
+pub use windows::{Window, Windows};
 
 // The one module that names the crates of the binding is mrrc's.
 use mrrc::registrar::verbs::binding as ib;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What a domain's connections are like.
+/// The options of a domain's connections.
 ///
 /// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
+use super::address::VerbsAddress;
 use super::device::longest;
 use super::manager::{Channel, Event, Id, last_error, sleep};
 use super::{VerbsDomain, ib};
@@ -15,7 +16,14 @@ use std::time::Duration;
 /// Bytes that travel in a request itself, where the device takes so many.
 const INLINE: u32 = 128;
 
-/// What is on the send queue, as the device is told.
+/// The address and options of an endpoint's connection.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) address: VerbsAddress,
+    pub(super) receives: u16,
+}
+
+/// An entry of the send queue, for the device.
 pub(super) struct Request<'a> {
     pub(super) number: u64,
     pub(super) opcode: ib::ibv_wr_opcode::Type,
@@ -30,13 +38,13 @@ pub(super) struct Request<'a> {
 /// Set in the numbers of receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
-/// See the [module](self). What it posts is not used by the device any more once it is [ended](Pair::end).
+/// See the [module](self). The device does not use its posts any more once it is [ended](Pair::end).
 pub(super) struct Pair {
     queue: Option<NonNull<ib::ibv_qp>>,
     completions: NonNull<ib::ibv_cq>,
     woken: NonNull<ib::ibv_comp_channel>,
     pub(super) id: Id,
-    /// Its own, once it stands; before that, events come by whoever sets it up.
+    /// Its own, once it stands; before that, events come by the thread that sets it up.
     pub(super) events: Option<Channel>,
     /// Bytes of a message that are posted inline.
     pub(super) inline: usize,
@@ -61,7 +69,7 @@ impl Drop for Queue {
 }
 
 impl Pair {
-    /// A queue pair for the connection of this identifier, with room for so many sends and receives.
+    /// Returns a queue pair for the connection of this identifier, with room for so many sends and receives.
     pub(super) fn new(domain: &VerbsDomain, id: Id, (sends, receives): (u32, u32)) -> io::Result<Self> {
         let context = domain.context();
         // SAFETY: the context is open as long as the domain, of which the endpoint has a clone.
@@ -107,8 +115,8 @@ impl Pair {
     /// Posts to the send queue.
     ///
     /// # Safety
-    /// The parts' memory is there, and is used by nobody else where it is read into, until the request has completed or the
-    /// pair is ended; but of what goes inline only until the call returns.
+    /// The parts' memory is there, and has no other user where it is read into, until the request has completed or the pair
+    /// is ended; but of inline data only until the call returns.
     pub(super) unsafe fn post(&self, request: Request<'_>) -> io::Result<()> {
         let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
         // SAFETY: the structures live through the call, which copies them; of the memory, the caller's promise.
@@ -151,7 +159,7 @@ impl Pair {
             ib::ibv_post_send(queue.as_ptr(), &mut asked, &mut null_mut())
         };
         posted(failed)?;
-        // SAFETY: the window is there. Of one that is bound by a request, libibverbs leaves that to who has posted it.
+        // SAFETY: the window is there. Of one that is bound by a request, libibverbs leaves that to its poster.
         unsafe { (*window.as_ptr()).rkey = key };
         Ok(())
     }
@@ -174,10 +182,11 @@ impl Pair {
     /// Posts a receive.
     ///
     /// # Safety
-    /// The memory is there and used by nobody else until the receive has completed or the pair is ended.
+    /// The memory is there and has no other user until the receive has completed or the pair is ended.
     pub(super) unsafe fn post_receive(&self, number: u64, mut into: ib::ibv_sge) -> io::Result<()> {
         let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the memory stays until the receive has completed; the structures live across
+        // the call.
         let failed = unsafe {
             let mut asked: ib::ibv_recv_wr = zeroed();
             asked.wr_id = number | RECEIVE;
@@ -187,7 +196,7 @@ impl Pair {
         posted(failed)
     }
 
-    /// The next completions, some of them.
+    /// Returns the next completions, some of them.
     pub(super) fn poll(&self) -> SmallVec<[ib::ibv_wc; 8]> {
         // SAFETY: completions are numbers, of which the call fills as many as it says.
         unsafe {
@@ -197,15 +206,15 @@ impl Pair {
         }
     }
 
-    /// Has the next completion wake who [sleeps](Pair::sleep). Poll once more in between.
+    /// Makes the next completion wake a thread that [sleeps](Pair::sleep). Poll once more in between.
     pub(super) fn arm(&self) {
-        // SAFETY: it lives.
+        // SAFETY: `self` owns the completion queue, which is destroyed only when `self` is dropped.
         unsafe { ib::ibv_req_notify_cq(self.completions.as_ptr(), 0) };
     }
 
-    /// What is to be read when a completion or an event has come.
+    /// Returns the descriptors to read when a completion or an event has come.
     pub(super) fn files(&self) -> SmallVec<[BorrowedFd<'_>; 3]> {
-        // SAFETY: open as long as the channel.
+        // SAFETY: the channel's descriptor is open for as long as the channel, which `self` owns.
         let woken = unsafe { BorrowedFd::borrow_raw((*self.woken.as_ptr()).fd) };
         std::iter::once(woken).chain(self.events.as_ref().map(Channel::file)).collect()
     }
@@ -229,7 +238,7 @@ impl Pair {
         }
     }
 
-    /// What the connection manager says, if it says something.
+    /// Returns the connection manager's next event, if there is one.
     pub(super) fn next_event(&self) -> Option<Event> {
         self.events.as_ref()?.next()
     }

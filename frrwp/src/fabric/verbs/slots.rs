@@ -27,7 +27,7 @@ struct Slab {
     registered: Option<Registered<MemoryRegion>>,
 }
 
-// SAFETY: memory that a slab owns.
+// SAFETY: a slab owns its memory alone, and memory belongs to no thread.
 unsafe impl Send for Slab {}
 
 fn layout() -> io::Result<Layout> {
@@ -40,7 +40,7 @@ impl Slots {
         Self { domain: domain.clone(), slabs: Vec::new(), free: Vec::new() }
     }
 
-    /// A slot that nobody uses.
+    /// Returns an unused slot.
     pub(super) fn take(&mut self) -> io::Result<u32> {
         if self.free.is_empty() {
             self.grow()?;
@@ -54,7 +54,7 @@ impl Slots {
 
     fn grow(&mut self) -> io::Result<()> {
         let layout = layout()?;
-        // SAFETY: a layout with bytes.
+        // SAFETY: `alloc_zeroed` requires a layout with bytes, which `layout` returns.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
         // Freed with it, should the rest fail.
         let mut slab = Slab { memory, registered: None };
@@ -68,7 +68,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Where a slot is, and by which key the device may be there.
+    /// Returns the place of a slot, and the key by which the device may access it.
     pub(super) fn at(&self, slot: u32) -> Option<(*mut u8, u32)> {
         let slab = self.slabs.get(slot as usize / SLAB)?;
         let key = slab.registered.as_ref()?.registration.lkey();

@@ -1,22 +1,18 @@
 //! Memory windows: the peer of one connection is let at some bytes of a registration, for reading, for as long as that is wanted.
 //!
-//! A window is bound, and its key taken back, by requests on the connection's own queue. So who opens one gets its key at once, and
-//! the endpoint posts the binding before the next message: that may say the key. Taking it back is posted when the endpoint does
-//! its work next, which it is woken for; what the window keeps is let go when the device has carried that out, or the connection
-//! has ended.
+//! A window is bound, and its key taken back, by requests on the connection's own queue. So the opener of one gets its key at once,
+//! and the endpoint posts the binding before the next message: that may carry the key. Taking it back is posted when the endpoint
+//! does its work next, which it is woken for. What the window keeps is let go when the device has carried that out, or the
+//! connection has ended.
 //!
 //! Windows are used again, the longest unused first, each time by another key: the low byte of a key is this side's to choose. When
 //! it has been all that it can be, the window is given back to the device and another made. A key that is too old opens nothing,
 //! or in the end something that its peer was let at again.
 //!
-//! Windows are made by the endpoint's own thread, some before they are asked for: whoever opens one does not wait for the system.
-//! The lock is for the lists here alone, and no call of the system is made with it but one that wakes.
+//! Windows are made by the endpoint's own thread, some before they are asked for: an opener does not wait for the system. The
+//! lock is for the lists here alone, and no call of the system is made with it but one that wakes.
 
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
-
-mod trial;
-
-pub use trial::WindowTrial;
 
 use super::{VerbsDomain, ib};
 use crate::wire::Segment;
@@ -39,8 +35,8 @@ const AT_ONCE: usize = 128;
 /// Keys that a window has.
 const KEYS: u32 = 256;
 
-/// What is kept as long as a peer may be at memory by a window.
-type Keeps = Arc<dyn Any + Send + Sync>;
+/// The objects kept as long as a peer may access memory by a window.
+pub(super) type Keeps = Arc<dyn Any + Send + Sync>;
 
 /// Lets the peer of one connection at memory, for reading. Clones are of the same connection.
 ///
@@ -57,7 +53,7 @@ type Keeps = Arc<dyn Any + Send + Sync>;
 /// // SAFETY: the memory outlives the lease.
 /// let lease = Arc::new(unsafe { cache.acquire(memory.as_ptr(), memory.len(), Access::LOCAL) }?);
 /// if let (Some(windows), Some(part)) = (endpoint.windows(), lease.segments().next()) {
-///     // SAFETY: who has the lease has the memory, and it registered. The peer reads what nobody writes meanwhile.
+///     // SAFETY: the owner of the lease has the memory, and it registered. The peer reads bytes that are not written meanwhile.
 ///     let window = unsafe { windows.open(part.registration(), memory[100..].as_ptr(), 200, lease.clone()) }?;
 ///     let told = window.segment();
 ///     endpoint.send(&told.key.to_le_bytes())?;
@@ -81,11 +77,11 @@ struct Shared {
 struct State {
     ended: bool,
     all: Vec<Option<One>>,
-    /// Numbers of `all` that are none's, and of windows that nobody uses.
+    /// Numbers of `all` that are none's, and of unused windows.
     vacant: Vec<usize>,
     unused: VecDeque<usize>,
     wanted: VecDeque<Wanted>,
-    /// Of windows that are gone with the connection, until the queue pair is gone too.
+    /// The windows that went with the connection, until the queue pair is gone too.
     kept: Vec<Keeps>,
 }
 
@@ -105,7 +101,7 @@ enum Wanted {
 // SAFETY: libibverbs' windows and regions belong to no thread.
 unsafe impl Send for State {}
 
-/// What is to be posted.
+/// The work to be posted.
 pub(super) enum Work {
     Bind { window: NonNull<ib::ibv_mw>, key: u32, region: NonNull<ib::ibv_mr>, address: u64, length: u64 },
     Invalidate { number: usize, key: u32 },
@@ -124,22 +120,22 @@ impl Shared {
         }
     }
 
-    /// A window of the device's, if there are more.
+    /// Returns a window of the device's, if there are more.
     fn make(&self) -> Option<One> {
         // SAFETY: the context and the domain are open as long as this has a clone of them.
         let window = unsafe {
             let make = (*self.domain.context()).ops.alloc_mw?;
             NonNull::new(make(self.domain.protection_domain(), ib::ibv_mw_type::IBV_MW_TYPE_2))?
         };
-        // SAFETY: it was just made.
+        // SAFETY: libibverbs has just returned the window, so its key can be read.
         let key = unsafe { (*window.as_ptr()).rkey };
         Some(One { window, key, bound: 0, keeps: None })
     }
 }
 
-/// Gives a window back to the device: by its keys nobody is at anything any more, whatever it was bound to.
+/// Gives a window back to the device: by its keys no peer accesses anything any more, whatever it was bound to.
 fn give_back(window: NonNull<ib::ibv_mw>) {
-    // SAFETY: it was made, and is given back once; nobody posts anything of it any more.
+    // SAFETY: it was made, and is given back once; nothing of it is posted any more.
     unsafe {
         if let Some(give_back) = (*(*window.as_ptr()).context).ops.dealloc_mw {
             give_back(window.as_ptr());
@@ -218,12 +214,12 @@ impl Windows {
         Ok(Window { of: self.0.clone(), number, segment: Segment { address, length, key } })
     }
 
-    /// What has something to read when the endpoint is to look.
+    /// Returns the descriptor that is readable when the endpoint is to look.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.0.wakes.as_fd()
     }
 
-    /// What is to be posted next. Makes windows before, where they are getting few.
+    /// Returns the next work to post. Makes windows before, where they are getting few.
     pub(super) fn next(&self) -> Option<Work> {
         if !self.0.waits.load(Ordering::Acquire) {
             return None;
@@ -247,7 +243,7 @@ impl Windows {
         }
     }
 
-    /// What was to be posted next is.
+    /// Notes that the next work was posted.
     pub(super) fn is_posted(&self) {
         self.0.state().wanted.pop_front();
     }
@@ -328,7 +324,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// What the peer is told.
+    /// Returns the segment for the peer.
     pub fn segment(&self) -> Segment {
         self.segment
     }

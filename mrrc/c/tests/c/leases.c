@@ -135,7 +135,7 @@ static void what_is_registered_can_be_used_while_the_rest_is(void)
     mrrc_cache_t *cache = card_cache(&card, "");
     char *memory = pages(8);
     DONE(mrrc_warm(cache, memory, 2 * PAGE, MRRC_LOCAL, &error));
-    mrrc_acquiring_t *begun;
+    mrrc_pending_t *begun;
     DONE(mrrc_begin(cache, memory, 8 * PAGE, MRRC_LOCAL, &begun, &error));
     mrrc_segment_t part;
     CHECK(mrrc_ready(begun, &part, 1) == 1 && part.length == 2 * PAGE && card.calls == 1);
@@ -146,12 +146,12 @@ static void what_is_registered_can_be_used_while_the_rest_is(void)
     CHECK(mrrc_lease_length(&lease) == 8 * PAGE && card.calls == 3);
     mrrc_lease_t again = { { 0 } };
     FAILS(mrrc_finish(begun, &again, &error), MRRC_ERROR_ARGUMENT, "finished before");
-    mrrc_acquiring_free(begun);
+    mrrc_pending_free(begun);
     CHECK(mrrc_release(&lease) == MRRC_OK);
     /* Given up, after its cache was freed. */
     DONE(mrrc_begin(cache, memory, 8 * PAGE, MRRC_REMOTE_READ, &begun, &error));
     mrrc_cache_free(cache);
-    mrrc_acquiring_free(begun);
+    mrrc_pending_free(begun);
     CHECK(card.bytes == 0 && card.done == 1);
     free(memory);
 }
@@ -172,14 +172,14 @@ static void what_changed_is_registered_anew(void)
     CHECK(regions == 1 && card.regions == 0 && used(cache).parked == 0);
     DONE(mrrc_acquire(cache, memory, 4 * PAGE, MRRC_LOCAL, &lease, &error));
     CHECK(card.calls == 2 && mrrc_release(&lease) == MRRC_OK);
-    mrrc_changing_t *changing;
-    DONE(mrrc_changing_begin(cache, memory, PAGE, &changing, &error));
+    mrrc_change_t *change;
+    DONE(mrrc_change_begin(cache, memory, PAGE, &change, &error));
     for (int i = 0; i < 2; i++) {
         DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error));
         CHECK(mrrc_release(&lease) == MRRC_OK);
     }
-    mrrc_changing_end(changing);
-    CHECK(card.calls == 4 && counted(cache).barred == 2);
+    mrrc_change_end(change);
+    CHECK(card.calls == 4 && counted(cache).discarded == 2);
     DONE(mrrc_warm(cache, memory, PAGE, MRRC_LOCAL, &error));
     DONE(mrrc_warm(cache, memory, PAGE, MRRC_LOCAL, &error));
     CHECK(card.calls == 5);

@@ -1,4 +1,4 @@
-/* What is wrong is said, and harms nobody: null pointers, leases that are none, settings, registrars, and errors of callbacks. */
+/* Misuse is reported and does no harm: null pointers, leases that are none, settings, registrars, and errors of callbacks. */
 #define _POSIX_C_SOURCE 200809L
 #include "card.h"
 
@@ -21,9 +21,9 @@ static void nothing_is_null_without_being_said(void)
     FAILS(mrrc_invalidate(cache, memory, 0, &error), MRRC_ERROR_ARGUMENT, "");
     FAILS(mrrc_reap(NULL, NULL, &error), MRRC_ERROR_ARGUMENT, "cache is NULL");
     FAILS(mrrc_flush(NULL, NULL, &error), MRRC_ERROR_ARGUMENT, "cache is NULL");
-    FAILS(mrrc_begin(cache, memory, 1, MRRC_LOCAL, NULL, &error), MRRC_ERROR_ARGUMENT, "acquiring is NULL");
-    FAILS(mrrc_finish(NULL, &lease, &error), MRRC_ERROR_ARGUMENT, "acquiring is NULL");
-    FAILS(mrrc_changing_begin(cache, memory, 1, NULL, &error), MRRC_ERROR_ARGUMENT, "changing is NULL");
+    FAILS(mrrc_begin(cache, memory, 1, MRRC_LOCAL, NULL, &error), MRRC_ERROR_ARGUMENT, "pending is NULL");
+    FAILS(mrrc_finish(NULL, &lease, &error), MRRC_ERROR_ARGUMENT, "pending is NULL");
+    FAILS(mrrc_change_begin(cache, memory, 1, NULL, &error), MRRC_ERROR_ARGUMENT, "change is NULL");
     FAILS(mrrc_arena_new(cache, 1, 0, NULL, &error), MRRC_ERROR_ARGUMENT, "arena is NULL");
     FAILS(mrrc_arena_acquire(NULL, 0, 1, MRRC_LOCAL, &lease, &error), MRRC_ERROR_ARGUMENT, "arena is NULL");
     FAILS(mrrc_latency(cache, 0, 0.5, NULL, &error), MRRC_ERROR_ARGUMENT, "nanoseconds is NULL");
@@ -38,8 +38,8 @@ static void nothing_is_null_without_being_said(void)
     mrrc_cache_free(NULL);
     mrrc_options_free(NULL);
     mrrc_arena_free(NULL);
-    mrrc_acquiring_free(NULL);
-    mrrc_changing_end(NULL);
+    mrrc_pending_free(NULL);
+    mrrc_change_end(NULL);
     CHECK(card.calls == 0);
     mrrc_cache_free(cache);
     free(memory);
@@ -65,7 +65,7 @@ static void a_lease_is_released_once_and_where_it_lies(void)
     CHECK(mrrc_release(&lease) == MRRC_OK && mrrc_release(&lease) == MRRC_ERROR_LEASE);
     CHECK(mrrc_segments(&lease, &part, 1) == 0 && mrrc_lease_length(&lease) == 0);
     DONE(mrrc_acquire(cache, memory + PAGE, PAGE, MRRC_LOCAL, &other, &error));
-    /* And what is released twice is nobody else's. */
+    /* And a second release is refused. */
     CHECK(mrrc_release(&lease) == MRRC_ERROR_LEASE && mrrc_release(&copy) == MRRC_ERROR_LEASE);
     FAILS(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_ALL_IN_USE, "in use");
     CHECK(mrrc_release(&other) == MRRC_OK);
@@ -81,7 +81,7 @@ static void a_lease_that_is_held_is_not_overwritten(void)
     mrrc_cache_t *cache = card_cache(&card, "capacity=8K");
     char *memory = pages(2), *other = pages(2);
     mrrc_lease_t lease = { { 0 } }, more[3] = { { { 0 } } };
-    mrrc_acquiring_t *begun;
+    mrrc_pending_t *begun;
     mrrc_arena_t *arena;
     DONE(mrrc_acquire(cache, memory, PAGE, MRRC_LOCAL, &lease, &error));
     mrrc_counters_t before = counted(cache);
@@ -95,7 +95,7 @@ static void a_lease_that_is_held_is_not_overwritten(void)
     DONE(mrrc_finish(begun, &more[0], &error));
     FAILS(mrrc_finish(begun, &more[0], &error), MRRC_ERROR_HELD, "lease");
     FAILS(mrrc_finish(begun, &more[1], &error), MRRC_ERROR_ARGUMENT, "finished");
-    mrrc_acquiring_free(begun);
+    mrrc_pending_free(begun);
     CHECK(mrrc_release(&more[0]) == MRRC_OK && mrrc_release(&more[1]) == MRRC_ERROR_LEASE);
     /* Of a list none is acquired, and those that are held stay. */
     struct iovec buffers[3] = { { memory, 1 }, { memory, 1 }, { memory, 1 } };
@@ -154,7 +154,7 @@ static void settings_that_make_no_sense_are_named(void)
     DONE(mrrc_cache_new(options, &registrar, &cache, &error));
     CHECK(used(cache).capacity_pages == 32);
     mrrc_cache_free(cache);
-    /* Who runs the program has the last word, unless it is not asked. */
+    /* The environment has the last word, unless it is not read. */
     setenv("MRRC_CAPACITY", "64K", 1);
     DONE(mrrc_cache_new(options, &registrar, &cache, &error));
     CHECK(used(cache).capacity_pages == 16);
@@ -219,7 +219,7 @@ static void a_registrar_is_looked_at_first(void)
 static void errors_of_callbacks_are_the_callers(void)
 {
     struct card card = { 0 };
-    mrrc_cache_t *cache = card_cache(&card, "capacity=8K,retries=3,patience=50ms");
+    mrrc_cache_t *cache = card_cache(&card, "capacity=8K,retries=3,wait_timeout=50ms");
     char *memory = pages(8);
     mrrc_lease_t lease = { { 0 } };
     mrrc_error_t error;
@@ -245,7 +245,7 @@ static void errors_of_callbacks_are_the_callers(void)
     DONE(mrrc_invalidate(cache, memory, 2 * PAGE, &error));
     DONE(mrrc_reap(cache, NULL, &error));
     CHECK(used(cache).parked == 1 && card.regions == 1 && counted(cache).failed_deregistrations > 0);
-    FAILS(mrrc_acquire(cache, memory + 4 * PAGE, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_NOT_TAKEN_BACK, "test card");
+    FAILS(mrrc_acquire(cache, memory + 4 * PAGE, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_DEREGISTRATION_FAILED, "test card");
     card.keeping = 0;
     DONE(mrrc_acquire(cache, memory + 4 * PAGE, PAGE, MRRC_LOCAL, &lease, &error));
     CHECK(mrrc_release(&lease) == MRRC_OK && used(cache).parked == 0);
@@ -271,7 +271,7 @@ static void rights_and_memory_that_are_not_granted(void)
     FAILS(mrrc_acquire(cache, memory, 1, MRRC_REMOTE_READ, &lease, &error), MRRC_ERROR_RIGHTS, "remote-read");
     FAILS(mrrc_acquire(cache, memory, 3 * PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_TOO_LARGE, "2 is the limit");
     DONE(mrrc_warm(cache, memory, 2 * PAGE, MRRC_LOCAL, &error));
-    /* Nobody loses his place for memory that is not there. */
+    /* Memory that is not there evicts no region. */
     FAILS(mrrc_acquire(cache, (void *)PAGE, 1, MRRC_LOCAL, &lease, &error), MRRC_ERROR_REGISTER, "is not mapped");
     CHECK(card.calls == 1 && card.regions == 1);
     CHECK(mrrc_probe_mapped(NULL, memory, PAGE, 0) == 0 && mrrc_probe_mapped(NULL, (void *)PAGE, 1, 0) == EFAULT);

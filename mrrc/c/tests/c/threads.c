@@ -10,7 +10,7 @@ static mrrc_cache_t *cache;
 static char *memory;
 static int rounds = 2000;
 
-/* A place where a lease waits for whoever takes it. */
+/* A place where a lease waits for the thread that takes it. */
 static struct {
     pthread_mutex_t lock;
     mrrc_lease_t lease;
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         rounds = atoi(argv[1]);
     memory = pages(BUFFERS + 1);
-    cache = card_cache(&card, "capacity=64K,wait_for_room=20ms,background=on");
+    cache = card_cache(&card, "capacity=64K,capacity_timeout=20ms,background=on");
     pthread_t threads[THREADS];
     for (long i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, work, (void *)(i + 1)) == 0);

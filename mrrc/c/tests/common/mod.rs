@@ -15,7 +15,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// What this test was built with, installed. None, and a line that says so, where there are no tools for that.
+    /// Returns this build, installed. None, and a line that says so, where there are no tools for that.
     pub(crate) fn here() -> Option<Self> {
         static TREE: OnceLock<PathBuf> = OnceLock::new();
         for needed in ["bash", "cc", "nm", "ld", "objcopy", "pkg-config"] {
@@ -38,7 +38,7 @@ impl Installed {
         self.prefix
     }
 
-    /// Where a test leaves what it makes.
+    /// Returns the folder for a test's files.
     pub(crate) fn programs(&self) -> &Path {
         self.programs.path()
     }
@@ -47,14 +47,14 @@ impl Installed {
         self.prefix().join("lib").join(name)
     }
 
-    /// What pkg-config says of it.
+    /// Returns the output of pkg-config.
     pub(crate) fn flags(&self, asked: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
         command.env("PKG_CONFIG_PATH", self.library("pkgconfig")).args(asked).arg("mrrc");
         run(&mut command).split_whitespace().map(str::to_owned).collect()
     }
 
-    /// A program that finds the shared library here, and no settings.
+    /// Returns a program that finds the shared library here, and no settings.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.prefix().join("lib"));
@@ -74,7 +74,7 @@ pub(crate) fn install(arguments: &[&OsStr]) -> String {
     run(Command::new(crate_file("install")).arg("--built").arg(built).args(arguments))
 }
 
-/// A file of this crate.
+/// Returns a file of this crate.
 pub(crate) fn crate_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The library that is tested: cargo builds it beside the tests.
+/// Returns the library that is tested: cargo builds it beside the tests.
 pub(crate) fn shim() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let library = tests.with_file_name("libmrrc_preload.so");
@@ -12,7 +12,7 @@ pub(crate) fn shim() -> PathBuf {
     library
 }
 
-/// Where the compiled things are.
+/// Returns the folder of the compiled programs.
 pub(crate) fn built() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     BUILT.get_or_init(build).path()
@@ -62,7 +62,7 @@ pub(crate) struct Ran {
     pub(crate) counts: Vec<Counts>,
 }
 
-/// What one process asked of libibverbs.
+/// The calls of one process to libibverbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
     pub(crate) registered: u64,
@@ -83,7 +83,7 @@ pub(crate) fn run(preloaded: bool, program: &str, arguments: &[&str], variables:
 pub(crate) fn run_under(preloaded: &[PathBuf], program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     let counts = tempfile::NamedTempFile::new().unwrap();
     let mut command = Command::new(if program.contains('/') { program.into() } else { built().join(program) });
-    // Nothing of who runs the tests.
+    // The user's environment is not inherited.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MRRC_")) {
         command.env_remove(name);
     }
@@ -113,7 +113,7 @@ impl Counts {
 }
 
 impl Ran {
-    /// What the only process counted.
+    /// Returns the counts of the only process.
     pub(crate) fn count(&self) -> Counts {
         assert_eq!(self.counts.len(), 1, "{self:?}");
         self.counts[0]

@@ -1,4 +1,4 @@
-/* A verbs program that does, by its first argument, what is hard on whoever stands between it and libibverbs. What it prints
+/* A verbs program that does, by its first argument, what is hard on a library between it and libibverbs. Its output
  * is to be the same with and without. Where it forks or discards it checks what a device carries.
  *
  *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm |
@@ -67,7 +67,7 @@ static struct ibv_pd *pd;
 static struct ibv_mr *other;
 static struct wire wire;
 
-/* Whoever watches is to know that memory comes again. */
+/* The shim is to learn that memory comes again. */
 static void dereg_some(struct ibv_pd *in, void *memory) {
     for (int i = 0; i < 2; i++) {
         struct ibv_mr *mr = ibv_reg_mr(in, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);

@@ -1,4 +1,4 @@
-/* A plug-in that is linked with libibverbs, of a program that is not: nobody else has libibverbs in his order of loading.
+/* A plug-in that is linked with libibverbs, of a program that is not: only it has libibverbs in its order of loading.
  * With PROGRAM defined it is that program. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* A verbs program that opens libibverbs by itself, asks it for its functions, uses it and closes it again, twice over.
  *
- *   unload [PLUGIN]   the same through a plug-in that is linked with libibverbs, which nobody else can see */
+ *   unload [PLUGIN]   the same through a plug-in that is linked with libibverbs, which no other library can see */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

@@ -68,7 +68,7 @@ pub(super) struct Message {
     arguments: [u64; 3],
 }
 
-/// What a message says.
+/// A message, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     Gone(PageRange),
@@ -126,7 +126,7 @@ impl Descriptor {
         let this = Self(opened.map_err(|source| Refusal { operation: Operation::Open, source })?);
         let mut api = Api { api: API, features, ioctls: 0 };
         let refusal = |source| Refusal { operation: Operation::Handshake, source };
-        // SAFETY: reads and writes one `Api`.
+        // SAFETY: UFFDIO_API reads and writes one `Api`, which is `api`.
         unsafe { this.ioctl(UFFDIO_API, &mut api) }.map_err(refusal)?;
         if api.features & NEEDED != NEEDED {
             return Err(refusal(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
@@ -145,16 +145,16 @@ impl Descriptor {
 
     pub(super) fn unregister(&self, range: PageRange) -> io::Result<()> {
         let mut span = Span::of(range).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: reads one `Span`.
+        // SAFETY: UFFDIO_UNREGISTER reads one `Span`, which is `span`.
         unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut span) }
     }
 
-    /// Whether a thread is on its way from beginning a change of registered memory to having its message read. (Up
-    /// to Linux 5.15 a change can hide another.)
+    /// Returns whether a thread is on its way from beginning a change of registered memory to having its message
+    /// read. (Up to Linux 5.15 a change can hide another.)
     pub(super) fn changing(&self) -> bool {
         // The kernel looks at this before the arguments, and refuses these, which are for no pages.
         let mut nothing = WriteProtect { span: Span { start: 0, length: 0 }, mode: 0 };
-        // SAFETY: reads one `WriteProtect`.
+        // SAFETY: UFFDIO_WRITEPROTECT reads one `WriteProtect`, which is `nothing`.
         let asked = unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut nothing) };
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
@@ -162,14 +162,13 @@ impl Descriptor {
     /// Lets a thread go on that waits because of a write-protected page: we protect none, so it should not have
     /// been.
     pub(super) fn resolve(&self, address: u64) {
-        // SAFETY: no memory is involved.
+        // SAFETY: `sysconf` takes a number and returns one.
         let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE);
         let span = || Span { start: address - address % page, length: page };
         // SAFETY: reads one `WriteProtect`, and takes a protection away.
         let resolved = unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut WriteProtect { span: span(), mode: 0 }) };
         if resolved.is_err() {
-            // It tries again, and asks again if it must.
-            // SAFETY: reads one `Span`.
+            // It tries again, and asks again if it must. SAFETY: UFFDIO_WAKE reads one `Span`, which the argument is.
             let _ = unsafe { self.ioctl(UFFDIO_WAKE, &mut span()) };
         }
     }
@@ -210,7 +209,7 @@ impl Descriptor {
 }
 
 fn open(flags: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved.
+    // SAFETY: the system call takes a number and makes a descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     owned(RawFd::try_from(fd).unwrap_or(-1))
 }
@@ -219,7 +218,7 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: the caller has just made the descriptor, and it is open, so this owns it alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -229,7 +228,7 @@ pub(super) struct Bell(OwnedFd);
 
 impl Bell {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: no memory is involved.
+        // SAFETY: `eventfd` takes numbers and makes a descriptor.
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
     }
 

@@ -64,7 +64,7 @@ impl Pending {
         self.gone.is_empty() && self.discarding.is_empty()
     }
 
-    /// Whether another session may be too much to remember exactly.
+    /// Returns whether another session may be too much to remember exactly.
     pub(super) fn is_full(&self) -> bool {
         self.gone.room().min(self.discarding.room()) < SESSION
     }
@@ -104,12 +104,12 @@ impl Pending {
     }
 }
 
-/// What the table has to learn.
+/// Changes that the table has not applied yet.
 #[derive(Debug)]
 pub(super) struct News {
-    /// Where registrations have ended.
+    /// Ranges whose registrations have ended.
     gone: Ranges<()>,
-    /// Where registered mappings have been moved to, or from.
+    /// Ranges that registered mappings have been moved to or from.
     moved: Ranges<()>,
 }
 
@@ -137,7 +137,7 @@ impl News {
         self.moved.insert(range, ());
     }
 
-    /// Takes the next. What is gone comes first: where something was moved to, registrations ended before.
+    /// Takes the next. Ended registrations come first: where something was moved to, registrations ended before.
     pub(super) fn pop(&mut self) -> Option<Learnt> {
         let is_exact = self.gone.is_exact();
         if let Some((range, ())) = self.gone.pop_first() {
@@ -148,7 +148,7 @@ impl News {
     }
 }
 
-/// The pages that the bytes from `start` to `end` touch; everything if they wrap.
+/// Returns the pages that the bytes from `start` to `end` touch; everything if they wrap.
 pub(super) fn pages(start: u64, end: u64) -> Option<PageRange> {
     if start == end {
         return None;

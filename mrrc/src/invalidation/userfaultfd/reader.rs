@@ -1,10 +1,10 @@
 //! The monitor's thread: reads what changed and tells the cache.
 //!
-//! A thread of the program that unmaps watched memory waits until this one has read the message. So this one may
-//! not wait for anything that such a thread can hold: it never allocates or frees, it never takes the table's lock,
-//! it only *tries* the caches' locks (in [`Reports::apply`]) and reads on while one is taken, and the two locks that it
-//! takes, [`Shared::news`] and that of the [seats](super::seats), are never held by anybody while memory is allocated,
-//! freed or unmapped.
+//! A thread of the program that unmaps watched memory waits until this one has read the message. So this thread may not
+//! wait for anything that such a thread can hold: it never allocates or frees, it never takes the table's lock, it only
+//! *tries* the caches' locks (in [`Reports::apply`]) and reads on while one is taken. No thread holds one of the two
+//! locks that it takes, [`Shared::news`] and that of the [seats](super::seats), while it allocates, frees or unmaps
+//! memory.
 //!
 //! [`Reports::apply`]: super::super::Reports::apply
 
@@ -21,24 +21,24 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long messages are not read because a cache, whose lock is taken, has as much pending as can be remembered exactly.
-/// Threads that unmap wait so long. Then they are read all the same: whoever has the lock may be one of those threads.
+/// Threads that unmap wait so long. Then they are read all the same: the holder of the lock may be one of those threads.
 const BACK_PRESSURE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for the cache's lock before what was read is left unapplied, with the flag raised.
 const LAST_ATTEMPTS: Duration = Duration::from_secs(1);
 
-/// What the thread shares with the callers of the monitor.
+/// The data shared by the thread and the callers of the monitor.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) descriptor: Descriptor,
     pub(super) bell: Bell,
-    /// The process whose memory is watched: a child that was forked off has a copy of all this, and no thread.
+    /// The process whose memory is watched: a forked child has a copy of all this, and no thread.
     pub(super) process: u32,
     state: AtomicU8,
     /// Odd from before messages are taken until those of them that end registrations are in `news`.
     sessions: AtomicU64,
     news: Mutex<News>,
-    /// Who is told.
+    /// The caches to report to.
     pub(super) seats: Seats,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Shared {
 pub(super) enum State {
     New,
     Running,
-    /// Messages are read, so that nobody waits for them, and no longer reported.
+    /// Messages are read, so that no thread waits for them, and no longer reported.
     Failed,
     /// Mappings are being unregistered; nothing new is registered, and messages are read as before.
     Stopping,
@@ -103,7 +103,7 @@ impl Reader {
     /// Until the monitor is stopped.
     pub(super) fn run(mut self) {
         let report = catch_unwind(AssertUnwindSafe(|| self.report()));
-        // What a panic carries is not freed: this thread does not free.
+        // A panic's content is not freed: this thread does not free.
         match report.unwrap_or_else(|panic| {
             std::mem::forget(panic);
             Err(Stop::Panicked)
@@ -128,7 +128,7 @@ impl Reader {
             }
             // Only where there is a message: a cache that has been told of all others serves hits meanwhile.
             if readable {
-                // First this, for the change that is read next is over for whoever made it.
+                // First this, because the change that is read next is over for the thread that made it.
                 self.shared.seats.raise();
                 self.read()?;
             }
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Whether nothing is read for now, because it could not be remembered exactly.
+    /// Returns whether nothing is read for now, because it could not be remembered exactly.
     fn is_held_back(&self) -> bool {
         self.full_since.is_some_and(|since| since.elapsed() < BACK_PRESSURE)
     }
@@ -213,9 +213,9 @@ impl Reader {
             && Instant::now() > *self.deadline.get_or_insert_with(|| Instant::now() + LAST_ATTEMPTS)
     }
 
-    /// Something in here panicked, or the descriptor is no userfaultfd any longer. Nothing that is
-    /// cached can be trusted, and still nobody may wait for this thread: so messages are read as long as there
-    /// are any. Closing the descriptor would not do, as a forked child may hold a copy that keeps it alive.
+    /// Something in here panicked, or the descriptor is no userfaultfd any longer. Nothing that is cached can
+    /// be trusted, and still no thread may wait for this one: so messages are read as long as there are any.
+    /// Closing the descriptor would not do, as a forked child may hold a copy that keeps it alive.
     fn fail(mut self, mut readable: bool) {
         let _ = self.shared.state.compare_exchange(
             State::Running as u8,

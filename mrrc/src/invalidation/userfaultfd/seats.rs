@@ -1,13 +1,13 @@
 //! The caches that one userfaultfd serves.
 //!
 //! The kernel lets one userfaultfd watch a mapping, so caches over the same memory share one. Each has a *seat*, and
-//! the monitor's thread tells all of them of every change: all flags are up before a message is read, and the flag of a
-//! cache stays up until this cache has struck out what was read. A cache whose lock is taken keeps its changes in its
-//! seat, and no other cache waits for it.
+//! the monitor's thread tells all of them of every change. All flags are up before a message is read, and the flag of a
+//! cache stays up until this cache has struck out the read changes. A cache whose lock is taken keeps its changes in
+//! its seat, and no other cache waits for it.
 //!
-//! The thread holds the lock of the list while it tells. So nobody who holds that lock allocates, frees or unmaps: what
-//! enters the list is made before, and what leaves it is dropped after. Who takes a seat while flags are up finds his
-//! own up too: otherwise a range that the table calls watched could change unnoticed before the next message.
+//! The thread holds the lock of the list while it tells. So no holder of that lock allocates, frees or unmaps: new
+//! elements are made before, and old ones dropped after. A cache that takes a seat while flags are up finds its own up
+//! too: otherwise a range that the table calls watched could change unnoticed before the next message.
 //!
 //! A cache that panics while it is told is struck out, and the others go on: it is not called again, and its flag, once
 //! raised, stays up.
@@ -70,8 +70,8 @@ impl Seats {
         Ok(number)
     }
 
-    /// This cache is told no more: no report is under way when this returns. What is being dealt with is waited for, but
-    /// not longer than that.
+    /// This cache is told no more: no report is under way when this returns. A change being dealt with is waited for,
+    /// but not longer than that.
     pub(super) fn leave(&self, number: u64, longest: Duration) {
         let asked = Instant::now();
         let left = loop {
@@ -110,7 +110,7 @@ impl Seats {
         all
     }
 
-    /// Whether some cache has so much pending that another session may be too much for it.
+    /// Returns whether some cache has so much pending that another session may be too much for it.
     pub(super) fn is_full(&self) -> bool {
         lock(&self.0).list.iter().any(|seat| !seat.broken && seat.pending.is_full())
     }
@@ -151,7 +151,7 @@ fn call<T>(reports: &Arc<dyn Reports>, broken: &mut bool, call: impl FnOnce(&dyn
     }
     let answer = catch_unwind(AssertUnwindSafe(|| call(&**reports)));
     *broken = answer.is_err();
-    // What the panic carries is not freed: the monitor's thread does not free.
+    // The panic's content is not freed: the monitor's thread does not free.
     answer.map_err(std::mem::forget).ok()
 }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_panics_keeps_his_flag_up_and_the_others_hear_of_this_change_and_the_next() {
+    fn panicking_subscriber_stays_flagged() {
         let (seats, told, numbers) = two();
         told[0].panics.store(true, SeqCst);
         for round in 1..3 {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_hears_nothing_and_there_is_an_end_of_seats() {
+    fn departed_subscriber_hears_nothing() {
         let (seats, told, numbers) = two();
         seats.leave(numbers[0], Duration::ZERO);
         seats.leave(numbers[0], Duration::ZERO);

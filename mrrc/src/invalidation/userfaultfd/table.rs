@@ -5,9 +5,8 @@
 //! nothing of mappings: however these are split, moved, or made anew at the same address, a region counts from
 //! its [`Table::want`] to its [`Table::release`]. A mapping may be unregistered when no page of it counts.
 //!
-//! Beside them is a list of strays: pages that may be registered though the first book lacks them, since a mapping was
-//! moved there, or changed too fast to be entered, or since more was cut out than had changed. Nobody is told that they are watched; they wait to be
-//! unregistered.
+//! Beside them is a list of strays: pages that may be registered though the first book lacks them, since a mapping was moved there, or changed too
+//! fast to be entered, or since more was cut out than had changed. No caller is told that they are watched; they wait to be unregistered.
 
 use crate::range::PageRange;
 use rangemap::{RangeMap, RangeSet};
@@ -47,7 +46,7 @@ struct Registered {
 }
 
 impl Table {
-    /// Whether every page of the range is registered.
+    /// Returns whether every page of the range is registered.
     pub(super) fn covers(&self, range: PageRange) -> bool {
         let mut next = range.start();
         while next < range.end() {
@@ -78,7 +77,7 @@ impl Table {
         }
     }
 
-    /// Whether some of the pages are young.
+    /// Returns whether some of the pages are young.
     pub(super) fn is_young(&self, range: PageRange) -> bool {
         let mut over = self.young.overlapping(range.start()..range.end()).peekable();
         over.peek().is_some() && {
@@ -107,7 +106,7 @@ impl Table {
         self.strays.extend(pieces);
     }
 
-    /// The pages may be registered, though nobody asked.
+    /// The pages may be registered, though no caller asked.
     pub(super) fn stray(&mut self, range: PageRange) {
         for gap in self.gaps(range) {
             self.strays.insert(gap);
@@ -156,7 +155,7 @@ impl Table {
         }
     }
 
-    /// Whether so much is registered though no region needs it that it is time to take it out.
+    /// Returns whether so much is registered though no region needs it that it is time to take it out.
     pub(super) fn is_crowded(&self) -> bool {
         self.idle + self.strays.len() > IDLE + 2 * self.left
     }
@@ -218,7 +217,7 @@ impl Table {
         }
     }
 
-    /// The pages of the range that are not in the first book.
+    /// Returns the pages of the range that are not in the first book.
     fn gaps(&self, range: PageRange) -> Vec<Range<u64>> {
         let mut gaps = RangeSet::new();
         gaps.insert(range.start()..range.end());
@@ -235,7 +234,7 @@ impl Table {
         first.map(|(&start, &mapping)| (start, mapping))
     }
 
-    /// The counts within a range, cut to it.
+    /// Returns the counts within a range, cut to it.
     fn counts(&self, range: PageRange) -> Vec<(u64, u64, u32)> {
         let cut = |held: &Range<u64>| (held.start.max(range.start()), held.end.min(range.end()));
         let held = self.wanted.overlapping(range.start()..range.end());
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_the_mapping_that_was_there_before_does_not_count_for_the_new_one() {
+    fn old_mappings_region_does_not_count_for_the_new() {
         let mut table = Table::default();
         table.add(range(10, 20));
         table.want(range(12, 14)); // old
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn releasing_what_nobody_wanted_takes_nothing_from_others() {
+    fn releasing_unwanted_pages_changes_nothing() {
         let mut table = Table::default();
         table.add(range(10, 20));
         table.want(range(10, 12));
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_doubt_is_not_answered_for_and_not_forgotten() {
+    fn doubtful_pages_are_not_covered_but_kept() {
         let mut table = Table::default();
         table.add(range(10, 20));
         table.want(range(12, 14));
@@ -348,7 +347,7 @@ mod tests {
         fn both_books_agree_with_naive_ones(steps in steps()) {
             let mut table = Table::default();
             let mut registered = [false; 40];
-            // What the kernel may hold: whatever is registered, and what is in doubt or came from elsewhere.
+            // The ranges that the kernel may hold: those registered, and those in doubt or from elsewhere.
             let mut possible = [false; 40];
             let mut regions = Vec::new();
             for step in steps {

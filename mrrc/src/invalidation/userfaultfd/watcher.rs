@@ -33,7 +33,7 @@ const STACK: usize = 256 << 10;
 pub(super) struct Watcher {
     shared: Arc<Shared>,
     mappings: Mappings,
-    /// Those who have not stopped yet, started or not.
+    /// Users that have not stopped yet, started or not.
     users: AtomicUsize,
     /// Never taken by the monitor's thread, so memory may be allocated and freed under it.
     table: Mutex<Table>,
@@ -46,7 +46,7 @@ struct Running {
     _kept: Kept,
 }
 
-/// What the thread uses and must not be the last to drop: a drop frees.
+/// Data that the thread uses and must not be the last to drop: a drop frees.
 struct Kept(#[expect(dead_code, reason = "kept alive")] Arc<Barrier>);
 
 impl std::fmt::Debug for Kept {
@@ -225,7 +225,7 @@ impl Watcher {
         self.shared.set(State::Running);
         let spawned =
             own_thread::spawn_real(thread::Builder::new().name("mrrc-monitor".into()).stack_size(STACK), move || {
-                // What a thread allocates as it starts, it has allocated before anything is watched.
+                // A starting thread has allocated its memory before anything is watched.
                 seen.wait();
                 reader.run();
             });
@@ -261,7 +261,7 @@ impl Watcher {
         let Some(running) = lock(&self.thread).take() else { return };
         self.shared.set(State::Stopping);
         {
-            // Whoever holds the lock later sees the state and registers nothing.
+            // A later holder of the lock sees the state and registers nothing.
             let mut table = lock(&self.table);
             // Not a stale one: an address of ours may be another monitor's by now. The thread needs but a moment.
             let asked = Instant::now();

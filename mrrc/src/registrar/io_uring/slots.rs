@@ -1,7 +1,7 @@
 //! Which slots of the table are free.
 //!
-//! A bit a slot, and the search for a free one goes on where the last one was found. So regions registered
-//! one after the other lie side by side in the table; they grow old together, leave in one batch, and a run of
+//! A bit a slot, and the search for a free one goes on where the last one was found. So regions registered one
+//! after the other lie side by side in the table. They grow old together, leave in one batch, and a run of
 //! neighbours is cleared in one system call. And a slot that was just given back is not the next to be taken, so
 //! an index used past its lease meets an empty slot sooner than another's buffer.
 
@@ -29,7 +29,7 @@ impl Slots {
         self.free
     }
 
-    /// A free slot, the first one from where the last was found.
+    /// Returns a free slot, the first one from where the last was found.
     pub(super) fn take(&mut self) -> Option<u16> {
         if self.free == 0 {
             return None;

@@ -3,9 +3,10 @@
 //! Feature `verbs` takes `rdma-mummy-sys`, which opens libibverbs when the program starts: the binary runs where there is
 //! no libibverbs as well, and is told so by a call. Feature `verbs-linked` takes `rdma-sys`, which links with it. **Where
 //! both are on, `verbs` wins**, and nothing is linked. Both are made by bindgen from the same headers, and have the same
-//! names but for those that are macros in C; these are here by the name that C has.
+//! names but for those that are macros in C. These are here by the name that C has.
 //!
-//! For those who set up queue pairs beside a [`Domain`](super::Domain). What is here changes with the crates behind it.
+//! For programs that set up queue pairs beside a [`Domain`](super::Domain). This module changes with the crates behind
+//! it.
 //!
 //! ```no_run
 //! use mrrc::registrar::verbs::{Domain, binding as ib};
@@ -16,7 +17,7 @@
 //! let completions = unsafe { ib::ibv_create_cq(context, 16, std::ptr::null_mut(), std::ptr::null_mut(), 0) };
 //! assert!(!completions.is_null(), "ibv_create_cq: {}", std::io::Error::last_os_error());
 //! // … queue pairs with `ibv_create_qp`, in `domain.protection_domain().cast::<ib::ibv_pd>()` …
-//! // SAFETY: nobody uses it any more; it goes before the domain.
+//! // SAFETY: it has no user any more; it goes before the domain.
 //! unsafe { ib::ibv_destroy_cq(completions) };
 //! # Ok(())
 //! # }

@@ -1,4 +1,4 @@
-//! What a device says of itself.
+//! The attributes that a device reports.
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use super::binding as ib;
@@ -7,7 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// What a device can, as it said when it was opened.
+/// A device's capabilities, as reported when it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Registrations of all its users together.
@@ -28,11 +28,11 @@ pub struct Attributes {
     pub on_demand: bool,
     /// Its ports, counted from 1.
     pub ports: u8,
-    /// What it speaks.
+    /// The transport that it speaks.
     pub transport: Transport,
 }
 
-/// What a device speaks.
+/// The transport of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Transport {
@@ -75,7 +75,7 @@ pub(super) fn attributes(context: NonNull<ib::ibv_context>, name: &str) -> Resul
     })
 }
 
-/// The smallest of a set of page sizes, one bit each.
+/// Returns the smallest of a set of page sizes, one bit each.
 fn smallest_page(sizes: u64) -> u64 {
     if sizes == 0 { crate::PAGE } else { 1 << sizes.trailing_zeros() }
 }

@@ -50,10 +50,10 @@ static DOMAINS: AtomicU64 = AtomicU64::new(0);
 // SAFETY: calls on contexts and domains may be made from any thread (libibverbs' own rule), and what is here besides is
 // never changed.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: its fields are pointers that do not change, and libibverbs allows calls on them from any thread.
 unsafe impl Sync for Inner {}
 
-/// What becomes of pinned pages when the process forks.
+/// The fate of pinned pages when the process forks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Forks {
@@ -62,11 +62,11 @@ pub enum Forks {
     Copied,
     /// The child does not get pinned pages at all: older kernels, after `ibv_fork_init`.
     Withheld,
-    /// Whoever of the two writes first gets a copy: after a fork, a parent may no longer see what its device writes.
+    /// The first of the two to write gets a copy: after a fork, a parent may no longer see what its device writes.
     Unsafe,
 }
 
-/// What to open. From [`Domain::builder`].
+/// The device to open, and how. From [`Domain::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder opens a domain when `open` is called"]
 pub struct DomainBuilder {
@@ -75,13 +75,13 @@ pub struct DomainBuilder {
 }
 
 impl DomainBuilder {
-    /// The device of this name, as `rdma link show` lists them. Default: the first that has a port that is up.
+    /// Returns the device of this name, as `rdma link show` lists them. Default: the first that has a port that is up.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
     }
 
-    /// Whether it is opened though no port is up. Default: no.
+    /// Returns whether it is opened though no port is up. Default: no.
     pub fn port_may_be_down(mut self, may: bool) -> Self {
         self.may_be_down = may;
         self
@@ -130,7 +130,7 @@ impl DomainBuilder {
         if !self.may_be_down {
             some_port_is_up(context, name, attributes.ports)?;
         }
-        // SAFETY: the context is open.
+        // SAFETY: `ibv_alloc_pd` requires an open context; `opened` keeps it open.
         let domain =
             NonNull::new(unsafe { ib::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(|| VerbsError::Refused {
                 operation: "allocate a protection domain",
@@ -148,7 +148,7 @@ impl Domain {
         DomainBuilder::default()
     }
 
-    /// A domain of the first device that has a port that is up.
+    /// Returns a domain of the first device that has a port that is up.
     ///
     /// # Errors
     /// See [`VerbsError`].
@@ -156,7 +156,7 @@ impl Domain {
         Self::builder().open()
     }
 
-    /// A domain of the device of this name.
+    /// Returns a domain of the device of this name.
     ///
     /// # Errors
     /// See [`VerbsError`].
@@ -164,8 +164,9 @@ impl Domain {
         Self::builder().device(device).open()
     }
 
-    /// The domain of a program that has one already: a `struct ibv_pd *`, by whatever binding it came. It is not closed
-    /// here, its port is not looked at, and `ibv_fork_init` is the program's to call ([`Domain::forks`] says whether it did).
+    /// Returns the domain of a program that has one already: a `struct ibv_pd *`, by whatever binding it came. It is not
+    /// closed here, its port is not looked at, and `ibv_fork_init` is the program's to call ([`Domain::forks`] says whether
+    /// it did).
     ///
     /// # Errors
     /// See [`VerbsError`]: the device is asked for its limits.
@@ -175,7 +176,8 @@ impl Domain {
     /// dropped, and all registrars over it.
     pub unsafe fn borrow(domain: NonNull<c_void>) -> Result<Self, VerbsError> {
         let domain = domain.cast::<ib::ibv_pd>();
-        // SAFETY: by the contract; a domain knows its context, and that its device, for as long as it is open.
+        // SAFETY: the caller promises an open domain; a domain knows its context, and that its device, for as long as
+        // it is open.
         let (context, name) = unsafe {
             let context = (*domain.as_ptr()).context;
             let name = CStr::from_ptr(ib::ibv_get_device_name((*context).device));
@@ -200,37 +202,37 @@ impl Domain {
         Self(Arc::new(Inner { context, domain, device, attributes, owned, process, id }))
     }
 
-    /// The `struct ibv_pd *`, for queue pairs and memory windows. Alive as long as this or a clone of it.
+    /// Returns the `struct ibv_pd *`, for queue pairs and memory windows. Alive as long as this or a clone of it.
     pub fn protection_domain(&self) -> NonNull<c_void> {
         self.0.domain.cast()
     }
 
-    /// The `struct ibv_context *`, for completion queues. Alive as long as this or a clone of it.
+    /// Returns the `struct ibv_context *`, for completion queues. Alive as long as this or a clone of it.
     pub fn context(&self) -> NonNull<c_void> {
         self.0.context.cast()
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device(&self) -> &str {
         &self.0.device
     }
 
-    /// What the device can.
+    /// Returns the capabilities of the device.
     pub fn attributes(&self) -> Attributes {
         self.0.attributes
     }
 
-    /// What becomes of pinned pages when this process forks.
+    /// Returns the fate of pinned pages when this process forks.
     pub fn forks(&self) -> Forks {
         forks()
     }
 
-    /// Whether the device went away. Asks the kernel, so it is for when a call has failed.
+    /// Returns whether the device went away. Asks the kernel, so it is for when a call has failed.
     pub fn is_gone(&self) -> bool {
         !in_kernel(&self.0.device)
     }
 
-    /// Whether this process opened or borrowed it, and not one that it was forked from.
+    /// Returns whether this process opened or borrowed it, and not one that it was forked from.
     pub(super) fn is_ours(&self) -> bool {
         self.0.process == std::process::id()
     }
@@ -251,7 +253,7 @@ impl fmt::Debug for Domain {
     }
 }
 
-/// Closes what was opened. What is still in the domain, queue pairs or registrations of others, keeps libibverbs from
+/// Closes what was opened. Objects still in the domain, queue pairs or registrations of others, keep libibverbs from
 /// freeing it, but not the kernel from taking all of it back with the context. In a child of the process that opened it:
 /// does nothing, because the device's file is the parent's as well.
 impl Drop for Inner {
@@ -259,7 +261,7 @@ impl Drop for Inner {
         if !self.owned || self.process != std::process::id() {
             return;
         }
-        // SAFETY: both are open, and were opened here; no clone is left, so nobody uses them.
+        // SAFETY: both are open, and were opened here; no clone is left, so they have no user.
         unsafe {
             ib::ibv_dealloc_pd(self.domain.as_ptr());
             ib::ibv_close_device(self.context.as_ptr());
@@ -268,7 +270,7 @@ impl Drop for Inner {
 }
 
 fn forks() -> Forks {
-    // SAFETY: no memory is passed.
+    // SAFETY: `ibv_is_fork_initialized` takes no arguments and passes no memory.
     match unsafe { ib::ibv_is_fork_initialized() } {
         ib::IBV_FORK_UNNEEDED => Forks::Copied,
         ib::IBV_FORK_ENABLED => Forks::Withheld,
@@ -280,7 +282,7 @@ fn prepare_for_forks(device: &str) -> Result<(), VerbsError> {
     if forks() != Forks::Unsafe {
         return Ok(());
     }
-    // SAFETY: no memory is passed.
+    // SAFETY: `ibv_fork_init` takes no arguments and passes no memory.
     match unsafe { ib::ibv_fork_init() } {
         0 => Ok(()),
         code => {
@@ -309,7 +311,7 @@ struct List {
 impl List {
     fn get() -> Result<Self, VerbsError> {
         let mut count = 0;
-        // SAFETY: an integer to write to.
+        // SAFETY: `count` is a local integer that the call may write.
         let first = NonNull::new(unsafe { ib::ibv_get_device_list(&mut count) });
         if let Some(first) = first {
             return Ok(Self { first, count: count.max(0) as usize });
@@ -322,7 +324,7 @@ impl List {
         })
     }
 
-    /// The devices, valid as long as the list.
+    /// Returns the devices, valid as long as the list.
     fn names(&self) -> Vec<(String, NonNull<ib::ibv_device>)> {
         // SAFETY: libibverbs returned so many pointers, and they are freed with the list.
         let devices = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) };
@@ -340,7 +342,7 @@ impl Drop for List {
     }
 }
 
-/// The error where libibverbs lists nothing.
+/// Returns the error where libibverbs lists nothing.
 fn none_listed() -> VerbsError {
     let in_kernel = std::fs::read_dir(CLASS).ok().and_then(|mut entries| entries.next()?.ok());
     match in_kernel {
@@ -351,7 +353,7 @@ fn none_listed() -> VerbsError {
 
 const CLASS: &str = "/sys/class/infiniband";
 
-/// Whether the kernel has a device of this name.
+/// Returns whether the kernel has a device of this name.
 fn in_kernel(name: &str) -> bool {
     Path::new(CLASS).join(name).exists()
 }
@@ -370,7 +372,7 @@ fn cannot_open(name: &str, source: io::Error) -> VerbsError {
     }
 }
 
-/// The file by which programs reach a device.
+/// Returns the file by which programs reach a device.
 fn device_file(name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir("/sys/class/infiniband_verbs").ok()?.filter_map(Result::ok);
     let named =
@@ -378,7 +380,7 @@ fn device_file(name: &str) -> Option<PathBuf> {
     Some(Path::new("/dev/infiniband").join(entries.into_iter().find(named)?.file_name()))
 }
 
-/// What libibverbs left in `errno`. Where it left nothing, that the kernel has nothing of the kind.
+/// Returns the error that libibverbs left in `errno`. Where it left nothing, that the kernel has nothing of the kind.
 pub(super) fn last_error() -> io::Error {
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(0) { io::Error::from_raw_os_error(libc::ENODEV) } else { error }
@@ -389,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_not_there_is_known_by_an_error_that_names_the_remedy() {
+    fn missing_device_error_names_remedy() {
         let error = Domain::open("no such device").unwrap_err();
         let text = error.to_string();
         assert!(["rdma link add", "libibverbs1"].iter().any(|remedy| text.contains(remedy)), "{text}");

@@ -1,4 +1,4 @@
-//! What can be wrong before the first registration, and what to do about it.
+//! Errors before the first registration, with their remedies.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ pub enum VerbsError {
     NoLibrary,
     /// No device at all.
     #[error(
-        "open a device with verbs: this system has none. A card needs its driver, and `ib_uverbs` (`modprobe ib_uverbs`). \
-         Without a card, any network interface can carry one in software: `modprobe rdma_rxe && rdma link add rxe0 type rxe \
+        "open a device with verbs: this system has none: a card needs its driver and `ib_uverbs` (`modprobe ib_uverbs`); \
+         without a card, any network interface can carry one in software: `modprobe rdma_rxe && rdma link add rxe0 type rxe \
          netdev eth0`"
     )]
     NoDevice,
@@ -42,27 +42,27 @@ pub enum VerbsError {
     },
     /// The device's file may not be opened by this process.
     #[error(
-        "open the device {device:?}: {}: {source}: this process needs to read and write it. udev's rules give it to \
-         everybody (Debian: rdma-core), and a container has to be given it (`--device /dev/infiniband`)", .file.display()
+        "open the device {device:?}: {}: {source}: let this process read and write it: udev's rules do \
+         (Debian: rdma-core), and a container needs `--device /dev/infiniband`", .file.display()
     )]
     Permission {
         /// Its name.
         device: String,
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No port of the device is up.
     #[error(
         "open the device {device:?}: none of its ports is up ({}): plug the cable in, or bring its network interface up \
-         (`rdma link show` names it, `ip link set dev NAME up`). `DomainBuilder::port_may_be_down` opens it all the same",
+         (`rdma link show` names it, `ip link set dev NAME up`), or open it all the same by `DomainBuilder::port_may_be_down`",
          .states.join(", ")
     )]
     PortDown {
         /// Its name.
         device: String,
-        /// What each port is.
+        /// The state of each port.
         states: Vec<String>,
     },
     /// The device went while it was in use.
@@ -82,7 +82,7 @@ pub enum VerbsError {
     Failing {
         /// Its name.
         device: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Forks are not safe.
@@ -94,17 +94,17 @@ pub enum VerbsError {
     Fork {
         /// Its name.
         device: String,
-        /// What libibverbs said.
+        /// libibverbs' error.
         source: io::Error,
     },
     /// Another call failed.
     #[error("{operation} of the device {device:?}: {source}{}", remedy(source))]
     Refused {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The device's name.
         device: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

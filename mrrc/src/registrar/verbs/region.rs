@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 /// A memory region of a card.
 ///
 /// It stays registered until it is given to [`Registrar::deregister`](crate::registrar::Registrar::deregister) or the last
-/// clone of its [`Domain`](super::Domain) is dropped; dropping this value alone only loses the keys.
+/// clone of its [`Domain`](super::Domain) is dropped. Dropping this value alone only loses the keys.
 #[derive(Debug)]
 #[must_use = "the pages stay pinned until this is deregistered"]
 pub struct MemoryRegion {
@@ -32,7 +32,7 @@ impl MemoryRegion {
     /// If it is not, libibverbs has just returned it, for this range, in this domain.
     pub(super) unsafe fn new(region: *mut ibv_mr, range: PageRange, domain: u64) -> Option<Self> {
         let region = NonNull::new(region)?;
-        // SAFETY: by the contract.
+        // SAFETY: `new` requires a region that libibverbs has just returned, so its keys can be read.
         let (lkey, rkey) = unsafe { ((*region.as_ptr()).lkey, (*region.as_ptr()).rkey) };
         Some(Self { region, range, domain, lkey, rkey })
     }
@@ -41,33 +41,33 @@ impl MemoryRegion {
         self.domain
     }
 
-    /// The key for the work requests of this side: `lkey` of an `ibv_sge`.
+    /// Returns the key for the work requests of this side: `lkey` of an `ibv_sge`.
     #[inline]
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// The key for peers: `rkey` of their work requests.
+    /// Returns the key for peers: `rkey` of their work requests.
     #[inline]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// The pages that it means.
+    /// Returns the pages that it means.
     #[inline]
     pub fn range(&self) -> PageRange {
         self.range
     }
 
-    /// Whether a work request may name these bytes by its keys. The address in a request is the one in memory.
+    /// Returns whether a work request may name these bytes by its keys. The address in a request is the one in memory.
     #[inline]
     pub fn holds(&self, address: u64, length: u64) -> bool {
         let (start, bytes) = (self.range.start() * PAGE, self.range.pages() * PAGE);
         address.checked_sub(start).is_some_and(|offset| offset <= bytes && length <= bytes - offset)
     }
 
-    /// The `struct ibv_mr *`, to bind memory windows to. Alive until it is deregistered: as long as the lease that showed
-    /// this. Whoever deregisters it himself breaks what the cache rests on.
+    /// Returns the `struct ibv_mr *`, to bind memory windows to. Alive until it is deregistered: as long as the lease
+    /// that showed this. A caller that deregisters it itself breaks what the cache rests on.
     pub fn raw(&self) -> NonNull<c_void> {
         self.region.cast()
     }

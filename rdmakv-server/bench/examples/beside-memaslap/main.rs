@@ -6,7 +6,7 @@
 //!
 //! Both make the same load: one thread, GETs and SETs 9:1, keys of 64 bytes, values of 1 KiB, so many connections with one
 //! request under way on each. They take turns, so that what changes on the machine changes for both. Where the server is what
-//! limits the rate, both get the same; then the CPU that each took for an operation is what tells them apart.
+//! limits the rate, both get the same. Then the CPU that each took for an operation is what tells them apart.
 //!
 //! memaslap (in some systems memcaslap) is in libmemcached's tools: Debian's libmemcached-tools. Without it or memcached this says
 //! so and does nothing.
@@ -45,7 +45,7 @@ struct Cli {
     server_cpu: usize,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     /// Operations a second.
@@ -94,7 +94,7 @@ fn compare(cli: &Cli) -> Result<bool, String> {
     let mut turns: [Vec<Turn>; 2] = [Vec::new(), Vec::new()];
     println!("{:>5}  {:>24}  {:>24}", "round", "rdmakv-bench", memaslap.name());
     for round in 1..=cli.rounds {
-        // Who begins changes, too.
+        // The contestant that begins changes, too.
         for turn in 0..2 {
             let who = (round + turn) % 2;
             let done =
@@ -113,7 +113,7 @@ fn compare(cli: &Cli) -> Result<bool, String> {
     let rate = median(0, |turn| turn.rate) / median(1, |turn| turn.rate);
     let cpu = median(0, |turn| turn.cpu) / median(1, |turn| turn.cpu);
     println!("medians: {rate:.3} times its operations a second, with {cpu:.3} times its CPU for each");
-    // Whose server is the limit has its rate from the server: there it is the CPU that counts.
+    // With a server as the limit, the rate is the server's: there the CPU counts.
     let good = rate >= 1.0 || (rate > 0.95 && cpu <= 1.0);
     println!("{}", if good { "reached: as much as memaslap, or as much for less CPU" } else { "NOT reached" });
     Ok(good)

@@ -85,7 +85,7 @@ impl Bursty {
                 plan.depth = self.depth;
                 plan.load = *load;
                 plan.traffic = Traffic::Bursts(bursts.clone());
-                // What is read back was written, if there was time for each block; to find nothing is no reading.
+                // The blocks read back were written, if there was time for each block; to find nothing is no reading.
                 let blocks = u32::try_from(self.blocks).unwrap_or(u32::MAX);
                 let all = period.unwrap_or_default().saturating_mul(blocks);
                 plan.must_hit = *name == "restart" && all <= plan.duration;

@@ -9,7 +9,7 @@ use crate::plan::DEPTH_MAX;
 use crate::{Arrivals, Choice, Plan, Protocol, Sizes, Target};
 use clap::Args;
 
-/// What every command that makes load is told.
+/// The options of every command that makes load.
 #[derive(Debug, Args)]
 pub(super) struct Common {
     #[command(flatten)]
@@ -20,7 +20,7 @@ pub(super) struct Common {
     names: Names,
 }
 
-/// Where requests go.
+/// The destination of requests.
 #[derive(Debug, Args)]
 struct Servers {
     /// The servers: HOST:PORT, udp:HOST:PORT, unix:PATH; through rdmakv-server's client library shm:@NAME, iwarp:HOST:PORT,
@@ -30,7 +30,7 @@ struct Servers {
     /// text, meta or binary
     #[arg(long, default_value = "text", help_heading = "Server")]
     protocol: Protocol,
-    /// Where to write keys before the run, if elsewhere (over UDP: TCP at the same port)
+    /// Address to write keys to before the run, if elsewhere (over UDP: TCP at the same port)
     #[arg(long, value_name = "SERVER", help_heading = "Server")]
     load_at: Option<Target>,
     /// The server's process, for its CPU time (else the one that listens there)
@@ -72,7 +72,7 @@ struct Pace {
     /// How late one request in a hundred may start before an open loop is invalid
     #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = time)]
     tolerance: Duration,
-    /// What random numbers start from
+    /// Seed of random numbers
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64, { u64::MAX }>)]
     seed: u64,
 }
@@ -92,7 +92,7 @@ pub(super) struct Loop {
     arrivals: Arrivals,
 }
 
-/// What keys look like.
+/// The form of keys.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Keys and values")]
 struct Names {
@@ -102,7 +102,7 @@ struct Names {
     /// Bytes of a key
     #[arg(long, default_value = "16", value_name = "BYTES", value_parser = whole::<usize, 250>)]
     key_len: usize,
-    /// What keys start with
+    /// Prefix of keys
     #[arg(long, default_value = "key", value_name = "TEXT")]
     key_prefix: String,
 }
@@ -125,7 +125,7 @@ pub(super) struct Valued {
     pub(super) size: Sizes,
 }
 
-/// What comes of it.
+/// The output of a run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Output {
@@ -144,12 +144,12 @@ pub(super) struct Output {
 }
 
 impl Common {
-    /// The servers, one after the other.
+    /// Returns the servers, one after the other.
     pub(super) fn servers(&self) -> &[Target] {
         &self.servers.servers
     }
 
-    /// A plan for this server of them.
+    /// Returns a plan for this server of them.
     pub(super) fn plan(&self, server: &Target, interrupt: &Arc<AtomicBool>) -> Plan {
         let Self { servers, pace, names } = self;
         let mut plan = Plan::new(server.clone());
@@ -183,13 +183,13 @@ impl Loop {
     }
 }
 
-/// A whole number up to this one, whatever is wrong with another.
+/// Returns a whole number up to this one, whatever is wrong with another.
 pub(super) fn whole<T: TryFrom<u64>, const MOST: u64>(text: &str) -> Result<T, String> {
     let number = text.parse::<u64>().ok().filter(|&number| number <= MOST).and_then(|number| number.try_into().ok());
     number.ok_or_else(|| format!("a whole number is needed, {MOST} at most"))
 }
 
-/// The share of SETs in GETS:SETS.
+/// Returns the share of SETs in GETS:SETS.
 pub(super) fn mix(text: &str) -> Result<f64, String> {
     let wrong = || "two numbers are needed, such as 30:1".to_owned();
     let (gets, sets) = text.split_once(':').ok_or_else(wrong)?;
@@ -207,7 +207,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit).map_err(|error| error.to_string())
 }
 
-/// A list of value sizes, each a law of its own: `1k,10k,100k`.
+/// Returns a list of value sizes, each a law of its own: `1k,10k,100k`.
 pub(super) fn each_size(text: &str) -> Result<Sizes, String> {
     text.parse()
 }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_is_none_or_too_large_is_told_what_may_be() {
+    fn wrong_number_is_refused_with_its_bounds() {
         assert_eq!(whole::<u64, 9>("9"), Ok(9));
         for text in ["10", "-1", "1x", "", "99999999999999999999999"] {
             assert_eq!(whole::<u64, 9>(text), Err("a whole number is needed, 9 at most".to_owned()), "{text}");

@@ -1,5 +1,5 @@
 //! `hybrid`: a cache that does not hold everything, before a database (the survey, section 5.2). The database is asked once,
-//! for what a miss costs; in the run nobody waits for it.
+//! for the cost of a miss; in the run no request waits for it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub(super) struct Hybrid {
     chosen: Chosen,
     #[command(flatten)]
     valued: Valued,
-    /// What a miss costs
+    /// Cost of a miss
     #[arg(long, default_value = "95ms", value_name = "TIME", value_parser = time, help_heading = "Database")]
     penalty: Duration,
     /// Measure it: read values of this file, at drawn places, past the system's cache

@@ -47,13 +47,13 @@ enum Command {
     Hybrid(Box<hybrid::Hybrid>),
     /// Blocks written and read as chunks, then silence: checkpoints and burst buffers
     Bursty(Box<bursty::Bursty>),
-    /// What a trace asked for, at its speed, faster, or as fast as it is answered
+    /// Replay a trace at its speed, faster, or as fast as it is answered
     Replay(Box<replay::Replay>),
     /// Serves what the others ask for and stores nothing: shows what the generator itself can do
     NullServer(null::NullServer),
 }
 
-/// What may be asked, for manual pages and completions.
+/// Returns the command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
     Cli::command()
 }

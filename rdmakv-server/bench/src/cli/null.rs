@@ -18,7 +18,7 @@ Examples:
   rdmakv-bench null-server 127.0.0.1:22122 --pin 0           in one terminal
   rdmakv-bench run 127.0.0.1:22122 --pin 1                 in another: what generator, sockets and system can do")]
 pub(super) struct NullServer {
-    /// Where to listen: HOST:PORT (0 is a free one), udp:HOST:PORT, unix:PATH
+    /// Address to listen on: HOST:PORT (0 is a free one), udp:HOST:PORT, unix:PATH
     #[arg(default_value = "127.0.0.1:0")]
     listen: String,
     /// Bytes of a value, as the generator has them
@@ -27,7 +27,7 @@ pub(super) struct NullServer {
     /// Stay on this CPU
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
-    /// Look for requests again and again instead of sleeping: then nobody has to wake it
+    /// Look for requests again and again instead of sleeping: then no wake-up is needed
     #[arg(long)]
     spin: bool,
 }

@@ -1,4 +1,4 @@
-//! What a command does with its plans: run one after the other, show how far it is, and say in the end what came of them.
+//! The run of a command's plans: one after the other, with progress, and a report at the end.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -44,7 +44,7 @@ impl<'a> Session<'a> {
         raise_descriptors();
         let interrupt = Arc::new(AtomicBool::new(false));
         let heard = Arc::clone(&interrupt);
-        // The second time, nobody waits any longer.
+        // The second time, the wait ends at once.
         let _ = ctrlc::set_handler(move || {
             if heard.swap(true, Relaxed) {
                 std::process::exit(130);
@@ -54,19 +54,19 @@ impl<'a> Session<'a> {
         Ok(Self { output, study, interrupt, begin: Instant::now(), logged: Vec::new() })
     }
 
-    /// What ends runs early.
+    /// Returns the flag that ends runs early.
     pub(super) fn interrupt(&self) -> &Arc<AtomicBool> {
         &self.interrupt
     }
 
-    /// Says something, unless nobody wants to hear.
+    /// Prints a message, unless the run is quiet.
     pub(super) fn tell(&self, what: &str) {
         if !self.output.quiet {
             eprintln!("{what}");
         }
     }
 
-    /// Runs a plan. What is wrong with it is the caller's error; what goes wrong is part of the result.
+    /// Runs a plan. A fault of it is the caller's error; a failure is part of the result.
     pub(super) fn stage(&mut self, name: &str, plan: &Plan) -> Result<Go, Failure> {
         self.stage_of(("", ""), name, plan)
     }
@@ -117,7 +117,7 @@ impl<'a> Session<'a> {
         let Self { output, study, logged, .. } = self;
         if !study.stages.is_empty() {
             let text = if output.json { study.json() } else { study.table() };
-            // Who does not read to the end wants no more.
+            // A reader that does not read to the end wants no more.
             let _ = std::io::stdout().write_all(text.as_bytes());
             if let Some(path) = &output.html {
                 std::fs::write(path, study.html())

@@ -81,7 +81,7 @@ impl Ycsb {
                 let traffic = Traffic::Mix(Mix { scan_most: self.scan, ..mix });
                 stages.push((letter.to_ascii_uppercase().to_string(), Plan { choice, traffic, ..plan.clone() }));
             }
-            // What cannot be done is heard of before the first of them is.
+            // Impossible ones are reported before the first of them runs.
             stages.iter().try_for_each(|(_, plan)| plan.check()).map_err(Failure::usage)?;
             for (name, plan) in &stages {
                 if session.stage(name, plan)? == Go::Home {

@@ -1,6 +1,6 @@
 //! From values to places along an axis.
 
-/// What the numbers along an axis are.
+/// The unit of the numbers along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Microseconds, written in the unit that suits each.
@@ -60,7 +60,7 @@ impl Axis {
         Self { label: "share of the requests that took no longer".into(), ticks, range: (0.0, nines), log: false }
     }
 
-    /// Where a value stands, from 0 to 1.
+    /// Returns the place of a value, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (first, last) = self.range;
         let part = if self.log {

@@ -11,17 +11,17 @@ pub(super) struct Bar {
     pub(super) name: String,
     /// Hue and value of each part.
     pub(super) parts: Vec<(usize, f64)>,
-    /// What is written at its end.
+    /// The text at its end.
     pub(super) value: String,
 }
 
 /// The plot.
 #[derive(Clone, Debug)]
 pub(super) struct Bars {
-    /// For those who do not see it.
+    /// For users of screen readers.
     pub(super) about: String,
     pub(super) x: Axis,
-    /// What the hues of parts mean, if there are several.
+    /// The meanings of the hues of parts, if there are several.
     pub(super) meanings: Vec<(usize, &'static str)>,
     pub(super) bars: Vec<Bar>,
 }
@@ -45,7 +45,7 @@ const THICK: f64 = 17.0;
 /// Letters of a name at most.
 const NAME: usize = 30;
 
-/// A name that is not too long.
+/// Returns a name that is not too long.
 fn short(name: &str) -> String {
     if name.chars().count() <= NAME { name.into() } else { name.chars().take(NAME - 1).chain(['…']).collect() }
 }

@@ -16,7 +16,7 @@ pub(super) struct Series {
 /// The plot.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
-    /// For those who do not see it.
+    /// For users of screen readers.
     pub(super) about: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
@@ -125,7 +125,7 @@ fn apart(wanted: &[f64], least: f64, most: f64) -> Vec<f64> {
         places[at] = places[at].max(free);
         free = places[at] + GAP;
     }
-    // What was pushed out below comes back up.
+    // A label that was pushed out below comes back up.
     let mut free = most;
     for &at in order.iter().rev() {
         places[at] = places[at].min(free);

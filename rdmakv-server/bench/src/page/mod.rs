@@ -20,7 +20,7 @@ const STYLE: &str = include_str!("style.css");
 /// Lines of one plot at most: as many as there are hues.
 const HUES: usize = 8;
 
-/// The page.
+/// Returns the page.
 pub(crate) fn render(study: &Study) -> String {
     let page = html! {
         (DOCTYPE)
@@ -84,7 +84,7 @@ fn lead(study: &Study) -> Markup {
     }
 }
 
-/// The most important figures of one run.
+/// Returns the most important figures of one run.
 fn facts(report: &Report) -> Markup {
     let main = report.latencies.iter().next();
     html! {
@@ -118,7 +118,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// What has to be said.
+/// Returns the remarks.
 fn said(study: &Study) -> Markup {
     let alone = study.stages.len() == 1;
     html! {
@@ -226,7 +226,7 @@ fn percentiles(stages: &[&Stage], servers: bool) -> Option<Markup> {
     Some(figure("Latency by percentile", &format!("Each step to the right is ten times as rare{more}"), &plot.draw()))
 }
 
-/// What the server's CPU was used for.
+/// Returns the plot of the server's CPU by use.
 fn cpu(stages: &[&Stage], servers: bool, wide: bool) -> Option<Markup> {
     let bars: Vec<Bar> = stages
         .iter()

@@ -2,7 +2,7 @@ use super::*;
 use crate::plan::Plan;
 use crate::traffic::{Mix, Traffic};
 
-/// A study of runs against a null server, short as they are.
+/// Returns a study of runs against a null server, short as they are.
 fn study(names: &[(&str, &str)]) -> Study {
     let sizes = "100".parse().unwrap();
     let null = crate::null::Null::bind("127.0.0.1:0", &sizes).unwrap();
@@ -37,7 +37,7 @@ fn study(names: &[(&str, &str)]) -> Study {
 }
 
 #[test]
-fn the_page_of_one_run_has_all_curves_and_needs_nothing_else() {
+fn page_has_all_curves_and_no_references() {
     let page = render(&study(&[("", "")]));
     for title in [
         "Latency by percentile",
@@ -57,7 +57,7 @@ fn the_page_of_one_run_has_all_curves_and_needs_nothing_else() {
 }
 
 #[test]
-fn runs_of_a_group_share_plots_and_groups_have_their_own() {
+fn groups_share_plots_among_their_runs() {
     let page = render(&study(&[("set", "set 1k"), ("set", "set 8k"), ("get", "get 1k")]));
     assert_eq!(page.matches("<h3>Latency by percentile</h3>").count(), 2);
     assert_eq!(page.matches("<h3>Operations a second</h3>").count(), 1, "of the one that has several");
@@ -78,7 +78,7 @@ fn what_went_wrong_is_said_first() {
 }
 
 #[test]
-fn more_lines_than_hues_are_not_drawn_and_that_is_said() {
+fn runs_beyond_the_hues_are_only_in_the_table() {
     let names: Vec<String> = (0..10).map(|number| format!("stage {number}")).collect();
     let names: Vec<(&str, &str)> = names.iter().map(|name| ("", name.as_str())).collect();
     let page = render(&study(&names));

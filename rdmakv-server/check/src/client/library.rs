@@ -1,24 +1,24 @@
-//! Our own client library, over sockets or a fabric: what it says of an operation is taken at its word. What it calls not
-//! done must not be seen; what it calls unknown may have been done, or may be yet.
+//! Our own client library, over sockets or a fabric: what it says of an operation is taken at its word. A request that it
+//! calls not done must not be seen; one that it calls unknown may have been done, or may be yet.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rdmakv_server::client::{self as kv, Error, Expire, Source, Stored, Terms};
+use rdmakv_client::{self as kv, Error, Expire, Source, Stored, Terms};
 
 use super::{Client, Outcome};
 use crate::place::Place;
-use crate::record::Face;
+use crate::record::Transport;
 
-/// How long to wait before another attempt when nobody is there.
+/// The pause before another attempt when there is no server.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long an answer may take: a server that starts answers nobody for a while.
+/// The limit on an answer: a server that starts answers no client for a while.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub struct Library {
     place: Place,
-    face: Face,
+    transport: Transport,
     client: Option<(String, kv::Client)>,
     clients: u64,
     one_sided: bool,
@@ -27,24 +27,27 @@ pub struct Library {
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library").field("face", &self.face).field("clients", &self.clients).finish_non_exhaustive()
+        f.debug_struct("Library")
+            .field("transport", &self.transport)
+            .field("clients", &self.clients)
+            .finish_non_exhaustive()
     }
 }
 
 impl Library {
-    /// A client of the server that is at that place, on that way.
-    pub fn new(place: Place, face: Face) -> Self {
-        Self { place, face, client: None, clients: 0, one_sided: false, not_before: Instant::now() }
+    /// Returns a client of the server that is at that place, on that way.
+    pub fn new(place: Place, transport: Transport) -> Self {
+        Self { place, transport, client: None, clients: 0, one_sided: false, not_before: Instant::now() }
     }
 
-    /// The server's address, which stays after the server has gone: who has a tag may still use it.
+    /// Returns the server's address, which stays after the server has gone: a client with a tag may still use it.
     fn address(&self) -> Option<String> {
         let tcp = self.place.last_address("tcp")?;
-        match self.face {
-            Face::Tcp | Face::Socket => Some(format!("tcp:{tcp}")),
-            Face::Shm | Face::Iwarp => {
-                let fabric = self.place.last_address(self.face.name())?;
-                Some(format!("{}:{fabric},tcp:{tcp}", self.face.name()))
+        match self.transport {
+            Transport::Tcp | Transport::Socket => Some(format!("tcp:{tcp}")),
+            Transport::Shm | Transport::Iwarp => {
+                let fabric = self.place.last_address(self.transport.name())?;
+                Some(format!("{}:{fabric},tcp:{tcp}", self.transport.name()))
             }
         }
     }
@@ -90,8 +93,8 @@ fn terms(seconds: u8) -> Terms {
 }
 
 impl Client for Library {
-    fn face(&self) -> Face {
-        self.face
+    fn transport(&self) -> Transport {
+        self.transport
     }
 
     fn is_ready(&mut self) -> bool {

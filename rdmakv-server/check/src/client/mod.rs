@@ -1,11 +1,11 @@
-//! Those who ask the server: one trait, a face each.
+//! The clients: one trait, an implementation for each transport.
 
 pub mod library;
 pub mod text;
 
-use crate::record::Face;
+use crate::record::Transport;
 
-/// What came of a request, as its client has it.
+/// The outcome of a request, as its client has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The value is in the buffer; CAS compares with this.
@@ -21,7 +21,7 @@ pub enum Outcome {
     Refused,
     /// There was none.
     Absent,
-    /// It was not done and will not be: there was no memory, or nobody who could have been asked.
+    /// It was not done and will not be: there was no memory, or no server to ask.
     NotDone,
     /// The connection, the server or the patience ended first.
     Unknown,
@@ -29,22 +29,22 @@ pub enum Outcome {
     Nonsense(String),
 }
 
-/// Somebody who asks one server, one request at a time.
+/// A client of one server, with one request at a time.
 pub trait Client {
-    /// The path.
-    fn face(&self) -> Face;
+    /// Returns the path.
+    fn transport(&self) -> Transport;
 
-    /// Connects if need be; `false` if nobody is there. The server's versions from before are worth nothing if
-    /// [`connections`](Self::connections) has changed.
+    /// Connects if need be; `false` if there is no server. The server's versions from before are worth nothing
+    /// if [`connections`](Self::connections) has changed.
     fn is_ready(&mut self) -> bool;
 
     /// How many connections there were.
     fn connections(&self) -> u64;
 
-    /// The key's value, put into the buffer.
+    /// Returns the key's value, put into the buffer.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome;
 
-    /// Whether the last GET was answered without the server.
+    /// Returns whether the last GET was answered without the server.
     fn was_one_sided(&self) -> bool {
         false
     }

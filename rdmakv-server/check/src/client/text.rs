@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Client, Outcome};
 use crate::place::Place;
-use crate::record::Face;
+use crate::record::Transport;
 
-/// How long an answer may take: a server that starts answers nobody for a while.
+/// The limit on an answer: a server that starts answers no client for a while.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CONNECTING: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// A client of the server that is at that place.
+    /// Returns a client of the server that is at that place.
     pub fn new(place: Place) -> Self {
         Self { place, stream: None, connections: 0, request: Vec::new(), input: Vec::new(), used: 0 }
     }
@@ -39,7 +39,7 @@ impl Text {
         Some(stream)
     }
 
-    /// The server's counters; none if it does not answer.
+    /// Returns the server's counters; none if it does not answer.
     pub fn statistics(&mut self) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         self.line("stats\r\n");
@@ -137,7 +137,7 @@ impl Text {
     }
 }
 
-/// What an answer of one line means.
+/// Returns the outcome of a one-line answer.
 fn plain(line: &str) -> Outcome {
     match line {
         "STORED" | "DELETED" | "TOUCHED" | "OK" => Outcome::Done,
@@ -152,8 +152,8 @@ fn plain(line: &str) -> Outcome {
 }
 
 impl Client for Text {
-    fn face(&self) -> Face {
-        Face::Tcp
+    fn transport(&self) -> Transport {
+        Transport::Tcp
     }
 
     fn is_ready(&mut self) -> bool {

@@ -5,11 +5,12 @@ use frrwp::engine::{Engine, Event, OpenError};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmOptions};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Side};
-use frrwp::wire::{SAID, Segment};
+use frrwp::wire::{MAX_FRAME_PAYLOAD, Segment};
 use mrrc::invalidation::Explicit;
 use mrrc::{Access, Cache, Lease};
-use rdmakv_server::item::{self, HEADER, MAGIC, State};
-use rdmakv_server::rdma::wire::{self, Assembly, FRAGMENT, Refusal, Reply, Request, Tag, VERSION, Welcome};
+use rdmakv_proto::item::{self, HEADER, MAGIC, State};
+use rdmakv_proto::messages::RemoteSegment;
+use rdmakv_proto::messages::{self, Assembly, FRAGMENT, Refusal, Reply, Request, Tag, VERSION, Welcome};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ use std::time::Duration;
 pub(crate) const INCARNATION: u32 = 77;
 pub(crate) const EAGER: u32 = 8192;
 
-/// What a server does otherwise, and what it was asked.
+/// The deviations of a server, and its requests so far.
 pub(crate) struct Knobs {
     pub(crate) lease_ms: AtomicU32,
     /// Whether answers carry tags.
@@ -27,7 +28,7 @@ pub(crate) struct Knobs {
     pub(crate) silent: AtomicBool,
     /// The connection is ended as soon as the next request comes.
     pub(crate) hangs_up: AtomicBool,
-    /// What is asked for is not to be had now.
+    /// Refuses requests.
     pub(crate) refuses: AtomicBool,
     /// Commands are taken and neither carried out nor answered.
     pub(crate) lazy: AtomicBool,
@@ -76,7 +77,7 @@ impl Store {
         Arc::new(Self { domain, arena, items: Mutex::default(), knobs })
     }
 
-    /// Where an item lies, and its bytes.
+    /// Returns the place of an item, and its bytes.
     pub(crate) fn place(&self, key: &[u8]) -> Option<(usize, usize)> {
         self.items.lock().unwrap().index.get(key).copied()
     }
@@ -128,8 +129,8 @@ pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoi
     let engine = Engine::new(cache, endpoint, Side::Accepting, Limits { receives: 64, ..Limits::default() });
     let mut serving =
         Serving { store, cache, engine, leases: Vec::new(), puts: VecDeque::new(), pulls: HashMap::new() };
-    // All in one piece, so that each tag is.
-    // SAFETY: the arena outlives the cache's use of it; nobody makes references of it.
+    // All in one piece, so that each tag is. SAFETY: the arena outlives the cache's use of it; no
+    // reference is made to it.
     unsafe { cache.warm(store.arena.as_ptr(), store.arena.len(), Access::REMOTE_READ) }.unwrap();
     let (mut heard, mut assembly) = (Vec::new(), Assembly::default());
     loop {
@@ -143,8 +144,8 @@ pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoi
         };
         match event {
             Event::Closed { .. } => return,
-            Event::Said => {
-                assert!(serving.engine.heard(&mut heard));
+            Event::Message => {
+                assert!(serving.engine.recv_message(&mut heard));
                 if store.knobs.hangs_up.swap(false, SeqCst) {
                     return;
                 }
@@ -153,9 +154,9 @@ pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoi
                     serving.answer(id, request);
                 }
             }
-            Event::Asked { tag, length, .. } => {
+            Event::Requested { tag, length, .. } => {
                 let header = serving.engine.header(tag).unwrap().to_vec();
-                let (id, kind, _, bytes) = wire::fragment(&header).unwrap();
+                let (id, kind, _, bytes) = messages::fragment(&header).unwrap();
                 let Ok(Request::Get { wish, key }) = Request::decode(kind, bytes) else { panic!("a GET") };
                 store.knobs.transfers.fetch_add(1, SeqCst);
                 let place = store.place(key);
@@ -165,7 +166,7 @@ pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoi
                         let grant = serving.grant(wish, at, len);
                         serving.say(id, &Reply::Tag(grant));
                         // SAFETY: the arena lives longer than the engine, and is written by raw copies alone.
-                        unsafe { serving.engine.supply(tag, store.arena.as_ptr().add(at), len) }.unwrap();
+                        unsafe { serving.engine.accept_read(tag, store.arena.as_ptr().add(at), len) }.unwrap();
                     }
                     _ => {
                         serving.get(id, wish, key);
@@ -173,8 +174,8 @@ pub(crate) fn serve<E: Endpoint>(store: &Store, cache: &Cache<E::Domain>, endpoi
                     }
                 }
             }
-            Event::Fetched { id, succeeded } => serving.pulled(id, succeeded),
-            Event::Room => serving.pull(),
+            Event::ReadCompleted { id, succeeded } => serving.pulled(id, succeeded),
+            Event::Writable => serving.pull(),
             _ => {}
         }
     }
@@ -186,7 +187,7 @@ struct Serving<'a, E: Endpoint> {
     engine: Engine<'a, E>,
     leases: Vec<Lease<E::Domain>>,
     /// Values of which a part is still to be asked for.
-    puts: VecDeque<(Put, VecDeque<Segment>)>,
+    puts: VecDeque<(Put, VecDeque<RemoteSegment>)>,
     /// Values that are read from the client, by the last read of each.
     pulls: HashMap<u64, Put>,
 }
@@ -211,12 +212,12 @@ impl<E: Endpoint> Serving<'_, E> {
         let kind = reply.encode(&mut message);
         let mut at = 0;
         loop {
-            let end = message.len().min(at + SAID - FRAGMENT);
+            let end = message.len().min(at + MAX_FRAME_PAYLOAD - FRAGMENT);
             let mut bytes = Vec::new();
-            wire::start(&mut bytes, id, kind, end < message.len());
+            messages::start(&mut bytes, id, kind, end < message.len());
             bytes.extend_from_slice(&message[at..end]);
-            while let Err(unsaid) = self.engine.say(&bytes) {
-                if unsaid != frrwp::handshake::Unsaid::Full {
+            while let Err(unsaid) = self.engine.send_message(&bytes) {
+                if unsaid != frrwp::handshake::SendError::Full {
                     return;
                 }
                 self.engine.progress();
@@ -233,11 +234,12 @@ impl<E: Endpoint> Serving<'_, E> {
             return None;
         }
         let address = self.store.arena.as_ptr().wrapping_add(at);
-        // SAFETY: the arena outlives the lease; nobody makes references of it.
+        // SAFETY: the arena outlives the lease; no reference is made to it.
         let lease = unsafe { self.cache.acquire(address, len, Access::REMOTE_READ) }.unwrap();
         let part = lease.segments().next().unwrap();
-        let segment: Segment = self.cache.registrar().remote(part.registration(), address, len);
+        let Segment { address, length, key } = self.cache.registrar().remote(part.registration(), address, len);
         self.leases.push(lease);
+        let segment = RemoteSegment { address, length, key };
         Some(Tag { segment, incarnation: INCARNATION })
     }
 
@@ -288,7 +290,7 @@ impl<E: Endpoint> Serving<'_, E> {
                 let length: usize = words[2].parse().unwrap();
                 let flags =
                     words.iter().find_map(|word| word.strip_prefix('F')).map_or(0, |flags| flags.parse().unwrap());
-                let segments: VecDeque<Segment> = segments.iter().collect();
+                let segments: VecDeque<RemoteSegment> = segments.iter().collect();
                 assert_eq!(segments.iter().map(|segment| segment.length as usize).sum::<usize>(), length);
                 let put = Put { id, key: key.to_vec(), flags, memory: vec![0; length], at: 0, last: 0 };
                 self.puts.push_back((put, segments));
@@ -301,10 +303,12 @@ impl<E: Endpoint> Serving<'_, E> {
     /// Begins reads of values, as many as may be under way at once; the others wait for the end of one.
     fn pull(&mut self) {
         while let Some((put, segments)) = self.puts.front_mut() {
-            while let Some(&segment) = segments.front() {
-                let length = segment.length as usize;
+            while let Some(&RemoteSegment { address, length, key }) = segments.front() {
+                let segment = Segment { address, length, key };
+                let length = length as usize;
                 // SAFETY: the memory is kept until the last read has ended; they end in order.
-                let read = match unsafe { self.engine.fetch(put.memory[put.at..].as_mut_ptr(), length, segment) } {
+                let read = match unsafe { self.engine.read_remote(put.memory[put.at..].as_mut_ptr(), length, segment) }
+                {
                     Ok(read) => read,
                     Err(OpenError::Busy { .. }) => return,
                     Err(error) => panic!("{error}"),

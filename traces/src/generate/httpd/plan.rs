@@ -14,7 +14,7 @@
 
 use super::{Options, wrong};
 use crate::{Larger, TraceError};
-use mrrc::PAGE;
+use mrrc_core::PAGE;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
@@ -49,7 +49,7 @@ pub(super) const BUCKETS: [(&str, f64, u64); 7] = [
     ("asked for: larger files", 0.02, u64::MAX),
 ];
 
-/// The class of a size in bytes.
+/// Returns the class of a size in bytes.
 pub(super) fn bucket(size: u64) -> usize {
     let pages = size.div_ceil(PAGE);
     BUCKETS.iter().position(|&(_, _, most)| pages <= most).unwrap_or(BUCKETS.len() - 1)
@@ -60,7 +60,7 @@ pub(super) fn bucket(size: u64) -> usize {
 pub(super) struct Plan {
     pub(super) sizes: Vec<u64>,
     pub(super) counts: Vec<u32>,
-    /// What sizes above the median were scaled by.
+    /// The factor on sizes above the median.
     pub(super) factor: f64,
 }
 
@@ -106,7 +106,7 @@ impl Plan {
     }
 }
 
-/// A size after scaling.
+/// Returns a size after scaling.
 pub(super) fn scaled(size: f64, factor: f64) -> f64 {
     if size > MEDIAN { MEDIAN + (size - MEDIAN) * factor } else { size }
 }
@@ -125,7 +125,7 @@ fn sizes(files: usize, total: u64) -> Result<(Vec<u64>, f64), TraceError> {
         ));
     }
     let mut sizes: Vec<u64> = unscaled.into_iter().map(|size| scaled(size, factor).round() as u64).collect();
-    // What rounding left over is small beside the largest file.
+    // The rest of rounding is small compared with the largest file.
     let sum: u64 = sizes.iter().sum();
     if let Some(largest) = sizes.last_mut() {
         *largest = (*largest + total).saturating_sub(sum).max(1);
@@ -140,7 +140,7 @@ fn quantile(share: f64) -> f64 {
     low * (high / low).powf((share - from) / (to - from))
 }
 
-/// The root of a function that grows, by halving.
+/// Returns the root of a function that grows, by halving.
 fn root(mut low: f64, mut high: f64, grows: impl Fn(f64) -> f64) -> f64 {
     for _ in 0..80 {
         let middle = (low + high) / 2.0;
@@ -190,7 +190,7 @@ fn counts(files: usize, asked: u64) -> Result<Vec<u32>, TraceError> {
     Ok(counts)
 }
 
-/// A size for each rank.
+/// Returns a size for each rank.
 fn assign(ascending: &[u64], counts: &[u32], rng: &mut Pcg64Mcg) -> Vec<u64> {
     let mut classes: [Vec<u64>; BUCKETS.len()] = Default::default();
     for &size in ascending {
@@ -201,7 +201,7 @@ fn assign(ascending: &[u64], counts: &[u32], rng: &mut Pcg64Mcg) -> Vec<u64> {
     }
     let all: f64 = counts.iter().map(|&count| f64::from(count)).sum();
     let tenth = counts.len() / 10;
-    // What the less popular files of a class will be asked for, if they are average.
+    // The requests for the less popular files of a class, if they are average.
     let average = counts[tenth..].iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len() as f64;
     let mut lacks: [f64; BUCKETS.len()] =
         std::array::from_fn(|at| (BUCKETS[at].1 * all - classes[at].len() as f64 * average).max(0.0));
@@ -226,7 +226,7 @@ fn largest(weights: &[f64; BUCKETS.len()]) -> usize {
     (0..weights.len()).max_by(|&a, &b| weights[a].total_cmp(&weights[b])).unwrap_or(0)
 }
 
-/// An index with a probability in proportion to its weight.
+/// Returns an index with a probability in proportion to its weight.
 fn draw(weights: &[f64; BUCKETS.len()], rng: &mut Pcg64Mcg) -> usize {
     let mut position = rng.random::<f64>() * weights.iter().sum::<f64>();
     for (at, weight) in weights.iter().enumerate() {

@@ -6,7 +6,7 @@ use super::{Calibration, Failure};
 pub(super) fn measure(device: Option<&str>, rounds: u32) -> Result<Calibration, Failure> {
     use mrrc::registrar::verbs::{Domain, Verbs, VerbsError};
 
-    // Registering takes no port that is up, but who names no device means one that he could use.
+    // Registering takes no port that is up, but without a named device the user means a usable one.
     let builder = Domain::builder().port_may_be_down(device.is_some());
     let builder = match device {
         Some(name) => builder.device(name),

@@ -5,8 +5,8 @@ use super::scale::Scale;
 use super::{HEIGHT, WIDTH, at};
 use maud::{Markup, html};
 
-/// A name in lines of so many letters, two at most, broken after a sign if there is one; what is too long for them has its
-/// end left out.
+/// Returns a name in lines of so many letters, two at most, broken after a sign if there is one; what is too long for them
+/// has its end left out.
 fn folded(name: &str, most: usize) -> Vec<String> {
     let letters: Vec<char> = name.chars().collect();
     let most = most.max(2);
@@ -21,7 +21,7 @@ fn folded(name: &str, most: usize) -> Vec<String> {
     vec![first, rest]
 }
 
-/// A name of so many letters at most; what is too long has its end left out.
+/// Returns a name of so many letters at most; what is too long has its end left out.
 fn shortened(name: &str, most: usize) -> String {
     match name.char_indices().nth(most) {
         None => name.to_owned(),
@@ -43,9 +43,9 @@ pub struct Group {
 /// A plot of bars.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What it is about, for those who do not see it.
+    /// The subject, for users of screen readers.
     pub title: String,
-    /// What the categories are.
+    /// The meaning of the categories.
     pub label: String,
     /// The categories.
     pub categories: Vec<String>,
@@ -70,7 +70,7 @@ const CROWDED: f64 = 8.0;
 const ASLANT: usize = 12;
 
 impl Bars {
-    /// The SVG.
+    /// Returns the SVG.
     pub fn draw(&self) -> Markup {
         self.drawn(WIDTH, "plot bars")
     }

@@ -13,7 +13,7 @@ const ASIDE: f64 = 28.0;
 /// A dash, at most and at least.
 const DASH: [f64; 2] = [9.0, 2.5];
 
-/// Where a segment begins and ends along, in tenths.
+/// The start and the end of a segment, in tenths.
 type Stretch = (i64, i64);
 /// A line's number with its heights at the ends of a segment.
 type Heights = (usize, [f64; 2]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_in_one_place_stand_side_by_side_and_within_the_plot() {
+    fn coinciding_markers_stay_within_the_plot() {
         let lines: [&[(f64, f64)]; 3] = [&[(0.0, 5.0), (100.0, 5.0)]; 3];
         let aside = side_by_side(&lines, 0.0, 100.0);
         assert_eq!(aside.iter().map(|of| of[0]).collect::<Vec<_>>(), [0.0, 7.0, 14.0]);

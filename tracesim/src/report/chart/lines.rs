@@ -6,7 +6,7 @@ use super::scale::Scale;
 use super::{HEIGHT, WIDTH, at};
 use maud::{Markup, html};
 
-/// A value with what is said of it when somebody points there.
+/// A value with its text for a pointing user.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
     /// Along.
@@ -33,7 +33,7 @@ pub struct Series {
 /// A plot of lines.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lines {
-    /// What it is about, for those who do not see it.
+    /// The subject, for users of screen readers.
     pub title: String,
     /// Along.
     pub x: Scale,
@@ -60,7 +60,7 @@ const DIGIT: f64 = 8.2;
 const TICK_GAP: f64 = 10.0;
 
 impl Lines {
-    /// The SVG.
+    /// Returns the SVG.
     pub fn draw(&self) -> Markup {
         let (left, right, bottom) = (self.left(), WIDTH - RIGHT, HEIGHT - BOTTOM);
         let names = self.names();
@@ -143,7 +143,8 @@ impl Lines {
         }
     }
 
-    /// Where a series goes. A reference of one point goes right across, with a corner wherever another series has one.
+    /// Returns the corners of a series. A reference of one point goes right across, with a corner wherever another
+    /// series has one.
     fn corners(&self, series: &Series) -> Vec<(f64, f64)> {
         if let ([point], true) = (&series.points[..], series.look.is_reference()) {
             let measured = self.series.iter().filter(|other| other.points.len() > 1);
@@ -157,7 +158,7 @@ impl Lines {
         series.points.iter().map(|point| (self.along(point.x), self.up(point.y))).collect()
     }
 
-    /// The lines that have to be told apart where they coincide: muted ones look alike anyway.
+    /// Returns the lines that have to be told apart where they coincide: muted ones look alike anyway.
     fn distinct<'a>(&self, corners: &'a [Vec<(f64, f64)>]) -> Vec<&'a [(f64, f64)]> {
         let told_apart = self.series.iter().map(|series| series.look != Look::Muted);
         corners.iter().zip(told_apart).map(|(corners, is)| if is { &corners[..] } else { &[] }).collect()
@@ -182,7 +183,7 @@ impl Lines {
         self.left() + self.x.place(x) * (WIDTH - RIGHT - self.left())
     }
 
-    /// Where the axis begins: right of the longest tick beside it.
+    /// Returns the start of the axis: right of the longest tick beside it.
     fn left(&self) -> f64 {
         let letters = self.y.ticks.iter().map(|(_, text, _)| text.chars().count()).max().unwrap_or(0);
         (letters as f64 * DIGIT + 10.0).max(LEFT)
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_that_would_touch_are_left_out_and_the_last_stays() {
+    fn touching_ticks_are_dropped_but_not_the_last() {
         let pages: Vec<u64> = (1..=64).map(|n| n * 256).collect();
         let x = Scale::capacities(&pages, None);
         let y = Scale::from_zero("y", [1.0], crate::report::chart::Unit::Number);

@@ -10,7 +10,7 @@ pub enum Look {
     Hue(usize),
     /// One of the others.
     Muted,
-    /// What none goes below.
+    /// The bound that none goes below.
     Bound,
     /// No cache.
     NoCache,
@@ -22,7 +22,7 @@ impl Look {
     /// Hues that there are.
     pub const HUES: usize = 8;
 
-    /// The class that the style sheet knows.
+    /// Returns the class that the style sheet knows.
     pub fn class(self) -> String {
         match self {
             Self::Hue(number) => format!("hue{}", number % Self::HUES),
@@ -33,12 +33,12 @@ impl Look {
         }
     }
 
-    /// Whether it is a line to measure others by.
+    /// Returns whether it is a line to measure others by.
     pub fn is_reference(self) -> bool {
         matches!(self, Self::Bound | Self::NoCache | Self::Infinite)
     }
 
-    /// The outline of its marker around a point; none for lines that are no series of measurements.
+    /// Returns the outline of its marker around a point; none for lines that are no series of measurements.
     pub(super) fn marker(self, x: f64, y: f64) -> Option<String> {
         let (x, y) = (|dx: f64| at(x + dx), |dy: f64| at(y + dy));
         let polygon = |corners: &[(f64, f64)]| {
@@ -64,7 +64,7 @@ impl Look {
     }
 }
 
-/// What a legend shows of it.
+/// Returns a legend's swatch.
 pub fn swatch(look: Look) -> Markup {
     html! {
         svg class={ "swatch " (look.class()) } viewBox="0 0 30 14" width="30" height="14" aria-hidden="true" {

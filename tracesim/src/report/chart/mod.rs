@@ -16,7 +16,7 @@ const WIDTH: f64 = 520.0;
 /// Its height.
 const HEIGHT: f64 = 340.0;
 
-/// A coordinate, short.
+/// Returns a coordinate, short.
 fn at(coordinate: f64) -> String {
     let text = format!("{coordinate:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

@@ -2,7 +2,7 @@
 
 use crate::report::number::{bytes, grouped};
 
-/// What the numbers along an axis are.
+/// The unit of the numbers along an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Plain numbers.
@@ -12,7 +12,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A tick, where the next one is so far off.
+    /// Returns a tick, where the next one is so far off.
     fn tick(self, value: f64, step: f64) -> String {
         let (by, sign) = if self == Self::Share { (100.0, " %") } else { (1.0, "") };
         let (value, step) = (value * by, step * by);
@@ -29,7 +29,7 @@ impl Unit {
 /// An axis: its values, its ticks, and what it says.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scale {
-    /// What the values are.
+    /// The meaning of the values.
     pub label: String,
     /// The first and the last value.
     range: (f64, f64),
@@ -87,12 +87,12 @@ impl Scale {
         Self { label: label.to_owned(), range, logarithmic: true, ticks }
     }
 
-    /// Whether zero lies within.
+    /// Returns whether zero lies within.
     pub(super) fn crosses_zero(&self) -> bool {
         !self.logarithmic && self.range.0 < 0.0 && self.range.1 > 0.0
     }
 
-    /// Where a value stands, from 0 to 1.
+    /// Returns the place of a value, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (first, last) = self.range;
         if self.logarithmic { (value / first).ln() / (last / first).ln() } else { (value - first) / (last - first) }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_stand_by_their_logarithms_and_one_in_the_middle() {
+    fn capacities_are_placed_logarithmically() {
         let scale = Scale::capacities(&[1024, 256, 512], Some(102_400));
         let texts: Vec<(&str, &str)> = scale.ticks.iter().map(|tick| (tick.1.as_str(), tick.2.as_str())).collect();
         assert_eq!(texts, [("1 MiB", "0.25 %"), ("2 MiB", "0.5 %"), ("4 MiB", "1 %")]);
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_values_they_have_a_place_and_the_ticks_are_few(
+        fn any_values_fit_with_few_ticks(
             values in prop::collection::vec(prop::num::f64::NORMAL.prop_map(|v| v % 1e15), 0..20),
         ) {
             let scale = Scale::around("any", values.iter().copied(), Unit::Number);

@@ -1,6 +1,6 @@
 //! The receiving half at work: from the socket to where bytes belong.
 //!
-//! What comes first goes to the thread's buffer, and small payloads from there to their place. A large payload goes from the
+//! The first bytes go to the thread's buffer, and small payloads from there to their place. A large payload goes from the
 //! socket straight to its place, together with the end of its frame and the header after it: one call a frame. Only where it
 //! is summed up and its memory may change meanwhile (a peer's write, with CRCs) is it received in the buffer, many frames at
 //! a time, summed up there while the processor's cache has it, and then placed.
@@ -15,9 +15,9 @@ use super::super::{memory, mpa};
 use super::*;
 use std::io;
 
-/// Where received bytes begin in a thread's buffer; before it lie those that a connection holds over.
+/// The place of received bytes in a thread's buffer; before it lie those that a connection holds over.
 const FRONT: usize = 1024;
-/// What came with a start frame is held over too.
+/// Bytes that came with a start frame are held over too.
 const _: () = assert!(mpa::START + mpa::PRIVATE <= FRONT);
 /// Bytes that are received ahead of what is known to come.
 const AHEAD: usize = 4096;
@@ -64,7 +64,7 @@ impl Connection {
 }
 
 impl Core {
-    /// Whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
+    /// Returns whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
     pub(in super::super) fn may_sleep(&self) -> bool {
         self.phase == Phase::Open && !self.blocked && !self.is_held() && self.inbound.is_between()
     }
@@ -116,7 +116,7 @@ impl Core {
             return Ok(None);
         }
         let aside = std::mem::take(&mut self.vetting.aside);
-        // What lay before the buffer's middle goes there again.
+        // The bytes before the buffer's middle go there again.
         let (before, behind) = aside.split_at(aside.len().saturating_sub(memory::SIZE - FRONT));
         self.held.extend_from_slice(before);
         buffer[FRONT..FRONT + behind.len()].copy_from_slice(behind);
@@ -160,7 +160,7 @@ impl Core {
         // has ended; the message is this connection's, and the buffer, which is longer, this thread's.
         let received = unsafe { socket::receive(connection.socket.as_fd(), &rooms) };
         if pin.is_some() && received.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EFAULT)) {
-            // What is not mapped any more is as good as not registered.
+            // Memory that is not mapped any more is as good as not registered.
             return Err(Breach { terminate: Terminate::DDP_INVALID_TAG, at_fault: self.inbound.at_fault() }.into());
         }
         let Some(came) = self.came(received)? else { return Ok(None) };
@@ -169,7 +169,7 @@ impl Core {
             // Without CRCs.
             self.inbound.skipped(placed);
         } else if placed > 0 {
-            // SAFETY: as above, and these bytes were just written.
+            // SAFETY: the target lies in registered memory for `placed` bytes, which this call has just written.
             self.inbound.landed(unsafe { std::slice::from_raw_parts(target, placed) });
         }
         Ok(Some((came - placed, came == left + ahead)))
@@ -181,10 +181,10 @@ impl Core {
             Ok(0) => Err(Stop::Lost(IwarpEnd::Closed)),
             Ok(came) => {
                 self.progress = Instant::now();
-                self.nudge = None;
+                self.probe = None;
                 Ok(Some(came))
             }
-            // What was interrupted is told of again.
+            // An interrupted event is reported again.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
             Err(error) => Err(Stop::Lost(IwarpEnd::Broken(error.kind()))),
         }
@@ -240,8 +240,8 @@ impl Core {
             Landing::Tag { tag, at } => {
                 let breach = |terminate| Breach { terminate, at_fault: self.inbound.at_fault() };
                 let pin = connection.pin(tag, at, bytes.len() as u64, Wish::Write).map_err(breach)?;
-                // SAFETY: the pin says that its owner lets peers write there.
-                // What is not mapped any more is as good as not registered.
+                // SAFETY: the pin says that its owner lets peers write there. Memory that is not
+                // mapped any more is as good as not registered.
                 unsafe { buffer.put(bytes, pin.address) }.map_err(|_| breach(Terminate::DDP_INVALID_TAG))?;
             }
             Landing::Read { at } => {
@@ -265,7 +265,7 @@ impl Core {
             Event::Placed => {}
             Event::Message { length, invalidate } => {
                 if let Some(tag) = invalidate {
-                    let tags = &connection.shared.tags;
+                    let tags = &connection.common.tags;
                     match connection.vet(&mut self.vetting, tag, || tags.invalidate(tag, connection.number)) {
                         Ok(()) => {}
                         Err(Denied::Wrong(terminate)) => return Err(breach(&self.inbound, terminate).into()),

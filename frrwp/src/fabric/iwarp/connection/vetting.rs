@@ -1,4 +1,4 @@
-//! What a connection may look up: accesses that wait because their source has guessed too much.
+//! The accesses that a connection may make: they wait if their source has guessed too much.
 //!
 //! An access that waits stops its connection: what the peer sent behind it is put aside, nothing more is received, and the
 //! socket is watched for its end alone. When its time has come, the access is looked at as if it came only now.
@@ -21,9 +21,9 @@ pub(super) struct Vetting {
     ticket: Option<u64>,
     /// When the access that waits is looked at again, in nanoseconds.
     again: Option<u64>,
-    /// What waits, if its frame is complete; else its header is the first that was put aside.
+    /// The waiting event, if its frame is complete; else its header is the first that was put aside.
     pub(super) event: Option<Event>,
-    /// What came behind it.
+    /// The bytes behind it.
     pub(super) aside: Vec<u8>,
     /// Tags of the domain by which this connection reached memory since sources are limited.
     known: FxHashSet<u32>,
@@ -49,7 +49,7 @@ impl Connection {
         tag: u32,
         access: impl FnOnce() -> Result<T, Terminate>,
     ) -> Result<T, Denied> {
-        let (throttle, tags) = (&self.shared.throttle, &self.shared.tags);
+        let (throttle, tags) = (&self.common.throttle, &self.common.tags);
         let (mut is_sure, mut paid) = (false, false);
         let limited = throttle.is_active();
         if limited {
@@ -95,7 +95,7 @@ impl Connection {
         vetting.event = None;
         vetting.aside = Vec::new();
         if let Some(ticket) = vetting.ticket.take() {
-            self.shared.throttle.leave(self.source, ticket);
+            self.common.throttle.leave(self.source, ticket);
         }
     }
 }

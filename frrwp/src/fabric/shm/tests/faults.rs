@@ -1,10 +1,10 @@
 //! The peer is killed, or stopped, at every step of everything that it does.
 
-use super::super::steps;
+use super::super::failpoints;
 use super::super::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmError, ShmListener, connect};
 use super::{Peer, Registration, STALL, WITHIN, decode, domain, encode, fresh};
 use crate::engine::{Engine, Event, TransferError};
-use crate::fabric::{Completion, Endpoint, Local};
+use crate::fabric::traits::{Completion, Endpoint, Local};
 use crate::handshake::{Limits, RECEIVES, Side};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::invalidation::Explicit;
@@ -18,11 +18,11 @@ const SIGNAL: &str = "FRRWP_SHM_SIGNAL";
 const BYTES: usize = 150_000;
 const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// What the parent said: where to connect.
+/// Returns the parent's order: the address to connect to.
 fn called() -> Option<super::ShmAddress> {
     let word = |name| std::env::var(name).ok();
     let address = word(ADDRESS)?.parse().expect("an address");
-    steps::arm(word(STEP)?.parse().expect("a number"), word(SIGNAL)?.parse().expect("a number"));
+    failpoints::arm(word(STEP)?.parse().expect("a number"), word(SIGNAL)?.parse().expect("a number"));
     Some(address)
 }
 
@@ -43,7 +43,7 @@ fn answer(
         Completion::Message { length: 24 } => {
             let _ = endpoint.receive(1);
             let to: Segment = decode(&message[..24]);
-            // SAFETY: the local memory is registered and used by nobody else; a call that has returned has ended.
+            // SAFETY: the local memory is registered and has no other user; a call that has returned has ended.
             unsafe {
                 let _ = endpoint.read(1, local, to);
                 let _ = endpoint.write(2, local, to, None);
@@ -115,7 +115,7 @@ fn operations(step: u64, signal: i32) -> Option<bool> {
                 None => endpoint.wait(Some(endpoint.now() + 5_000_000)),
             }
             if stopped_at.is_none() && peer.is_stopped() {
-                // What an application's time-out would do.
+                // As an application's time-out would do.
                 stopped_at = Some(Instant::now());
                 endpoint.disconnect();
             }
@@ -144,7 +144,7 @@ fn operations(step: u64, signal: i32) -> Option<bool> {
     (!status.success()).then_some(held)
 }
 
-/// A connection, unless the child dies or stops before it stands.
+/// Returns a connection, unless the child dies or stops before it stands.
 fn accept(listener: &ShmListener, peer: &mut Peer) -> Option<ShmEndpoint> {
     let until = Instant::now() + WITHIN;
     loop {
@@ -174,14 +174,14 @@ fn at_every_step(signal: i32, mut run: impl FnMut(u64, i32) -> Option<bool>) -> 
 }
 
 #[test]
-fn a_peer_killed_at_any_step_leaves_an_error_and_nothing_behind() {
+fn peer_killed_at_any_step_leaves_only_an_error() {
     let (steps, _) = at_every_step(libc::SIGKILL, operations);
     println!("killed at each of {steps} steps");
     assert!(steps > 40, "{steps}");
 }
 
 #[test]
-fn a_peer_stopped_at_any_step_leaves_an_error_and_what_it_is_at_in_quarantine_until_it_is_dead() {
+fn peer_stopped_at_any_step_quarantines_its_access() {
     let (steps, held) = at_every_step(libc::SIGSTOP, operations);
     println!("stopped at each of {steps} steps, {held} in quarantine");
     assert!(steps > 40 && held >= 20, "{steps} and {held}");
@@ -212,19 +212,19 @@ fn serve(
         assert!(Instant::now() < until, "no end within the time");
         engine.progress();
         match engine.next_event() {
-            Some(Event::Asked { tag, read, length }) => {
+            Some(Event::Requested { tag, read, length }) => {
                 let buffer = arena.buffer(length as usize).expect("a buffer");
                 // SAFETY: kept until everything has ended.
                 let _ = unsafe {
                     if read {
-                        engine.supply(tag, buffer.as_ptr(), buffer.len())
+                        engine.accept_read(tag, buffer.as_ptr(), buffer.len())
                     } else {
-                        engine.accept(tag, buffer.as_ptr(), buffer.len())
+                        engine.accept_write(tag, buffer.as_ptr(), buffer.len())
                     }
                 };
                 buffers.push((tag, buffer));
             }
-            Some(Event::Ended { tag, result }) => {
+            Some(Event::Completed { tag, result }) => {
                 if let Err(TransferError::Quarantined { tag, .. }) = result {
                     quarantined.push(tag);
                 }
@@ -262,8 +262,8 @@ fn child_of_engines() {
     let mut engine = Engine::new(&cache, endpoint, Side::Connecting, limits());
     // SAFETY: both live until the engine is gone.
     unsafe {
-        let _ = engine.write(one.as_ptr(), BYTES, b"take");
-        let _ = engine.read(other.as_ptr(), BYTES, b"give");
+        let _ = engine.open_write(one.as_ptr(), BYTES, b"take");
+        let _ = engine.open_read(other.as_ptr(), BYTES, b"give");
     }
     serve(&mut engine, &arena, 2, || false);
 }
@@ -317,7 +317,7 @@ fn an_engine_outlives_a_peer_stopped_at_any_step() {
 
 // ---- Quarantine -------------------------------------------------------------------------------------
 
-/// A peer of this process that is at memory, and does not leave.
+/// Returns a peer of this process that is at memory, and does not leave.
 fn stuck(domain: &ShmDomain, other: &ShmDomain, key: u32) -> [ShmEndpoint; 2] {
     let listener = ShmListener::bind(domain, &fresh()).expect("a listener");
     let ends = std::thread::scope(|scope| {
@@ -330,7 +330,7 @@ fn stuck(domain: &ShmDomain, other: &ShmDomain, key: u32) -> [ShmEndpoint; 2] {
 }
 
 #[test]
-fn at_the_bound_of_the_quarantine_nothing_more_is_offered() {
+fn full_quarantine_stops_offers() {
     let options = super::ShmOptions { stall: STALL, quarantine: 8192, ..Default::default() };
     let [domain, other] = [ShmDomain::new(options), ShmDomain::new(options)].map(|domain| domain.expect("a domain"));
     let arena = domain.arena(64 << 10, Sharing::Writable).expect("an arena");
@@ -399,7 +399,7 @@ fn memory_of_a_killed_peer_is_not_read() {
         if !succeeds {
             peer.kill();
         }
-        // SAFETY: the local memory is registered and used by nobody else; a call that has returned has ended.
+        // SAFETY: the local memory is registered and has no other user; a call that has returned has ended.
         unsafe { endpoint.read(1, &local, from) }.expect("posted");
         assert_eq!(endpoint.poll(&mut message), Some(Completion::Done { id: 1, succeeded: succeeds }));
     }

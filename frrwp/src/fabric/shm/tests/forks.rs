@@ -9,7 +9,7 @@ use super::super::packets::{self, NoPacket, Packet};
 use super::super::{Sharing, ShmAddress, ShmArena, ShmDomain, ShmError, ShmListener, accept_passed, connect};
 use super::hostile::{TABLE, hello, sealed};
 use super::{Peer, Registration, WITHIN, decode, domain, encode, fresh};
-use crate::fabric::{Completion, Endpoint, Local};
+use crate::fabric::traits::{Completion, Endpoint, Local};
 use crate::handshake::RECEIVES;
 use crate::wire::MESSAGE;
 use mrrc::Access;
@@ -52,13 +52,13 @@ fn fork() -> bool {
 }
 
 fn exit() -> ! {
-    // SAFETY: ends this process.
+    // SAFETY: `_exit` ends this child without destructors.
     unsafe { libc::_exit(0) }
 }
 
-/// Ends this process when its parent's parent has had enough: nobody kills a child of a child.
+/// Ends this process when its parent's parent has had enough: a child of a child is not killed by the test.
 fn end_in_time() {
-    // SAFETY: the signal ends the process.
+    // SAFETY: `alarm` takes a number; its signal ends this process.
     unsafe { libc::alarm(60) };
 }
 
@@ -166,7 +166,7 @@ fn a_live_server_whose_listener_exited_is_waited_for() {
     both_ways("child_that_listens_and_exits", |address, _| hold_still(address));
 }
 
-/// A socket that keeps packets apart, and one that listens at an address, by hand.
+/// Returns a socket that keeps packets apart, and one that listens at an address, by hand.
 fn listening(address: &ShmAddress) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
@@ -265,7 +265,7 @@ fn workers_that_were_forked_have_tags_of_their_own() {
         for endpoint in &mut endpoints {
             assert_eq!(next(endpoint, &mut message), Completion::Message { length: 25 });
             let (from, worker) = (decode(&message[..24]), message[24]);
-            // SAFETY: registered, used by nobody else; what is posted has ended when the call returns.
+            // SAFETY: registered, without another user; what is posted has ended when the call returns.
             unsafe { endpoint.read(1, &local, from) }.expect("posted");
             assert_eq!(next(endpoint, &mut message), Completion::Done { id: 1, succeeded: true });
             assert!(memory.iter().all(|&byte| byte == worker), "worker {worker}'s bytes");
@@ -292,8 +292,8 @@ fn child_that_connects_and_forks() {
         exit();
     }
     end_in_time();
-    // The copy is of no use, and nothing happens to the connection.
-    // SAFETY: nothing is posted.
+    // The copy is of no use, and nothing happens to the connection. SAFETY: the copy of a forked child refuses to post,
+    // so no memory is used.
     let written = unsafe { endpoint.write(1, &local, to, None) };
     assert_eq!(written.expect_err("it is the parent's").kind(), std::io::ErrorKind::NotConnected);
     assert!(endpoint.send(b"x").is_err() && endpoint.receive(1).is_err());

@@ -9,7 +9,7 @@ use super::super::packets::{self, NoPacket, Packet};
 use super::super::ring::{Record, Rings};
 use super::super::{Sharing, ShmArena, ShmDomain, ShmError, ShmListener, connect};
 use super::{Registration, WITHIN, domain, fresh};
-use crate::fabric::{Completion, Endpoint, Local};
+use crate::fabric::traits::{Completion, Endpoint, Local};
 use crate::handshake::RECEIVES;
 use crate::wire::MESSAGE;
 use mrrc::Access;
@@ -39,7 +39,7 @@ pub(super) fn sealed(bytes: u64) -> OwnedFd {
     memory(bytes, SealFlags::SHRINK | SealFlags::GROW)
 }
 
-/// A socket that is connected to the listener, and what the listener makes of what is done with it.
+/// Returns a socket that is connected to the listener, and what the listener makes of what is done with it.
 fn by_hand(domain: &ShmDomain, act: impl FnOnce(&OwnedFd) + Send) -> (Result<ShmEndpoint, ShmError>, OwnedFd) {
     let (accepted, socket, _) = heard_by_hand(domain, WITHIN, act);
     (accepted, socket)
@@ -95,7 +95,7 @@ fn next(endpoint: &mut ShmEndpoint) -> Completion {
 }
 
 #[test]
-fn descriptors_that_are_not_what_they_are_said_to_be_are_refused_at_the_start() {
+fn wrong_descriptors_are_refused_at_set_up() {
     let file = || OwnedFd::from(std::fs::File::open(std::env::current_exe().expect("this binary")).expect("a file"));
     let huge = || rustix::fs::memfd_create("huge", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB).ok();
     let bad: Vec<(&str, OwnedFd)> = [
@@ -153,7 +153,7 @@ fn garbage_at_the_socket_is_told_as_another_protocol() {
 }
 
 #[test]
-fn what_comes_over_the_socket_later_is_held_against_bounds_too() {
+fn later_packets_are_checked_against_bounds() {
     let pipe = a_pipe();
     let arena = |bytes, writable| Packet::Arena { number: 1, bytes, writable };
     let read_only = memory(4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE);
@@ -174,7 +174,7 @@ fn what_comes_over_the_socket_later_is_held_against_bounds_too() {
         assert_eq!([next(&mut endpoint), next(&mut endpoint)], [Completion::Lost, Completion::Flushed], "{what}");
         assert!(endpoint.fault().is_some(), "{what}");
     }
-    // More arenas than anybody needs.
+    // More arenas than any program needs.
     let good = [sealed(TABLE), sealed(OUTBOX as u64)];
     let (accepted, socket) = by_hand(&domain(), |socket| hello(socket, TABLE, [&good[0], &good[1]]));
     let mut endpoint = accepted.expect("accepted");
@@ -206,7 +206,7 @@ fn passed(domain: &ShmDomain) -> (ShmEndpoint, Vec<Received>) {
 }
 
 #[test]
-fn what_is_passed_can_be_neither_truncated_nor_written_where_it_is_for_reading() {
+fn passed_memory_cannot_shrink_or_be_written() {
     let domain = domain();
     let readable = domain.arena(8192, Sharing::Readable).expect("an arena");
     let writable = domain.arena(8192, Sharing::Writable).expect("an arena");
@@ -231,7 +231,7 @@ fn what_is_passed_can_be_neither_truncated_nor_written_where_it_is_for_reading()
                     let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
                     assert!(rustix::fs::fallocate(file, punch, 0, 4096).is_err(), "{packet:?}");
                     let mapping = Mapping::admit(file, size, false).expect("for reading");
-                    // SAFETY: of this test's own mapping.
+                    // SAFETY: the mapping is this test's own, and no reference leads there.
                     let widened = unsafe {
                         let rights = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
                         rustix::mm::mprotect(mapping.base().cast(), mapping.len(), rights)
@@ -309,7 +309,7 @@ fn scribbled(seed: u64) -> Option<&'static str> {
             if turns == 400 {
                 endpoint.disconnect();
             }
-            // SAFETY: registered, and used by nobody else; what is posted has ended when the call returns.
+            // SAFETY: registered, and without another user; what is posted has ended when the call returns.
             unsafe {
                 let _ = endpoint.read(1, &local, segment);
                 let _ = endpoint.write(2, &local, segment, None);
@@ -319,7 +319,7 @@ fn scribbled(seed: u64) -> Option<&'static str> {
             let _ = endpoint.receive(1);
             let mut own = register(&domain, shared, ALL);
             let _ = own.end();
-            // What a stalled peer is said to be at waits for the end of this.
+            // The access that a stalled peer claims waits for the end of this.
             std::mem::forget(own);
             match endpoint.poll(&mut message) {
                 Some(Completion::Flushed) => break,
@@ -344,7 +344,7 @@ fn register<'a>(domain: &'a ShmDomain, arena: &ShmArena, access: Access) -> Regi
 }
 
 #[test]
-fn scribbling_over_all_that_was_passed_ends_connections_and_nothing_else() {
+fn scribbling_ends_only_the_connection() {
     let rounds = std::env::var("ROUNDS").ok().map_or(60, |text| text.parse().expect("a number"));
     let mut faults = std::collections::BTreeMap::new();
     for seed in 0..rounds {
@@ -356,7 +356,7 @@ fn scribbling_over_all_that_was_passed_ends_connections_and_nothing_else() {
 }
 
 #[test]
-fn whatever_stands_in_a_peer_s_outbox_is_taken_or_refused() {
+fn any_outbox_content_is_taken_or_refused() {
     let [domain, other] = [domain(), domain()];
     let listener = ShmListener::bind(&domain, &fresh()).expect("a listener");
     let (endpoint, cheat) = std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ mod hostile;
 mod revoked;
 
 use super::{ShmAddress, ShmBuffer, ShmDomain, ShmKey, ShmOptions};
-use crate::fabric::Domain;
+use crate::fabric::traits::Domain;
 use crate::wire::Segment;
 use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, PageRange};
@@ -85,7 +85,7 @@ impl Peer {
         Self(child.expect("a child"))
     }
 
-    /// Whether it is stopped by a signal.
+    /// Returns whether it is stopped by a signal.
     fn is_stopped(&self) -> bool {
         // The letter after the name in parentheses.
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();

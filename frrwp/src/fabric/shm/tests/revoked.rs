@@ -3,7 +3,7 @@
 use super::super::endpoint::ShmEndpoint;
 use super::super::{Sharing, ShmDomain, ShmListener, ShmOptions, connect};
 use super::{Registration, WITHIN, fresh};
-use crate::fabric::{Completion, Domain, Endpoint, Local};
+use crate::fabric::traits::{Completion, Domain, Endpoint, Local};
 use crate::handshake::RECEIVES;
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
@@ -87,7 +87,7 @@ fn nothing_is_written_after_it_was_taken_back() {
 }
 
 #[test]
-fn nothing_is_written_over_a_connection_that_the_owner_has_closed() {
+fn closed_connection_writes_nothing() {
     let [owner, other] = [patient(), patient()];
     let arena = owner.arena(4096, Sharing::Writable).expect("an arena");
     let registered = Registration::new(&owner, arena.as_ptr(), 4096, RIGHTS).expect("registered");
@@ -97,14 +97,14 @@ fn nothing_is_written_over_a_connection_that_the_owner_has_closed() {
     let local = [Local { address: memory.as_ptr().cast_mut(), length: 4096, registration: near.key() }];
     let [mut accepted, mut connected] = pair(&owner, &other);
     let mut message = Box::new([0; MESSAGE]);
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the connection and has no other user.
     unsafe { connected.write(1, &local, segment, None) }.expect("posted");
     assert_eq!(connected.poll(&mut message), Some(Completion::Done { id: 1, succeeded: true }));
     accepted.disconnect();
     assert_eq!(accepted.poll(&mut message), Some(Completion::Lost));
     assert_eq!(accepted.poll(&mut message), Some(Completion::Flushed));
     arena.write_at(0, &[0xee; 4096]).expect("inside");
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the connection and has no other user.
     unsafe { connected.write(2, &local, segment, None) }.expect("it has not heard yet");
     assert_eq!(connected.poll(&mut message), Some(Completion::Done { id: 2, succeeded: false }));
     let mut bytes = [0; 4096];

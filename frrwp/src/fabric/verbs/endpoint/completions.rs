@@ -1,4 +1,4 @@
-//! What has completed: messages that came, what was posted and has its end, and what was wrong with it.
+//! Completions: messages that came, posts that have ended, and their errors.
 
 #![expect(unsafe_code, reason = "a union of libibverbs")]
 
@@ -6,7 +6,7 @@ use super::super::error::{VerbsEnd, status_text};
 use super::super::ib;
 use super::super::pair::{Pair, RECEIVE};
 use super::{Arrival, PATIENCE, Posted, Queued, State, TICK, VerbsEndpoint};
-use crate::fabric::Completion;
+use crate::fabric::traits::Completion;
 use crate::wire::{MESSAGE, Segment};
 use ib::ibv_wc_status as status;
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl VerbsEndpoint {
         let _ = self.post_windows();
     }
 
-    /// Whether anything came over a connection that is being set up.
+    /// Returns whether anything came over a connection that is being set up.
     pub(in super::super) fn has_heard(&mut self) -> bool {
         self.harvest();
         self.heard
@@ -92,7 +92,7 @@ impl VerbsEndpoint {
                     self.arrivals.push_back(Arrival::Told(Completion::Done { id, succeeded }));
                 }
             }
-            Posted::Nudge | Posted::Bind => {}
+            Posted::Probe | Posted::Bind => {}
             Posted::Invalidate(number) => {
                 if succeeded && let Some(windows) = &self.windows {
                     windows.closed(number);
@@ -117,7 +117,7 @@ impl VerbsEndpoint {
             (status::IBV_WC_REM_ACCESS_ERR, Some(Segment { address, length, key })) => {
                 VerbsEnd::KeyRefused { operation, address, length, key }
             }
-            // What siw says of all that is posted when the peer terminates the connection.
+            // The status that siw gives all posts when the peer terminates the connection.
             (status::IBV_WC_LOC_QP_OP_ERR, _) if iwarp => VerbsEnd::Broken { what: "the peer's device ended it" },
             (status::IBV_WC_RETRY_EXC_ERR, _) => VerbsEnd::Silent { operation },
             (status::IBV_WC_RNR_RETRY_EXC_ERR, _) => VerbsEnd::NotReceiving { operation },

@@ -1,16 +1,16 @@
 //! How a connection ends, and what time has to do with it.
 //!
 //! Whatever the reason, the queue pair is destroyed, which waits until the device is at nothing that was posted to it, before
-//! [`Completion::Flushed`] is told. Who disconnects has what it posted sent first, for a short time: the device forgets what it
-//! has not sent.
+//! [`Completion::Flushed`] is told. A side that disconnects has its posts sent first, for a short time: the device forgets
+//! those that it has not sent.
 
 #![expect(unsafe_code, reason = "an empty write is posted")]
 
 use super::super::error::VerbsEnd;
 use super::super::manager::kind;
 use super::super::pair::{Pair, Request};
-use super::{Arrival, LOWEST_RATE, NUDGE, NUDGES, Posted, State, VerbsEndpoint, opcode};
-use crate::fabric::{Completion, Endpoint};
+use super::{Arrival, FIRST_PROBE, LOWEST_RATE, PROBES, Posted, State, VerbsEndpoint, opcode};
+use crate::fabric::traits::{Completion, Endpoint};
 use std::time::{Duration, Instant};
 
 impl VerbsEndpoint {
@@ -33,7 +33,7 @@ impl VerbsEndpoint {
                 // That a port's address has changed, or that an old connection may be forgotten.
                 _ => continue,
             };
-            // What came before is heard first.
+            // Earlier messages are heard first.
             self.harvest();
             self.lose(end);
         }
@@ -52,7 +52,7 @@ impl VerbsEndpoint {
         self.why.get_or_insert(why);
         if self.state == State::Stands {
             self.arrivals.push_back(Arrival::Told(Completion::Lost));
-            // What comes from now on is not told.
+            // Later events are not reported.
             self.state = State::Leaves(Instant::now());
         }
         self.end();
@@ -122,10 +122,10 @@ impl VerbsEndpoint {
         }
     }
 
-    /// When the next nudge is due: this side has spoken, and nothing has ever come.
+    /// When the next probe is due: this side has spoken, and nothing has ever come.
     pub(super) fn nudges_at(&self) -> Option<Instant> {
-        let spoke = self.spoke.filter(|_| !self.heard && self.nudges < NUDGES && self.state == State::Stands)?;
-        Some(spoke + NUDGE * 4_u32.pow(self.nudges))
+        let spoke = self.spoke.filter(|_| !self.heard && self.probes_sent < PROBES && self.state == State::Stands)?;
+        Some(spoke + FIRST_PROBE * 4_u32.pow(self.probes_sent))
     }
 
     /// When what is first on the send queue counts as standing still.
@@ -151,9 +151,9 @@ impl VerbsEndpoint {
         let now = Instant::now();
         self.ticked = now;
         if self.nudges_at().is_some_and(|at| at <= now) {
-            self.nudges += 1;
+            self.probes_sent += 1;
             self.spoke = Some(now);
-            self.nudge();
+            self.send_probe();
         }
         if self.stalls_at().is_some_and(|at| at <= now) {
             let operation = self.posted.front().map_or("write", |posted| posted.what.name());
@@ -163,7 +163,7 @@ impl VerbsEndpoint {
     }
 
     /// An empty write, which does nothing but arrive.
-    pub(in super::super) fn nudge(&mut self) {
+    pub(in super::super) fn send_probe(&mut self) {
         let request = Request {
             number: 0,
             opcode: opcode::IBV_WR_RDMA_WRITE,
@@ -172,7 +172,7 @@ impl VerbsEndpoint {
             immediate: 0,
             inline: false,
         };
-        // SAFETY: no memory is passed.
-        let _ = unsafe { self.post(Posted::Nudge, request) };
+        // SAFETY: a probe writes no bytes, so it uses no memory.
+        let _ = unsafe { self.post(Posted::Probe, request) };
     }
 }

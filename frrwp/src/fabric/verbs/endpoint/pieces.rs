@@ -5,7 +5,7 @@
 use super::super::ib;
 use super::super::pair::Request;
 use super::{Posted, VerbsEndpoint, opcode};
-use crate::fabric::Local;
+use crate::fabric::traits::Local;
 use crate::wire::Segment;
 use mrrc::registrar::verbs::MemoryRegion;
 use smallvec::SmallVec;
@@ -58,7 +58,8 @@ impl VerbsEndpoint {
     }
 }
 
-/// The parts of a write or read that a device takes at a time, at least one; none where the local memory is too short.
+/// Returns the parts of a write or read that a device takes at a time, at least one; none where the local memory is too
+/// short.
 fn cut(
     local: &[Local<'_, MemoryRegion>],
     remote: Segment,

@@ -1,0 +1,5 @@
+//! Fuzzes the target `cost_model`.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    fuzz::target("cost_model").decode(bytes);
+});

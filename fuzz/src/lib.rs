@@ -1,0 +1,89 @@
+//! A fuzz target for every decoder of bytes and text that come from outside.
+//!
+//! [`TARGETS`] lists them. Each is a function that decodes an input, checks what must hold of the result, and returns whether
+//! the input was understood. Two drivers run them:
+//!
+//! * `cargo test -p fuzz` gives every target the inputs of its corpus (`corpus/NAME/`), mutations of them and random bytes.
+//!   It runs on stable Rust; `NOISE=1000` runs a thousand times as many inputs, `NOISE_SEED` starts elsewhere.
+//! * `cargo +nightly fuzz run --features libfuzzer NAME` searches for inputs by coverage ([cargo-fuzz]).
+//!
+//! To add a decoder, add a function here, a line to [`TARGETS`], a program in `fuzz_targets` and a folder in `corpus`. A test
+//! compares the four lists.
+//!
+//! [cargo-fuzz]: https://rust-fuzz.github.io/book/cargo-fuzz.html
+
+mod frrwp;
+mod mrrc;
+pub mod mutate;
+mod rdmakv;
+mod traces;
+
+use std::path::PathBuf;
+
+/// A decoder, and what must hold of it for every input.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of the program in `fuzz_targets` and of the folder in `corpus`.
+    pub name: &'static str,
+    /// The decoder.
+    pub about: &'static str,
+    run: fn(&[u8]) -> bool,
+}
+
+impl Target {
+    /// Decodes an input. Returns whether it was understood.
+    ///
+    /// # Panics
+    /// If the decoder has a fault.
+    pub fn decode(&self, input: &[u8]) -> bool {
+        (self.run)(input)
+    }
+
+    /// Returns the inputs of the corpus, sorted by file name.
+    ///
+    /// # Panics
+    /// If the corpus cannot be read.
+    pub fn corpus(&self) -> Vec<(String, Vec<u8>)> {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name);
+        let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let mut inputs: Vec<_> = files
+            .map(|file| file.expect("the folder can be read"))
+            .map(|file| (file.file_name().to_string_lossy().into_owned(), std::fs::read(file.path()).expect("a file")))
+            .collect();
+        inputs.sort();
+        inputs
+    }
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target { name: "trace", about: "traces and recordings, packed or not, of any format", run: traces::trace },
+    Target { name: "trace_as", about: "traces that are read as a named format", run: traces::trace_as },
+    Target { name: "trace_option", about: "columns, block sizes, time units, formats, workloads", run: traces::option },
+    Target { name: "recording", about: "the head and the records of a recording", run: traces::recording },
+    Target { name: "shard", about: "results of `tracesim compare --shard`", run: traces::shard },
+    Target { name: "cost_model", about: "cost models and names of policies", run: mrrc::cost_model },
+    Target { name: "size", about: "sizes in bytes, pages and shares", run: mrrc::size },
+    Target { name: "frrwp_message", about: "messages of the handshake", run: frrwp::message },
+    Target { name: "frrwp_address", about: "addresses of fabrics", run: frrwp::address },
+    Target { name: "memcached_text", about: "command lines of memcached's text and meta protocols", run: rdmakv::text },
+    Target { name: "memcached_binary", about: "headers of memcached's binary protocol", run: rdmakv::binary },
+    Target { name: "memcached_udp", about: "frames of datagrams", run: rdmakv::udp },
+    Target { name: "rdmakv_request", about: "requests over a fabric", run: rdmakv::request },
+    Target { name: "rdmakv_reply", about: "replies over a fabric", run: rdmakv::reply },
+    Target { name: "rdmakv_fragments", about: "fragments of messages over a fabric", run: rdmakv::fragments },
+    Target { name: "rdmakv_item", about: "items that one-sided readers find in memory", run: rdmakv::item },
+];
+
+/// Returns the target of that name.
+///
+/// # Panics
+/// If there is none.
+pub fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).expect("a name in TARGETS")
+}
+
+/// Runs a decoder of text; what is not UTF-8 is not understood.
+fn text(input: &[u8], decode: impl FnOnce(&str) -> bool) -> bool {
+    std::str::from_utf8(input).is_ok_and(decode)
+}

@@ -1,0 +1,82 @@
+//! Messages between rdmakv's clients and servers, and the bytes that they read in each other's memory.
+
+use rdmakv_proto::commands::{binary, text, udp};
+use rdmakv_proto::item;
+use rdmakv_proto::messages::{Assembly, Kind, Reply, Request};
+
+/// A line of the text or the meta protocol.
+pub(crate) fn text(input: &[u8]) -> bool {
+    text::parse(input).is_ok()
+}
+
+/// The header of a binary request, and of its answer.
+pub(crate) fn binary(input: &[u8]) -> bool {
+    let Some((header, _)) = input.split_first_chunk::<{ binary::HEADER }>() else { return false };
+    let Ok(header) = binary::parse(header) else { return false };
+    header.answer(&mut Vec::new(), 1, (4, 0, 0), 0);
+    header.is_well_formed()
+}
+
+/// The frame of a datagram, and a line in it.
+pub(crate) fn udp(input: &[u8]) -> bool {
+    udp::parse(input).is_some_and(|(_, line)| {
+        let _ = text::parse(line);
+        true
+    })
+}
+
+/// A request of the kind that the first byte names.
+pub(crate) fn request(input: &[u8]) -> bool {
+    let Some((kind, bytes)) = kind(input) else { return false };
+    let Ok(request) = Request::decode(kind, bytes) else { return false };
+    match request {
+        Request::Put { segments, .. } => _ = segments.iter().count(),
+        Request::Seen(seen) => _ = seen.iter().count(),
+        _ => {}
+    }
+    true
+}
+
+/// A reply of the kind that the first byte names is understood again after it was encoded.
+pub(crate) fn reply(input: &[u8]) -> bool {
+    let Some((kind, bytes)) = kind(input) else { return false };
+    let Ok(reply) = Reply::decode(kind, bytes) else { return false };
+    let mut again = Vec::new();
+    let kind = reply.encode(&mut again);
+    assert_eq!(Reply::decode(kind, &again), Ok(reply));
+    true
+}
+
+fn kind(input: &[u8]) -> Option<(Kind, &[u8])> {
+    let (&kind, bytes) = input.split_first()?;
+    Some((Kind::of(kind)?, bytes))
+}
+
+/// The most bytes of a message.
+const MOST: usize = 1000;
+
+/// Fragments of 1 to 256 bytes, each behind its length: no more is kept than is taken.
+pub(crate) fn fragments(input: &[u8]) -> bool {
+    let (mut assembly, mut input, mut whole) = (Assembly::default(), input, false);
+    while let Some((&length, rest)) = input.split_first() {
+        let (fragment, rest) = rest.split_at(rest.len().min(usize::from(length) + 1));
+        match assembly.take(fragment, MOST) {
+            Ok(Some((_, _, bytes))) => {
+                assert!(bytes.len() <= MOST.max(fragment.len()));
+                whole = true;
+            }
+            Ok(None) => assert!(assembly.is_within()),
+            Err(_) => return false,
+        }
+        input = rest;
+    }
+    whole
+}
+
+/// An item of the key `key`: what is taken lies within the bytes, and its sum is right.
+pub(crate) fn item(input: &[u8]) -> bool {
+    item::check(input, b"key", 7, 1000).is_ok_and(|item| {
+        assert!(item.value.len() + item::HEADER + b"key".len() <= input.len());
+        true
+    })
+}

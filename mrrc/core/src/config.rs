@@ -1,0 +1,211 @@
+//! The settings of a cache before its first request, and the errors of wrong ones.
+
+use crate::cost::Linear;
+use crate::policy::{Granule, Matching, Overlap, PolicyKind, PolicyParams, Scheme};
+
+/// Sizes and choices of one cache. Everything but the capacity has a default.
+///
+/// Fields may be added: name those that matter, and take the rest from [`Config::new`].
+///
+/// ```
+/// use mrrc_core::{Config, policy::PolicyKind};
+/// let core = Config { policy: PolicyKind::Fmrd, evict: 0.2, ..Config::new(8192) }.build()?;
+/// # Ok::<(), mrrc_core::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `C`: the most pages that may be registered at once.
+    pub capacity: u64,
+    /// The eviction policy: `mrrc`.
+    pub policy: PolicyKind,
+    /// The share of the capacity that the resorting section is filled up to: 0.5.
+    pub resort: f64,
+    /// The share of the capacity that a batch of victims holds at least: 0.1. Where only regions are missing, it is a share
+    /// of `max_regions`.
+    pub evict: f64,
+    /// The most regions that may be registered at once, where the registrar has such a limit: none.
+    pub max_regions: Option<u64>,
+    /// The most pages in one region; longer gaps are cut: no limit.
+    pub max_region_pages: Option<u64>,
+    /// The treatment of regions that a request overlaps: the scheme's of the policy by default.
+    pub overlap: Option<Overlap>,
+    /// When a cached region serves a request: what the policy's scheme says.
+    pub matching: Option<Matching>,
+    /// The costs that cost-aware policies weigh: the paper's.
+    pub cost: Linear,
+    /// Pages in a bucket of `firehose`, at most `max_region_pages`: 16 (64 KiB).
+    pub bucket_pages: u64,
+    /// Entries in the table of `lazy`: 4,096.
+    pub table_entries: u64,
+    /// Entries that `libfabric` caches at most: 1,024.
+    pub cache_entries: u64,
+    /// The largest share of a group's pages without a request, where ranges are grouped (`ogr`): 0.25.
+    pub group_extra: f64,
+    /// References back that `lru-k` looks: 2.
+    pub lru_k: u32,
+}
+
+impl Config {
+    /// Returns a cache of `capacity` pages with the defaults.
+    pub fn new(capacity: u64) -> Self {
+        let PolicyParams { resort, evict, cost, bucket_pages, table_entries, cache_entries, lru_k, .. } =
+            PolicyParams::new(capacity);
+        Self {
+            capacity,
+            policy: PolicyKind::Mrrc,
+            resort,
+            evict,
+            max_regions: None,
+            max_region_pages: None,
+            overlap: None,
+            matching: None,
+            cost,
+            bucket_pages,
+            table_entries,
+            cache_entries,
+            group_extra: 0.25,
+            lru_k,
+        }
+    }
+
+    /// Returns the core of a cache with the policy that the configuration names.
+    ///
+    /// # Errors
+    /// The findings of [`Config::check`].
+    pub fn build(&self) -> Result<crate::Core, ConfigError> {
+        self.check()?;
+        crate::Core::with_policy(self, self.policy.build(&self.params()))
+    }
+
+    /// Returns what a policy is built with.
+    pub fn params(&self) -> PolicyParams {
+        PolicyParams {
+            capacity: self.capacity,
+            resort: self.resort,
+            evict: self.evict,
+            cost: self.cost,
+            bucket_pages: self.bucket_pages,
+            table_entries: self.table_entries,
+            cache_entries: self.cache_entries,
+            lru_k: self.lru_k,
+        }
+    }
+
+    /// Finds the first thing that is wrong.
+    ///
+    /// # Errors
+    /// [`ConfigError`], one variant for each kind of mistake.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.capacity == 0 {
+            return Err(ConfigError::ZeroCapacity);
+        }
+        for (name, value) in [("resort", self.resort), ("evict", self.evict), ("group_extra", self.group_extra)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(ConfigError::Fraction { name, value });
+            }
+        }
+        let limits = [
+            ("max_regions", self.max_regions),
+            ("max_region_pages", self.max_region_pages),
+            ("bucket_pages", Some(self.bucket_pages)),
+            ("table_entries", Some(self.table_entries)),
+            ("cache_entries", Some(self.cache_entries)),
+            ("lru_k", Some(self.lru_k.into())),
+        ];
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| *limit == Some(0)) {
+            return Err(ConfigError::ZeroLimit { name });
+        }
+        if !self.cost.is_valid() {
+            return Err(ConfigError::Cost { cost: self.cost });
+        }
+        Ok(())
+    }
+}
+
+impl Scheme {
+    /// Finds what does not go together.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.granule == Granule::Bucket(0) {
+            return Err(ConfigError::ZeroLimit { name: "bucket_pages" });
+        }
+        if self.max_regions == Some(0) {
+            return Err(ConfigError::ZeroLimit { name: "max_regions" });
+        }
+        let splits = self.overlap == Overlap::Split && self.matching == Matching::Contain;
+        if self.granule == Granule::Region || splits { Ok(()) } else { Err(ConfigError::Granule) }
+    }
+}
+
+/// Why a cache cannot be configured so.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No page may be registered.
+    #[error(
+        "capacity is 0 pages (of 4096 bytes; fewer bytes are rounded down to none): a cache needs room for one page at least (policy `none` caches nothing)"
+    )]
+    ZeroCapacity,
+    /// A fraction outside 0 to 1.
+    #[error("{name} is {value}: a fraction lies between 0 and 1")]
+    Fraction {
+        /// Which one.
+        name: &'static str,
+        /// The given value.
+        value: f64,
+    },
+    /// A limit of nothing.
+    #[error("{name} is 0: a limit of nothing; set 1 or more, or leave it as it is by default")]
+    ZeroLimit {
+        /// Which one.
+        name: &'static str,
+    },
+    /// A cost that is negative or not a number.
+    #[error("cost model ({cost}): every constant is a finite number of microseconds, 0 or more")]
+    Cost {
+        /// The given cost model.
+        cost: Linear,
+    },
+    /// Pages and buckets are neither merged nor matched exactly.
+    #[error("the policy caches pages or buckets, which only split at overlaps and match by containment")]
+    Granule,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_has_its_own_error() {
+        let base = Config::new(100);
+        let refused = |config: Config| config.build().expect_err("refused");
+        assert_eq!(refused(Config::new(0)), ConfigError::ZeroCapacity);
+        for value in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(matches!(
+                refused(Config { resort: value, ..base.clone() }),
+                ConfigError::Fraction { name: "resort", .. }
+            ));
+            assert!(matches!(
+                refused(Config { evict: value, ..base.clone() }),
+                ConfigError::Fraction { name: "evict", .. }
+            ));
+        }
+        assert_eq!(
+            refused(Config { max_regions: Some(0), ..base.clone() }),
+            ConfigError::ZeroLimit { name: "max_regions" }
+        );
+        for (name, config) in [
+            ("max_region_pages", Config { max_region_pages: Some(0), ..base.clone() }),
+            ("bucket_pages", Config { bucket_pages: 0, ..base.clone() }),
+            ("table_entries", Config { table_entries: 0, ..base.clone() }),
+            ("cache_entries", Config { cache_entries: 0, ..base.clone() }),
+            ("lru_k", Config { lru_k: 0, ..base.clone() }),
+        ] {
+            assert_eq!(refused(config), ConfigError::ZeroLimit { name });
+        }
+        let extra = Config { group_extra: 2.0, ..base.clone() };
+        assert_eq!(refused(extra), ConfigError::Fraction { name: "group_extra", value: 2.0 });
+        let cost = Linear { reg_page: -1.0, ..Linear::PAPER };
+        assert_eq!(refused(Config { cost, ..base.clone() }), ConfigError::Cost { cost });
+        assert_eq!(base.check(), Ok(()));
+    }
+}

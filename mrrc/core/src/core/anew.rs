@@ -1,0 +1,163 @@
+//! The usual miss: a range that nothing overlaps becomes a region, and others leave for it if they have to.
+
+use super::{AllInUse, Ask, Core, Found, Holders, Part, Piece, Sharing, Total};
+use crate::policy::{Granule, Keeps, Need, Policy};
+use crate::regions::RegionId;
+
+impl<P: Policy> Core<P> {
+    /// Answers a request as [`Core::ask`] does, if nothing is there that it could use or overlap, and one region
+    /// serves it. `None`, and nothing is done or counted, for any other.
+    #[inline]
+    pub(super) fn ask_anew(&mut self, ask: &Ask, holders: &mut impl Holders) -> Option<Result<RegionId, AllInUse>> {
+        let &Ask { range, access, again, .. } = ask;
+        let need = self.need_anew(ask);
+        if !self.is_anew(ask, need) {
+            return None;
+        }
+        if !again {
+            self.counters.missed(Found::Miss, 0, range.pages());
+        }
+        self.outcome.start(Found::Miss);
+        if let Err(error) = self.make_room_anew(range, need, holders) {
+            return Some(Err(error));
+        }
+        let id = self.register_anew(ask);
+        self.outcome.push(Part::Gap { region: Some(id), range, access });
+        Some(Ok(id))
+    }
+
+    /// The same where nobody has to leave, with no other outcome than the region, which is held once. Under a [hard limit](Core::limit_hard).
+    pub fn hold_anew(&mut self, ask: &Ask) -> Option<RegionId> {
+        let need = self.need_anew(ask);
+        if !need.is_met() || !self.is_anew(ask, need) {
+            return None;
+        }
+        if !ask.again {
+            self.counters.missed(Found::Miss, 0, ask.range.pages());
+        }
+        Some(self.register_anew(ask))
+    }
+
+    /// Returns how much has to leave before there is room for one more region.
+    #[inline]
+    fn need_anew(&self, ask: &Ask) -> Need {
+        self.capacity.shortfall(Total { pages: ask.range.pages(), regions: 1 }, Total::default())
+    }
+
+    /// Returns whether the request overlaps nothing and becomes one region, once this much has left.
+    #[inline]
+    fn is_anew(&self, ask: &Ask, need: Need) -> bool {
+        let &Ask { range, access, sharing, .. } = ask;
+        let pages = range.pages();
+        let stays = match self.scheme.keeps {
+            Keeps::Nothing => false,
+            Keeps::UntilEvicted => self.capacity.allows(Total { pages, regions: 1 }),
+            Keeps::Forever => need.is_met(),
+        };
+        let is_one = pages <= self.capacity.region_pages() && self.scheme.granule == Granule::Region;
+        if !stays || !is_one || sharing == Sharing::Nothing {
+            return false;
+        }
+        // A region of the other class that contains it may serve it.
+        if access.class() == 0 && sharing == Sharing::All && self.find_in(1, range).is_some() {
+            return false;
+        }
+        !self.lookup.has_overlap(access.class(), range, &self.regions)
+    }
+
+    #[inline]
+    fn register_anew(&mut self, ask: &Ask) -> RegionId {
+        let &Ask { range, access, .. } = ask;
+        self.counters.regs += 1;
+        self.counters.reg_pages = self.counters.reg_pages.saturating_add(range.pages());
+        let id = self.add_region(Piece { range, access });
+        self.counters.peak_pages = self.counters.peak_pages.max(self.capacity.used().pages);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::NobodyElse;
+    use super::*;
+    use crate::access::Access;
+    use crate::config::Config;
+    use crate::policy::PolicyKind;
+    use crate::range::PageRange;
+
+    fn core(capacity: u64) -> Core {
+        let mut core = Config::new(capacity).build().unwrap();
+        core.limit_hard();
+        core
+    }
+
+    fn ask(start: u64, pages: u64, access: Access) -> Ask {
+        Ask { access, ..Ask::new(PageRange::new(start, pages).unwrap()) }
+    }
+
+    #[test]
+    fn the_answer_and_the_counts_are_those_of_any_miss() {
+        use PolicyKind::{Gdsf, Mrrc, PinDown, Probation, Sieve};
+        for policy in [PinDown, Sieve, Gdsf, Mrrc, Probation] {
+            let core = || Config { policy, max_regions: Some(12), ..Config::new(64) }.build().unwrap();
+            let (mut quick, mut slow) = (core(), core());
+            for nth in 0..200 {
+                // While there is room, and then in the place of one, of several, or of a batch.
+                let ask = Ask { again: nth % 5 == 2, ..ask(20 * nth, 1 + 7 * nth % 15, Access::LOCAL) };
+                let id = quick.ask_anew(&ask, &mut NobodyElse).unwrap().unwrap();
+                let mut plan = std::mem::take(&mut slow.plan);
+                slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
+                slow.plan = plan;
+                assert_eq!(quick.outcome().parts(), slow.outcome().parts(), "{policy}: {nth}");
+                assert_eq!(quick.outcome().parts()[0].region(), Some(id));
+                assert!(quick.outcome().batches().eq(slow.outcome().batches()), "{policy}: {nth}");
+                assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
+            }
+            assert!(quick.counters().deregs > 100 && quick.used_regions() <= 12);
+        }
+    }
+
+    #[test]
+    fn all_in_use_is_refused_without_eviction() {
+        let mut core = core(16);
+        for start in [0, 20] {
+            let id = core.ask_anew(&ask(start, 8, Access::LOCAL), &mut NobodyElse).unwrap().unwrap();
+            core.hold(id);
+        }
+        let refused = core.ask_anew(&ask(40, 9, Access::LOCAL), &mut NobodyElse).unwrap().unwrap_err();
+        assert_eq!((refused.missing_pages, refused.in_use_pages, refused.in_use_regions), (9, 16, 2));
+        assert_eq!((core.counters().all_in_use, core.counters().miss, core.used_pages()), (1, 3, 16));
+    }
+
+    #[test]
+    fn what_is_held_from_the_start_is_released_once() {
+        let mut core = core(64);
+        let id = core.hold_anew(&ask(8, 8, Access::LOCAL)).unwrap();
+        assert_eq!((core.held_pages(), core.used_pages()), (8, 8));
+        _ = core.publish(&[id], &mut NobodyElse);
+        assert_eq!((core.held_pages(), core.find(PageRange::new(9, 2).unwrap())), (0, Some(id)));
+    }
+
+    #[test]
+    fn all_that_is_not_so_simple_is_left_as_it_was() {
+        let mut core = core(32);
+        let remote = Access::LOCAL | Access::REMOTE_READ;
+        for ask in [ask(8, 8, Access::LOCAL), ask(100, 8, remote)] {
+            let id = core.hold_anew(&ask).unwrap();
+            _ = core.publish(&[id], &mut NobodyElse);
+        }
+        let before = core.counters();
+        for (why, ask) in [
+            ("there", ask(8, 8, Access::LOCAL)),
+            ("overlapped", ask(15, 2, Access::LOCAL)),
+            ("served by the other class", ask(101, 2, Access::LOCAL)),
+            ("too large for the room", ask(200, 17, Access::LOCAL)),
+            ("nobody else's", Ask { sharing: Sharing::Nothing, ..ask(200, 2, Access::LOCAL) }),
+        ] {
+            assert_eq!(core.hold_anew(&ask), None, "{why}");
+        }
+        assert_eq!((core.counters(), core.used_pages(), core.held_pages()), (before, 16, 0));
+        assert!(core.hold_anew(&ask(99, 1, remote)).is_some());
+        assert!(core.hold_anew(&ask(100, 9, Access::LOCAL)).is_some(), "it is no overlap in its own class");
+    }
+}

@@ -1,0 +1,401 @@
+//! How a cache is made: what the program says, what the environment says, and what is the default.
+//!
+//! A setting comes from the first of these that has it: an environment variable, which is for the user of the
+//! program; the program's call; the default. Two that correctness rests on the environment can only strengthen
+//! (`strength.rs`). Then the limits of the registrar apply: nothing can be set above them.
+
+use crate::budget::Budget;
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::core::Core;
+use crate::error::BuildError;
+use crate::hit::barrier::Barrier;
+use crate::invalidation::Monitor;
+use crate::own_thread;
+use crate::policy::{Keeps, Matching, Policy, PolicyKind, PolicyParams};
+use crate::range::{PAGE, PageRange};
+use crate::regions::RegionId;
+use crate::registrar::{Limits, Registrar};
+use crate::settings::{MonitorKind, PAGES, REGIONS, Settings};
+use crate::state::effective::EffectiveSettings;
+use crate::state::shared::Shared;
+use crate::state::stats::Footprint;
+use crate::state::times::Times;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use strength::{Given, Program};
+
+mod strength;
+
+/// Makes a [`Cache`]. From [`Cache::builder`].
+///
+/// Environment variables win over the program's calls, because the user of a program knows the machine. They never
+/// weaken what a program's safety may rest on: see `MRRC_MONITOR` and `MRRC_DISCARD_GRACE`.
+///
+/// [`settings`](crate::settings) has the table of variables; [`Builder::ignore_environment`] reads none.
+///
+/// The library's own threads, for which threads of the program wait, run under the ordinary scheduling policy (`SCHED_OTHER`, nice 0),
+/// whatever that of the thread is that makes a cache, with all signals blocked.
+///
+/// ```
+/// use mrrc::invalidation::Explicit;
+/// use mrrc::testing::NoopRegistrar;
+/// use mrrc::{Cache, policy::PolicyKind};
+/// let cache = Cache::builder(NoopRegistrar::default())
+///     .capacity_bytes(64 << 20)
+///     .policy(PolicyKind::Mrrc)
+///     .monitor(Explicit)
+///     .build()?;
+/// assert_eq!(cache.usage().capacity_pages, 16_384);
+/// # Ok::<(), mrrc::BuildError>(())
+/// ```
+#[must_use = "a builder makes a cache when `build` is called"]
+pub struct Builder<R: Registrar> {
+    registrar: R,
+    pub(crate) settings: Settings,
+    monitor: Option<Given>,
+    budget: Option<Budget>,
+    /// Makes a policy that has no name here.
+    policy_from: Option<Box<NewPolicy>>,
+    reads_environment: bool,
+}
+
+/// Makes a policy.
+type NewPolicy = dyn FnOnce(&PolicyParams) -> Box<dyn Policy + Send> + Send;
+
+impl<R: Registrar> fmt::Debug for Builder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .field("reads_environment", &self.reads_environment)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The parts of a cache, with the settings, the environment and the registrar's limits in them.
+struct Settled<R: Registrar> {
+    registrar: R,
+    /// The program's, and over them those of the environment.
+    settings: Settings,
+    /// The program's settings that the environment may only strengthen.
+    program: Program,
+    monitor: Option<Given>,
+    budget: Option<Budget>,
+    core: Core,
+    effective: EffectiveSettings,
+}
+
+impl MonitorKind {
+    /// Starts it.
+    fn make(self) -> Result<Box<dyn Monitor>, BuildError> {
+        match self {
+            Self::Explicit => Ok(Box::new(crate::invalidation::Explicit)),
+            #[cfg(target_os = "linux")]
+            Self::Userfaultfd => match crate::invalidation::Userfaultfd::of_process() {
+                Ok(monitor) => Ok(Box::new(monitor)),
+                Err(source) => Err(BuildError::Monitor { monitor: self.name(), source }),
+            },
+        }
+    }
+}
+
+impl<R: Registrar> Cache<R> {
+    /// A cache of what this registrar registers.
+    pub fn builder(registrar: R) -> Builder<R> {
+        Builder::new(registrar)
+    }
+}
+
+impl<R: Registrar> Builder<R> {
+    pub(crate) fn new(registrar: R) -> Self {
+        let settings = Settings::default();
+        Self { registrar, settings, monitor: None, budget: None, policy_from: None, reads_environment: true }
+    }
+
+    /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
+    /// mostly what the process may pin; never more than that.
+    pub fn capacity_pages(mut self, pages: u64) -> Self {
+        self.settings.capacity_pages = Some(pages);
+        self
+    }
+
+    /// A limit that this cache keeps to together with others. Its own capacity is what it would be without, and no more than the
+    /// budget. See [`Budget`].
+    pub fn budget(mut self, budget: &Budget) -> Self {
+        self.budget = Some(budget.clone());
+        self
+    }
+
+    /// As [`Builder::capacity_pages`], in bytes, rounded down: 4,096 are the least.
+    pub fn capacity_bytes(self, bytes: u64) -> Self {
+        self.capacity_pages(bytes / PAGE)
+    }
+
+    /// The most regions that may be registered at once. Default: what the registrar says, or 2^20; a region takes
+    /// some 200 bytes of memory.
+    pub fn max_regions(mut self, regions: u64) -> Self {
+        self.settings.max_regions = Some(regions);
+        self
+    }
+
+    /// Sets the eviction policy. Default: [`PolicyKind::Mrrc`].
+    pub fn policy(mut self, policy: PolicyKind) -> Self {
+        self.settings.policy = Some(policy);
+        self.policy_from = None;
+        self
+    }
+
+    /// Sets an eviction policy of another crate: of `tracesim-policies`, or your own. `MRRC_POLICY` in the environment wins over it.
+    ///
+    /// ```
+    /// use mrrc::{Cache, policy::sieve::Sieve};
+    /// # use mrrc::{invalidation::Explicit, testing::NoopRegistrar};
+    /// # let registrar = NoopRegistrar::new();
+    /// let builder = Cache::builder(registrar).policy_from(|_params| Box::new(Sieve::new()));
+    /// # builder.monitor(Explicit).build()?;
+    /// # Ok::<(), mrrc::BuildError>(())
+    /// ```
+    pub fn policy_from(mut self, new: impl FnOnce(&PolicyParams) -> Box<dyn Policy + Send> + Send + 'static) -> Self {
+        self.settings.policy = None;
+        self.policy_from = Some(Box::new(new));
+        self
+    }
+
+    /// Everything that a [`Config`] says, but for the capacity.
+    pub fn config(mut self, config: Config) -> Self {
+        self.settings.config = Some(config);
+        self
+    }
+
+    /// Sets the monitor that reports changes of memory. Default: userfaultfd, and the same one for all caches of the
+    /// process ([`Userfaultfd::of_process`](crate::invalidation::Userfaultfd::of_process)), because the kernel lets only
+    /// one watch a mapping. Caches over the same memory that are given monitors of their own are given clones of one.
+    pub fn monitor(mut self, monitor: impl Monitor) -> Self {
+        self.monitor = Some(Given::new(monitor));
+        self
+    }
+
+    /// How long a request waits for leases to end when everything is in use. Default: not at all.
+    pub fn capacity_timeout(mut self, longest: Duration) -> Self {
+        self.settings.capacity_timeout = longest;
+        self
+    }
+
+    /// How long a request waits for what another thread is registering or deregistering. Default: 10 s.
+    pub fn wait_timeout(mut self, longest: Duration) -> Self {
+        self.settings.wait_timeout = longest;
+        self
+    }
+
+    /// How often a registration is tried again, with more room made each time, when the system is out of something.
+    /// Default: 4.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.settings.retries = retries;
+        self
+    }
+
+    /// The most segments that a lease may have: what the caller can gather in one transfer. Where there would be more,
+    /// regions are merged into one. Default: no limit; 0 is none, and an error.
+    ///
+    /// With 1, each request is answered by one region, and regions may overlap: at most four have a page, and each counts
+    /// against the capacity. A request that no region contains registers itself, or its hull with regions of the same
+    /// rights that it overlaps if that has at most twice its pages. So there are no more registrations than requests, and
+    /// at most twice the pages, in any sequence. A region retires for another only if that covers it, with its rights at
+    /// least: a buffer that is sent whole and received in part becomes two regions. This does not hold for policies that
+    /// register other ranges than those asked for.
+    pub fn max_segments(mut self, segments: usize) -> Self {
+        self.settings.max_segments = segments;
+        self
+    }
+
+    /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like), because the system
+    /// says when it begins to and not when it is done. Default: 100 ms.
+    ///
+    /// **Correctness rests on it**: a region that is registered while a discard is under way has the old pages. If the
+    /// discard takes longer than that (a thread that is stopped or starved in the middle of the call, a very large
+    /// range), that region can be cached, and its hits lead to pages that the program has no more. So make it longer than
+    /// any discard may take, and rather keep memory that is discarded often out of the cache's way (an allocator that
+    /// purges; an [arena](Cache::arena) is never discarded behind the cache's back), which also spares the misses during the
+    /// grace period. Less than the monitor's [floor](Monitor::least_grace), 10 ms for userfaultfd, is an error.
+    pub fn discard_grace(mut self, longest: Duration) -> Self {
+        self.settings.grace = Some(longest);
+        self
+    }
+
+    /// The share of the capacity that the [background](Builder::background) keeps free, by evicting ahead of need, so that
+    /// misses seldom wait for a deregistration. From 0 to 1; anything else is an error. Default: 0, which lets the cache be
+    /// full.
+    pub fn headroom(mut self, share: f64) -> Self {
+        self.settings.headroom = share;
+        self
+    }
+
+    /// Returns whether a thread of the cache deregisters what leaves. Default: yes if the monitor is
+    /// not [`Explicit`](crate::invalidation::Explicit). Without it, the next miss does, or
+    /// [`Cache::reap`].
+    pub fn background(mut self, on: bool) -> Self {
+        self.settings.background = Some(on);
+        self
+    }
+
+    /// Returns whether latencies are recorded, for [`Cache::latencies`]. Costs about 50 ns an acquire. Default: no.
+    pub fn histograms(mut self, on: bool) -> Self {
+        self.settings.histograms = on;
+        self
+    }
+
+    /// Returns whether hits use a full fence although the system offers `membarrier`: 5 ns more a
+    /// hit, and no interruption of other threads when regions leave. Default: no.
+    pub fn fence(mut self, on: bool) -> Self {
+        self.settings.fence = on;
+        self
+    }
+
+    /// A setting by the name that its variable has after `MRRC_`, in any case, with the text that the variable might have:
+    /// for settings that come from a file, a command line or another language. It counts as the program's, so the
+    /// environment wins over it.
+    ///
+    /// # Errors
+    /// [`BuildError::Setting`]: no such name, or no such value.
+    ///
+    /// ```
+    /// # use mrrc::{Cache, invalidation::Explicit, testing::NoopRegistrar};
+    /// let cache = Cache::builder(NoopRegistrar::new()).set("capacity", "64M")?.set("monitor", "explicit")?.build()?;
+    /// assert_eq!(cache.usage().capacity_pages, 16_384);
+    /// # Ok::<(), mrrc::BuildError>(())
+    /// ```
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self, BuildError> {
+        self.settings.set(name, value)?;
+        Ok(self)
+    }
+
+    /// Takes these settings in the place of all that were set by calls or by name before. It keeps the monitor that
+    /// [`Builder::monitor`] gave, unless they name one.
+    pub fn settings(mut self, settings: &Settings) -> Self {
+        self.settings = settings.clone();
+        self
+    }
+
+    /// Environment variables are not read: for tests, and where only the program may decide.
+    pub fn ignore_environment(mut self) -> Self {
+        self.reads_environment = false;
+        self
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
+    pub fn build(self) -> Result<Cache<R>, BuildError> {
+        let Settled { registrar, settings, program, monitor, budget, core, mut effective } = self.settle()?;
+        #[cfg(target_os = "linux")]
+        if let Some(cpus) = &settings.cpus {
+            own_thread::set_cpus(cpus).map_err(|source| BuildError::System {
+                what: "run threads on the CPUs of MRRC_CPUS (cpus), at least one of which this process has to be allowed",
+                source,
+            })?;
+        }
+        let (monitor, grace) = program.strengthen(monitor, &settings)?;
+        effective.grace = grace;
+        let floor = monitor.least_grace();
+        if grace < floor {
+            return Err(BuildError::DiscardGrace { grace, floor, monitor: monitor.name() });
+        }
+        let vouched = monitor.vouches();
+        let background = settings.background.unwrap_or(vouched);
+        effective.background = background;
+        effective.vouched = vouched;
+        let barrier = if settings.fence { Barrier::Fence } else { Barrier::choose() };
+        let times = settings.histograms.then(|| Box::new(Times::new()));
+        let shared =
+            Shared::new(registrar, monitor, core, barrier, times, effective).map_err(|source| BuildError::System {
+                what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
+                source,
+            })?;
+        let shared = Arc::new(shared);
+        if let Some(budget) = &budget {
+            budget.check().map_err(|source| BuildError::System { what: "the budget", source })?;
+            shared.join(budget);
+        }
+        shared.begin_to_listen().map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
+        let mut cache = Cache { shared, background: None };
+        if background {
+            let tended = cache.shared.clone();
+            let spawned = own_thread::spawn("mrrc-background", move || tended.tend());
+            cache.background =
+                Some(spawned.map_err(|source| BuildError::System { what: "the background thread", source })?);
+        }
+        Ok(cache)
+    }
+
+    /// Returns everything that a cache is made of.
+    fn settle(self) -> Result<Settled<R>, BuildError> {
+        let Self { registrar, mut settings, monitor, budget, policy_from, reads_environment } = self;
+        let program = Program::take(&mut settings);
+        if reads_environment {
+            settings.read_environment()?;
+        }
+        let limits = checked(&registrar)?;
+        let mut config = settings.config()?;
+        config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
+        config.capacity = config.capacity.min(PageRange::EVERYTHING.pages());
+        config.capacity = budget.as_ref().map_or(config.capacity, |budget| config.capacity.min(budget.most()));
+        let regions = least([config.max_regions, limits.regions]);
+        config.max_regions = Some(regions.unwrap_or(REGIONS).min(config.capacity.max(1)).min(RegionId::MOST));
+        let unit = limits.page_size / PAGE;
+        // Pieces of a long range begin at pages of the device, as everything else.
+        config.max_region_pages = least([config.max_region_pages, limits.region_pages])
+            .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
+        let core = match policy_from.filter(|_| settings.policy.is_none()) {
+            Some(new) => Core::with_policy(&config, new(&config.params()))?,
+            None => config.build()?,
+        };
+
+        let effective = EffectiveSettings {
+            capacity: Footprint { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
+            region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            unit,
+            rights: registrar.rights().with_read(),
+            capacity_timeout: settings.capacity_timeout,
+            wait_timeout: settings.wait_timeout,
+            retries: settings.retries,
+            max_segments: settings.max_segments,
+            grace: Duration::ZERO,
+            background: false,
+            headroom: config.params().pages_of(settings.headroom),
+            caches: core.scheme().keeps != Keeps::Nothing,
+            vouched: false,
+            // A region over several buffers serves none of them where matching is exact.
+            groups: core.scheme().matching == Matching::Contain,
+            group_extra: config.group_extra,
+            costs: config.cost,
+        };
+        Ok(Settled { registrar, settings, program, monitor, budget, core, effective })
+    }
+}
+
+fn least(values: [Option<u64>; 2]) -> Option<u64> {
+    values.into_iter().flatten().min()
+}
+
+fn checked<R: Registrar>(registrar: &R) -> Result<Limits, BuildError> {
+    let limits = registrar.limits();
+    let wrong = |what: String| BuildError::Registrar { registrar: registrar.name(), what };
+    if !limits.page_size.is_power_of_two() || limits.page_size < PAGE {
+        return Err(wrong(format!(
+            "that its page has {} bytes, which has to be a power of two, {PAGE} or more",
+            limits.page_size
+        )));
+    }
+    for (what, limit) in [("regions", limits.regions), ("pages", limits.pages), ("pages a region", limits.region_pages)]
+    {
+        if limit == Some(0) {
+            return Err(wrong(format!("that it has room for 0 {what}")));
+        }
+    }
+    if limits.region_pages.is_some_and(|pages| pages < limits.page_size / PAGE) {
+        return Err(wrong("that a region has no room for one of its pages".into()));
+    }
+    Ok(limits)
+}

@@ -1,0 +1,109 @@
+//! Settings that the environment may strengthen and never weaken: the monitor, and the time for which nothing is cached
+//! where pages were discarded.
+//!
+//! A program's argument that no key goes stale rests on them (its `SAFETY` comments name them), and a user that sets a
+//! variable cannot know that argument. So a weaker value is ignored, and one line on standard error reports that, once a
+//! process.
+
+use crate::error::BuildError;
+use crate::invalidation::{Explicit, Monitor};
+use crate::settings::{GRACE, MonitorKind, Settings};
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A monitor that the program gave.
+pub(super) struct Given {
+    monitor: Box<dyn Monitor>,
+    is_explicit: bool,
+}
+
+impl Given {
+    pub(super) fn new(monitor: impl Monitor) -> Self {
+        let is_explicit = (&monitor as &dyn Any).is::<Explicit>();
+        Self { monitor: Box::new(monitor), is_explicit }
+    }
+
+    pub(super) fn is_explicit(&self) -> bool {
+        self.is_explicit
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.monitor.name()
+    }
+}
+
+/// Returns the monitor of a cache: the one of the name, else the one given, else the default; or a stronger one
+/// that the environment names.
+///
+/// Only [`Explicit`] is weaker than another: it hears of nothing by itself, so userfaultfd hears of more. Two others cannot
+/// be compared.
+///
+/// # Errors
+/// Where userfaultfd is refused.
+pub(super) fn monitor(
+    named: Option<MonitorKind>,
+    given: Option<Given>,
+    environment: Option<MonitorKind>,
+) -> Result<Box<dyn Monitor>, BuildError> {
+    let given = given.filter(|_| named.is_none());
+    let kind = named.unwrap_or(MonitorKind::DEFAULT);
+    let is_explicit = given.as_ref().map_or(kind == MonitorKind::Explicit, Given::is_explicit);
+    match environment {
+        Some(stronger) if is_explicit => return stronger.make(),
+        Some(MonitorKind::Explicit) => {
+            static REPORTED: AtomicBool = AtomicBool::new(false);
+            let relies = given.as_ref().map_or(kind.name(), Given::name);
+            report(&REPORTED, "MRRC_MONITOR=explicit", &format!("the program relies on monitor {relies}"));
+        }
+        _ => {}
+    }
+    given.map_or_else(|| kind.make(), |given| Ok(given.monitor))
+}
+
+/// Returns the program's grace period (the default, if it set none), or a longer one that the environment names.
+pub(super) fn grace(program: Option<Duration>, environment: Option<Duration>) -> Duration {
+    let grace = program.unwrap_or(GRACE);
+    match environment {
+        Some(longer) if longer >= grace => longer,
+        Some(shorter) => {
+            static REPORTED: AtomicBool = AtomicBool::new(false);
+            report(&REPORTED, &format!("MRRC_DISCARD_GRACE={shorter:?}"), &format!("the program relies on {grace:?}"));
+            grace
+        }
+        None => grace,
+    }
+}
+
+/// The program's settings, apart from those that the environment sets after it.
+pub(super) struct Program {
+    monitor: Option<MonitorKind>,
+    grace: Option<Duration>,
+}
+
+impl Program {
+    /// Takes these settings out, so that those that are there later are the environment's.
+    pub(super) fn take(settings: &mut Settings) -> Self {
+        Self { monitor: settings.monitor.take(), grace: settings.grace.take() }
+    }
+
+    /// Returns the monitor and the grace period of a cache.
+    ///
+    /// # Errors
+    /// As [`monitor`].
+    pub(super) fn strengthen(
+        self,
+        given: Option<Given>,
+        environment: &Settings,
+    ) -> Result<(Box<dyn Monitor>, Duration), BuildError> {
+        Ok((monitor(self.monitor, given, environment.monitor)?, grace(self.grace, environment.grace)))
+    }
+}
+
+fn report(reported: &AtomicBool, setting: &str, why: &str) {
+    if !reported.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "mrrc: {setting} is ignored: {why}, and the environment can only strengthen that: unset the variable"
+        );
+    }
+}

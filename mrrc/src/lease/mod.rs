@@ -1,0 +1,256 @@
+//! A lease: memory that is registered for as long as the lease lives.
+//!
+//! A lease holds its regions by slots (or, where a thread has too many leases, by counts) and knows the
+//! cache by a pointer, not by a count: that would be a line that all threads write. The slot itself keeps
+//! the cache's shared state alive: a cache that is dropped while leases live leaves its state to a thread
+//! that waits until the last slot is empty. So the store that empties the slot is the last thing that a
+//! lease does with that state. The slot itself stays, and the lease looks there whether its end is to be
+//! reported.
+#![expect(unsafe_code, reason = "leases point to the state that their slots keep alive")]
+
+mod pending;
+
+pub use pending::PendingLease;
+
+use crate::hit::slots::Slot;
+use crate::hit::{HitTables, HoldRef};
+use crate::range::{PAGE, PageRange};
+use crate::registrar::Registrar;
+use crate::units::Count;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// Memory that stays registered until this is dropped.
+///
+/// It can be sent to and dropped on any thread; dropping it is one store, and no system call. Regions in use are
+/// never evicted. One that is invalidated while a lease has it is not found any more, and stays registered until the
+/// lease ends.
+///
+/// The keys are lent by the lease, and cannot outlive it:
+///
+/// ```compile_fail,E0505
+/// use mrrc::testing::NoopRegistrar;
+/// use mrrc::{Access, Cache};
+/// let cache = Cache::builder(NoopRegistrar::default()).build().unwrap();
+/// let buffer = vec![0_u8; 4096];
+/// let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL) }.unwrap();
+/// let segment = lease.segments().next().unwrap();
+/// drop(lease);
+/// println!("{:?}", segment.registration());
+/// ```
+#[must_use = "the memory may leave when this is dropped"]
+pub struct Lease<R: Registrar> {
+    tables: NonNull<HitTables<R::Registration>>,
+    address: usize,
+    length: usize,
+    /// A [`HoldRef`]; or, with [`SEVERAL`] in the address, a boxed list of them. One word, so that a lease is nothing but
+    /// registers, and dropping the usual one a test and a store, which the compiler puts in the place of the call.
+    held: NonNull<Slot>,
+}
+
+/// Marks the address of a boxed list of holds, where a lease has several.
+const SEVERAL: usize = 0b10;
+const _: () = assert!(HoldRef::TAGS & SEVERAL != 0 && align_of::<Vec<HoldRef>>() > HoldRef::TAGS);
+
+// SAFETY: what a lease points to is shared by all threads of the cache, and slots are atomics that any thread
+// that drops the lease may empty.
+unsafe impl<R: Registrar> Send for Lease<R> {}
+// SAFETY: a shared lease shows registrations, which are `Sync`.
+unsafe impl<R: Registrar> Sync for Lease<R> {}
+
+impl<R: Registrar> Lease<R> {
+    #[inline(always)]
+    pub(crate) fn one(tables: &HitTables<R::Registration>, address: usize, length: usize, hold: HoldRef) -> Self {
+        Self { tables: NonNull::from(tables), address, length, held: hold.pointer() }
+    }
+
+    /// The holds are in the order of their addresses.
+    pub(crate) fn of(tables: &HitTables<R::Registration>, address: usize, length: usize, holds: Vec<HoldRef>) -> Self {
+        let several = NonNull::from(Box::leak(Box::new(holds))).cast::<Slot>();
+        Self { tables: NonNull::from(tables), address, length, held: several.map_addr(|address| address | SEVERAL) }
+    }
+
+    /// Boxed by `of`; null where there is but one hold.
+    #[inline]
+    fn several(held: NonNull<Slot>) -> *mut Vec<HoldRef> {
+        if held.addr().get() & HoldRef::TAGS == SEVERAL {
+            held.as_ptr().map_addr(|address| address & !HoldRef::TAGS).cast()
+        } else {
+            std::ptr::null_mut()
+        }
+    }
+
+    fn holds(&self) -> &[HoldRef] {
+        // SAFETY: null, or boxed by `of` and not freed before the lease is dropped.
+        match unsafe { Self::several(self.held).as_ref() } {
+            Some(several) => several,
+            // SAFETY: a hold is that pointer and nothing else, and this is one.
+            None => std::slice::from_ref(unsafe { &*(&raw const self.held).cast::<HoldRef>() }),
+        }
+    }
+
+    /// Ends the holds of a lease that has not just a slot. Takes what it needs and not the lease, which can stay in
+    /// registers then.
+    ///
+    /// # Safety
+    /// It is called once, by `drop`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn end_unusual(tables: NonNull<HitTables<R::Registration>>, held: NonNull<Slot>) {
+        let several = Self::several(held);
+        if several.is_null() {
+            // SAFETY: only `drop` ends a lease's holds, and this is the last thing that it does.
+            return unsafe { HoldRef::from_pointer(held).end(tables) };
+        }
+        // SAFETY: it is not null, so `of` boxed it, and a lease is dropped once.
+        for hold in unsafe { Box::from_raw(several) }.iter() {
+            // SAFETY: `end` requires a hold that has not ended and live tables; each hold keeps the shared state alive
+            // until its turn.
+            unsafe { hold.end(tables) }
+        }
+    }
+
+    /// Returns whether all its regions lie in the range.
+    pub(crate) fn lies_within(&self, range: PageRange) -> bool {
+        // SAFETY: the slots of this lease keep the shared state alive.
+        let tables = unsafe { self.tables.as_ref() };
+        self.holds().iter().all(|hold| range.contains(tables.records[hold.id()].range()))
+    }
+
+    /// Returns the address of the memory.
+    pub fn address(&self) -> *const u8 {
+        self.address as *const u8
+    }
+
+    /// Bytes that were acquired, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the parts of the memory with their registrations, in the order of their addresses. One, unless
+    /// several regions cover the memory together. None in a child that was forked meanwhile: the
+    /// registrations are its parent's.
+    pub fn segments(&self) -> Segments<'_, R> {
+        // SAFETY: the slots of this lease keep the shared state alive.
+        let tables = unsafe { self.tables.as_ref() };
+        let holds = if tables.gate.is_forked() { &[] } else { self.holds() };
+        Segments::over(tables, holds, self.address, self.length)
+    }
+}
+
+impl<R: Registrar> Drop for Lease<R> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.held.addr().get() & HoldRef::TAGS == 0 {
+            // SAFETY: it is a slot, and slots are never freed. No other code ends this hold, and it is the last thing that
+            // a lease does.
+            unsafe { self.held.as_ref() }.release();
+        } else {
+            // SAFETY: `end_unusual` takes the lease's holds once: a lease is dropped once.
+            unsafe { Self::end_unusual(self.tables, self.held) }
+        }
+    }
+}
+
+impl<R: Registrar> fmt::Debug for Lease<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = Count(self.holds().len() as u64, "parts");
+        write!(f, "Lease({:#x}, {} bytes, {parts})", self.address, self.length)
+    }
+}
+
+/// A part of a lease: memory that one registration covers.
+pub struct Segment<'lease, T> {
+    address: usize,
+    length: usize,
+    registration: &'lease T,
+}
+
+impl<'lease, T> Segment<'lease, T> {
+    /// Returns the address. A pointer, because a peer may be writing there: make no reference of it while one may.
+    pub fn address(&self) -> *const u8 {
+        self.address as *const u8
+    }
+
+    /// Bytes, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the registration: what transfers name this memory by.
+    pub fn registration(&self) -> &'lease T {
+        self.registration
+    }
+}
+
+impl<'lease, T> Segment<'lease, T> {
+    /// Returns the part of the addresses from `from` to `last` that a region covers; `from` moves behind it. `None`
+    /// where the regions before cover that already.
+    pub(crate) fn next(range: PageRange, registration: &'lease T, from: &mut usize, last: usize) -> Option<Self> {
+        let address = (*from).max((range.start() * PAGE) as usize);
+        let last = last.min(((range.end() - 1) * PAGE + (PAGE - 1)) as usize);
+        // Two regions of different rights can cover the same pages: what one gave is not given twice. After the last
+        // byte of all nothing is left to give.
+        let given = address <= last;
+        if given {
+            *from = last.saturating_add(1);
+        }
+        given.then(|| Self { address, length: last - address + 1, registration })
+    }
+}
+
+impl<T> fmt::Debug for Segment<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({:#x}, {} bytes)", self.address, self.length)
+    }
+}
+
+/// See [`Lease::segments`].
+pub struct Segments<'lease, R: Registrar> {
+    tables: &'lease HitTables<R::Registration>,
+    holds: std::slice::Iter<'lease, HoldRef>,
+    /// The rest that was not given yet: its first byte and its last one, because the end of the address space has no
+    /// number.
+    address: usize,
+    last: usize,
+}
+
+impl<R: Registrar> fmt::Debug for Segments<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segments").field("address", &self.address).field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl<'lease, R: Registrar> Segments<'lease, R> {
+    pub(crate) fn over(
+        tables: &'lease HitTables<R::Registration>,
+        holds: &'lease [HoldRef],
+        address: usize,
+        length: usize,
+    ) -> Self {
+        Self { tables, holds: holds.iter(), address, last: address + (length - 1) }
+    }
+}
+
+impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
+    type Item = Segment<'lease, R::Registration>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let hold = self.holds.next()?;
+            let record = &self.tables.records[hold.id()];
+            // SAFETY: the region is held for as long as the lease is borrowed.
+            let registration = unsafe { record.registration() };
+            let segment = Segment::next(record.range(), registration, &mut self.address, self.last);
+            if segment.is_some() {
+                return segment;
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.holds.len()))
+    }
+}

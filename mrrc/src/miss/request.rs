@@ -1,0 +1,45 @@
+//! The request of a miss.
+
+use crate::access::Access;
+use crate::core::Sharing;
+use crate::error::AcquireError;
+use crate::range::PageRange;
+use crate::state::effective::EffectiveSettings;
+
+/// A request for a lease.
+#[derive(Clone, Copy)]
+pub(crate) struct AcquireRequest {
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+    /// The pages, rounded out to what the registrar registers.
+    pub(crate) range: PageRange,
+    pub(crate) access: Access,
+    /// Memory with changes that the caller answers for, so that no monitor is needed there.
+    pub(crate) owned: Option<PageRange>,
+    /// The regions that may serve it.
+    pub(crate) sharing: Sharing,
+    /// Whether it has been counted as a request already.
+    pub(crate) counted: bool,
+}
+
+impl AcquireRequest {
+    /// Returns a request for these bytes. The rights are complete; the pages are rounded out here.
+    ///
+    /// # Errors
+    /// [`AcquireError::Range`] where the bytes are no range of memory.
+    pub(crate) fn new(
+        settings: &EffectiveSettings,
+        address: usize,
+        length: usize,
+        access: Access,
+    ) -> Result<Self, AcquireError> {
+        let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(settings.unit);
+        Ok(Self { address, length, range, access, owned: None, sharing: Sharing::All, counted: false })
+    }
+
+    /// Returns whether the caller answers for all of the range. A region can be larger than the request: its neighbours may
+    /// be merged with it, and they may lie elsewhere.
+    pub(crate) fn answers_for(&self, range: PageRange) -> bool {
+        self.owned.is_some_and(|owned| owned.contains(range))
+    }
+}

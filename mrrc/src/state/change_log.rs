@@ -1,0 +1,104 @@
+//! Changes of memory: those that monitors report, those that the program announces, and ranges where nothing is cached for a
+//! while.
+
+mod announced;
+mod discards;
+
+use crate::range::PageRange;
+use crate::regions::RegionId;
+use announced::Announced;
+use discards::Discards;
+use std::time::{Duration, Instant};
+
+/// Changes of memory. Owns the regions that monitors reported and that are still in the core, the changes that the program
+/// announced, and the ranges where pages were discarded a while ago.
+pub(crate) struct ChangeLog {
+    reported: Reported,
+    announced: Announced,
+    discards: Discards,
+}
+
+/// Regions that a monitor's change has hidden, and that are still cached in the core. There is room for all regions, so that
+/// a monitor, which may not allocate, can name each of them.
+#[derive(Default)]
+struct Reported {
+    regions: Vec<RegionId>,
+    /// There was no room after all: regions that are hidden have to be searched for.
+    is_partial: bool,
+}
+
+impl ChangeLog {
+    pub(super) fn new() -> Self {
+        Self { reported: Reported::default(), announced: Announced::default(), discards: Discards::new() }
+    }
+
+    /// Makes room for reports of so many regions.
+    pub(super) fn make_room(&mut self, regions: usize) {
+        let reported = &mut self.reported.regions;
+        reported.reserve(regions.saturating_sub(reported.len()));
+    }
+
+    /// Records a region that a monitor's change has hidden. Allocates nothing.
+    pub(super) fn record(&mut self, id: RegionId) {
+        let Reported { regions, is_partial } = &mut self.reported;
+        if regions.len() < regions.capacity() {
+            regions.push(id);
+        } else {
+            debug_assert!(false, "there is room for every region");
+            *is_partial = true;
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_reported(&self) -> bool {
+        !self.reported.regions.is_empty() || self.reported.is_partial
+    }
+
+    /// Takes what monitors recorded of so many regions; what is not needed any more is to be [returned](Self::reuse).
+    pub(super) fn drain(&mut self, regions: usize) -> Vec<RegionId> {
+        let Reported { regions: mut reported, is_partial } = std::mem::take(&mut self.reported);
+        if is_partial {
+            reported.clear();
+            reported.extend((0..regions).map(RegionId::of_index));
+        }
+        reported
+    }
+
+    /// Takes back the vector that reports are kept in.
+    pub(super) fn reuse(&mut self, mut reported: Vec<RegionId>, regions: usize) {
+        reported.clear();
+        self.reported.regions = reported;
+        self.make_room(regions);
+    }
+
+    /// Records that pages were discarded: nothing is cached there until then. Allocates nothing.
+    pub(super) fn discard(&mut self, range: PageRange, until: Instant, now: Instant) {
+        self.discards.add(range, until, now);
+    }
+
+    /// Begins a change that the program announced. Returns its number.
+    pub(super) fn begin(&mut self, range: PageRange) -> u64 {
+        self.announced.begin(range)
+    }
+
+    /// Ends a change.
+    pub(crate) fn end(&mut self, change: u64) {
+        self.announced.end(change);
+    }
+
+    /// Returns whether an announced change is under way somewhere in the range.
+    pub(crate) fn is_changing(&self, range: PageRange) -> bool {
+        self.announced.has(range)
+    }
+
+    /// Returns whether what is planned now may be cached. Owned: the caller answers for the range, so that no discard matters.
+    #[inline]
+    pub(crate) fn allows_caching(&self, range: PageRange, owned: bool) -> bool {
+        !self.is_changing(range) && (owned || !self.discards.has(range))
+    }
+
+    /// Returns the parts of the range where nothing is cached, and for how long.
+    pub(crate) fn discarded(&self, range: PageRange) -> Vec<(PageRange, Duration)> {
+        self.discards.within(range)
+    }
+}

@@ -1,0 +1,76 @@
+//! The effective settings of a cache, and the requests that it refuses at once.
+
+use crate::access::Access;
+use crate::cost::Linear;
+use crate::error::AcquireError;
+use crate::range::PageRange;
+use crate::state::stats::Footprint;
+use std::time::Duration;
+
+/// The effective settings of a cache.
+#[derive(Clone, Debug)]
+pub(crate) struct EffectiveSettings {
+    pub(crate) capacity: Footprint,
+    pub(crate) region_pages: u64,
+    /// Pages that ranges are rounded out to.
+    pub(crate) unit: u64,
+    pub(crate) rights: Access,
+    /// How long a request waits for leases to end when everything is in use.
+    pub(crate) capacity_timeout: Duration,
+    /// How long a request waits for what another thread registers or deregisters.
+    pub(crate) wait_timeout: Duration,
+    /// How often a registration is tried again when the system is out of something.
+    pub(crate) retries: u32,
+    pub(crate) max_segments: usize,
+    /// How long nothing is cached where pages were discarded.
+    pub(crate) grace: Duration,
+    /// Whether the background deregisters what leaves.
+    pub(crate) background: bool,
+    /// Pages that the background keeps free.
+    pub(crate) headroom: u64,
+    /// Whether anything is kept at all.
+    pub(crate) caches: bool,
+    /// Whether the monitor finds changes out.
+    pub(crate) vouched: bool,
+    /// Whether a region can serve several buffers of a list.
+    pub(crate) groups: bool,
+    /// The largest share of a group's pages without a request.
+    pub(crate) group_extra: f64,
+    pub(crate) costs: Linear,
+}
+
+impl EffectiveSettings {
+    /// Whether a request can be served at all.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        range: PageRange,
+        asked: Access,
+        registrar: impl FnOnce() -> &'static str,
+    ) -> Result<(), AcquireError> {
+        let offered = self.rights;
+        if !offered.contains(asked) {
+            return Err(AcquireError::Rights { range, asked, offered, registrar: registrar() });
+        }
+        match self.excess(range) {
+            Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the excess of the request alone: the need, the limit, and its unit.
+    pub(crate) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
+        let pages = range.pages();
+        let is_one = pages <= self.region_pages && self.max_segments > 0 && self.capacity.regions > 0;
+        if is_one && pages <= self.capacity.pages {
+            return None;
+        }
+        let regions = if pages <= self.region_pages { 1 } else { pages.div_ceil(self.region_pages) };
+        let needs = [
+            (pages, self.capacity.pages, "pages"),
+            (regions, self.max_segments as u64, "segments"),
+            (regions, self.capacity.regions, "regions"),
+        ];
+        needs.into_iter().find(|(needed, limit, _)| needed > limit)
+    }
+}

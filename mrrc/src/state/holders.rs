@@ -1,0 +1,67 @@
+//! The leases and hits of all threads, as the core asks for them.
+
+use super::in_flight::{Entry, InFlight};
+use super::lease_holds::LeaseHolds;
+use super::stats::Stats;
+use crate::core::Holders;
+use crate::hit::HitTables;
+use crate::regions::RegionId;
+
+/// The leases of all threads, which hold regions without the core's knowledge.
+pub(crate) struct Leases<'a, T> {
+    pub(super) tables: &'a HitTables<T>,
+    pub(super) in_flight: &'a InFlight,
+    pub(super) lease_holds: &'a mut LeaseHolds,
+    /// The group with the next marks to hand over.
+    pub(super) next_group: &'a mut usize,
+    pub(super) stats: &'a mut Stats,
+}
+
+impl<T> Leases<'_, T> {
+    fn is_registered(&self, id: RegionId) -> bool {
+        matches!(self.in_flight.entry(id), Entry::Registered { .. })
+    }
+}
+
+impl<T> Holders for Leases<'_, T> {
+    fn hold_back(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>) {
+        let mut any = false;
+        for &id in leaving {
+            // A region being registered is held by its registering thread, and the core knows.
+            if self.is_registered(id) {
+                self.tables.records[id].hide();
+                any = true;
+            }
+        }
+        if !any {
+            return;
+        }
+        self.tables.barrier.heavy();
+        self.stats.barriers += 1;
+        self.lease_holds.names().read(self.tables, leaving.len());
+        for &id in leaving {
+            if self.is_registered(id) && self.lease_holds.names().have(self.tables, id) {
+                self.stats.recalled += 1;
+                self.lease_holds.add(id);
+                held.push(id);
+            }
+        }
+    }
+
+    fn stay(&mut self, regions: &[RegionId]) {
+        for &id in regions {
+            if matches!(self.in_flight.entry(id), Entry::Registered { stale: false, .. }) {
+                self.tables.records[id].show();
+            }
+        }
+    }
+
+    fn touches(&mut self, region: RegionId) -> u32 {
+        self.tables.records[region].take_touched()
+    }
+
+    /// In the order of their names: the next time goes on where this one ended, and begins anew when it has come to the end.
+    fn touched(&mut self, most: usize, touched: &mut Vec<RegionId>) {
+        self.tables.take_touched(self.in_flight.len(), self.next_group, most, touched);
+    }
+}

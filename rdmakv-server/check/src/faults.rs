@@ -1,0 +1,155 @@
+//! Faults put in on purpose: the product is built with them, each is run, and the checker has to find it; and where
+//! nothing is wrong it has to find nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  rdmakv-check faults                         all of them, some minutes
+  rdmakv-check faults --debug -n 100000       sooner, and with less to find them in
+
+Exit status: 0 each was found and nothing else, 1 not, 2 wrong usage.";
+
+/// The options of the injected faults.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Faults {
+    /// Operations of each run; those with large values have a third
+    #[arg(short = 'n', long, default_value_t = 300_000, value_name = "N")]
+    operations: u64,
+    /// Target directory of the build with faults
+    #[arg(long, default_value = "target/faults", value_name = "DIRECTORY")]
+    target_dir: PathBuf,
+    /// Build without optimisation
+    #[arg(long)]
+    debug: bool,
+    /// A build with faults that is there already
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Runs of these faults only
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Print the whole report of each run
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// A run with faults.
+struct Case {
+    server: Option<&'static str>,
+    client: Option<&'static str>,
+    /// The expected finding: one of these; nothing if there are none.
+    finds: &'static [&'static str],
+    arguments: &'static [&'static str],
+}
+
+const ORDER: &[&str] = &["came back", "out of turn", "no order"];
+/// Every way, on the same keys.
+const FABRICS: &[&str] = &["--transports=shm,tcp,iwarp,shm", "--kill-server-every=0", "--kill-client-every=0"];
+/// Large values that change often, so that what is read is being written.
+const CHURN: &[&str] = &[
+    "--transports=shm",
+    "--large",
+    "--gets=20",
+    "--cold=50",
+    "--memory=64",
+    "--warm=24",
+    "--readers=2",
+    "--warm-changes=60",
+    "--tag-lease=100ms",
+    "--kill-server-every=0",
+    "--kill-client-every=0",
+];
+/// Leases that are longer than a server takes to start, of a few keys, so that readers need no server for a while.
+const RESTARTS: &[&str] = &[
+    "--transports=shm,shm,tcp",
+    "--readers=2",
+    "--warm=4",
+    "--warm-changes=1",
+    "--tag-lease=2s",
+    "--kill-server-every=0.7",
+    "--kill-client-every=0",
+];
+
+const CASES: &[Case] = &[
+    Case { server: None, client: None, finds: &[], arguments: FABRICS },
+    Case { server: None, client: None, finds: &[], arguments: RESTARTS },
+    Case { server: None, client: Some("no-crc"), finds: &[], arguments: CHURN },
+    Case { server: Some("index-before-dead"), client: None, finds: ORDER, arguments: FABRICS },
+    Case { server: Some("dead-after-reply"), client: None, finds: ORDER, arguments: FABRICS },
+    Case { server: None, client: Some("believes-the-dead"), finds: ORDER, arguments: RESTARTS },
+    Case { server: Some("reuse-early"), client: None, finds: &[], arguments: CHURN },
+    Case { server: Some("reuse-early"), client: Some("no-crc"), finds: &["torn value"], arguments: CHURN },
+];
+
+impl Case {
+    fn name(&self) -> String {
+        let parts: Vec<&str> = self.server.into_iter().chain(self.client).collect();
+        if parts.is_empty() { "no fault".into() } else { parts.join(" and ") }
+    }
+}
+
+/// Builds and runs; says whether every run found what it had to, and nothing where there was nothing.
+pub(crate) fn run(faults: &Faults) -> io::Result<bool> {
+    let program = faults.program.clone().map_or_else(|| build(faults), Ok)?;
+    let mut good = true;
+    let chosen = |case: &&Case| {
+        let is_named = |name: &String| case.server == Some(name) || case.client == Some(name);
+        faults.only.is_empty() || faults.only.iter().any(is_named)
+    };
+    for case in CASES.iter().filter(chosen) {
+        let began = Instant::now();
+        let mut command = Command::new(&program);
+        let is_large = case.arguments.contains(&"--large");
+        let operations = (faults.operations / if is_large { 3 } else { 1 }).max(1);
+        command.arg("--quiet").arg("--operations").arg(operations.to_string()).args(case.arguments);
+        command.args(case.server.map(|fault| format!("--server-fault={fault}")));
+        command.args(case.client.map(|fault| format!("--client-fault={fault}")));
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let found: Vec<&str> = text.lines().filter(|line| line.starts_with("VIOLATION")).collect();
+        let is_as_it_should_be = match (case.finds, output.status.code()) {
+            ([], code) => code == Some(0),
+            (kinds, Some(1)) => found.iter().any(|line| kinds.iter().any(|kind| line.contains(kind))),
+            _ => false,
+        };
+        good &= is_as_it_should_be;
+        let verdict = match (is_as_it_should_be, case.finds) {
+            (true, []) => "nothing found, as it should be",
+            (true, _) => "found",
+            (false, []) => "FOUND SOMETHING WHERE NOTHING IS",
+            (false, _) => "NOT FOUND",
+        };
+        println!(
+            "{:<30} {verdict} ({:.0} s, {})",
+            case.name(),
+            began.elapsed().as_secs_f64(),
+            case.arguments.join(" ")
+        );
+        if faults.verbose || !is_as_it_should_be {
+            println!("{text}");
+        } else if let Some(first) = text.split_once("\nVIOLATION").map(|(_, first)| first) {
+            let first = first.split("\n\n").next().unwrap_or(first);
+            println!("VIOLATION{first}\n");
+        }
+    }
+    Ok(good)
+}
+
+/// This program with its server and clients, with the faults in them.
+fn build(faults: &Faults) -> io::Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "-p", "rdmakv-check", "--target-dir"]).arg(&faults.target_dir);
+    command.args((!faults.debug).then_some("--release"));
+    // Those of the caller stay: they may say how to link.
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let status = command.env("RUSTFLAGS", format!("{flags} --cfg rdmakv_fault_injection")).status()?;
+    if !status.success() {
+        return Err(io::Error::other("the build with faults failed; run this in the repository"));
+    }
+    let profile = if faults.debug { "debug" } else { "release" };
+    std::path::absolute(faults.target_dir.join(Path::new(profile)).join("rdmakv-check"))
+}

@@ -1,0 +1,189 @@
+//! The command line.
+
+use crate::Expire;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  rdmakv set greeting hello
+  rdmakv get greeting
+  rdmakv -s 10.0.0.1:11211 set page < page.html         the value from standard input, byte by byte
+  rdmakv -s iwarp:10.0.0.1:7471,tcp:10.0.0.1:11211 get -v --times 1000 page > copy.html
+  rdmakv -s 10.0.0.1 -s 10.0.0.2,weight=2 stats slabs
+  rdmakv watch
+
+Servers:
+  ADDRESS[,ADDRESS...][,weight=N][,name=HOST:PORT]      every way to one server, the best one first
+  shm:@NAME, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT over a fabric, with one-sided reads
+  tcp:HOST:PORT, HOST[:PORT], unix:PATH                 over a socket; what reads fall back to
+  Keys are spread over several servers as libmemcached does it. Without -s, the variable
+  RDMAKV_SERVERS names servers, with spaces between them; without that it is the server on
+  this machine at memcached's port. RDMAKV_LOGIN=NAME:PASSWORD for servers that ask for it (-Y).
+
+Exit codes:
+  0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage;
+  3 nobody knows whether it was done";
+
+/// Asks key-value servers, over RDMA or TCP
+#[derive(Parser, Debug)]
+#[command(name = "rdmakv", version, after_help = EXAMPLES)]
+pub(super) struct Flags {
+    /// A server; may be repeated
+    #[arg(short, long = "server", value_name = "SERVER", global = true)]
+    pub(super) servers: Vec<String>,
+    /// How long an operation may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, global = true, value_parser = within::<u64, 1, 3_600_000>)]
+    pub(super) timeout: u64,
+    /// Do not read one-sidedly
+    #[arg(long, global = true)]
+    pub(super) ask: bool,
+    /// Say on standard error how it went
+    #[arg(short, long, global = true)]
+    pub(super) verbose: bool,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum Command {
+    /// Writes the values of keys to standard output, as they are
+    #[command(
+        after_help = "Examples:\n  rdmakv get greeting\n  rdmakv get -v --times 1000 page -o copy.html    with how many were one-sided reads"
+    )]
+    Get {
+        /// Keys; the values of several follow each other, each with a line's end
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// Get each key so often; -v says how many of these were one-sided reads, and what they took
+        #[arg(long, default_value_t = 1, value_parser = within::<u32, 1, { u32::MAX as u64 }>)]
+        times: u32,
+        /// Write the value to this file, which is left alone where there is none
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Stores a value; prints its version with -v
+    #[command(
+        after_help = "Examples:\n  rdmakv set greeting hello\n  rdmakv set --ttl 60 page < page.html            from standard input, for a minute\n  rdmakv set --add -i page.html page              only where there is none"
+    )]
+    Set {
+        /// The key
+        key: String,
+        /// The value; without it, standard input up to its end
+        value: Option<String>,
+        /// Read the value from this file
+        #[arg(short, long, value_name = "FILE", conflicts_with = "value")]
+        input: Option<PathBuf>,
+        /// When it ends, in seconds from now; 0 is never
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = within::<u64, 0, SECONDS>)]
+        ttl: u64,
+        /// A number that is stored with it
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = within::<u32, 0, { u32::MAX as u64 }>)]
+        flags: u32,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Takes keys away
+    #[command(after_help = "Examples:\n  rdmakv delete greeting page")]
+    Delete {
+        /// Keys
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Changes when a value ends
+    #[command(after_help = "Examples:\n  rdmakv touch page 3600                          another hour from now")]
+    Touch {
+        /// The key
+        key: String,
+        /// Seconds from now; 0 is never
+        #[arg(value_parser = within::<u64, 0, SECONDS>)]
+        seconds: u64,
+    },
+    /// Adds to a number; prints what it is then
+    #[command(after_help = "Examples:\n  rdmakv incr visits\n  rdmakv incr visits 10")]
+    Incr {
+        /// The key
+        key: String,
+        /// How much
+        #[arg(default_value_t = 1, value_parser = within::<u64, 0, { u64::MAX }>)]
+        by: u64,
+    },
+    /// Takes from a number; prints what it is then
+    #[command(after_help = "Examples:\n  rdmakv decr stock 2")]
+    Decr {
+        /// The key
+        key: String,
+        /// How much
+        #[arg(default_value_t = 1, value_parser = within::<u64, 0, { u64::MAX }>)]
+        by: u64,
+    },
+    /// Prints servers' statistics
+    #[command(after_help = "Examples:\n  rdmakv stats\n  rdmakv -s 10.0.0.1 -s 10.0.0.2 stats items")]
+    Stats {
+        /// Which: items, slabs, settings, sizes, reset; without it, the general ones
+        #[arg(default_value = "")]
+        kind: String,
+    },
+    /// Shows what servers are doing, again and again
+    #[command(after_help = "Examples:\n  rdmakv watch\n  rdmakv watch -i 5 -c 12                         a minute")]
+    Watch {
+        /// Seconds between two looks
+        #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
+        interval: f64,
+        /// Look so often, then end
+        #[arg(short, long, value_name = "N", value_parser = within::<u64, 0, { u64::MAX }>)]
+        count: Option<u64>,
+    },
+    /// Prints servers' versions
+    #[command(after_help = "Examples:\n  rdmakv version")]
+    Version,
+    /// Empties servers
+    #[command(after_help = "Examples:\n  rdmakv flush\n  rdmakv flush --after 30")]
+    Flush {
+        /// In so many seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = within::<u64, 0, SECONDS>)]
+        after: u64,
+    },
+}
+
+/// How a value is stored.
+#[derive(Args, Debug, Clone, Copy)]
+#[group(multiple = false)]
+pub(super) struct How {
+    /// Only where there is none
+    #[arg(long)]
+    pub(super) add: bool,
+    /// Only where there is one
+    #[arg(long)]
+    pub(super) replace: bool,
+    /// At the end of what is there
+    #[arg(long)]
+    pub(super) append: bool,
+    /// At the start of what is there
+    #[arg(long)]
+    pub(super) prepend: bool,
+    /// Only where this version is there
+    #[arg(long, value_name = "VERSION", value_parser = within::<u64, 0, { u64::MAX }>)]
+    pub(super) cas: Option<u64>,
+}
+
+/// The protocol's limit on the time at which an item ends.
+const SECONDS: u64 = i32::MAX as u64;
+
+/// Returns a whole number within these bounds, whatever is wrong with another.
+fn within<T: TryFrom<u64>, const LOW: u64, const HIGH: u64>(text: &str) -> Result<T, String> {
+    let number =
+        text.parse().ok().filter(|number| (LOW..=HIGH).contains(number)).and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| format!("a whole number is needed, {LOW} to {HIGH}"))
+}
+
+/// As the flags say it.
+pub(super) fn ends(seconds: u64) -> Expire {
+    if seconds == 0 { Expire::Never } else { Expire::In(Duration::from_secs(seconds)) }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "a number of seconds is needed, 0.05 to 3600".to_owned())
+}

@@ -1,0 +1,179 @@
+//! The command `rdmakv`: asks key-value servers, over RDMA or TCP.
+//!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+
+mod flags;
+mod values;
+mod watch;
+
+use crate::{About, Client, Error, Everywhere, Operation, Options, Stats};
+use clap::{CommandFactory, Parser};
+use flags::{Command, Flags, ends};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The address of the server by default.
+const HERE: &str = "shm:@rdmakv-11211,tcp:127.0.0.1:11211";
+
+/// Why the command comes to nothing.
+pub(super) enum Failure {
+    Client(Error),
+    Io(String),
+    /// It was done, and the answer is no.
+    No(String),
+    /// The output has no reader any more.
+    Hung,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Hung,
+            _ => Self::Io(format!("write standard output: {error}")),
+        }
+    }
+}
+
+/// Returns the command line's definition, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Flags::command()
+}
+
+/// Runs the command.
+pub fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let (code, said) = match run(&flags) {
+        Ok(()) | Err(Failure::Hung) => return ExitCode::SUCCESS,
+        Err(Failure::Client(error @ (Error::Address { .. } | Error::NoServer | Error::Key { .. }))) => {
+            (2, error.to_string())
+        }
+        Err(Failure::Client(error @ Error::OutcomeUnknown { .. })) => (3, error.to_string()),
+        // Not as the library says it: this has a flag.
+        Err(Failure::Client(Error::TimedOut { about, after })) => {
+            let after = after.as_millis();
+            (
+                1,
+                format!(
+                    "{about}: no answer within {after} ms; see whether the server is busy or stopped, or raise --timeout"
+                ),
+            )
+        }
+        Err(Failure::Client(Error::Refused { about, said })) => (1, refused(&about, &said)),
+        Err(Failure::Client(error)) => (1, error.to_string()),
+        Err(Failure::Io(said) | Failure::No(said)) => (1, said),
+    };
+    // Where standard error is closed, the code says it.
+    let _ = writeln!(io::stderr(), "rdmakv: {said}");
+    ExitCode::from(code)
+}
+
+fn run(flags: &Flags) -> Result<(), Failure> {
+    let servers = match (&flags.servers[..], std::env::var("RDMAKV_SERVERS")) {
+        ([], Ok(servers)) if !servers.trim().is_empty() => servers.split_whitespace().map(str::to_owned).collect(),
+        ([], _) => vec![HERE.to_owned()],
+        (servers, _) => servers.to_vec(),
+    };
+    let timeout = Duration::from_millis(flags.timeout);
+    // Not a flag: others see those.
+    let login = std::env::var("RDMAKV_LOGIN").ok();
+    let login = login.as_deref().and_then(|login| login.split_once(':'));
+    let login = login.map(|(name, password)| (name.to_owned(), password.to_owned()));
+    let options = Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() };
+    let mut client = Client::with_options(&servers, options)?;
+    match &flags.command {
+        Command::Get { keys, times, output } => {
+            values::get(&mut client, &servers, keys, *times, output.as_deref(), flags.verbose)
+        }
+        Command::Set { key, value, input, ttl, flags: number, how } => {
+            let value = values::to_store(value.as_deref(), input.as_deref())?;
+            values::set(&mut client, key, value, (ends(*ttl), *number), *how, flags.verbose)
+        }
+        Command::Delete { keys } => {
+            let mut missing = Vec::new();
+            for key in keys {
+                if !client.delete(key)? {
+                    missing.push(format!("\"{}\"", key.escape_debug()));
+                }
+            }
+            if missing.is_empty() { Ok(()) } else { Err(Failure::No(format!("there is no {}", missing.join(", ")))) }
+        }
+        Command::Touch { key, seconds } => client.touch(key, ends(*seconds))?.then_some(()).ok_or_else(|| none(key)),
+        Command::Incr { key, by } => number(key, client.incr(key, *by)?),
+        Command::Decr { key, by } => number(key, client.decr(key, *by)?),
+        Command::Stats { kind } => stats(client.stats(kind)),
+        Command::Watch { interval, count } => watch::watch(&mut client, Duration::from_secs_f64(*interval), *count),
+        Command::Version => everywhere(client.version(), |server, version, text| {
+            let _ = writeln!(text, "{server}  {version}");
+        }),
+        Command::Flush { after } => everywhere(client.flush(Duration::from_secs(*after)), |_, _, _| {}),
+    }
+}
+
+/// Returns the meaning of a server's refusal for the user of the command.
+fn refused(about: &About, said: &str) -> String {
+    match about.operation {
+        Operation::Stats if said == "ERROR" => {
+            format!(
+                "{about}: the server has no statistics of that kind; there are items, slabs, settings, sizes, reset"
+            )
+        }
+        _ if said.contains("too large") => {
+            format!(
+                "{about}: the server says: {said}; it takes larger ones when it is started with a larger -I (and -m)"
+            )
+        }
+        _ => format!("{about}: the server says: {said}"),
+    }
+}
+
+pub(super) fn none(key: &str) -> Failure {
+    Failure::No(format!("there is no \"{}\"", key.escape_debug()))
+}
+
+fn number(key: &str, number: Option<u64>) -> Result<(), Failure> {
+    let number = number.ok_or_else(|| none(key))?;
+    Ok(writeln!(io::stdout(), "{number}")?)
+}
+
+fn stats(stats: Everywhere<Stats>) -> Result<(), Failure> {
+    let several = stats.len() > 1;
+    everywhere(stats, |server, stats, text| {
+        if several {
+            let _ = writeln!(text, "{server}");
+        }
+        let name = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let value = stats.iter().map(|(_, value)| value.len()).filter(|&len| len <= 20).max().unwrap_or(0);
+        for (named, said) in stats {
+            // Numbers stand below each other, by their last digits.
+            let _ = match said.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+                true => writeln!(text, "{named:name$}  {said:>value$}"),
+                false => writeln!(text, "{named:name$}  {said}"),
+            };
+        }
+    })
+}
+
+/// Shows each server's answer; then the errors of some of them, if there are any.
+fn everywhere<T>(outcomes: Everywhere<T>, show: impl Fn(&str, &T, &mut String)) -> Result<(), Failure> {
+    let (mut text, mut failed) = (String::new(), None);
+    for (server, outcome) in outcomes {
+        match outcome {
+            Ok(outcome) => show(&server, &outcome, &mut text),
+            Err(error) => {
+                if let Some(before) = failed.replace(error) {
+                    let _ = writeln!(io::stderr(), "rdmakv: {before}");
+                }
+            }
+        }
+    }
+    io::stdout().write_all(text.as_bytes())?;
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}

@@ -1,0 +1,43 @@
+//! The common state of all servers of a client: the operations in flight, their time limits, the memory that fabrics use.
+
+use super::answer::Answer;
+use super::counters::Counters;
+use super::error::Error;
+use super::fabric::domains::Fabrics;
+use super::ops::{Name, Ops};
+use super::ways::Patience;
+use std::time::Duration;
+
+/// See the module.
+pub(super) struct Common {
+    pub(super) ops: Ops,
+    pub(super) patience: Patience,
+    pub(super) timeout: Duration,
+    pub(super) counters: Counters,
+    pub(super) fabrics: Fabrics,
+    /// The first bytes on each connection.
+    pub(super) login: Option<Vec<u8>>,
+    /// Whether tags are wished for.
+    pub(super) one_sided: bool,
+    /// The process that owns the memory of the fabrics.
+    pub(super) process: u32,
+}
+
+impl Common {
+    /// In a child of a fork: fabrics begin anew, once.
+    pub(super) fn begin_anew(&mut self, process: u32) {
+        if self.process != process {
+            self.process = process;
+            self.fabrics.begin_anew();
+        }
+    }
+
+    /// An operation has come to its end.
+    pub(super) fn end(&mut self, name: Name, answer: Result<Answer, Error>) {
+        // Another way may have been first.
+        if self.ops.unanswered(name).is_some() {
+            self.counters.answered(&answer);
+            self.ops.end(name, answer);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Faults put in on purpose, so that a checker of histories can be seen to find them.
+//!
+//! They exist only in builds with `--cfg rdmakv_fault_injection`; there the environment variable `RDMAKV_FAULT` chooses one.
+//! In every other build [`injected`] is `false` at compile time, and nothing of them is left.
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// `index-before-dead`: a replacement is seen before what it replaces is dead.
+    IndexBeforeDead,
+    /// `reuse-early`: a chunk is free when its item ends, whatever leases there are, and the GET table still names it.
+    ReuseEarly,
+    /// `no-crc`: the client believes a value without comparing its sum.
+    NoCrc,
+    /// `dead-after-reply`: a client that is told that an item is gone may still find it alive in memory.
+    DeadAfterReply,
+    /// `no-restart-wait`: a server does not wait for the leases of a predecessor that had RDMA devices.
+    NoRestartWait,
+    /// `believes-the-dead`: a client reads the memory of a server that was killed, and believes it (in frrwp's shm provider).
+    BelievesTheDead,
+}
+
+/// Returns whether this fault was chosen.
+#[cfg(not(rdmakv_fault_injection))]
+#[inline(always)]
+pub const fn injected(_: Fault) -> bool {
+    false
+}
+
+/// Returns whether this fault was chosen.
+///
+/// # Panics
+///
+/// If the variable names none.
+#[cfg(rdmakv_fault_injection)]
+pub fn injected(fault: Fault) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<Fault>> = std::sync::OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| {
+        Some(match std::env::var("RDMAKV_FAULT").ok()?.as_str() {
+            "" => return None,
+            "index-before-dead" => Fault::IndexBeforeDead,
+            "reuse-early" => Fault::ReuseEarly,
+            "no-crc" => Fault::NoCrc,
+            "dead-after-reply" => Fault::DeadAfterReply,
+            "no-restart-wait" => Fault::NoRestartWait,
+            "believes-the-dead" => Fault::BelievesTheDead,
+            other => panic!(
+                "RDMAKV_FAULT={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait, \
+                 believes-the-dead"
+            ),
+        })
+    });
+    *chosen == Some(fault)
+}

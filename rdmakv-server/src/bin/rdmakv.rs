@@ -1,5 +1,0 @@
-//! The command.
-
-fn main() -> std::process::ExitCode {
-    rdmakv_server::cli::main()
-}

@@ -1,0 +1,227 @@
+//! From a key to a tag: the chunk is leased, its memory registered, and the client let at it.
+//!
+//! Registering may take long and happens outside of all locks: the chunk is held, the shard let go, the memory registered, and when
+//! the shard is there again the item has to be alive still. A chunk that is registered already, or leased to another client, takes
+//! one visit to the shard.
+//!
+//! The registered chunks are those that the cache of the fabric has, under its budget. At most half of that is leased
+//! to clients ([`Limits`](super::tags::Limits)), and while more is wanted those pages are leased that are read most.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use mrrc::AcquireError;
+
+use super::connection::Connection;
+use super::providers::{Fabric, Leased};
+use super::state::FabricState;
+use super::tags::{Admitted, Client, Refused, Tags};
+use crate::metrics::{add, count};
+use crate::store::{Exposure, Extent, NoLease, Replacement, Store};
+use frrwp::wire::Segment;
+use rdmakv_proto::clock;
+use rdmakv_proto::messages::RemoteSegment;
+use rdmakv_proto::messages::{Seen, Tag};
+
+/// Leases that a refusal ends at once when there are too many.
+const AT_A_REFUSAL: usize = 64;
+/// Leases of tags that a grant ends.
+const AT_A_GRANT: usize = 8;
+
+/// All of a chunk that a tag reaches, if it is registered or can be.
+fn lease<F: Fabric>(state: &FabricState<F>, address: u64, bound: u64) -> Result<Leased<F>, AcquireError> {
+    // Where a tag is the key of one registration, that is made large enough to be others' too.
+    let (address, bytes) = if F::SEGMENTS.is_some() { state.arenas.block(address, bound) } else { (address, bound) };
+    #[expect(unsafe_code, reason = "the chunk is lent to the fabric by its address")]
+    // SAFETY: the stores' memory outlives the cache. Peers that read a chunk while it is written read words of its header. A
+    // late reader, which has no lease any more, believes nothing, and no peer writes it.
+    unsafe {
+        state.cache.acquire(address as *const u8, bytes as usize, F::RIGHTS)
+    }
+}
+
+impl<F: Fabric> FabricState<F> {
+    /// Returns the tags and their clients. The holder of this lock asks no store for anything: a store's lock is
+    /// taken before this one.
+    pub(super) fn tags(&self) -> MutexGuard<'_, Tags<F>> {
+        // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
+        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self, refused: Refused) {
+        let counts = &self.counts;
+        count(match refused {
+            Refused::Full => &counts.refused_budget,
+            Refused::Seldom => &counts.refused_seldom,
+            Refused::Share | Refused::Tags => &counts.refused_share,
+            Refused::Left | Refused::Unregistered => &counts.refused_gone,
+        });
+    }
+
+    fn unleased(&self, why: NoLease) {
+        let counts = &self.counts;
+        count(match why {
+            NoLease::Churn => &counts.refused_churn,
+            NoLease::Gone | NoLease::Closed => &counts.refused_gone,
+        });
+    }
+
+    /// Returns a tag of the key's item for this client, if it can have one.
+    fn grant(&self, client: Client, own: &F::Own, key: &[u8]) -> Option<Tag> {
+        let shards = &self.shared.shards;
+        let shard = shards.of(key);
+        let mut store = shards.at(shard);
+        let now = clock::nanos();
+        let handle = store.get(key, false, now / 1_000_000_000)?.handle();
+        let extent = store.extent(handle);
+        let admitted = self.admits(&mut store, client, extent, now).map_err(|refused| self.refused(refused)).ok()?;
+        if !admitted.registers && !admitted.clears {
+            let until = store.lease(handle, now).map_err(|why| self.unleased(why)).ok()?;
+            return self.give(client, own, extent, until, (admitted, None));
+        }
+        let held = store.hold(handle)?;
+        let mut registration = None;
+        if admitted.registers {
+            drop(store);
+            let leased = lease(self, extent.address, admitted.bound).map_err(std::io::Error::other);
+            let registered = leased.and_then(|leased| self.fabric.registration(leased));
+            store = shards.at(shard);
+            match registered {
+                Ok(registered) => registration = Some(registered),
+                Err(_) => {
+                    store.release(held);
+                    count(&self.counts.refused_registration);
+                    return None;
+                }
+            }
+        }
+        if admitted.clears {
+            store.clear_tail(&held, admitted.bound);
+        }
+        let (tag, left) = match store.expose(&held, clock::nanos()) {
+            Ok(until) => (self.give(client, own, extent, until, (admitted, registration)), None),
+            Err(why) => {
+                self.unleased(why);
+                (None, registration)
+            }
+        };
+        store.release(held);
+        // Dropped without locks.
+        drop(store);
+        left.into_iter().for_each(|registration| self.fabric.over(registration));
+        tag
+    }
+
+    /// Lists the key's item in the GET table; says whether it is there.
+    fn list(&self, key: &[u8]) -> bool {
+        let (mut store, now) = (self.shared.shards.with(key), clock::now());
+        let handle = store.get(key, false, now).map(|view| view.handle());
+        let listed = handle.is_some_and(|handle| store.list(handle, now));
+        if listed {
+            count(&self.counts.listed);
+        }
+        listed
+    }
+
+    fn admits(&self, store: &mut Store, client: Client, extent: Extent, now: u64) -> Result<Admitted, Refused> {
+        let mut tags = self.tags();
+        tags.sweep(now, AT_A_GRANT);
+        let first = tags.admits(client, extent);
+        drop(tags);
+        // Leases may have ended that were not looked at since.
+        match first {
+            Err(Refused::Full) if store.sweep(now, AT_A_REFUSAL) > 0 => self.tags().admits(client, extent),
+            other => other,
+        }
+    }
+
+    /// Returns the tag of a chunk that is leased until then. Under the shard's lock.
+    fn give(
+        &self,
+        client: Client,
+        own: &F::Own,
+        extent: Extent,
+        until: u64,
+        (promised, registration): (Admitted, Option<F::Registration>),
+    ) -> Option<Tag> {
+        let mut tags = self.tags();
+        let make = |record: &F::Record, registration: &F::Registration, bound| {
+            self.fabric.tag(own, record, registration, extent.address, bound)
+        };
+        let granted = tags.grant(client, extent, until, (promised, registration), || self.fabric.record(), make);
+        let granted = granted.map_err(|refused| self.refused(refused)).ok()?;
+        let Segment { address, length, key } = self.fabric.segment(&self.cache, &granted, extent.address);
+        drop(tags);
+        self.bell.ring();
+        count(&self.counts.grants);
+        let segment = RemoteSegment { address, length, key };
+        Some(Tag { segment, incarnation: self.terms.incarnation })
+    }
+
+    /// Reads without requests: they count like requests.
+    pub(super) fn read_by_tag(&self, address: u64, reads: u64, now: u64, hits: &mut u64) {
+        let Some(shard) = self.arenas.shard(address) else { return };
+        let shards = &self.shared.shards;
+        shards.at(shard).seen(address, reads, now / 1_000_000_000);
+        add(&self.counts.seen_reads, reads);
+        *hits += reads;
+    }
+}
+
+/// A fabric as the stores see it.
+pub(super) struct Exposed<F: Fabric>(pub(super) std::sync::Weak<FabricState<F>>);
+
+impl<F: Fabric> Exposure for Exposed<F> {
+    fn replaced(&mut self, replacement: &Replacement<'_>) -> bool {
+        let Some(state) = self.0.upgrade().filter(|_| F::REBINDS) else { return false };
+        let registered = |address: u64, bound: u64| {
+            // Nothing may wait here: what is not registered yet is not registered for this.
+            let there = state.cache.explain(address as *const u8, bound as usize, F::RIGHTS).is_hit();
+            let leased = there.then(|| lease(&state, address, bound).ok()).flatten()?;
+            state.fabric.registration(leased).ok()
+        };
+        state.tags().replaced(replacement, registered)
+    }
+
+    fn is_open(&mut self, chunk: Extent) -> bool {
+        self.0.upgrade().is_some_and(|state| state.tags().is_open(chunk))
+    }
+
+    fn ended(&mut self, chunk: Extent, _: u64) {
+        if let Some(state) = self.0.upgrade() {
+            state.tags().ended(chunk);
+        }
+    }
+}
+
+impl<F: Fabric> Connection<'_, F> {
+    /// Returns a tag for this client, if it can have one and needs it: a reader of the GET table finds the item there
+    /// from now on.
+    pub(super) fn grant(&mut self, key: &[u8]) -> Option<Tag> {
+        if self.reads_table() {
+            // A client that asks for a listed item may have found that the table did not hold: the thread that sees to it has not had its
+            // turn.
+            self.state.fabric.hold_table();
+            if self.state.list(key) {
+                return None;
+            }
+        }
+        self.state.grant(self.client, &self.makes, key)
+    }
+
+    /// Reads by tag that the client tells of.
+    pub(super) fn seen(&mut self, seen: Seen<'_>) {
+        let (state, now) = (self.state, clock::nanos());
+        for (told, _, reads) in seen.iter() {
+            let Some(address) = state.fabric.address(told) else { continue };
+            let reads = match self.reads_table() {
+                true => state.tags().allowed(self.client, reads.into(), now),
+                false => state.tags().seen(self.client, address, reads.into(), now),
+            };
+            if reads > 0 {
+                let counts = &mut self.own.counts;
+                counts.cmd_get += reads;
+                state.read_by_tag(address, reads, now, &mut counts.get_hits);
+            }
+        }
+    }
+}

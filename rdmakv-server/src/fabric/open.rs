@@ -1,0 +1,458 @@
+//! From the plan to listeners, and from these to threads; and how all of it ends.
+//!
+//! Sockets come first, so that what cannot be had is said before anything else is done; with RDMA devices the file by which servers
+//! hear of such predecessors; then the stores, in memory that the fabrics made. Then leases that a predecessor's device may serve
+//! are waited for, and no client is served meanwhile, over any transport. Then the threads.
+
+use std::io;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
+use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmOptions};
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsOptions, WindowTrial};
+use frrwp::fabric::{Connector, Listener};
+use mrrc::PAGE;
+
+use super::arenas::Arenas;
+use super::grants::Exposed;
+use super::incarnation::{self, IncarnationFile};
+use super::listener::{self, Seats};
+use super::options::{FABRICS, Place, Plan};
+use super::pinned::Pins;
+use super::predecessor::Predecessor;
+use super::providers::Fabric;
+use super::providers::iwarp::Iwarp;
+use super::providers::shm::{Shm, Table};
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use super::providers::verbs::Verbs;
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use super::providers::windows::Windowed;
+use super::reaper;
+use super::state::{FabricState, Terms};
+use crate::log;
+use crate::metrics::Reported;
+use crate::session::{Shards, Shared};
+use crate::store::Memory;
+use rdmakv_proto::clock;
+
+/// Keys of shared memory at most; each has a slot in a table that clients see.
+const KEYS: u64 = 1 << 18;
+/// Stores at most that have an arena each.
+const ARENAS: usize = 4096;
+
+/// The interval at which a waiting thread looks whether the server is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Serves the clients of one fabric from now on.
+type Begin = Box<dyn FnOnce(&Start<'_>, &mut Running) -> Result<(), String>>;
+
+/// The opened fabrics.
+pub(crate) struct Opened {
+    plan: Plan,
+    /// The fabrics that it listens at.
+    fabrics: Vec<Begin>,
+    /// The maker of memory for the stores, if it has to be a fabric's.
+    memory: Option<ShmDomain>,
+    /// The line of a server that offers RDMA devices, or follows one that did.
+    life: Option<IncarnationFile>,
+    /// One run of a server.
+    incarnation: u32,
+    /// The addresses, and what clients can read there: for the start-up lines.
+    pub(crate) said: Vec<String>,
+}
+
+impl Opened {
+    /// Opens what the plan asks for. `port` is the one beside which clients look for shared memory, and fall back to where it
+    /// is `plain`.
+    ///
+    /// # Errors
+    ///
+    /// The fabric that could not be opened, why, and the remedy.
+    pub(crate) fn open(plan: Plan, port: Option<u16>, plain: bool) -> Result<Self, String> {
+        let beside = port.filter(|_| plain);
+        let (mut shm, mut iwarp, mut said) = (None, None, Vec::new());
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        let mut verbs = Vec::new();
+        for place in &plan.places {
+            match place {
+                Place::Shm(address) => {
+                    let listener = listen_shm(&mut shm, address, &plan);
+                    said.extend(readable(listener.map_err(|error| format!("--fabric {address}: {error}"))?.address()));
+                }
+                Place::ShmOfPort => {
+                    let Some(port) = port else { continue };
+                    let name =
+                        format!("shm:@rdmakv-{port}").parse::<ShmAddress>().map_err(|error| error.to_string())?;
+                    match listen_shm(&mut shm, &name, &plan) {
+                        Ok(listener) => said.extend(readable(listener.address())),
+                        Err(ShmError::InUse { .. }) => log::say(format_args!(
+                            "{name} is another server's: none over shared memory; --fabric shm:@NAME chooses another name, \
+                             --fabric none does without"
+                        )),
+                        Err(error) => return Err(format!("{name}: {error}; --fabric none does without")),
+                    }
+                }
+                Place::Iwarp(address) => {
+                    let (domain, listeners) = match &mut iwarp {
+                        Some(there) => there,
+                        none => {
+                            let options = IwarpOptions {
+                                passive: true,
+                                checksums: false,
+                                stall: plan.timeout,
+                                ..IwarpOptions::default()
+                            };
+                            let domain = IwarpDomain::new(options);
+                            none.insert((domain.map_err(|error| format!("--fabric {address}: {error}"))?, Vec::new()))
+                        }
+                    };
+                    listeners.push(listen(domain, address, ONLY_ITEMS, beside, &mut said)?);
+                }
+                #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+                Place::Verbs(address) => {
+                    let domain = device(address, &plan).map_err(|error| format!("--fabric {address}: {error}"))?;
+                    let reads = match domain.has_windows() {
+                        true => &format!("{ONLY_ITEMS} (memory windows)"),
+                        false => "each client there can read whatever memory is registered (--expose slab)",
+                    };
+                    let listener = listen(&domain, address, reads, beside, &mut said)?;
+                    verbs.push((domain, listener));
+                }
+            }
+        }
+        let memory = shm.as_ref().map(|(domain, _): &(ShmDomain, _)| domain.clone());
+        let mut fabrics = Vec::<Begin>::new();
+        if let Some((domain, listeners)) = shm {
+            fabrics.push(Box::new(|start, running| start.shm(domain, listeners, running)));
+        }
+        if let Some((domain, listeners)) = iwarp {
+            fabrics.push(Box::new(|start, running| {
+                start.fabric(Iwarp::new(domain, start.shared.settings.item_max), listeners, running)
+            }));
+        }
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        for (domain, listener) in verbs {
+            fabrics.push(Box::new(|start, running| {
+                // Devices pin by themselves.
+                let start = Start { pin: false, ..start.clone() };
+                match domain.has_windows() {
+                    true => start.fabric(Windowed(domain), vec![listener], running),
+                    false => start.fabric(Verbs(domain), vec![listener], running),
+                }
+            }));
+        }
+        let path = life_place(&plan, port);
+        let begin = || IncarnationFile::begin(&path, plan.lease, rand::random());
+        let life = if plan.places.iter().any(Place::pins) {
+            Some(begin().map_err(|error| format!("--fabric: {error}"))?)
+        } else {
+            // The server before may have offered devices all the same. One that has the file now lives, and has another address.
+            // Where the file cannot be this user's, no server of this user's has offered devices.
+            path.exists().then(begin).and_then(Result::ok)
+        };
+        let incarnation = life.as_ref().map_or_else(|| rand::random::<u32>().max(1), IncarnationFile::incarnation);
+        Ok(Self { plan, fabrics, memory, life, incarnation, said })
+    }
+
+    /// Returns which run of the server this is: every header and every tag carries it.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// Waits until no client relies on what a server with RDMA devices before this one told it; says whether this one may serve, or `ends`
+    /// came first.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written by which the next server will know of this one.
+    pub(crate) fn wait(&mut self, ends: impl Fn() -> bool) -> Result<bool, String> {
+        let Some(life) = &mut self.life else { return Ok(true) };
+        if !life.wait().is_zero() {
+            let before = match life.predecessor() {
+                Predecessor::Unreadable => {
+                    format!("{} makes no sense, so the longest lease is taken", life.path().display())
+                }
+                _ => "the server before did not end as it should, or not in time".to_owned(),
+            };
+            log::say(format_args!(
+                "{before}: its clients may rely on their leases for another {:.1?}: no client is served before",
+                life.wait()
+            ));
+        }
+        while !life.wait().is_zero() {
+            if ends() {
+                return Ok(false);
+            }
+            std::thread::sleep(life.wait().min(LOOK));
+        }
+        life.serve().map_err(|error| error.to_string())?;
+        Ok(true)
+    }
+
+    /// Returns the maker of memory for the stores, if it has to be a fabric's.
+    pub(crate) fn memory(&self) -> Option<impl FnMut(usize) -> io::Result<Memory> + use<>> {
+        let domain = self.memory.clone()?;
+        Some(move |bytes| {
+            let arena = domain.arena(bytes, Sharing::Readable).map_err(io::Error::other)?;
+            let base = NonNull::new(arena.as_ptr()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let bytes = arena.len();
+            #[expect(unsafe_code, reason = "the arena is the store's from now on")]
+            // SAFETY: the arena is new and all zeros, begins with a page, and is mapped as long as it is not dropped. Peers
+            // can read it only, and no code of this process gets a buffer of it.
+            Ok(unsafe { Memory::new(base, bytes, Box::new(arena)) })
+        })
+    }
+
+    /// Begins to serve. `first` is the first free place for counts, and those behind it are free too.
+    ///
+    /// # Errors
+    ///
+    /// The resource that could not be had, and the remedy.
+    pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> Result<Running, String> {
+        let Self { plan, fabrics, life, incarnation, .. } = self;
+        let life = Arc::new(Mutex::new(life));
+        let mut running =
+            Running { listeners: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), life: life.clone() };
+        if fabrics.is_empty() {
+            return Ok(running);
+        }
+        let arenas = Arc::new(Arenas::of(&shared.shards));
+        let start = Start {
+            plan: &plan,
+            shared,
+            arenas,
+            incarnation,
+            registered: plan.registered / fabrics.len() as u64 / PAGE * PAGE,
+            pin: plan.pin,
+            first,
+            life,
+            seats: Seats::new(first + FABRICS, plan.connections),
+        };
+        fabrics.into_iter().try_for_each(|begin| begin(&start, &mut running))?;
+        Ok(running)
+    }
+}
+
+/// Returns the device by which the address is reached. Its clients are to be kept to what they were told of, unless it was
+/// asked to be otherwise: then windows, which cost something, are not used where there are any.
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+fn device(address: &VerbsAddress, plan: &Plan) -> Result<VerbsDomain, String> {
+    let text = address.to_string();
+    let options = VerbsOptions { windows: !plan.exposes, stall: plan.timeout, ..VerbsOptions::default() };
+    let domain = VerbsDomain::reaching(&text, options).map_err(|error| error.to_string())?;
+    if plan.exposes {
+        return Ok(domain);
+    }
+    let name = domain.device();
+    let why = match domain.try_windows(&text) {
+        Ok(WindowTrial::Holds) => return Ok(domain),
+        Ok(WindowTrial::Absent) => format!("the device {name:?} has no memory windows"),
+        Ok(WindowTrial::Fails { what }) => format!("the memory windows of the device {name:?} do not hold ({what})"),
+        Err(error) => format!("whether the memory windows of the device {name:?} hold could not be tried ({error})"),
+    };
+    Err(format!(
+        "{why}: its keys open whatever memory is registered, not only items that a client was told of; say --expose slab if \
+         that may be, or use iwarp:HOST:PORT"
+    ))
+}
+
+/// The line on what clients can read if they are kept to their grants.
+const ONLY_ITEMS: &str = "each client there can read the items that it was told of, and no others";
+
+/// Listens at a place on the network. The start-up lines have where that is, what clients can `read` there, and what a client on
+/// another machine types: the address that is listened on is often none that can be asked.
+fn listen<C: Connector>(
+    domain: &C,
+    address: &C::Address,
+    read: &str,
+    tcp: Option<u16>,
+    said: &mut Vec<String>,
+) -> Result<C::Listener, String> {
+    let listener = domain.listen_at(&address.to_string()).map_err(|error| format!("--fabric {address}: {error}"))?;
+    let place = listener.place();
+    let (fabric, at) = place.split_once(':').unwrap_or_default();
+    let port = at.rsplit(':').next().unwrap_or_default();
+    let socket = tcp.map_or_else(String::new, |port| format!(",tcp:HOST:{port}"));
+    said.push(format!("listening on {place}"));
+    said.push(read.to_owned());
+    said.push(format!("clients reach it by -s {fabric}:HOST:{port}{socket}"));
+    Ok(listener)
+}
+
+fn readable(address: &ShmAddress) -> [String; 2] {
+    [format!("listening on {address}"), "clients there, of this user, can read every item".into()]
+}
+
+/// From now on the stores list items in the table, at places that follow each other as the arenas do.
+fn list_in(table: &Table, shared: &Shared, arenas: &[(u64, u64)]) {
+    let mut base = 0;
+    for (shard, (_, bytes)) in arenas.iter().enumerate() {
+        shared.shards.at(shard).list_in(table.shared().clone(), base);
+        base += bytes;
+    }
+}
+
+/// Keys that shared memory needs: one for each chunk that is leased or was a while ago.
+fn keys(plan: &Plan) -> u64 {
+    (plan.registered / PAGE).clamp(8192, KEYS)
+}
+
+fn listen_shm<'a>(
+    shm: &'a mut Option<(ShmDomain, Vec<ShmListener>)>,
+    address: &ShmAddress,
+    plan: &Plan,
+) -> Result<&'a ShmListener, ShmError> {
+    let domain = match &*shm {
+        Some((domain, _)) => domain.clone(),
+        None => ShmDomain::new(ShmOptions {
+            keys: keys(plan) as usize,
+            arenas: ARENAS,
+            connections: plan.connections + plan.connections / 4 + 8,
+            // Arenas are open for good, and a client that stops while it is at one holds nothing that would be let go otherwise. Each is
+            // at one registration at a time.
+            quarantine: u64::MAX,
+            ..ShmOptions::default()
+        })?,
+    };
+    let listener = ShmListener::bind(&domain, address)?;
+    let (_, listeners) = shm.get_or_insert_with(|| (domain, Vec::new()));
+    listeners.push(listener);
+    Ok(&listeners[listeners.len() - 1])
+}
+
+/// The arguments with which every fabric is started.
+#[derive(Clone)]
+struct Start<'a> {
+    plan: &'a Plan,
+    shared: &'a Arc<Shared>,
+    arenas: Arc<Arenas>,
+    incarnation: u32,
+    /// Bytes that may be registered with each.
+    registered: u64,
+    pin: bool,
+    first: usize,
+    life: Arc<Mutex<Option<IncarnationFile>>>,
+    seats: Arc<Seats>,
+}
+
+impl Start<'_> {
+    fn shm(&self, domain: ShmDomain, listeners: Vec<ShmListener>, running: &mut Running) -> Result<(), String> {
+        let Self { plan, shared, .. } = *self;
+        let places = self.arenas.places();
+        let failed = |error| format!("--fabric shm: {error}");
+        // Memory that has to be pinned is read by tags, which know what is.
+        let table = match plan.pin {
+            true => None,
+            false => Table::new(&domain, &places, plan.memory, plan.lease).map_err(failed)?,
+        };
+        if let Some(table) = &table {
+            list_in(table, shared, &places);
+        }
+        let fabric = Shm::new(domain, &places, plan.lease, keys(plan) as usize / 2, table).map_err(failed)?;
+        self.fabric(fabric, listeners, running)
+    }
+
+    fn fabric<F: Fabric>(
+        &self,
+        fabric: F,
+        listeners: Vec<impl Listener<Endpoint = F::Endpoint>>,
+        running: &mut Running,
+    ) -> Result<(), String> {
+        let name = F::NAME;
+        let terms = Terms {
+            incarnation: self.incarnation,
+            lease: self.plan.lease,
+            eager: self.plan.eager(name),
+            registered: self.registered,
+            policy: self.plan.policy,
+        };
+        let pins = if self.pin {
+            let pins = Pins::new(terms.registered / PAGE).map_err(|error| format!("--pin: {error}"))?;
+            if let Some(pages) = pins.pages().filter(|&pages| pages < terms.registered / PAGE) {
+                log::say(format_args!(
+                    "--pin: {} MB may be pinned of the {} MB of --registered-memory that {name} has; raise ulimit -l",
+                    (pages * PAGE) >> 20,
+                    terms.registered >> 20
+                ));
+            }
+            Some(pins)
+        } else {
+            None
+        };
+        let state = FabricState::new(fabric, self.shared.clone(), self.arenas.clone(), terms, pins);
+        let state = Arc::new(state.map_err(|error| format!("--fabric {name}: {error}"))?);
+        self.shared.shards.each(|store| store.attach(Box::new(Exposed(Arc::downgrade(&state)))));
+        let thread = |error| format!("--fabric {name}: starting a thread: {error}");
+        let life = self.life.clone();
+        let tick =
+            move || life.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map_or(Ok(()), IncarnationFile::tick);
+        let seat = self.first + running.fabrics.len();
+        running.reapers.push(reaper::start(state.clone(), seat, tick).map_err(thread)?);
+        for listener in listeners {
+            running.listeners.push(listener::start(state.clone(), listener, self.seats.clone()).map_err(thread)?);
+        }
+        running.fabrics.push(state);
+        Ok(())
+    }
+}
+
+/// The threads that serve clients over fabrics.
+pub(crate) struct Running {
+    listeners: Vec<JoinHandle<()>>,
+    reapers: Vec<JoinHandle<()>>,
+    fabrics: Vec<Arc<dyn Reported>>,
+    life: Arc<Mutex<Option<IncarnationFile>>>,
+}
+
+impl Running {
+    /// Returns the fabrics, to report on.
+    pub(crate) fn fabrics(&self) -> &[Arc<dyn Reported>] {
+        &self.fabrics
+    }
+
+    /// Connections at present.
+    pub(crate) fn connections(&self) -> u64 {
+        self.fabrics.iter().map(|fabric| fabric.gauges().connections).sum()
+    }
+
+    /// The end, after the server was told to stop. When this returns, no client can read any item any more.
+    pub(crate) fn end(self, shards: &Shards) {
+        for listener in self.listeners {
+            let _ = listener.join();
+        }
+        shards.each(|store| store.close(clock::now()));
+        for fabric in &self.fabrics {
+            fabric.end();
+        }
+        for reaper in self.reapers {
+            let _ = reaper.join();
+        }
+        // Only now: the next server need not wait.
+        let life = self.life.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(error)) = life.map(IncarnationFile::end) {
+            log::say(format_args!("{error}; the next server will wait"));
+        }
+    }
+}
+
+/// Returns the file by which servers of this name hear of each other.
+fn life_place(plan: &Plan, port: Option<u16>) -> PathBuf {
+    let first = |place: &Place| match place {
+        Place::ShmOfPort => String::new(),
+        Place::Shm(address) => address.to_string(),
+        Place::Iwarp(address) => address.to_string(),
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        Place::Verbs(address) => address.to_string(),
+    };
+    let name = match port {
+        Some(port) => port.to_string(),
+        None => plan.places.first().map(first).unwrap_or_default(),
+    };
+    let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+    incarnation::place(&format!("rdmakv-{name}"))
+}

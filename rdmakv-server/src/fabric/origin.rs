@@ -1,0 +1,32 @@
+//! The origin of the client at the other end of a connection.
+
+use frrwp::fabric::iwarp::IwarpEndpoint;
+use frrwp::fabric::shm::ShmEndpoint;
+
+use super::tags::Peer;
+
+/// An end of a connection that knows its other end.
+pub(super) trait Origin {
+    /// Returns the peer as which a client counts, on any connection.
+    fn peer(&self) -> Peer;
+}
+
+impl Origin for IwarpEndpoint {
+    fn peer(&self) -> Peer {
+        Peer::at(Self::peer(self).ip())
+    }
+}
+
+impl Origin for ShmEndpoint {
+    fn peer(&self) -> Peer {
+        // The domain lets in no other user.
+        Peer::User
+    }
+}
+
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+impl Origin for frrwp::fabric::verbs::VerbsEndpoint {
+    fn peer(&self) -> Peer {
+        Self::peer(self).map_or(Peer::Other, |address| Peer::at(address.ip()))
+    }
+}

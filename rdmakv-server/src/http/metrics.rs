@@ -1,0 +1,260 @@
+//! The metrics, in Prometheus' text format and by its conventions for names: base units, `_total` for what only grows.
+
+use std::fmt::{Display, Write as _};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::metrics::{Asked, FabricGauges, Measured, below_micros, by_name};
+use crate::session::{Shared, Snapshot, VERSION, is_accepting, measured};
+
+/// Powers of two of microseconds at which the histogram of latencies is cut: 1 µs to 2 s.
+const CUTS: std::ops::RangeInclusive<u32> = 0..=21;
+
+struct Text(String);
+
+impl Text {
+    /// Returns a family of metrics: its type and what it is, then its samples.
+    fn family(&mut self, kind: &str, name: &str, help: &str) -> Samples<'_> {
+        // Writing into a string does not fail.
+        let _ = writeln!(self.0, "# HELP rdmakv_{name} {help}\n# TYPE rdmakv_{name} {kind}");
+        Samples { text: &mut self.0, name: name.to_owned() }
+    }
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family("counter", name, help).one("", value);
+    }
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family("gauge", name, help).one("", value);
+    }
+    /// Writes a counter with samples that differ in one label.
+    fn counters(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) {
+        let mut family = self.family("counter", name, help);
+        for (of, value) in values {
+            family.one(&format!("{label}=\"{of}\""), value);
+        }
+    }
+}
+
+struct Samples<'a> {
+    text: &'a mut String,
+    name: String,
+}
+
+impl Samples<'_> {
+    fn one(&mut self, labels: &str, value: impl Display) {
+        self.with("", labels, value);
+    }
+    fn with(&mut self, suffix: &str, labels: &str, value: impl Display) {
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.text, "rdmakv_{}{suffix}{braced} {value}", self.name);
+    }
+}
+
+/// All of them.
+pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
+    let mut text = Text(String::with_capacity(16 << 10));
+    server(&mut text, now, shared);
+    commands(&mut text, now);
+    connections(&mut text, now, shared);
+    memory(&mut text, now);
+    classes(&mut text, now);
+    fabrics(&mut text, now, shared);
+    latencies(&mut text, shared);
+    text.0
+}
+
+fn server(text: &mut Text, now: &Snapshot, shared: &Shared) {
+    let build = format!("version=\"{}\",protocol=\"{VERSION}\"", env!("CARGO_PKG_VERSION"));
+    text.family("gauge", "build_info", "Which server this is, and the memcached whose protocol it speaks.")
+        .one(&build, 1);
+    text.gauge("start_time_seconds", "When the server started, in Unix seconds.", shared.started);
+    text.gauge("accepting", "Whether new connections are accepted.", u8::from(is_accepting(shared)));
+    text.gauge("workers", "Threads that serve clients.", shared.settings.threads);
+    let mut cpu = text.family("counter", "cpu_seconds_total", "Time of the processor that the server used.");
+    cpu.one("", now.cpu);
+    if let Some(resident) = resident_bytes() {
+        text.gauge("resident_memory_bytes", "Memory of the process that is in RAM, items included.", resident);
+    }
+}
+
+/// As the kernel counts it.
+fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+fn commands(text: &mut Text, now: &Snapshot) {
+    let counts = &now.counts;
+    let mut found = |name: &str, help: &str, hits: u64, misses: u64| {
+        text.counters(name, help, "result", &[("hit", hits), ("miss", misses)]);
+    };
+    found("gets_total", "Keys asked for, by whether there was an item.", counts.get_hits, counts.get_misses);
+    found("deletes_total", "Deletions, by whether there was an item.", counts.delete_hits, counts.delete_misses);
+    found("increments_total", "Increments, by whether there was an item.", counts.incr_hits, counts.incr_misses);
+    found("decrements_total", "Decrements, by whether there was an item.", counts.decr_hits, counts.decr_misses);
+    found("touches_total", "Touches, by whether there was an item.", counts.touch_hits, counts.touch_misses);
+    text.counter("sets_total", "Items sent to be stored, by whatever command.", counts.cmd_set);
+    text.counters(
+        "compare_and_swaps_total",
+        "Items stored on condition of a version, by what became of it.",
+        "result",
+        &[("stored", counts.cas_hits), ("exists", counts.cas_badval), ("miss", counts.cas_misses)],
+    );
+    text.counter("flushes_total", "Commands that flushed all items.", counts.cmd_flush);
+    text.counter(
+        "meta_commands_total",
+        "Commands of the meta protocol, which are also counted by what they do.",
+        counts.cmd_meta,
+    );
+    text.counters(
+        "authentications_total",
+        "Names and passwords shown, by whether they were right.",
+        "result",
+        &[("granted", counts.auth_cmds.saturating_sub(counts.auth_errors)), ("refused", counts.auth_errors)],
+    );
+    text.counter("received_bytes_total", "Bytes that clients sent.", counts.bytes_read);
+    text.counter("sent_bytes_total", "Bytes sent to clients.", counts.bytes_written);
+}
+
+fn connections(text: &mut Text, now: &Snapshot, shared: &Shared) {
+    text.gauge("connections", "Clients connected at present.", now.connections);
+    text.gauge("connections_max", "Clients that may be connected at a time.", shared.settings.maxconns);
+    text.counter("connections_accepted_total", "Connections accepted.", now.accepted);
+    text.counter("connections_rejected_total", "Connections refused because there were too many.", now.rejected);
+    text.counter("connections_idle_closed_total", "Connections ended because they were silent.", now.counts.idle_kicks);
+    text.counter("connection_yields_total", "Times a connection had to let others go first.", now.counts.conn_yields);
+    text.counter("accept_pauses_total", "Times that accepting had to wait for descriptors or places.", now.pauses);
+    if let Some(tls) = &shared.tls {
+        text.counters(
+            "tls_handshakes_total",
+            "TLS handshakes, by how they ended.",
+            "result",
+            &[("done", tls.handshakes.load(Relaxed)), ("failed", tls.handshake_errors.load(Relaxed))],
+        );
+        let help = "When the certificates were last read, in Unix seconds.";
+        text.gauge("tls_certificates_read_seconds", help, tls.refreshed.load(Relaxed));
+    }
+}
+
+fn memory(text: &mut Text, now: &Snapshot) {
+    text.gauge("items", "Items in the store.", now.items);
+    text.counter("items_stored_total", "Items ever stored.", now.whole.total_items);
+    text.gauge("item_bytes", "Bytes of all items, with keys and headers.", now.bytes);
+    text.gauge("memory_limit_bytes", "Bytes for items (-m).", now.limit);
+    text.gauge("memory_paged_bytes", "Bytes of the pages that size classes have taken.", now.paged);
+    text.gauge(
+        "hash_table_bytes",
+        "Bytes of the hash table and of what is remembered of items that left.",
+        now.hash_bytes,
+    );
+    text.counter("evictions_total", "Items that left to make room.", now.totals.evicted);
+    text.counter(
+        "evictions_unfetched_total",
+        "Of these, items that were never asked for.",
+        now.totals.evicted_unfetched,
+    );
+    let expired = [("store", now.totals.reclaimed), ("crawler", now.totals.crawler_reclaimed)];
+    text.counters(
+        "expired_total",
+        "Expired items whose memory was taken back, by the part that found them.",
+        "by",
+        &expired,
+    );
+    text.counter("expired_unfetched_total", "Of these, items that were never asked for.", now.totals.expired_unfetched);
+    text.counters(
+        "store_refusals_total",
+        "Items that were not stored, by why.",
+        "reason",
+        &[("too_large", now.whole.too_large), ("no_memory", now.whole.no_memory)],
+    );
+    text.counter("pages_moved_total", "Pages that changed their size class.", now.whole.slabs_moved);
+    text.counter("crawler_items_checked_total", "Items that the crawler looked at.", now.totals.crawler_checked);
+}
+
+fn classes(text: &mut Text, now: &Snapshot) {
+    type Of = fn(&crate::store::ClassReport) -> u64;
+    let families: [(&str, &str, &str, Of); 7] = [
+        ("gauge", "class_chunk_bytes", "Bytes of a chunk of the class.", |class| class.size as u64),
+        ("gauge", "class_items", "Items of the class.", |class| class.small + class.main),
+        ("gauge", "class_item_bytes", "Bytes of the items of the class.", |class| class.bytes),
+        ("gauge", "class_used_bytes", "Bytes of the chunks in use.", |class| class.used * class.size as u64),
+        ("gauge", "class_paged_bytes", "Bytes of the class's pages.", |class| {
+            u64::from(class.pages) * u64::from(class.a_page) * class.size as u64
+        }),
+        ("counter", "class_evictions_total", "Items of the class that left to make room.", |class| {
+            class.counters.evicted
+        }),
+        ("gauge", "class_oldest_seconds", "Time since the class's oldest item was asked for.", |class| class.age),
+    ];
+    for (kind, name, help, of) in families {
+        let mut family = text.family(kind, name, help);
+        for (number, class) in &now.classes {
+            family.one(&format!("class=\"{number}\""), of(class));
+        }
+    }
+}
+
+fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
+    let Some(fabrics) = shared.fabrics.get().filter(|fabrics| !fabrics.is_empty()) else { return };
+    text.counter("leases_total", "Leases granted to clients over fabrics, or made longer.", now.whole.leases);
+    let help = "Items that had to go for memory though clients could read them.";
+    text.counter("leases_revoked_total", help, now.whole.leases_revoked);
+    let help = "Bytes of items that are gone and whose memory clients may still read.";
+    text.gauge("leased_dead_bytes", help, now.leased_dead_bytes);
+    let fabrics = by_name(fabrics);
+    type Of = fn(&FabricGauges) -> u64;
+    let families: [(&str, &str, &str, Of); 8] = [
+        ("gauge", "connections", "Clients connected over the fabric.", |gauges| gauges.connections),
+        ("counter", "swaps", "Tags that went over to the next value of their key.", |gauges| gauges.swaps),
+        (
+            "gauge",
+            "leased_chunks",
+            "Items that clients may read by themselves, those included that are gone.",
+            |gauges| gauges.leased_chunks,
+        ),
+        ("gauge", "leased_pages", "Pages of 4 KiB that these are in.", |gauges| gauges.leased_pages),
+        ("gauge", "registered_bytes", "Bytes registered with the fabric.", |gauges| gauges.registered_bytes),
+        ("gauge", "registered_limit_bytes", "Bytes that may be registered with it.", |gauges| {
+            gauges.registered_limit_bytes
+        }),
+        ("counter", "tag_guesses", "Reads by tags that their connection never had.", |gauges| gauges.tag_guesses),
+        ("counter", "tag_throttles", "Times that the guesses of an address began to be limited.", |gauges| {
+            gauges.tag_throttles
+        }),
+    ];
+    for (kind, name, help, of) in families {
+        let total = if kind == "counter" { "_total" } else { "" };
+        let mut family = text.family(kind, &format!("fabric_{name}{total}"), help);
+        for fabric in &fabrics {
+            family.one(&format!("fabric=\"{}\"", fabric.name), of(&fabric.gauges));
+        }
+    }
+    let help = "What happened on the fabric's connections, by the names of `stats`.";
+    let mut family = text.family("counter", "fabric_events_total", help);
+    for fabric in &fabrics {
+        for (name, value) in &fabric.counts {
+            family.one(&format!("fabric=\"{}\",event=\"{name}\"", fabric.name), value);
+        }
+    }
+}
+
+fn latencies(text: &mut Text, shared: &Shared) {
+    let measured = measured(shared);
+    let mut family = text.family(
+        "histogram",
+        "sampled_turn_duration_seconds",
+        "From the moment the server learns that a client has sent something until the answer has been handed to the kernel \
+         or the fabric. About one turn in 64 is measured; one-sided reads are none.",
+    );
+    let all = measured.iter().flat_map(|(transport, of)| Asked::ALL.map(|asked| (transport, asked, of)));
+    for (transport, asked, of) in all {
+        let measured: &Measured = &of[asked as usize];
+        let label = format!("transport=\"{transport}\",asked=\"{}\"", asked.name());
+        for power in CUTS {
+            let below: u64 = measured.buckets[..below_micros(power)].iter().sum();
+            family.with("_bucket", &format!("{label},le=\"{}\"", f64::from(1_u32 << power) / 1e6), below);
+        }
+        family.with("_bucket", &format!("{label},le=\"+Inf\""), measured.count());
+        family.with("_sum", &label, measured.nanos as f64 / 1e9);
+        family.with("_count", &label, measured.count());
+    }
+}

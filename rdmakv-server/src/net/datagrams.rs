@@ -1,0 +1,94 @@
+//! Requests in datagrams: each is a session of its own, its answer as many datagrams as it takes.
+
+use std::io;
+
+use mio::net::UdpSocket;
+
+use crate::session::{Context, Out, Pause, SLICES, Session};
+use rdmakv_proto::commands::udp;
+
+/// A socket for datagrams.
+pub(super) struct Datagrams {
+    socket: UdpSocket,
+    out: Out,
+    answer: Vec<u8>,
+    /// Whether more may have arrived than was answered in one turn; no event tells of it again.
+    pub(super) waits: bool,
+}
+
+/// Datagrams that are answered before others have their turn.
+const TURN: usize = 64;
+
+/// An answer at most; a longer one is not sent at all, and the client takes it for lost.
+const ANSWER: usize = (udp::DATAGRAM - udp::HEADER) * 65_535;
+/// Memory that is kept from one answer to the next.
+const KEPT: usize = 256 << 10;
+
+impl Datagrams {
+    pub(super) fn new(socket: UdpSocket) -> Self {
+        Self { socket, out: Out::default(), answer: Vec::new(), waits: false }
+    }
+
+    /// Answers what has arrived, as much as one turn allows.
+    pub(super) fn serve(&mut self, buffer: &mut [u8], cx: &mut Context<'_>) {
+        self.waits = false;
+        for _ in 0..TURN {
+            let (read, from) = match self.socket.recv_from(buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // An error that an earlier answer met says nothing of the next request.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(_) => return,
+            };
+            cx.counts.bytes_read += read as u64;
+            let Some((request, input)) = udp::parse(&buffer[..read]) else { continue };
+            // The datagram is all there is: no value continues in a later one, and there is no later turn.
+            let (mut session, mut turns) = (Session::new(cx.shared.settings.protocol), usize::MAX);
+            let (used, pause) = session.advance(input, &mut turns, cx, &mut self.out);
+            let whole = !session.has_more() && (pause != Pause::Output || used == input.len());
+            session.close(&cx.shared.shards);
+            // Before anything is copied: a request of sixty kilobytes may ask for thirty thousand large values.
+            if !whole || self.out.waiting() > ANSWER {
+                self.out.clear(&cx.shared.shards);
+            }
+            self.collect(cx);
+            self.send(request, from, cx);
+            self.shrink();
+        }
+        self.waits = true;
+    }
+
+    fn collect(&mut self, cx: &Context<'_>) {
+        self.answer.clear();
+        while !self.out.is_empty() {
+            let mut slices = [io::IoSlice::new(&[]); SLICES];
+            let count = self.out.slices(&mut slices);
+            let before = self.answer.len();
+            for slice in &slices[..count] {
+                self.answer.extend_from_slice(slice);
+            }
+            self.out.advance(self.answer.len() - before, &cx.shared.shards);
+        }
+    }
+
+    /// Gives memory back that a large answer needed.
+    fn shrink(&mut self) {
+        self.out.shrink(KEPT);
+        if self.answer.capacity() > KEPT {
+            self.answer = Vec::new();
+        }
+    }
+
+    fn send(&mut self, request: u16, to: std::net::SocketAddr, cx: &mut Context<'_>) {
+        let part = udp::DATAGRAM - udp::HEADER;
+        let total = self.answer.len().div_ceil(part) as u16;
+        for (sequence, payload) in self.answer.chunks(part).enumerate() {
+            let mut datagram = [0; udp::DATAGRAM];
+            datagram[..udp::HEADER].copy_from_slice(&udp::frame(request, sequence as u16, total));
+            datagram[udp::HEADER..udp::HEADER + payload.len()].copy_from_slice(payload);
+            // A full socket loses the rest, as a network may; the client asks again.
+            let Ok(sent) = self.socket.send_to(&datagram[..udp::HEADER + payload.len()], to) else { return };
+            cx.counts.bytes_written += sent as u64;
+        }
+    }
+}

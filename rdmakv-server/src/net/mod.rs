@@ -1,0 +1,7 @@
+//! Sessions on real sockets: TCP, TLS, Unix and UDP.
+
+mod conn;
+mod datagrams;
+pub(crate) mod listen;
+pub(crate) mod tls;
+pub(crate) mod worker;

@@ -1,0 +1,92 @@
+//! Maintenance: a thread that looks after the stores once a second, and after what signals ask for more often.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::signals::Signals;
+use super::{activation, clock, users};
+use crate::log;
+use crate::session::{Shared, is_stopping, stuck_worker};
+
+/// Between two looks at the flags that signals set.
+const LOOK: Duration = Duration::from_millis(100);
+/// Chunks that the crawler looks at while it holds a lock.
+const PIECE: usize = 500;
+/// And in a second at most, in all shards together.
+const A_SECOND: usize = 200_000;
+
+/// Starts it; it ends when the server stops.
+///
+/// # Errors
+///
+/// No thread.
+pub(super) fn start(shared: Arc<Shared>, signals: Signals, users: Option<String>) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("maintenance".into()).spawn(move || keep(&shared, &signals, users.as_deref()))
+}
+
+fn keep(shared: &Shared, signals: &Signals, users: Option<&str>) {
+    let (mut ticked, watched) = (0, activation::watchdog().is_some());
+    while !is_stopping(shared) {
+        if signals.is_finish_wanted() {
+            shared.finish.store(true, Relaxed);
+        }
+        if signals.is_end_wanted() {
+            shared.stop.store(true, Relaxed);
+            break;
+        }
+        if signals.take_reload() {
+            reload(shared, users);
+        }
+        std::thread::sleep(LOOK);
+        let now = clock::now();
+        if now == ticked {
+            continue;
+        }
+        ticked = now;
+        if watched && stuck_worker(shared, now).is_none() {
+            activation::alive();
+        }
+        tick(shared, now);
+    }
+}
+
+/// Flushes that are due, pages that should move, items that have expired.
+fn tick(shared: &Shared, now: u64) {
+    let all = shared.crawl_now.swap(false, Relaxed);
+    let crawl = all || shared.crawler.load(Relaxed);
+    if crawl {
+        shared.crawler_starts.fetch_add(1, Relaxed);
+        shared.crawling.store(true, Relaxed);
+    }
+    for shard in 0..shared.shards.count() {
+        shared.shards.at(shard).tick(now);
+        let pieces = if crawl { (A_SECOND / PIECE / shared.shards.count()).max(1) } else { 0 };
+        for _ in 0..pieces {
+            if shared.shards.at(shard).crawl(PIECE, now) {
+                break;
+            }
+        }
+    }
+    // A round that was asked for meanwhile comes next second.
+    if crawl && !shared.crawl_now.load(Relaxed) {
+        shared.crawling.store(false, Relaxed);
+    }
+}
+
+fn reload(shared: &Shared, users: Option<&str>) {
+    let mut done = Vec::new();
+    if let Some(file) = users {
+        done.push(users::refresh(file, shared).map(|()| "users"));
+    }
+    if let Some(tls) = &shared.tls {
+        done.push(tls.refresh(clock::now()).map(|()| "certificates"));
+    }
+    for each in done {
+        match each {
+            Ok(what) => log::say(format_args!("SIGHUP: {what} read again")),
+            Err(wrong) => log::say(format_args!("SIGHUP: {wrong}; the old ones stay in use")),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The start of the server and its end: flags, privileges, threads, signals.
+//!
+//! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
+//!
+//! The main thread accepts; each worker is an event loop over its own connections; maintenance looks after the stores once
+//! a second, and after signals; a thread of its own answers monitoring. They share the stores (a lock each) and counters,
+//! nothing else.
+
+mod activation;
+mod background;
+mod extended;
+mod flags;
+#[cfg(test)]
+mod flags_fuzz;
+mod maintenance;
+mod plan;
+mod process;
+mod signals;
+mod users;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use clap::{CommandFactory, Parser};
+
+use rdmakv_proto::clock;
+
+use crate::fabric::open::{Opened, Running};
+use crate::http::{self, Hosts};
+use crate::log;
+use crate::net::listen::{self, Listeners};
+use crate::net::tls::Certificates;
+use crate::net::worker;
+use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
+use crate::store::Backing;
+use background::Background;
+use flags::Flags;
+use plan::Plan;
+use signals::Signals;
+
+/// How long clients may go on after the server was asked to finish.
+const FINISH: Duration = Duration::from_secs(30);
+
+/// Returns the command line's definition, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Flags::command()
+}
+
+/// Runs the command: 0 when it ended as it should, 1 when something failed, 2 when it was called wrongly.
+pub fn main() -> ExitCode {
+    main_with(std::env::args_os())
+}
+
+/// Runs the command with these arguments, of which the first is the program's name; returns its exit status as [`main`] does.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let flags = Flags::parse_from(arguments);
+    if flags.license {
+        println!("MIT OR Apache-2.0");
+        return ExitCode::SUCCESS;
+    }
+    let plan = match flags.plan() {
+        Ok(plan) => plan,
+        Err(wrong) => {
+            log::say(wrong);
+            return ExitCode::from(2);
+        }
+    };
+    match run(&flags, plan) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(wrong) => {
+            log::say(wrong);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
+    // Before anything else is opened: they are where systemd put them.
+    let passed = activation::sockets()?;
+    for note in &plan.notes {
+        log::say(note);
+    }
+    // As memcached does, it runs all the same.
+    if passed.is_empty() && !plan.listens() {
+        log::say(
+            "-p 0: nothing listens: name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)",
+        );
+    }
+    let descriptors = process::raise_descriptors();
+    let wanted = plan.settings.maxconns as u64 + RESERVED;
+    if descriptors < wanted {
+        log::say(format_args!(
+            "{descriptors} descriptors for -c {}: raise ulimit -n to {wanted}",
+            plan.settings.maxconns
+        ));
+    }
+    if flags.coredumps {
+        process::allow_cores().map_err(|error| format!("-r: {error}"))?;
+    }
+    let certificates = plan.certificates.take().map(Arc::new);
+    let activated = !passed.is_empty();
+    let mut listeners = if activated {
+        Listeners::take(passed, certificates.as_ref())?
+    } else {
+        Listeners::open(&plan.settings, &plan.places, certificates.as_ref())?
+    };
+    if let Some((host, port)) = plan.http.as_ref().filter(|_| listeners.http.is_none()) {
+        listeners.watch(host, *port)?;
+    }
+    // The socket itself has to wait; but a server without a place takes no other's file with the process's number.
+    if let Some(path) = plan.settings.socket.as_deref().filter(|_| !activated) {
+        listen::is_left_over(path)?;
+    }
+    let background =
+        if flags.daemon { Some(background::enter().map_err(|error| format!("-d: {error}"))?) } else { None };
+    if let Some(file) = &flags.pidfile {
+        process::write_number(file)?;
+    }
+    let served = as_user(flags, plan, listeners, certificates, background, activated);
+    if let Some(file) = &flags.pidfile {
+        let _ = std::fs::remove_file(file);
+    }
+    served
+}
+
+/// Does the work that needs no privileges any more.
+fn as_user(
+    flags: &Flags,
+    mut plan: Plan,
+    mut listeners: Listeners,
+    certificates: Option<Arc<Certificates>>,
+    background: Option<Background>,
+    activated: bool,
+) -> Result<(), String> {
+    if let Some(user) = plan.user.take().filter(|_| process::is_root()) {
+        process::become_user(&user).map_err(|error| format!("-u: {error}"))?;
+    }
+    if let Some(path) = plan.settings.socket.clone().filter(|_| !activated) {
+        listeners.unix(&path, &plan.settings)?;
+    }
+    // Clients over fabrics speak no TLS on the socket beside.
+    let plain = plan.settings.tls.is_empty();
+    let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain)?;
+    plan.store.incarnation = fabrics.incarnation();
+    listeners.said.extend(fabrics.said.iter().cloned());
+    let threads = plan.settings.threads;
+    let shards = match fabrics.memory() {
+        Some(memory) => Shards::with_memory(&plan.store, threads, memory),
+        None => Shards::new(&plan.store, threads),
+    };
+    let shards = shards.map_err(|error| format!("-m: mapping the arena: {error}"))?;
+    if flags.lock_memory {
+        process::lock_memory().map_err(|error| format!("-k: {error}; raise ulimit -l"))?;
+    }
+    let mut shared = Shared::new(shards, plan.settings, clock::now());
+    shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), clock::now()));
+    let shared = Arc::new(shared);
+    shared.log.set_level(u32::from(flags.verbose));
+    shared.crawler.store(plan.crawler, Relaxed);
+    shared.automove.store(plan.automove, Relaxed);
+    shared.shards.each(|store| store.set_automove(plan.automove > 0));
+    let signals = Signals::listen()?;
+    if !fabrics.wait(|| signals.is_end_wanted())? {
+        return Ok(());
+    }
+    let fabrics = fabrics.start(&shared, threads + 1)?;
+    let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
+    let served = serve(&shared, &mut listeners, &signals, (plan.users_file, plan.hosts), background, &fabrics);
+    // Also where it failed.
+    shared.stop.store(true, Relaxed);
+    fabrics.end(&shared.shards);
+    // Only now: a client that finds another server at the port does not read this one's memory any more.
+    listeners.close();
+    served
+}
+
+/// Returns the backing of the items' memory, for the start-up lines.
+fn backing(backing: Backing) -> &'static str {
+    match backing {
+        Backing::HugePages => "HugePages",
+        Backing::Memfd => "Memfd",
+        Backing::Anonymous => "Anonymous",
+        Backing::Given => "Memfd (shared)",
+    }
+}
+
+fn serve(
+    shared: &Arc<Shared>,
+    listeners: &mut Listeners,
+    signals: &Signals,
+    (users, hosts): (Option<String>, Hosts),
+    background: Option<Background>,
+    fabrics: &Running,
+) -> Result<(), String> {
+    let mut workers = Vec::new();
+    shared.watchers.set_time(clock::since_1970);
+    listeners.list(shared);
+    let mut sockets = std::mem::take(&mut listeners.datagrams);
+    for number in 0..shared.settings.threads {
+        let started = worker::start(number, shared.clone(), std::mem::take(&mut sockets));
+        workers.push(started.map_err(|error| format!("-t: starting worker {number}: {error}"))?);
+    }
+    let maintenance = maintenance::start(shared.clone(), signals.clone(), users)
+        .map_err(|error| format!("starting the maintenance thread: {error}"))?;
+    let watch =
+        listeners.http.take().map(|listener| http::start(listener, shared.clone(), listeners.said.clone(), hosts));
+    let watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
+    // A reader of these lines may connect.
+    let settings = &shared.settings;
+    let memory = format!("{} MB for items in {} shard(s)", settings.maxbytes >> 20, shared.shards.count());
+    let said = format!(
+        "{}\n{memory}, {}; {} threads, {} connections; SIGTERM ends it\n",
+        listeners.said.join("\n"),
+        backing(shared.shards.at(0).backing()),
+        settings.threads,
+        settings.maxconns
+    );
+    let mut out = std::io::stdout().lock();
+    // Without a reader the server serves all the same.
+    let _ = out.write_all(said.as_bytes()).and_then(|()| out.flush());
+    drop(out);
+    if let Some(background) = background {
+        let keep_errors = shared.log.level() > 0;
+        background.serves(keep_errors).map_err(|error| format!("-d: {error}"))?;
+    }
+    activation::ready(&format!("{}; {memory}", listeners.said.join(", ")));
+    let served = listeners.serve(shared, &workers).map_err(|error| format!("accepting connections: {error}"));
+    activation::stopping();
+    if is_stopping(shared) {
+        listeners.shut();
+    } else {
+        // Its clients go on for a while, with this server's items. New ones are for another server, which may have the ports.
+        listeners.close();
+    }
+    let finished_at = Instant::now();
+    while !is_stopping(shared) && served.is_ok() && finished_at.elapsed() < FINISH {
+        if shared.connections.load(Relaxed) <= 0 && fabrics.connections() == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    shared.stop.store(true, Relaxed);
+    for worker in &workers {
+        let _ = worker.waker.wake();
+    }
+    for worker in workers {
+        let _ = worker.thread.join();
+    }
+    let _ = maintenance.join();
+    if let Some(watch) = watch {
+        watch.end();
+    }
+    served
+}

@@ -1,0 +1,105 @@
+//! The requests and the footprint of a trace, before any cache.
+
+use mrrc_core::PageRange;
+use traces::{Kind, Process, Trace};
+
+/// The requests of a trace and the pages that they name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Footprint {
+    /// Ranges requested.
+    pub requests: u64,
+    /// Their pages, each counted as often as it is requested.
+    pub requested_pages: u64,
+    /// Distinct pages requested: the sum over all processes.
+    pub pages: u64,
+    /// Distinct pages of the process that has most. A capacity in percent is a share of this, because each process has a cache.
+    pub largest_process_pages: u64,
+}
+
+impl Footprint {
+    /// Counts the steps of a trace, in one pass.
+    pub fn of(trace: &Trace) -> Self {
+        let mut all = Self::default();
+        for process in &trace.processes {
+            for asked in asked_by(process) {
+                all.requests += 1;
+                all.requested_pages = all.requested_pages.saturating_add(asked.pages());
+            }
+            let pages = footprint_pages(process);
+            all.pages = all.pages.saturating_add(pages);
+            all.largest_process_pages = all.largest_process_pages.max(pages);
+        }
+        all
+    }
+}
+
+/// Returns the ranges that a process requests.
+pub fn asked_by(process: &Process) -> impl Iterator<Item = PageRange> {
+    process.steps.iter().filter(|step| matches!(step.kind(), Kind::Request | Kind::Acquire)).map(|step| step.range())
+}
+
+/// Ranges that are sorted at a time: memory is bounded by this and by what is not adjacent.
+const BATCH: usize = 1 << 18;
+
+/// Counts the distinct pages that a process requests.
+fn footprint_pages(process: &Process) -> u64 {
+    let mut asked = asked_by(process).map(|range| (range.start(), range.end()));
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    let mut batch: Vec<(u64, u64)> = Vec::with_capacity(BATCH.min(process.steps.len()));
+    let mut merged = Vec::new();
+    loop {
+        batch.clear();
+        batch.extend(asked.by_ref().take(BATCH));
+        if batch.is_empty() {
+            return all.iter().map(|(start, end)| end - start).sum();
+        }
+        batch.sort_unstable();
+        merged.clear();
+        let (mut a, mut b) = (all.iter().copied().peekable(), batch.iter().copied().peekable());
+        while let Some((start, end)) =
+            if a.peek().is_some_and(|a| b.peek().is_none_or(|b| a <= b)) { a.next() } else { b.next() }
+        {
+            match merged.last_mut() {
+                Some((_, last)) if start <= *last => *last = end.max(*last),
+                _ => merged.push((start, end)),
+            }
+        }
+        std::mem::swap(&mut all, &mut merged);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrrc_core::Access;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+    use traces::Step;
+
+    fn process(ranges: impl IntoIterator<Item = (u64, u64)>) -> Process {
+        let step =
+            |(start, pages)| Step::new(Kind::Request, PageRange::new(start, pages).unwrap(), Access::LOCAL_READ, false);
+        Process { steps: ranges.into_iter().map(step).collect() }
+    }
+
+    proptest! {
+        #[test]
+        fn the_footprint_is_the_number_of_different_pages(ranges in prop::collection::vec((0u64..200, 1u64..20), 0..60)) {
+            let pages: HashSet<u64> = ranges.iter().flat_map(|&(start, pages)| start..start + pages).collect();
+            prop_assert_eq!(footprint_pages(&process(ranges)), pages.len() as u64);
+        }
+    }
+
+    #[test]
+    fn batches_join() {
+        let many = (0..3 * BATCH as u64).map(|i| (i * 7919 % 100_003 * 2, 1));
+        assert_eq!(footprint_pages(&process(many)), 100_003);
+    }
+
+    #[test]
+    fn processes_have_address_spaces_of_their_own() {
+        let trace = Trace { processes: vec![process([(0, 4), (2, 4)]), process([(0, 4)])], ..Trace::default() };
+        let footprint = Footprint { requests: 3, requested_pages: 12, pages: 10, largest_process_pages: 6 };
+        assert_eq!(Footprint::of(&trace), footprint);
+    }
+}

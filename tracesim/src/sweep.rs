@@ -1,0 +1,153 @@
+//! Many policies at many capacities on a trace in memory: cells, replayed in parallel.
+//!
+//! A cell is one replay. Their order is fixed by the sweep alone, so several machines agree on their shares
+//! ([`shard`](crate::shard)).
+
+use crate::bound;
+use crate::footprint::Footprint;
+use crate::policies::PolicyEntry;
+use crate::row::{DeregCost, Label, Row};
+use crate::simulate::{Recency, ReplayError, Watch, replay};
+use crate::sizes::Capacity;
+use mrrc_core::policy::PolicyKind;
+use mrrc_core::{Config, ConfigError, PageRange};
+use rayon::prelude::*;
+use std::sync::atomic::Ordering;
+use traces::Trace;
+
+/// The policies, capacities and traces to compare.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// The policies.
+    pub policies: Vec<PolicyEntry>,
+    /// With how much room each.
+    pub capacities: Vec<Capacity>,
+    /// Whether no cache and an infinite one stand beside them.
+    pub lines: bool,
+    /// The other settings of each cache, costs included; its policy and capacity are ignored.
+    pub base: Config,
+    /// How deregistrations are charged.
+    pub dereg: DeregCost,
+    /// When the core hears of hits.
+    pub recency: Recency,
+    /// Whether results say what no cache goes below, which takes some seconds for ten million requests.
+    pub bound: bool,
+}
+
+/// One replay of a sweep.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Cell {
+    /// Registers and deregisters at each request.
+    NoCache,
+    /// Everything stays.
+    Infinite,
+    /// A policy at the capacity of that place in the list.
+    At {
+        /// The place of the policy in [`Sweep::policies`].
+        policy: usize,
+        /// The place of its capacity in [`Sweep::capacities`].
+        capacity: usize,
+    },
+}
+
+/// The name under which the infinite cache stands beside the policies.
+pub const INFINITE: &str = "infinite";
+
+/// The result of a cell.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Finished {
+    /// The result.
+    pub row: Row,
+    /// Releases of what was not in use.
+    pub unmatched_releases: u64,
+}
+
+impl Sweep {
+    /// Returns the cells, in the order of results: the lines, then capacity by capacity.
+    pub fn cells(&self) -> Vec<Cell> {
+        let lines = if self.lines { &[Cell::NoCache, Cell::Infinite][..] } else { &[] };
+        let at = |capacity| (0..self.policies.len()).map(move |policy| Cell::At { policy, capacity });
+        lines.iter().copied().chain((0..self.capacities.len()).flat_map(at)).collect()
+    }
+
+    /// Finds the first policy that cannot be configured so, and why.
+    ///
+    /// # Errors
+    /// The policy and the reason.
+    pub fn check(&self) -> Result<(), (PolicyEntry, ConfigError)> {
+        let config = Config { capacity: 1, ..self.base.clone() };
+        let check = |policy: &PolicyEntry| match policy.core(&config) {
+            Ok(_) => Ok(()),
+            Err(error) => Err((policy.clone(), error)),
+        };
+        self.policies.iter().try_for_each(check)
+    }
+
+    /// Replays the cells on as many threads as rayon has. A cell that the watch stopped has no result.
+    ///
+    /// # Errors
+    /// The first cell that fails otherwise.
+    pub fn run(
+        &self,
+        trace: &Trace,
+        footprint: &Footprint,
+        cells: &[Cell],
+        watch: &Watch<'_>,
+    ) -> Result<Vec<Option<Finished>>, ReplayError> {
+        let capacities: Vec<u64> = cells.iter().map(|&cell| self.capacity(cell, footprint)).collect();
+        let bounds: Vec<Option<f64>> = if self.bound {
+            bound::lower(trace, &capacities, &self.base.cost).into_iter().map(Some).collect()
+        } else {
+            vec![None; capacities.len()]
+        };
+        let one = |((&cell, &capacity), bound)| {
+            if watch.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            match self.replay(trace, cell, capacity, bound, watch) {
+                Err(ReplayError::Interrupted) => Ok(None),
+                result => result.map(Some),
+            }
+        };
+        cells.par_iter().zip(&capacities).zip(bounds).with_max_len(1).map(one).collect()
+    }
+
+    /// Pages as the result shows them.
+    fn capacity(&self, cell: Cell, footprint: &Footprint) -> u64 {
+        let footprint = footprint.largest_process_pages;
+        match cell {
+            Cell::NoCache => 0,
+            Cell::Infinite => footprint,
+            Cell::At { capacity, .. } => self.capacities[capacity].pages(footprint),
+        }
+    }
+
+    fn replay(
+        &self,
+        trace: &Trace,
+        cell: Cell,
+        capacity_pages: u64,
+        bound: Option<f64>,
+        watch: &Watch<'_>,
+    ) -> Result<Finished, ReplayError> {
+        let base = self.base.clone();
+        let (name, policy, config) = match cell {
+            Cell::NoCache => (PolicyKind::None.name(), &PolicyKind::None.into(), Config { capacity: 1, ..base }),
+            Cell::Infinite => {
+                let capacity = PageRange::EVERYTHING.pages();
+                (INFINITE, &PolicyKind::PinDown.into(), Config { capacity, max_regions: None, ..base })
+            }
+            Cell::At { policy, .. } => {
+                let policy = &self.policies[policy];
+                (policy.name(), policy, Config { capacity: capacity_pages, ..base })
+            }
+        };
+        let replayed = replay(trace, policy, &config, self.recency, Some(watch))?;
+        let Config { resort, evict, .. } = config;
+        let label = Label { trace: &trace.name, policy: name, capacity_pages, resort, evict };
+        let mut row = Row::new(&label, &replayed, &self.base.cost, self.dereg);
+        row.processes = Some(trace.processes.len()).filter(|&processes| processes > 1);
+        row.lower_bound_us = bound.filter(|_| bound::holds_for(&policy.scheme(&config.params())));
+        Ok(Finished { row, unmatched_releases: replayed.unmatched_releases })
+    }
+}
