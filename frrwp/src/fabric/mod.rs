@@ -27,6 +27,7 @@ pub mod poller;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod sim;
+mod siw;
 mod traits;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;

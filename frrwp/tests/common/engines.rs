@@ -189,6 +189,14 @@ pub fn fetched<F: Fabric>(fabric: &F) {
         assert!(matches!(event, Event::ReadCompleted { id: told, succeeded: true } if told == id), "{event:?}");
         assert!(sink.bytes(0, length) == expected[at..], "{}, {length} bytes", fabric.name());
     }
+    // Few bytes that lie on two pages, which `siw` sends wrong in one answer.
+    let boundary = 2 * PAGE - source.start() as usize % PAGE;
+    for (before, after) in [(1, 1), (2, 17), (17, 2), (1, 31), (31, 1), (1, 32)] {
+        let (at, length) = (boundary - before, before + after);
+        let id = fetch(&mut engines, 5, LENGTH - 5, from(at, length)).unwrap();
+        assert!(matches!(next(fabric, &mut engines), Event::ReadCompleted { id: told, succeeded: true } if told == id));
+        assert!(sink.bytes(5, length) == expected[at..at + length], "{}, {before} + {after} bytes", fabric.name());
+    }
     assert_eq!(engines[0].open_reads(), 0);
     // More than may be in flight, while there is no room for messages either, as the peer does not listen.
     while engines[0].send_message(b"is anybody there?").is_ok() {}

@@ -10,6 +10,7 @@ use super::provider::Provider;
 use super::socket::{self, Piece};
 use super::{IwarpDomain, IwarpEnd, IwarpKey, since_start};
 use crate::fabric::poller::Bell;
+use crate::fabric::siw;
 use crate::fabric::traits::{Armed, Capabilities, Completion, Endpoint, Local};
 use crate::wire::{MESSAGE, Segment};
 use mrrc::Access;
@@ -219,13 +220,15 @@ unsafe impl Endpoint for IwarpEndpoint {
                 let mut done = 0;
                 while done < local.length && left > 0 {
                     // A request's length has 32 bits.
-                    let length = (local.length - done).min(1 << 30).min(usize::try_from(left).unwrap_or(usize::MAX));
+                    let most = (local.length - done).min(1 << 30).min(usize::try_from(left).unwrap_or(usize::MAX));
+                    let source_offset = from.address.wrapping_add(from.length - left);
+                    let length = siw::one_request(source_offset, most as u64) as usize;
                     let request = ReadRequest {
                         sink_tag,
                         sink_offset: 0,
                         length: length as u32,
                         source_tag: from.key,
-                        source_offset: from.address.wrapping_add(from.length - left),
+                        source_offset,
                     };
                     requests.push((request, local.address as usize + done));
                     done += length;

@@ -5,6 +5,7 @@
 use super::super::ib;
 use super::super::pair::Request;
 use super::{Posted, VerbsEndpoint, opcode};
+use crate::fabric::siw;
 use crate::fabric::traits::Local;
 use crate::wire::Segment;
 use mrrc::registrar::verbs::MemoryRegion;
@@ -12,6 +13,8 @@ use smallvec::SmallVec;
 use std::io;
 
 type Parts = SmallVec<[ib::ibv_sge; 4]>;
+/// Parts of a write or read, and the peer's memory of each.
+type Cut = SmallVec<[(Parts, Segment); 1]>;
 
 impl VerbsEndpoint {
     /// Posts a write or read, in as many parts as the device needs.
@@ -32,9 +35,12 @@ impl VerbsEndpoint {
             return self.refuse("local memory that its registration does not cover: register it");
         }
         let most = if reads { able.scatter } else { able.gather };
-        let Some(cut) = cut(local, remote, most, longest) else {
+        let Some(mut cut) = cut(local, remote, most, longest) else {
             return self.refuse("local memory that is shorter than the peer's: post as many bytes as the segment has");
         };
+        if able.iwarp {
+            cut = cut.into_iter().flat_map(|part| as_siw_sends(part, reads)).collect();
+        }
         if cut.len() > self.depth {
             return self
                 .refuse("more pieces than the queue has entries: write less at a time, or raise VerbsOptions::depth");
@@ -60,13 +66,8 @@ impl VerbsEndpoint {
 
 /// Returns the parts of a write or read that a device takes at a time, at least one; none where the local memory is too
 /// short.
-fn cut(
-    local: &[Local<'_, MemoryRegion>],
-    remote: Segment,
-    most: usize,
-    longest: usize,
-) -> Option<SmallVec<[(Parts, Segment); 1]>> {
-    let mut cut: SmallVec<[(Parts, Segment); 1]> = SmallVec::new();
+fn cut(local: &[Local<'_, MemoryRegion>], remote: Segment, most: usize, longest: usize) -> Option<Cut> {
+    let mut cut = Cut::new();
     let mut at = Segment { length: 0, ..remote };
     let mut parts = Parts::new();
     let mut left = remote.length;
@@ -86,4 +87,16 @@ fn cut(
     }
     cut.push((parts, at));
     (left == 0).then_some(cut)
+}
+
+/// Returns a part as one or two that [`siw`] sends right. It is right by itself about several pieces.
+fn as_siw_sends((parts, to): (Parts, Segment), reads: bool) -> Cut {
+    let &[ib::ibv_sge { addr, lkey, .. }] = parts.as_slice() else { return Cut::from_iter([(parts, to)]) };
+    let first = siw::one_request(if reads { to.address } else { addr }, to.length);
+    let request = |at: u64, length: u64| {
+        let parts = Parts::from_iter([ib::ibv_sge { addr: addr.wrapping_add(at), length: length as u32, lkey }]);
+        (parts, Segment { address: to.address.wrapping_add(at), length, ..to })
+    };
+    let rest = (first < to.length).then(|| request(first, to.length - first));
+    std::iter::once(request(0, first)).chain(rest).collect()
 }
