@@ -1,4 +1,4 @@
-//! What Linux's `siw` does wrong, and how this side avoids it.
+//! A defect of Linux's `siw`, and how this side avoids it.
 
 /// `siw` copies so many bytes at most into the header that it sends.
 const COPIED: u64 = 32;
