@@ -5,9 +5,9 @@
 //! instead of guessed.
 
 use crate::format::Format;
-use crate::formats::{oraclegeneral, pages, srt};
+use crate::formats::{self, oraclegeneral, pages, srt};
 use crate::frames::{BYTE_ORDER_MARK, is_text};
-use crate::parser::{self, Outcome};
+use crate::parser::Outcome;
 use crate::registrations;
 use crate::{Columns, ReadOptions, TraceError};
 use std::collections::VecDeque;
@@ -25,54 +25,52 @@ pub struct Guess {
     pub reason: String,
 }
 
-impl Format {
-    /// Returns the format of what has this name and begins with these bytes, decompressed.
-    ///
-    /// # Errors
-    /// [`TraceError::Content`], naming `--format`, if it is none of them or could be several.
-    pub fn detect(name: &Path, head: &[u8]) -> Result<Guess, TraceError> {
-        let doubtful = |what: String| TraceError::Content {
+/// Returns the format of what has this name and begins with these bytes, decompressed.
+///
+/// # Errors
+/// [`TraceError::Content`], naming `--format`, if it is none of them or could be several.
+pub fn detect(name: &Path, head: &[u8]) -> Result<Guess, TraceError> {
+    let doubtful = |what: String| TraceError::Content {
+        file: name.into(),
+        at: "its first bytes".into(),
+        what,
+        remedy: "say --format, or --columns time=1,addr=2:sector,len=3,op=4 for a csv".into(),
+    };
+    let guess = |format, reason: &str| Ok(Guess { format, reason: reason.into() });
+    if head.is_empty() {
+        return Err(doubtful("it is empty, so its format cannot be told".into()));
+    }
+    use registrations::{binary, csv, mapped};
+    if [&binary::MAGIC[..], &mapped::MAGIC[..], csv::HEADER.as_bytes()].iter().any(|mark| head.starts_with(mark)) {
+        return guess(Format::Registrations, "by its header");
+    }
+    if let Some(reason) = binary(head) {
+        return reason.map(|(format, reason)| Guess { format, reason }).map_err(doubtful);
+    }
+    let lines = sample(head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head));
+    // A table may begin with comments.
+    let is_comment = |line: &&&[u8]| line.starts_with(b"#");
+    let first = lines.iter().find(|line| !is_comment(line)).copied().unwrap_or_default().trim_ascii();
+    if first == pages::HEADER {
+        return guess(Format::Pages, "by its header");
+    }
+    let fitting: Vec<Format> = Format::ALL.into_iter().filter(|&format| fits(format, name, &lines)).collect();
+    match fitting[..] {
+        [Format::Objects] if !is_in_order(&lines) => {
+            Err(doubtful("it has three numbers a line as `objects` has, but the first is no time".into()))
+        }
+        [format] => Ok(Guess { format, reason: format!("as its first {} lines fit that alone", lines.len()) }),
+        [] if Columns::of_header(names(first)).is_some() => guess(Format::Csv, "by the names in its header"),
+        [] if is_table_header(first) => Err(TraceError::Content {
             file: name.into(),
             at: "its first bytes".into(),
-            what,
-            remedy: "say --format, or --columns time=1,addr=2:sector,len=3,op=4 for a csv".into(),
-        };
-        let guess = |format, reason: &str| Ok(Guess { format, reason: reason.into() });
-        if head.is_empty() {
-            return Err(doubtful("it is empty, so its format cannot be told".into()));
-        }
-        use registrations::{binary, csv, mapped};
-        if [&binary::MAGIC[..], &mapped::MAGIC[..], csv::HEADER.as_bytes()].iter().any(|mark| head.starts_with(mark)) {
-            return guess(Format::Registrations, "by its header");
-        }
-        if let Some(reason) = binary(head) {
-            return reason.map(|(format, reason)| Guess { format, reason }).map_err(doubtful);
-        }
-        let lines = sample(head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head));
-        // A table may begin with comments.
-        let is_comment = |line: &&&[u8]| line.starts_with(b"#");
-        let first = lines.iter().find(|line| !is_comment(line)).copied().unwrap_or_default().trim_ascii();
-        if first == pages::HEADER {
-            return guess(Format::Pages, "by its header");
-        }
-        let fitting: Vec<Format> = Format::ALL.into_iter().filter(|&format| fits(format, name, &lines)).collect();
-        match fitting[..] {
-            [Format::Objects] if !is_in_order(&lines) => {
-                Err(doubtful("it has three numbers a line as `objects` has, but the first is no time".into()))
-            }
-            [format] => Ok(Guess { format, reason: format!("as its first {} lines fit that alone", lines.len()) }),
-            [] if Columns::of_header(names(first)).is_some() => guess(Format::Csv, "by the names in its header"),
-            [] if is_table_header(first) => Err(TraceError::Content {
-                file: name.into(),
-                at: "its first bytes".into(),
-                what: format!("its header names no column like an address: `{}`", shown(first)),
-                remedy: crate::columns::remedy(),
-            }),
-            [] => Err(doubtful(format!("it fits none of the formats: `{}`", shown(first)))),
-            _ => {
-                let names: Vec<_> = fitting.iter().map(|format| format.name()).collect();
-                Err(doubtful(format!("it could be {}", names.join(" or "))))
-            }
+            what: format!("its header names no column like an address: `{}`", shown(first)),
+            remedy: crate::columns::remedy(),
+        }),
+        [] => Err(doubtful(format!("it fits none of the formats: `{}`", shown(first)))),
+        _ => {
+            let names: Vec<_> = fitting.iter().map(|format| format.name()).collect();
+            Err(doubtful(format!("it could be {}", names.join(" or "))))
         }
     }
 }
@@ -104,7 +102,7 @@ fn fits(format: Format, name: &Path, lines: &[&[u8]]) -> bool {
     if matches!(format, Format::Csv | Format::Pages | Format::Srt | Format::OracleGeneral | Format::U32 | Format::U64) {
         return false;
     }
-    let Some(mut parser) = parser::of(format, &ReadOptions::default(), &name.to_string_lossy()) else { return false };
+    let Some(mut parser) = formats::of(format, &ReadOptions::default(), &name.to_string_lossy()) else { return false };
     let mut queue = VecDeque::new();
     let (mut good, mut bad) = (0, 0);
     for line in lines {

@@ -2,8 +2,9 @@
 
 use crate::archive::Members;
 use crate::compress::TrailingGarbage;
+use crate::formats;
 use crate::frames::{Frame, Frames};
-use crate::parser::{self, Outcome, Parser};
+use crate::parser::{Outcome, Parser};
 use crate::reader::Steps;
 use crate::source::Source;
 use crate::{Event, Format, ReadOptions, Summary, TraceError};
@@ -112,7 +113,7 @@ impl FileReader {
             }
             let known = self.laid_out.pop_front();
             let file_name = member.name.clone().unwrap_or_else(|| self.name.to_string_lossy().into_owned());
-            let made = || parser::of(self.format, &self.options, &file_name);
+            let made = || formats::of(self.format, &self.options, &file_name);
             let Some(parser) = known.or_else(made) else {
                 let what = format!("{} cannot be read like this", self.format);
                 return Err(self.content(at(), what, "name another --format"));

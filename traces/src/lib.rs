@@ -26,6 +26,7 @@
 //! [`traces-mpi`]: ../traces_mpi/index.html
 
 mod archive;
+mod block;
 mod columns;
 mod compress;
 mod cut;
@@ -51,14 +52,15 @@ mod times;
 mod trace;
 pub mod write;
 
+pub use block::BlockSize;
 pub use columns::{Column, Columns, Field, Meaning};
 pub use cut::{Cut, Larger};
-pub use detect::Guess;
+pub use detect::{Guess, detect};
 pub use error::TraceError;
 pub use event::{Action, Event, Span, Spans};
 pub use format::Format;
 pub use open::{open, read};
-pub use options::{BlockSize, ReadOptions};
+pub use options::ReadOptions;
 pub use reader::Reader;
 pub use summary::{Skipped, Summary};
 pub use times::TimeUnit;

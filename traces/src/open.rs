@@ -1,7 +1,7 @@
 //! Opens a trace, whatever it is.
 
 use crate::archive::Members;
-use crate::detect::Guess;
+use crate::detect::{Guess, detect};
 use crate::file::{FileReader, unreadable};
 use crate::reader::Stepped;
 use crate::recordings;
@@ -58,7 +58,7 @@ fn begin(source: Source, options: &ReadOptions) -> Result<Box<dyn Reader + Send>
         None if options.columns.is_some() => Guess { format: Format::Csv, reason: "as columns are given".into() },
         None => {
             let (name, head) = head(&source)?;
-            Format::detect(&name, &head)?
+            detect(&name, &head)?
         }
     };
     if options.time_unit.is_some() && !guess.format.has_free_times() {

@@ -1,7 +1,7 @@
 //! The interface of a format to its machinery: pieces in, events out.
 
 use crate::frames::Framing;
-use crate::{Event, Format, ReadOptions, Span};
+use crate::{Event, Span};
 use mrrc_core::Access;
 use std::collections::VecDeque;
 
@@ -48,31 +48,6 @@ pub(crate) trait Parser: Send {
 
     /// Returns the assumptions, in a sentence after the format's name.
     fn understood(&self) -> String;
-}
-
-/// Returns the parser of a format. `name` is the file's, for what only it tells.
-pub(crate) fn of(format: Format, options: &ReadOptions, name: &str) -> Option<Box<dyn Parser>> {
-    use crate::formats as f;
-    Some(match format {
-        Format::Pages => Box::new(f::pages::Pages::default()),
-        Format::Csv => Box::new(f::csv::Csv::new(options)),
-        Format::Registrations => return None,
-        Format::Mpi => Box::new(f::mpi::Mpi),
-        Format::Arc => Box::new(f::arc::Arc::new(options, name)),
-        Format::Lirs => Box::new(f::lirs::Lirs::new(options)),
-        Format::Spc => Box::new(f::spc::Spc::default()),
-        Format::Msr => Box::new(f::msr::Msr::default()),
-        Format::Blkparse => Box::new(f::blkparse::Blkparse::default()),
-        Format::Srt => Box::new(f::srt::Srt::new(options)),
-        Format::Httpd => Box::new(f::httpd::Httpd::new(options)),
-        Format::Mambo => Box::new(f::mambo::Mambo::default()),
-        Format::OracleGeneral => Box::new(f::oraclegeneral::OracleGeneral::default()),
-        Format::Objects => Box::new(f::objects::Objects::new(options)),
-        Format::U32 => Box::new(f::keys::Keys::new(4, options)),
-        Format::U64 => Box::new(f::keys::Keys::new(8, options)),
-        Format::Address => Box::new(f::address::Address::new(options)),
-        Format::Mooncake => Box::new(f::mooncake::Mooncake::new(options)),
-    })
 }
 
 /// Returns a request for one range, or what is wrong with it.

@@ -2,7 +2,7 @@
 //!
 //! Counts and displacements of `v` and `w` collectives are arrays of the program; [`List`] reads them.
 
-use crate::calls::List;
+use crate::list::List;
 
 /// The recording's value for local rights.
 pub(crate) const READ: u8 = 1;

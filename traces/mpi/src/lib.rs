@@ -37,8 +37,10 @@
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
 #![cfg(target_os = "linux")]
 
+mod abi;
 mod buffers;
 mod calls;
+mod list;
 mod queries;
 mod real;
 mod recording;

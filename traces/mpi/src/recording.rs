@@ -3,8 +3,9 @@
 //! MPI calls MPI: a Fortran wrapper its C function, a file operation a broadcast. Only the outermost call of a thread is
 //! recorded.
 
+use crate::abi::Abi;
 use crate::buffers::{Buffer, Look, NOTHING, Used};
-use crate::queries::{Abi, Mpi};
+use crate::queries::Mpi;
 use crate::requests::{self, of};
 use std::cell::Cell;
 use traces_record::layout::Operation;

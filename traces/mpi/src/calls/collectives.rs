@@ -1,7 +1,8 @@
 //! Collectives: blocking, immediate and persistent, by the part that this rank has in them.
 
-use super::{List, call};
+use super::call;
 use crate::buffers::{READ, WRITE};
+use crate::list::List;
 use crate::recording::{Call, int};
 
 /// Defines the functions of a collective: those that block, those that start, and those that make a persistent request. The

@@ -2,8 +2,9 @@
 //!
 //! MPI overwrites the handles of what it completes, so they are read before the call.
 
-use super::{List, call, handle_at};
-use crate::queries::Abi;
+use super::{call, handle_at};
+use crate::abi::Abi;
+use crate::list::List;
 use crate::recording::{Call, int};
 use crate::requests;
 

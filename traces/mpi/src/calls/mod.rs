@@ -6,7 +6,8 @@ mod completion;
 mod messages;
 mod windows;
 
-use crate::queries::Abi;
+use crate::abi::Abi;
+use crate::list::List;
 
 /// Defines functions of MPI under both of their names, `MPI_` and `PMPI_`. The body has the call of the program to tell of its buffers,
 /// and the function behind to call.
@@ -60,45 +61,6 @@ macro_rules! each {
 }
 
 use {call, each, word};
-
-/// Numbers that the program passed as an array: counts, displacements, handles.
-#[derive(Clone, Copy)]
-pub(crate) struct List {
-    at: usize,
-    width: usize,
-}
-
-impl List {
-    /// Counts: of 64 bits, or `int`.
-    fn counts(at: usize, wide: bool) -> Self {
-        Self { at, width: if wide { 8 } else { 4 } }
-    }
-
-    /// Types or requests.
-    fn handles(at: usize) -> Self {
-        Self { at, width: Abi::of_process().handle_bytes() }
-    }
-
-    /// Returns the number of that place. Handles of 32 bits are without a sign.
-    #[expect(unsafe_code, reason = "memory of the program")]
-    pub(crate) fn get(self, at: usize) -> i64 {
-        if self.at == 0 {
-            return 0;
-        }
-        // SAFETY: the program passed an array of numbers of this width, one for each place that is asked for, by the standard.
-        unsafe {
-            match self.width {
-                4 => i64::from((self.at as *const i32).add(at).read_unaligned()),
-                _ => (self.at as *const i64).add(at).read_unaligned(),
-            }
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of_ints(numbers: &[i32]) -> Self {
-        Self { at: numbers.as_ptr() as usize, width: 4 }
-    }
-}
 
 /// Returns the handle at an address.
 fn handle_at(address: usize) -> usize {

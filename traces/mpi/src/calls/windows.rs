@@ -3,8 +3,9 @@
 //! A window is acquired with all rights for as long as it lives. The buffers on this side of an operation count as released at once,
 //! unless it has a request.
 
-use super::{List, call, each, handle_at};
+use super::{call, each, handle_at};
 use crate::buffers::{Buffer, NOTHING, READ, WRITE};
+use crate::list::List;
 use crate::recording::Call;
 use crate::windows;
 
@@ -57,7 +58,7 @@ each! { allocated:
 call! { MPI_Win_attach, PMPI_Win_attach, c"PMPI_Win_attach" (window, base, bytes) |call, behind| {
     let result = behind();
     if result == 0 {
-        acquire(&call, windows::add(crate::queries::Abi::of_process().handle(window), base, bytes as i64));
+        acquire(&call, windows::add(crate::abi::Abi::of_process().handle(window), base, bytes as i64));
     }
     result
 }}
@@ -65,7 +66,7 @@ call! { MPI_Win_attach, PMPI_Win_attach, c"PMPI_Win_attach" (window, base, bytes
 call! { MPI_Win_detach, PMPI_Win_detach, c"PMPI_Win_detach" (window, base) |call, behind| {
     let result = behind();
     if result == 0 {
-        release(&call, windows::remove(crate::queries::Abi::of_process().handle(window), base));
+        release(&call, windows::remove(crate::abi::Abi::of_process().handle(window), base));
     }
     result
 }}
