@@ -47,6 +47,7 @@ pub mod policies;
 pub mod real;
 #[cfg(target_os = "linux")]
 pub mod record;
+mod replayer;
 pub mod report;
 #[cfg(all(feature = "mrrc", feature = "frrwp"))]
 pub mod reproduce;

@@ -4,7 +4,7 @@
 //! [`PolicyEntry`] of it, and give it to [`main_with`](crate::main_with), which is the command with more policies, or to
 //! [`simulate::replay`](crate::simulate::replay). `examples/own-policy` is such a program.
 
-use crate::simulate::{Recency, ReplayError, Replayed, Watch, replay_with};
+use crate::replayer::{Recency, ReplayError, Replayed, Watch, replay_with};
 use mrrc_core::policy::{Policy, PolicyKind, PolicyParams, Scheme};
 use mrrc_core::{Config, ConfigError, Core};
 use std::fmt;

@@ -1,19 +1,10 @@
 //! One result: a policy at a capacity on a trace.
 
-use crate::simulate::Replayed;
+use crate::replayer::Replayed;
 use mrrc_core::cost::Linear;
 use serde::{Deserialize, Serialize};
 
-/// How deregistrations are charged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeregCost {
-    /// `b'` for each batch.
-    #[default]
-    Batch,
-    /// `b'` for each region: the paper's formula (1).
-    Region,
-}
+pub use crate::replayer::DeregCost;
 
 /// One result, with the fields and the order of `--json`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

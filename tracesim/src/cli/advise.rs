@@ -4,10 +4,10 @@
 use super::calibrate::{Registering, measure};
 use super::choices::{Chosen, chosen_of, cost};
 use super::failure::{Failure, note};
+use super::heading::heading;
 use super::interrupt;
 use super::output::Output;
 use super::progress::Progress;
-use super::replay::heading;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, bytes, ms, percent, table};
 use crate::advice::{Advice, LEAST_REQUESTS, POLICIES, Question, Verdict};

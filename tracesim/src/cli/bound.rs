@@ -2,9 +2,9 @@
 
 use super::failure::Failure;
 use super::form::Form;
+use super::heading::heading;
 use super::interrupt;
 use super::progress::Progress;
-use super::replay::heading;
 use super::source::Source;
 use super::table::{Side, ms, or_dash, table};
 use crate::bound;

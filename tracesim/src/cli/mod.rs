@@ -12,6 +12,7 @@ mod failure;
 mod form;
 mod generate;
 mod hanging;
+mod heading;
 mod info;
 mod interrupt;
 mod large_blocks;

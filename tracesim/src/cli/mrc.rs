@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::form::Form;
-use super::replay::heading;
+use super::heading::heading;
 use super::source::Source;
 use super::table::{Side, bytes, percent, table};
 use crate::mrc::{Sampling, Unit, curve};

@@ -20,9 +20,9 @@ pub(super) use on_linux::run;
 #[cfg(all(feature = "mrrc", target_os = "linux"))]
 mod on_linux {
     use super::*;
+    use crate::cli::heading::heading;
     use crate::cli::interrupt;
     use crate::cli::progress::Progress;
-    use crate::cli::replay::heading;
     use crate::cli::table::{Side, bytes, ms, pages, percent, table};
     use crate::policies::PolicyEntry;
     use crate::real::{Counted, Outcome, RealError, Spent, run as pin};

@@ -4,16 +4,15 @@ use super::choices::{Choices, Chosen, chosen_of};
 use super::failure::Failure;
 use super::form::Form;
 use super::hanging::hanging;
+use super::heading::heading;
 use super::interrupt;
 use super::run::run;
 use super::source::{ABOUT_TRACES, Source};
-use super::table::{Side, many, ms, or_dash, pages, percent, table};
-use crate::footprint::Footprint;
+use super::table::{Side, ms, or_dash, percent, table};
 use crate::policies::{PolicyEntry, builtin};
 use crate::row::{Row, level};
 use crate::sizes::Capacity;
 use std::path::PathBuf;
-use traces::Trace;
 
 /// Replay a trace through one or more caches
 #[derive(clap::Args, Debug)]
@@ -88,22 +87,6 @@ impl Replay {
         out.finish()?;
         if interrupt::came() { Err(Failure::Unfinished(rows.len(), sweep.cells().len())) } else { Ok(()) }
     }
-}
-
-/// Returns the trace's description.
-pub(super) fn heading(trace: &Trace, footprint: &Footprint) -> String {
-    let processes = match trace.processes.len() {
-        1 => String::new(),
-        n => format!(", {n} processes, the largest of {}", pages(footprint.largest_process_pages)),
-    };
-    format!(
-        "{}, read as {}: {} for {}, footprint {}{processes}\n",
-        trace.name,
-        trace.summary.understood,
-        many(footprint.requests, "request"),
-        many(footprint.requested_pages, "page"),
-        pages(footprint.pages)
-    )
 }
 
 /// Returns a line for each result; how many requests were refused only where some were.

@@ -14,7 +14,7 @@ mod pinned;
 mod status;
 mod timed;
 
-pub use pinned::Spent;
+pub use timed::Spent;
 
 use crate::policies::PolicyEntry;
 use crate::report::bytes;

@@ -1,7 +1,7 @@
 //! The steps of a process with real pins: through the cache, and without one.
 
 use super::layout::Memory;
-use super::timed::Timed;
+use super::timed::{Spent, Timed};
 use super::{Counted, RealError};
 use crate::policies::PolicyEntry;
 use crate::simulate::{ReplayError, Watch};
@@ -17,39 +17,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use traces::{Kind, Step};
-
-/// Time and calls of a registrar.
-#[derive(Clone, Copy, PartialEq, Debug, Default, serde::Serialize)]
-pub struct Spent {
-    /// Registrations that came about.
-    pub registrations: u64,
-    /// Their pages.
-    pub reg_pages: u64,
-    /// Regions deregistered.
-    pub deregistrations: u64,
-    /// Calls to deregister.
-    pub batches: u64,
-    /// Microseconds of registrations.
-    pub reg_us: f64,
-    /// Microseconds of deregistrations.
-    pub dereg_us: f64,
-}
-
-impl Spent {
-    /// Microseconds of both.
-    pub fn total_us(&self) -> f64 {
-        self.reg_us + self.dereg_us
-    }
-
-    pub(crate) fn add(&mut self, other: Self) {
-        self.registrations += other.registrations;
-        self.reg_pages += other.reg_pages;
-        self.deregistrations += other.deregistrations;
-        self.batches += other.batches;
-        self.reg_us += other.reg_us;
-        self.dereg_us += other.dereg_us;
-    }
-}
 
 /// Slots of the table: all that the kernel takes.
 const SLOTS: u32 = 1 << 14;

@@ -1,12 +1,44 @@
 //! A registrar that tells how long it took, and looks at what the kernel says is pinned when that is more than ever.
 
-use super::pinned::Spent;
 use super::status;
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc_core::{Access, PageRange};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+/// Time and calls of a registrar.
+#[derive(Clone, Copy, PartialEq, Debug, Default, serde::Serialize)]
+pub struct Spent {
+    /// Registrations that came about.
+    pub registrations: u64,
+    /// Their pages.
+    pub reg_pages: u64,
+    /// Regions deregistered.
+    pub deregistrations: u64,
+    /// Calls to deregister.
+    pub batches: u64,
+    /// Microseconds of registrations.
+    pub reg_us: f64,
+    /// Microseconds of deregistrations.
+    pub dereg_us: f64,
+}
+
+impl Spent {
+    /// Microseconds of both.
+    pub fn total_us(&self) -> f64 {
+        self.reg_us + self.dereg_us
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.registrations += other.registrations;
+        self.reg_pages += other.reg_pages;
+        self.deregistrations += other.deregistrations;
+        self.batches += other.batches;
+        self.reg_us += other.reg_us;
+        self.dereg_us += other.dereg_us;
+    }
+}
 
 /// Counts of one registrar, read by its owner. Relaxed: one thread registers.
 #[derive(Debug, Default)]

@@ -1,0 +1,345 @@
+//! The replay loop: one process through one cache.
+//!
+//! A plain request is released at once, so it is one call of [`Core::request`]; recordings also acquire, release and
+//! invalidate. Nothing is flushed at the end.
+
+use crate::deferred::DeferredTouches;
+use mrrc_core::core::Ask;
+use mrrc_core::cost::Linear;
+use mrrc_core::policy::Policy;
+use mrrc_core::{Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use traces::{Kind, Process, Step};
+
+/// When the core hears of hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Recency {
+    /// At once, as in the paper.
+    #[default]
+    Exact,
+    /// Before room is made, as in the cache of many threads: hits leave marks, and the marked regions move up in the
+    /// order of their slots.
+    Deferred,
+}
+
+/// Looks on, and can end it.
+pub struct Watch<'a> {
+    /// Set by any thread to end a replay soon.
+    pub stop: &'a AtomicBool,
+    /// Hears how many more steps were replayed, now and then.
+    pub replayed: &'a (dyn Fn(u64) + Sync),
+}
+
+impl fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("stop", self.stop).finish_non_exhaustive()
+    }
+}
+
+/// How deregistrations are charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeregCost {
+    /// `b'` for each batch.
+    #[default]
+    Batch,
+    /// `b'` for each region: the paper's formula (1).
+    Region,
+}
+
+/// The counts of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Replayed {
+    /// Of all processes together.
+    pub counters: Counters,
+    /// Releases of what was not in use: passed over.
+    pub unmatched_releases: u64,
+    /// Pages of the requests that were refused, as all was in use ([`Counters::all_in_use`]).
+    pub refused_pages: u64,
+}
+
+impl Replayed {
+    /// Returns its cost by a model. Refused requests are there too: they have to be served all the same, so each is
+    /// registered for itself and deregistered after it, as without a cache. Otherwise a policy that refuses more would
+    /// seem the cheaper.
+    pub fn cost(&self, model: &Linear, dereg: DeregCost) -> Cost {
+        let Cost { reg_us, dereg_us } = match dereg {
+            DeregCost::Batch => self.counters.cost(model),
+            DeregCost::Region => self.counters.cost_by_region(model),
+        };
+        let (requests, pages) = (self.counters.all_in_use as f64, self.refused_pages as f64);
+        Cost {
+            reg_us: reg_us + model.reg_page * pages + model.reg_call * requests,
+            dereg_us: dereg_us + model.dereg_page * pages + model.dereg_call * requests,
+        }
+    }
+}
+
+/// Why there are no counts.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// There is no such cache.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// More is acquired and never released than a cache can hold.
+    #[error("more than {MOST_IN_USE} acquires are in use at once: see whether the recording has its releases")]
+    TooManyInUse,
+    /// It was told to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Acquires in use at once, at most: a region counts so many holders.
+const MOST_IN_USE: usize = (1 << 27) - 1;
+
+/// Steps between two looks at the watch.
+const GLANCE: usize = 1 << 16;
+
+/// Replays one process through a cache with this policy. The loop is compiled for each type of policy.
+pub(crate) fn replay_with<P: Policy>(
+    policy: P,
+    process: &Process,
+    config: &Config,
+    recency: Recency,
+    watch: Option<&Watch<'_>>,
+) -> Result<Replayed, ReplayError> {
+    let steps = &process.steps[..];
+    let most_uses = policy.most_uses();
+    let core = Core::with_policy(config, policy)?;
+    let deferred = (recency == Recency::Deferred).then(|| Deferred::new(most_uses));
+    let mut replayer = Replayer::new(core, deferred);
+    let mut at = 0;
+    while at < steps.len() {
+        let begun = at;
+        let until = steps.len().min(at + GLANCE);
+        while at < until {
+            let step = steps[at];
+            if step.is_single_request() {
+                replayer.request(step.range());
+                at += 1;
+            } else {
+                at += replayer.event(&steps[at..])?;
+            }
+            debug_assert!(replayer.core.used_pages() <= replayer.core.capacity(), "the capacity is a limit");
+        }
+        if let Some(watch) = watch {
+            (watch.replayed)((at - begun) as u64);
+            if watch.stop.load(Ordering::Relaxed) {
+                return Err(ReplayError::Interrupted);
+            }
+        }
+    }
+    Ok(replayer.replayed())
+}
+
+/// The ranges of an event.
+type Ranges = SmallVec<[PageRange; 1]>;
+
+/// The regions that an acquire holds.
+type Held = SmallVec<[RegionId; 2]>;
+
+/// A process in the middle of its trace.
+struct Replayer<P> {
+    core: Core<P>,
+    /// The deferred touches, if the core hears of hits later.
+    deferred: Option<Deferred>,
+    /// Acquires in use by their ranges, the last one last.
+    open: FxHashMap<Ranges, Vec<Held>>,
+    in_use: usize,
+    unmatched_releases: u64,
+    refused_pages: u64,
+}
+
+/// Hits that the core has not heard of: it neither counts them nor, before it makes room, orders by them.
+struct Deferred {
+    marks: DeferredTouches,
+    hits: Counters,
+    touched: Vec<RegionId>,
+}
+
+impl Deferred {
+    fn new(most_uses: u32) -> Self {
+        Self { marks: DeferredTouches::new(most_uses), hits: Counters::default(), touched: Vec::new() }
+    }
+}
+
+impl<P: Policy> Replayer<P> {
+    fn new(core: Core<P>, deferred: Option<Deferred>) -> Self {
+        Self { core, deferred, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0, refused_pages: 0 }
+    }
+
+    /// One range, released at once. The core counts a request without room as refused, and that is all.
+    #[inline(always)]
+    fn request(&mut self, asked: PageRange) {
+        let refused = if self.deferred.is_none() {
+            self.core.request(asked).is_err()
+        } else {
+            self.hit_deferred(asked).is_none() && self.missed_deferred(asked).is_none()
+        };
+        if refused {
+            self.refuse(asked);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, asked: PageRange) {
+        self.refused_pages = self.refused_pages.saturating_add(asked.pages());
+    }
+
+    /// Counts and marks the region that serves the range by itself, if there is one.
+    fn hit_deferred(&mut self, asked: PageRange) -> Option<RegionId> {
+        let Deferred { marks, hits, .. } = self.deferred.as_mut()?;
+        let id = self.core.find(asked)?;
+        marks.mark(id);
+        let exact = self.core.range_of(id) == Some(asked);
+        let kind = if exact { &mut hits.exact } else { &mut hits.subset };
+        *kind += 1;
+        hits.requests += 1;
+        for pages in [&mut hits.pages, &mut hits.hit_pages] {
+            *pages = pages.saturating_add(asked.pages());
+        }
+        Some(id)
+    }
+
+    /// Asks for what no region serves by itself.
+    fn missed_deferred(&mut self, asked: PageRange) -> Option<&Outcome> {
+        let Deferred { marks, .. } = self.deferred.as_mut()?;
+        let outcome = self.core.ask(&Ask::new(asked), marks).ok()?;
+        marks.forget(outcome.batches());
+        Some(outcome)
+    }
+
+    /// An event that is more than a range asked for and released; how many steps it took.
+    #[cold]
+    fn event(&mut self, steps: &[Step]) -> Result<usize, ReplayError> {
+        let Some(first) = steps.first() else { return Ok(0) };
+        let len = steps.len().min(steps.iter().take_while(|step| step.goes_on()).count() + 1);
+        let ranges: Ranges = steps[..len].iter().map(|step| step.range()).collect();
+        match first.kind() {
+            Kind::Request => _ = self.ask(&ranges),
+            Kind::Acquire => self.acquire(ranges)?,
+            Kind::Release => self.release(&ranges),
+            Kind::Invalidate => self.invalidate(&ranges),
+        }
+        Ok(len)
+    }
+
+    /// Ranges asked for together; the regions that serve them.
+    fn ask(&mut self, ranges: &[PageRange]) -> Held {
+        let regions_of = |outcome: &Outcome| -> Held { outcome.parts().iter().filter_map(Part::region).collect() };
+        if let &[asked] = ranges {
+            let served = if self.deferred.is_none() {
+                self.core.request(asked).ok().map(regions_of)
+            } else if let Some(id) = self.hit_deferred(asked) {
+                Some(smallvec::smallvec![id])
+            } else {
+                self.missed_deferred(asked).map(regions_of)
+            };
+            if served.is_none() {
+                self.refuse(asked);
+            }
+            return served.unwrap_or_default();
+        }
+        self.apply_touches();
+        let mut served = Held::new();
+        let mut refused = 0_u64;
+        self.core.request_list(ranges, |range, answer| match answer {
+            Ok(outcome) => served.extend(regions_of(outcome)),
+            Err(_) => refused = refused.saturating_add(range.pages()),
+        });
+        self.refused_pages = self.refused_pages.saturating_add(refused);
+        // A later range of the list can have replaced what served an earlier one.
+        served.retain(|id| self.core.range_of(*id).is_some());
+        served
+    }
+
+    fn acquire(&mut self, ranges: Ranges) -> Result<(), ReplayError> {
+        if self.in_use >= MOST_IN_USE {
+            return Err(ReplayError::TooManyInUse);
+        }
+        let held = self.ask(&ranges);
+        held.iter().for_each(|&id| self.core.hold(id));
+        self.in_use += held.len().max(1);
+        self.open.entry(ranges).or_default().push(held);
+        Ok(())
+    }
+
+    fn release(&mut self, ranges: &Ranges) {
+        let Some(held) = self.open.get_mut(ranges).and_then(Vec::pop) else {
+            self.unmatched_releases += 1;
+            return;
+        };
+        if self.open.get(ranges).is_some_and(Vec::is_empty) {
+            self.open.remove(ranges);
+        }
+        self.in_use -= held.len().max(1);
+        for id in held {
+            let leavers = self.core.release(id);
+            if let Some(Deferred { marks, .. }) = &mut self.deferred {
+                marks.forget(leavers.batches());
+            }
+        }
+    }
+
+    fn invalidate(&mut self, ranges: &[PageRange]) {
+        for &range in ranges {
+            let leavers = self.core.invalidate(range);
+            if let Some(Deferred { marks, .. }) = &mut self.deferred {
+                marks.forget(leavers.batches());
+            }
+        }
+    }
+
+    /// Tells the core of all hits.
+    fn apply_touches(&mut self) {
+        if let Some(Deferred { marks, touched, .. }) = &mut self.deferred {
+            touched.clear();
+            marks.take(touched);
+            self.core.fold(touched.iter().copied());
+        }
+    }
+
+    fn replayed(&self) -> Replayed {
+        let mut counters = self.core.counters();
+        if let Some(Deferred { hits, .. }) = &self.deferred {
+            add(&mut counters, hits);
+        }
+        Replayed { counters, unmatched_releases: self.unmatched_releases, refused_pages: self.refused_pages }
+    }
+}
+
+/// Adds up; pages saturate as they do in one core. The highest level of each is added as well: a bound for that of all.
+pub(crate) fn add(sum: &mut Counters, other: &Counters) {
+    let pairs = [
+        (&mut sum.requests, other.requests),
+        (&mut sum.exact, other.exact),
+        (&mut sum.subset, other.subset),
+        (&mut sum.covered, other.covered),
+        (&mut sum.partial, other.partial),
+        (&mut sum.miss, other.miss),
+        (&mut sum.bypass, other.bypass),
+        (&mut sum.all_in_use, other.all_in_use),
+        (&mut sum.pages, other.pages),
+        (&mut sum.hit_pages, other.hit_pages),
+        (&mut sum.regs, other.regs),
+        (&mut sum.reg_pages, other.reg_pages),
+        (&mut sum.deregs, other.deregs),
+        (&mut sum.dereg_pages, other.dereg_pages),
+        (&mut sum.dereg_batches, other.dereg_batches),
+        (&mut sum.evicted, other.evicted),
+        (&mut sum.merged, other.merged),
+        (&mut sum.upgraded, other.upgraded),
+        (&mut sum.failed, other.failed),
+        (&mut sum.invalidated, other.invalidated),
+        (&mut sum.invalidated_pages, other.invalidated_pages),
+        (&mut sum.peak_pages, other.peak_pages),
+    ];
+    for (sum, other) in pairs {
+        *sum = sum.saturating_add(other);
+    }
+}
