@@ -15,7 +15,7 @@ use benches::side_by_side::cache::churn;
 use benches::side_by_side::cache::hit::Ground;
 use benches::side_by_side::cache::ours::Ours;
 use benches::side_by_side::cache::race::{CHUNK, Stint, together};
-use benches::side_by_side::cache::subject::Subject;
+use benches::subject::Subject;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::sync::atomic::AtomicUsize;

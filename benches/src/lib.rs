@@ -17,6 +17,7 @@ pub mod cli;
 pub mod peer;
 pub mod pin;
 pub mod side_by_side;
+pub mod subject;
 
 use mrrc::PageRange;
 use rand::rngs::StdRng;

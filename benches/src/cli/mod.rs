@@ -7,6 +7,7 @@ mod output;
 mod parts;
 mod sim;
 
+use crate::side_by_side::far;
 use crate::side_by_side::kv::OURS;
 use crate::side_by_side::remote;
 use crate::side_by_side::sim::instructions;
@@ -70,7 +71,7 @@ pub fn main() -> ExitCode {
     if let Some((first, rest)) = arguments.split_first()
         && first == remote::FAR
     {
-        return remote::run(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+        return far::run(rest).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
     }
     let done = match &Cli::parse().subject {
         None => all::run(&all::All::default()),

@@ -1,6 +1,6 @@
 //! The place of a peer that is not there.
 
-use crate::side_by_side::cache::subject::{Behaviour, Setup, Subject};
+use crate::subject::{Behaviour, Setup, Subject};
 
 /// A cache that was not linked: no value of it exists.
 pub enum Ucx {}

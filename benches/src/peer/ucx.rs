@@ -4,7 +4,7 @@
 //! are off, which is its best case.
 #![expect(unsafe_code, reason = "calls into a C library")]
 
-use crate::side_by_side::cache::subject::{Behaviour, Setup, Subject};
+use crate::subject::{Behaviour, Setup, Subject};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::ptr::{self, NonNull};
 

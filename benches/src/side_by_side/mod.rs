@@ -8,10 +8,12 @@
 //!
 //! In all of them the two take turns, many times, on pinned CPUs. [`figure`] and [`report`] have the meaning of a row, and
 //! whether ours and the peer's can be told apart; [`part`] is a measurement that knows its rows before it is made; [`host`]
-//! and [`results`] are the head of a run and its saved form; [`remote`] is the process at the other end of a connection.
+//! and [`results`] are the head of a run and its saved form; [`remote`] is the process at the other end of a connection,
+//! and [`far`] has what it runs.
 
 pub mod cache;
 pub mod fabric;
+pub mod far;
 pub mod figure;
 pub mod handshake;
 pub mod host;

@@ -4,7 +4,6 @@
 //! of CPU that it has had, `memory` with the KiB that it has resident. It ends with its input, so it does not outlive its
 //! parent.
 
-use super::{fabric, handshake};
 use crate::pin;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -73,28 +72,6 @@ impl Drop for Far {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Is the other end.
-///
-/// # Errors
-/// The reason why it is none.
-pub fn run(arguments: &[std::ffi::OsString]) -> Result<(), String> {
-    let arguments: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
-    let done = match arguments[..] {
-        [cpu, kind, ref rest @ ..] => cpu.parse().map_err(Into::into).and_then(|cpu| {
-            pin::pin(cpu)?;
-            match kind {
-                "shm" => fabric::shm::far(),
-                "iwarp" => fabric::iwarp::far(rest),
-                "crowd" => fabric::many::far(rest),
-                "handshake" => handshake::remote::run(rest),
-                _ => Err("nothing of that name".into()),
-            }
-        }),
-        _ => Err("which end?".into()),
-    };
-    done.map_err(|error| format!("the process at the other end: {error}"))
 }
 
 /// Says where this end can be reached, and answers until its input ends.

@@ -3,11 +3,11 @@
 //! The registrar says `EFAULT`. Trying again cannot help and evicting cannot help: one attempt, no eviction.
 
 use super::field::Field;
-use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::report::{Row, Unit};
+use crate::subject::{Setup, Subject};
 
 /// Above the table.
 pub const TITLE: &str = "Bad address: one request that fails with EFAULT, 1,000 idle regions cached (lower is better)";

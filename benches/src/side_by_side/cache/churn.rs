@@ -8,11 +8,11 @@
 
 use super::field::Field;
 use super::race::{CHUNK, Contestant, Lap, Laps, Stint, race};
-use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::report::{Row, Unit};
+use crate::subject::{Setup, Subject};
 
 /// Above the table.
 pub const TITLE: &str = "Churn: capacity of 1,000 regions, cycling over 2,000; a miss registers one and evicts one";

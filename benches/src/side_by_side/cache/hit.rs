@@ -16,10 +16,10 @@
 use super::field::{DRAWN, Draw, Field, Whole};
 use super::names::{threads_name, timed};
 use super::race::{CHUNK, Contestant, Laps, Length, Stint, race};
-use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
 use crate::side_by_side::report::{Row, Unit};
+use crate::subject::{Setup, Subject};
 use std::hint::black_box;
 
 /// Above the table.

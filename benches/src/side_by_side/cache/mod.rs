@@ -20,17 +20,16 @@ mod names;
 pub mod ours;
 pub mod race;
 pub mod stall;
-pub mod subject;
 
 use super::part::{Part, Setting};
 use super::report::Row;
 use crate::Layout;
 use crate::peer::Ucx;
 use crate::pin::Places;
+use crate::subject::Subject;
 use ours::Ours;
 use race::Length;
 use std::time::Duration;
-use subject::Subject;
 
 /// How a measurement is made.
 #[derive(Clone, Debug)]

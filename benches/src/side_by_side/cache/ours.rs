@@ -1,7 +1,7 @@
 //! Our cache under test, as applications get it: rights are checked, everything is counted, and a monitor
 //! watches the memory, by userfaultfd where the system lets it.
 
-use super::subject::{Behaviour, Setup, Subject};
+use crate::subject::{Behaviour, Setup, Subject};
 use mrrc::invalidation::{Explicit, Userfaultfd};
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, Cache, PAGE, PageRange};

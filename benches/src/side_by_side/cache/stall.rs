@@ -13,12 +13,12 @@
 //! happen in every loop and says nothing about a cache. Waiting for a lock is not that.
 
 use super::field::Field;
-use super::subject::{Setup, Subject};
 use super::{Options, fill};
 use crate::Layout;
 use crate::pin::{self, Switches};
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::report::{Row, Unit};
+use crate::subject::{Setup, Subject};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
