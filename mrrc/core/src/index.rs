@@ -206,9 +206,17 @@ impl Index {
     /// Returns whether a region overlaps the range.
     #[inline]
     pub(crate) fn has_overlap(&self, range: PageRange, regions: &Regions) -> bool {
-        let mut any = false;
-        self.for_each_overlap(range, regions, |_| any = true);
-        any
+        match self.only_entry(range) {
+            Some((entry, part)) if self.giants.is_empty() => match self.now.leaves.get(entry.leaf_number()) {
+                Some(leaf) => leaf.has_overlap(part),
+                None => entry.name().is_some_and(|id| regions.overlaps(id, range)),
+            },
+            _ => {
+                let mut any = false;
+                self.for_each_overlap_apart(range, regions, |_| any = true);
+                any
+            }
+        }
     }
 
     /// Shows the regions that overlap the range, in no order and some of them several times. Allocates nothing.

@@ -132,6 +132,7 @@ impl PageRange {
     }
 
     /// This range grown at both ends to multiples of `unit` pages, within the address space.
+    #[inline]
     #[must_use]
     pub fn rounded_out(self, unit: u64) -> Self {
         let unit = unit.max(1);

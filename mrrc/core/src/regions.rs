@@ -289,6 +289,7 @@ impl Regions {
     }
 
     /// Returns the slot of that name, if the store ever handed it out.
+    #[inline]
     pub(crate) fn find(&self, id: RegionId) -> Option<Region<'_>> {
         (id.index() < self.spans.len()).then(|| self.get(id))
     }

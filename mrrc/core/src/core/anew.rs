@@ -32,6 +32,11 @@ impl<P: Policy> Core<P> {
         if !need.is_met() || !self.is_anew(ask, need) {
             return None;
         }
+        // A region of the other class that contains it may serve it.
+        let may_share = ask.access.class() == 0 && ask.sharing == Sharing::All;
+        if may_share && self.find_in(1, ask.range).is_some() {
+            return None;
+        }
         if !ask.again {
             self.counters.missed(Found::Miss, 0, ask.range.pages());
         }
@@ -58,10 +63,6 @@ impl<P: Policy> Core<P> {
         if !stays || !is_one || sharing == Sharing::Nothing {
             return false;
         }
-        // A region of the other class that contains it may serve it.
-        if access.class() == 0 && sharing == Sharing::All && self.find_in(1, range).is_some() {
-            return false;
-        }
         !self.lookup.has_overlap(access.class(), range, &self.regions)
     }
 
@@ -70,7 +71,7 @@ impl<P: Policy> Core<P> {
         let &Ask { range, access, .. } = ask;
         self.counters.regs += 1;
         self.counters.reg_pages = self.counters.reg_pages.saturating_add(range.pages());
-        let id = self.add_region(Piece { range, access });
+        let id = self.add_region_in_place(Piece { range, access }, true);
         self.counters.peak_pages = self.counters.peak_pages.max(self.capacity.used().pages);
         id
     }

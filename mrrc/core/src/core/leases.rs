@@ -173,6 +173,7 @@ impl<P: Policy> Core<P> {
     }
 
     /// The region joins the open batch of what is deregistered, and its slot is free.
+    #[inline]
     pub(super) fn let_go(&mut self, id: RegionId) {
         let range = self.regions.get(id).range();
         self.capacity.remove(range.pages());
@@ -185,6 +186,7 @@ impl<P: Policy> Core<P> {
         }
     }
 
+    #[inline]
     pub(super) fn close_batch(&mut self) {
         if self.outcome.leaving_mut().close() {
             self.counters.dereg_batches += 1;

@@ -116,7 +116,8 @@ impl Lookup {
     /// Shows every region that shares a page with the range, of any class, published or not, some of them more than once.
     /// Allocates and frees nothing.
     pub(super) fn for_each_overlap(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
-        for places in self.published.iter().chain(&self.replacing) {
+        let replacing = if self.has_replacements() { &self.replacing[..] } else { &[] };
+        for places in self.published.iter().chain(replacing) {
             match places {
                 Places::Contain(index) => index.for_each_overlap(range, regions, &mut found),
                 Places::Layers(layers) => layers.for_each_overlap(range, regions, &mut found),

@@ -40,6 +40,7 @@ impl<P: Policy> Core<P> {
 
     /// Retires what is in the way of regions that are about to be published, and puts them among the published ones. The
     /// holders are asked once for all.
+    #[inline(never)]
     fn displace(&mut self, ids: &[RegionId], holders: &mut impl Holders) {
         let mut plan = std::mem::take(&mut self.plan);
         plan.clear();
@@ -70,6 +71,7 @@ impl<P: Policy> Core<P> {
     }
 
     /// The same where regions may overlap.
+    #[inline(never)]
     fn displace_layers(&mut self, id: RegionId, holders: &mut impl Holders) {
         let is_replacement = self.lookup.is_replacement(id, &self.regions);
         let region = self.regions.get(id);

@@ -257,6 +257,7 @@ impl<P: Policy> Core<P> {
     }
 
     /// A victim leaves. The policy knows that.
+    #[inline]
     fn evict_one(&mut self, id: RegionId) {
         self.counters.evicted += 1;
         self.lookup.remove(id, &self.regions);
@@ -332,16 +333,28 @@ impl<P: Policy> Core<P> {
     }
 
     /// Makes a region of a piece. Under a hard limit it is registering, and held for that.
-    pub(super) fn add_region(&mut self, piece: Piece) -> RegionId {
-        let state = if self.capacity.is_hard() { RegionState::Registering } else { RegionState::Cached };
-        let id = self.regions.insert_with(piece.range, piece.access, state);
-        self.capacity.add(piece.range.pages());
-        if self.capacity.is_hard() {
-            self.lookup.insert_registering(id, &self.regions);
-            self.hold(id);
-        } else {
+    fn add_region(&mut self, piece: Piece) -> RegionId {
+        self.add_region_in_place(piece, false)
+    }
+
+    /// As [`Core::add_region`]. `is_free`: no region that look-ups find, or that takes one's place, is in its way.
+    #[inline]
+    pub(super) fn add_region_in_place(&mut self, piece: Piece, is_free: bool) -> RegionId {
+        let pages = piece.range.pages();
+        self.capacity.add(pages);
+        if !self.capacity.is_hard() {
+            let id = self.regions.insert_with(piece.range, piece.access, RegionState::Cached);
             self.lookup.insert(id, &self.regions);
             self.evictor.admit(&mut self.regions, id);
+            return id;
+        }
+        let id = self.regions.insert_with(piece.range, piece.access, RegionState::Registering);
+        self.regions.get(id).set_holds(1);
+        self.capacity.hold(pages);
+        if is_free {
+            self.lookup.insert(id, &self.regions);
+        } else {
+            self.lookup.insert_registering(id, &self.regions);
         }
         id
     }

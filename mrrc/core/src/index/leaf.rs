@@ -127,15 +127,27 @@ impl Leaf {
     #[inline]
     pub(super) fn for_each_overlap(&self, part: Part, mut found: impl FnMut(RegionId)) {
         for half in 0..2 {
-            let starts = (part.last * ONES).wrapping_add(self.firsts[half].load(Relaxed));
-            let ends = ((LAST_PAGE - part.first) * ONES).wrapping_add(self.lasts[half].load(Relaxed));
-            let mut both = starts & ends & TOPS;
+            let mut both = self.overlapping(half, part);
             while both != 0 {
                 let at = half * 4 + both.trailing_zeros() as usize / 16;
                 self.name(at + 1).into_iter().for_each(&mut found);
                 both &= both - 1;
             }
         }
+    }
+
+    /// Returns whether a region overlaps a part of the block.
+    #[inline]
+    pub(super) fn has_overlap(&self, part: Part) -> bool {
+        self.overlapping(0, part) | self.overlapping(1, part) != 0
+    }
+
+    /// Returns the top bits of those lanes in a half whose regions overlap a part of the block.
+    #[inline(always)]
+    fn overlapping(&self, half: usize, part: Part) -> u64 {
+        let starts = (part.last * ONES).wrapping_add(self.firsts[half].load(Relaxed));
+        let ends = ((LAST_PAGE - part.first) * ONES).wrapping_add(self.lasts[half].load(Relaxed));
+        starts & ends & TOPS
     }
 
     /// Puts two regions into an empty leaf.

@@ -54,13 +54,16 @@ impl Recency {
     pub fn raise(&mut self, regions: &Regions, id: RegionId) -> bool {
         match self.places.get(id.index()) {
             Some(&place) if place < RETURNED => self.append(id),
-            Some(&RETURNED) => {
-                self.remove(regions, id);
-                self.insert(id);
-            }
+            Some(&RETURNED) => self.raise_returned(regions, id),
             _ => return false,
         }
         true
+    }
+
+    #[cold]
+    fn raise_returned(&mut self, regions: &Regions, id: RegionId) {
+        self.remove(regions, id);
+        self.insert(id);
     }
 
     #[inline]
