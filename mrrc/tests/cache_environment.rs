@@ -6,14 +6,17 @@ mod common;
 
 use common::*;
 use mrrc::invalidation::{Monitor, Reports, Watch};
+use mrrc::policy::sieve::Sieve;
 use mrrc::{Cache, PAGE, PageRange};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const CHILD: &str = "MRRCTEST_BUILDS";
 const CHOICE: &str = "MRRCTEST_MONITOR";
 const REMAPS: &str = "MRRCTEST_REMAPS";
+const OWN_POLICY: &str = "MRRCTEST_OWN_POLICY";
 
 /// A monitor of the program's own, which vouches, and needs so long a grace period.
 struct Own(Duration);
@@ -56,6 +59,19 @@ fn remap(cache: &Cache<Device>) -> u64 {
     cache.counters().attempts
 }
 
+/// The pages that the program's own policy evicts at once; 0 until a cache makes one.
+static BATCH: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how often a cache registers one range for two requests.
+fn register_twice(cache: &Cache<Device>) -> u64 {
+    let memory = [0_u8; 16];
+    for _ in 0..2 {
+        // SAFETY: `warm` restricts uses of the memory during later transfers; this test makes none.
+        unsafe { cache.warm(memory.as_ptr(), memory.len(), mrrc::Access::LOCAL) }.unwrap();
+    }
+    cache.counters().attempts
+}
+
 #[test]
 #[ignore = "for the other tests of this file"]
 fn child_builds_a_cache() {
@@ -73,7 +89,21 @@ fn child_builds_a_cache() {
         Ok("grace of 50 ms") => plain.monitor(Own(Duration::MAX)).discard_grace(Duration::from_millis(50)),
         Ok(named) => plain.set("monitor", named).unwrap(),
     };
+    let built = match std::env::var(OWN_POLICY).as_deref() {
+        Err(_) => built,
+        Ok(calls) => {
+            let built = built.policy_from(|params| {
+                BATCH.store(params.pages_of(params.evict), Ordering::Relaxed);
+                Box::new(Sieve::new())
+            });
+            // The last call of the program counts.
+            if calls == "named later" { built.policy(mrrc::policy::PolicyKind::None) } else { built }
+        }
+    };
     match built.build() {
+        Ok(cache) if std::env::var_os(OWN_POLICY).is_some() => {
+            println!("built: {} registrations, batch {}", register_twice(&cache), BATCH.load(Ordering::Relaxed));
+        }
         Ok(cache) if std::env::var_os(REMAPS).is_some() => {
             println!("built: {} registrations, {}", remap(&cache), cache.monitor())
         }
@@ -134,6 +164,12 @@ fn what_makes_no_sense_is_said_with_what_would() {
         let said = build_with(&[(name, value)]);
         assert!(said.starts_with("refused: ") && said.contains(name) && said.contains("expected"), "{said}");
     }
+    for (old, new) in
+        [("PATIENCE", "WAIT_TIMEOUT"), ("WAIT_FOR_ROOM", "CAPACITY_TIMEOUT"), ("DISCARD_BAR", "DISCARD_GRACE")]
+    {
+        let said = build_with(&[(&format!("MRRC_{old}"), "1s")]);
+        assert!(said.starts_with("refused: ") && said.ends_with(&format!("it was renamed: use MRRC_{new}")), "{said}");
+    }
     let said = build_with(&[("MRRC_CAPACTIY", "64M")]);
     assert!(said.contains("did you mean MRRC_CAPACITY?"), "{said}");
     for nothing in ["0", "4095"] {
@@ -178,6 +214,19 @@ fn environment_may_strengthen_the_monitor() {
     // Given as a value and not by its name.
     let said = build_with(&[("MRRC_MONITOR", "userfaultfd")]);
     assert_eq!(said, "built: 100 pages, 50 regions, not timed, userfaultfd");
+}
+
+#[test]
+fn environment_replaces_the_programs_own_policy() {
+    let own = |variables: &[(&str, &str)]| choose("explicit", &[&[(OWN_POLICY, "1")], variables].concat());
+    assert_eq!(own(&[]), "built: 1 registrations, batch 10");
+    assert_eq!(own(&[("MRRC_POLICY", " ")]), "built: 1 registrations, batch 10");
+    // The policy `none` keeps nothing, and the program's own is not made.
+    assert_eq!(own(&[("MRRC_POLICY", "none")]), "built: 2 registrations, batch 0");
+    assert!(own(&[("MRRC_POLICY", "best")]).starts_with("refused: "));
+    // What it is made with comes from the environment, too.
+    assert_eq!(own(&[("MRRC_EVICT", "0.5")]), "built: 1 registrations, batch 50");
+    assert_eq!(own(&[(OWN_POLICY, "named later")]), "built: 2 registrations, batch 0");
 }
 
 #[test]
