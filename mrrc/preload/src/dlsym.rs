@@ -1,182 +1,29 @@
-//! `dlsym` and `dlvsym`, for programs that open libibverbs by themselves and ask it for its functions.
+//! `dlsym` and `dlvsym`, for programs that open libibverbs by themselves and look up its functions.
 //!
-//! Preloading changes what a program's *references* lead to, and nothing of what libibverbs answers when it is asked. Such
-//! programs would be passed by, and worse, half of them: libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2` by a reference, which
-//! leads here, while the `ibv_dereg_mr` that the program has asked for leads there. So a program that asks libibverbs for a
-//! function of this library gets this library's.
+//! Preloading changes the targets of a program's *references*, and not the answers of libibverbs' own symbol table. Such
+//! programs would get no cache, or half of one: libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2` by a reference, which leads
+//! here, but the `ibv_dereg_mr` that the program looked up leads to libibverbs. So a program that looks up one of our
+//! functions in libibverbs gets ours.
 //!
-//! All other questions go on to the C library, by a jump, because the meaning of `RTLD_NEXT` depends on the caller. Its
-//! own `dlsym` cannot be asked for, for that would be asking this one: it is looked up in the C library's table of
-//! symbols.
+//! All other lookups go on to the C library ([`symbols`](crate::symbols)), by a jump, because the meaning of `RTLD_NEXT`
+//! depends on the caller.
 //!
-//! On x86-64, where the jump is written. Elsewhere such programs are passed by, except that of what they register through a
-//! domain of librdmacm's they are given shadows which libibverbs does not know: `MRRC_PRELOAD=off` is for those.
-#![expect(unsafe_code, reason = "the dynamic linker's tables and a jump")]
+//! The jump is written for x86-64. On other processors such programs get no cache. One exception is a hazard: through a domain
+//! of librdmacm's they get shadows that libibverbs does not know. `MRRC_PRELOAD=off` is for those.
+#![cfg(all(target_arch = "x86_64", not(test)))]
+#![expect(unsafe_code, reason = "the dynamic linker's structures and a jump")]
 
+use crate::exports::*;
+use crate::symbols::{DLSYM, DLVSYM, ask, find, names_libibverbs};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// The C library's own.
-static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The C library's `dlsym`, or `dlvsym` where there is a version.
-///
-/// # Safety
-/// A handle of the dynamic linker's, and texts that end.
-pub(crate) unsafe fn ask(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
-    find();
-    // SAFETY: found under these names, which have these types; and the caller's contract.
-    unsafe {
-        if version.is_null() {
-            std::mem::transmute::<*mut c_void, Dlsym>(DLSYM.load(Ordering::Acquire))(handle, name)
-        } else {
-            std::mem::transmute::<*mut c_void, Dlvsym>(DLVSYM.load(Ordering::Acquire))(handle, name, version)
-        }
-    }
-}
-
-unsafe extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
-    std::ptr::null_mut()
-}
-
-unsafe extern "C" fn nothing_versioned(_: *mut c_void, _: *const c_char, _: *const c_char) -> *mut c_void {
-    std::ptr::null_mut()
-}
-
-/// Finds both. May be called before anything of this library was initialised, and allocates nothing.
-fn find() {
-    if !DLVSYM.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    let mut found = [std::ptr::null_mut::<c_void>(); 2];
-    // SAFETY: what is passed lives through the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
-    let [dlsym, dlvsym] = found;
-    let or = |found: *mut c_void, else_: *mut c_void| if found.is_null() { else_ } else { found };
-    DLSYM.store(or(dlsym, nothing as Dlsym as *mut c_void), Ordering::Release);
-    DLVSYM.store(or(dlvsym, nothing_versioned as Dlvsym as *mut c_void), Ordering::Release);
-}
-
-/// Returns a library of those that are loaded.
-unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker's, for this call; and what `find` passes.
-    let (object, found) = unsafe { (&*object, &mut *found.cast::<[*mut c_void; 2]>()) };
-    if object.dlpi_name.is_null() {
-        return 0;
-    }
-    // SAFETY: the dynamic linker's name of a loaded library is a text that ends with 0.
-    let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
-    let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
-    // In one of both, by the age of the C library.
-    if !(file.starts_with(b"libc.so.") || file.starts_with(b"libdl.so.") || file.starts_with(b"libc-2.")) {
-        return 0;
-    }
-    // SAFETY: it is loaded, and stays: this library needs it.
-    let Some(table) = (unsafe { Table::of(object) }) else { return 0 };
-    for (at, name) in [c"dlsym", c"dlvsym"].into_iter().enumerate() {
-        if found[at].is_null() {
-            // SAFETY: `symbol` requires that the library is loaded; it stays, because this library needs it.
-            found[at] = unsafe { table.symbol(name) };
-        }
-    }
-    c_int::from(found.iter().all(|found| !found.is_null()))
-}
-
-/// The symbols of a library.
-struct Table {
-    base: usize,
-    symbols: *const libc::Elf64_Sym,
-    names: *const c_char,
-    hash: *const u32,
-}
-
-impl Table {
-    /// # Safety
-    /// The object is loaded.
-    unsafe fn of(object: &libc::dl_phdr_info) -> Option<Self> {
-        const NULL: i64 = 0;
-        const STRTAB: i64 = 5;
-        const SYMTAB: i64 = 6;
-        const GNU_HASH: i64 = 0x6fff_fef5;
-        let base = object.dlpi_addr as usize;
-        // SAFETY: the dynamic linker promises `dlpi_phnum` headers at `dlpi_phdr`.
-        let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
-        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut at = (base + dynamic.p_vaddr as usize) as *const [i64; 2];
-        let mut places = [0_usize; 3];
-        loop {
-            // SAFETY: the dynamic section of a loaded library is a list of pairs that ends with DT_NULL, which ends
-            // this loop.
-            let [tag, value] = unsafe { *at };
-            let place = match tag {
-                NULL => break,
-                STRTAB => 0,
-                SYMTAB => 1,
-                GNU_HASH => 2,
-                _ => usize::MAX,
-            };
-            if let Some(place) = places.get_mut(place) {
-                // glibc has made addresses of them; others leave them relative.
-                let value = value as usize;
-                *place = if value < base { base + value } else { value };
-            }
-            // SAFETY: the pair at `at` is not DT_NULL, so another one follows it.
-            at = unsafe { at.add(1) };
-        }
-        let [names, symbols, hash] = places;
-        places.iter().all(|&place| place != 0).then_some(Self {
-            base,
-            symbols: symbols as *const libc::Elf64_Sym,
-            names: names as *const c_char,
-            hash: hash as *const u32,
-        })
-    }
-
-    /// Returns the address of a function; null if it is not there.
-    ///
-    /// # Safety
-    /// The library is loaded.
-    unsafe fn symbol(&self, name: &CStr) -> *mut c_void {
-        let hash = name.to_bytes().iter().fold(5381_u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        // SAFETY: the layout of `DT_GNU_HASH`: four numbers, a filter, buckets, and chains whose last has its lowest bit set.
-        unsafe {
-            let [buckets, first, filter] = [0, 1, 2].map(|at| *self.hash.add(at) as usize);
-            if buckets == 0 {
-                return std::ptr::null_mut();
-            }
-            let bucket = self.hash.add(4 + 2 * filter);
-            let chains = bucket.add(buckets);
-            let mut at = *bucket.add(hash as usize % buckets) as usize;
-            while at >= first {
-                let entry = *chains.add(at - first);
-                let symbol = &*self.symbols.add(at);
-                let same = entry | 1 == hash | 1 && CStr::from_ptr(self.names.add(symbol.st_name as usize)) == name;
-                if same && symbol.st_shndx != 0 {
-                    return (self.base + symbol.st_value as usize) as *mut c_void;
-                }
-                if entry & 1 == 1 {
-                    break;
-                }
-                at += 1;
-            }
-        }
-        std::ptr::null_mut()
-    }
-}
 
 /// Returns this library's function in the place of one of libibverbs'; null if the C library is to answer.
-#[cfg(all(target_arch = "x86_64", not(test)))]
 unsafe extern "C" fn answer(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
     caller: *const c_void,
 ) -> *mut c_void {
-    use crate::exports::*;
     find();
     // SAFETY: the caller of dlsym passes a text that ends with 0.
     let is_verb = || unsafe { (0..).zip(b"ibv_").all(|(at, &byte)| *name.add(at) == byte as c_char) };
@@ -211,15 +58,7 @@ unsafe extern "C" fn answer(
     if is_of_libibverbs(theirs) { ours } else { std::ptr::null_mut() }
 }
 
-/// Returns whether a library's path is that of a libibverbs: the system's, or one that a package has brought along.
-pub(crate) fn names_libibverbs(path: &CStr) -> bool {
-    let path = path.to_bytes();
-    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    file.starts_with(b"libibverbs.so.1") || file.starts_with(b"libibverbs-")
-}
-
 /// Returns whether this code was loaded before this library.
-#[cfg(all(target_arch = "x86_64", not(test)))]
 fn comes_before_us(code: *const c_void) -> bool {
     /// 1 if the object is the code's, and 2 if it is this library: whichever comes first ends the walk.
     unsafe extern "C" fn whose(object: *mut libc::dl_phdr_info, _: usize, code: *mut c_void) -> c_int {
@@ -239,7 +78,6 @@ fn comes_before_us(code: *const c_void) -> bool {
     unsafe { libc::dl_iterate_phdr(Some(whose), code.cast_mut()) == 1 }
 }
 
-#[cfg(all(target_arch = "x86_64", not(test)))]
 fn is_of_libibverbs(function: *mut c_void) -> bool {
     // SAFETY: all zero is a value of `Dl_info`, which holds pointers and numbers.
     let mut object: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -253,7 +91,6 @@ fn is_of_libibverbs(function: *mut c_void) -> bool {
 
 /// # Safety
 /// As the C library's.
-#[cfg(all(target_arch = "x86_64", not(test)))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
@@ -278,7 +115,6 @@ pub(crate) unsafe extern "C" fn dlsym(_: *mut c_void, _: *const c_char) -> *mut 
 
 /// # Safety
 /// As the C library's.
-#[cfg(all(target_arch = "x86_64", not(test)))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlvsym(_: *mut c_void, _: *const c_char, _: *const c_char) -> *mut c_void {
@@ -298,22 +134,4 @@ pub(crate) unsafe extern "C" fn dlvsym(_: *mut c_void, _: *const c_char, _: *con
         answer = sym answer,
         dlvsym = sym DLVSYM,
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libc_symbol_is_found_by_its_symbol_table() {
-        // SAFETY: texts that end; the handle of everything.
-        let (by_table, by_name) =
-            unsafe { (ask(libc::RTLD_DEFAULT, c"getpid".as_ptr(), std::ptr::null()), libc::getpid as *mut c_void) };
-        assert!(!by_table.is_null() && !by_name.is_null());
-        // SAFETY: `ask` takes a handle that the C library knows and texts that end with 0.
-        let versioned = unsafe { ask(libc::RTLD_DEFAULT, c"getpid".as_ptr(), c"GLIBC_2.2.5".as_ptr()) };
-        assert_eq!(versioned.is_null(), cfg!(not(target_arch = "x86_64")));
-        // SAFETY: `ask` takes a handle that the C library knows and texts that end with 0.
-        assert!(unsafe { ask(libc::RTLD_DEFAULT, c"no such function".as_ptr(), std::ptr::null()) }.is_null());
-    }
 }

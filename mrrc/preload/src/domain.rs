@@ -7,13 +7,13 @@
 #![expect(unsafe_code, reason = "acquiring memory that a program in C answers for")]
 
 use crate::abi::{Mr, Pd};
+use crate::benefit::{Benefit, Seen, Served};
+use crate::eligibility::{Class, Passed, Request};
 use crate::pinner::{self, Pinner};
 use crate::real::Real;
 use crate::settings;
 use crate::shadow::Backing;
-use crate::tally::Tally;
-use crate::treatment::{Class, Passed, Request};
-use crate::worth::{Seen, Served, Worth};
+use crate::stats::Stats;
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -42,28 +42,28 @@ const AGAIN: u8 = 2;
 const READY: u8 = 3;
 
 /// None where a cache could not be made.
-type Made = Option<Arc<Kept>>;
+type Made = Option<Arc<DomainCache>>;
 
-/// A cache, and whether it is worth it.
-struct Kept {
+/// A cache, and its benefit so far.
+struct DomainCache {
     cache: Cache<Pinner>,
-    worth: Worth,
+    benefit: Benefit,
     /// Regions that left because others needed their room.
     flushed: AtomicU64,
 }
 
-impl Kept {
-    /// Looks whether it is worth it.
+impl DomainCache {
+    /// Empties the cache if it is of no use.
     #[cold]
     fn look(&self) {
-        if self.worth.look(self.seen()) {
+        if self.benefit.look(self.seen()) {
             // Its present content is not asked for again. Its thread deregisters that, so that this request need not. A cache
             // that is of no use any more has nothing to lose.
             let _ = self.cache.invalidate(EVERYWHERE, usize::MAX);
             if !self.cache.has_background() {
                 let _ = self.cache.reap();
             }
-            self.worth.left(self.seen());
+            self.benefit.left(self.seen());
         }
     }
 
@@ -117,7 +117,7 @@ impl Domain {
     pub(crate) fn acquire(
         &self,
         real: &'static Real,
-        tally: &'static Tally,
+        stats: &'static Stats,
         request: &Request,
         class: Class,
         wrong: impl FnOnce(BuildError),
@@ -130,9 +130,9 @@ impl Domain {
             }
             return Err(Passed::First);
         }
-        let kept = self.cache(real, tally, class, wrong).ok_or(Passed::Domain)?;
-        let Kept { cache, worth, .. } = &*kept;
-        if let Some(cause) = worth.stands_aside() {
+        let kept = self.cache(real, stats, class, wrong).ok_or(Passed::Domain)?;
+        let DomainCache { cache, benefit, .. } = &*kept;
+        if let Some(cause) = benefit.stands_aside() {
             return Err(Passed::Aside(cause));
         }
         pinner::begin();
@@ -145,7 +145,7 @@ impl Domain {
             Err(AcquireError::Unusable(_)) => return Err(Passed::Off),
             Err(_) => Served::Refused,
         };
-        if worth.served(served) {
+        if benefit.served(served) {
             kept.look();
         }
         let lease = lease.map_err(|_| Passed::Refused)?;
@@ -171,20 +171,20 @@ impl Domain {
     /// The program has ended a registration that no cache had served. A cache has threads and tables, which a program that registers
     /// once and for all has no use for, so there is none at first. It is made here, and not with the next registration,
     /// because a deregistration is less in the way of a transfer.
-    pub(crate) fn ended_one(&self, real: &'static Real, tally: &'static Tally, wrong: impl Fn(BuildError)) {
+    pub(crate) fn note_deregistration(&self, real: &'static Real, stats: &'static Stats, wrong: impl Fn(BuildError)) {
         if self.go_on(FRESH, ENDED) || !self.go_on(AGAIN, READY) {
             return;
         }
         for class in std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
             let begun = Instant::now();
-            if self.cache(real, tally, class, &wrong).is_some() {
-                tally.made.add(0, begun.elapsed());
+            if self.cache(real, stats, class, &wrong).is_some() {
+                stats.made.add(0, begun.elapsed());
             }
         }
     }
 
-    fn cache(&self, real: &'static Real, tally: &'static Tally, class: Class, wrong: impl FnOnce(BuildError)) -> Made {
-        self.kept(class).unwrap_or_else(|| self.make(real, tally, class, wrong))
+    fn cache(&self, real: &'static Real, stats: &'static Stats, class: Class, wrong: impl FnOnce(BuildError)) -> Made {
+        self.kept(class).unwrap_or_else(|| self.make(real, stats, class, wrong))
     }
 
     /// Returns the cache of the class, if its creation was tried.
@@ -193,7 +193,7 @@ impl Domain {
         caches.iter().find(|(of, _)| *of == class).map(|(_, cache)| cache.clone())
     }
 
-    fn make(&self, real: &'static Real, tally: &'static Tally, class: Class, wrong: impl FnOnce(BuildError)) -> Made {
+    fn make(&self, real: &'static Real, stats: &'static Stats, class: Class, wrong: impl FnOnce(BuildError)) -> Made {
         let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been faster.
         if let Some((_, cache)) = caches.iter().find(|(of, _)| *of == class) {
@@ -203,12 +203,12 @@ impl Domain {
             return None;
         }
         // SAFETY: the domain is open: the program registers in it. When it is closed, `closed` says so.
-        let pinner = unsafe { Pinner::new(real, self.pd, class, tally, self.closed.clone()) };
+        let pinner = unsafe { Pinner::new(real, self.pd, class, stats, self.closed.clone()) };
         // Threads of the cache take no signals that are for the program's.
         let built =
-            without_signals(|| settings::chosen(Cache::builder(pinner).budget(&tally.budget).max_segments(1))?.build());
+            without_signals(|| settings::chosen(Cache::builder(pinner).budget(&stats.budget).max_segments(1))?.build());
         let cache = match built {
-            Ok(cache) => Some(Arc::new(Kept { cache, worth: Worth::default(), flushed: AtomicU64::new(0) })),
+            Ok(cache) => Some(Arc::new(DomainCache { cache, benefit: Benefit::default(), flushed: AtomicU64::new(0) })),
             Err(error) => {
                 wrong(error);
                 None
@@ -227,7 +227,7 @@ impl Domain {
         !self.all().is_empty()
     }
 
-    fn all(&self) -> Vec<Arc<Kept>> {
+    fn all(&self) -> Vec<Arc<DomainCache>> {
         let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
         caches.iter().filter_map(|(_, cache)| cache.clone()).collect()
     }

@@ -6,13 +6,13 @@
 #![expect(unsafe_code, reason = "functions of C's, by the names of libibverbs'")]
 
 use crate::abi::{Context, Mr, Pd, rereg};
-use crate::inside::{Inside, errno, set_errno};
+use crate::eligibility::Request;
 use crate::process;
 use crate::real::{Real, real};
 use crate::recording::{self, Span};
+use crate::reentrancy::{Inside, errno, set_errno};
 use crate::reregister;
 use crate::shadow;
-use crate::treatment::Request;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
@@ -33,12 +33,12 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
     let begun = process.times_calls().then(Instant::now);
     let mr = match process.serve(real, &request) {
         Ok(mr) => {
-            process.tally.served.add(request.pages(), begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
+            process.stats.served.add(request.pages(), begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
             inside.keep_errno();
             mr
         }
         Err(why) => {
-            process.tally.passed(why);
+            process.stats.passed(why);
             inside.keep_errno();
             let mut mr = pass(real);
             let is_full = mr.is_null() && matches!(errno(), libc::ENOMEM | libc::ENOSPC | libc::EAGAIN);
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
             let pd = if mr.is_null() { 0 } else { unsafe { (*mr).pd as usize } };
             let code = pass();
             if code == 0 {
-                aside(|| process.ended_one(real, pd));
+                aside(|| process.note_deregistration(real, pd));
             }
             code
         }
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     let pd = pass();
     if let Some(new) = NonNull::new(pd) {
         // SAFETY: `opened` requires a domain that libibverbs has just made: `alloc_pd` has returned it.
-        aside(|| unsafe { process::current().opened(real, new) });
+        aside(|| unsafe { process::current().domain_opened(real, new) });
     }
     pd
 }
@@ -211,11 +211,11 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let pass = || unsafe { (real.dealloc_pd)(pd) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
-    let domain = process.leaving(pd);
+    let domain = process.domain_closing(pd);
     inside.keep_errno();
     let code = pass();
     if let (0, Some(domain)) = (code, domain) {
-        aside(|| process.left(pd, domain));
+        aside(|| process.domain_closed(pd, domain));
     }
     code
 }
@@ -229,11 +229,11 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int
     let pass = || unsafe { (real.close_device)(context) };
     let Some(inside) = Inside::enter() else { return pass() };
     let process = process::current();
-    let domains = process.closing(context);
+    let domains = process.device_closing(context);
     inside.keep_errno();
     let code = pass();
     if code == 0 {
-        aside(|| process.closed(domains));
+        aside(|| process.device_closed(domains));
     }
     code
 }
@@ -261,7 +261,7 @@ pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
 /// The program ends, or the library is unloaded at last.
 extern "C" fn at_exit() {
     let _inside = Inside::again();
-    if let Some(process) = process::known() {
+    if let Some(process) = process::existing() {
         crate::summary::write(process);
     }
 }

@@ -6,14 +6,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether this is still the process that made it.
-pub(crate) struct Birthmark(NonNull<AtomicU64>);
+pub(crate) struct ForkGuard(NonNull<AtomicU64>);
 
 // SAFETY: what it points to is an atomic that is never freed.
-unsafe impl Send for Birthmark {}
+unsafe impl Send for ForkGuard {}
 // SAFETY: it gives shared access to the atomic only, which is never freed.
-unsafe impl Sync for Birthmark {}
+unsafe impl Sync for ForkGuard {}
 
-impl Birthmark {
+impl ForkGuard {
     /// # Errors
     /// The system has no page, or cannot wipe one on fork (Linux before 4.14).
     pub(crate) fn new() -> io::Result<Self> {
@@ -52,6 +52,6 @@ mod tests {
 
     #[test]
     fn the_process_that_made_it_knows_it() {
-        assert!(Birthmark::new().unwrap().is_this_process());
+        assert!(ForkGuard::new().unwrap().is_this_process());
     }
 }

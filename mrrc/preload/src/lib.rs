@@ -6,20 +6,25 @@
 //!
 //! # The files
 //!
+//! A module imports only modules below its line; `.ci/imports.txt` has the order.
+//!
 //! | | |
 //! | --- | --- |
+//! | `dlsym.rs` | lookups of libibverbs' functions at run time |
 //! | `exports.rs` | the functions that programs call, and the beginning and end of a process |
-//! | `treatment.rs` | which registrations can be cached: a decision, and nothing else |
-//! | `process.rs`, `domain.rs` | what is known of a process, and of each protection domain in it |
-//! | `worth.rs` | when a cache stands aside |
+//! | `recording.rs`, `unmapped.rs` | a recording of the program's registrations, and of what becomes of their memory |
+//! | `reregister.rs` | registrations that are changed |
+//! | `summary.rs`, `output.rs` | the summary at the end, and its file |
+//! | `process.rs` | the state of a process: settings, protection domains, counters |
+//! | `domain.rs` | a protection domain and its caches |
 //! | `shadow.rs` | the `ibv_mr` that a program gets |
 //! | `pinner.rs` | the registrar of the caches: libibverbs |
-//! | `reregister.rs` | registrations that are changed |
-//! | `real.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
-//! | `dlsym.rs` | for programs that ask libibverbs for its functions |
-//! | `inside.rs`, `fork.rs`, `stack.rs` | calls that come from the shim itself, processes that are children, threads with little stack |
-//! | `settings.rs`, `lineage.rs`, `tally.rs`, `summary.rs` | variables, and the report of wrong ones; counters, and what is told at the end |
-//! | `recording.rs`, `unmapped.rs` | what the program asks for, into a file, and what becomes of that memory |
+//! | `stats.rs` | counters, and the budget of all caches |
+//! | `settings.rs`, `lineage.rs` | variables; whether the parent process reported the wrong ones |
+//! | `eligibility.rs` | the registrations that can be cached: a pure decision |
+//! | `benefit.rs` | when a cache stands aside: a pure decision |
+//! | `reentrancy.rs`, `fork.rs`, `stack.rs` | calls from the shim itself, child processes, threads with little stack |
+//! | `real.rs`, `symbols.rs`, `abi.rs` | libibverbs' functions, found at run time, and its structures |
 //!
 //! # Beside this crate
 //!
@@ -34,22 +39,24 @@
 #![cfg_attr(test, allow(dead_code, reason = "programs call what is exported, and tests of this library are none"))]
 
 mod abi;
+mod benefit;
 mod dlsym;
 mod domain;
+mod eligibility;
 mod exports;
 mod fork;
-mod inside;
 mod lineage;
+mod output;
 mod pinner;
 mod process;
 mod real;
 mod recording;
+mod reentrancy;
 mod reregister;
 mod settings;
 mod shadow;
 mod stack;
+mod stats;
 mod summary;
-mod tally;
-mod treatment;
+mod symbols;
 mod unmapped;
-mod worth;

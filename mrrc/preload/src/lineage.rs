@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 const SHIM: &str = "libmrrc_preload";
 
 /// Returns whether the parent has said it.
-pub(crate) fn parent_has_said_it() -> bool {
+pub(crate) fn parent_reported() -> bool {
     let parent = std::os::unix::process::parent_id();
     let read = |file: &str| fs::read(format!("/proc/{parent}/{file}")).unwrap_or_default();
     let own = std::env::vars_os().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
@@ -49,6 +49,6 @@ mod tests {
 
     #[test]
     fn a_parent_without_the_shim_has_said_nothing() {
-        assert!(!parent_has_said_it());
+        assert!(!parent_reported());
     }
 }

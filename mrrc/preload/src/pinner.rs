@@ -2,10 +2,10 @@
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use crate::abi::{DeviceAttr, Mr, Pd};
-use crate::inside::{self, Inside};
+use crate::eligibility::Class;
 use crate::real::Real;
-use crate::tally::Tally;
-use crate::treatment::Class;
+use crate::reentrancy::{self, Inside};
+use crate::stats::Stats;
 use mrrc::registrar::{Limits, Registered, Registrar, mapped, pinnable_pages};
 use mrrc::{Access, PAGE, PageRange};
 use std::cell::Cell;
@@ -36,7 +36,7 @@ pub(crate) struct Pinner {
     pd: NonNull<Pd>,
     class: Class,
     limits: Limits,
-    tally: &'static Tally,
+    stats: &'static Stats,
     /// The program has closed the device: the kernel has taken back what was registered with it.
     closed: Arc<AtomicBool>,
 }
@@ -64,12 +64,12 @@ impl Pinner {
         real: &'static Real,
         pd: NonNull<Pd>,
         class: Class,
-        tally: &'static Tally,
+        stats: &'static Stats,
         closed: Arc<AtomicBool>,
     ) -> Self {
         // SAFETY: the caller promises that the domain is open, as `limits` requires.
         let limits = unsafe { limits(real, pd) };
-        Self { real, pd, class, limits, tally, closed }
+        Self { real, pd, class, limits, stats, closed }
     }
 }
 
@@ -82,11 +82,11 @@ unsafe fn limits(real: &Real, pd: NonNull<Pd>) -> Limits {
     let mut device: DeviceAttr = unsafe { std::mem::zeroed() };
     // SAFETY: the domain is open, hence its context; the structure has room for what is written.
     let failed = real.query_device.is_none_or(|query| unsafe { query((*pd.as_ptr()).context, &mut device) != 0 });
-    let known = |number: u64| (!failed && number > 0).then_some(number);
+    let positive = |number: u64| (!failed && number > 0).then_some(number);
     Limits {
-        regions: known(device.max_mr.max(0) as u64 / 2),
+        regions: positive(device.max_mr.max(0) as u64 / 2),
         pages: pinnable_pages(0),
-        region_pages: known(device.max_mr_size / PAGE),
+        region_pages: positive(device.max_mr_size / PAGE),
         // SAFETY: `sysconf` takes a number and returns one.
         page_size: u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE).max(PAGE),
     }
@@ -117,12 +117,12 @@ unsafe impl Registrar for Pinner {
             }
         };
         let took = begun.elapsed();
-        let error = inside::errno();
+        let error = reentrancy::errno();
         drop(inside);
         let Some(mr) = NonNull::new(mr) else {
             return Err(io::Error::from_raw_os_error(if error == 0 { libc::EIO } else { error }));
         };
-        self.tally.registered(range.pages(), took);
+        self.stats.registered(range.pages(), took);
         // SAFETY: libibverbs has just returned it.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         Ok(Pinned { mr, lkey, rkey })
@@ -141,7 +141,7 @@ unsafe impl Registrar for Pinner {
             let took = begun.elapsed();
             inside.keep_errno();
             if failed == 0 {
-                self.tally.deregistered(range.pages(), took);
+                self.stats.deregistered(range.pages(), took);
                 return false;
             }
             first = first.take().or(Some(io::Error::from_raw_os_error(failed.abs())));

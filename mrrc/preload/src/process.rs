@@ -9,16 +9,16 @@
 
 use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
 use crate::domain::Domain;
-use crate::fork::{Birthmark, kernel_copies_pinned_pages};
-use crate::inside::Inside;
-use crate::lineage::parent_has_said_it;
+use crate::eligibility::{Passed, Request};
+use crate::fork::{ForkGuard, kernel_copies_pinned_pages};
+use crate::lineage::parent_reported;
+use crate::output::SummaryFile;
 use crate::real::Real;
+use crate::reentrancy::Inside;
 use crate::settings::Settings;
 use crate::shadow::{self, Backing, Behind, Shadows};
 use crate::stack;
-use crate::summary::Paper;
-use crate::tally::Tally;
-use crate::treatment::{Passed, Request};
+use crate::stats::Stats;
 use mrrc::BuildError;
 use rustc_hash::FxHashMap;
 use std::io::Write as _;
@@ -29,18 +29,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Process {
-    birthmark: Option<Birthmark>,
+    fork_guard: Option<ForkGuard>,
     /// 0, and one more in each child.
     number: u32,
     settings: Settings,
     /// The destination of the summary, if there is to be one.
-    pub(crate) summary: Option<&'static Paper>,
+    pub(crate) summary: Option<&'static SummaryFile>,
     /// Nothing is cached, for good.
     off: AtomicBool,
-    told: AtomicBool,
+    reported: AtomicBool,
     pub(crate) shadows: Shadows,
     domains: RwLock<FxHashMap<usize, Arc<Domain>>>,
-    pub(crate) tally: &'static Tally,
+    pub(crate) stats: &'static Stats,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -49,7 +49,7 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 const DOMAINS: usize = 64;
 
 /// Returns the state of this process, if any function was called yet.
-pub(crate) fn known() -> Option<&'static Process> {
+pub(crate) fn existing() -> Option<&'static Process> {
     parent().filter(|process| process.is_this_process())
 }
 
@@ -83,17 +83,17 @@ impl Process {
             Ok(settings) => (settings, None),
             Err(wrong) => (Settings { off: true, ..Settings::default() }, Some(wrong)),
         };
-        let (summary, unwritten) = match settings.summary.as_ref().map(Paper::open).transpose() {
-            Ok(summary) => (summary.map(|paper| &*Box::leak(Box::new(paper))), None),
+        let (summary, unwritten) = match settings.summary.as_ref().map(SummaryFile::open).transpose() {
+            Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),
             Err(wrong) => (None, Some(wrong)),
         };
         let process = Self::new(0, settings, summary);
         // The first of a tree of processes prints it.
-        if let Some(wrong) = wrong.filter(|_| !parent_has_said_it()) {
-            process.tell(&format!("{wrong}; nothing is cached"));
+        if let Some(wrong) = wrong.filter(|_| !parent_reported()) {
+            process.report(&format!("{wrong}; nothing is cached"));
         }
         if let Some(wrong) = unwritten {
-            process.tell(&format!("{wrong}; there will be no summary"));
+            process.report(&format!("{wrong}; there will be no summary"));
         }
         process
     }
@@ -106,19 +106,19 @@ impl Process {
         child
     }
 
-    fn new(number: u32, settings: Settings, summary: Option<&'static Paper>) -> Self {
-        let birthmark = Birthmark::new().ok();
+    fn new(number: u32, settings: Settings, summary: Option<&'static SummaryFile>) -> Self {
+        let fork_guard = ForkGuard::new().ok();
         Self {
             // Where children would not be known, nothing is cached.
-            off: AtomicBool::new(settings.off || birthmark.is_none()),
-            birthmark,
+            off: AtomicBool::new(settings.off || fork_guard.is_none()),
+            fork_guard,
             number,
             settings,
             summary,
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             shadows: Shadows::new(number),
             domains: RwLock::default(),
-            tally: Box::leak(Box::new(Tally::new())),
+            stats: Box::leak(Box::new(Stats::new())),
         }
     }
 
@@ -130,12 +130,12 @@ impl Process {
     }
 
     fn is_this_process(&self) -> bool {
-        self.birthmark.as_ref().is_none_or(Birthmark::is_this_process)
+        self.fork_guard.as_ref().is_none_or(ForkGuard::is_this_process)
     }
 
     /// Writes one line to standard error, for the user of the program. In one piece, as many processes may say it at
     /// once.
-    pub(crate) fn tell(&self, line: &str) {
+    pub(crate) fn report(&self, line: &str) {
         // If that cannot be written, the program runs on without it.
         let _ = std::io::stderr().write_all(format!("mrrc-preload: {line}\n").as_bytes());
     }
@@ -152,8 +152,8 @@ impl Process {
     /// For good, and said once.
     pub(crate) fn turn_off(&self, why: &str) {
         self.off.store(true, Ordering::Relaxed);
-        if !self.told.swap(true, Ordering::Relaxed) {
-            self.tell(&format!("{why}; nothing is cached"));
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            self.report(&format!("{why}; nothing is cached"));
         }
     }
 
@@ -173,7 +173,7 @@ impl Process {
     /// # Safety
     /// libibverbs has just made it.
     #[expect(unsafe_code, reason = "what libibverbs returned")]
-    pub(crate) unsafe fn opened(&self, real: &Real, pd: NonNull<Pd>) {
+    pub(crate) unsafe fn domain_opened(&self, real: &Real, pd: NonNull<Pd>) {
         if !self.is_off() && Self::hides_from_children(real) {
             self.turn_off("registered memory is hidden from forked children (ibv_fork_init, RDMAV_FORK_SAFE)");
         }
@@ -211,7 +211,7 @@ impl Process {
         if !stack::is_enough() {
             return Err(Passed::Stack);
         }
-        let acquired = self.guarded(|| domain.acquire(real, self.tally, request, class, |error| self.cannot(&error)));
+        let acquired = self.guarded(|| domain.acquire(real, self.stats, request, class, |error| self.cannot(&error)));
         let (mr, backing) = acquired.unwrap_or(Err(Passed::Off))?;
         Ok((mr, Behind { backing, access: request.access }))
     }
@@ -246,22 +246,22 @@ impl Process {
     }
 
     /// The program has ended a registration in this domain that no cache had served.
-    pub(crate) fn ended_one(&self, real: &'static Real, pd: usize) {
+    pub(crate) fn note_deregistration(&self, real: &'static Real, pd: usize) {
         if let Some(domain) = self.domain(pd).filter(|_| !self.is_off() && stack::is_enough()) {
-            self.guarded(|| domain.ended_one(real, self.tally, |error| self.cannot(&error)));
+            self.guarded(|| domain.note_deregistration(real, self.stats, |error| self.cannot(&error)));
         }
     }
 
     /// The program wants to be rid of a domain: what is in it without its knowledge goes first. Returns what is to be done
     /// when libibverbs is rid of it.
-    pub(crate) fn leaving(&self, pd: *mut Pd) -> Option<Arc<Domain>> {
+    pub(crate) fn domain_closing(&self, pd: *mut Pd) -> Option<Arc<Domain>> {
         let domain = self.domain(pd as usize)?;
         self.ending(domain.has_caches(), || domain.flush());
         Some(domain)
     }
 
     /// The domain is no more.
-    pub(crate) fn left(&self, pd: *mut Pd, domain: Arc<Domain>) {
+    pub(crate) fn domain_closed(&self, pd: *mut Pd, domain: Arc<Domain>) {
         self.ending(domain.has_caches(), || {
             domain.close();
             let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
@@ -280,12 +280,12 @@ impl Process {
         let begun = has_caches.then(Instant::now);
         run();
         if let Some(begun) = begun {
-            self.tally.ended.add(0, begun.elapsed());
+            self.stats.ended.add(0, begun.elapsed());
         }
     }
 
     /// The program closes a device.
-    pub(crate) fn closing(&self, context: *mut Context) -> Vec<(usize, Arc<Domain>)> {
+    pub(crate) fn device_closing(&self, context: *mut Context) -> Vec<(usize, Arc<Domain>)> {
         let domains = self.domains.read().unwrap_or_else(PoisonError::into_inner);
         let of_device = domains.iter().filter(|(_, domain)| domain.context() == context as usize);
         let of_device: Vec<_> = of_device.map(|(&pd, domain)| (pd, domain.clone())).collect();
@@ -295,11 +295,11 @@ impl Process {
     }
 
     /// It is closed, and the kernel has taken back all that was registered with it.
-    pub(crate) fn closed(&self, domains: Vec<(usize, Arc<Domain>)>) {
+    pub(crate) fn device_closed(&self, domains: Vec<(usize, Arc<Domain>)>) {
         for (pd, domain) in domains {
-            self.left(pd as *mut Pd, domain);
+            self.domain_closed(pd as *mut Pd, domain);
             for held in self.shadows.of_domain(pd) {
-                self.shadows.bury(held);
+                self.shadows.release(held);
             }
         }
     }
@@ -324,8 +324,8 @@ impl Process {
                 return Some(Err(failed));
             }
         }
-        self.shadows.bury(held);
-        self.tally.returned.add(pages, begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
+        self.shadows.release(held);
+        self.stats.returned.add(pages, begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
         Some(Ok(()))
     }
 }

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
 
 use crate::abi::{Context, DeviceAttr, Mr, Pd};
-use crate::dlsym;
+use crate::symbols;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -86,7 +86,7 @@ fn library() -> *mut c_void {
         // SAFETY: the dynamic linker's, for this call: a text that ends, if there is one; and what is passed below.
         unsafe {
             let name = (*object).dlpi_name;
-            if name.is_null() || !dlsym::names_libibverbs(CStr::from_ptr(name)) {
+            if name.is_null() || !symbols::names_libibverbs(CStr::from_ptr(name)) {
                 return 0;
             }
             *found.cast::<Option<CString>>() = Some(CStr::from_ptr(name).to_owned());
@@ -104,7 +104,7 @@ fn library() -> *mut c_void {
 fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
     let ask = |handle: *mut c_void, version: *const c_char| {
         // SAFETY: a handle of the dynamic linker's, and texts that end.
-        unsafe { dlsym::ask(handle, name.as_ptr(), version) }
+        unsafe { symbols::ask(handle, name.as_ptr(), version) }
     };
     let mut found = ask(libc::RTLD_NEXT, std::ptr::null());
     if found.is_null() && !library.is_null() {

@@ -8,8 +8,8 @@
 //! where it can be heard of (`unmapped.rs`).
 
 use crate::abi::flag;
+use crate::eligibility::Request;
 use crate::process::{self, Process};
-use crate::treatment::Request;
 use crate::unmapped::Unmapped;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -49,13 +49,13 @@ pub(crate) fn is_on() -> bool {
 /// The program has it from now on.
 pub(crate) fn acquired(span: Span) {
     let Some(recorder) = of_process(Source::Verbs).filter(|_| span.length < LONGEST) else { return };
-    let known = Known::of_process();
-    if let Some(unmapped) = known.unmapped(recorder) {
+    let state = RecordingState::of_process();
+    if let Some(unmapped) = state.unmapped(recorder) {
         unmapped.catch_up();
     }
-    let domain = known.domain(span.domain);
+    let domain = state.domain(span.domain);
     recorder.record_in(domain, Operation::Acquire, span.rights, span.address, span.length);
-    if let Some(unmapped) = known.unmapped(recorder) {
+    if let Some(unmapped) = state.unmapped(recorder) {
         unmapped.watch(domain, span.address, span.length);
     }
 }
@@ -63,12 +63,12 @@ pub(crate) fn acquired(span: Span) {
 /// It has it no more.
 pub(crate) fn released(span: Span) {
     let Some(recorder) = of_process(Source::Verbs).filter(|_| span.length < LONGEST) else { return };
-    let domain = Known::of_process().domain(span.domain);
+    let domain = RecordingState::of_process().domain(span.domain);
     recorder.record_in(domain, Operation::Release, span.rights, span.address, span.length);
 }
 
 /// The recording's state of one process. A forked child begins anew: locks and threads are the parent's.
-struct Known {
+struct RecordingState {
     process: *const Process,
     /// In the order in which they came up. Locked for a look and a store.
     domains: Mutex<Vec<usize>>,
@@ -76,20 +76,20 @@ struct Known {
     unmapped: OnceLock<Option<Unmapped>>,
 }
 
-static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+static STATE: AtomicPtr<RecordingState> = AtomicPtr::new(std::ptr::null_mut());
 
-impl Known {
+impl RecordingState {
     #[expect(unsafe_code, reason = "what is leaked stays")]
     fn of_process() -> &'static Self {
         let process = std::ptr::from_ref(process::current());
-        let before = KNOWN.load(Ordering::Acquire);
-        // SAFETY: `KNOWN` is null or leads to a value that was leaked below, so it lives for good.
+        let before = STATE.load(Ordering::Acquire);
+        // SAFETY: `STATE` is null or leads to a value that was leaked below, so it lives for good.
         if let Some(known) = unsafe { before.as_ref() }.filter(|known| known.process == process) {
             return known;
         }
         let new = Box::into_raw(Box::new(Self { process, domains: Mutex::default(), unmapped: OnceLock::new() }));
-        match KNOWN.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: `new` came from `Box::into_raw`, and is leaked now that it is in `KNOWN`.
+        match STATE.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: `new` came from `Box::into_raw`, and is leaked now that it is in `STATE`.
             Ok(_) => unsafe { &*new },
             Err(_) => {
                 // SAFETY: `new` came from `Box::into_raw`, and the exchange failed, so no other thread has seen it.

@@ -6,9 +6,9 @@
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use crate::abi::{Mr, Pd, rereg};
-use crate::inside::{errno, set_errno};
 use crate::process::Process;
 use crate::real::Real;
+use crate::reentrancy::{errno, set_errno};
 use crate::shadow::{self, Backing, Behind};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;

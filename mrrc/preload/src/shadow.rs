@@ -81,7 +81,7 @@ fn place(block: usize) -> usize {
     (block / BLOCK).wrapping_mul(0x9E37_79B9) >> 7
 }
 
-fn known(block: usize) -> bool {
+fn is_block(block: usize) -> bool {
     for step in 0..BLOCKS.len() {
         match BLOCKS[(place(block) + step) % BLOCKS.len()].load(Ordering::Acquire) {
             0 => return false,
@@ -93,7 +93,7 @@ fn known(block: usize) -> bool {
 }
 
 /// False if there is no room.
-fn make_known(block: usize) -> bool {
+fn add_block(block: usize) -> bool {
     for step in 0..BLOCKS.len() {
         let at = &BLOCKS[(place(block) + step) % BLOCKS.len()];
         if at.compare_exchange(0, block, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -145,7 +145,7 @@ impl Shadows {
     }
 
     /// Its end. It is used again later.
-    pub(crate) fn bury(&self, held: Held) {
+    pub(crate) fn release(&self, held: Held) {
         let shadow = held.end();
         if self.owns(shadow) {
             self.dead.lock().unwrap_or_else(PoisonError::into_inner).push_back(shadow);
@@ -192,7 +192,7 @@ fn more(process: u32) -> Option<impl Iterator<Item = &'static Shadow>> {
     });
     // In place before other threads can find them.
     let shadows: Vec<_> = shadows.collect();
-    if make_known(block as usize) {
+    if add_block(block as usize) {
         return Some(shadows.into_iter());
     }
     // SAFETY: it was allocated with this layout, and no other thread knows it.
@@ -203,7 +203,7 @@ fn more(process: u32) -> Option<impl Iterator<Item = &'static Shadow>> {
 /// Returns the shadow that this `ibv_mr` is, if it is one, live or dead.
 pub(crate) fn find(mr: *const Mr) -> Option<&'static Shadow> {
     let address = mr as usize;
-    let is_ours = address.is_multiple_of(SIZE) && known(address & !(BLOCK - 1));
+    let is_ours = address.is_multiple_of(SIZE) && is_block(address & !(BLOCK - 1));
     // SAFETY: a block that is known is full of shadows, and stays.
     is_ours.then(|| unsafe { &*(mr.cast::<Shadow>()) })
 }

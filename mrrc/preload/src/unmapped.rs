@@ -16,7 +16,7 @@ use traces_record::layout::Operation;
 /// Different ranges that are watched, at most.
 const MOST: usize = 1 << 12;
 /// Times that a thread gives way to one that reports.
-const PATIENCE: u32 = 10_000;
+const MAX_YIELDS: u32 = 10_000;
 /// The number of dead ranges that are unwatched at a time.
 const FEW: usize = 16;
 
@@ -31,7 +31,7 @@ struct Reporter {
     /// Protection domains so far: all of them lose what is unmapped.
     domains: AtomicU32,
     /// Changes that are under way. An unmapping returns before it is reported, but not before it is counted here.
-    under_way: AtomicU32,
+    in_progress: AtomicU32,
     /// Locked for a look. The monitor only tries it: the thread that holds it may be waiting for the monitor.
     watched: Mutex<Watched>,
 }
@@ -59,8 +59,8 @@ impl Unmapped {
     pub(crate) fn new(recorder: &'static Recorder) -> io::Result<Self> {
         let monitor = Userfaultfd::of_process()?;
         let watched = Watched { ranges: Vec::with_capacity(MOST), gone: Vec::with_capacity(MOST) };
-        let [domains, under_way] = [1, 0].map(AtomicU32::new);
-        let reporter = Arc::new(Reporter { recorder, domains, under_way, watched: Mutex::new(watched) });
+        let [domains, in_progress] = [1, 0].map(AtomicU32::new);
+        let reporter = Arc::new(Reporter { recorder, domains, in_progress, watched: Mutex::new(watched) });
         #[expect(unsafe_code, reason = "a monitor is used")]
         // SAFETY: the monitor was just made and is used for this recording alone.
         unsafe {
@@ -71,8 +71,8 @@ impl Unmapped {
 
     /// Waits until what was unmapped before is recorded: some microseconds, and not for ever.
     pub(crate) fn catch_up(&self) {
-        for _ in 0..PATIENCE {
-            if self.reporter.under_way.load(Ordering::Acquire) == 0 {
+        for _ in 0..MAX_YIELDS {
+            if self.reporter.in_progress.load(Ordering::Acquire) == 0 {
                 return;
             }
             std::thread::yield_now();
@@ -146,7 +146,7 @@ impl Reporter {
 
 impl Reports for Reporter {
     fn raise(&self) {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
+        self.in_progress.fetch_add(1, Ordering::SeqCst);
     }
 
     fn apply(&self, changes: &[Change]) -> bool {
@@ -179,6 +179,6 @@ impl Reports for Reporter {
     }
 
     fn lower(&self) {
-        self.under_way.fetch_sub(1, Ordering::Release);
+        self.in_progress.fetch_sub(1, Ordering::Release);
     }
 }

@@ -231,6 +231,7 @@ fn wrong_variable_warns_once_and_disables_nothing() {
         ("MRRC_PRELOAD_CACHE", "1", "no such setting"),
         ("MRRC_CAPACITY", "lots", "expected bytes"),
         ("MRRC_CAPACTIY", "64M", "did you mean MRRC_CAPACITY"),
+        ("MRRC_PATIENCE", "5s", "it was renamed: use MRRC_WAIT_TIMEOUT"),
         ("MRRC_POLICY", "best", "policy"),
         ("MRRC_MAX_SEGMENTS", "2", "one key"),
         ("MRRC_DISCARD_GRACE", "1us", "discard_grace"),

@@ -184,7 +184,7 @@ impl Judge {
 
 /// Counts of several threads at once, and the decision. A request that is counted in one window or in the next changes nothing.
 #[derive(Default)]
-pub(crate) struct Worth {
+pub(crate) struct Benefit {
     asked: AtomicU32,
     hits: AtomicU32,
     refused: AtomicU32,
@@ -194,7 +194,7 @@ pub(crate) struct Worth {
     judge: Mutex<Judge>,
 }
 
-impl Worth {
+impl Benefit {
     /// Why this request is to be passed on, if it is.
     pub(crate) fn stands_aside(&self) -> Option<Cause> {
         let one_less = |left: u32| left.checked_sub(1);
@@ -206,7 +206,7 @@ impl Worth {
         Some(Cause::ALL[usize::from(self.cause.load(Ordering::Relaxed))])
     }
 
-    /// A request was served, or not. Returns whether it is the time to [look](Worth::look).
+    /// A request was served, or not. Returns whether it is the time to [look](Benefit::look).
     pub(crate) fn served(&self, how: Served) -> bool {
         match how {
             Served::Hit => _ = self.hits.fetch_add(1, Ordering::Relaxed),
@@ -217,7 +217,7 @@ impl Worth {
     }
 
     /// With what the cache has counted so far. Returns whether it stands aside from now on: then what it has is to leave, and
-    /// [`Worth::left`] to be told.
+    /// [`Benefit::left`] to be reported.
     pub(crate) fn look(&self, seen: Seen) -> bool {
         let mut judge = self.judge();
         let take = |count: &AtomicU32| u64::from(count.swap(0, Ordering::Relaxed));
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn threads_pass_on_as_many_as_were_decided() {
-        let worth = Worth::default();
+        let worth = Benefit::default();
         for nth in 1..=WINDOW {
             assert_eq!(worth.served(Served::Refused), nth == WINDOW);
         }

@@ -1,6 +1,6 @@
 //! Counters, and the budget that all caches of the process keep to.
 
-use crate::treatment::Passed;
+use crate::eligibility::Passed;
 use mrrc::cache::Budget;
 use mrrc::cost::{Fit, Linear};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,7 +36,7 @@ impl Sum {
 }
 
 /// Of one process. Never freed.
-pub(crate) struct Tally {
+pub(crate) struct Stats {
     /// Registrations that a cache served to the program, and the deregistrations of those.
     pub(crate) served: Sum,
     pub(crate) returned: Sum,
@@ -53,7 +53,7 @@ pub(crate) struct Tally {
     fit: Mutex<Fit>,
 }
 
-impl Tally {
+impl Stats {
     pub(crate) fn new() -> Self {
         Self {
             served: Sum::default(),

@@ -5,7 +5,7 @@
 //! its own. A request that may mean something else when it lasts longer than the program asked for goes straight on.
 
 use crate::abi::flag;
-use crate::worth::Cause;
+use crate::benefit::Cause;
 use mrrc::Access;
 
 /// A registration as a program asks for it.
