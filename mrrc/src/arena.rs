@@ -21,9 +21,10 @@
 
 use crate::access::Access;
 use crate::error::{AcquireError, OutsideArena, Unusable};
-use crate::lease::Lease;
+use crate::lease::{self, Lease};
 use crate::memory::{MapError, Memory};
 use crate::range::PAGE;
+use crate::reclaim;
 use crate::registrar::Registrar;
 use crate::state::shared::Shared;
 use std::fmt;
@@ -105,7 +106,7 @@ impl<R: Registrar> Arena<R> {
         let mut state = shared.lock()?;
         state.invalidate(&shared.tables, arena.memory.pages());
         drop(state);
-        shared.work.notify_one();
+        shared.wake_background();
         Ok(arena)
     }
 
@@ -140,12 +141,12 @@ impl<R: Registrar> Arena<R> {
         let length = end.saturating_sub(start);
         let address = self.memory.at(start, end).ok_or_else(|| self.outside(start, end))?;
         let pages = self.memory.pages();
-        let lease = self.shared.acquire(address.expose_provenance(), length, access, Some(pages))?;
+        let lease = lease::acquire(&self.shared, address.expose_provenance(), length, access, Some(pages))?;
         if access.is_remote() && !lease.lies_within(pages) {
             // The arena was registered together with its neighbours: safe code cannot get a key to that. The memory
             // is registered by itself, for this lease.
             drop(lease);
-            return self.shared.acquire_aside(address.expose_provenance(), length, access, pages);
+            return lease::acquire_aside(&self.shared, address.expose_provenance(), length, access, pages);
         }
         Ok(lease)
     }
@@ -180,7 +181,7 @@ impl<R: Registrar> Drop for Arena<R> {
             // The arena may be the last that has its parent's state: the registrar's end must not deregister anything.
             std::mem::forget(self.shared.clone());
         }
-        self.shared.give_up(memory);
+        reclaim::give_up(&self.shared, memory);
     }
 }
 

@@ -5,23 +5,23 @@
 //! monitor, which may begin to watch the mapping for a moment. Its answer is true at that moment, and may be out of
 //! date at the next.
 
-use crate::Cache;
 use crate::access::Access;
 use crate::driver;
 use crate::error::{self, Unusable};
+use crate::footprint::Footprint;
 use crate::hit::HitTables;
 use crate::invalidation::{Unwatched, Watch};
 use crate::policy::Matching;
 use crate::range::{PageRange, RangeError};
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
-use crate::state::stats::Footprint;
+use crate::state::shared::Shared;
 use crate::state::{CacheState, Entry};
 use crate::units::{Amounts, Count};
 use std::fmt;
 use std::time::Duration;
 
-/// The findings of [`Cache::explain`], a sentence for each.
+/// The findings of [`Cache::explain`](crate::Cache::explain), a sentence for each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
     findings: Vec<Finding>,
@@ -198,84 +198,70 @@ impl fmt::Display for Explanation {
     }
 }
 
-impl<R: Registrar> Cache<R> {
-    /// Why [`Cache::acquire`] of this memory would hit or miss right now. Decides and counts nothing.
-    ///
-    /// ```
-    /// use mrrc::invalidation::Explicit;
-    /// use mrrc::testing::NoopRegistrar;
-    /// use mrrc::{Access, Cache};
-    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
-    /// let why = cache.explain(0x1000 as *const u8, 100, Access::LOCAL);
-    /// assert!(!why.is_hit());
-    /// assert_eq!(why.to_string(), "0x1000..0x2000 (1 page) is not registered");
-    /// # Ok::<(), mrrc::BuildError>(())
-    /// ```
-    pub fn explain(&self, address: *const u8, length: usize, access: Access) -> Explanation {
-        let findings = match PageRange::of_bytes(address as u64, length as u64) {
-            Ok(range) => self.find_reasons(range.rounded_out(self.shared.settings.unit), access.with_read()),
-            Err(error) => vec![Finding::Range(error)],
-        };
-        Explanation { findings }
-    }
+/// Why a request for this memory would hit or miss right now. The rights are complete.
+pub(crate) fn explain<R: Registrar>(shared: &Shared<R>, address: usize, length: usize, access: Access) -> Explanation {
+    let findings = match PageRange::of_bytes(address as u64, length as u64) {
+        Ok(range) => find_reasons(shared, range.rounded_out(shared.settings.unit), access),
+        Err(error) => vec![Finding::Range(error)],
+    };
+    Explanation { findings }
+}
 
-    fn find_reasons(&self, range: PageRange, access: Access) -> Vec<Finding> {
-        let shared = &self.shared;
-        let settings = &shared.settings;
-        if shared.tables.gate.is_forked() {
-            return vec![Finding::Unusable(Unusable::Forked)];
-        }
-        let lacking = access.difference(settings.rights);
-        if !lacking.is_empty() {
-            return vec![Finding::NotGranted { lacking }];
-        }
-        if let Some((needed, limit, unit)) = settings.excess(range) {
-            return vec![Finding::TooLarge { needed, limit, unit }];
-        }
-        let mut findings = Vec::new();
-        let room;
-        let (parts, gaps) = match shared.look() {
-            Ok((state, settled)) => {
-                if !settled {
-                    findings.push(Finding::Changing);
-                }
-                let seen = Seen::of(&state, range, access);
-                if let Some(hit) = seen.hit {
-                    findings.push(hit);
-                    return findings;
-                }
-                let discarded = state.changes.discarded(range).into_iter();
-                findings.extend(discarded.map(|(part, left)| Finding::Discarded { part, left }));
-                let announced = seen.gaps.iter().filter(|&&gap| state.changes.is_changing(gap));
-                findings.extend(announced.map(|&part| Finding::Announced { part }));
-                room = seen.room(&state, &shared.tables, settings.capacity, shared.registrar.name());
-                (seen.parts, seen.gaps)
+fn find_reasons<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> Vec<Finding> {
+    let settings = &shared.settings;
+    if shared.tables.gate.is_forked() {
+        return vec![Finding::Unusable(Unusable::Forked)];
+    }
+    let lacking = access.difference(settings.rights);
+    if !lacking.is_empty() {
+        return vec![Finding::NotGranted { lacking }];
+    }
+    if let Some((needed, limit, unit)) = settings.excess(range) {
+        return vec![Finding::TooLarge { needed, limit, unit }];
+    }
+    let mut findings = Vec::new();
+    let room;
+    let (parts, gaps) = match shared.look() {
+        Ok((state, settled)) => {
+            if !settled {
+                findings.push(Finding::Changing);
             }
-            Err(unusable) => return vec![Finding::Unusable(unusable)],
-        };
-        findings.splice(0..0, parts.into_iter().map(|(_, finding)| finding));
-        if !gaps.is_empty() && !settings.caches {
-            findings.push(Finding::NothingKept);
-        }
-        // With no lock held.
-        for &part in &gaps {
-            if let Err(error) = shared.registrar.examine(part, access) {
-                let remedy = error::hint(&error, shared.registrar.name(), part, access);
-                // It makes no room, and no monitor watches it.
-                findings.retain(|finding| !matches!(finding, Finding::NothingKept));
-                findings.push(Finding::NotRegistrable { part, why: format!("{error}{remedy}") });
+            let seen = Seen::of(&state, range, access);
+            if let Some(hit) = seen.hit {
+                findings.push(hit);
                 return findings;
             }
+            let discarded = state.changes.discarded(range).into_iter();
+            findings.extend(discarded.map(|(part, left)| Finding::Discarded { part, left }));
+            let announced = seen.gaps.iter().filter(|&&gap| state.changes.is_changing(gap));
+            findings.extend(announced.map(|&part| Finding::Announced { part }));
+            room = seen.room(&state, &shared.tables, settings.capacity, shared.registrar.name());
+            (seen.parts, seen.gaps)
         }
-        findings.extend(room);
-        for part in gaps {
-            match shared.watch(part) {
-                Watch::Watched => shared.unwatch(part),
-                Watch::Unwatched(why) => findings.push(Finding::Unwatched { part, why }),
-            }
-        }
-        findings
+        Err(unusable) => return vec![Finding::Unusable(unusable)],
+    };
+    findings.splice(0..0, parts.into_iter().map(|(_, finding)| finding));
+    if !gaps.is_empty() && !settings.caches {
+        findings.push(Finding::NothingKept);
     }
+    // With no lock held.
+    for &part in &gaps {
+        if let Err(error) = shared.registrar.examine(part, access) {
+            let remedy = error::hint(&error, shared.registrar.name(), part, access);
+            // It makes no room, and no monitor watches it.
+            findings.retain(|finding| !matches!(finding, Finding::NothingKept));
+            findings.push(Finding::NotRegistrable { part, why: format!("{error}{remedy}") });
+            return findings;
+        }
+    }
+    findings.extend(room);
+    for part in gaps {
+        match shared.monitor.watch(part) {
+            Watch::Watched => shared.monitor.unwatch(part),
+            Watch::Unwatched(why) => findings.push(Finding::Unwatched { part, why }),
+        }
+    }
+    findings
 }
 
 /// The state of a range.
@@ -327,7 +313,7 @@ impl Seen {
                 }
                 _ if !has.contains(access) => {
                     if !one_key {
-                        seen.replaced.add(region.pages());
+                        seen.replaced = seen.replaced.plus(Footprint::of([region]));
                     }
                     Finding::Lacking { part, region, lacking: access.difference(has) }
                 }
@@ -366,31 +352,22 @@ impl Seen {
         limit: Footprint,
         registrar: &str,
     ) -> Option<Finding> {
-        let mut needed = Footprint { pages: state.core.used_pages(), regions: state.core.used_regions() };
-        needed.take(self.replaced);
-        self.gaps.iter().for_each(|gap| needed.add(gap.pages()));
-        let beyond = |Footprint { pages, regions }: Footprint| {
-            (pages.saturating_sub(limit.pages), regions.saturating_sub(limit.regions))
-        };
         if self.gaps.is_empty() {
             return None;
         }
-        let (pages, regions) = beyond(needed);
-        if pages == 0 && regions == 0 {
-            let (parked, why) = state.reclaimer.refused();
-            let stuck = parked.regions > 0 && beyond(needed.plus(parked)) != (0, 0);
+        let used = Footprint { pages: state.core.used_pages(), regions: state.core.used_regions() };
+        let needed = used.minus(self.replaced).plus(Footprint::of(self.gaps.iter().copied()));
+        let missing = needed.minus(limit);
+        if missing == Footprint::default() {
+            let (Footprint { pages, regions }, why) = state.reclaimer.refused();
+            let stuck = regions > 0 && needed.plus(Footprint { pages, regions }).minus(limit) != missing;
             let why = format!("{registrar}: {why}");
-            return stuck.then_some(Finding::DeregistrationFailed {
-                pages: parked.pages,
-                regions: parked.regions,
-                why,
-            });
+            return stuck.then_some(Finding::DeregistrationFailed { pages, regions, why });
         }
-        needed.take(self.free(state, tables));
-        match beyond(needed) {
-            (0, 0) => Some(Finding::NoRoom { pages, regions }),
-            (pages, regions) => Some(Finding::AllInUse { pages, regions }),
-        }
+        Some(match needed.minus(self.free(state, tables)).minus(limit) {
+            Footprint { pages: 0, regions: 0 } => Finding::NoRoom { pages: missing.pages, regions: missing.regions },
+            Footprint { pages, regions } => Finding::AllInUse { pages, regions },
+        })
     }
 
     /// Returns the unheld regions that the request does not need.
@@ -405,8 +382,6 @@ impl Seen {
                 && names.binary_search(&id.raw()).is_err()
                 && !tables.records[id].counted().any()
         });
-        let mut free = Footprint::default();
-        ids.iter().for_each(|(_, range)| free.add(range.pages()));
-        free
+        Footprint::of(ids.into_iter().map(|(_, range)| range))
     }
 }

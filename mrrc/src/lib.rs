@@ -135,10 +135,12 @@
 
 mod arena;
 mod budget;
-mod builder;
 pub mod cache;
+mod effective;
 mod error;
 mod explain;
+mod footprint;
+mod fork;
 mod hit;
 pub mod invalidation;
 mod lease;
@@ -147,6 +149,7 @@ mod mapped;
 mod memory;
 mod miss;
 mod own_thread;
+mod pool;
 mod reclaim;
 pub mod registrar;
 mod scope;
@@ -156,8 +159,10 @@ mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod thread_id;
+mod times;
 
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segment};
+pub use fork::ForkGuard;
 pub use mrrc_core::units::bytes;
 pub use mrrc_core::{Access, AllInUse, Config, ConfigError, Core, Cost, Counters, Found, Leavers, Leaving, ListId};
 pub use mrrc_core::{

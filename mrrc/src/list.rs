@@ -11,7 +11,7 @@
 use crate::access::Access;
 use crate::driver::group_len;
 use crate::error::AcquireError;
-use crate::lease::Lease;
+use crate::lease::{self, Lease};
 use crate::miss::AcquireRequest;
 use crate::range::{PAGE, PageRange};
 use crate::registrar::{Failure, Registrar};
@@ -60,7 +60,7 @@ pub(crate) fn acquire<R: Registrar>(
             }
         }
         for &(_, place) in members {
-            leases[place] = Some(shared.grant(AcquireRequest { counted, ..requests[place] })?);
+            leases[place] = Some(lease::grant(shared, AcquireRequest { counted, ..requests[place] })?);
         }
         done += len;
     }
@@ -90,7 +90,7 @@ fn acquire_group<R: Registrar>(
     let (address, length) = ((span.start() * PAGE) as usize, (span.pages() * PAGE) as usize);
     let request = AcquireRequest { address, length, range: span, ..requests[members[0].1] };
     let buffers: Vec<_> = members.iter().map(|&(_, place)| (requests[place].address, requests[place].length)).collect();
-    match shared.grant_group(request, ranges, &buffers) {
+    match lease::grant_group(shared, request, ranges, &buffers) {
         Ok(leases) => Ok(Group::Acquired(leases)),
         Err(error) if is_worth_less(&error) => Ok(Group::Single { counted: true }),
         Err(error) => Err(error),

@@ -20,8 +20,9 @@
 use crate::access::Access;
 use crate::core::Sharing;
 use crate::error::AcquireError;
-use crate::lease::Lease;
+use crate::lease::{self, Lease};
 use crate::miss::AcquireRequest;
+use crate::reclaim;
 use crate::registrar::Registrar;
 use crate::state::shared::Shared;
 
@@ -52,7 +53,7 @@ fn acquire<R: Registrar>(
     {
         return Ok(Lease::one(&shared.tables, address, length, hold));
     }
-    shared.grant(request)
+    lease::grant(shared, request)
 }
 
 /// Takes out what was registered for the call alone.
@@ -61,7 +62,7 @@ struct Tidy<'a, R: Registrar>(&'a Shared<R>);
 impl<R: Registrar> Drop for Tidy<'_, R> {
     fn drop(&mut self) {
         if !self.0.settings.vouched {
-            self.0.tidy();
+            reclaim::tidy(self.0);
         }
     }
 }

@@ -116,5 +116,5 @@ fn crossing_begun_requests_do_not_wait() {
     });
     assert!(is_hit(&cache, 0, 4) && is_hit(&cache, 10, 4), "what was begun is cached");
     let counted = cache.counters();
-    assert_eq!((counted.attempts, counted.waits, counted.unwatched, counted.overtaken), (4, 0, 0, 0));
+    assert_eq!((counted.attempts, counted.waits, counted.unwatched, counted.changed_in_flight), (4, 0, 0, 0));
 }

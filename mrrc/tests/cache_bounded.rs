@@ -55,7 +55,7 @@ fn uncached_memory_is_registered_per_request() {
         askers.into_iter().for_each(|asker| asker.join().unwrap());
     });
     let counted = cache.counters();
-    assert_eq!((counted.attempts, counted.unwatched, counted.overtaken), (4, 4, 0));
+    assert_eq!((counted.attempts, counted.unwatched, counted.changed_in_flight), (4, 4, 0));
     // One that comes while another's placeholder stands finds its pages spoken for, and is no plain miss.
     assert_eq!(counted.decisions.requests, 4);
     cache.reap().unwrap();

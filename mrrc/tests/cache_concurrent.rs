@@ -199,7 +199,7 @@ fn pages_changed_in_flight_are_not_cached() {
         let lease = first.join().unwrap();
         assert_eq!(parts(&lease), [(100, 4, range(100, 4))], "its own lease has it");
         assert!(!is_hit(&cache, 100, 4));
-        assert_eq!(cache.counters().overtaken, 1);
+        assert_eq!(cache.counters().changed_in_flight, 1);
         drop(lease);
     });
     assert_eq!((cache.reap().unwrap().regions, device.counts().regions), (1, 1));

@@ -184,7 +184,7 @@ fn what_the_monitor_refuses_is_said_with_its_reason() {
 }
 
 #[test]
-fn a_barred_range_says_for_how_long() {
+fn discarded_range_reports_the_time_left() {
     let space = AddressSpace::new(64);
     space.map(range(0, 32)).unwrap();
     let monitor = FakeMonitor::inline(&space);

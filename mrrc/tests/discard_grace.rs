@@ -49,7 +49,7 @@ fn registration_outlasting_grace_is_not_cached() {
             continue;
         }
         let counters = cache.counters();
-        assert_eq!((counters.attempts, counters.discarded, counters.overtaken), (1, 1, 0));
+        assert_eq!((counters.attempts, counters.discarded, counters.changed_in_flight), (1, 1, 0));
         warm();
         assert_eq!(cache.counters().attempts, 2, "the old pages were not found");
         warm();

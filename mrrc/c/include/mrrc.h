@@ -332,7 +332,7 @@ typedef struct {
     /** Regions registered for one lease only: pages were just discarded there, or a change was announced. */
     uint64_t discarded;
     /** Regions registered for one lease only: the memory changed meanwhile. */
-    uint64_t overtaken;
+    uint64_t changed_in_flight;
     /** Changes of memory that the monitor reported. */
     uint64_t changes;
     /** Regions that changes and invalidations touched. */

@@ -47,7 +47,7 @@ pub struct mrrc_counters_t {
     /// Regions registered for one lease only: pages were just discarded there, or a change was announced.
     pub discarded: u64,
     /// Regions registered for one lease only: the memory changed meanwhile.
-    pub overtaken: u64,
+    pub changed_in_flight: u64,
     /// Changes of memory that the monitor reported.
     pub changes: u64,
     /// Regions that changes and invalidations touched.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn mrrc_counters(
             failed_deregistrations: counted.failed_deregs,
             unwatched: counted.unwatched,
             discarded: counted.discarded,
-            overtaken: counted.overtaken,
+            changed_in_flight: counted.changed_in_flight,
             changes: counted.changes,
             invalidated: decisions.invalidated,
             waits: counted.waits,

@@ -72,7 +72,7 @@ impl DomainCache {
         Seen {
             unmapped: counters.decisions.invalidated.saturating_sub(flushed),
             evicted: counters.decisions.evicted + flushed,
-            unkept: counters.unwatched + counters.discarded + counters.overtaken,
+            unkept: counters.unwatched + counters.discarded + counters.changed_in_flight,
             regions: self.cache.usage().regions,
         }
     }

@@ -10,7 +10,7 @@
 use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
 use crate::domain::Domain;
 use crate::eligibility::{Passed, Request};
-use crate::fork::{ForkGuard, kernel_copies_pinned_pages};
+use crate::fork::kernel_copies_pinned_pages;
 use crate::lineage::parent_reported;
 use crate::output::SummaryFile;
 use crate::real::Real;
@@ -20,6 +20,7 @@ use crate::shadow::{self, Backing, Behind, Shadows};
 use crate::stack;
 use crate::stats::Stats;
 use mrrc::BuildError;
+use mrrc::ForkGuard;
 use rustc_hash::FxHashMap;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -130,7 +131,7 @@ impl Process {
     }
 
     fn is_this_process(&self) -> bool {
-        self.fork_guard.as_ref().is_none_or(ForkGuard::is_this_process)
+        !self.fork_guard.as_ref().is_some_and(ForkGuard::is_forked)
     }
 
     /// Writes one line to standard error, for the user of the program. In one piece, as many processes may say it at

@@ -19,8 +19,8 @@ impl<'cache, R: Registrar> ChangeGuard<'cache, R> {
         let mut state = shared.lock()?;
         let change = state.begin_change(&shared.tables, range);
         drop(state);
-        shared.progress.notify_all();
-        shared.work.notify_one();
+        shared.wake_waiters();
+        shared.wake_background();
         Ok(Self { shared, change })
     }
 }

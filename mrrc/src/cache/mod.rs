@@ -44,24 +44,24 @@ use crate::registrar::Registrar;
 use crate::units::Count;
 use std::sync::Arc;
 
-pub(crate) mod acquire;
+mod builder;
 mod change_guard;
-mod stats;
+mod counters;
 
 pub use crate::arena::{Arena, ArenaError};
 pub use crate::budget::Budget;
-pub use crate::builder::Builder;
 pub use crate::error::{AcquireError, BuildError, ChangeError, Obstacle, OutsideArena, Unusable};
 pub use crate::explain::{Explanation, Finding};
 pub use crate::hit::barrier::Barrier;
 pub use crate::lease::{Lease, PendingLease, Segment, Segments};
-pub use crate::state::times::Latencies;
+pub use crate::times::Latencies;
+pub use builder::Builder;
 pub use change_guard::ChangeGuard;
-pub use stats::{CacheCounters, Usage};
+pub use counters::{CacheCounters, Usage};
 
 use crate::miss::AcquireRequest;
 use crate::state::shared::Shared;
-use crate::{list, reclaim, scope};
+use crate::{explain, lease, list, reclaim, scope};
 
 /// A cache of the registrations of one registrar.
 ///
@@ -84,7 +84,7 @@ use crate::{list, reclaim, scope};
 /// ```
 pub struct Cache<R: Registrar> {
     pub(crate) shared: Arc<Shared<R>>,
-    pub(crate) background: Option<crate::shim::thread::JoinHandle<()>>,
+    background: Option<crate::shim::thread::JoinHandle<()>>,
 }
 
 /// How much left a cache.
@@ -97,6 +97,11 @@ pub struct Reaped {
 }
 
 impl<R: Registrar> Cache<R> {
+    /// A cache of what this registrar registers.
+    pub fn builder(registrar: R) -> Builder<R> {
+        Builder::new(registrar)
+    }
+
     /// Memory that is registered, with these rights at least, until the lease is dropped.
     ///
     /// On a hit this takes no lock and makes no system call. On a miss it registers the pages that no region covers,
@@ -129,7 +134,7 @@ impl<R: Registrar> Cache<R> {
     #[inline]
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
     pub unsafe fn acquire(&self, address: *const u8, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
-        self.shared.acquire(address as usize, length, access, None)
+        lease::acquire(&self.shared, address as usize, length, access, None)
     }
 
     /// Begins to acquire memory: what is registered already can be [used](PendingLease::ready) before [`PendingLease::finish`]
@@ -163,7 +168,7 @@ impl<R: Registrar> Cache<R> {
     /// As [`Cache::acquire`], for the leases that find the region later: safe code can come to have one of them.
     #[expect(unsafe_code, reason = "what it registers serves others")]
     pub unsafe fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
-        self.shared.acquire(address as usize, length, access, None).map(drop)
+        lease::acquire(&self.shared, address as usize, length, access, None).map(drop)
     }
 
     /// As [`Cache::acquire`], for several buffers: a lease for each, in their order, or none at all.
@@ -314,8 +319,8 @@ impl<R: Registrar> Cache<R> {
         let mut state = self.shared.lock()?;
         state.invalidate(&self.shared.tables, range);
         drop(state);
-        self.shared.progress.notify_all();
-        self.shared.work.notify_one();
+        self.shared.wake_waiters();
+        self.shared.wake_background();
         Ok(())
     }
 
@@ -328,8 +333,8 @@ impl<R: Registrar> Cache<R> {
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
     pub fn reap(&self) -> Result<Reaped, Unusable> {
-        let amount = self.shared.reap()?;
-        self.shared.await_others()?;
+        let amount = reclaim::reap(&self.shared)?;
+        reclaim::await_others(&self.shared)?;
         Ok(Reaped { regions: amount.regions, pages: amount.pages })
     }
 
@@ -338,19 +343,35 @@ impl<R: Registrar> Cache<R> {
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.
     pub fn flush(&self) -> Result<Reaped, Unusable> {
-        let amount = self.shared.flush()?;
-        self.shared.await_others()?;
+        let amount = reclaim::flush(&self.shared)?;
+        reclaim::await_others(&self.shared)?;
         Ok(Reaped { regions: amount.regions, pages: amount.pages })
+    }
+
+    /// Why [`Cache::acquire`] of this memory would hit or miss right now. Decides and counts nothing.
+    ///
+    /// ```
+    /// use mrrc::invalidation::Explicit;
+    /// use mrrc::testing::NoopRegistrar;
+    /// use mrrc::{Access, Cache};
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
+    /// let why = cache.explain(0x1000 as *const u8, 100, Access::LOCAL);
+    /// assert!(!why.is_hit());
+    /// assert_eq!(why.to_string(), "0x1000..0x2000 (1 page) is not registered");
+    /// # Ok::<(), mrrc::BuildError>(())
+    /// ```
+    pub fn explain(&self, address: *const u8, length: usize, access: Access) -> Explanation {
+        explain::explain(&self.shared, address as usize, length, access.with_read())
     }
 
     /// Returns the counters so far.
     pub fn counters(&self) -> CacheCounters {
-        self.shared.counters()
+        counters::counters(&self.shared)
     }
 
     /// Returns the current registrations.
     pub fn usage(&self) -> Usage {
-        self.shared.usage()
+        counters::usage(&self.shared)
     }
 
     /// Latencies, if the cache was [built](Builder::histograms) to record them. None in a forked child.
@@ -407,8 +428,7 @@ fn end<R: Registrar>(cache: &mut Cache<R>) {
             // There is no such thread here.
             std::mem::forget(thread);
         } else {
-            shared.stopping.store(true, std::sync::atomic::Ordering::Release);
-            shared.work.notify_one();
+            shared.stop();
             if thread.thread().id() != crate::shim::thread::current().id() {
                 _ = thread.join();
             }

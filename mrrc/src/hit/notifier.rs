@@ -7,48 +7,12 @@
 //! may touch afterwards is never freed: a notifier without a cache goes to a [pool](Pool) and serves the next one. A
 //! late notification then wakes that cache for nothing.
 
+use crate::pool::Pool;
 use crate::shim::sync::Mutex;
 use crate::shim::sync::atomic::{AtomicBool, Ordering};
 use event::Event;
 use std::sync::TryLockError;
 use std::time::Duration;
-
-/// Things that are never freed, and are not in use.
-///
-/// No thread waits long for its lock, which may have been held at a fork. A thread that does not get it makes a new one instead.
-pub(crate) struct Pool<T: 'static>(std::sync::Mutex<Vec<&'static T>>);
-
-/// How often a thread yields to the one that holds a pool's lock, which takes some instructions. A notifier that is
-/// not put back because the lock cannot be had is leaked.
-const TRIES: u32 = 100;
-
-impl<T> Pool<T> {
-    pub(crate) const fn new() -> Self {
-        Self(std::sync::Mutex::new(Vec::new()))
-    }
-
-    /// A checker's objects are good for one run only.
-    pub(crate) fn take(&self) -> Option<&'static T> {
-        if cfg!(any(loom, shuttle)) { None } else { self.lock()?.pop() }
-    }
-
-    pub(crate) fn put(&self, unused: impl IntoIterator<Item = &'static T>) {
-        if let Some(mut pool) = self.lock() {
-            pool.extend(unused);
-        }
-    }
-
-    fn lock(&self) -> Option<std::sync::MutexGuard<'_, Vec<&'static T>>> {
-        for _ in 0..TRIES {
-            match self.0.try_lock() {
-                Ok(pool) => return Some(pool),
-                Err(TryLockError::Poisoned(pool)) => return Some(pool.into_inner()),
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            }
-        }
-        None
-    }
-}
 
 /// See the [module](self).
 pub(crate) struct Notifier {
@@ -250,19 +214,6 @@ mod tests {
         assert!(notifier.take_ended(&mut names), "there was one more");
         assert_eq!(names.len(), MOST_ENDED);
         notifier.give_up();
-    }
-
-    #[test]
-    fn a_pool_loses_nothing_where_many_are_at_it() {
-        const ROUNDS: u32 = if cfg!(miri) { 100 } else { 50_000 };
-        static POOL: Pool<u32> = Pool::new();
-        POOL.put([&0; 8]);
-        std::thread::scope(|threads| {
-            for _ in 0..4 {
-                threads.spawn(|| (0..ROUNDS).for_each(|_| POOL.put(POOL.take())));
-            }
-        });
-        assert_eq!(std::iter::from_fn(|| POOL.take()).count(), 8);
     }
 
     #[test]

@@ -18,7 +18,8 @@
 //! lock.
 
 use crate::hit::barrier::{self, Barrier};
-use crate::hit::notifier::{Notifier, Pool};
+use crate::hit::notifier::Notifier;
+use crate::pool::Pool;
 use crate::shim::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::shim::sync::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};

@@ -17,12 +17,15 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod mappings;
+mod own;
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
 mod userfaultfd;
 
 #[cfg(target_os = "linux")]
 pub use userfaultfd::Userfaultfd;
+
+pub(crate) use own::OwnMonitor;
 
 use crate::range::PageRange;
 use std::io;

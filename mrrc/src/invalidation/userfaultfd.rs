@@ -26,7 +26,7 @@
 //!
 //! A change invalidates the regions that it touches and no others, however many changes come at once. The cache names each
 //! region that a change hides, and has room for all its regions; a change that touches none is not remembered. Where a
-//! cache's lock is taken, its changes wait in its seat, in order and merged where they touch, 131,072 ranges of either kind.
+//! cache's lock is taken, its changes wait in its subscription, in order and merged where they touch, 131,072 ranges of either kind.
 //! When these are used up, messages are not read for a second, so that threads which unmap wait. If the lock is not free by
 //! then, its holder may be one of those threads: messages are read again, and neighbours are drawn together.
 //!
@@ -80,7 +80,7 @@
 //!
 //! A mapping belongs to one userfaultfd. Caches over the same memory therefore share one: each has its own
 //! [`Userfaultfd`], and clones of one lead to the same descriptor, table and thread (`watcher`), which tells all of them of
-//! every change (`seats`). It ends with the last of them. The price of sharing: while one cache keeps the thread waiting
+//! every change (`subscribers`). It ends with the last of them. The price of sharing: while one cache keeps the thread waiting
 //! for its lock, the others serve no hits without theirs.
 //!
 //! # Fork, stop and failure
@@ -95,7 +95,7 @@
 mod calls;
 mod changes;
 mod reader;
-mod seats;
+mod subscribers;
 mod table;
 mod watcher;
 
@@ -140,8 +140,8 @@ use watcher::Watcher;
 #[derive(Debug)]
 pub struct Userfaultfd {
     watcher: Arc<Watcher>,
-    /// The number of the cache's seat; [`NEW`] before it has one, [`GONE`] after.
-    seat: AtomicU64,
+    /// The number of the cache's subscriber; [`NEW`] before it has one, [`GONE`] after.
+    subscriber: AtomicU64,
 }
 
 const NEW: u64 = 0;
@@ -180,11 +180,11 @@ impl Userfaultfd {
 
     /// One that counts among the watcher's users.
     fn over(watcher: Arc<Watcher>) -> Self {
-        Self { watcher, seat: AtomicU64::new(NEW) }
+        Self { watcher, subscriber: AtomicU64::new(NEW) }
     }
 
-    fn is_seated(&self) -> bool {
-        !matches!(self.seat.load(Ordering::SeqCst), NEW | GONE)
+    fn is_state(&self) -> bool {
+        !matches!(self.subscriber.load(Ordering::SeqCst), NEW | GONE)
     }
 }
 
@@ -194,7 +194,7 @@ impl Clone for Userfaultfd {
         let watcher = self.watcher.clone();
         // If all caches that used it are gone, it has ended, and says so when it is started.
         let joined = watcher.join();
-        Self { watcher, seat: AtomicU64::new(if joined { NEW } else { GONE }) }
+        Self { watcher, subscriber: AtomicU64::new(if joined { NEW } else { GONE }) }
     }
 }
 
@@ -210,21 +210,20 @@ unsafe impl Monitor for Userfaultfd {
         if self.watcher.in_child() {
             return refuse("it belongs to the parent process; make one after the fork");
         }
-        if self.seat.load(Ordering::SeqCst) != NEW {
+        if self.subscriber.load(Ordering::SeqCst) != NEW {
             return refuse("it was started before; make one for each cache, or a clone before the first is gone");
         }
-        let seat = self.watcher.start(reports)?;
-        if self.seat.compare_exchange(NEW, seat, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            self.watcher.leave(seat);
+        let subscriber = self.watcher.start(reports)?;
+        if self.subscriber.compare_exchange(NEW, subscriber, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            self.watcher.leave(subscriber);
             return refuse("it was started by two threads at once; make one for each cache");
         }
         Ok(())
     }
 
     unsafe fn watch(&self, range: PageRange) -> Watch {
-        // Without a seat no change could be reported.
-        let answer =
-            if self.is_seated() { self.watcher.try_watch(range) } else { Err(Unwatched::Refused(libc::ESRCH)) };
+        // Without a subscriber no change could be reported.
+        let answer = if self.is_state() { self.watcher.try_watch(range) } else { Err(Unwatched::Refused(libc::ESRCH)) };
         match answer {
             Ok(()) => Watch::Watched,
             Err(why) => Watch::Unwatched(why),
@@ -237,12 +236,12 @@ unsafe impl Monitor for Userfaultfd {
     }
 
     unsafe fn stop(&self) {
-        if self.watcher.in_child() || !self.is_seated() {
+        if self.watcher.in_child() || !self.is_state() {
             return;
         }
-        let seat = self.seat.swap(GONE, Ordering::SeqCst);
-        if seat != GONE {
-            self.watcher.leave(seat);
+        let subscriber = self.subscriber.swap(GONE, Ordering::SeqCst);
+        if subscriber != GONE {
+            self.watcher.leave(subscriber);
             self.watcher.part();
         }
     }
@@ -259,7 +258,7 @@ impl Drop for Userfaultfd {
         unsafe {
             self.stop();
         }
-        if self.seat.swap(GONE, Ordering::SeqCst) == NEW {
+        if self.subscriber.swap(GONE, Ordering::SeqCst) == NEW {
             self.watcher.part();
         }
     }

@@ -8,9 +8,12 @@
 //! reported.
 #![expect(unsafe_code, reason = "leases point to the state that their slots keep alive")]
 
+mod acquire;
 mod pending;
 
+pub(crate) use acquire::{acquire, acquire_aside};
 pub use pending::PendingLease;
+pub(crate) use pending::{grant, grant_group};
 
 use crate::hit::slots::Slot;
 use crate::hit::{HitTables, HoldRef};

@@ -6,10 +6,9 @@ use crate::hit::HoldRef;
 use crate::invalidation::Watch;
 use crate::miss::{self, AcquireRequest, Context, Event, Gap, Miss, Step};
 use crate::range::PageRange;
+use crate::reclaim;
 use crate::registrar::Registrar;
-use crate::shim::sync::MutexGuard;
-use crate::state::CacheState;
-use crate::state::shared::Shared;
+use crate::state::shared::{Lock, Shared};
 use crate::thread_id;
 use smallvec::SmallVec;
 use std::fmt;
@@ -37,8 +36,6 @@ enum Progress {
     /// There is a lease of it.
     Done,
 }
-
-type Lock<'a, R> = MutexGuard<'a, CacheState<<R as Registrar>::Registration>>;
 
 impl<'cache, R: Registrar> PendingLease<'cache, R> {
     /// Begins a request: from here on, what is registered of it is held and what is missing is reserved.
@@ -160,12 +157,12 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         members: &[PageRange],
     ) -> Result<(), AcquireError> {
         let shared = self.shared;
-        let context = shared.context(members);
+        let context = context(shared, members);
         loop {
             let wakes = matches!(event, Event::Registered { .. } | Event::Unwatched);
             let step = self.miss.advance(&mut state, &context, event);
             if wakes && state.in_flight.take_waiters() {
-                shared.progress.notify_all();
+                shared.wake_waiters();
             }
             (state, event) = match step? {
                 Step::Register => {
@@ -181,7 +178,7 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
                 Step::Deregister(batch) => {
                     drop(state);
                     let begun = Instant::now();
-                    shared.deregister(batch);
+                    reclaim::deregister(shared, batch);
                     (shared.lock()?, Event::Deregistered(begun.elapsed()))
                 }
                 Step::Wait(longest) => {
@@ -201,7 +198,7 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
     fn register_gaps(&mut self) -> Result<(Lock<'cache, R>, Event), AcquireError> {
         let shared = self.shared;
         for gap in self.miss.unasked() {
-            gap.watch = Some(shared.watch(gap.range));
+            gap.watch = Some(shared.monitor.watch(gap.range));
         }
         if self.miss.has_unwatched() {
             return Ok((shared.lock_now()?.0, Event::Unwatched));
@@ -228,48 +225,46 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
                 Ok((mut state, _)) => {
                     self.miss.abandon(&mut state, &shared.tables);
                     drop(state);
-                    shared.progress.notify_all();
+                    shared.wake_waiters();
                 }
                 Err(_) => self.miss.forget(),
             }
         }
-        self.miss.take_unwatch().into_iter().for_each(|range| shared.unwatch(range));
+        self.miss.take_unwatch().into_iter().for_each(|range| shared.monitor.unwatch(range));
     }
 }
 
-impl<R: Registrar> Shared<R> {
-    /// Grants a request that is no hit.
-    pub(crate) fn grant(&self, request: AcquireRequest) -> Result<Lease<R>, AcquireError> {
-        check(self, &request)?;
-        let mut state = self.lock()?;
-        let Some(gap) = miss::reserve_lone(&mut state, &self.context(&[]), &request) else {
-            let mut pending = PendingLease::new(self, request, false);
-            pending.drive(state, Event::Start, &[])?;
-            return Ok(pending.lease());
-        };
-        drop(state);
-        Lone { shared: self, request: &request, gap: Some(gap), attempts: 0 }.register()
-    }
+/// Grants a request that is no hit.
+pub(crate) fn grant<R: Registrar>(shared: &Shared<R>, request: AcquireRequest) -> Result<Lease<R>, AcquireError> {
+    check(shared, &request)?;
+    let mut state = shared.lock()?;
+    let Some(gap) = miss::reserve_lone(&mut state, &context(shared, &[]), &request) else {
+        let mut pending = PendingLease::new(shared, request, false);
+        pending.drive(state, Event::Start, &[])?;
+        return Ok(pending.lease());
+    };
+    drop(state);
+    Lone { shared, request: &request, gap: Some(gap), attempts: 0 }.register()
+}
 
-    /// Returns what a miss needs of the cache.
-    #[inline]
-    fn context<'a>(&'a self, members: &'a [PageRange]) -> Context<'a, R::Registration> {
-        let Self { tables, settings, registrar, .. } = self;
-        Context { tables, settings, registrar: registrar.name(), thread: thread_id::current(), members }
-    }
+/// Grants a request that spans these ranges, in the order of their addresses: a lease for each of the buffers.
+pub(crate) fn grant_group<R: Registrar>(
+    shared: &Shared<R>,
+    span: AcquireRequest,
+    ranges: &[PageRange],
+    buffers: &[(usize, usize)],
+) -> Result<Vec<Lease<R>>, AcquireError> {
+    check(shared, &span)?;
+    let mut pending = PendingLease::new(shared, span, false);
+    pending.run(Event::Start, ranges)?;
+    pending.share(buffers)
+}
 
-    /// Grants a request that spans these ranges, in the order of their addresses: a lease for each of the buffers.
-    pub(crate) fn grant_group(
-        &self,
-        span: AcquireRequest,
-        ranges: &[PageRange],
-        buffers: &[(usize, usize)],
-    ) -> Result<Vec<Lease<R>>, AcquireError> {
-        check(self, &span)?;
-        let mut pending = PendingLease::new(self, span, false);
-        pending.run(Event::Start, ranges)?;
-        pending.share(buffers)
-    }
+/// Returns what a miss needs of the cache.
+#[inline]
+fn context<'a, R: Registrar>(shared: &'a Shared<R>, members: &'a [PageRange]) -> Context<'a, R::Registration> {
+    let Shared { tables, settings, registrar, .. } = shared;
+    Context { tables, settings, registrar: registrar.name(), thread: thread_id::current(), members }
 }
 
 /// The driver of the usual miss: the steps of any other, without the lists. Dropped before it is published (the registrar or the
@@ -288,7 +283,7 @@ impl<'a, R: Registrar> Lone<'a, R> {
         let Some(gap) = gap else { unreachable!("it was just reserved") };
         let mut failed = None;
         if !request.answers_for(gap.range) {
-            gap.watch = Some(shared.watch(gap.range));
+            gap.watch = Some(shared.monitor.watch(gap.range));
         }
         if !matches!(gap.watch, Some(Watch::Unwatched(_))) {
             // Counted before: the registrar may panic.
@@ -305,7 +300,7 @@ impl<'a, R: Registrar> Lone<'a, R> {
             drop(state);
             std::mem::forget(self);
             if wakes {
-                shared.progress.notify_all();
+                shared.wake_waiters();
             }
             return Ok(Lease::one(&shared.tables, request.address, request.length, hold));
         }

@@ -29,15 +29,15 @@ pub(crate) use request::AcquireRequest;
 
 use crate::access::Access;
 use crate::core::{AllInUse, Ask, Part, Sharing};
+use crate::effective::EffectiveSettings;
 use crate::error::{AcquireError, Obstacle, Unusable};
+use crate::footprint::Footprint;
 use crate::hit::{HitTables, HoldRef};
 use crate::invalidation::Watch;
 use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::{Failure, Registered};
-use crate::state::effective::EffectiveSettings;
-use crate::state::stats::Footprint;
 use crate::state::{Batch, CacheState, Entry};
 use smallvec::SmallVec;
 use std::io;
@@ -244,7 +244,7 @@ impl<T> Miss<T> {
     pub(crate) fn of_gap(request: AcquireRequest, max_segments: usize, gap: Gap<T>, attempts: u64) -> Self {
         let mut miss = Self::new(request, max_segments, false);
         miss.stage = Stage::Registering;
-        miss.reserved = Footprint { pages: gap.range.pages(), regions: 1 };
+        miss.reserved = Footprint::of([gap.range]);
         miss.attempts = attempts;
         miss.gaps.push(gap);
         miss
@@ -543,9 +543,7 @@ impl<T> Miss<T> {
     }
 
     fn missing(&self) -> Footprint {
-        let mut amount = Footprint::default();
-        self.gaps.iter().for_each(|gap| amount.add(gap.range.pages()));
-        amount
+        Footprint::of(self.gaps.iter().map(|gap| gap.range))
     }
 
     /// Counts the request as one that waited: once, however often it looks and whatever it waits for.
@@ -730,7 +728,7 @@ impl<T> Miss<T> {
         }
         let mut unused = std::mem::take(&mut self.reserved);
         for gap in self.gaps.iter().filter(|gap| gap.made.is_some()) {
-            unused.take(Footprint { pages: gap.range.pages(), regions: 1 });
+            unused = unused.minus(Footprint::of([gap.range]));
         }
         state.occupancy.release(unused);
         state.stats.attempts += std::mem::take(&mut self.attempts);
@@ -817,7 +815,7 @@ pub(crate) fn reserve_lone<T>(
 ) -> Option<Gap<T>> {
     let &Context { settings, thread, .. } = context;
     let &AcquireRequest { range, access, counted, sharing, .. } = request;
-    let amount = Footprint { pages: range.pages(), regions: 1 };
+    let amount = Footprint::of([range]);
     // Regions that have left are deregistered first, unless another thread does that.
     let is_plain = settings.caches && !state.closed && (settings.background || !state.reclaimer.has_work());
     if !is_plain || !state.changes.allows_caching(range, false) || !state.occupancy.has_room(amount) {
@@ -866,9 +864,9 @@ fn set_registered<T>(
     };
     // Not cached any more: taken in by another region meanwhile, or invalidated.
     let merged = !lone && !state.core.is_found(id);
-    let overtaken = !lone && (stale || !sure);
-    let cached = !lone && !merged && !overtaken;
-    state.stats.overtaken += u64::from(overtaken);
+    let changed_in_flight = !lone && (stale || !sure);
+    let cached = !lone && !merged && !changed_in_flight;
+    state.stats.changed_in_flight += u64::from(changed_in_flight);
     state.stats.discarded += u64::from(uncached == Some(Uncached::Changing));
     state.stats.unwatched += u64::from(uncached == Some(Uncached::Unwatched));
     state.set_registered(id, !cached, gap.is_watched());

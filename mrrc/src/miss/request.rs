@@ -2,9 +2,9 @@
 
 use crate::access::Access;
 use crate::core::Sharing;
+use crate::effective::EffectiveSettings;
 use crate::error::AcquireError;
 use crate::range::PageRange;
-use crate::state::effective::EffectiveSettings;
 
 /// A request for a lease.
 #[derive(Clone, Copy)]

@@ -2,12 +2,12 @@
 
 use super::{AcquireRequest, Context, Event, Miss, Step};
 use crate::cache::Cache;
+use crate::footprint::Footprint;
 use crate::hit::HoldRef;
 use crate::invalidation::{Explicit, Unwatched, Watch};
 use crate::range::{PAGE, PageRange};
 use crate::registrar::{Limits, Registered, Registrar};
 use crate::state::Batch;
-use crate::state::stats::Footprint;
 use crate::{Access, AcquireError};
 use proptest::prelude::*;
 use std::collections::HashMap;

@@ -5,11 +5,11 @@
 //! misses seldom wait for a deregistration. It tries the registrar's refusals again, at intervals that grow from 50 ms to 30
 //! s.
 
+use super::deregister_batch;
 use crate::error::Unusable;
 use crate::hit::barrier::Barrier;
 use crate::policy::Need;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::Ordering;
 use crate::state::shared::Shared;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -89,53 +89,51 @@ impl Looks {
     }
 }
 
-impl<R: Registrar> Shared<R> {
-    /// The background's work, until it is told to stop.
-    pub(crate) fn tend(&self) {
-        let (mut retry, mut second_look) = (Retry::default(), Retry::default());
-        let mut looks = Looks::new();
-        loop {
-            let mut state = match self.lock() {
-                Ok(state) => state,
-                // The monitor takes its time; waiting threads are told.
-                Err(Unusable::Draining(_)) if !self.stopping.load(Ordering::Acquire) => continue,
-                Err(_) => return,
-            };
-            if self.stopping.load(Ordering::Acquire) {
-                return;
-            }
-            if second_look.is_due(self.tables.barrier == Barrier::Fence && !state.lease_holds.is_empty()) {
-                state.sweep_all(&self.tables);
-            } else {
-                state.sweep(&self.tables);
-            }
-            let mut look = looks.next(state.lease_holds.fresh() > 0);
-            if look.is_none() && state.lease_holds.fresh() > 0 {
-                state.await_leases(&self.tables);
-                look = looks.next(state.lease_holds.fresh() > 0);
-            }
-            // Leaving regions already make room; more only if that is not enough.
-            let free = state.occupancy.free_pages();
-            let is_short = free < self.settings.headroom;
-            if is_short && !state.reclaimer.has_work() && !state.reclaimer.is_in_progress() {
-                state.evict(&self.tables, Need { pages: self.settings.headroom - free, regions: 0 });
-            }
-            if retry.is_due(state.reclaimer.has_refused()) {
-                state.reclaimer.retry();
-            }
-            if state.reclaimer.has_work() {
-                // A registrar that panics has its batch parked; the background lives on.
-                _ = std::panic::catch_unwind(AssertUnwindSafe(|| self.deregister_batch(state)));
-                continue;
-            }
-            let idle = (is_short || state.reclaimer.has_unmaps()).then_some(IDLE);
-            let mut longest = [look, retry.left(), second_look.left(), idle].into_iter().flatten().min();
-            // Without end, if nothing is to be done: new work comes with a notification.
-            if longest.is_none() && !state.reclaimer.rest() {
-                longest = Some(IDLE);
-            }
-            drop(state);
-            self.work.wait(longest);
+/// The background's work, until it is told to stop.
+pub(crate) fn tend<R: Registrar>(shared: &Shared<R>) {
+    let (mut retry, mut second_look) = (Retry::default(), Retry::default());
+    let mut looks = Looks::new();
+    loop {
+        let mut state = match shared.lock() {
+            Ok(state) => state,
+            // The monitor takes its time; waiting threads are told.
+            Err(Unusable::Draining(_)) if !shared.is_stopping() => continue,
+            Err(_) => return,
+        };
+        if shared.is_stopping() {
+            return;
         }
+        if second_look.is_due(shared.tables.barrier == Barrier::Fence && !state.lease_holds.is_empty()) {
+            state.sweep_all(&shared.tables);
+        } else {
+            state.sweep(&shared.tables);
+        }
+        let mut look = looks.next(state.lease_holds.fresh() > 0);
+        if look.is_none() && state.lease_holds.fresh() > 0 {
+            state.await_leases(&shared.tables);
+            look = looks.next(state.lease_holds.fresh() > 0);
+        }
+        // Leaving regions already make room; more only if that is not enough.
+        let free = state.occupancy.free_pages();
+        let is_short = free < shared.settings.headroom;
+        if is_short && !state.reclaimer.has_work() && !state.reclaimer.is_in_progress() {
+            state.evict(&shared.tables, Need { pages: shared.settings.headroom - free, regions: 0 });
+        }
+        if retry.is_due(state.reclaimer.has_refused()) {
+            state.reclaimer.retry();
+        }
+        if state.reclaimer.has_work() {
+            // A registrar that panics has its batch parked; the background lives on.
+            _ = std::panic::catch_unwind(AssertUnwindSafe(|| deregister_batch(shared, state)));
+            continue;
+        }
+        let idle = (is_short || state.reclaimer.has_unmaps()).then_some(IDLE);
+        let mut longest = [look, retry.left(), second_look.left(), idle].into_iter().flatten().min();
+        // Without end, if nothing is to be done: new work comes with a notification.
+        if longest.is_none() && !state.reclaimer.rest() {
+            longest = Some(IDLE);
+        }
+        drop(state);
+        shared.tables.notifier().wait(longest);
     }
 }

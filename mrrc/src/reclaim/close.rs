@@ -1,9 +1,10 @@
 //! The end of a cache.
 
+use super::flush;
+use crate::footprint::Footprint;
 use crate::own_thread;
 use crate::registrar::Registrar;
 use crate::state::shared::Shared;
-use crate::state::stats::Footprint;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +13,21 @@ use std::time::Duration;
 const REFUSALS: u32 = 20;
 const LONGEST_NAP: Duration = Duration::from_millis(100);
 
-impl<R: Registrar> Shared<R> {
-    /// Returns whether no region is registered and no lease left.
-    fn is_done(&self) -> bool {
-        // This runs where a cache is dropped: what a registrar that panics was given is parked, and tried again.
-        _ = std::panic::catch_unwind(AssertUnwindSafe(|| self.flush()));
-        self.lock_now().is_ok_and(|(state, _)| {
-            // A region that is being registered for an arena's owner is used, and not yet lent.
-            state.occupancy.used() == Footprint::default()
-                && state.lease_holds.is_empty()
-                && state.core.used_regions() == 0
-                && !state.reclaimer.has_unmaps()
-        })
-    }
+/// Returns whether no region is registered and no lease left.
+fn is_done<R: Registrar>(shared: &Shared<R>) -> bool {
+    // This runs where a cache is dropped: what a registrar that panics was given is parked, and tried again.
+    _ = std::panic::catch_unwind(AssertUnwindSafe(|| flush(shared)));
+    shared.lock_now().is_ok_and(|(state, _)| {
+        // A region that is being registered for an arena's owner is used, and not yet lent.
+        state.occupancy.used() == Footprint::default()
+            && state.lease_holds.is_empty()
+            && state.core.used_regions() == 0
+            && !state.reclaimer.has_unmaps()
+    })
+}
 
-    fn has_leases(&self) -> bool {
-        self.lock_now().is_ok_and(|(state, _)| !state.lease_holds.is_empty() || state.core.used_regions() > 0)
-    }
+fn has_leases<R: Registrar>(shared: &Shared<R>) -> bool {
+    shared.lock_now().is_ok_and(|(state, _)| !state.lease_holds.is_empty() || state.core.used_regions() > 0)
 }
 
 /// Ends a cache: whatever no lease has is deregistered now, and the rest when its leases end, by a thread
@@ -42,16 +41,16 @@ pub(crate) fn close<R: Registrar>(shared: Arc<Shared<R>>) {
     if let Ok((mut state, _)) = shared.lock_now() {
         state.closed = true;
     }
-    shared.end_listening();
-    if shared.is_done() {
+    shared.monitor.stop();
+    if is_done(&shared) {
         return;
     }
     let waiter = shared.clone();
     let wait = move || {
         let mut nap = Duration::from_millis(1);
         let mut refusals = 0;
-        while !waiter.tables.gate.is_forked() && !waiter.is_done() {
-            if !waiter.has_leases() {
+        while !waiter.tables.gate.is_forked() && !is_done(&waiter) {
+            if !has_leases(&waiter) {
                 refusals += 1;
                 if refusals == REFUSALS {
                     // The registrar will not take them; what it knows must not be freed under it.

@@ -1,9 +1,6 @@
-//! A monitor's reports, put into the state; and the queries to it.
-//!
-//! A cache is the only one that calls its monitor, and this is the only place where it does.
+//! A monitor's reports, put into the state.
 
-use crate::invalidation::{Change, Reports, Watch};
-use crate::range::PageRange;
+use crate::invalidation::{Change, Reports};
 use crate::registrar::Registrar;
 use crate::shim::sync::TryLockError;
 use crate::state::shared::Shared;
@@ -41,7 +38,7 @@ impl<R: Registrar> Reports for Listener<R> {
         changes.iter().for_each(|&change| state.note_change(&shared.tables, change, now, until));
         drop(state);
         // Regions that leave are deregistered by a thread that may allocate.
-        shared.work.notify_one();
+        shared.wake_background();
         true
     }
 
@@ -52,32 +49,7 @@ impl<R: Registrar> Reports for Listener<R> {
     }
 }
 
-/// A cache's queries to its monitor. Never with a lock held.
-#[expect(unsafe_code, reason = "a monitor's calls rely on who makes them")]
-impl<R: Registrar> Shared<R> {
-    /// Once, when the cache is made.
-    pub(crate) fn begin_to_listen(self: &Arc<Self>) -> io::Result<()> {
-        let listener = Arc::new(Listener(Arc::downgrade(self)));
-        // SAFETY: the monitor was given to this cache by value, and it reports to this cache.
-        unsafe { self.monitor.start(listener) }
-    }
-
-    pub(crate) fn watch(&self, range: PageRange) -> Watch {
-        // SAFETY: the monitor was given to this cache by value.
-        unsafe { self.monitor.watch(range) }
-    }
-
-    /// Once for each time that [`Shared::watch`] said that the range is watched, when nothing there is to be found any more.
-    pub(crate) fn unwatch(&self, range: PageRange) {
-        // SAFETY: `unwatch` may be called once for each answer `Watched`; each is noted with its placeholder, then with
-        // its entry, and then in `to_unwatch`, and is taken from there to be given here.
-        unsafe { self.monitor.unwatch(range) }
-    }
-
-    /// When the cache is closed.
-    pub(crate) fn end_listening(&self) {
-        // SAFETY: `stop` requires that this cache relies on no answer any more: nothing is cached from now on, and only
-        // the owner of the cache, which is going, finds anything.
-        unsafe { self.monitor.stop() }
-    }
+/// Has the monitor of a cache report to it. Once, when the cache is made.
+pub(crate) fn begin_to_listen<R: Registrar>(shared: &Arc<Shared<R>>) -> io::Result<()> {
+    shared.monitor.start(Arc::new(Listener(Arc::downgrade(shared))))
 }

@@ -12,6 +12,7 @@
 use crate::access::Access;
 use crate::config::Config;
 use crate::core::{Ask, Core, Holders, NobodyElse};
+use crate::footprint::Footprint;
 use crate::hit::barrier::Barrier;
 use crate::hit::records::Record;
 use crate::hit::slots::{self, Block, Slot};
@@ -21,7 +22,6 @@ use crate::regions::RegionId;
 use crate::shim::sync::atomic::{AtomicBool, Ordering};
 use crate::shim::thread;
 use crate::state::CacheState;
-use crate::state::stats::Footprint;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 

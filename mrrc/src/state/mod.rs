@@ -11,11 +11,10 @@
 //! ```
 
 mod change_log;
-pub(crate) mod effective;
 mod holders;
 mod in_flight;
 mod lease_holds;
-mod listener;
+pub(crate) mod listener;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod occupancy;
@@ -23,13 +22,13 @@ mod pace;
 mod reclaimer;
 pub(crate) mod shared;
 pub(crate) mod stats;
-pub(crate) mod times;
 
 pub(crate) use in_flight::{Entry, InFlight};
-pub(crate) use reclaimer::{Batch, PendingUnmap, Reclaimer};
+pub(crate) use reclaimer::{Batch, PendingUnmap, Reclaimer, of_batch};
 
 use crate::core::{Core, Leaving};
 use crate::error::Obstacle;
+use crate::footprint::Footprint;
 use crate::hit::HitTables;
 use crate::invalidation::{Change, ChangeKind};
 use crate::policy::Need;
@@ -40,7 +39,7 @@ use change_log::ChangeLog;
 use holders::Leases;
 use lease_holds::LeaseHolds;
 use occupancy::Occupancy;
-use stats::{Footprint, Stats};
+use stats::Stats;
 use std::time::Instant;
 
 /// The state of a cache. Owns the decisions ([`Core`]) and the parts that carry them out, and takes what leaves the core to
@@ -167,7 +166,7 @@ impl<T> CacheState<T> {
 
     /// Ends a batch that was handed to the registrar. Returns the pages that were deregistered.
     pub(crate) fn finish_batch(&mut self, tables: &HitTables<T>, batch: Batch<T>) -> u64 {
-        let (amount, left) = (batch.amount, Footprint::of(&batch.regions));
+        let (amount, left) = (batch.amount, of_batch(&batch.regions));
         if amount != Footprint::default() {
             self.occupancy.handed_over(amount, left, batch.refusal.is_some(), &mut self.stats);
         }

@@ -1,7 +1,8 @@
 //! Pages and regions with the registrar.
 
-use super::stats::{Footprint, Stats};
+use super::stats::Stats;
 use crate::core::AllInUse;
+use crate::footprint::Footprint;
 use crate::range::PageRange;
 
 /// Room with the registrar. Owns the amount that is registered, being registered or deregistered, or refused.
@@ -30,34 +31,49 @@ impl Occupancy {
 
     #[inline]
     pub(crate) fn has_room(&self, amount: Footprint) -> bool {
-        self.used.has_room(amount, self.limit)
+        let after = self.used.plus(amount);
+        after.pages <= self.limit.pages && after.regions <= self.limit.regions
     }
 
     /// Reserves room, if there is as much.
     pub(super) fn reserve(&mut self, amount: Footprint, stats: &mut Stats) -> bool {
-        stats.reserve(&mut self.used, amount, self.limit)
+        let fits = self.has_room(amount);
+        if fits {
+            self.used = self.used.plus(amount);
+            stats.peak.pages = stats.peak.pages.max(self.used.pages);
+            stats.peak.regions = stats.peak.regions.max(self.used.regions);
+        }
+        fits
     }
 
     pub(crate) fn release(&mut self, amount: Footprint) {
-        self.used.take(amount);
+        self.used = self.used.minus(amount);
     }
 
-    /// Counts a batch that was handed to the registrar, and what is left of it.
+    /// Counts a batch that was handed to the registrar, and the part that it left.
     pub(super) fn handed_over(&mut self, batch: Footprint, left: Footprint, failed: bool, stats: &mut Stats) {
-        stats.handed_over(&mut self.used, batch, left, failed);
+        // A registrar that reports a failure and leaves nothing has deregistered all.
+        let done = batch.minus(left);
+        self.release(done);
+        stats.batches += 1;
+        stats.deregistered = stats.deregistered.plus(done);
+        stats.failed_deregs += left.regions.max(u64::from(failed));
     }
 
     /// Returns by how much this amount exceeds the room.
     pub(super) fn shortfall(&self, needed: Footprint) -> Footprint {
-        let after = self.used.plus(needed);
-        Footprint {
-            pages: after.pages.saturating_sub(self.limit.pages),
-            regions: after.regions.saturating_sub(self.limit.regions),
-        }
+        self.used.plus(needed).minus(self.limit)
     }
 
     /// Returns why there is no room for this amount.
     pub(crate) fn no_room(&self, asked: PageRange, needed: Footprint) -> AllInUse {
-        self.used.no_room(asked, needed, self.limit)
+        let missing = self.shortfall(needed);
+        AllInUse {
+            asked,
+            missing_pages: missing.pages,
+            missing_regions: missing.regions,
+            in_use_pages: self.used.pages,
+            in_use_regions: self.used.regions,
+        }
     }
 }

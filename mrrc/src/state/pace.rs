@@ -6,7 +6,7 @@
 //! cost of a call is found out now and then by a batch of one region. Other batches of one region are not timed: they
 //! could not be smaller.
 
-use crate::state::stats::Footprint;
+use crate::footprint::Footprint;
 use std::time::Duration;
 
 /// The target duration of a call. A request that waits for room looks again at least that often.

@@ -9,7 +9,7 @@
 //! Memory of arenas that are gone waits here too, until nothing of it is registered.
 
 use super::pace::Pace;
-use super::stats::Footprint;
+use crate::footprint::Footprint;
 use crate::hit::notifier::Notifier;
 use crate::memory::Memory;
 use crate::range::PageRange;
@@ -92,6 +92,11 @@ pub(crate) struct Batch<T> {
     pub(crate) refusal: Option<String>,
 }
 
+/// Returns the footprint of registrations.
+pub(crate) fn of_batch<'a, T: 'a>(batch: impl IntoIterator<Item = &'a Registered<T>>) -> Footprint {
+    Footprint::of(batch.into_iter().map(|registered| registered.range))
+}
+
 impl<T> Batch<T> {
     /// Unmaps the memory of which nothing is left in the batch. Not before the regions were deregistered.
     pub(crate) fn unmap(&mut self) {
@@ -158,7 +163,7 @@ impl<T> Reclaimer<T> {
         };
         let number = self.next_batch;
         self.next_batch += 1;
-        let amount = Footprint::of(&regions);
+        let amount = of_batch(&regions);
         self.in_progress = self.in_progress.plus(amount);
         self.batches.push((number, thread));
         let (unmaps, timed) = (std::mem::take(&mut self.unheld_unmaps), self.pace.wants_time(amount));
@@ -172,7 +177,7 @@ impl<T> Reclaimer<T> {
         if amount != Footprint::default() {
             self.pace.learn(amount, took);
         }
-        self.in_progress.take(amount);
+        self.in_progress = self.in_progress.minus(amount);
         self.ended_batches += 1;
         if let Some(place) = self.batches.iter().position(|&(other, _)| other == number) {
             self.batches.swap_remove(place);
@@ -217,9 +222,7 @@ impl<T> Reclaimer<T> {
     }
 
     pub(crate) fn pending_amount(&self) -> Footprint {
-        let mut amount = Footprint::default();
-        self.pending.iter().for_each(|registered| amount.add(registered.range.pages()));
-        amount
+        of_batch(&self.pending)
     }
 
     pub(crate) fn in_progress_amount(&self) -> Footprint {
@@ -228,7 +231,7 @@ impl<T> Reclaimer<T> {
 
     /// Returns what was refused, and what the registrar said when it last refused.
     pub(crate) fn refused(&self) -> (Footprint, &str) {
-        (Footprint::of(&self.refused), &self.refusal)
+        (of_batch(&self.refused), &self.refusal)
     }
 
     /// Returns the number of the next batch: those in progress have smaller ones.

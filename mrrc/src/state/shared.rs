@@ -7,20 +7,19 @@
 
 use crate::budget::{Claim, Seat};
 use crate::core::Core;
+use crate::effective::EffectiveSettings;
 use crate::error::Unusable;
 use crate::hit::HitTables;
 use crate::hit::barrier::Barrier;
-use crate::hit::notifier::Notifier;
-use crate::invalidation::Monitor;
+use crate::invalidation::OwnMonitor;
 #[cfg(target_os = "linux")]
 use crate::invalidation::mappings::Mappings;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
-use crate::shim::sync::atomic::AtomicBool;
+use crate::shim::sync::atomic::{AtomicBool, Ordering};
 use crate::shim::sync::{Condvar, Mutex, MutexGuard};
 use crate::state::CacheState;
-use crate::state::effective::EffectiveSettings;
-use crate::state::times::Times;
+use crate::times::Times;
 use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -31,30 +30,30 @@ pub(crate) struct Shared<R: Registrar> {
     pub(crate) tables: HitTables<R::Registration>,
     pub(crate) times: Option<Box<Times>>,
     pub(crate) registrar: R,
-    pub(crate) monitor: Box<dyn Monitor>,
+    pub(crate) monitor: OwnMonitor,
     pub(crate) settings: EffectiveSettings,
     /// Its place in the budget that it shares with other caches, if it does.
     pub(crate) seat: OnceLock<Seat>,
-    pub(crate) state: Mutex<CacheState<R::Registration>>,
+    pub(super) state: Mutex<CacheState<R::Registration>>,
     /// A registration, a deregistration or a retirement is done.
-    pub(crate) progress: Condvar,
-    /// There is something to deregister or to look at.
-    pub(crate) work: &'static Notifier,
-    pub(crate) stopping: AtomicBool,
+    progress: Condvar,
+    stopping: AtomicBool,
     /// Opened when first needed; none where the system does not tell.
     #[cfg(target_os = "linux")]
     mappings: OnceLock<Option<Mappings>>,
 }
 
-type Lock<'a, R> = MutexGuard<'a, CacheState<<R as Registrar>::Registration>>;
+/// The lock of a cache's state.
+pub(crate) type Lock<'a, R> = MutexGuard<'a, CacheState<<R as Registrar>::Registration>>;
 
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
+
 impl<R: Registrar> Shared<R> {
     pub(crate) fn new(
         registrar: R,
-        monitor: Box<dyn Monitor>,
+        monitor: OwnMonitor,
         mut core: Core,
         barrier: Barrier,
         times: Option<Box<Times>>,
@@ -68,7 +67,6 @@ impl<R: Registrar> Shared<R> {
         let is_plain = times.is_none() && settings.unit == 1;
         let tables = HitTables::new(regions, &mut core, barrier, is_plain)?;
         Ok(Self {
-            work: tables.notifier(),
             tables,
             times,
             registrar,
@@ -84,7 +82,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Returns the lock, with every change that a monitor reported in the state.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, CacheState<R::Registration>>, Unusable> {
+    pub(crate) fn lock(&self) -> Result<Lock<'_, R>, Unusable> {
         let mut begun = None;
         let mut spins = 0;
         loop {
@@ -149,13 +147,30 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Waits for progress, at most so long; the lock is let go meanwhile. Earlier findings are out of date.
-    pub(crate) fn wait<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, CacheState<R::Registration>>,
-        longest: Duration,
-    ) -> Result<MutexGuard<'a, CacheState<R::Registration>>, Unusable> {
+    pub(crate) fn wait<'a>(&'a self, mut state: Lock<'a, R>, longest: Duration) -> Result<Lock<'a, R>, Unusable> {
         state.in_flight.add_waiter();
         if crate::shim::wait(&self.progress, state, longest) { self.lock() } else { Err(self.broken()) }
+    }
+
+    /// Wakes the threads that [wait](Shared::wait) for progress. With no lock held, which they take next.
+    pub(crate) fn wake_waiters(&self) {
+        self.progress.notify_all();
+    }
+
+    /// Wakes the background, which has something to deregister or to look at.
+    pub(crate) fn wake_background(&self) {
+        self.tables.notifier().notify_one();
+    }
+
+    /// Ends the background.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake_background();
+    }
+
+    /// Returns whether the background is to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// The lock is poisoned: what was cached is found by no hit from now on, for changes of memory do not get into the

@@ -17,7 +17,7 @@ fn unwatched_slice_is_registered_per_call() {
         assert_eq!(seen, (buffer.as_ptr().addr(), buffer.len()));
         let counters = cache.counters();
         assert_eq!((model.counts().regs, registered(&model), cache.usage().pages), (round, 0, 0));
-        assert_eq!((counters.unwatched, counters.overtaken, counters.decisions.requests), (round, 0, round));
+        assert_eq!((counters.unwatched, counters.changed_in_flight, counters.decisions.requests), (round, 0, round));
     }
 }
 

@@ -3,7 +3,7 @@
 //! A thread of the program that unmaps watched memory waits until this one has read the message. So this thread may not
 //! wait for anything that such a thread can hold: it never allocates or frees, it never takes the table's lock, it only
 //! *tries* the caches' locks (in [`Reports::apply`]) and reads on while one is taken. No thread holds one of the two
-//! locks that it takes, [`Shared::news`] and that of the [seats](super::seats), while it allocates, frees or unmaps
+//! locks that it takes, [`Shared::news`] and that of the [subscribers](super::subscribers), while it allocates, frees or unmaps
 //! memory.
 //!
 //! [`Reports::apply`]: super::super::Reports::apply
@@ -12,7 +12,7 @@ use super::super::{Change, ChangeKind};
 use super::calls::{self, Bell, Descriptor, Event, Message};
 use super::changes::{Batch, GOES, Learnt, MESSAGES, News};
 use super::lock;
-use super::seats::Seats;
+use super::subscribers::Subscribers;
 use crate::range::PageRange;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     sessions: AtomicU64,
     news: Mutex<News>,
     /// The caches to report to.
-    pub(super) seats: Seats,
+    pub(super) subscribers: Subscribers,
 }
 
 #[repr(u8)]
@@ -64,7 +64,7 @@ impl Shared {
             state: AtomicU8::new(State::New as u8),
             sessions: AtomicU64::new(0),
             news: Mutex::new(News::new()),
-            seats: Seats::new(),
+            subscribers: Subscribers::new(),
         }
     }
 
@@ -129,14 +129,14 @@ impl Reader {
             // Only where there is a message: a cache that has been told of all others serves hits meanwhile.
             if readable {
                 // First this, because the change that is read next is over for the thread that made it.
-                self.shared.seats.raise();
+                self.shared.subscribers.raise();
                 self.read()?;
             }
-            if self.shared.seats.tell(self.batch.as_slice()) {
+            if self.shared.subscribers.tell(self.batch.as_slice()) {
                 (attempt, self.full_since) = (0, None);
             } else {
                 attempt += 1;
-                if self.full_since.is_none() && self.shared.seats.is_full() {
+                if self.full_since.is_none() && self.shared.subscribers.is_full() {
                     self.full_since = Some(Instant::now());
                 }
             }
@@ -223,13 +223,13 @@ impl Reader {
             Ordering::SeqCst,
             Ordering::SeqCst,
         );
-        self.shared.seats.raise();
+        self.shared.subscribers.raise();
         let everything = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
         let mut untold = &everything[..];
         for attempt in 0.. {
             readable = readable && self.read().is_ok();
             self.batch.clear();
-            if self.shared.seats.tell(untold) || self.out_of_time() {
+            if self.shared.subscribers.tell(untold) || self.out_of_time() {
                 break;
             }
             untold = &[];

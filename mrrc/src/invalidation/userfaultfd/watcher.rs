@@ -194,20 +194,20 @@ impl Watcher {
 
     /// Has a cache told from now on, by the thread, which is started if it is not there.
     pub(super) fn start(&self, reports: Arc<dyn Reports>) -> io::Result<u64> {
-        let seat = self.shared.seats.take(reports)?;
+        let subscriber = self.shared.subscribers.add(reports)?;
         let started = self.start_thread();
         if started.is_err() {
-            self.shared.seats.leave(seat, Duration::ZERO);
+            self.shared.subscribers.remove(subscriber, Duration::ZERO);
         }
-        started.map(|()| seat)
+        started.map(|()| subscriber)
     }
 
     /// Nothing is reported to this cache any more, and no report is under way.
-    pub(super) fn leave(&self, seat: u64) {
-        // The thread holds the lock of the seats while it tells: it cannot wait for itself.
+    pub(super) fn leave(&self, subscriber: u64) {
+        // The thread holds the lock of the subscribers while it tells: it cannot wait for itself.
         let is_thread = |running: &Running| running.thread.thread().id() == thread::current().id();
         if !lock(&self.thread).as_ref().is_some_and(is_thread) {
-            self.shared.seats.leave(seat, PATIENCE);
+            self.shared.subscribers.remove(subscriber, PATIENCE);
         }
     }
 

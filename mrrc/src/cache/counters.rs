@@ -3,7 +3,6 @@
 use crate::core::Counters;
 use crate::registrar::Registrar;
 use crate::state::shared::Shared;
-use crate::state::stats::Stats;
 use crate::units::Count;
 use std::fmt;
 
@@ -33,7 +32,7 @@ pub struct CacheCounters {
     /// Regions registered for one lease only, because pages there were just discarded, or a change of them was announced.
     pub discarded: u64,
     /// Regions registered for one lease only, because memory changed while they were registered.
-    pub overtaken: u64,
+    pub changed_in_flight: u64,
     /// Changes of memory that monitors reported.
     pub changes: u64,
     /// Regions proposed to leave that turned out to be held.
@@ -78,30 +77,6 @@ pub struct Usage {
     pub capacity_regions: u64,
 }
 
-impl CacheCounters {
-    pub(crate) fn of(decisions: Counters, stats: &Stats) -> Self {
-        Self {
-            decisions,
-            attempts: stats.attempts,
-            retries: stats.retries,
-            waits: stats.waits,
-            unwatched: stats.unwatched,
-            discarded: stats.discarded,
-            overtaken: stats.overtaken,
-            changes: stats.changes,
-            recalled: stats.recalled,
-            barriers: stats.barriers,
-            sweeps: stats.sweeps,
-            dereg_batches: stats.batches,
-            deregistered: stats.deregistered.regions,
-            failed_deregs: stats.failed_deregs,
-            refused_dereg_failed: stats.refused_dereg_failed,
-            peak_pages: stats.peak.pages,
-            peak_regions: stats.peak.regions,
-        }
-    }
-}
-
 /// A line for each thing that is counted, with its parts or its share beside it. No line ends in a line break.
 impl fmt::Display for CacheCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,7 +86,7 @@ impl fmt::Display for CacheCounters {
         // A registration that was tried several times is one, and one that was refused before it was tried is a try.
         let made = decisions.regs.saturating_sub(decisions.failed).min(self.attempts);
         let failed = self.attempts - made;
-        let aside = self.unwatched + self.discarded + self.overtaken;
+        let aside = self.unwatched + self.discarded + self.changed_in_flight;
         let lines = [
             ("requests", decisions.requests, format!("for {}", Count(decisions.pages, "pages"))),
             (
@@ -153,7 +128,10 @@ impl fmt::Display for CacheCounters {
 
 impl CacheCounters {
     fn aside(&self) -> String {
-        format!("{} unwatched, {} just discarded, {} overtaken", self.unwatched, self.discarded, self.overtaken)
+        format!(
+            "{} unwatched, {} just discarded, {} changed in flight",
+            self.unwatched, self.discarded, self.changed_in_flight
+        )
     }
 }
 
@@ -182,31 +160,48 @@ fn table(f: &mut fmt::Formatter<'_>, lines: &[(&str, u64, String)]) -> fmt::Resu
     Ok(())
 }
 
-impl<R: Registrar> Shared<R> {
-    pub(crate) fn counters(&self) -> CacheCounters {
-        let Ok((state, _)) = self.lock_now() else { return CacheCounters::default() };
-        let mut decisions = state.core.counters();
-        let ([subset, exact], pages) = self.tables.blocks.counts();
-        decisions.requests += subset + exact;
-        decisions.subset += subset;
-        decisions.exact += exact;
-        decisions.pages = decisions.pages.saturating_add(pages);
-        decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
-        CacheCounters::of(decisions, &state.stats)
+pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
+    let Ok((state, _)) = shared.lock_now() else { return CacheCounters::default() };
+    let mut decisions = state.core.counters();
+    let ([subset, exact], pages) = shared.tables.blocks.counts();
+    decisions.requests += subset + exact;
+    decisions.subset += subset;
+    decisions.exact += exact;
+    decisions.pages = decisions.pages.saturating_add(pages);
+    decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
+    let stats = &state.stats;
+    CacheCounters {
+        decisions,
+        attempts: stats.attempts,
+        retries: stats.retries,
+        waits: stats.waits,
+        unwatched: stats.unwatched,
+        discarded: stats.discarded,
+        changed_in_flight: stats.changed_in_flight,
+        changes: stats.changes,
+        recalled: stats.recalled,
+        barriers: stats.barriers,
+        sweeps: stats.sweeps,
+        dereg_batches: stats.batches,
+        deregistered: stats.deregistered.regions,
+        failed_deregs: stats.failed_deregs,
+        refused_dereg_failed: stats.refused_dereg_failed,
+        peak_pages: stats.peak.pages,
+        peak_regions: stats.peak.regions,
     }
+}
 
-    pub(crate) fn usage(&self) -> Usage {
-        let Ok((state, _)) = self.lock_now() else { return Usage::default() };
-        let (used, limit) = (state.occupancy.used(), state.occupancy.limit());
-        Usage {
-            pages: used.pages,
-            regions: used.regions,
-            leaving: state.reclaimer.pending_regions() as u64,
-            parked: state.reclaimer.refused().0.regions,
-            lent: state.lease_holds.len() as u64,
-            capacity_pages: limit.pages,
-            capacity_regions: limit.regions,
-        }
+pub(super) fn usage<R: Registrar>(shared: &Shared<R>) -> Usage {
+    let Ok((state, _)) = shared.lock_now() else { return Usage::default() };
+    let (used, limit) = (state.occupancy.used(), state.occupancy.limit());
+    Usage {
+        pages: used.pages,
+        regions: used.regions,
+        leaving: state.reclaimer.pending_regions() as u64,
+        parked: state.reclaimer.refused().0.regions,
+        lent: state.lease_holds.len() as u64,
+        capacity_pages: limit.pages,
+        capacity_regions: limit.regions,
     }
 }
 

@@ -1,12 +1,12 @@
 //! The caches that one userfaultfd serves.
 //!
-//! The kernel lets one userfaultfd watch a mapping, so caches over the same memory share one. Each has a *seat*, and
+//! The kernel lets one userfaultfd watch a mapping, so caches over the same memory share one. Each has a *subscription*, and
 //! the monitor's thread tells all of them of every change. All flags are up before a message is read, and the flag of a
 //! cache stays up until this cache has struck out the read changes. A cache whose lock is taken keeps its changes in
-//! its seat, and no other cache waits for it.
+//! its subscription, and no other cache waits for it.
 //!
 //! The thread holds the lock of the list while it tells. So no holder of that lock allocates, frees or unmaps: new
-//! elements are made before, and old ones dropped after. A cache that takes a seat while flags are up finds its own up
+//! elements are made before, and old ones dropped after. A cache that subscribes while flags are up finds its own up
 //! too: otherwise a range that the table calls watched could change unnoticed before the next message.
 //!
 //! A cache that panics while it is told is struck out, and the others go on: it is not called again, and its flag, once
@@ -23,19 +23,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Caches that share one userfaultfd, at most.
-pub(super) const SEATS: usize = 256;
+pub(super) const MOST_SUBSCRIBERS: usize = 256;
 
-pub(super) struct Seats(Mutex<Seated>);
+pub(super) struct Subscribers(Mutex<State>);
 
-struct Seated {
+struct State {
     /// Never grows beyond the room that it was made with.
-    list: Vec<Seat>,
+    list: Vec<Subscriber>,
     next: u64,
-    /// Whether messages are being read that the seats do not have yet.
+    /// Whether messages are being read that the subscribers do not have yet.
     raised: bool,
 }
 
-struct Seat {
+struct Subscriber {
     number: u64,
     reports: Arc<dyn Reports>,
     raised: bool,
@@ -45,43 +45,43 @@ struct Seat {
     broken: bool,
 }
 
-impl Seats {
+impl Subscribers {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Seated { list: Vec::with_capacity(SEATS), next: 1, raised: false }))
+        Self(Mutex::new(State { list: Vec::with_capacity(MOST_SUBSCRIBERS), next: 1, raised: false }))
     }
 
-    /// From now on this cache is told. Returns the number of its seat.
-    pub(super) fn take(&self, reports: Arc<dyn Reports>) -> io::Result<u64> {
-        let mut seat = Seat { number: 0, reports, raised: false, pending: Pending::new(), broken: false };
-        let mut seated = lock(&self.0);
-        if seated.list.len() == SEATS {
-            drop(seated);
-            let why = format!("{SEATS} caches share it already; open another with `Userfaultfd::new`");
+    /// From now on this cache is told. Returns the number of its subscription.
+    pub(super) fn add(&self, reports: Arc<dyn Reports>) -> io::Result<u64> {
+        let mut subscriber = Subscriber { number: 0, reports, raised: false, pending: Pending::new(), broken: false };
+        let mut state = lock(&self.0);
+        if state.list.len() == MOST_SUBSCRIBERS {
+            drop(state);
+            let why = format!("{MOST_SUBSCRIBERS} caches share it already; open another with `Userfaultfd::new`");
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, format!("start of userfaultfd: {why}")));
         }
-        seat.number = seated.next;
-        seated.next += 1;
-        let number = seat.number;
-        if seated.raised {
-            seat.call(|reports| reports.raise());
-            seat.raised = true;
+        subscriber.number = state.next;
+        state.next += 1;
+        let number = subscriber.number;
+        if state.raised {
+            subscriber.call(|reports| reports.raise());
+            subscriber.raised = true;
         }
-        seated.list.push(seat);
+        state.list.push(subscriber);
         Ok(number)
     }
 
     /// This cache is told no more: no report is under way when this returns. A change being dealt with is waited for,
     /// but not longer than that.
-    pub(super) fn leave(&self, number: u64, longest: Duration) {
+    pub(super) fn remove(&self, number: u64, longest: Duration) {
         let asked = Instant::now();
         let left = loop {
-            let mut seated = lock(&self.0);
-            let Some(place) = seated.list.iter().position(|seat| seat.number == number) else { return };
-            let seat = &seated.list[place];
-            if !seat.raised || seat.broken || asked.elapsed() > longest {
-                break seated.list.swap_remove(place);
+            let mut state = lock(&self.0);
+            let Some(place) = state.list.iter().position(|subscriber| subscriber.number == number) else { return };
+            let subscriber = &state.list[place];
+            if !subscriber.raised || subscriber.broken || asked.elapsed() > longest {
+                break state.list.swap_remove(place);
             }
-            drop(seated);
+            drop(state);
             thread::sleep(Duration::from_micros(50));
         };
         // With the lock free again.
@@ -90,33 +90,33 @@ impl Seats {
 
     /// Flags go up, where they are not.
     pub(super) fn raise(&self) {
-        let mut seated = lock(&self.0);
-        seated.raised = true;
-        for seat in seated.list.iter_mut().filter(|seat| !seat.raised) {
-            seat.call(|reports| reports.raise());
-            seat.raised = true;
+        let mut state = lock(&self.0);
+        state.raised = true;
+        for subscriber in state.list.iter_mut().filter(|subscriber| !subscriber.raised) {
+            subscriber.call(|reports| reports.raise());
+            subscriber.raised = true;
         }
     }
 
     /// Tells every cache of these changes and of those that it was not told of before. The flag of a cache that was told
     /// goes down. False if some cache could not be told, because its lock is taken: call this again soon.
     pub(super) fn tell(&self, changes: &[Change]) -> bool {
-        let mut seated = lock(&self.0);
-        seated.raised = false;
+        let mut state = lock(&self.0);
+        state.raised = false;
         let mut all = true;
-        for seat in seated.list.iter_mut().filter(|seat| !seat.broken) {
-            all &= seat.tell(changes);
+        for subscriber in state.list.iter_mut().filter(|subscriber| !subscriber.broken) {
+            all &= subscriber.tell(changes);
         }
         all
     }
 
     /// Returns whether some cache has so much pending that another session may be too much for it.
     pub(super) fn is_full(&self) -> bool {
-        lock(&self.0).list.iter().any(|seat| !seat.broken && seat.pending.is_full())
+        lock(&self.0).list.iter().any(|subscriber| !subscriber.broken && subscriber.pending.is_full())
     }
 }
 
-impl Seat {
+impl Subscriber {
     /// Tells the cache of these changes and of what is pending, and lowers its flag. False if its lock is taken: then they
     /// are pending.
     fn tell(&mut self, changes: &[Change]) -> bool {
@@ -155,9 +155,9 @@ fn call<T>(reports: &Arc<dyn Reports>, broken: &mut bool, call: impl FnOnce(&dyn
     answer.map_err(std::mem::forget).ok()
 }
 
-impl fmt::Debug for Seats {
+impl fmt::Debug for Subscribers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seats")
+        f.write_str("Subscribers")
     }
 }
 
@@ -201,80 +201,80 @@ mod tests {
 
     const CHANGE: [Change; 1] = [Change { range: PageRange::EVERYTHING, kind: ChangeKind::Gone }];
 
-    fn two() -> (Seats, [Arc<Told>; 2], [u64; 2]) {
-        let seats = Seats::new();
+    fn two() -> (Subscribers, [Arc<Told>; 2], [u64; 2]) {
+        let subscribers = Subscribers::new();
         let told = [Arc::<Told>::default(), Arc::default()];
-        let numbers = [&told[0], &told[1]].map(|told| seats.take(told.clone()).unwrap());
-        (seats, told, numbers)
+        let numbers = [&told[0], &told[1]].map(|told| subscribers.add(told.clone()).unwrap());
+        (subscribers, told, numbers)
     }
 
     #[test]
     fn a_busy_cache_is_told_later_and_no_other_waits() {
-        let (seats, told, _) = two();
+        let (subscribers, told, _) = two();
         told[1].busy.store(true, SeqCst);
-        seats.raise();
-        assert!(!seats.tell(&CHANGE));
+        subscribers.raise();
+        assert!(!subscribers.tell(&CHANGE));
         assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (1, 0)]);
-        assert!(!seats.tell(&[]));
+        assert!(!subscribers.tell(&[]));
         assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (1, 0)]);
         told[1].busy.store(false, SeqCst);
-        assert!(seats.tell(&[]));
+        assert!(subscribers.tell(&[]));
         assert_eq!([told[0].counts(), told[1].counts()], [(0, 1), (0, 1)]);
     }
 
     #[test]
     fn who_comes_while_flags_are_up_has_his_own_up() {
-        let (seats, ..) = two();
-        seats.raise();
+        let (subscribers, ..) = two();
+        subscribers.raise();
         let late = Arc::<Told>::default();
-        seats.take(late.clone()).unwrap();
+        subscribers.add(late.clone()).unwrap();
         assert_eq!(late.counts(), (1, 0));
-        assert!(seats.tell(&CHANGE));
+        assert!(subscribers.tell(&CHANGE));
         assert_eq!(late.counts(), (0, 1));
     }
 
     #[test]
     fn each_cache_is_told_of_each_change_once() {
-        let (seats, told, _) = two();
+        let (subscribers, told, _) = two();
         let other = [Change { range: PageRange::between(1, 2), kind: ChangeKind::Discarding }];
         told[1].busy.store(true, SeqCst);
-        seats.raise();
-        assert!(!seats.tell(&CHANGE));
-        seats.raise();
+        subscribers.raise();
+        assert!(!subscribers.tell(&CHANGE));
+        subscribers.raise();
         assert_eq!([told[0].counts().0, told[1].counts().0], [1, 1]);
         told[1].busy.store(false, SeqCst);
-        assert!(seats.tell(&other));
+        assert!(subscribers.tell(&other));
         assert_eq!([told[0].counts(), told[1].counts()], [(0, 2), (0, 2)]);
     }
 
     #[test]
     fn panicking_subscriber_stays_flagged() {
-        let (seats, told, numbers) = two();
+        let (subscribers, told, numbers) = two();
         told[0].panics.store(true, SeqCst);
         for round in 1..3 {
-            seats.raise();
-            assert!(seats.tell(&CHANGE), "no cache waits for it");
+            subscribers.raise();
+            assert!(subscribers.tell(&CHANGE), "no cache waits for it");
             assert_eq!([told[0].counts(), told[1].counts()], [(1, 0), (0, round)]);
             // He is not asked again.
             told[0].panics.store(false, SeqCst);
         }
-        seats.leave(numbers[0], Duration::from_secs(60));
+        subscribers.remove(numbers[0], Duration::from_secs(60));
         assert_eq!(Arc::strong_count(&told[0]), 1);
     }
 
     #[test]
     fn departed_subscriber_hears_nothing() {
-        let (seats, told, numbers) = two();
-        seats.leave(numbers[0], Duration::ZERO);
-        seats.leave(numbers[0], Duration::ZERO);
-        seats.raise();
+        let (subscribers, told, numbers) = two();
+        subscribers.remove(numbers[0], Duration::ZERO);
+        subscribers.remove(numbers[0], Duration::ZERO);
+        subscribers.raise();
         assert_eq!([told[0].counts().0, told[1].counts().0], [0, 1]);
         // A flag that stays up too long is no reason to stay.
-        seats.leave(numbers[1], Duration::from_millis(1));
-        for _ in 0..SEATS {
-            seats.take(told[0].clone()).unwrap();
+        subscribers.remove(numbers[1], Duration::from_millis(1));
+        for _ in 0..MOST_SUBSCRIBERS {
+            subscribers.add(told[0].clone()).unwrap();
         }
-        let error = seats.take(told[0].clone()).unwrap_err().to_string();
+        let error = subscribers.add(told[0].clone()).unwrap_err().to_string();
         assert!(error.contains("Userfaultfd::new"), "{error}");
     }
 }

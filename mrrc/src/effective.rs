@@ -3,8 +3,8 @@
 use crate::access::Access;
 use crate::cost::Linear;
 use crate::error::AcquireError;
+use crate::footprint::Footprint;
 use crate::range::PageRange;
-use crate::state::stats::Footprint;
 use std::time::Duration;
 
 /// The effective settings of a cache.

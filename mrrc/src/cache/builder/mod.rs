@@ -8,19 +8,21 @@ use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::core::Core;
+use crate::effective::EffectiveSettings;
 use crate::error::BuildError;
+use crate::footprint::Footprint;
 use crate::hit::barrier::Barrier;
-use crate::invalidation::Monitor;
+use crate::invalidation::{Monitor, OwnMonitor};
 use crate::own_thread;
 use crate::policy::{Keeps, Matching, Policy, PolicyKind, PolicyParams};
 use crate::range::{PAGE, PageRange};
+use crate::reclaim;
 use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
-use crate::settings::{MonitorKind, PAGES, REGIONS, Settings};
-use crate::state::effective::EffectiveSettings;
+use crate::settings::{PAGES, REGIONS, Settings};
+use crate::state::listener;
 use crate::state::shared::Shared;
-use crate::state::stats::Footprint;
-use crate::state::times::Times;
+use crate::times::Times;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +55,7 @@ mod strength;
 #[must_use = "a builder makes a cache when `build` is called"]
 pub struct Builder<R: Registrar> {
     registrar: R,
-    pub(crate) settings: Settings,
+    settings: Settings,
     monitor: Option<Given>,
     budget: Option<Budget>,
     /// Makes a policy that has no name here.
@@ -84,27 +86,6 @@ struct Settled<R: Registrar> {
     budget: Option<Budget>,
     core: Core,
     effective: EffectiveSettings,
-}
-
-impl MonitorKind {
-    /// Starts it.
-    fn make(self) -> Result<Box<dyn Monitor>, BuildError> {
-        match self {
-            Self::Explicit => Ok(Box::new(crate::invalidation::Explicit)),
-            #[cfg(target_os = "linux")]
-            Self::Userfaultfd => match crate::invalidation::Userfaultfd::of_process() {
-                Ok(monitor) => Ok(Box::new(monitor)),
-                Err(source) => Err(BuildError::Monitor { monitor: self.name(), source }),
-            },
-        }
-    }
-}
-
-impl<R: Registrar> Cache<R> {
-    /// A cache of what this registrar registers.
-    pub fn builder(registrar: R) -> Builder<R> {
-        Builder::new(registrar)
-    }
 }
 
 impl<R: Registrar> Builder<R> {
@@ -309,20 +290,23 @@ impl<R: Registrar> Builder<R> {
         let barrier = if settings.fence { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.then(|| Box::new(Times::new()));
         let shared =
-            Shared::new(registrar, monitor, core, barrier, times, effective).map_err(|source| BuildError::System {
-                what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
-                source,
+            Shared::new(registrar, OwnMonitor::new(monitor), core, barrier, times, effective).map_err(|source| {
+                BuildError::System {
+                    what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
+                    source,
+                }
             })?;
         let shared = Arc::new(shared);
         if let Some(budget) = &budget {
             budget.check().map_err(|source| BuildError::System { what: "the budget", source })?;
-            shared.join(budget);
+            reclaim::join(&shared, budget);
         }
-        shared.begin_to_listen().map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
+        listener::begin_to_listen(&shared)
+            .map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
         let mut cache = Cache { shared, background: None };
         if background {
             let tended = cache.shared.clone();
-            let spawned = own_thread::spawn("mrrc-background", move || tended.tend());
+            let spawned = own_thread::spawn("mrrc-background", move || reclaim::tend(&tended));
             cache.background =
                 Some(spawned.map_err(|source| BuildError::System { what: "the background thread", source })?);
         }

@@ -50,7 +50,7 @@ pub(super) fn monitor(
     let kind = named.unwrap_or(MonitorKind::DEFAULT);
     let is_explicit = given.as_ref().map_or(kind == MonitorKind::Explicit, Given::is_explicit);
     match environment {
-        Some(stronger) if is_explicit => return stronger.make(),
+        Some(stronger) if is_explicit => return start(stronger),
         Some(MonitorKind::Explicit) => {
             static REPORTED: AtomicBool = AtomicBool::new(false);
             let relies = given.as_ref().map_or(kind.name(), Given::name);
@@ -58,7 +58,19 @@ pub(super) fn monitor(
         }
         _ => {}
     }
-    given.map_or_else(|| kind.make(), |given| Ok(given.monitor))
+    given.map_or_else(|| start(kind), |given| Ok(given.monitor))
+}
+
+/// Starts a monitor of a name.
+fn start(kind: MonitorKind) -> Result<Box<dyn Monitor>, BuildError> {
+    match kind {
+        MonitorKind::Explicit => Ok(Box::new(Explicit)),
+        #[cfg(target_os = "linux")]
+        MonitorKind::Userfaultfd => match crate::invalidation::Userfaultfd::of_process() {
+            Ok(monitor) => Ok(Box::new(monitor)),
+            Err(source) => Err(BuildError::Monitor { monitor: kind.name(), source }),
+        },
+    }
 }
 
 /// Returns the program's grace period (the default, if it set none), or a longer one that the environment names.
