@@ -308,9 +308,7 @@ impl Seen {
             }
             let finding = match state.in_flight.entry(id) {
                 Entry::Absent => continue,
-                Entry::Registering { stale: true, .. } | Entry::Registered { stale: true, .. } => {
-                    Finding::Stale { part }
-                }
+                entry if entry.is_changed() => Finding::Stale { part },
                 _ if !has.contains(access) => {
                     if !one_key {
                         seen.replaced = seen.replaced.plus(Footprint::of([region]));
@@ -321,7 +319,7 @@ impl Seen {
                     served.push(region);
                     Finding::UnderWay { part }
                 }
-                Entry::Registered { .. } => {
+                _ => {
                     served.push(region);
                     if is_whole {
                         seen.hit = Some(Finding::Hit { region, access: has });
@@ -377,7 +375,7 @@ impl Seen {
         names.sort_unstable();
         let mut ids: Vec<_> = state.core.cached().collect();
         ids.retain(|&(id, _)| {
-            matches!(state.in_flight.entry(id), Entry::Registered { .. })
+            state.in_flight.entry(id).is_registered()
                 && self.concerned.binary_search(&id).is_err()
                 && names.binary_search(&id.raw()).is_err()
                 && !tables.records[id].counted().any()

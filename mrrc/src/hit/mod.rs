@@ -370,7 +370,7 @@ mod tests {
         // Each overlaps those before it, and none is merged with another.
         let four = [(1000, 200), (1120, 82), (1170, 34), (1190, 15)];
         four.iter().for_each(|&(start, pages)| ask(start, pages));
-        let locked = cache.shared.state.lock().unwrap();
+        let locked = cache.shared.lock().unwrap();
         four.iter().for_each(|&(start, pages)| ask(start, pages));
         ask(1203, 2);
         drop(locked);

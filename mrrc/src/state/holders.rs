@@ -1,6 +1,6 @@
 //! The leases and hits of all threads, as the core asks for them.
 
-use super::in_flight::{Entry, InFlight};
+use super::in_flight::InFlight;
 use super::lease_holds::LeaseHolds;
 use super::stats::Stats;
 use crate::core::Holders;
@@ -10,17 +10,11 @@ use crate::regions::RegionId;
 /// The leases of all threads, which hold regions without the core's knowledge.
 pub(crate) struct Leases<'a, T> {
     pub(super) tables: &'a HitTables<T>,
-    pub(super) in_flight: &'a InFlight,
+    pub(super) in_flight: &'a mut InFlight,
     pub(super) lease_holds: &'a mut LeaseHolds,
     /// The group with the next marks to hand over.
     pub(super) next_group: &'a mut usize,
     pub(super) stats: &'a mut Stats,
-}
-
-impl<T> Leases<'_, T> {
-    fn is_registered(&self, id: RegionId) -> bool {
-        matches!(self.in_flight.entry(id), Entry::Registered { .. })
-    }
 }
 
 impl<T> Holders for Leases<'_, T> {
@@ -28,7 +22,7 @@ impl<T> Holders for Leases<'_, T> {
         let mut any = false;
         for &id in leaving {
             // A region being registered is held by its registering thread, and the core knows.
-            if self.is_registered(id) {
+            if self.in_flight.retire(id) {
                 self.tables.records[id].hide();
                 any = true;
             }
@@ -40,7 +34,7 @@ impl<T> Holders for Leases<'_, T> {
         self.stats.barriers += 1;
         self.lease_holds.names().read(self.tables, leaving.len());
         for &id in leaving {
-            if self.is_registered(id) && self.lease_holds.names().have(self.tables, id) {
+            if self.in_flight.entry(id).is_registered() && self.lease_holds.names().have(self.tables, id) {
                 self.stats.recalled += 1;
                 self.lease_holds.add(id);
                 held.push(id);
@@ -50,7 +44,7 @@ impl<T> Holders for Leases<'_, T> {
 
     fn stay(&mut self, regions: &[RegionId]) {
         for &id in regions {
-            if matches!(self.in_flight.entry(id), Entry::Registered { stale: false, .. }) {
+            if self.in_flight.keep(id) {
                 self.tables.records[id].show();
             }
         }

@@ -2,28 +2,36 @@
 
 use crate::regions::RegionId;
 
-/// The state's knowledge of a region besides the core's.
+/// The state of a region: a [`RegionState`](crate::RegionState), with the facts that the core does not know. The states that
+/// follow are the reclaimer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     Absent,
-    /// Being registered, under this ticket. Stale: memory changed meanwhile, so it will not be cached.
     Registering {
         ticket: u64,
-        stale: bool,
         /// The thread that registers it: see `thread_id.rs`.
         owner: u32,
+        /// Memory changed meanwhile, so it will not be cached.
+        changed: bool,
     },
-    /// Registered. Stale: look-ups must not find it.
-    Registered {
-        stale: bool,
+    Cached {
         watched: bool,
+    },
+    Retired {
+        watched: bool,
+        /// The memory changed, or it is for one lease: it is never cached again. If not, the core may keep it after all.
+        is_final: bool,
     },
 }
 
 impl Entry {
-    /// Returns whether look-ups must not find the region.
-    pub(super) fn is_stale(self) -> bool {
-        matches!(self, Self::Registering { stale: true, .. } | Self::Registered { stale: true, .. })
+    pub(crate) fn is_registered(self) -> bool {
+        matches!(self, Self::Cached { .. } | Self::Retired { .. })
+    }
+
+    /// Returns whether look-ups must never find the region.
+    pub(crate) fn is_changed(self) -> bool {
+        matches!(self, Self::Registering { changed: true, .. } | Self::Retired { is_final: true, .. })
     }
 }
 
@@ -48,7 +56,7 @@ impl InFlight {
         self.entries.len()
     }
 
-    pub(super) fn set(&mut self, id: RegionId, entry: Entry) {
+    fn set(&mut self, id: RegionId, entry: Entry) {
         if self.entries.len() <= id.index() {
             self.entries.resize(id.index() + 1, Entry::Absent);
         }
@@ -60,31 +68,47 @@ impl InFlight {
         self.entries.get_mut(id.index()).map_or(Entry::Absent, |entry| std::mem::replace(entry, Entry::Absent))
     }
 
-    /// Issues a ticket for a region that this thread registers.
-    pub(super) fn begin(&mut self, id: RegionId, owner: u32) {
+    /// Issues a ticket for a region that this thread registers. It replaces the one before: threads that wait for that find that it
+    /// is gone.
+    pub(crate) fn begin(&mut self, id: RegionId, owner: u32) {
         self.next += 1;
-        self.set(id, Entry::Registering { ticket: self.next, stale: false, owner });
+        self.set(id, Entry::Registering { ticket: self.next, owner, changed: false });
     }
 
-    /// Replaces the ticket: threads that wait for the old one find that it is gone.
-    pub(crate) fn renew(&mut self, id: RegionId) {
-        self.next += 1;
-        let next = self.next;
-        match self.entries.get_mut(id.index()) {
-            Some(Entry::Registering { ticket, .. }) => *ticket = next,
-            _ => unreachable!("{id:?} is being registered"),
-        }
+    /// Notes that a region is registered: for look-ups, or for one lease.
+    pub(super) fn set_registered(&mut self, id: RegionId, is_cached: bool, watched: bool) {
+        self.set(id, if is_cached { Entry::Cached { watched } } else { Entry::Retired { watched, is_final: true } });
     }
 
-    /// Marks a region as changed. Returns what it was, if it was not marked before. Allocates nothing.
-    pub(super) fn mark_stale(&mut self, id: RegionId) -> Option<Entry> {
+    /// Notes that the memory of a region changed. Returns the entry before, if it was not [changed](Entry::is_changed). Allocates
+    /// nothing.
+    pub(super) fn set_changed(&mut self, id: RegionId) -> Option<Entry> {
         let entry = self.entries.get_mut(id.index())?;
         let before = *entry;
-        match entry {
+        *entry = match before {
             Entry::Absent => return None,
-            Entry::Registering { stale, .. } | Entry::Registered { stale, .. } => *stale = true,
+            Entry::Registering { ticket, owner, .. } => Entry::Registering { ticket, owner, changed: true },
+            Entry::Cached { watched } | Entry::Retired { watched, .. } => Entry::Retired { watched, is_final: true },
+        };
+        (!before.is_changed()).then_some(before)
+    }
+
+    /// Retires a cached region. Returns whether it is registered.
+    pub(super) fn retire(&mut self, id: RegionId) -> bool {
+        let entry = self.entry(id);
+        if let Entry::Cached { watched } = entry {
+            self.entries[id.index()] = Entry::Retired { watched, is_final: false };
         }
-        (!before.is_stale()).then_some(before)
+        entry.is_registered()
+    }
+
+    /// Makes a retired region cached again. Returns false if that is final, or it is not registered.
+    pub(super) fn keep(&mut self, id: RegionId) -> bool {
+        let entry = self.entry(id);
+        if let Entry::Retired { watched, is_final: false } = entry {
+            self.entries[id.index()] = Entry::Cached { watched };
+        }
+        entry.is_registered() && !entry.is_changed()
     }
 
     /// Returns whether the registration of this ticket is still in progress.

@@ -4,10 +4,9 @@
 //! several of them. A region's way:
 //!
 //! ```text
-//! absent ──► registering ──► registered ──► pending ──► in progress ──► absent     (`in_flight.rs`, `reclaimer.rs`)
-//!               │                │                         │
-//!               └─ abandoned     └─ retired, while a       └─ refused: tried again by requests that lack room,
-//!                                   lease has it              the background, or `reap`
+//! absent ──► registering ──► cached ──► retired ──► pending deregistration ──► deregistering ──► absent
+//!               │   └──────────────────────▲                  ▲                       │
+//!               └─ abandoned     for one lease                └─ refused, tried again ┘
 //! ```
 
 mod change_log;
@@ -94,7 +93,7 @@ impl<T> CacheState<T> {
             for &Leaving { region: id, .. } in batch {
                 any = true;
                 let record = &tables.records[id];
-                let Entry::Registered { watched, .. } = in_flight.remove(id) else {
+                let (Entry::Cached { watched } | Entry::Retired { watched, .. }) = in_flight.remove(id) else {
                     unreachable!("{id:?} is registered until it leaves")
                 };
                 let (range, access) = (record.range(), record.access());
@@ -122,9 +121,14 @@ impl<T> CacheState<T> {
         self.core.abandon(id);
     }
 
-    /// Notes that a region is registered. Stale: look-ups must not find it.
-    pub(crate) fn set_registered(&mut self, id: RegionId, stale: bool, watched: bool) {
-        self.in_flight.set(id, Entry::Registered { stale, watched });
+    /// Notes that a region is registered. One that is not to be cached is retired, for the lease that is about to have it: it
+    /// leaves when that ends.
+    pub(crate) fn set_registered(&mut self, id: RegionId, is_cached: bool, watched: bool) {
+        self.in_flight.set_registered(id, is_cached, watched);
+        if !is_cached {
+            self.core.withdraw(id);
+            self.lease_holds.add(id);
+        }
     }
 
     /// Reserves room with the registrar, if there is as much.
@@ -142,12 +146,6 @@ impl<T> CacheState<T> {
     pub(crate) fn publish(&mut self, tables: &HitTables<T>, ids: &[RegionId]) {
         self.with_core(tables, |core, leases| _ = core.publish(ids, leases));
         ids.iter().for_each(|&id| tables.records[id].show());
-    }
-
-    /// Keeps a region for the lease that is about to have it, and for no other: it leaves when that ends.
-    pub(crate) fn retire_for_lease(&mut self, id: RegionId) {
-        self.core.withdraw(id);
-        self.lease_holds.add(id);
     }
 
     /// Returns what a request that needs so much waits for, as long as what left is not deregistered.
@@ -224,7 +222,7 @@ impl<T> CacheState<T> {
     #[cold]
     fn settle_reported(&mut self, tables: &HitTables<T>) {
         let mut regions = self.changes.drain(self.in_flight.len());
-        regions.retain(|&id| self.in_flight.entry(id).is_stale() && self.core.is_found(id));
+        regions.retain(|&id| self.in_flight.entry(id).is_changed() && self.core.is_found(id));
         self.with_core(tables, |core, leases| _ = core.invalidate_regions(&mut regions, leases));
         self.changes.reuse(regions, self.in_flight.len());
     }
@@ -239,8 +237,8 @@ impl<T> CacheState<T> {
     fn hide(&mut self, tables: &HitTables<T>, range: PageRange, mut hidden: impl FnMut(&mut ChangeLog, RegionId)) {
         let Self { core, in_flight, changes, .. } = self;
         let hide = |id: RegionId| {
-            let Some(entry) = in_flight.mark_stale(id) else { return };
-            if matches!(entry, Entry::Registered { .. }) {
+            let Some(entry) = in_flight.set_changed(id) else { return };
+            if entry.is_registered() {
                 tables.records[id].hide();
             }
             hidden(changes, id);
