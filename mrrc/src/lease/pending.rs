@@ -159,35 +159,50 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         let shared = self.shared;
         let context = context(shared, members);
         loop {
-            let wakes = matches!(event, Event::Registered { .. } | Event::Unwatched);
+            let ends_registration = matches!(event, Event::Registered { .. } | Event::Unwatched);
             let step = self.miss.advance(&mut state, &context, event);
-            if wakes && state.in_flight.take_waiters() {
-                shared.wake_waiters();
-            }
-            (state, event) = match step? {
-                Step::Register => {
-                    drop(state);
+            let wakes = ends_registration && state.in_flight.take_waiters();
+            let unlock = |state| {
+                drop(state);
+                if wakes {
+                    shared.wake_waiters();
+                }
+            };
+            (state, event) = match step {
+                Ok(Step::Register) => {
+                    unlock(state);
                     self.register_gaps()?
                 }
-                Step::Done => return Ok(()),
-                Step::Probe(range) => {
-                    drop(state);
+                Ok(Step::Done) => {
+                    unlock(state);
+                    return Ok(());
+                }
+                Ok(Step::Probe(range)) => {
+                    unlock(state);
                     let answer = shared.registrar.probe(range, self.miss.request().access);
                     (shared.lock()?, Event::Probed(answer))
                 }
-                Step::Deregister(batch) => {
-                    drop(state);
+                Ok(Step::Deregister(batch)) => {
+                    unlock(state);
                     let begun = Instant::now();
                     reclaim::deregister(shared, batch);
                     (shared.lock()?, Event::Deregistered(begun.elapsed()))
                 }
-                Step::Wait(longest) => {
+                Ok(Step::Wait(longest)) => {
+                    // The wait lets the lock go.
+                    if wakes {
+                        shared.wake_waiters();
+                    }
                     let begun = Instant::now();
                     (shared.wait(state, longest)?, Event::Waited(begun.elapsed()))
                 }
-                Step::Relock => {
-                    drop(state);
+                Ok(Step::Relock) => {
+                    unlock(state);
                     (shared.lock()?, Event::Locked)
+                }
+                Err(error) => {
+                    unlock(state);
+                    return Err(error);
                 }
             };
         }

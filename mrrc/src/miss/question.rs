@@ -1,0 +1,123 @@
+//! The question to the core, and the room that it lacks.
+
+use super::waits::{Cause, Waits};
+use super::{Context, Next, Step};
+use crate::core::{AllInUse, Ask, Sharing};
+use crate::error::{AcquireError, Unusable};
+use crate::range::PageRange;
+use crate::state::CacheState;
+use std::io;
+use std::time::Duration;
+
+/// The shortest and longest time between two looks at leases that may have ended.
+const LOOK: Duration = Duration::from_micros(100);
+const LOOK_LONGEST: Duration = Duration::from_millis(5);
+
+/// The question to the core. Owns it, and how often it was put.
+pub(super) struct Question {
+    ask: Ask,
+    /// Whether the registrar was asked before others have to leave for it.
+    is_probed: bool,
+    /// The next time between two looks at leases.
+    nap: Duration,
+}
+
+impl Question {
+    pub(super) fn new(ask: Ask) -> Self {
+        Self { ask, is_probed: false, nap: LOOK }
+    }
+
+    pub(super) fn range(&self) -> PageRange {
+        self.ask.range
+    }
+
+    pub(super) fn max_segments(&self) -> usize {
+        self.ask.max_segments
+    }
+
+    /// Asks for a part of the request, or all, which was counted before.
+    pub(super) fn repeat(&mut self, range: PageRange, sharing: Sharing) {
+        *self = Self::new(Ask { range, sharing, again: true, ..self.ask });
+    }
+
+    /// Asks the core until it has an answer, which is in its outcome. Where all that is registered is in use, room is looked for,
+    /// or waited for.
+    pub(super) fn put<T>(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>, waits: &mut Waits) -> Next<T> {
+        let &Context { tables, members, .. } = context;
+        loop {
+            check_open(state)?;
+            let ask = self.ask;
+            if state.core.may_evict_for(&ask) {
+                state.sweep(tables);
+                if !std::mem::replace(&mut self.is_probed, true) {
+                    return Ok(Some(Step::Probe(ask.range)));
+                }
+            }
+            let answer = state.with_core(tables, |core, leases| {
+                if members.is_empty() || ask.again {
+                    core.ask(&ask, leases).map(drop)
+                } else {
+                    core.ask_group(&ask, members, leases).map(drop)
+                }
+            });
+            let Err(refusal) = answer else { return Ok(None) };
+            self.ask.again = true;
+            let held = state.lease_holds.len();
+            state.sweep_all(tables);
+            if state.lease_holds.len() == held {
+                return self.wait_for_room(state, context, waits, refusal).map(Some);
+            }
+            // Leases have ended since the last look.
+            state.core.take_back_refusal();
+        }
+    }
+
+    /// The core has refused: it is asked again after a while, and has not refused yet; or that was done long enough.
+    fn wait_for_room<T>(
+        &mut self,
+        state: &mut CacheState<T>,
+        context: &Context<'_, T>,
+        waits: &mut Waits,
+        refusal: AllInUse,
+    ) -> Result<Step<T>, AcquireError> {
+        let left = waits.left(Cause::Leases, context.settings);
+        if left.is_zero() {
+            return Err(AcquireError::AllInUse { source: refusal, waited: waits.waited(Cause::Leases) });
+        }
+        state.core.take_back_refusal();
+        waits.count(&mut state.stats);
+        // Leases end without a word: looked after at growing intervals.
+        let nap = self.nap;
+        self.nap = (nap * 2).min(LOOK_LONGEST);
+        Ok(Step::Wait(nap.min(left)))
+    }
+
+    /// Takes the registrar's answer. Others may have to leave for this: not for an address that cannot be registered.
+    ///
+    /// # Errors
+    /// The registrar refuses, and part of the range is not registered.
+    pub(super) fn take_probe<T>(
+        &self,
+        state: &mut CacheState<T>,
+        context: &Context<'_, T>,
+        answer: io::Result<()>,
+    ) -> Result<(), AcquireError> {
+        let Ask { range, access, .. } = self.ask;
+        // Nothing of this request was in the state meanwhile: the end of the cache did not wait for it.
+        check_open(state)?;
+        if let Err(source) = answer
+            && state.core.refuse_missing(&self.ask, context.members)
+        {
+            state.stats.attempts += 1;
+            let registrar = context.registrar;
+            return Err(AcquireError::Register { range, access, registrar, attempts: 1, source });
+        }
+        Ok(())
+    }
+}
+
+/// Fails where the cache is gone. Asked each time that the lock was taken before anything of a request is in the state: what is
+/// there keeps the state of the cache, and nothing else does.
+fn check_open<T>(state: &CacheState<T>) -> Result<(), Unusable> {
+    if state.closed { Err(Unusable::Closed) } else { Ok(()) }
+}
