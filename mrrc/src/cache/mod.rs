@@ -10,18 +10,16 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | `builder/` | makes a cache of settings |
+//! | `cache/` | [`Cache`], its builder, announced changes, counters |
 //! | `arena.rs`, `scope.rs`, `list.rs`, `explain.rs` | the safe ways in; several buffers at once; why a request would hit or miss |
-//! | `cache/` | [`Cache`], the entry of every request (`acquire.rs`), announced changes, counters |
-//! | `lease/` | [`Lease`]; `pending.rs`, the driver of misses: the lock, the monitor, the registrar, waits |
+//! | `lease/` | [`Lease`]; the entry of every request; `pending.rs`, the driver of misses: the lock, the monitor, the registrar, waits |
 //! | `miss/` | a request that is no hit, as a state machine: no clock, no lock, no registrar |
 //! | `reclaim/` | deregistration in batches; the background; the end of a cache |
 //! | `state/` | what the lock protects, in parts that own their fields, and how it is taken (`shared.rs`) |
 //! | `hit/` | the path of a hit, why it never gets what is leaving, and its tables: slots, records, gate |
-//! | `budget/` | a limit that several caches keep to, and which of them makes room |
 //! | `registrar/`, `invalidation/` | what registers; where changes of memory are reported |
-//! | `settings.rs` | settings, by name, for the builder, the environment and C |
-//! | `error.rs`, `memory.rs`, `thread_id.rs`, `shim.rs` | errors; mappings of arenas; the number of a thread; primitives, or those of a checker |
+//! | `settings.rs`, `effective.rs`, `budget/` | settings, by name; those of a cache; a limit that several caches keep to |
+//! | `error.rs`, `footprint.rs`, `memory.rs`, `fork.rs`, … | errors; pages and regions; mappings of arenas; a word that is wiped on fork; primitives, or those of a checker |
 //!
 //! # Ways in
 //!
