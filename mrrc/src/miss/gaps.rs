@@ -204,7 +204,8 @@ impl<T> Gaps<T> {
 
     /// Returns the place of the next gap to register: those before it are registered.
     fn next(&self) -> Option<usize> {
-        self.list.iter().position(|gap| gap.made.is_none())
+        let next = self.list.partition_point(|gap| gap.made.is_some());
+        (next < self.list.len()).then_some(next)
     }
 
     /// Returns the next gap to register, and counts the attempt: before, because the registrar may panic.
