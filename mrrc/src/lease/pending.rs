@@ -44,8 +44,11 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
     /// As [`Cache::acquire`](crate::Cache::acquire).
     pub(crate) fn begin(shared: &'cache Shared<R>, request: AcquireRequest) -> Result<Self, AcquireError> {
         check(shared, &request)?;
+        let mut state = shared.lock()?;
         let mut pending = Self::new(shared, request, true);
-        pending.run(Event::Start, &[])?;
+        if !pending.miss.begin_lone(&mut state, &context(shared, &[])) {
+            pending.drive(state, Event::Start, &[])?;
+        }
         pending.progress = Progress::Begun;
         Ok(pending)
     }

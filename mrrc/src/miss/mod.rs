@@ -242,6 +242,16 @@ impl<T> Miss<T> {
         self.plan_anew();
     }
 
+    /// Begins the usual miss, of [one gap](reserve_lone). Returns false, and does nothing, for any other.
+    pub(crate) fn begin_lone(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> bool {
+        let Some(gap) = reserve_lone(state, context, &self.request) else { return false };
+        self.gaps.take_lone(gap, 0);
+        self.gaps.set_beginner(state, context.thread);
+        self.begins = false;
+        self.stage = Stage::Begun;
+        true
+    }
+
     /// Takes the request as far as it goes without effects.
     ///
     /// # Errors
