@@ -24,7 +24,7 @@ pub(super) struct Room {
     /// Whether it deregistered something for itself, and whether it had refused regions tried again.
     helped: bool,
     retried: bool,
-    /// Where the system is out of something: so many pages are to be deregistered, by any thread, before it is tried again.
+    /// The pages that are to be deregistered, by any thread, before a failed gap is tried again.
     enough: u64,
 }
 
