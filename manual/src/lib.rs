@@ -1,5 +1,5 @@
-//! The manual pages and the shell completions of every command, made of the command lines themselves, and the pages of the
-//! libraries that are preloaded, which are written by hand (`pages/`).
+//! The manual pages and the shell completions of every command, made of the command lines themselves. The pages of
+//! the libraries that are preloaded are written by hand (`pages/`).
 //!
 //! ```sh
 //! cargo run -p manual                            # into target/share

@@ -11,8 +11,9 @@
 //! Exit status: 0, 1 if the work failed.
 //! ```
 //!
-//! A line from the margin on is prose, which a page may break anew. Lines that are set in belong to what stands before them: under
-//! `Examples:` they are commands, two spaces or more before what a command does; elsewhere they are a table, which stays as it is.
+//! A line from the margin on is prose, which a page may break anew. Indented lines belong to the text before them.
+//! Under `Examples:` they are commands, two spaces or more before their description; elsewhere they are a table,
+//! which stays as it is.
 
 /// The text, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

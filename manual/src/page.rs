@@ -1,5 +1,6 @@
-//! A manual page for a command and for each of its own commands: synopsis and options as `clap_mangen` has them; what a command
-//! says behind them (`after_help`) as sections of a manual page, where `clap_mangen` would run examples and tables together.
+//! A manual page for a command and for each of its own commands. Synopsis and options are those of `clap_mangen`. The
+//! text behind them (`after_help`) becomes sections of a manual page, where `clap_mangen` would run examples and
+//! tables together.
 
 use crate::notes::{Example, Notes};
 use clap::Command;

@@ -45,12 +45,12 @@ pub struct mrrc_registered_t {
 
 /// A registrar of the program's own, for any network library: two functions and what they are told.
 ///
-/// Set all to zero, then `size` to sizeof(mrrc_registrar_t), then the rest. The table is copied. Callbacks are called from any
-/// thread that uses the cache, from a thread of the cache's own, and from several at once; never with a lock of the cache's held.
-/// They call no function of the same cache. Other threads' transfers and keys rest on what they promise: a
-/// registration means the pages that lay in the range when it was made, until it is deregistered, whatever is mapped there
-/// meanwhile; its keys are of no other valid one; once it is deregistered the device does not touch its pages; no right is granted
-/// that was not asked for.
+/// Set all to zero, then `size` to sizeof(mrrc_registrar_t), then the rest. The table is copied. Callbacks are called
+/// from any thread that uses the cache, from a thread of the cache's own, and from several at once. No lock of the
+/// cache is held. They call no function of the same cache. Other threads' transfers and keys rest on these promises.
+/// A registration means the pages that lay in the range when it was made, until it is deregistered, whatever is
+/// mapped there meanwhile. Its keys are of no other valid one. Once it is deregistered the device does not touch its
+/// pages. No right is granted that was not asked for.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mrrc_registrar_t {

@@ -20,9 +20,9 @@ pub struct mrrc_change_t {
 /// The memory is about to change or has changed: no request that begins after this returned finds a registration of what was
 /// there. Leases keep what they have. Call it before memory is unmapped.
 ///
-/// It deregisters nothing: pages stay pinned and keys that peers have go on to work until the background, a miss or mrrc_reap has
-/// deregistered them, which is after the last lease. An acquire of the range between this call and the change registers the old
-/// pages again: where that can happen, use mrrc_change_begin.
+/// It deregisters nothing. Pages stay pinned and keys that peers have go on to work until they are deregistered. The
+/// background, a miss or mrrc_reap does that, after the last lease. An acquire of the range between this call and the
+/// change registers the old pages again: where that can happen, use mrrc_change_begin.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_invalidate(
     cache: *const mrrc_cache_t,
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn mrrc_invalidate(
     unsafe { guarded(error, || Ok(given(cache, "cache")?.cache.invalidate(address.cast(), length)?)) }
 }
 
-/// As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_change_end, which is to be called
-/// when the change is done, nothing of it is cached.
+/// As mrrc_invalidate, exact also against threads that acquire the memory meanwhile. Nothing of it is cached until
+/// mrrc_change_end, which is to be called when the change is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_change_begin(
     cache: *const mrrc_cache_t,

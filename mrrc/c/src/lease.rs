@@ -18,10 +18,11 @@ use std::ptr;
 
 /// Memory that stays registered until it is released. Its content is the library's.
 ///
-/// It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
-/// mrrc_lease_move moves it. Begin it as `{ { 0 } }`. Other bytes work too, because a lease that is held is told from them by a
-/// seal, but checkers of memory report that they were looked at. An acquire that fails leaves it empty, so releasing it then is
-/// harmless. Only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
+/// It is valid in the place where it was acquired: a copy of it is refused like a lease that was released
+/// (MRRC_ERROR_LEASE). Move it by mrrc_lease_move. Begin it as `{ { 0 } }`. Other bytes work too, because a seal
+/// marks a lease that is held. But checkers of memory report that they were looked at. An acquire that fails leaves
+/// it empty, so releasing it then is harmless. Only one that is held already is refused (MRRC_ERROR_HELD) and stays
+/// as it is.
 #[repr(C)]
 pub struct mrrc_lease_t {
     /// Not for you.
@@ -252,8 +253,8 @@ pub unsafe extern "C" fn mrrc_lease_move(from: *mut mrrc_lease_t, to: *mut mrrc_
     unsafe { guarded(ptr::null_mut(), moved) }
 }
 
-/// Writes the parts of a lease, in the order of their addresses, as many as there is room for, and returns how many there are:
-/// one, unless several regions cover the memory together. With room 0, `segments` may be NULL.
+/// Writes the parts of a lease, in the order of their addresses, as many as there is room for. Returns how many there
+/// are: one, unless several regions cover the memory together. With room 0, `segments` may be NULL.
 ///
 /// The keys are good until the lease is released. 0 if it is no lease, and in a child that was forked meanwhile.
 #[unsafe(no_mangle)]

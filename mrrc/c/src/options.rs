@@ -22,8 +22,9 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
     Box::into_raw(Box::default())
 }
 
-/// Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins; it never
-/// weakens monitor and discard_grace, which correctness rests on, and a line on standard error reports that it tried.
+/// Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins. It
+/// never weakens monitor and discard_grace, which correctness rests on; a line on standard error reports that it
+/// tried.
 ///
 /// | name                    | value                                                                                 |
 /// | ----------------------- | ------------------------------------------------------------------------------------- |

@@ -216,8 +216,9 @@ pub unsafe extern "C" fn mrrc_latency(
     unsafe { guarded(error, read) }
 }
 
-/// Says why a request would hit or miss, a line for each reason, without deciding anything. Writes what there is room for, with a 0
-/// at the end, and returns how long all of it is, without the 0: more than fits if that is not less than `room`.
+/// Says why a request would hit or miss, a line for each reason, without deciding anything. Writes as much as there
+/// is room for, with a 0 at the end. Returns the length of all of it, without the 0: if that is not less than `room`,
+/// the text was cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_explain(
     cache: *const mrrc_cache_t,

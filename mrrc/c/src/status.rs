@@ -24,8 +24,8 @@ pub enum mrrc_status_t {
     MRRC_ERROR_REGISTER = 7,
     /// Evicted regions that could not be deregistered take the room.
     MRRC_ERROR_DEREGISTRATION_FAILED = 8,
-    /// Another thread took too long to register what this request needs too, or what left takes the room and was not deregistered
-    /// in time: the message says which. Try again, or set wait_timeout.
+    /// Another thread took too long to register a part of this request, or retired regions take the room and were not
+    /// deregistered in time. The message has the reason. Try again, or set wait_timeout.
     MRRC_ERROR_TIMED_OUT = 9,
     /// The range is not inside of the arena.
     MRRC_ERROR_OUTSIDE = 10,

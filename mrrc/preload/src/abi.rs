@@ -1,9 +1,9 @@
 //! The few structures of libibverbs that the shim reads or makes, declared by hand.
 //!
-//! A binding would be made from headers by libclang, and link or open libibverbs: the shim must build without either, and
-//! has no business in programs that do not load libibverbs. This part has been the same in every libibverbs since version
-//! 1.1 of its interface (2007), because programs are compiled against it: `struct ibv_mr` is read by all of them, of
-//! `struct ibv_pd` and `struct ibv_context` only addresses and the first field are needed here.
+//! A binding would be made from headers by libclang, and link or open libibverbs. The shim must build without either,
+//! and has no business in programs that do not load libibverbs. This part has been the same in every libibverbs since
+//! version 1.1 of its interface (2007), because programs are compiled against it. All of them read `struct ibv_mr`.
+//! Of `struct ibv_pd` and `struct ibv_context` only addresses and the first field are needed here.
 
 use std::ffi::{c_int, c_void};
 

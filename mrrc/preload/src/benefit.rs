@@ -20,8 +20,8 @@
 //! A pause is 1,024 requests at first and doubles up to 2^20. A trial is a sixteenth of the pause before it, and at least a
 //! window. On trial misses alone are a reason. So memory that never comes again costs the price of a miss for at most one
 //! request in 17. A program whose memory comes again is served again after at most as many requests as were passed on before.
-//! Trials grow with pauses, so that large sets of buffers are met again in one: of a set of n buffers, a trial of more than n
-//! requests has hits.
+//! Trials grow with pauses, so that large sets of buffers are met again in one. Of a set of n buffers, a trial of
+//! more than n requests has hits.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

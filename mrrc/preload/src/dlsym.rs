@@ -1,9 +1,9 @@
 //! `dlsym` and `dlvsym`, for programs that open libibverbs by themselves and look up its functions.
 //!
-//! Preloading changes the targets of a program's *references*, and not the answers of libibverbs' own symbol table. Such
-//! programs would get no cache, or half of one: libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2` by a reference, which leads
-//! here, but the `ibv_dereg_mr` that the program looked up leads to libibverbs. So a program that looks up one of our
-//! functions in libibverbs gets ours.
+//! Preloading changes the targets of a program's *references*, and not the answers of libibverbs' own symbol table.
+//! Such programs would get no cache, or half of one. libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2` by a
+//! reference, which leads here. But the `ibv_dereg_mr` that the program looked up leads to libibverbs. So a program
+//! that looks up one of our functions in libibverbs gets ours.
 //!
 //! All other lookups go on to the C library ([`symbols`](crate::symbols)), by a jump, because the meaning of `RTLD_NEXT`
 //! depends on the caller.

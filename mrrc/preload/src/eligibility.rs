@@ -1,8 +1,8 @@
 //! Which registrations can be served from a cache: a decision on what was asked for, and nothing else.
 //!
-//! A cached region serves a request only with the very rights that were asked for, but for the right of the card to
-//! write for its own process, of which a region may have more. So each set of other flags is a *class* with caches of
-//! its own. A request that may mean something else when it lasts longer than the program asked for goes straight on.
+//! A cached region serves a request only with the very rights that were asked for. One right is excepted: a region
+//! may let the card write for its own process. So each set of other flags is a *class* with caches of its own. A
+//! request that may mean something else when it lasts longer than the program asked for goes straight on.
 
 use crate::abi::flag;
 use crate::benefit::Cause;

@@ -1,8 +1,8 @@
 //! The functions that programs call in the place of libibverbs'.
 //!
-//! Each looks whether it is inside the shim already, asks the [process](crate::process) whether the cache has an answer, and
-//! else calls what libibverbs has with the very arguments that it was given. A program gets the same answers as without the
-//! shim: results, `errno`, and the side effects of a failed call.
+//! Each checks whether the call comes from the shim itself, and asks the [process](crate::process) whether the cache
+//! has an answer. Otherwise it calls libibverbs' function with the very arguments that it was given. A program gets
+//! the same answers as without the shim: results, `errno`, and the side effects of a failed call.
 #![expect(unsafe_code, reason = "functions of C's, by the names of libibverbs'")]
 
 use crate::abi::{Context, Mr, Pd, rereg};

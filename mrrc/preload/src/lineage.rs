@@ -1,5 +1,5 @@
-//! Whether the process that started this one runs under the shim and the same variables: then it has said what is wrong with
-//! them, and of a whole tree of processes one line is enough.
+//! Whether the parent process runs under the shim and the same variables. Then it has reported their mistakes, and
+//! one line is enough for a whole tree of processes.
 //!
 //! Where that is not to be known (another user's process, one that is gone) it is said again.
 

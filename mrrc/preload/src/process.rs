@@ -1,7 +1,8 @@
 //! The shim's state in one process: settings, the program's protection domains, and counters.
 //!
-//! A forked child has a copy of all that, with locks that may never be released. So it never touches it: it makes a new one
-//! at the first call, leaves the old one where it is, and caches what is registered in domains that it opens itself.
+//! A forked child has a copy of all that, with locks that may never be released. So it never touches it. It makes a
+//! new one at the first call, leaves the old one where it is, and caches registrations in domains that it opens
+//! itself.
 //!
 //! # Locks and ownership
 //!
@@ -158,8 +159,8 @@ impl Process {
         }
     }
 
-    /// libibverbs was asked to hide registered memory from children, where it does that: memory that stays registered would
-    /// be missing in children which the program forks later, and rightly believes to have it.
+    /// Returns whether libibverbs was asked to hide registered memory from children, and does so. Memory that stays
+    /// registered would be missing in children that the program forks later.
     fn hides_from_children(real: &Real) -> bool {
         #[expect(unsafe_code, reason = "a call of libibverbs")]
         match real.is_fork_initialized {

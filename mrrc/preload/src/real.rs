@@ -100,7 +100,7 @@ fn library() -> *mut c_void {
 }
 
 /// Returns the next symbol in the order of loading, without a version: libibverbs answers with its newest, and other
-/// interposers have none. libibverbs itself is asked for the version that is meant.
+/// interposers have none. If there is none, libibverbs is asked for `version`.
 fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
     let ask = |handle: *mut c_void, version: *const c_char| {
         // SAFETY: a handle of the dynamic linker's, and texts that end.

@@ -1,5 +1,6 @@
-//! The recording of registrations: where `MRRC_RECORD` names a file, every registration that a program gets or ends is written to
-//! it, whether or not a cache serves it, and also where caching is off. `tracesim record` runs a program so.
+//! The recording of registrations. If `MRRC_RECORD` names a file, every registration that a program gets or ends is
+//! written to it. So are those that no cache serves, and those while caching is off. `tracesim record` runs a program
+//! so.
 //!
 //! The recorder is that of the process, follows into forked children, and needs no end. It is opened with the first registration,
 //! so that programs without any do not count as recorded.

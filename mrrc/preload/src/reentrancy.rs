@@ -4,8 +4,8 @@
 //! back to the shim. A program's `malloc` may register what it hands out, and the shim allocates. In either case the inner
 //! call goes straight on.
 //!
-//! A thread that is inside cannot be cancelled (`pthread_cancel`): it may have to do what is a point of cancellation, which the
-//! call of libibverbs that the program made is not, and a cancellation would unwind what cannot be unwound.
+//! A thread that is inside cannot be cancelled (`pthread_cancel`). The shim may pass a point of cancellation, which
+//! libibverbs' own function is not, and a cancellation would unwind frames that cannot be unwound.
 
 #![expect(unsafe_code, reason = "the C library's state of this thread")]
 

@@ -1,8 +1,8 @@
 //! `ibv_rereg_mr` of a registration that the cache serves.
 //!
-//! A region of the cache is not the program's to change. So the program gets one of its own, as it had it, and libibverbs is
-//! asked to change that one: whether the device can, and what is wrong with what it was asked, it says itself. If all
-//! goes well that is what stands behind the `ibv_mr` from then on; if not, all is as it was.
+//! A region of the cache is not the program's to change. So the program gets one of its own, as it had it, and
+//! libibverbs is asked to change that one. Its answer is the program's. If all goes well that is what stands behind
+//! the `ibv_mr` from then on; if not, all is as it was.
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use crate::abi::{Mr, Pd, rereg};

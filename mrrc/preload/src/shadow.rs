@@ -1,20 +1,20 @@
 //! The `ibv_mr` that a program is given for a registration that the cache serves.
 //!
-//! It shows the address and length that were asked for and the keys of the region that covers them, and lies in memory of
-//! the shim's, so that it is told from libibverbs' own by its address. Two things follow from that:
+//! It shows the address and length that were asked for, and the keys of the region that covers them. It lies in
+//! memory of the shim's, so its address shows that it is not libibverbs' own. Two things follow from that:
 //!
 //! * A *stranger* (a region of libibverbs' own, of a driver's, a dma-buf's) is never taken for one of these.
 //! * One that is deregistered twice is known as dead and refused, however late. libibverbs would use freed memory.
 //!
-//! No kernel gives the handle in it: a copy of the structure that is passed to libibverbs is refused as unknown, and does
-//! not deregister the cache's.
+//! No kernel gives the handle in it. A copy of the structure that is passed to libibverbs is refused as unknown, and
+//! does not deregister the cache's.
 //!
 //! # Locks and ownership
 //!
 //! Shadows lie in blocks that are never freed and found without a lock, so that a forked child can tell its parent's. Each has
-//! a state; the thread that changes it from *live* to *busy* owns its contents until it changes it again. The dead wait in a
-//! queue and are used again in the order of their deaths, after so many others that an old pointer is unlikely to be still in
-//! use.
+//! a state; the thread that changes it from *live* to *busy* owns its contents until it changes it again. The dead
+//! wait in a queue and are used again in the order of their deaths. So many others come first that an old pointer is
+//! unlikely to be still in use.
 #![expect(unsafe_code, reason = "memory that programs in C read")]
 
 use crate::abi::{Mr, MrTail};
