@@ -126,8 +126,8 @@ typedef enum {
     /** Evicted regions that could not be deregistered take the room. */
     MRRC_ERROR_DEREGISTRATION_FAILED = 8,
     /**
-     * Another thread took too long to register what this request needs too, or what left takes the room and was not deregistered
-     * in time: the message says which. Try again, or set wait_timeout.
+     * Another thread took too long to register a part of this request, or retired regions take the room and were not
+     * deregistered in time. The message has the reason. Try again, or set wait_timeout.
      */
     MRRC_ERROR_TIMED_OUT = 9,
     /** The range is not inside of the arena. */
@@ -222,12 +222,12 @@ typedef struct {
 /**
  * A registrar of the program's own, for any network library: two functions and what they are told.
  *
- * Set all to zero, then `size` to sizeof(mrrc_registrar_t), then the rest. The table is copied. Callbacks are called from any
- * thread that uses the cache, from a thread of the cache's own, and from several at once; never with a lock of the cache's held.
- * They call no function of the same cache. Other threads' transfers and keys rest on what they promise: a
- * registration means the pages that lay in the range when it was made, until it is deregistered, whatever is mapped there
- * meanwhile; its keys are of no other valid one; once it is deregistered the device does not touch its pages; no right is granted
- * that was not asked for.
+ * Set all to zero, then `size` to sizeof(mrrc_registrar_t), then the rest. The table is copied. Callbacks are called
+ * from any thread that uses the cache, from a thread of the cache's own, and from several at once. No lock of the
+ * cache is held. They call no function of the same cache. Other threads' transfers and keys rest on these promises.
+ * A registration means the pages that lay in the range when it was made, until it is deregistered, whatever is
+ * mapped there meanwhile. Its keys are of no other valid one. Once it is deregistered the device does not touch its
+ * pages. No right is granted that was not asked for.
  */
 typedef struct {
     /** sizeof(mrrc_registrar_t) of the header that the program was compiled with. */
@@ -273,10 +273,11 @@ typedef struct {
 /**
  * Memory that stays registered until it is released. Its content is the library's.
  *
- * It is where it was acquired: a copy of it is no lease, and is refused as one that was released is (MRRC_ERROR_LEASE).
- * mrrc_lease_move moves it. Begin it as `{ { 0 } }`. Other bytes work too, because a lease that is held is told from them by a
- * seal, but checkers of memory report that they were looked at. An acquire that fails leaves it empty, so releasing it then is
- * harmless. Only one that is held already is refused (MRRC_ERROR_HELD) and stays as it is.
+ * It is valid in the place where it was acquired: a copy of it is refused like a lease that was released
+ * (MRRC_ERROR_LEASE). Move it by mrrc_lease_move. Begin it as `{ { 0 } }`. Other bytes work too, because a seal
+ * marks a lease that is held. But checkers of memory report that they were looked at. An acquire that fails leaves
+ * it empty, so releasing it then is harmless. Only one that is held already is refused (MRRC_ERROR_HELD) and stays
+ * as it is.
  */
 typedef struct {
     /** Not for you. */
@@ -377,8 +378,9 @@ const char *mrrc_version(void);
 mrrc_options_t *mrrc_options_new(void);
 
 /**
- * Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins; it never
- * weakens monitor and discard_grace, which correctness rests on, and a line on standard error reports that it tried.
+ * Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins. It
+ * never weakens monitor and discard_grace, which correctness rests on; a line on standard error reports that it
+ * tried.
  *
  * | name                    | value                                                                                 |
  * | ----------------------- | ------------------------------------------------------------------------------------- |
@@ -506,14 +508,12 @@ mrrc_status_t mrrc_lease_move(mrrc_lease_t *from,
                               mrrc_lease_t *to);
 
 /**
- * Writes the parts of a lease, in the order of their addresses, as many as there is room for, and returns how many there are:
- * one, unless several regions cover the memory together. With room 0, `segments` may be NULL.
+ * Writes the parts of a lease, in the order of their addresses, as many as there is room for. Returns how many there
+ * are: one, unless several regions cover the memory together. With room 0, `segments` may be NULL.
  *
  * The keys are good until the lease is released. 0 if it is no lease, and in a child that was forked meanwhile.
  */
-size_t mrrc_segments(const mrrc_lease_t *lease,
-                     mrrc_segment_t *segments,
-                     size_t room);
+size_t mrrc_segments(const mrrc_lease_t *lease, mrrc_segment_t *segments, size_t room);
 
 /** Returns the start of the leased memory, as it was acquired; NULL if it is no lease. */
 void *mrrc_lease_address(const mrrc_lease_t *lease);
@@ -564,9 +564,9 @@ void mrrc_pending_free(mrrc_pending_t *pending);
  * The memory is about to change or has changed: no request that begins after this returned finds a registration of what was
  * there. Leases keep what they have. Call it before memory is unmapped.
  *
- * It deregisters nothing: pages stay pinned and keys that peers have go on to work until the background, a miss or mrrc_reap has
- * deregistered them, which is after the last lease. An acquire of the range between this call and the change registers the old
- * pages again: where that can happen, use mrrc_change_begin.
+ * It deregisters nothing. Pages stay pinned and keys that peers have go on to work until they are deregistered. The
+ * background, a miss or mrrc_reap does that, after the last lease. An acquire of the range between this call and the
+ * change registers the old pages again: where that can happen, use mrrc_change_begin.
  */
 mrrc_status_t mrrc_invalidate(const mrrc_cache_t *cache,
                               const void *address,
@@ -574,8 +574,8 @@ mrrc_status_t mrrc_invalidate(const mrrc_cache_t *cache,
                               mrrc_error_t *error);
 
 /**
- * As mrrc_invalidate, exact also against threads that acquire the memory meanwhile: until mrrc_change_end, which is to be called
- * when the change is done, nothing of it is cached.
+ * As mrrc_invalidate, exact also against threads that acquire the memory meanwhile. Nothing of it is cached until
+ * mrrc_change_end, which is to be called when the change is done.
  */
 mrrc_status_t mrrc_change_begin(const mrrc_cache_t *cache,
                                 const void *address,
@@ -652,8 +652,9 @@ mrrc_status_t mrrc_latency(const mrrc_cache_t *cache,
                            mrrc_error_t *error);
 
 /**
- * Says why a request would hit or miss, a line for each reason, without deciding anything. Writes what there is room for, with a 0
- * at the end, and returns how long all of it is, without the 0: more than fits if that is not less than `room`.
+ * Says why a request would hit or miss, a line for each reason, without deciding anything. Writes as much as there
+ * is room for, with a 0 at the end. Returns the length of all of it, without the 0: if that is not less than `room`,
+ * the text was cut.
  */
 size_t mrrc_explain(const mrrc_cache_t *cache,
                     const void *address,
