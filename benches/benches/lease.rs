@@ -8,7 +8,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mrrc::invalidation::Explicit;
 use mrrc::testing::NoopRegistrar;
-use mrrc::{Access, Cache, Config, PAGE, PageRange};
+use mrrc::{Access, Cache, Config, Core, PAGE, PageRange};
 use std::hint::black_box;
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Subjects {
     fn new(capacity: u64) -> Self {
         let builder = Cache::builder(NoopRegistrar::new()).ignore_environment().capacity_pages(capacity);
         Self {
-            core: Config::new(capacity).build().expect("the configuration is good"),
+            core: Core::new(&Config::new(capacity)).expect("the configuration is good"),
             cache: builder.monitor(Explicit).build().expect("the settings are good"),
         }
     }

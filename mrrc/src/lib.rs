@@ -34,8 +34,8 @@
 //! Its driver acts on the answer, or only counts, so the code that is simulated is the code that ships.
 //!
 //! ```
-//! use mrrc::{Config, Found, PageRange};
-//! let mut core = Config::new(8192).build()?; // 32 MiB, the paper's policy
+//! use mrrc::{Config, Core, Found, PageRange};
+//! let mut core = Core::new(&Config::new(8192))?; // 32 MiB, the paper's policy
 //! core.request(PageRange::of_bytes(0x10_0000, 65536)?)?;
 //! let outcome = core.request(PageRange::of_bytes(0x10_8000, 65536)?)?; // overlaps the first by half
 //! assert_eq!((outcome.found(), outcome.gaps().count()), (Found::Partial, 1));

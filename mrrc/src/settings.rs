@@ -14,6 +14,7 @@
 //! `MRRC_REGIONS`) is an error. So is a name from before a change, such as `MRRC_PATIENCE`: the error states the new one.
 
 use crate::config::{Config, ConfigError};
+use crate::core::Core;
 use crate::error::BuildError;
 use crate::own_thread;
 use crate::range::PageRange;
@@ -180,7 +181,7 @@ impl Settings {
         let capacity = self.capacity_pages.unwrap_or(PAGES).min(PageRange::EVERYTHING.pages());
         config.capacity = capacity;
         config.max_regions = Some(config.max_regions.unwrap_or(REGIONS).min(capacity.max(1)));
-        config.build()?;
+        Core::new(&config)?;
         Ok(())
     }
 

@@ -318,7 +318,7 @@ mod books {
     #[test]
     fn virtual_clock_matches_core_costs() {
         for cost in [Linear::PAPER, Linear::IO_URING] {
-            let mut core = Config::new(128).build().unwrap();
+            let mut core = Core::new(&Config::new(128)).unwrap();
             let space = AddressSpace::new(512);
             space.map(pages(1, 410)).unwrap();
             let nic = FakeNic::new(&space);

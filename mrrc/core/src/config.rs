@@ -8,8 +8,8 @@ use crate::policy::{Granule, Matching, Overlap, PolicyKind, PolicyParams, Scheme
 /// Fields may be added: name those that matter, and take the rest from [`Config::new`].
 ///
 /// ```
-/// use mrrc_core::{Config, policy::PolicyKind};
-/// let core = Config { policy: PolicyKind::Fmrd, evict: 0.2, ..Config::new(8192) }.build()?;
+/// use mrrc_core::{Config, Core, policy::PolicyKind};
+/// let core = Core::new(&Config { policy: PolicyKind::Fmrd, evict: 0.2, ..Config::new(8192) })?;
 /// # Ok::<(), mrrc_core::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -68,15 +68,6 @@ impl Config {
         }
     }
 
-    /// Returns the core of a cache with the policy that the configuration names.
-    ///
-    /// # Errors
-    /// The findings of [`Config::check`].
-    pub fn build(&self) -> Result<crate::Core, ConfigError> {
-        self.check()?;
-        crate::Core::with_policy(self, self.policy.build(&self.params()))
-    }
-
     /// Returns what a policy is built with.
     pub fn params(&self) -> PolicyParams {
         PolicyParams {
@@ -122,18 +113,16 @@ impl Config {
     }
 }
 
-impl Scheme {
-    /// Finds what does not go together.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        if self.granule == Granule::Bucket(0) {
-            return Err(ConfigError::ZeroLimit { name: "bucket_pages" });
-        }
-        if self.max_regions == Some(0) {
-            return Err(ConfigError::ZeroLimit { name: "max_regions" });
-        }
-        let splits = self.overlap == Overlap::Split && self.matching == Matching::Contain;
-        if self.granule == Granule::Region || splits { Ok(()) } else { Err(ConfigError::Granule) }
+/// Finds parts of a scheme that do not go together.
+pub(crate) fn check_scheme(scheme: &Scheme) -> Result<(), ConfigError> {
+    if scheme.granule == Granule::Bucket(0) {
+        return Err(ConfigError::ZeroLimit { name: "bucket_pages" });
     }
+    if scheme.max_regions == Some(0) {
+        return Err(ConfigError::ZeroLimit { name: "max_regions" });
+    }
+    let splits = scheme.overlap == Overlap::Split && scheme.matching == Matching::Contain;
+    if scheme.granule == Granule::Region || splits { Ok(()) } else { Err(ConfigError::Granule) }
 }
 
 /// Why a cache cannot be configured so.
@@ -177,7 +166,7 @@ mod tests {
     #[test]
     fn every_mistake_has_its_own_error() {
         let base = Config::new(100);
-        let refused = |config: Config| config.build().expect_err("refused");
+        let refused = |config: Config| crate::Core::new(&config).expect_err("refused");
         assert_eq!(refused(Config::new(0)), ConfigError::ZeroCapacity);
         for value in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert!(matches!(

@@ -1,5 +1,5 @@
-//! Which region covers a page: the look-up that every hit begins with (`guess`), what overlaps a range (here), and how
-//! regions come and go (`change`).
+//! Which region covers a page: the look-up that every hit begins with (`lookup`), what overlaps a range (here), and how
+//! regions come and go (`tree`).
 //!
 //! Regions never overlap here, so a page belongs to one region at most. The address space is cut into
 //! blocks of 2^8 pages (1 MiB). A hash table finds a block's *entry*, and an entry names the regions
@@ -45,27 +45,25 @@ use crate::range::PageRange;
 use crate::regions::{RegionId, Regions};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 mod arena;
 mod blocks;
-mod change;
 mod fork;
-mod guess;
 mod layers;
 mod leaf;
+mod lines;
+mod lookup;
 mod published;
 #[cfg(test)]
 mod tests;
+mod tree;
 
-pub use guess::IndexReader;
 pub(crate) use layers::Layers;
+pub use lookup::IndexReader;
 
-use arena::Stock;
-use blocks::{BLOCKS_END, Blocks};
+use blocks::BLOCKS_END;
 use fork::{Entry, FORK_BITS, Kind, Level};
-use leaf::Leaf;
-use published::{Edition, Editions, Lines};
+use tree::Tree;
 
 /// log2 of the pages in a block.
 const BLOCK_BITS: u32 = 8;
@@ -99,44 +97,52 @@ impl Part {
 
 /// The address index of one domain's regions.
 pub(crate) struct Index {
-    now: Edition,
-    /// Blocks that have an entry.
-    blocks: usize,
-    forks: Stock,
-    leaves: Stock,
+    tree: Tree,
     /// Regions of more than [`GIANT_BLOCKS`] blocks, or beyond [`BLOCKS_END`], by their first page.
     giants: BTreeMap<u64, RegionId>,
-    readers: Option<Arc<Editions>>,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self {
-            now: Edition { blocks: Blocks::new(Blocks::SMALLEST), forks: Lines::empty(), leaves: Lines::empty() },
-            blocks: 0,
-            forks: Stock::new(),
-            leaves: Stock::new(),
-            giants: BTreeMap::new(),
-            readers: None,
+        Self { tree: Tree::new(), giants: BTreeMap::new() }
+    }
+
+    /// Adds a region; it must overlap none that is in the index.
+    #[inline]
+    pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {
+        let range = regions.get(id).range();
+        if is_giant(&block_numbers(range)) {
+            self.giants.insert(range.start(), id);
+        } else {
+            self.tree.insert(id, regions);
+        }
+    }
+
+    /// Removes a region that is in the index.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: RegionId, regions: &Regions) {
+        let range = regions.get(id).range();
+        if is_giant(&block_numbers(range)) {
+            self.giants.remove(&range.start());
+        } else {
+            self.tree.remove(id, regions);
         }
     }
 
     /// From now on others may look for candidates at any time.
     pub(crate) fn share(&mut self) -> IndexReader {
-        let now = &self.now;
-        IndexReader(self.readers.get_or_insert_with(|| Arc::new(Editions::new(now.clone()))).clone())
+        self.tree.share()
     }
 
     /// Bytes allocated.
     pub(crate) fn memory(&self) -> usize {
-        self.readers.as_ref().map_or_else(|| self.now.memory_beside(None), |readers| readers.memory())
-            + self.giants.len() * 2 * size_of::<(u64, RegionId)>()
+        self.tree.memory() + self.giants.len() * 2 * size_of::<(u64, RegionId)>()
     }
 
     /// Returns the region that contains the whole range.
     #[inline(always)]
     pub(crate) fn find(&self, range: PageRange, regions: &Regions) -> Option<RegionId> {
-        if let Some(id) = RegionId::from_raw(self.now.guess(range.start()))
+        if let Some(id) = RegionId::from_raw(lookup::guess(self.tree.arrays(), range.start()))
             && regions.covers(id, range)
         {
             return Some(id);
@@ -162,9 +168,9 @@ impl Index {
             return None;
         }
         let part = Part::within(range);
-        let mut entry = self.now.blocks.get(block);
+        let mut entry = self.tree.arrays().blocks.get(block);
         let mut bits = TOP.bits;
-        while let Some(fork) = self.now.forks.get(entry.fork_number()) {
+        while let Some(fork) = self.tree.arrays().forks.get(entry.fork_number()) {
             let (first, last) = (part.first >> bits, part.last >> bits);
             entry = fork.entry(first);
             // Nothing at both ends says nothing of what is between; a leaf or a region does.
@@ -207,7 +213,7 @@ impl Index {
     #[inline]
     pub(crate) fn has_overlap(&self, range: PageRange, regions: &Regions) -> bool {
         match self.only_entry(range) {
-            Some((entry, part)) if self.giants.is_empty() => match self.now.leaves.get(entry.leaf_number()) {
+            Some((entry, part)) if self.giants.is_empty() => match self.tree.arrays().leaves.get(entry.leaf_number()) {
                 Some(leaf) => leaf.has_overlap(part),
                 None => entry.name().is_some_and(|id| regions.overlaps(id, range)),
             },
@@ -223,7 +229,7 @@ impl Index {
     #[inline]
     pub(crate) fn for_each_overlap(&self, range: PageRange, regions: &Regions, found: impl FnMut(RegionId)) {
         match self.only_entry(range) {
-            Some((entry, part)) if self.giants.is_empty() => match self.now.leaves.get(entry.leaf_number()) {
+            Some((entry, part)) if self.giants.is_empty() => match self.tree.arrays().leaves.get(entry.leaf_number()) {
                 Some(leaf) => leaf.for_each_overlap(part, found),
                 None => entry.name().filter(|&id| regions.overlaps(id, range)).into_iter().for_each(found),
             },
@@ -241,13 +247,13 @@ impl Index {
             }
         };
         // A range of more blocks than there are: look at all blocks that exist instead.
-        if last.saturating_sub(first) > 2 * self.blocks as u64 {
-            for (number, entry) in self.now.blocks.iter().filter(|(number, _)| numbers.contains(number)) {
+        if last.saturating_sub(first) > 2 * self.tree.blocks() as u64 {
+            for (number, entry) in self.tree.arrays().blocks.iter().filter(|(number, _)| numbers.contains(number)) {
                 look(entry, number);
             }
         } else {
             for number in first..=last {
-                look(self.now.blocks.get(number), number);
+                look(self.tree.arrays().blocks.get(number), number);
             }
         }
         if !self.giants.is_empty() {
@@ -273,9 +279,9 @@ impl Index {
                     found(id);
                 }
             }
-            Kind::Leaf(leaf) => self.leaf(leaf).for_each_overlap(part, found),
+            Kind::Leaf(leaf) => self.tree.leaf(leaf).for_each_overlap(part, found),
             Kind::Fork(fork) => {
-                let fork = &self.now.forks[fork as usize];
+                let fork = &self.tree.arrays().forks[fork as usize];
                 let (first, last) = level.children(part);
                 let mut before = Entry::NOTHING;
                 for child in first..=last {
@@ -287,16 +293,6 @@ impl Index {
                 }
             }
         }
-    }
-
-    #[inline]
-    fn leaf(&self, leaf: u32) -> &Leaf {
-        &self.now.leaves[leaf as usize]
-    }
-
-    #[inline]
-    fn child(&self, fork: u32, child: usize) -> Entry {
-        self.now.forks[fork as usize].child(child)
     }
 }
 

@@ -7,8 +7,8 @@
 //! code that is measured in simulation is the code that ships.
 //!
 //! ```
-//! use mrrc_core::{Config, Found, PageRange};
-//! let mut core = Config::new(8192).build()?; // 32 MiB, the paper's policy
+//! use mrrc_core::{Config, Core, Found, PageRange};
+//! let mut core = Core::new(&Config::new(8192))?; // 32 MiB, the paper's policy
 //! core.request(PageRange::of_bytes(0x10_0000, 65536)?)?;
 //! let outcome = core.request(PageRange::of_bytes(0x10_8000, 65536)?)?; // overlaps the first by half
 //! assert_eq!((outcome.found(), outcome.gaps().count()), (Found::Partial, 1));

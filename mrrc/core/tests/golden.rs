@@ -97,7 +97,7 @@ fn every_golden_count_is_reproduced() {
             evict: case.evict,
             ..Config::new(case.capacity_pages)
         };
-        let mut core = config.build().unwrap();
+        let mut core = Core::new(&config).unwrap();
         replay(&mut core, trace);
         let name = format!(
             "{} {} C={} resort={} evict={}",

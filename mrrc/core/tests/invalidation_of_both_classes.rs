@@ -1,11 +1,11 @@
 //! The same pages can be registered twice: for this side alone, and with rights for peers. Both go, each once.
 
-use mrrc_core::core::{Ask, NobodyElse};
+use mrrc_core::core::{Ask, Core, NobodyElse};
 use mrrc_core::{Access, Config, PageRange};
 
 #[test]
 fn both_classes_are_invalidated_once_each() {
-    let mut core = Config::new(1 << 20).build().unwrap();
+    let mut core = Core::new(&Config::new(1 << 20)).unwrap();
     let remote = Access::LOCAL | Access::REMOTE_WRITE;
     // Some of these span the blocks of the index, of whatever size those are.
     let ranges: Vec<PageRange> = (0..64).map(|nth| PageRange::new(nth * 37 + 250, 20).unwrap()).collect();

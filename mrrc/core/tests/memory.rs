@@ -20,7 +20,7 @@ fn irregular(count: usize) -> Vec<PageRange> {
 }
 
 fn turned_over(regions: &[PageRange], capacity: u64) -> Core {
-    let mut core = Config::new(capacity).build().unwrap();
+    let mut core = Core::new(&Config::new(capacity)).unwrap();
     for round in 0..4 {
         for &region in regions.iter().skip(round % 2).chain(regions) {
             core.request(region).unwrap();

@@ -13,7 +13,7 @@ fn range(start: u64, pages: u64) -> PageRange {
 }
 
 fn core(capacity: u64) -> Core {
-    let mut core = Config::new(capacity).build().unwrap();
+    let mut core = Core::new(&Config::new(capacity)).unwrap();
     core.limit_hard();
     core
 }
@@ -138,7 +138,7 @@ fn changed_memory_is_not_published() {
 #[test]
 fn uses_while_registering_do_not_reach_the_policy() {
     for &policy in PolicyKind::ALL {
-        let mut core = Config { policy, ..Config::new(64) }.build().unwrap();
+        let mut core = Core::new(&Config { policy, ..Config::new(64) }).unwrap();
         core.limit_hard();
         let ask = Ask::new(range(0, 4));
         let Some(id) = core.ask(&ask, &mut NobodyElse).unwrap().parts()[0].region() else { panic!("{policy}") };
@@ -287,7 +287,7 @@ proptest! {
 
     #[test]
     fn nothing_changes_before_publish(steps in steps(), capacity in 16_u64..120, policy in 0..PolicyKind::ALL.len()) {
-        let mut core = Config { policy: PolicyKind::ALL[policy], max_regions: Some(24), ..Config::new(capacity) }.build().unwrap();
+        let mut core = Core::new(&Config { policy: PolicyKind::ALL[policy], max_regions: Some(24), ..Config::new(capacity) }).unwrap();
         core.limit_hard();
         // Exact matching has regions that overlap; and what keeps nothing publishes nothing.
         if core.scheme().matching == Matching::Exact || core.scheme().keeps == Keeps::Nothing {

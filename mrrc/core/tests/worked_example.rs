@@ -14,7 +14,7 @@ fn range(start: u64, pages: u64) -> PageRange {
 
 #[test]
 fn large_region_leaves_before_older_small() {
-    let mut core = Config::new(8).build().unwrap();
+    let mut core = Core::new(&Config::new(8)).unwrap();
     assert_eq!(ask(&mut core, 0, 4), (Found::Miss, vec![]));
     assert_eq!(ask(&mut core, 8, 2), (Found::Miss, vec![]));
     assert_eq!(ask(&mut core, 1, 2), (Found::Subset, vec![]));

@@ -60,7 +60,7 @@ impl Key {
 struct Field(HitTables<Key>);
 
 fn core() -> Core {
-    Config::new(64).build().unwrap()
+    Core::new(&Config::new(64)).unwrap()
 }
 
 fn id() -> RegionId {

@@ -305,11 +305,11 @@ mod tests {
     use super::*;
     use crate::row::Label;
     use crate::simulate::Replayed;
-    use mrrc_core::{Config, PageRange};
+    use mrrc_core::{Config, Core, PageRange};
 
     #[test]
     fn a_row_is_charged_as_its_counters_are() {
-        let mut core = Config::new(40).build().unwrap();
+        let mut core = Core::new(&Config::new(40)).unwrap();
         for start in 0..60 {
             core.request(PageRange::new(start * 7 % 50 * 4, 1 + start % 4).unwrap()).unwrap();
         }

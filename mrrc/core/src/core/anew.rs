@@ -87,7 +87,7 @@ mod tests {
     use crate::range::PageRange;
 
     fn core(capacity: u64) -> Core {
-        let mut core = Config::new(capacity).build().unwrap();
+        let mut core = Core::new(&Config::new(capacity)).unwrap();
         core.limit_hard();
         core
     }
@@ -100,7 +100,7 @@ mod tests {
     fn the_answer_and_the_counts_are_those_of_any_miss() {
         use PolicyKind::{Gdsf, Mrrc, PinDown, Probation, Sieve};
         for policy in [PinDown, Sieve, Gdsf, Mrrc, Probation] {
-            let core = || Config { policy, max_regions: Some(12), ..Config::new(64) }.build().unwrap();
+            let core = || Core::new(&Config { policy, max_regions: Some(12), ..Config::new(64) }).unwrap();
             let (mut quick, mut slow) = (core(), core());
             for nth in 0..200 {
                 // While there is room, and then in the place of one, of several, or of a batch.

@@ -17,7 +17,7 @@
 //! Regions that are held, invalidated or replaced go through `leases.rs`. Where each request is answered by one region,
 //! regions may overlap: `one_key.rs` has the rules.
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, check_scheme};
 use crate::cost::Linear;
 use crate::index::IndexReader;
 use crate::policy::{Granule, Keeps, Policy, Scheme};
@@ -115,8 +115,19 @@ impl Total {
     }
 }
 
+impl Core {
+    /// Returns a core with the policy that the configuration names.
+    ///
+    /// # Errors
+    /// The findings of [`Config::check`].
+    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        Self::with_policy(config, config.policy.build(&config.params()))
+    }
+}
+
 impl<P: Policy> Core<P> {
-    /// Returns a core with a policy of its own type; [`Config::build`] chooses one by name.
+    /// Returns a core with a policy of its own type; [`Core::new`] takes that of the configuration.
     ///
     /// # Errors
     /// The findings of [`Config::check`].
@@ -125,7 +136,7 @@ impl<P: Policy> Core<P> {
         let mut scheme = policy.scheme();
         scheme.overlap = config.overlap.unwrap_or(scheme.overlap);
         scheme.matching = config.matching.unwrap_or(scheme.matching);
-        scheme.check()?;
+        check_scheme(&scheme)?;
         let capacity = Capacity::new(config, &scheme);
         if let Granule::Bucket(pages) = &mut scheme.granule {
             // A bucket is registered whole, so it is no larger than a region can be.

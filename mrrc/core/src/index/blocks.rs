@@ -9,7 +9,7 @@
 #![expect(unsafe_code, reason = "the path of a hit: a hash is scaled to the size of the table")]
 
 use super::fork::Entry;
-use super::published::Lines;
+use super::lines::Lines;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

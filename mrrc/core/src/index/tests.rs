@@ -17,7 +17,7 @@ fn ranges() -> impl Strategy<Value = PageRange> {
 
 /// Forks and leaves in use.
 fn lines_taken(index: &Index) -> (usize, usize) {
-    (index.forks.taken(&index.now.forks), index.leaves.taken(&index.now.leaves))
+    index.tree.lines_taken()
 }
 
 fn check(index: &Index, regions: &Regions, model: &BTreeMap<u64, RegionId>, probe: PageRange) {
@@ -62,7 +62,7 @@ proptest! {
         }
         // Nothing leaks: every line is free again and no block is left.
         prop_assert_eq!(lines_taken(&index), (0, 0));
-        prop_assert_eq!(index.blocks, 0);
+        prop_assert_eq!(index.tree.blocks(), 0);
     }
 }
 
@@ -85,7 +85,7 @@ fn filled(ranges: impl Iterator<Item = PageRange>) -> (Index, Regions, Vec<Regio
 /// Bytes a region of the lines and places that look-ups read, whatever room the arrays have besides.
 fn density(index: &Index, regions: &Regions) -> usize {
     let (forks, leaves) = lines_taken(index);
-    ((forks + leaves) * size_of::<Leaf>() + index.now.blocks.memory()) / regions.len()
+    ((forks + leaves) * size_of::<leaf::Leaf>() + index.tree.arrays().blocks.memory()) / regions.len()
 }
 
 fn check_all_found(index: &Index, regions: &Regions, ids: &[RegionId]) {
@@ -179,7 +179,7 @@ fn a_leaf_splits_in_halves_and_they_join_again() {
         index.remove(ids[place], &regions);
         regions.remove(ids[place]);
     }
-    assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    assert_eq!((lines_taken(&index), index.tree.blocks()), ((0, 0), 0));
 }
 
 #[test]
@@ -208,9 +208,9 @@ fn leaves_that_share_a_region_are_joined_into_one() {
     remove(&mut index, &[5]);
     assert_eq!(lines_taken(&index), (0, 1));
     remove(&mut index, &[6, 9]);
-    assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1), "10 alone");
+    assert_eq!((lines_taken(&index), index.tree.blocks()), ((0, 0), 1), "10 alone");
     remove(&mut index, &[10]);
-    assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    assert_eq!((lines_taken(&index), index.tree.blocks()), ((0, 0), 0));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn the_last_region_of_a_fork_needs_no_line() {
         index.remove(id, &regions);
         regions.remove(id);
     }
-    assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1));
+    assert_eq!((lines_taken(&index), index.tree.blocks()), ((0, 0), 1));
     check_all_found(&index, &regions, &ids[..1]);
 }
 
@@ -246,7 +246,7 @@ fn a_region_over_many_children_leaves_nothing_behind() {
         regions.remove(id);
         check_all_found(&index, &regions, &ids[..gone]);
     }
-    assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 0));
+    assert_eq!((lines_taken(&index), index.tree.blocks()), ((0, 0), 0));
 }
 
 /// The guarantees: no panic and no word read outside of the arrays, whatever the owner does meanwhile. A
@@ -303,5 +303,5 @@ fn a_reader_looks_up_while_the_owner_works() {
         drop(owner);
         assert!(looks.join().unwrap() > 0);
     });
-    assert_eq!((lines_taken(&index), index.blocks), ((0, 0), 1));
+    assert_eq!((lines_taken(&index), index.tree.blocks()), ((0, 0), 1));
 }

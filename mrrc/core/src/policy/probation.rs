@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_scan_leaves_what_is_used_where_it_is() {
         for (kind, kept) in [(PolicyKind::Probation, 90), (PolicyKind::PinDown, 0)] {
-            let mut core = Config { policy: kind, ..Config::new(120) }.build().unwrap();
+            let mut core = Core::new(&Config { policy: kind, ..Config::new(120) }).unwrap();
             hits(&mut core, (0..5).flat_map(|_| 0..100));
             hits(&mut core, 1_000..1_240);
             let still = (0..100).filter(|&object| core.find(range(object, 1)).is_some()).count();
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_loop_longer_than_the_cache_is_met_again_in_part() {
         for (kind, least) in [(PolicyKind::Probation, 3_000), (PolicyKind::PinDown, 0), (PolicyKind::Gdsf, 0)] {
-            let mut core = Config { policy: kind, ..Config::new(400) }.build().unwrap();
+            let mut core = Core::new(&Config { policy: kind, ..Config::new(400) }).unwrap();
             let hits = hits(&mut core, (0..20).flat_map(|_| 0..600));
             assert!(hits >= least && (least > 0 || hits == 0), "{kind} hits {hits} of 12,000");
         }

@@ -101,7 +101,7 @@ impl StateMachineTest for AgainstNaive {
             max_region_pages: limits.max_region_pages,
             ..Config::new(limits.capacity)
         };
-        Driven { core: config.build().expect("a valid configuration"), last: Vec::new(), held: Vec::new() }
+        Driven { core: Core::new(&config).expect("a valid configuration"), last: Vec::new(), held: Vec::new() }
     }
 
     fn apply(mut driven: Driven, world: &World, step: Step) -> Driven {

@@ -333,7 +333,7 @@ impl<R: Registrar> Builder<R> {
             .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
         let core = match policy_from.filter(|_| settings.policy.is_none()) {
             Some(new) => Core::with_policy(&config, new(&config.params()))?,
-            None => config.build()?,
+            None => Core::new(&config)?,
         };
 
         let effective = EffectiveSettings {

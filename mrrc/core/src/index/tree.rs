@@ -1,11 +1,17 @@
-//! The owner's changes: regions come and go, leaves are split and joined, forks come and go with them.
+//! The blocks with their forks and leaves, and the owner's changes to them.
+//!
+//! Regions come and go, leaves are split and joined, and forks come and go with them.
 
-use super::arena::{self, Line};
+use super::arena::{self, Line, Stock};
 use super::blocks::Blocks;
 use super::fork::{Entry, Group, Kind, Level, MOST_LINES};
-use super::published::Lines;
-use super::{Index, Part, TOP, block_numbers, is_giant};
+use super::leaf::Leaf;
+use super::lines::Lines;
+use super::lookup::IndexReader;
+use super::published::{Edition, Editions};
+use super::{Part, TOP, block_numbers};
 use crate::regions::{RegionId, Regions};
+use std::sync::Arc;
 
 /// Two halves of a group are joined if so few regions touch them. Well below what a leaf holds, so that a
 /// region that comes and goes does not split and join each time.
@@ -28,17 +34,70 @@ impl Touch<'_> {
     }
 }
 
-impl Index {
+/// The regions of an index by their blocks, short of giants.
+pub(super) struct Tree {
+    now: Edition,
+    /// Blocks that have an entry.
+    blocks: usize,
+    forks: Stock,
+    leaves: Stock,
+    readers: Option<Arc<Editions>>,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        Self {
+            now: Edition { blocks: Blocks::new(Blocks::SMALLEST), forks: Lines::empty(), leaves: Lines::empty() },
+            blocks: 0,
+            forks: Stock::new(),
+            leaves: Stock::new(),
+            readers: None,
+        }
+    }
+
+    /// Returns the arrays that look-ups read.
+    #[inline(always)]
+    pub(super) fn arrays(&self) -> &Edition {
+        &self.now
+    }
+
+    /// Returns the number of blocks that have an entry.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    #[inline]
+    pub(super) fn leaf(&self, leaf: u32) -> &Leaf {
+        &self.now.leaves[leaf as usize]
+    }
+
+    #[inline]
+    fn child(&self, fork: u32, child: usize) -> Entry {
+        self.now.forks[fork as usize].child(child)
+    }
+
+    /// From now on others may look for candidates at any time.
+    pub(super) fn share(&mut self) -> IndexReader {
+        let now = &self.now;
+        IndexReader::new(self.readers.get_or_insert_with(|| Arc::new(Editions::new(now.clone()))).clone())
+    }
+
+    /// Returns the bytes allocated.
+    pub(super) fn memory(&self) -> usize {
+        self.readers.as_ref().map_or_else(|| self.now.memory_beside(None), |readers| readers.memory())
+    }
+
+    /// Returns the forks and leaves in use.
+    #[cfg(test)]
+    pub(super) fn lines_taken(&self) -> (usize, usize) {
+        (self.forks.taken(&self.now.forks), self.leaves.taken(&self.now.leaves))
+    }
+
     /// Adds a region; it must overlap none that is in the index.
     #[inline]
-    pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {
+    pub(super) fn insert(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
-        let numbers = block_numbers(range);
-        if is_giant(&numbers) {
-            self.giants.insert(range.start(), id);
-            return;
-        }
-        let (mut block, last) = numbers.into_inner();
+        let (mut block, last) = block_numbers(range).into_inner();
         loop {
             self.insert_in(&Touch { id, part: Part::of(range, block), block, regions });
             if block == last {
@@ -144,14 +203,9 @@ impl Index {
 
     /// Removes a region that is in the index.
     #[inline]
-    pub(crate) fn remove(&mut self, id: RegionId, regions: &Regions) {
+    pub(super) fn remove(&mut self, id: RegionId, regions: &Regions) {
         let range = regions.get(id).range();
-        let numbers = block_numbers(range);
-        if is_giant(&numbers) {
-            self.giants.remove(&range.start());
-            return;
-        }
-        let (mut block, last) = numbers.into_inner();
+        let (mut block, last) = block_numbers(range).into_inner();
         loop {
             self.remove_from(&Touch { id, part: Part::of(range, block), block, regions });
             if block == last {

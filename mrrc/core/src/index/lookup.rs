@@ -2,14 +2,14 @@
 
 use super::blocks::entry_in;
 use super::fork::{FORK_BITS, Fork};
-use super::published::{Arrays, Edition, Editions};
+use super::published::{Arrays, Editions};
 use super::{BLOCK_BITS, LAST_PAGE, TOP};
 use crate::regions::RegionId;
 use std::fmt;
 use std::sync::Arc;
 
 /// Finds candidates while the owner changes the index.
-pub struct IndexReader(pub(super) Arc<Editions>);
+pub struct IndexReader(Arc<Editions>);
 
 impl fmt::Debug for IndexReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -18,6 +18,11 @@ impl fmt::Debug for IndexReader {
 }
 
 impl IndexReader {
+    /// Returns a reader of these arrays.
+    pub(super) fn new(editions: Arc<Editions>) -> Self {
+        Self(editions)
+    }
+
     /// Returns a region that may hold the page: the only one that can, unless the index is just
     /// changing or the region is a giant.
     #[inline(always)]
@@ -32,18 +37,12 @@ impl IndexReader {
     }
 }
 
-impl Edition {
-    /// Returns the only region short of a giant that can cover the page.
-    #[inline(always)]
-    pub(super) fn guess(&self, page: u64) -> u32 {
-        guess(self, page)
-    }
-}
-
+/// Returns the only region short of a giant that can cover the page, as a name, which may be 0 or no region's.
+///
 /// Every hit runs through here, so the levels are written out: shifts by constants, and one way to each end. An entry may
 /// be changing: a number beyond the lines is no line.
 #[inline(always)]
-fn guess(arrays: &impl Arrays, page: u64) -> u32 {
+pub(super) fn guess(arrays: &impl Arrays, page: u64) -> u32 {
     let entry = entry_in(arrays.places(), page >> BLOCK_BITS);
     match arrays.leaf(entry.leaf_number()) {
         Some(leaf) => leaf.guess(page & LAST_PAGE),
