@@ -1,11 +1,8 @@
 //! The two sides of one barrier: a light one for every hit, a heavy one for a thread that retires a region.
 //!
-//! A hit says in a slot which region it takes, and then looks whether that region still stands. A retiring
-//! thread strikes the region out, and then looks through the slots. One of the two must see the other, which
-//! takes a full barrier between the store and the load *on both sides*. Hits are many and retirements few, so
-//! the system is asked to put the barrier into the hits' side only when it is needed: `membarrier` interrupts
-//! every running thread of the process and lets a hit do with an order to the compiler. Where that call is
-//! refused, hits pay for a real fence (about 6 ns).
+//! Hits are many and retirements few, so the system is asked to put the barrier into the hits' side only when it is needed:
+//! `membarrier` interrupts every running thread of the process and lets a hit do with an order to the compiler. Where that call
+//! is refused, hits pay for a real fence (about 6 ns).
 
 use crate::hit::records::LeaseCount;
 use crate::shim::sync::atomic::{AtomicU32, Ordering, fence};

@@ -9,38 +9,22 @@
 //!
 //! If anything fails the slot is cleared and the request takes the locked path, which finds what there is.
 //!
-//! # Why a hit never gets what is going
+//! # Why a hit never gets what is leaving
 //!
-//! *Against retirement.* A thread that retires a region, under the lock, (1) hides its record, (2) runs the heavy
-//! barrier, (3) reads all slots and then the count, and takes the registration out only if none names it. A hit (a)
-//! announces, (b) runs the light barrier, (c) reads the record. The barriers order each side's store before its
-//! load, so one of the two sees the other: if (3) does not see the announcement (a), then (c) comes after (1) and
-//! finds the record hidden. If (3) sees it, the region stays until the slot is empty. That empty slot is read with
-//! acquire and was stored with release, so all that the lease did comes before the registration is taken out. A
-//! record that is used again was empty in between. A hit that announced its name early reads the new region's facts
-//! after (b), and holds that one. An announcement that fails is taken for a hold at worst, and the region is looked
-//! at again later.
+//! `docs/hit-path.md` has the arguments: against eviction, changes of memory, forks, and ends of leases that go unnoticed. They
+//! rest on these orderings:
 //!
-//! *Against invalidation.* Explicit: the record is hidden before the call returns, and a later request reads it
-//! hidden. By a monitor: the gate is raised before the event is read, so before the call that changed memory
-//! returns; the records are hidden before the gate is lowered. A hit reads the gate *before* the record. If it
-//! finds the gate open although the change has returned, the gate was lowered in between, with release, and the
-//! hit's load acquires: it finds the record hidden.
-//!
-//! *Against an unnoticed release.* A thread that awaits the end of a lease (1) writes so beside its slot, (2) runs the heavy
-//! barrier, (3) reads the slot again. A release (a) empties the slot, (b) runs the light barrier, (c) looks beside it. As
-//! above, one of the two sees the other. With a real fence instead of `membarrier`, (b) is still an order to the compiler, and
-//! the awaiting thread looks again from time to time.
-//!
-//! *Against forks.* The gate is wiped in a child: it is not open, and the locked path says so.
-//!
-//! *The index* may be changing while it is read. It is made of atomics in memory that stays, and what it
-//! says is only a guess: the record decides.
-//!
-//! With `membarrier` the light barrier is an order to the compiler alone. The heavy side's system call
-//! then makes every running thread of the process execute a full barrier between (1) and (3). A thread's
-//! announcement is either before that point, and visible to (3), or after it, and so is its reading of the record.
-//! Threads that do not run have passed a barrier when they were switched out.
+//! * The heavy barrier and the light one order each side's store before its load, so one of the two sees the other. With
+//!   `membarrier` the light one is an order to the compiler alone: the system call makes every running thread execute a full
+//!   barrier, and one that does not run has passed a barrier when it was switched out.
+//! * A slot is emptied with release and read with acquire, so all that the lease did comes before the registration is taken
+//!   out. A record that is used again was empty in between: a hit that announced its name early reads the new region's facts
+//!   after its barrier, and holds that one. An announcement that fails is taken for a hold at worst, and the region is looked
+//!   at again later.
+//! * The gate is raised before the event is read, and lowered, with release, after the records are hidden. A hit reads it, with
+//!   acquire, *before* the record.
+//! * The index may be changing while it is read. It is made of atomics in memory that stays, and its answer is only a guess: the
+//!   record decides.
 
 pub(crate) mod barrier;
 pub(crate) mod gate;
@@ -240,27 +224,17 @@ impl<T> HitTables<T> {
     #[inline(never)]
     pub(crate) fn hit(&self, range: PageRange, access: Access) -> Option<HoldRef> {
         let class = access.class();
-        if let Some(hit) = self.hit_in(class, range, access) {
-            return Some(hit);
-        }
+        let hit = self.hit_in(class, range, access);
         // A region that peers have rights to serves its owner too.
-        if class == 0 && self.has_remote.load(Ordering::Relaxed) { self.hit_in_remote(range, access) } else { None }
+        if hit.is_none() && class == 0 && self.has_remote.load(Ordering::Relaxed) {
+            return self.hit_in(1, range, access);
+        }
+        hit
     }
 
-    #[inline(never)]
-    fn hit_in_remote(&self, range: PageRange, access: Access) -> Option<HoldRef> {
-        self.hit_in(1, range, access)
-    }
-
-    #[inline]
     fn hit_in(&self, class: usize, range: PageRange, access: Access) -> Option<HoldRef> {
         let hit = self.hit_by(&self.readers[class], range, access);
-        if hit.is_some() || self.layers[class].is_empty() { hit } else { self.hit_in_layers(class, range, access) }
-    }
-
-    #[inline(never)]
-    fn hit_in_layers(&self, class: usize, range: PageRange, access: Access) -> Option<HoldRef> {
-        self.layers[class].iter().find_map(|layer| self.hit_by(layer, range, access))
+        hit.or_else(|| self.layers[class].iter().find_map(|layer| self.hit_by(layer, range, access)))
     }
 
     #[inline]
