@@ -163,6 +163,7 @@ mod times;
 
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segment};
 pub use fork::ForkGuard;
+pub use memory::volatile_copy;
 pub use mrrc_core::units::bytes;
 pub use mrrc_core::{Access, AllInUse, Config, ConfigError, Core, Cost, Counters, Found, Leavers, Leaving, ListId};
 pub use mrrc_core::{

@@ -111,18 +111,21 @@ impl Memory {
     /// Copies bytes out of the mapping. `None`, and nothing is copied, if they are not all in it.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Option<()> {
         let from = self.at(offset, offset.saturating_add(into.len()))?;
-        // SAFETY: `load` wants mapped bytes, and only atomic accesses to them: `at` found them in the mapping, to which no
-        // reference leads.
-        unsafe { load(from, into) };
+        // SAFETY: `volatile_copy` wants bytes that only atomics of one byte access: `at` found them in the mapping, to which no
+        // reference leads, and the slice is the caller's alone.
+        unsafe { volatile_copy(from, into.as_mut_ptr(), into.len()) };
         Some(())
     }
 
     /// Copies bytes into the mapping. `None`, and nothing is copied, if they are not all in it.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Option<()> {
         let to = self.at(offset, offset.saturating_add(from.len()))?;
-        // SAFETY: `store` wants mapped bytes, and only atomic accesses to them: `at` found them in the mapping, to which no
-        // reference leads.
-        unsafe { store(from, to) };
+        // Miri allows no atomic load by a shared borrow.
+        #[cfg(miri)]
+        let from = from.to_vec();
+        // SAFETY: `volatile_copy` wants bytes that only atomics of one byte access: `at` found them in the mapping, to which no
+        // reference leads, and nothing writes the borrowed slice.
+        unsafe { volatile_copy(from.as_ptr(), to, from.len()) };
         Some(())
     }
 }
@@ -134,55 +137,16 @@ impl Drop for Memory {
     }
 }
 
-/// Copies bytes by relaxed atomic loads.
+/// Copies bytes that others may write or read meanwhile: each is the old or the new one. See the module's source.
 ///
 /// # Safety
-/// The bytes at `from` are mapped, and all other accesses to them are atomic and one byte wide.
-unsafe fn load(from: *const u8, into: &mut [u8]) {
+/// So many bytes can be read at `from` and written at `to`, they do not overlap, and no reference of this process to them is used
+/// meanwhile, other than the caller's own. Other threads access them by this function, or by atomics of one byte.
+#[inline(always)]
+pub unsafe fn volatile_copy(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as many bytes can be read, and written where the slice is. It does the same as the loop below: each
-    // byte is loaded once, atomically as every access to a byte is.
-    unsafe {
-        copy(from, into.as_mut_ptr(), into.len());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    for (offset, byte) in into.iter_mut().enumerate() {
-        // SAFETY: the caller promises `into.len()` mapped bytes from `from` on; `offset` is less.
-        *byte = unsafe { atomic(from.cast_mut().add(offset)) }.load(std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-/// Copies bytes by relaxed atomic stores.
-///
-/// # Safety
-/// As [`load`], for the bytes at `to`, which can be written.
-unsafe fn store(from: &[u8], to: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller promises `from.len()` mapped bytes at `to`, to which no reference leads.
-    unsafe {
-        copy(from.as_ptr(), to, from.len());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    for (offset, byte) in from.iter().enumerate() {
-        // SAFETY: the caller promises `from.len()` mapped bytes at `to`; `offset` is less.
-        unsafe { atomic(to.add(offset)) }.store(*byte, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-unsafe fn atomic<'a>(byte: *mut u8) -> &'a std::sync::atomic::AtomicU8 {
-    // SAFETY: by the caller's contract, all accesses to the byte are atomic as long as this is used.
-    unsafe { std::sync::atomic::AtomicU8::from_ptr(byte) }
-}
-
-/// `rep movsb`. The direction flag is clear in Rust code.
-///
-/// # Safety
-/// So many bytes can be read at `from` and written at `to`, and do not overlap.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: the caller promises that both ranges can be accessed; the instruction uses no stack and leaves the flags
-    // alone.
+    // SAFETY: the caller promises that both ranges can be accessed. The instruction uses no stack and leaves the flags
+    // alone; the direction flag is clear in Rust code.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -191,5 +155,14 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
             inout("rdi") to => _,
             options(nostack, preserves_flags)
         );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    for offset in 0..length {
+        use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+        // SAFETY: the caller promises that both ranges can be accessed, atomically; `offset` is less than their length.
+        unsafe {
+            let byte = AtomicU8::from_ptr(from.cast_mut().add(offset)).load(Relaxed);
+            AtomicU8::from_ptr(to.add(offset)).store(byte, Relaxed);
+        }
     }
 }

@@ -31,7 +31,6 @@ mod siw;
 mod traits;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;
-mod volatile_copy;
 
 pub use connect::{
     FabricAddress, FabricDomain, FabricEndpoint, FabricError, FabricKey, FabricListener, FabricOptions, begin_connect,

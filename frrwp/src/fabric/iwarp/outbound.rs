@@ -23,7 +23,6 @@ use super::mpa::padding;
 use super::socket::Piece;
 use super::tags::Pin;
 use super::terminate::Terminate;
-use crate::fabric::volatile_copy;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -386,7 +385,7 @@ impl Outbound {
                         // SAFETY: bound bytes stay mapped until no read is at them, whatever is done to them; there is
                         // room.
                         unsafe {
-                            volatile_copy::copy(from, stream.as_mut_ptr().add(end), length);
+                            mrrc::volatile_copy(from, stream.as_mut_ptr().add(end), length);
                             stream.set_len(end + length);
                         }
                     });

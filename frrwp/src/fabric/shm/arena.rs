@@ -3,7 +3,7 @@
 use super::memory::Mapping;
 use super::pool::Memory;
 use super::registry::Registry;
-use crate::fabric::volatile_copy::copy;
+use mrrc::volatile_copy as copy;
 use mrrc::{PAGE, PageRange};
 use std::fmt;
 use std::io;

@@ -16,7 +16,7 @@
 use super::error::{Foreign, ShmError, system};
 use crate::fabric::file_size::{GrowError, grow_file};
 use crate::fabric::fork_mark::ForkMark;
-use crate::fabric::volatile_copy::copy;
+use mrrc::volatile_copy as copy;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};

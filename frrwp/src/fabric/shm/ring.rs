@@ -14,8 +14,8 @@
 
 use super::link::{Link, RECEIVES, RING, ROOM, TAKEN, WRITTEN};
 use super::memory::Mapping;
-use crate::fabric::volatile_copy::copy;
 use crate::wire::MESSAGE;
+use mrrc::volatile_copy as copy;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
