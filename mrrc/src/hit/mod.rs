@@ -308,6 +308,7 @@ impl<T> HitTables<T> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use crate::cache::Builder;
     use crate::hit::records::LeaseCount;
     use crate::hit::slots::{MOST_BLOCKS, SLOTS};
     use crate::invalidation::Explicit;
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn reused_id_of_another_class_is_no_hit() {
-        let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).ignore_environment().build().unwrap();
+        let cache = builder().build().unwrap();
         let (range, access) = (PageRange::new(16, 4).unwrap(), Access::LOCAL | Access::REMOTE_READ);
         #[expect(unsafe_code, reason = "no transfer is made")]
         // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
@@ -332,15 +333,8 @@ mod tests {
 
     #[test]
     fn a_hit_in_any_layer_takes_no_lock() {
-        let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).ignore_environment();
-        let cache = cache.capacity_pages(1000).max_segments(1).build().unwrap();
-        #[expect(unsafe_code, reason = "no transfer is made")]
-        let ask = |start: u64, pages: u64| {
-            // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
-            drop(
-                unsafe { cache.acquire((start * PAGE) as *const u8, (pages * PAGE) as usize, Access::LOCAL) }.unwrap(),
-            );
-        };
+        let cache = builder().capacity_pages(1000).max_segments(1).build().unwrap();
+        let ask = |start, pages| drop(take(&cache, start, pages).unwrap());
         // Each overlaps those before it, and none is merged with another.
         let four = [(1000, 200), (1120, 82), (1170, 34), (1190, 15)];
         four.iter().for_each(|&(start, pages)| ask(start, pages));
@@ -354,13 +348,8 @@ mod tests {
     #[test]
     fn unsigned_touch_still_keeps_its_region() {
         use std::sync::atomic::Ordering;
-        let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).ignore_environment();
-        let cache = cache.capacity_pages(2).policy("pindown".parse().unwrap()).build().unwrap();
-        #[expect(unsafe_code, reason = "no transfer is made")]
-        let ask = |page: u64| {
-            // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
-            drop(unsafe { cache.acquire((page * PAGE) as *const u8, PAGE as usize, Access::LOCAL) }.unwrap());
-        };
+        let cache = builder().capacity_pages(2).policy("pindown".parse().unwrap()).build().unwrap();
+        let ask = |page| drop(take(&cache, page, 1).unwrap());
         ask(16);
         ask(20);
         ask(16);
@@ -382,13 +371,12 @@ mod tests {
         unsafe { cache.acquire((page * PAGE) as *const u8, (pages * PAGE) as usize, Access::LOCAL) }
     }
 
+    fn builder() -> Builder<NoopRegistrar> {
+        Cache::builder(NoopRegistrar::default()).monitor(Explicit).ignore_environment()
+    }
+
     fn small() -> Cache<NoopRegistrar> {
-        Cache::builder(NoopRegistrar::default())
-            .monitor(Explicit)
-            .ignore_environment()
-            .capacity_pages(100)
-            .build()
-            .unwrap()
+        builder().capacity_pages(100).build().unwrap()
     }
 
     #[test]
@@ -421,12 +409,7 @@ mod tests {
 
     #[test]
     fn a_lease_whose_word_was_lost_keeps_no_region() {
-        let cache = Cache::builder(NoopRegistrar::default())
-            .monitor(Explicit)
-            .ignore_environment()
-            .fence(true)
-            .build()
-            .unwrap();
+        let cache = builder().fence(true).build().unwrap();
         drop(take(&cache, 16, 1).unwrap());
         let shared = &cache.shared;
         let held = shared.tables.hit(PageRange::new(16, 1).unwrap(), Access::LOCAL);

@@ -177,6 +177,20 @@ impl Owner {
         self.state.with_core(&self.field.0, |_, leases| leases.stay(&[id()]));
     }
 
+    /// Retires the region and deregisters it, if no thread holds it. Returns whether it did.
+    fn try_retire(&mut self) -> bool {
+        let is_free = self.is_free();
+        if is_free {
+            self.deregister();
+        }
+        is_free
+    }
+
+    /// Retires the region at the end of a test, unless that is done.
+    fn retire(&mut self, is_done: bool) {
+        assert!(is_done || self.try_retire(), "the leases ended, so nobody holds it");
+    }
+
     fn deregister(&mut self) {
         // SAFETY: the record is filled, hidden and found free.
         let key = unsafe { self.field.record().empty() };
@@ -198,23 +212,19 @@ fn spawn_hit(field: &Arc<Field>, hit: Hit, start: u64) -> thread::JoinHandle<boo
     thread::spawn(move || hit(&field, start))
 }
 
+fn join<T>(threads: impl IntoIterator<Item = thread::JoinHandle<T>>) {
+    threads.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+}
+
 /// Hits race a retirement. A hit that is not seen finds the record hidden.
 fn hits_against_retirement(hits: &'static [Hit]) {
     explore(move || {
         let field = Field::new();
         let mut owner = Owner::of(&field);
         let threads: Vec<_> = hits.iter().map(|&hit| spawn_hit(&field, hit, HERE)).collect();
-        let at_once = owner.is_free();
-        if at_once {
-            owner.deregister();
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        if !at_once {
-            assert!(owner.is_free(), "the leases ended, so nobody holds it");
-            owner.deregister();
-        }
+        let at_once = owner.try_retire();
+        join(threads);
+        owner.retire(at_once);
     });
 }
 
@@ -246,15 +256,9 @@ fn last_lease_ends_the_hold() {
             })
         };
         // Not only once: what is lent is looked after again and again.
-        let freed = owner.is_free() || owner.is_free();
-        if freed {
-            owner.deregister();
-        }
+        let is_retired = owner.try_retire() || owner.try_retire();
         thread.join().unwrap();
-        if !freed {
-            assert!(owner.is_free());
-            owner.deregister();
-        }
+        owner.retire(is_retired);
     });
 }
 
@@ -264,20 +268,13 @@ fn what_is_put_back_serves_and_can_be_retired_later() {
         let field = Field::new();
         let mut owner = Owner::of(&field);
         let threads = [spawn_hit(&field, Field::hit, HERE), spawn_hit(&field, Field::hit, HERE)];
-        let free = owner.is_free();
-        if free {
-            owner.deregister();
-        } else {
+        let is_retired = owner.try_retire();
+        if !is_retired {
             owner.put_back();
         }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert_eq!(field.hit(HERE), !free);
-        if !free {
-            assert!(owner.is_free());
-            owner.deregister();
-        }
+        join(threads);
+        assert_eq!(field.hit(HERE), !is_retired);
+        owner.retire(is_retired);
     });
 }
 
@@ -289,15 +286,11 @@ fn reused_id_serves_only_the_new_region() {
         let field = Field::new();
         let mut owner = Owner::of(&field);
         let threads = [spawn_hit(&field, Field::hit, HERE), spawn_hit(&field, Field::hit, THERE)];
-        if owner.is_free() {
-            owner.deregister();
+        if owner.try_retire() {
             owner.register(THERE);
         }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert!(owner.is_free());
-        owner.deregister();
+        join(threads);
+        owner.retire(false);
     });
 }
 
@@ -346,9 +339,7 @@ fn released_block_passes_on_all_its_counts() {
             let field = Arc::clone(field);
             thread::spawn(move || field.block().count(true, 3))
         };
-        for thread in [count(&field), count(&field)] {
-            thread.join().unwrap();
-        }
+        join([count(&field), count(&field)]);
         assert_eq!(field.0.blocks.counts(), ([0, 2], 6));
     });
 }
@@ -369,14 +360,12 @@ fn slot_emptied_by_another_thread_is_free() {
                 slot.release();
             })
         };
-        if owner.is_free() {
-            owner.deregister();
+        if owner.try_retire() {
             owner.register(THERE);
             assert!(field.hit(THERE));
         }
         thread.join().unwrap();
-        assert!(owner.is_free());
-        owner.deregister();
+        owner.retire(false);
     });
 }
 
@@ -405,22 +394,14 @@ fn reused_slot_ends_earlier_holds() {
                 other.join().unwrap();
             })
         };
-        let free = owner.is_free();
-        if free {
-            owner.deregister();
-        } else {
+        let mut is_retired = owner.try_retire();
+        if !is_retired {
             owner.put_back();
-        }
-        // Also while the other two are at it.
-        let later = !free && owner.is_free();
-        if later {
-            owner.deregister();
+            // Also while the other two are at it.
+            is_retired = owner.try_retire();
         }
         thread.join().unwrap();
-        if !free && !later {
-            assert!(owner.is_free());
-            owner.deregister();
-        }
+        owner.retire(is_retired);
     });
 }
 

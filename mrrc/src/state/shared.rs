@@ -117,11 +117,7 @@ impl<R: Registrar> Shared<R> {
     /// Returns the lock at once, to put down what was done. False: a change is being dealt with and is not in the
     /// state yet, so nothing is sure but what leases have.
     pub(crate) fn lock_now(&self) -> Result<(Lock<'_, R>, bool), Unusable> {
-        if self.tables.gate.is_forked() {
-            return Err(Unusable::Forked);
-        }
-        let mut state = crate::shim::lock(&self.state).map_err(|_| self.broken())?;
-        let sure = !self.tables.gate.is_draining();
+        let (mut state, sure) = self.look()?;
         if sure {
             state.settle(&self.tables);
         }
@@ -129,6 +125,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Returns the lock, to look and change nothing. False: there are changes that are not in the state yet.
+    #[inline]
     pub(crate) fn look(&self) -> Result<(Lock<'_, R>, bool), Unusable> {
         if self.tables.gate.is_forked() {
             return Err(Unusable::Forked);
