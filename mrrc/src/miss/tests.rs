@@ -161,7 +161,7 @@ impl World {
                 Step::Deregister(mut batch) => {
                     let refuses = fault == Fault::OutOfMemory;
                     batch.regions.retain(|registered| refuses || live.remove(&registered.registration).is_none());
-                    batch.refusal = refuses.then(|| "told to".to_owned());
+                    batch.refusal = refuses.then(|| "told to".into());
                     *next = Next::Event(Event::Deregistered(Duration::from_millis(1)), Some(batch));
                     return;
                 }

@@ -45,7 +45,7 @@ pub(crate) fn deregister<R: Registrar>(shared: &Shared<R>, batch: Batch<R::Regis
         return 0;
     }
     let begun = (*timed || shared.times.is_some()).then(Instant::now);
-    *refusal = shared.registrar.deregister(regions).err().map(|error| error.to_string());
+    *refusal = shared.registrar.deregister(regions).err().map(|error| error.to_string().into());
     // Under a checker time does not pass.
     let elapsed = begun.map(|begun| if cfg!(any(loom, shuttle)) { Duration::ZERO } else { begun.elapsed() });
     *took = elapsed.filter(|_| *timed);

@@ -14,6 +14,7 @@ use crate::hit::notifier::Notifier;
 use crate::memory::Memory;
 use crate::range::PageRange;
 use crate::registrar::Registered;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(crate) struct Reclaimer<T> {
     /// The regions that the registrar refused to deregister.
     refused: Vec<Registered<T>>,
     /// The registrar's last refusal.
-    refusal: String,
+    refusal: Cow<'static, str>,
     in_progress: Footprint,
     /// The batches in progress: their numbers, and the threads.
     batches: Vec<(u64, u32)>,
@@ -89,7 +90,7 @@ pub(crate) struct Batch<T> {
     /// How long the registrar took, if it was timed.
     pub(crate) took: Option<Duration>,
     /// Why the registrar did not take all, if it did not.
-    pub(crate) refusal: Option<String>,
+    pub(crate) refusal: Option<Cow<'static, str>>,
 }
 
 /// Returns the footprint of registrations.
@@ -118,7 +119,7 @@ impl<T> Reclaimer<T> {
         Self {
             pending: VecDeque::new(),
             refused: Vec::new(),
-            refusal: String::new(),
+            refusal: Cow::Borrowed(""),
             in_progress: Footprint::default(),
             batches: Vec::new(),
             next_batch: 0,
@@ -167,7 +168,7 @@ impl<T> Reclaimer<T> {
         self.in_progress = self.in_progress.plus(amount);
         self.batches.push((number, thread));
         let (unmaps, timed) = (std::mem::take(&mut self.unheld_unmaps), self.pace.wants_time(amount));
-        let refusal = Some("it panicked".to_owned());
+        let refusal = Some(Cow::Borrowed("it panicked"));
         Batch { number, regions, amount, unwatch, unmaps, unmapped: Vec::new(), timed, took: None, refusal }
     }
 
@@ -183,7 +184,7 @@ impl<T> Reclaimer<T> {
             self.batches.swap_remove(place);
         }
         if !regions.is_empty() {
-            self.refusal = refusal.unwrap_or_else(|| "it said that all went well, and left them".to_owned());
+            self.refusal = refusal.unwrap_or(Cow::Borrowed("it said that all went well, and left them"));
             self.refused.append(&mut regions);
         }
         self.spare = regions;
