@@ -27,13 +27,11 @@ pub(crate) fn acquire<R: Registrar>(
     {
         return Ok(Lease::one(&shared.tables, address, length, hold));
     }
-    let result = match owned {
-        None => acquire_slowly(shared, address, length, access),
-        Some(owned) => acquire_owned(shared, address, length, access, owned),
-    };
-    result.map_err(|error| *error)
+    acquire_slowly(shared, address, length, access, owned).map_err(|error| *error)
 }
 
+/// Acquires a range rounded to the device's pages, which are larger than ours: a hit is counted in those, as a miss
+/// is. Records how long that took if it is to be known.
 #[cold]
 #[inline(never)]
 fn acquire_slowly<R: Registrar>(
@@ -41,32 +39,8 @@ fn acquire_slowly<R: Registrar>(
     address: usize,
     length: usize,
     access: Access,
-) -> Result<Lease<R>, Box<AcquireError>> {
-    Ok(acquire_timed(shared, address, length, access, None)?)
-}
-
-#[cold]
-#[inline(never)]
-fn acquire_owned<R: Registrar>(
-    shared: &Shared<R>,
-    address: usize,
-    length: usize,
-    access: Access,
-    owned: PageRange,
-) -> Result<Lease<R>, Box<AcquireError>> {
-    Ok(acquire_timed(shared, address, length, access, Some(owned))?)
-}
-
-/// Acquires a range rounded to the device's pages, which are larger than ours: a hit is counted in those, as a miss
-/// is. Records how long that took if it is to be known.
-#[inline]
-fn acquire_timed<R: Registrar>(
-    shared: &Shared<R>,
-    address: usize,
-    length: usize,
-    access: Access,
     owned: Option<PageRange>,
-) -> Result<Lease<R>, AcquireError> {
+) -> Result<Lease<R>, Box<AcquireError>> {
     let begun = shared.times.as_ref().map(|_| Instant::now());
     let request = AcquireRequest::new(&shared.settings, address, length, access.with_read());
     let result = request.and_then(|request| match shared.tables.hit(request.range, request.access) {
@@ -80,7 +54,7 @@ fn acquire_timed<R: Registrar>(
         let on_stack = 0_u8;
         times.acquired(std::ptr::from_ref(&on_stack).addr() >> 16, begun.elapsed());
     }
-    result
+    Ok(result?)
 }
 
 /// Memory that is registered by itself, for one lease.
