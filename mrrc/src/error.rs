@@ -337,7 +337,7 @@ pub enum Unusable {
         "the monitor has been dealing with a change of memory for {0:?}, which should take microseconds: try again, or make a new cache"
     )]
     Draining(Duration),
-    /// A thread panicked while it changed the books.
+    /// A thread panicked while it changed the state.
     #[error("a thread panicked while it changed the cache's state: make a new cache")]
     Broken,
 }

@@ -168,7 +168,7 @@ fn child_does_not_wait_for_parent_locks() {
         for number in 0..2 {
             let (cache, stop) = (&cache, &stop);
             threads.spawn(move || {
-                // Every lock that there is: of the books, of the threads' slots, of the histograms.
+                // Every lock that there is: of the state, of the threads' slots, of the histograms.
                 while !stop.load(Ordering::Relaxed) {
                     cache.counters();
                     _ = ask(cache, number * 4, 4, Access::LOCAL);

@@ -10,7 +10,7 @@
 //! * Any thread may look at the atomics at any time.
 //! * Only a *holder* of the region may look at the registration in a record: a thread that announced it in a
 //!   slot and then found it live, or holds the lock. It is taken out only under the lock, by the thread that
-//!   hid the record and then found no slot and no count that names it. `hit.rs` has the argument why these
+//!   hid the record and then found no slot and no count that names it. `hit/mod.rs` has the argument why these
 //!   exclude each other.
 #![expect(unsafe_code, reason = "cells that are guarded by the protocol of holds")]
 

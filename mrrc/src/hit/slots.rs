@@ -54,7 +54,7 @@ const RESPITE: u32 = 64;
 /// A place for one hold.
 ///
 /// Its release looks at `awaited` after the store that empties it, by an order like that of a hit. A thread that awaits the
-/// release writes that before it looks whether the slot is still in use. See `hit.rs`.
+/// release writes that before it looks whether the slot is still in use. See `hit/mod.rs`.
 pub(crate) struct Slot {
     /// The region that is held here, or 0.
     name: AtomicU32,

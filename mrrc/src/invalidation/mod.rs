@@ -12,7 +12,7 @@
 //! 1. [`Reports::raise`]: from now on no look-up is served without the cache's lock, and a holder of that
 //!    lock looks at the flag before it uses anything.
 //! 2. Only then the change is let happen, or be known to have happened (for userfaultfd: the event is read).
-//! 3. [`Reports::apply`]: regions and placeholders in the range are struck out.
+//! 3. [`Reports::apply`]: regions in the range, and those being registered, are hidden.
 //! 4. [`Reports::lower`].
 
 #[cfg(target_os = "linux")]
@@ -57,7 +57,7 @@ pub trait Reports: Send + Sync {
     /// Look-ups take the lock from now on. Every call is paired with one of [`Reports::lower`].
     fn raise(&self);
 
-    /// Strikes out the regions and placeholders that the changes touch. Returns false, and does nothing, if
+    /// Hides the regions that the changes touch, and those being registered. Returns false, and does nothing, if
     /// the cache's lock is taken: its holder may be waiting for this very monitor to read the next event, so
     /// read on and try again soon.
     #[must_use]

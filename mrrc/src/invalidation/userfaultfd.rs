@@ -51,8 +51,8 @@
 //!   finer question to the kernel, such as to unprotect a page, would split huge pages.) When neighbours change
 //!   without pause, the answer is given without an entry.
 //!
-//! The cache must have its placeholder in place before it asks: a change between the answer and the placeholder
-//! would strike out nothing.
+//! The cache must issue its ticket before it asks: a change between the answer and the ticket
+//! would mark no region.
 //!
 //! A mapping is unregistered again when no region has needed it for a while: up to a stated number stay. Regions
 //! are counted by page, not by mapping (see `table`), and the count changes under the table's lock.

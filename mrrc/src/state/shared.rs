@@ -218,7 +218,7 @@ mod tests {
         // SAFETY: the slice is used where the memory is mapped, and is not written there.
         let slice = || unsafe { std::slice::from_raw_parts(memory, bytes) };
         cache.with_slice(slice(), |_| ()).unwrap();
-        break_books(&cache);
+        break_state(&cache);
         // The old mapping is unmapped and mapped anew in one step: between two, another test's memory might come there.
         assert_eq!(map(memory, libc::MAP_FIXED), memory);
         let answer = cache.with_slice(slice(), |lease| lease.segments().count());
@@ -278,16 +278,16 @@ mod tests {
         // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
         let ask = || unsafe { cache.acquire(address, bytes, Access::LOCAL) }.map(drop);
         ask().unwrap();
-        break_books(&cache);
+        break_state(&cache);
         assert!(cache.invalidate(address, bytes).is_err());
         assert!(matches!(ask(), Err(AcquireError::Unusable(Unusable::Broken))));
     }
 
-    fn break_books(cache: &Cache<NoopRegistrar>) {
+    fn break_state(cache: &Cache<NoopRegistrar>) {
         let state = &cache.shared.state;
         std::thread::scope(|threads| {
             let panics = || {
-                let _books = state.lock().unwrap();
+                let _state = state.lock().unwrap();
                 panic!("under the lock, on purpose");
             };
             assert!(threads.spawn(panics).join().is_err());

@@ -535,7 +535,7 @@ unsafe impl Monitor for ByHand {
 }
 
 /// Few schedules get there by chance: a registration is begun before a change of its pages and published after the
-/// change is in the books, or not yet there, with the flag still up.
+/// change is in the state, or not yet there, with the flag still up.
 #[test]
 fn what_changed_in_flight_is_nobody_elses() {
     for applied_first in [true, false] {
