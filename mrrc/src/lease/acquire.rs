@@ -27,14 +27,41 @@ pub(crate) fn acquire<R: Registrar>(
     {
         return Ok(Lease::one(&shared.tables, address, length, hold));
     }
-    acquire_slowly(shared, address, length, access, owned).map_err(|error| *error)
+    let result = match owned {
+        None => acquire_slowly(shared, address, length, access),
+        Some(owned) => acquire_owned(shared, address, length, access, owned),
+    };
+    result.map_err(|error| *error)
+}
+
+/// Two functions, because the arguments of one would cost the plain hit an instruction.
+#[cold]
+#[inline(never)]
+fn acquire_slowly<R: Registrar>(
+    shared: &Shared<R>,
+    address: usize,
+    length: usize,
+    access: Access,
+) -> Result<Lease<R>, Box<AcquireError>> {
+    acquire_timed(shared, address, length, access, None)
+}
+
+#[cold]
+#[inline(never)]
+fn acquire_owned<R: Registrar>(
+    shared: &Shared<R>,
+    address: usize,
+    length: usize,
+    access: Access,
+    owned: PageRange,
+) -> Result<Lease<R>, Box<AcquireError>> {
+    acquire_timed(shared, address, length, access, Some(owned))
 }
 
 /// Acquires a range rounded to the device's pages, which are larger than ours: a hit is counted in those, as a miss
 /// is. Records how long that took if it is to be known.
-#[cold]
-#[inline(never)]
-fn acquire_slowly<R: Registrar>(
+#[inline]
+fn acquire_timed<R: Registrar>(
     shared: &Shared<R>,
     address: usize,
     length: usize,
