@@ -176,6 +176,23 @@ fn every_state_has_its_transitions() {
     assert_eq!(State::Absent.after(Event::Published), None);
 }
 
+#[test]
+fn no_region_exceeds_the_most_pages() {
+    let longest = |core: &mut Core, start, pages| {
+        let parts = ask(core, start, pages, Access::LOCAL);
+        parts.iter().map(|part| part.range().pages()).max().unwrap()
+    };
+    let most = Config { max_region_pages: Some(5), max_regions: Some(3), ..Config::new(64) };
+    let mut keeps_nothing = Core::new(&Config { policy: PolicyKind::None, ..most.clone() }).unwrap();
+    keeps_nothing.limit_hard();
+    assert_eq!(longest(&mut keeps_nothing, 0, 12), 5);
+    let mut short_of_rights = Core::new(&most).unwrap();
+    short_of_rights.limit_hard();
+    register(&mut short_of_rights, 0, 1, Access::LOCAL);
+    register(&mut short_of_rights, 12, 4, Access::LOCAL_READ);
+    assert_eq!(longest(&mut short_of_rights, 0, 15), 5, "it is cut, or takes the place of what it overlaps");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Ask { start: u64, pages: u64, access: Access, apart: bool },

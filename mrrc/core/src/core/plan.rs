@@ -213,8 +213,10 @@ impl<P: Policy> Core<P> {
             pages: plan.gaps.iter().map(|gap| gap.pages()).sum(),
             regions: plan.gaps.iter().map(|gap| gap.pages().div_ceil(longest)).sum(),
         };
-        // A range that cannot be cached is not cut: there is no bound on the number of its pieces.
-        let cacheable = self.capacity.allows(plan.total()) && self.scheme.keeps != Keeps::Nothing;
+        // A range that cannot be cached is not cut: there is no bound on the number of its pieces. Under a hard limit there is
+        // one, and each piece is a region of its own, cached or not.
+        let is_kept = self.scheme.keeps != Keeps::Nothing || self.capacity.is_hard();
+        let cacheable = self.capacity.allows(plan.total()) && is_kept;
         // Gaps and regions are in address order: those behind a gap are looked at once, whatever their number.
         let mut replaced = plan.replaced.iter().map(|&id| self.regions.get(id)).peekable();
         for &gap in &plan.gaps {
@@ -245,7 +247,7 @@ impl<P: Policy> Core<P> {
             let cut = whole.iter().flat_map(|piece| piece.range.pieces(longest).map(|range| Piece { range, ..*piece }));
             plan.pieces.extend(cut);
         }
-        if plan.short > 0 {
+        if plan.short > 0 && cacheable {
             plan.piece_total.regions = plan.pieces.len() as u64;
         }
     }
