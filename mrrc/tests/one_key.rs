@@ -8,7 +8,7 @@
 mod common;
 
 use common::*;
-use mrrc::core::{Ask, Core, NobodyElse};
+use mrrc::core::{Core, NoHolders, Request};
 use mrrc::{Access, Cache, Config, PAGE, PageRange, Part, RegionId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -72,9 +72,9 @@ impl World {
     /// Returns the registrations made for the request, and whether it was refused.
     fn ask(&mut self, range: PageRange, access: Access, keep: bool, fails: bool) -> Option<(PageRange, Access)> {
         let before = self.cached();
-        let ask = Ask { access, ..Ask::new(range) };
+        let ask = Request { access, ..Request::new(range) };
         // Everything may be in use.
-        let outcome = self.core.ask(&ask, &mut NobodyElse).ok()?;
+        let outcome = self.core.request_with(&ask, &mut NoHolders).ok()?;
         let [part] = outcome.parts()[..] else { panic!("one region: {:?}", outcome.parts()) };
         let id = part.region().unwrap();
         let Part::Gap { range: made, access: has, .. } = part else {
@@ -104,7 +104,7 @@ impl World {
                 self.core.hold(id);
                 self.held.push(id);
             }
-            _ = self.core.publish(&[id], &mut NobodyElse);
+            _ = self.core.publish(&[id], &mut NoHolders);
         }
         (!fails).then_some((made, has))
     }

@@ -57,9 +57,9 @@ impl DeferredTouches {
 
 /// No region is held without the core's knowledge, but hits are told late.
 impl Holders for DeferredTouches {
-    fn hold_back(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
+    fn unpublish(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
 
-    fn stay(&mut self, _: &[RegionId]) {}
+    fn republish(&mut self, _: &[RegionId]) {}
 
     fn touched(&mut self, _: usize, touched: &mut Vec<RegionId>) {
         self.take(touched);

@@ -4,7 +4,7 @@
 //! invalidate. Nothing is flushed at the end.
 
 use crate::deferred::DeferredTouches;
-use mrrc_core::core::Ask;
+use mrrc_core::core::Request;
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::Policy;
 use mrrc_core::{Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
@@ -109,9 +109,9 @@ pub(crate) fn replay_with<P: Policy>(
     watch: Option<&Watch<'_>>,
 ) -> Result<Replayed, ReplayError> {
     let steps = &process.steps[..];
-    let most_uses = policy.most_uses();
+    let max_touches = policy.max_touches();
     let core = Core::with_policy(config, policy)?;
-    let deferred = (recency == Recency::Deferred).then(|| Deferred::new(most_uses));
+    let deferred = (recency == Recency::Deferred).then(|| Deferred::new(max_touches));
     let mut replayer = Replayer::new(core, deferred);
     let mut at = 0;
     while at < steps.len() {
@@ -163,8 +163,8 @@ struct Deferred {
 }
 
 impl Deferred {
-    fn new(most_uses: u32) -> Self {
-        Self { marks: DeferredTouches::new(most_uses), hits: Counters::default(), touched: Vec::new() }
+    fn new(max_touches: u32) -> Self {
+        Self { marks: DeferredTouches::new(max_touches), hits: Counters::default(), touched: Vec::new() }
     }
 }
 
@@ -209,7 +209,7 @@ impl<P: Policy> Replayer<P> {
     /// Asks for what no region serves by itself.
     fn missed_deferred(&mut self, asked: PageRange) -> Option<&Outcome> {
         let Deferred { marks, .. } = self.deferred.as_mut()?;
-        let outcome = self.core.ask(&Ask::new(asked), marks).ok()?;
+        let outcome = self.core.request_with(&Request::new(asked), marks).ok()?;
         marks.forget(outcome.batches());
         Some(outcome)
     }
@@ -300,7 +300,7 @@ impl<P: Policy> Replayer<P> {
         if let Some(Deferred { marks, touched, .. }) = &mut self.deferred {
             touched.clear();
             marks.take(touched);
-            self.core.fold(touched.iter().copied());
+            self.core.apply_touches(touched.iter().copied());
         }
     }
 

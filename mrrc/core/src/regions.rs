@@ -47,7 +47,7 @@ pub struct Region<'a> {
     pub count: &'a Cell<u32>,
     /// A place in an order: a recency stamp, an entry number.
     pub order: &'a Cell<u64>,
-    /// The worth of the region: an eviction factor, a priority.
+    /// The benefit of the region: an eviction factor, a priority.
     pub weight: &'a Cell<f64>,
 }
 

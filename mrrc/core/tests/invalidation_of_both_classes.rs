@@ -1,6 +1,6 @@
 //! The same pages can be registered twice: for this side alone, and with rights for peers. Both go, each once.
 
-use mrrc_core::core::{Ask, Core, NobodyElse};
+use mrrc_core::core::{Core, NoHolders, Request};
 use mrrc_core::{Access, Config, PageRange};
 
 #[test]
@@ -12,8 +12,8 @@ fn both_classes_are_invalidated_once_each() {
     let mut asked = 0;
     for &range in &ranges {
         for access in [Access::LOCAL, remote, Access::LOCAL] {
-            let ask = Ask { access, ..Ask::new(range) };
-            core.ask(&ask, &mut NobodyElse).unwrap();
+            let request = Request { access, ..Request::new(range) };
+            core.request_with(&request, &mut NoHolders).unwrap();
         }
         // In the other order too: the second class serves the first then.
         asked += 2;

@@ -1,6 +1,6 @@
 //! Regions that are being registered, and those that they replace: nothing changes for others until the new one is published.
 
-use mrrc_core::core::{Ask, Core, NobodyElse, Sharing};
+use mrrc_core::core::{Core, NoHolders, Request, Sharing};
 use mrrc_core::policy::{Keeps, Matching, PolicyKind};
 use mrrc_core::{Access, Config, PageRange, Part, RegionEvent, RegionId, RegionState};
 use proptest::prelude::*;
@@ -18,14 +18,14 @@ fn core(capacity: u64) -> Core {
     core
 }
 
-fn ask(core: &mut Core, start: u64, pages: u64, access: Access) -> Vec<Part> {
-    let ask = Ask { access, ..Ask::new(range(start, pages)) };
-    core.ask(&ask, &mut NobodyElse).unwrap().parts().to_vec()
+fn request(core: &mut Core, start: u64, pages: u64, access: Access) -> Vec<Part> {
+    let request = Request { access, ..Request::new(range(start, pages)) };
+    core.request_with(&request, &mut NoHolders).unwrap().parts().to_vec()
 }
 
 /// Asks for what becomes one region, and returns its name.
 fn begin(core: &mut Core, start: u64, pages: u64, access: Access) -> RegionId {
-    let parts = ask(core, start, pages, access);
+    let parts = request(core, start, pages, access);
     let [Part::Gap { region: Some(id), .. }] = parts[..] else { panic!("one gap: {parts:?}") };
     assert_eq!(core.state_of(id), RegionState::Registering);
     id
@@ -33,7 +33,7 @@ fn begin(core: &mut Core, start: u64, pages: u64, access: Access) -> RegionId {
 
 fn register(core: &mut Core, start: u64, pages: u64, access: Access) -> RegionId {
     let id = begin(core, start, pages, access);
-    _ = core.publish(&[id], &mut NobodyElse);
+    _ = core.publish(&[id], &mut NoHolders);
     id
 }
 
@@ -43,10 +43,9 @@ fn old_region_serves_hits_until_publish() {
     let old = register(&mut core, 0, 8, Access::LOCAL_READ);
     let new = begin(&mut core, 0, 8, Access::LOCAL);
     assert_eq!(core.find_with(range(2, 2), Access::LOCAL_READ), Some(old));
-    assert_eq!(ask(&mut core, 2, 2, Access::LOCAL_READ), [Part::Ready { region: old, range: range(2, 2) }]);
+    assert_eq!(request(&mut core, 2, 2, Access::LOCAL_READ), [Part::Ready { region: old, range: range(2, 2) }]);
     assert_eq!((core.used_pages(), core.counters().upgraded), (16, 0), "both are registered meanwhile");
-    let left: Vec<_> =
-        core.publish(&[new], &mut NobodyElse).batches().flatten().map(|leaving| leaving.region).collect();
+    let left: Vec<_> = core.publish(&[new], &mut NoHolders).batches().flatten().map(|leaving| leaving.region).collect();
     assert_eq!(left, [old]);
     assert_eq!(core.find_with(range(2, 2), Access::LOCAL), Some(new));
     assert_eq!((core.used_pages(), core.held_pages(), core.counters().upgraded), (8, 0, 1));
@@ -70,8 +69,8 @@ fn same_upgrade_waits_for_the_first() {
     register(&mut core, 0, 8, Access::LOCAL_READ);
     let new = begin(&mut core, 0, 8, Access::LOCAL);
     let waits = |range| [Part::Registering { region: new, range }];
-    assert_eq!(ask(&mut core, 2, 3, Access::LOCAL), waits(range(2, 3)), "it is to serve it");
-    assert_eq!(ask(&mut core, 6, 9, Access::LOCAL), waits(range(6, 9)), "it is in the way");
+    assert_eq!(request(&mut core, 2, 3, Access::LOCAL), waits(range(2, 3)), "it is to serve it");
+    assert_eq!(request(&mut core, 6, 9, Access::LOCAL), waits(range(6, 9)), "it is in the way");
     assert_eq!(core.used_pages(), 16, "and nothing is reserved");
 }
 
@@ -79,12 +78,12 @@ fn same_upgrade_waits_for_the_first() {
 fn new_region_of_a_gap_is_waited_for() {
     let mut core = core(64);
     let new = begin(&mut core, 0, 8, Access::LOCAL_READ);
-    assert_eq!(ask(&mut core, 4, 2, Access::LOCAL_READ), [Part::Registering { region: new, range: range(4, 2) }]);
-    let parts = ask(&mut core, 4, 8, Access::LOCAL_READ);
+    assert_eq!(request(&mut core, 4, 2, Access::LOCAL_READ), [Part::Registering { region: new, range: range(4, 2) }]);
+    let parts = request(&mut core, 4, 8, Access::LOCAL_READ);
     assert_eq!(parts[0], Part::Registering { region: new, range: range(4, 4) });
     assert!(matches!(parts[1], Part::Gap { range: rest, .. } if rest == range(8, 4)), "{parts:?}");
     // More rights: the first has to be there before it can be replaced.
-    assert_eq!(ask(&mut core, 4, 2, Access::LOCAL), [Part::Registering { region: new, range: range(4, 2) }]);
+    assert_eq!(request(&mut core, 4, 2, Access::LOCAL), [Part::Registering { region: new, range: range(4, 2) }]);
     core.abandon(new);
     begin(&mut core, 4, 2, Access::LOCAL);
 }
@@ -93,8 +92,8 @@ fn new_region_of_a_gap_is_waited_for() {
 fn old_region_leaves_first_if_both_do_not_fit() {
     let mut core = core(12);
     let old = register(&mut core, 0, 8, Access::LOCAL_READ);
-    let ask = Ask { access: Access::LOCAL, ..Ask::new(range(0, 8)) };
-    let outcome = core.ask(&ask, &mut NobodyElse).unwrap();
+    let request = Request { access: Access::LOCAL, ..Request::new(range(0, 8)) };
+    let outcome = core.request_with(&request, &mut NoHolders).unwrap();
     assert_eq!(outcome.batches().flatten().map(|leaving| leaving.region).collect::<Vec<_>>(), [old]);
     assert_eq!((core.used_pages(), core.counters().upgraded), (8, 1));
 }
@@ -105,7 +104,7 @@ fn held_old_region_stays_until_its_lease_ends() {
     let old = register(&mut core, 0, 8, Access::LOCAL_READ);
     core.hold(old);
     let new = begin(&mut core, 0, 8, Access::LOCAL);
-    assert!(core.publish(&[new], &mut NobodyElse).is_empty());
+    assert!(core.publish(&[new], &mut NoHolders).is_empty());
     assert_eq!((core.state_of(old), core.used_pages()), (RegionState::Retired, 16));
     assert!(!core.release(old).is_empty());
     assert_eq!((core.state_of(old), core.used_pages()), (RegionState::Absent, 8));
@@ -119,7 +118,7 @@ fn others_may_evict_what_is_being_replaced() {
     // Sixteen pages are registered; the old eight are the only ones that can leave.
     register(&mut core, 100, 4, Access::LOCAL);
     assert_eq!(core.find_with(range(0, 8), Access::LOCAL_READ), None);
-    _ = core.publish(&[new], &mut NobodyElse);
+    _ = core.publish(&[new], &mut NoHolders);
     assert_eq!(core.find_with(range(0, 8), Access::LOCAL), Some(new));
     assert_eq!(core.counters().upgraded, 0, "there was nothing left to replace");
 }
@@ -140,13 +139,15 @@ fn uses_while_registering_do_not_reach_the_policy() {
     for &policy in PolicyKind::ALL {
         let mut core = Core::new(&Config { policy, ..Config::new(64) }).unwrap();
         core.limit_hard();
-        let ask = Ask::new(range(0, 4));
-        let Some(id) = core.ask(&ask, &mut NobodyElse).unwrap().parts()[0].region() else { panic!("{policy}") };
+        let request = Request::new(range(0, 4));
+        let Some(id) = core.request_with(&request, &mut NoHolders).unwrap().parts()[0].region() else {
+            panic!("{policy}")
+        };
         if core.state_of(id) == RegionState::Registering {
-            core.fold([id, id]);
-            _ = core.ask(&ask, &mut NobodyElse).unwrap();
-            _ = core.publish(&[id], &mut NobodyElse);
-            core.fold([id]);
+            core.apply_touches([id, id]);
+            _ = core.request_with(&request, &mut NoHolders).unwrap();
+            _ = core.publish(&[id], &mut NoHolders);
+            core.apply_touches([id]);
         }
     }
 }
@@ -195,7 +196,7 @@ fn no_region_exceeds_the_most_pages() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Ask { start: u64, pages: u64, access: Access, apart: bool },
+    Request { start: u64, pages: u64, access: Access, apart: bool },
     Publish(usize),
     Abandon(usize),
     Hold(usize),
@@ -207,7 +208,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let access = prop_oneof![4 => Just(Access::LOCAL_READ), 3 => Just(Access::LOCAL), 1 => Just(MORE)];
     let step = prop_oneof![
         8 => (0_u64..60, 1_u64..16, access, prop::bool::weighted(0.1))
-            .prop_map(|(start, pages, access, apart)| Step::Ask { start, pages, access, apart }),
+            .prop_map(|(start, pages, access, apart)| Step::Request { start, pages, access, apart }),
         6 => (0_usize..8).prop_map(Step::Publish),
         2 => (0_usize..8).prop_map(Step::Abandon),
         2 => (0_usize..8).prop_map(Step::Hold),
@@ -232,10 +233,10 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Ask { start, pages, access, apart } => {
+            Step::Request { start, pages, access, apart } => {
                 let sharing = if apart { Sharing::Nothing } else { Sharing::All };
-                let ask = Ask { access, sharing, ..Ask::new(range(start, pages)) };
-                let Ok(outcome) = self.core.ask(&ask, &mut NobodyElse) else { return };
+                let request = Request { access, sharing, ..Request::new(range(start, pages)) };
+                let Ok(outcome) = self.core.request_with(&request, &mut NoHolders) else { return };
                 let parts = outcome.parts().to_vec();
                 for part in parts {
                     match part {
@@ -252,7 +253,7 @@ impl World {
             Step::Publish(nth) if nth < self.begun.len() => {
                 let id = self.begun.swap_remove(nth);
                 if self.core.state_of(id) == RegionState::Registering {
-                    _ = self.core.publish(&[id], &mut NobodyElse);
+                    _ = self.core.publish(&[id], &mut NoHolders);
                     let (range, access) = self.facts[&id];
                     assert_eq!(self.core.find_with(range, access), Some(id), "hits find what was published");
                 } else {

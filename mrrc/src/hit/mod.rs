@@ -161,7 +161,7 @@ impl<T> HitTables<T> {
             records: Records::new(regions)?,
             readers: core.share_index(),
             quick_number: if is_plain { blocks.number() } else { slots::NOBODY },
-            most_touches: core.most_uses(),
+            most_touches: core.max_touches(),
             barrier,
             has_remote: AtomicBool::new(false),
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),

@@ -3,7 +3,7 @@
 use super::gaps::Gap;
 use super::room::keep_headroom;
 use super::{AcquireRequest, Context};
-use crate::core::Ask;
+use crate::core::Request;
 use crate::footprint::Footprint;
 use crate::hit::{HitTables, HoldRef};
 use crate::state::CacheState;
@@ -24,7 +24,7 @@ pub(crate) fn reserve_lone<T>(
     if !is_plain || !state.changes.allows_caching(range, false) || !state.occupancy.has_room(amount) {
         return None;
     }
-    let ask = Ask { range, access, max_segments: settings.max_segments, again: counted, sharing };
+    let ask = Request { range, access, max_segments: settings.max_segments, again: counted, sharing };
     let id = state.core.hold_anew(&ask)?;
     state.begin(id, thread);
     let is_reserved = state.reserve(amount);

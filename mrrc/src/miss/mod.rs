@@ -35,7 +35,7 @@ pub(crate) use gaps::Gap;
 pub(crate) use lone::{publish_lone, reserve_lone};
 pub(crate) use request::AcquireRequest;
 
-use crate::core::{Ask, Part, Sharing};
+use crate::core::{Part, Request, Sharing};
 use crate::effective::EffectiveSettings;
 use crate::error::{AcquireError, Obstacle};
 use crate::hit::{HitTables, HoldRef};
@@ -157,7 +157,7 @@ impl<T> Miss<T> {
             request,
             stage: Stage::Planning,
             begins,
-            question: Question::new(Ask { range, access, max_segments, again: counted, sharing }),
+            question: Question::new(Request { range, access, max_segments, again: counted, sharing }),
             room: Room::default(),
             waits: Waits::default(),
             holds: SmallVec::new(),

@@ -2,7 +2,7 @@
 
 use super::waits::{Cause, Waits};
 use super::{Context, Next, Step};
-use crate::core::{AllInUse, Ask, Sharing};
+use crate::core::{AllInUse, Request, Sharing};
 use crate::error::{AcquireError, Unusable};
 use crate::range::PageRange;
 use crate::state::CacheState;
@@ -15,7 +15,7 @@ const LOOK_LONGEST: Duration = Duration::from_millis(5);
 
 /// The question to the core. Owns it, and how often it was put.
 pub(super) struct Question {
-    ask: Ask,
+    ask: Request,
     /// Whether the registrar was asked before others have to leave for it.
     is_probed: bool,
     /// The next time between two looks at leases.
@@ -23,7 +23,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    pub(super) fn new(ask: Ask) -> Self {
+    pub(super) fn new(ask: Request) -> Self {
         Self { ask, is_probed: false, nap: LOOK }
     }
 
@@ -37,7 +37,7 @@ impl Question {
 
     /// Asks for a part of the request, or all, which was counted before.
     pub(super) fn repeat(&mut self, range: PageRange, sharing: Sharing) {
-        *self = Self::new(Ask { range, sharing, again: true, ..self.ask });
+        *self = Self::new(Request { range, sharing, again: true, ..self.ask });
     }
 
     /// Asks the core until it has an answer, which is in its outcome. Where all that is registered is in use, room is looked for,
@@ -55,9 +55,9 @@ impl Question {
             }
             let answer = state.with_core(tables, |core, leases| {
                 if members.is_empty() || ask.again {
-                    core.ask(&ask, leases).map(drop)
+                    core.request_with(&ask, leases).map(drop)
                 } else {
-                    core.ask_group(&ask, members, leases).map(drop)
+                    core.request_group(&ask, members, leases).map(drop)
                 }
             });
             let Err(refusal) = answer else { return Ok(None) };
@@ -102,7 +102,7 @@ impl Question {
         context: &Context<'_, T>,
         answer: io::Result<()>,
     ) -> Result<(), AcquireError> {
-        let Ask { range, access, .. } = self.ask;
+        let Request { range, access, .. } = self.ask;
         // Nothing of this request was in the state meanwhile: the end of the cache did not wait for it.
         check_open(state)?;
         if let Err(source) = answer

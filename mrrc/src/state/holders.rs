@@ -18,7 +18,7 @@ pub(crate) struct Leases<'a, T> {
 }
 
 impl<T> Holders for Leases<'_, T> {
-    fn hold_back(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>) {
+    fn unpublish(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>) {
         let mut any = false;
         for &id in leaving {
             // A region being registered is held by its registering thread, and the core knows.
@@ -42,7 +42,7 @@ impl<T> Holders for Leases<'_, T> {
         }
     }
 
-    fn stay(&mut self, regions: &[RegionId]) {
+    fn republish(&mut self, regions: &[RegionId]) {
         for &id in regions {
             if self.in_flight.keep(id) {
                 self.tables.records[id].show();

@@ -11,7 +11,7 @@
 
 use crate::access::Access;
 use crate::config::Config;
-use crate::core::{Ask, Core, Holders, NobodyElse};
+use crate::core::{Core, Holders, NoHolders, Request};
 use crate::footprint::Footprint;
 use crate::hit::barrier::Barrier;
 use crate::hit::records::Record;
@@ -160,7 +160,7 @@ impl Owner {
     /// The core knows of the region, and holds it on account of a lease.
     fn lend(&mut self) {
         let core = &mut self.state.core;
-        core.ask(&Ask::new(range(HERE)), &mut NobodyElse).unwrap();
+        core.request_with(&Request::new(range(HERE)), &mut NoHolders).unwrap();
         core.hold(id());
         self.state.lease_holds.add(id());
     }
@@ -168,13 +168,13 @@ impl Owner {
     /// Hides the region and looks for its holders: the code that ships. Returns whether there are none.
     fn is_free(&mut self) -> bool {
         let mut held = Vec::new();
-        self.state.with_core(&self.field.0, |_, leases| leases.hold_back(&[id()], &mut held));
+        self.state.with_core(&self.field.0, |_, leases| leases.unpublish(&[id()], &mut held));
         held.is_empty()
     }
 
     /// Shows held regions again.
     fn put_back(&mut self) {
-        self.state.with_core(&self.field.0, |_, leases| leases.stay(&[id()]));
+        self.state.with_core(&self.field.0, |_, leases| leases.republish(&[id()]));
     }
 
     /// Retires the region and deregisters it, if no thread holds it. Returns whether it did.

@@ -1,6 +1,6 @@
 //! A bare core that hears of hits as that of a cache of threads does: by marks, before it chooses victims.
 
-use mrrc::core::{Ask, Core, Holders};
+use mrrc::core::{Core, Holders, Request};
 use mrrc::policy::{Matching, Policy};
 use mrrc::{Access, Config, Counters, PageRange, Part, RegionId, RegionState};
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ struct Marks {
 }
 
 impl Holders for Marks {
-    fn hold_back(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
+    fn unpublish(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
 
-    fn stay(&mut self, _: &[RegionId]) {}
+    fn republish(&mut self, _: &[RegionId]) {}
 
     fn touched(&mut self, _: usize, touched: &mut Vec<RegionId>) {
         for (id, uses) in std::mem::take(&mut self.of) {
@@ -48,7 +48,7 @@ impl Reference {
         let mut core = policy.core(config).unwrap();
         core.limit_hard();
         let exact = exact || core.scheme().matching == Matching::Exact;
-        let marks = Marks { of: BTreeMap::new(), most: policy.build(&config.params()).most_uses() };
+        let marks = Marks { of: BTreeMap::new(), most: policy.build(&config.params()).max_touches() };
         Self { core, marks, hits: Counters::default(), exact }
     }
 
@@ -66,7 +66,7 @@ impl Reference {
             *uses = (*uses + 1).min(self.marks.most);
             return Answer { parts: vec![range], gaps: 0 };
         }
-        let outcome = self.core.ask(&Ask { access, ..Ask::new(range) }, &mut self.marks).unwrap();
+        let outcome = self.core.request_with(&Request { access, ..Request::new(range) }, &mut self.marks).unwrap();
         let parts: Vec<_> = outcome.parts().iter().map(Part::range).collect();
         let gaps: Vec<_> = outcome.parts().iter().copied().filter(|part| matches!(part, Part::Gap { .. })).collect();
         let ids: Vec<_> = gaps.iter().filter_map(Part::region).collect();

@@ -106,7 +106,7 @@ impl Policy for LruK {
     }
 
     /// By default the second last use decides.
-    fn most_uses(&self) -> u32 {
+    fn max_touches(&self) -> u32 {
         2
     }
 

@@ -149,7 +149,7 @@ impl Policy for WTinyLfu {
     }
 
     /// References are counted up to 15.
-    fn most_uses(&self) -> u32 {
+    fn max_touches(&self) -> u32 {
         15
     }
 

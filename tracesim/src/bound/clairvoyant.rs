@@ -269,7 +269,7 @@ impl Policy for Clairvoyant {
         self.enlist(regions, id);
     }
 
-    fn goal(&self, need: Need) -> Need {
+    fn batch_size(&self, need: Need) -> Need {
         Need { pages: need.pages.max(self.batch_pages), ..need }
     }
 

@@ -6,7 +6,7 @@ use super::lower::Bound;
 use crate::policies::builtin;
 use crate::row::DeregCost;
 use crate::simulate::{Recency, ReplayError};
-use mrrc_core::core::{Ask, NobodyElse};
+use mrrc_core::core::{NoHolders, Request};
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::Overlap;
 use mrrc_core::{Config, ConfigError, Core, PageRange, Part, RegionId};
@@ -122,7 +122,7 @@ fn replay(
     let mut list = Vec::new();
     for step in &process.steps {
         let range = step.range();
-        let ask = Ask::new(range);
+        let ask = Request::new(range);
         if matches!(step.kind(), Kind::Request | Kind::Acquire) && schedule.foresight == Foresight::Pages {
             future.begin(range);
         }
@@ -184,15 +184,15 @@ impl Replay {
         self.aside_us += self.costs.reload(range.pages());
     }
 
-    fn ask(&mut self, ask: Ask) {
-        if self.core.ask(&ask, &mut NobodyElse).is_err() {
+    fn ask(&mut self, ask: Request) {
+        if self.core.request_with(&ask, &mut NoHolders).is_err() {
             // A refused request has to be served all the same.
             self.aside(ask.range);
         }
     }
 
-    fn hold(&mut self, ask: Ask) -> Vec<RegionId> {
-        let Ok(outcome) = self.core.ask(&ask, &mut NobodyElse) else {
+    fn hold(&mut self, ask: Request) -> Vec<RegionId> {
+        let Ok(outcome) = self.core.request_with(&ask, &mut NoHolders) else {
             self.aside(ask.range);
             return Vec::new();
         };

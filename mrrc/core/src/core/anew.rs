@@ -1,17 +1,21 @@
 //! The usual miss: a range that nothing overlaps becomes a region, and others leave for it if they have to.
 
-use super::{AllInUse, Ask, Core, Found, Holders, Part, Piece, Sharing, Total};
+use super::{AllInUse, Core, Found, Holders, Part, Piece, Request, Sharing, Total};
 use crate::policy::{Granule, Keeps, Need, Policy};
 use crate::regions::RegionId;
 
 impl<P: Policy> Core<P> {
-    /// Answers a request as [`Core::ask`] does, if nothing is there that it could use or overlap, and one region
+    /// Answers a request as [`Core::request_with`] does, if nothing is there that it could use or overlap, and one region
     /// serves it. `None`, and nothing is done or counted, for any other.
     #[inline]
-    pub(super) fn ask_anew(&mut self, ask: &Ask, holders: &mut impl Holders) -> Option<Result<RegionId, AllInUse>> {
-        let &Ask { range, access, again, .. } = ask;
-        let need = self.need_anew(ask);
-        if !self.is_anew(ask, need) {
+    pub(super) fn request_anew(
+        &mut self,
+        request: &Request,
+        holders: &mut impl Holders,
+    ) -> Option<Result<RegionId, AllInUse>> {
+        let &Request { range, access, again, .. } = request;
+        let need = self.need_anew(request);
+        if !self.is_anew(request, need) {
             return None;
         }
         if !again {
@@ -21,38 +25,38 @@ impl<P: Policy> Core<P> {
         if let Err(error) = self.make_room_anew(range, need, holders) {
             return Some(Err(error));
         }
-        let id = self.register_anew(ask);
+        let id = self.register_anew(request);
         self.outcome.push(Part::Gap { region: Some(id), range, access });
         Some(Ok(id))
     }
 
     /// The same where nobody has to leave, with no other outcome than the region, which is held once. Under a [hard limit](Core::limit_hard).
-    pub fn hold_anew(&mut self, ask: &Ask) -> Option<RegionId> {
-        let need = self.need_anew(ask);
-        if !need.is_met() || !self.is_anew(ask, need) {
+    pub fn hold_anew(&mut self, request: &Request) -> Option<RegionId> {
+        let need = self.need_anew(request);
+        if !need.is_met() || !self.is_anew(request, need) {
             return None;
         }
         // A region of the other class that contains it may serve it.
-        let may_share = ask.access.class() == 0 && ask.sharing == Sharing::All;
-        if may_share && self.find_in(1, ask.range).is_some() {
+        let may_share = request.access.class() == 0 && request.sharing == Sharing::All;
+        if may_share && self.find_in(1, request.range).is_some() {
             return None;
         }
-        if !ask.again {
-            self.counters.missed(Found::Miss, 0, ask.range.pages());
+        if !request.again {
+            self.counters.missed(Found::Miss, 0, request.range.pages());
         }
-        Some(self.register_anew(ask))
+        Some(self.register_anew(request))
     }
 
     /// Returns how much has to leave before there is room for one more region.
     #[inline]
-    fn need_anew(&self, ask: &Ask) -> Need {
-        self.capacity.shortfall(Total { pages: ask.range.pages(), regions: 1 }, Total::default())
+    fn need_anew(&self, request: &Request) -> Need {
+        self.capacity.shortfall(Total { pages: request.range.pages(), regions: 1 }, Total::default())
     }
 
     /// Returns whether the request overlaps nothing and becomes one region, once this much has left.
     #[inline]
-    fn is_anew(&self, ask: &Ask, need: Need) -> bool {
-        let &Ask { range, access, sharing, .. } = ask;
+    fn is_anew(&self, request: &Request, need: Need) -> bool {
+        let &Request { range, access, sharing, .. } = request;
         let pages = range.pages();
         let stays = match self.scheme.keeps {
             Keeps::Nothing => false,
@@ -67,8 +71,8 @@ impl<P: Policy> Core<P> {
     }
 
     #[inline]
-    fn register_anew(&mut self, ask: &Ask) -> RegionId {
-        let &Ask { range, access, .. } = ask;
+    fn register_anew(&mut self, request: &Request) -> RegionId {
+        let &Request { range, access, .. } = request;
         self.counters.regs += 1;
         self.counters.reg_pages = self.counters.reg_pages.saturating_add(range.pages());
         let id = self.add_region_in_place(Piece { range, access }, true);
@@ -79,7 +83,7 @@ impl<P: Policy> Core<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NobodyElse;
+    use super::super::NoHolders;
     use super::*;
     use crate::access::Access;
     use crate::config::Config;
@@ -92,8 +96,8 @@ mod tests {
         core
     }
 
-    fn ask(start: u64, pages: u64, access: Access) -> Ask {
-        Ask { access, ..Ask::new(PageRange::new(start, pages).unwrap()) }
+    fn request(start: u64, pages: u64, access: Access) -> Request {
+        Request { access, ..Request::new(PageRange::new(start, pages).unwrap()) }
     }
 
     #[test]
@@ -104,10 +108,10 @@ mod tests {
             let (mut quick, mut slow) = (core(), core());
             for nth in 0..200 {
                 // While there is room, and then in the place of one, of several, or of a batch.
-                let ask = Ask { again: nth % 5 == 2, ..ask(20 * nth, 1 + 7 * nth % 15, Access::LOCAL) };
-                let id = quick.ask_anew(&ask, &mut NobodyElse).unwrap().unwrap();
+                let request = Request { again: nth % 5 == 2, ..request(20 * nth, 1 + 7 * nth % 15, Access::LOCAL) };
+                let id = quick.request_anew(&request, &mut NoHolders).unwrap().unwrap();
                 let mut plan = std::mem::take(&mut slow.plan);
-                slow.plan_and_execute(&ask, &mut plan, &mut NobodyElse).unwrap();
+                slow.plan_and_execute(&request, &mut plan, &mut NoHolders).unwrap();
                 slow.plan = plan;
                 assert_eq!(quick.outcome().parts(), slow.outcome().parts(), "{policy}: {nth}");
                 assert_eq!(quick.outcome().parts()[0].region(), Some(id));
@@ -122,10 +126,10 @@ mod tests {
     fn all_in_use_is_refused_without_eviction() {
         let mut core = core(16);
         for start in [0, 20] {
-            let id = core.ask_anew(&ask(start, 8, Access::LOCAL), &mut NobodyElse).unwrap().unwrap();
+            let id = core.request_anew(&request(start, 8, Access::LOCAL), &mut NoHolders).unwrap().unwrap();
             core.hold(id);
         }
-        let refused = core.ask_anew(&ask(40, 9, Access::LOCAL), &mut NobodyElse).unwrap().unwrap_err();
+        let refused = core.request_anew(&request(40, 9, Access::LOCAL), &mut NoHolders).unwrap().unwrap_err();
         assert_eq!((refused.missing_pages, refused.in_use_pages, refused.in_use_regions), (9, 16, 2));
         assert_eq!((core.counters().all_in_use, core.counters().miss, core.used_pages()), (1, 3, 16));
     }
@@ -133,9 +137,9 @@ mod tests {
     #[test]
     fn what_is_held_from_the_start_is_released_once() {
         let mut core = core(64);
-        let id = core.hold_anew(&ask(8, 8, Access::LOCAL)).unwrap();
+        let id = core.hold_anew(&request(8, 8, Access::LOCAL)).unwrap();
         assert_eq!((core.held_pages(), core.used_pages()), (8, 8));
-        _ = core.publish(&[id], &mut NobodyElse);
+        _ = core.publish(&[id], &mut NoHolders);
         assert_eq!((core.held_pages(), core.find(PageRange::new(9, 2).unwrap())), (0, Some(id)));
     }
 
@@ -143,22 +147,22 @@ mod tests {
     fn all_that_is_not_so_simple_is_left_as_it_was() {
         let mut core = core(32);
         let remote = Access::LOCAL | Access::REMOTE_READ;
-        for ask in [ask(8, 8, Access::LOCAL), ask(100, 8, remote)] {
-            let id = core.hold_anew(&ask).unwrap();
-            _ = core.publish(&[id], &mut NobodyElse);
+        for request in [request(8, 8, Access::LOCAL), request(100, 8, remote)] {
+            let id = core.hold_anew(&request).unwrap();
+            _ = core.publish(&[id], &mut NoHolders);
         }
         let before = core.counters();
-        for (why, ask) in [
-            ("there", ask(8, 8, Access::LOCAL)),
-            ("overlapped", ask(15, 2, Access::LOCAL)),
-            ("served by the other class", ask(101, 2, Access::LOCAL)),
-            ("too large for the room", ask(200, 17, Access::LOCAL)),
-            ("nobody else's", Ask { sharing: Sharing::Nothing, ..ask(200, 2, Access::LOCAL) }),
+        for (why, request) in [
+            ("there", request(8, 8, Access::LOCAL)),
+            ("overlapped", request(15, 2, Access::LOCAL)),
+            ("served by the other class", request(101, 2, Access::LOCAL)),
+            ("too large for the room", request(200, 17, Access::LOCAL)),
+            ("nobody else's", Request { sharing: Sharing::Nothing, ..request(200, 2, Access::LOCAL) }),
         ] {
-            assert_eq!(core.hold_anew(&ask), None, "{why}");
+            assert_eq!(core.hold_anew(&request), None, "{why}");
         }
         assert_eq!((core.counters(), core.used_pages(), core.held_pages()), (before, 16, 0));
-        assert!(core.hold_anew(&ask(99, 1, remote)).is_some());
-        assert!(core.hold_anew(&ask(100, 9, Access::LOCAL)).is_some(), "it is no overlap in its own class");
+        assert!(core.hold_anew(&request(99, 1, remote)).is_some());
+        assert!(core.hold_anew(&request(100, 9, Access::LOCAL)).is_some(), "it is no overlap in its own class");
     }
 }

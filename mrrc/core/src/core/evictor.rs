@@ -36,9 +36,9 @@ impl<P: Policy> Evictor<P> {
         &self.policy
     }
 
-    /// See [`Policy::most_uses`].
-    pub(super) fn most_uses(&self) -> u32 {
-        self.policy.most_uses()
+    /// See [`Policy::max_touches`].
+    pub(super) fn max_touches(&self) -> u32 {
+        self.policy.max_touches()
     }
 
     /// See [`Policy::costs`].
@@ -114,12 +114,12 @@ impl<P: Policy> Evictor<P> {
         if self.exact {
             return need;
         }
-        let goal = self.policy.goal(need);
+        let batch = self.policy.batch_size(need);
         if need.pages > 0 {
-            return goal;
+            return batch;
         }
-        let share = u128::from(goal.pages) * u128::from(limit.regions) / u128::from(limit.pages.max(1));
-        Need { pages: 0, regions: goal.regions.max(u64::try_from(share).unwrap_or(u64::MAX)) }
+        let share = u128::from(batch.pages) * u128::from(limit.regions) / u128::from(limit.pages.max(1));
+        Need { pages: 0, regions: batch.regions.max(u64::try_from(share).unwrap_or(u64::MAX)) }
     }
 
     /// Begins a run.
@@ -166,7 +166,7 @@ impl<P: Policy> Evictor<P> {
     /// Asks which of the regions that are about to leave are held: [`Evictor::held_victims`] has them.
     pub(super) fn find_held(&mut self, leaving: &[RegionId], holders: &mut impl Holders) {
         self.held_victims.clear();
-        holders.hold_back(leaving, &mut self.held_victims);
+        holders.unpublish(leaving, &mut self.held_victims);
     }
 
     pub(super) fn held_victims(&self) -> &[RegionId] {

@@ -4,7 +4,7 @@
 //! serves, in address order. It joins neighbours as long as registering the hole between them costs less
 //! than the calls that it saves, and the holes stay a small share of the group.
 
-use super::{AllInUse, Ask, Core, Holders, Leavers, NobodyElse, Outcome, Part};
+use super::{AllInUse, Core, Holders, Leavers, NoHolders, Outcome, Part, Request};
 use crate::cost::Linear;
 use crate::policy::{Matching, Policy};
 use crate::range::PageRange;
@@ -45,7 +45,7 @@ impl<P: Policy> Core<P> {
                 answer(first, self.request(first));
             } else {
                 let span = members.iter().fold(first, |span, &member| span.hull(member));
-                answer(span, self.request_group(span, members));
+                answer(span, self.request_span(span, members));
             }
             self.hold_answer(&mut held);
         }
@@ -63,28 +63,28 @@ impl<P: Policy> Core<P> {
         held[first..].iter().for_each(|&id| self.hold(id));
     }
 
-    fn request_group(&mut self, span: PageRange, members: &[PageRange]) -> Result<&Outcome, AllInUse> {
-        self.ask_group(&Ask::new(span), members, &mut NobodyElse)
+    fn request_span(&mut self, span: PageRange, members: &[PageRange]) -> Result<&Outcome, AllInUse> {
+        self.request_group(&Request::new(span), members, &mut NoHolders)
     }
 
     /// Asks for the span of a group. Each member is a request of its own for the counters; what is registered is
     /// the span.
-    pub fn ask_group(
+    pub fn request_group(
         &mut self,
-        ask: &Ask,
+        request: &Request,
         members: &[PageRange],
         holders: &mut impl Holders,
     ) -> Result<&Outcome, AllInUse> {
         let mut plan = std::mem::take(&mut self.plan);
         for &range in members {
-            self.survey(&Ask { range, ..*ask }, range, &mut plan);
+            self.survey(&Request { range, ..*request }, range, &mut plan);
             self.classify(range, &plan);
         }
-        let found = self.survey(ask, ask.range, &mut plan);
+        let found = self.survey(request, request.range, &mut plan);
         if self.has_one_key() {
-            self.keep_to_span(ask, &mut plan);
+            self.keep_to_span(request, &mut plan);
         }
-        let result = self.execute(ask, found, &mut plan, holders);
+        let result = self.execute(request, found, &mut plan, holders);
         self.plan = plan;
         result.map(|()| &self.outcome)
     }

@@ -9,7 +9,7 @@ use crate::regions::RegionId;
 
 /// A request to the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ask {
+pub struct Request {
     /// The pages.
     pub range: PageRange,
     /// The rights that every page needs.
@@ -37,7 +37,7 @@ pub enum Sharing {
     Nothing,
 }
 
-impl Ask {
+impl Request {
     /// Returns a request for local use.
     pub fn new(range: PageRange) -> Self {
         Self { range, access: Access::LOCAL_READ, max_segments: usize::MAX, again: false, sharing: Sharing::All }
@@ -49,10 +49,10 @@ pub trait Holders {
     /// These regions are about to leave. From now on they take no new hold; those that are held already
     /// are appended to `held`. The core holds each of those once more, until it is told by
     /// [`Core::release`](super::Core::release) that they are free.
-    fn hold_back(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>);
+    fn unpublish(&mut self, leaving: &[RegionId], held: &mut Vec<RegionId>);
 
     /// These regions stay after all: they are held, or there was not enough to make room.
-    fn stay(&mut self, regions: &[RegionId]);
+    fn republish(&mut self, regions: &[RegionId]);
 
     /// Appends the regions that were asked for without the core's knowledge since it was last told, each as
     /// often as that happened, in a stated order; or about `most` of them now and the rest the next time. They move up
@@ -61,7 +61,7 @@ pub trait Holders {
         let _ = (most, touched);
     }
 
-    /// How often a region that was [held back](Holders::hold_back) was asked for since it was last told. It counts as told
+    /// How often a region that was [unpublished](Holders::unpublish) was asked for since it was last told. It counts as told
     /// from now on.
     fn touches(&mut self, region: RegionId) -> u32 {
         let _ = region;
@@ -76,14 +76,14 @@ pub trait Holders {
 
 /// No other holders: every hold is known to the core.
 #[derive(Debug)]
-pub struct NobodyElse;
+pub struct NoHolders;
 
-impl Holders for NobodyElse {
+impl Holders for NoHolders {
     #[inline]
-    fn hold_back(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
+    fn unpublish(&mut self, _: &[RegionId], _: &mut Vec<RegionId>) {}
 
     #[inline]
-    fn stay(&mut self, _: &[RegionId]) {}
+    fn republish(&mut self, _: &[RegionId]) {}
 
     #[inline]
     fn are_none(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Regions in use, and how regions go: leases, invalidation, and the way out that they share.
 
-use super::{Core, Holders, Leavers, Leaving, NobodyElse};
+use super::{Core, Holders, Leavers, Leaving, NoHolders};
 use crate::policy::{Deregistration, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionEvent, RegionId, RegionState};
@@ -62,7 +62,7 @@ impl<P: Policy> Core<P> {
     /// in one batch where the scheme deregisters in batches. Where matching is exact, every region is
     /// looked at.
     pub fn invalidate(&mut self, range: PageRange) -> &Leavers {
-        self.invalidate_among(range, &mut NobodyElse)
+        self.invalidate_among(range, &mut NoHolders)
     }
 
     /// As [`Core::invalidate`], with holders that the core does not know.
@@ -88,7 +88,7 @@ impl<P: Policy> Core<P> {
         // of one without: the name tells them apart, or neither would be dropped where it comes again.
         touched.sort_unstable_by_key(|&id| (self.regions.get(id).range(), id));
         touched.dedup();
-        self.hold_back(touched, holders);
+        self.unpublish(touched, holders);
         for &id in touched.iter() {
             self.counters.invalidated += 1;
             self.counters.invalidated_pages = self.counters.invalidated_pages.saturating_add(self.regions.pages(id));
@@ -124,7 +124,7 @@ impl<P: Policy> Core<P> {
     }
 
     /// Asks for the holders of what is to leave, and holds that too.
-    pub(super) fn hold_back(&mut self, leaving: &[RegionId], holders: &mut impl Holders) {
+    pub(super) fn unpublish(&mut self, leaving: &[RegionId], holders: &mut impl Holders) {
         self.evictor.find_held(leaving, holders);
         for nth in 0..self.evictor.held_victims().len() {
             self.hold(self.evictor.held_victims()[nth]);

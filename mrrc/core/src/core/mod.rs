@@ -12,7 +12,7 @@
 //! 3. `make_room` (in `room.rs`) runs *full* until the gaps fit: the policy proposes victims in batches.
 //! 4. `admit` makes a region of each gap.
 //!
-//! A request that overlaps nothing needs no plan: `ask_anew` (in `anew.rs`) makes room and registers it.
+//! A request that overlaps nothing needs no plan: `request_anew` (in `anew.rs`) makes room and registers it.
 //!
 //! Regions that are held, invalidated or replaced go through `leases.rs`. Where each request is answered by one region,
 //! regions may overlap: `one_key.rs` has the rules.
@@ -46,7 +46,7 @@ use counters::SingleHits;
 pub use counters::{Cost, Counters};
 use evictor::Evictor;
 pub use group::group_len;
-pub use holders::{Ask, Holders, NobodyElse, Sharing};
+pub use holders::{Holders, NoHolders, Request, Sharing};
 use lookup::Lookup;
 pub use outcome::{Found, Leavers, Leaving, Outcome, Part};
 use plan::{Piece, Plan};
@@ -202,13 +202,13 @@ impl<P: Policy> Core<P> {
         (access.class()..2).find_map(|class| self.find_granting(class, range, access))
     }
 
-    /// See [`Policy::most_uses`].
-    pub fn most_uses(&self) -> u32 {
-        self.evictor.most_uses()
+    /// See [`Policy::max_touches`].
+    pub fn max_touches(&self) -> u32 {
+        self.evictor.max_touches()
     }
 
     /// Regions that were asked for without the core's knowledge move up, in this order.
-    pub fn fold(&mut self, touched: impl IntoIterator<Item = RegionId>) {
+    pub fn apply_touches(&mut self, touched: impl IntoIterator<Item = RegionId>) {
         for id in touched {
             self.touch(id);
         }
@@ -218,24 +218,24 @@ impl<P: Policy> Core<P> {
     ///
     /// # Errors
     /// [`AllInUse`] when everything that could make room is held.
-    pub fn ask(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        let Some(id) = self.find_for(ask) else { return self.ask_missed(ask, holders) };
-        if !ask.again {
-            self.single_hits.count(self.regions.pages(id) == ask.range.pages(), ask.range.pages());
+    pub fn request_with(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
+        let Some(id) = self.find_for(request) else { return self.miss(request, holders) };
+        if !request.again {
+            self.single_hits.count(self.regions.pages(id) == request.range.pages(), request.range.pages());
         }
         self.touch(id);
-        self.outcome.hit(self.found_as(id, ask.range), self.part_of(id, ask.range));
+        self.outcome.hit(self.found_as(id, request.range), self.part_of(id, request.range));
         Ok(&self.outcome)
     }
 
     #[inline]
-    fn find_for(&self, ask: &Ask) -> Option<RegionId> {
-        let found = match ask.sharing {
-            Sharing::All => self.find_with(ask.range, ask.access),
-            Sharing::OwnClass => self.find_granting(ask.access.class(), ask.range, ask.access),
+    fn find_for(&self, request: &Request) -> Option<RegionId> {
+        let found = match request.sharing {
+            Sharing::All => self.find_with(request.range, request.access),
+            Sharing::OwnClass => self.find_granting(request.access.class(), request.range, request.access),
             Sharing::Nothing => return None,
         };
-        if found.is_none() && self.lookup.has_replacements() { self.find_replacement(ask) } else { found }
+        if found.is_none() && self.lookup.has_replacements() { self.find_replacement(request) } else { found }
     }
 
     fn found_as(&self, id: RegionId, asked: PageRange) -> Found {
@@ -259,16 +259,16 @@ impl<P: Policy> Core<P> {
 
     #[inline(never)]
     fn request_missed(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
-        self.ask_missed(&Ask::new(asked), &mut NobodyElse)
+        self.miss(&Request::new(asked), &mut NoHolders)
     }
 
-    fn ask_missed(&mut self, ask: &Ask, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        if let Some(answer) = self.ask_anew(ask, holders) {
+    fn miss(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
+        if let Some(answer) = self.request_anew(request, holders) {
             self.debug_check_limits();
             return answer.map(|_| &self.outcome);
         }
         let mut plan = std::mem::take(&mut self.plan);
-        let result = self.plan_and_execute(ask, &mut plan, holders);
+        let result = self.plan_and_execute(request, &mut plan, holders);
         self.plan = plan;
         self.debug_check_limits();
         result.map(|()| &self.outcome)
@@ -279,74 +279,79 @@ impl<P: Policy> Core<P> {
         debug_assert!(self.capacity.fits(Total::default()), "the limits hold after every request");
     }
 
-    fn plan_and_execute(&mut self, ask: &Ask, plan: &mut Plan, holders: &mut impl Holders) -> Result<(), AllInUse> {
-        if ask.sharing == Sharing::Nothing {
-            if !ask.again {
-                self.counters.missed(Found::Miss, 0, ask.range.pages());
+    fn plan_and_execute(
+        &mut self,
+        request: &Request,
+        plan: &mut Plan,
+        holders: &mut impl Holders,
+    ) -> Result<(), AllInUse> {
+        if request.sharing == Sharing::Nothing {
+            if !request.again {
+                self.counters.missed(Found::Miss, 0, request.range.pages());
             }
-            return self.register_aside(ask, plan, holders);
+            return self.register_aside(request, plan, holders);
         }
-        let found = self.survey(ask, self.wanted(ask), plan);
-        if !ask.again {
-            self.classify(ask.range, plan);
+        let found = self.survey(request, self.wanted(request), plan);
+        if !request.again {
+            self.classify(request.range, plan);
         }
-        self.execute(ask, found, plan, holders)
+        self.execute(request, found, plan, holders)
     }
 
     /// Makes room and registers, or does so for this request alone.
     fn execute(
         &mut self,
-        ask: &Ask,
+        request: &Request,
         found: Found,
         plan: &mut Plan,
         holders: &mut impl Holders,
     ) -> Result<(), AllInUse> {
         if self.has_one_key() {
-            return self.execute_one(ask, found, plan, holders);
+            return self.execute_one(request, found, plan, holders);
         }
         self.outcome.start(found);
         if plan.is_served() {
-            self.add_parts(ask.range, plan, false);
+            self.add_parts(request.range, plan, false);
             return Ok(());
         }
         if self.scheme.keeps == Keeps::Nothing && !self.capacity.is_hard() {
-            self.register_for_request(ask.range, plan);
+            self.register_for_request(request.range, plan);
             return Ok(());
         }
         if !self.fits(plan) {
             if !self.capacity.is_hard() {
                 self.counters.bypass += 1;
                 self.outcome.set_bypass();
-                self.register_for_request(ask.range, plan);
+                self.register_for_request(request.range, plan);
                 return Ok(());
             }
             if self.scheme.keeps == Keeps::Forever && !self.need(plan).is_met() {
                 // Nothing is ever evicted, and nothing bypasses the limit.
-                return Err(self.refuse(ask.range, self.need(plan)));
+                return Err(self.refuse(request.range, self.need(plan)));
             }
-            self.take_over(ask, plan);
+            self.take_over(request, plan);
         }
         if plan.aside {
-            return self.register_aside(ask, plan, holders);
+            return self.register_aside(request, plan, holders);
         }
         if let Some(region) = self.in_the_way(plan) {
-            self.outcome.push(Part::Registering { region, range: ask.range });
+            self.outcome.push(Part::Registering { region, range: request.range });
             return Ok(());
         }
-        let spans_more = self.capacity.is_hard() && plan.whole && plan.piece_total.pages > ask.range.pages();
-        match self.make_room(ask.range, plan, holders) {
+        let spans_more = self.capacity.is_hard() && plan.whole && plan.piece_total.pages > request.range.pages();
+        match self.make_room(request.range, plan, holders) {
             Err(_) if spans_more => {
                 // The merged region finds no room; by itself the range may.
                 self.counters.all_in_use -= 1;
-                self.take_over(ask, plan);
+                self.take_over(request, plan);
                 if plan.aside {
-                    return self.register_aside(ask, plan, holders);
+                    return self.register_aside(request, plan, holders);
                 }
-                self.make_room(ask.range, plan, holders)?;
+                self.make_room(request.range, plan, holders)?;
             }
             result => result?,
         }
-        self.admit(ask.range, plan);
+        self.admit(request.range, plan);
         Ok(())
     }
 

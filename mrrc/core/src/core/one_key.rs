@@ -11,7 +11,7 @@
 //! have the fewest pages.
 
 use super::plan::{Piece, Plan};
-use super::{AllInUse, Ask, Core, Found, Holders, Lookup, Part, Total};
+use super::{AllInUse, Core, Found, Holders, Lookup, Part, Request, Total};
 use crate::coverage;
 use crate::policy::{Granule, Keeps, Matching, Overlap, Policy};
 use crate::range::PageRange;
@@ -22,7 +22,7 @@ const MOST_GROWTH: u64 = 2;
 
 impl<P: Policy> Core<P> {
     /// From now on the capacity is a [hard limit](Core::limit_hard), and each request is answered by one region, whatever
-    /// [`Ask::max_segments`] says: cached regions may overlap. Before the first request. A policy that registers other ranges than those asked for
+    /// [`Request::max_segments`] says: cached regions may overlap. Before the first request. A policy that registers other ranges than those asked for
     /// (pages, buckets, unions) or matches them exactly goes on as before.
     pub fn use_one_key(&mut self) {
         self.limit_hard();
@@ -42,8 +42,8 @@ impl<P: Policy> Core<P> {
     }
 
     /// Returns the plan of a request that found no region. Changes nothing but the plan.
-    pub(super) fn plan_one(&self, ask: &Ask, plan: &mut Plan) -> Found {
-        let &Ask { range, access, .. } = ask;
+    pub(super) fn plan_one(&self, request: &Request, plan: &mut Plan) -> Found {
+        let &Request { range, access, .. } = request;
         plan.clear();
         if let Some(id) = self.find_granting(access.class(), range, access) {
             plan.overlaps.push(id);
@@ -52,7 +52,7 @@ impl<P: Policy> Core<P> {
             plan.found = Found::Covered;
             return plan.found;
         }
-        self.find_overlaps(ask, range, &mut plan.overlaps);
+        self.find_overlaps(request, range, &mut plan.overlaps);
         let facts = |&id: &RegionId| (self.regions.get(id).range(), self.regions.get(id).access());
         let overlaps = plan.overlaps.iter().map(facts);
         plan.found = if plan.overlaps.is_empty() { Found::Miss } else { Found::Partial };
@@ -75,8 +75,8 @@ impl<P: Policy> Core<P> {
     }
 
     /// The same, and the region that serves the request moves to the top.
-    pub(super) fn survey_one(&mut self, ask: &Ask, plan: &mut Plan) -> Found {
-        let found = self.plan_one(ask, plan);
+    pub(super) fn survey_one(&mut self, request: &Request, plan: &mut Plan) -> Found {
+        let found = self.plan_one(request, plan);
         plan.overlaps.iter().for_each(|&id| self.touch(id));
         found
     }
@@ -84,26 +84,26 @@ impl<P: Policy> Core<P> {
     /// Makes room for the region of the plan, and registers it.
     pub(super) fn execute_one(
         &mut self,
-        ask: &Ask,
+        request: &Request,
         found: Found,
         plan: &mut Plan,
         holders: &mut impl Holders,
     ) -> Result<(), AllInUse> {
         self.outcome.start(found);
         let Some(&Piece { range, access }) = plan.pieces.first() else {
-            self.add_parts(ask.range, plan, false);
+            self.add_parts(request.range, plan, false);
             return Ok(());
         };
-        let mut in_the_way = self.make_room_for_one(ask, plan, holders);
-        if in_the_way.is_err() && range != ask.range {
+        let mut in_the_way = self.make_room_for_one(request, plan, holders);
+        if in_the_way.is_err() && range != request.range {
             // With its neighbours it finds no room; by itself it may.
             self.counters.all_in_use -= 1;
-            plan.set_piece(Piece { range: ask.range, access });
-            in_the_way = self.make_room_for_one(ask, plan, holders);
+            plan.set_piece(Piece { range: request.range, access });
+            in_the_way = self.make_room_for_one(request, plan, holders);
         }
         match in_the_way? {
-            Some(region) => self.outcome.push(Part::Registering { region, range: ask.range }),
-            None => self.admit(ask.range, plan),
+            Some(region) => self.outcome.push(Part::Registering { region, range: request.range }),
+            None => self.admit(request.range, plan),
         }
         Ok(())
     }
@@ -111,17 +111,17 @@ impl<P: Policy> Core<P> {
     /// Makes room, unless a region that is being registered is in the way: that one is returned.
     fn make_room_for_one(
         &mut self,
-        ask: &Ask,
+        request: &Request,
         plan: &mut Plan,
         holders: &mut impl Holders,
     ) -> Result<Option<RegionId>, AllInUse> {
         if self.scheme.keeps == Keeps::Forever && !self.need(plan).is_met() {
-            return Err(self.refuse(ask.range, self.need(plan)));
+            return Err(self.refuse(request.range, self.need(plan)));
         }
         self.find_replaced(plan);
         let in_the_way = self.in_the_way(plan);
         if in_the_way.is_none() {
-            self.make_room(ask.range, plan, holders)?;
+            self.make_room(request.range, plan, holders)?;
         }
         Ok(in_the_way)
     }
@@ -155,9 +155,9 @@ impl<P: Policy> Core<P> {
     }
 
     /// Keeps a region that spans a group as it is: its neighbours would add to the cost of the holes.
-    pub(super) fn keep_to_span(&self, ask: &Ask, plan: &mut Plan) {
+    pub(super) fn keep_to_span(&self, request: &Request, plan: &mut Plan) {
         if let [Piece { access, .. }] = plan.pieces[..] {
-            plan.set_piece(Piece { range: ask.range, access });
+            plan.set_piece(Piece { range: request.range, access });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The plan of a request that is no hit: overlaps, gaps, and whether they fit.
 
-use super::{Ask, Core, Found, Sharing, Total};
+use super::{Core, Found, Request, Sharing, Total};
 use crate::access::Access;
 use crate::coverage;
 use crate::policy::{Granule, Keeps, Need, Overlap, Policy};
@@ -85,36 +85,36 @@ impl Plan {
 impl<P: Policy> Core<P> {
     /// Finds what overlaps the request and what is missing of the pages wanted for it, and moves the
     /// overlapping regions to the top.
-    pub(super) fn survey(&mut self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
+    pub(super) fn survey(&mut self, request: &Request, wanted: PageRange, plan: &mut Plan) -> Found {
         if self.has_one_key() {
-            return self.survey_one(ask, plan);
+            return self.survey_one(request, plan);
         }
         plan.clear();
-        self.find_overlaps(ask, wanted, &mut plan.overlaps);
+        self.find_overlaps(request, wanted, &mut plan.overlaps);
         for &id in &plan.overlaps {
             self.touch(id);
         }
-        self.piece_together(ask, wanted, plan)
+        self.piece_together(request, wanted, plan)
     }
 
     /// Finds the parts that serve the request, those that give way and those that are missing, from all that overlap
     /// it.
     #[inline(always)]
-    fn piece_together(&self, ask: &Ask, wanted: PageRange, plan: &mut Plan) -> Found {
+    fn piece_together(&self, request: &Request, wanted: PageRange, plan: &mut Plan) -> Found {
         if plan.overlaps.is_empty() {
             plan.hit_pages = 0;
             plan.gaps.push(wanted);
-            self.cut_pieces(ask, plan);
+            self.cut_pieces(request, plan);
             plan.found = Found::Miss;
             return Found::Miss;
         }
         let pages_in = |ids: &[RegionId]| {
-            let parts = ids.iter().filter_map(|&id| self.regions.get(id).range().intersection(ask.range));
+            let parts = ids.iter().filter_map(|&id| self.regions.get(id).range().intersection(request.range));
             parts.map(PageRange::pages).sum()
         };
         // Regions that grant too little give way, page by page.
         plan.overlaps.retain(|&id| {
-            let serves = self.regions.get(id).access().contains(ask.access);
+            let serves = self.regions.get(id).access().contains(request.access);
             if !serves {
                 plan.replaced.push(id);
             }
@@ -131,15 +131,15 @@ impl<P: Policy> Core<P> {
             let covered = plan.overlaps.iter().map(|&id| self.regions.get(id).range());
             coverage::gaps(wanted, covered, &mut plan.gaps);
         }
-        self.cut_pieces(ask, plan);
+        self.cut_pieces(request, plan);
         let found = if plan.is_served() { Found::Covered } else { Found::Partial };
         plan.found = found;
         found
     }
 
-    pub(super) fn find_overlaps(&self, ask: &Ask, wanted: PageRange, found: &mut Vec<RegionId>) {
+    pub(super) fn find_overlaps(&self, request: &Request, wanted: PageRange, found: &mut Vec<RegionId>) {
         let longest = self.capacity.region_pages();
-        self.lookup.overlaps(ask.access.class(), wanted, longest, &self.regions, found);
+        self.lookup.overlaps(request.access.class(), wanted, longest, &self.regions, found);
     }
 
     /// Counts a request that was surveyed.
@@ -147,55 +147,55 @@ impl<P: Policy> Core<P> {
         self.counters.missed(plan.found, plan.hit_pages, asked.pages());
     }
 
-    fn cut_pieces(&self, ask: &Ask, plan: &mut Plan) {
-        if self.scheme.overlap != Overlap::Split && plan.overlaps_any() && self.is_alike(ask, plan) {
-            let range = if self.scheme.overlap == Overlap::Merge { self.hull(ask, plan) } else { ask.range };
+    fn cut_pieces(&self, request: &Request, plan: &mut Plan) {
+        if self.scheme.overlap != Overlap::Split && plan.overlaps_any() && self.is_alike(request, plan) {
+            let range = if self.scheme.overlap == Overlap::Merge { self.hull(request, plan) } else { request.range };
             // A range that one region cannot hold is split after all: merging it again and again is no use.
             // Parts with different rights count as missing too: as one region they would lose some, or gain
             // unwanted ones.
             if range.pages() <= self.capacity.region_pages() {
-                return plan.replace_all(Piece { range, access: ask.access });
+                return plan.replace_all(Piece { range, access: request.access });
             }
         }
-        self.split(ask, plan);
-        if plan.overlaps.len() + plan.pieces.len() > ask.max_segments {
-            self.gather(ask, plan);
+        self.split(request, plan);
+        if plan.overlaps.len() + plan.pieces.len() > request.max_segments {
+            self.gather(request, plan);
         }
     }
 
     /// Returns whether all that the request overlaps has the rights that it asks for, and no others.
-    fn is_alike(&self, ask: &Ask, plan: &Plan) -> bool {
-        plan.overlaps.iter().chain(&plan.replaced).all(|&id| self.regions.get(id).access() == ask.access)
+    fn is_alike(&self, request: &Request, plan: &Plan) -> bool {
+        plan.overlaps.iter().chain(&plan.replaced).all(|&id| self.regions.get(id).access() == request.access)
     }
 
     /// Returns the request with all that it overlaps.
-    fn hull(&self, ask: &Ask, plan: &Plan) -> PageRange {
+    fn hull(&self, request: &Request, plan: &Plan) -> PageRange {
         let overlaps = plan.overlaps.iter().chain(&plan.replaced).map(|&id| self.regions.get(id));
-        overlaps.fold(ask.range, |hull, region| hull.hull(region.range()))
+        overlaps.fold(request.range, |hull, region| hull.hull(region.range()))
     }
 
     /// Returns the rights of all pages of a request that was split, if they are the same. One region can have no
     /// others: no page may gain a right by its neighbours' request, or lose one that it had.
-    fn common_access(&self, ask: &Ask, plan: &Plan) -> Option<Access> {
+    fn common_access(&self, request: &Request, plan: &Plan) -> Option<Access> {
         let stay = plan.overlaps.iter().map(|&id| self.regions.get(id).access());
         let mut all = plan.pieces.iter().map(|piece| piece.access).chain(stay);
-        let first = all.next().unwrap_or(ask.access);
+        let first = all.next().unwrap_or(request.access);
         all.all(|access| access == first).then_some(first)
     }
 
     /// Few pieces take the place of all that the request overlaps: one that spans it if it can be, or as few as the
     /// request takes.
-    fn gather(&self, ask: &Ask, plan: &mut Plan) {
-        let range = if self.is_alike(ask, plan) { self.hull(ask, plan) } else { ask.range };
-        if range != ask.range && range.pages() <= self.capacity.region_pages().min(self.capacity.limit().pages) {
-            plan.replace_all(Piece { range, access: ask.access });
+    fn gather(&self, request: &Request, plan: &mut Plan) {
+        let range = if self.is_alike(request, plan) { self.hull(request, plan) } else { request.range };
+        if range != request.range && range.pages() <= self.capacity.region_pages().min(self.capacity.limit().pages) {
+            plan.replace_all(Piece { range, access: request.access });
         } else {
-            self.take_over(ask, plan);
+            self.take_over(request, plan);
         }
     }
 
     /// A piece for each gap, or several where it is cut.
-    fn split(&self, ask: &Ask, plan: &mut Plan) {
+    fn split(&self, request: &Request, plan: &mut Plan) {
         let longest = match self.scheme.granule {
             Granule::Region => self.capacity.region_pages(),
             Granule::Page => 1,
@@ -206,7 +206,7 @@ impl<P: Policy> Core<P> {
             && gap.pages() <= longest
         {
             plan.piece_total.add(gap.pages());
-            plan.pieces.push(Piece { range: gap, access: ask.access });
+            plan.pieces.push(Piece { range: gap, access: request.access });
             return;
         }
         plan.piece_total = Total {
@@ -226,9 +226,9 @@ impl<P: Policy> Core<P> {
                 if let Some(shared) = short.range().intersection(gap) {
                     if start < shared.start() {
                         let range = PageRange::between(start, shared.start());
-                        plan.pieces.push(Piece { range, access: ask.access });
+                        plan.pieces.push(Piece { range, access: request.access });
                     }
-                    plan.pieces.push(Piece { range: shared, access: ask.access | short.access() });
+                    plan.pieces.push(Piece { range: shared, access: request.access | short.access() });
                     start = shared.end();
                 }
                 if short.range().end() > gap.end() {
@@ -239,7 +239,7 @@ impl<P: Policy> Core<P> {
             }
             if start < gap.end() {
                 let range = PageRange::between(start, gap.end());
-                plan.pieces.push(Piece { range, access: ask.access });
+                plan.pieces.push(Piece { range, access: request.access });
             }
         }
         if cacheable && plan.pieces.iter().any(|piece| piece.range.pages() > longest) {
@@ -254,35 +254,35 @@ impl<P: Policy> Core<P> {
 
     /// Replaces overlapped regions by pieces that do not fit beside them, where the limit is hard. Where their
     /// rights differ they stay, and the request gets regions of its own.
-    pub(super) fn take_over(&self, ask: &Ask, plan: &mut Plan) {
-        let Some(access) = self.common_access(ask, plan) else {
+    pub(super) fn take_over(&self, request: &Request, plan: &mut Plan) {
+        let Some(access) = self.common_access(request, plan) else {
             plan.aside = true;
             return;
         };
-        plan.replace_all(Piece { range: ask.range, access });
-        self.cut_whole(ask, plan, access);
+        plan.replace_all(Piece { range: request.range, access });
+        self.cut_whole(request, plan, access);
     }
 
     /// The request alone, in as few pieces as it takes.
-    pub(super) fn cut_whole(&self, ask: &Ask, plan: &mut Plan, access: Access) {
+    pub(super) fn cut_whole(&self, request: &Request, plan: &mut Plan, access: Access) {
         plan.whole = true;
         plan.pieces.clear();
-        plan.pieces.extend(ask.range.pieces(self.capacity.region_pages()).map(|range| Piece { range, access }));
-        plan.piece_total = Total { pages: ask.range.pages(), regions: plan.pieces.len() as u64 };
+        plan.pieces.extend(request.range.pieces(self.capacity.region_pages()).map(|range| Piece { range, access }));
+        plan.piece_total = Total { pages: request.range.pages(), regions: plan.pieces.len() as u64 };
     }
 
     /// Returns the pages that are looked for: those asked for, rounded out to what the scheme registers.
-    pub(super) fn wanted(&self, ask: &Ask) -> PageRange {
+    pub(super) fn wanted(&self, request: &Request) -> PageRange {
         match self.scheme.granule {
-            Granule::Bucket(pages) => ask.range.rounded_out(pages),
-            Granule::Region | Granule::Page => ask.range,
+            Granule::Bucket(pages) => request.range.rounded_out(pages),
+            Granule::Region | Granule::Page => request.range,
         }
     }
 
     /// Returns whether a region may have to leave before the request is served. A quick guess, which is no only where
     /// none has to.
-    pub fn may_evict_for(&self, ask: &Ask) -> bool {
-        let wanted = self.wanted(ask);
+    pub fn may_evict_for(&self, request: &Request) -> bool {
+        let wanted = self.wanted(request);
         let longest = match self.scheme.granule {
             Granule::Region => self.capacity.region_pages(),
             Granule::Page => 1,
@@ -297,7 +297,7 @@ impl<P: Policy> Core<P> {
         if !fits(wanted.pages(), pieces) {
             return true;
         }
-        let merges = self.scheme.overlap == Overlap::Merge || ask.max_segments < usize::MAX;
+        let merges = self.scheme.overlap == Overlap::Merge || request.max_segments < usize::MAX;
         if !merges && fits(wanted.pages(), wanted.pages()) {
             return false;
         }
@@ -312,14 +312,14 @@ impl<P: Policy> Core<P> {
 
     /// The request is refused before it was planned, because what is missing of it cannot be registered. Counts it.
     /// False, and nothing is counted, if nothing is missing.
-    pub fn refuse_missing(&mut self, ask: &Ask, members: &[PageRange]) -> bool {
+    pub fn refuse_missing(&mut self, request: &Request, members: &[PageRange]) -> bool {
         let mut plan = std::mem::take(&mut self.plan);
-        self.peek(ask, &mut plan);
+        self.peek(request, &mut plan);
         let missing = !plan.is_served();
-        if missing && !ask.again {
-            let whole = [ask.range];
+        if missing && !request.again {
+            let whole = [request.range];
             for &range in if members.is_empty() { &whole[..] } else { members } {
-                self.peek(&Ask { range, ..*ask }, &mut plan);
+                self.peek(&Request { range, ..*request }, &mut plan);
                 self.classify(range, &plan);
             }
         }
@@ -328,20 +328,20 @@ impl<P: Policy> Core<P> {
     }
 
     /// As [`Core::survey`], and moves nothing.
-    fn peek(&self, ask: &Ask, plan: &mut Plan) {
+    fn peek(&self, request: &Request, plan: &mut Plan) {
         plan.clear();
-        let wanted = self.wanted(ask);
-        if ask.sharing == Sharing::Nothing {
+        let wanted = self.wanted(request);
+        if request.sharing == Sharing::Nothing {
             plan.found = Found::Miss;
             plan.hit_pages = 0;
-            self.cut_whole(ask, plan, ask.access);
-        } else if self.find_for(ask).is_some() {
+            self.cut_whole(request, plan, request.access);
+        } else if self.find_for(request).is_some() {
             // It lacks nothing.
         } else if self.has_one_key() {
-            self.plan_one(ask, plan);
+            self.plan_one(request, plan);
         } else {
-            self.find_overlaps(ask, wanted, &mut plan.overlaps);
-            self.piece_together(ask, wanted, plan);
+            self.find_overlaps(request, wanted, &mut plan.overlaps);
+            self.piece_together(request, wanted, plan);
         }
     }
 

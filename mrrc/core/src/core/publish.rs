@@ -7,7 +7,7 @@
 //! request that needs its place waits for it.
 
 use super::plan::{Piece, Plan};
-use super::{Ask, Core, Holders, Leavers, Sharing};
+use super::{Core, Holders, Leavers, Request, Sharing};
 use crate::policy::Policy;
 use crate::regions::{RegionEvent, RegionId, RegionState};
 
@@ -102,7 +102,7 @@ impl<P: Policy> Core<P> {
         if plan.replaced.is_empty() {
             return;
         }
-        self.hold_back(&plan.replaced, holders);
+        self.unpublish(&plan.replaced, holders);
         self.counters.upgraded += plan.short as u64;
         self.counters.merged += (plan.replaced.len() - plan.short - plan.crowded) as u64;
         plan.replaced.iter().for_each(|&id| self.retire(id));
@@ -111,13 +111,15 @@ impl<P: Policy> Core<P> {
 
     /// The region that is being registered, in the place of others, and that is to serve the request.
     #[cold]
-    pub(super) fn find_replacement(&self, ask: &Ask) -> Option<RegionId> {
-        let classes = if ask.sharing == Sharing::All {
-            ask.access.class()..2
+    pub(super) fn find_replacement(&self, request: &Request) -> Option<RegionId> {
+        let classes = if request.sharing == Sharing::All {
+            request.access.class()..2
         } else {
-            ask.access.class()..ask.access.class() + 1
+            request.access.class()..request.access.class() + 1
         };
-        classes.into_iter().find_map(|class| self.lookup.find_replacement(class, ask.range, ask.access, &self.regions))
+        classes
+            .into_iter()
+            .find_map(|class| self.lookup.find_replacement(class, request.range, request.access, &self.regions))
     }
 
     /// A region that is being registered by another request and has a place that the plan needs.

@@ -1,7 +1,7 @@
 //! Making room for what is missing, and registering it: the second half of a request.
 
 use super::plan::{Piece, Plan};
-use super::{AllInUse, Ask, Core, Found, Holders, Leavers, Part};
+use super::{AllInUse, Core, Found, Holders, Leavers, Part, Request};
 use crate::policy::{Granule, Keeps, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::{RegionEvent, RegionId, RegionState};
@@ -27,7 +27,7 @@ impl<P: Policy> Core<P> {
             return Ok(());
         }
         plan.overlaps.iter().for_each(|&id| self.hold(id));
-        self.hold_back(&plan.replaced, holders);
+        self.unpublish(&plan.replaced, holders);
         let need = self.need(plan);
         let replaced = self.replaced(plan);
         let unheld = self.capacity.unheld();
@@ -46,7 +46,7 @@ impl<P: Policy> Core<P> {
             enough = self.full(need, plan, holders);
         }
         if !enough {
-            holders.stay(&plan.replaced);
+            holders.republish(&plan.replaced);
         }
         self.close_batch();
         // Read when the holders are known.
@@ -122,11 +122,11 @@ impl<P: Policy> Core<P> {
         while !need.is_met() && idle_runs < 2 {
             idle_runs += 1;
             self.evictor.prepare(&mut self.regions);
-            let mut goal = self.batch_size(need);
-            while !goal.is_met() {
+            let mut batch = self.batch_size(need);
+            while !batch.is_met() {
                 let Some(id) = self.evictor.victim(&mut self.regions) else { break };
                 let pages = self.regions.pages(id);
-                (goal, need) = (goal.less(pages), need.less(pages));
+                (batch, need) = (batch.less(pages), need.less(pages));
                 self.evict_one(id);
                 idle_runs = 0;
             }
@@ -159,18 +159,18 @@ impl<P: Policy> Core<P> {
             self.evictor.propose(&mut self.regions, more, self.capacity.limit(), &mut victims.regions);
             // A run can spend itself on setting regions in use aside; the next one does not meet them.
             idle_runs = if victims.regions.len() == begun { idle_runs + 1 } else { 0 };
-            self.hold_back(&victims.regions[begun..], holders);
+            self.unpublish(&victims.regions[begun..], holders);
             let reprieves_before = reprieves;
             // Those that are held return to their place with the last release.
             let held = self.evictor.held_victims();
             held.iter().for_each(|&id| self.regions.get(id).set_aside(true));
-            holders.stay(held);
+            holders.republish(held);
             let any_held = !held.is_empty();
             // But what leaves is one batch, however much was proposed.
-            let mut goal = self.batch_size(need);
+            let mut batch = self.batch_size(need);
             let mut kept = begun;
             for next in begun..victims.regions.len() {
-                if goal.is_met() {
+                if batch.is_met() {
                     self.take_back(&victims.regions[next..], holders);
                     break;
                 }
@@ -183,10 +183,10 @@ impl<P: Policy> Core<P> {
                     // Not proposed again as long as there are others.
                     reprieves -= 1;
                     spared.push((id, touches));
-                    holders.stay(&[id]);
+                    holders.republish(&[id]);
                 } else {
                     let pages = self.regions.pages(id);
-                    (goal, need) = (goal.less(pages), need.less(pages));
+                    (batch, need) = (batch.less(pages), need.less(pages));
                     victims.regions[kept] = id;
                     kept += 1;
                 }
@@ -244,7 +244,7 @@ impl<P: Policy> Core<P> {
         let crowded_from = plan.replaced.len() - plan.crowded;
         for (nth, &id) in plan.replaced.iter().enumerate() {
             if self.regions.get(id).state() != RegionState::Retired {
-                holders.stay(&[id]);
+                holders.republish(&[id]);
                 continue;
             }
             if nth < plan.short {
@@ -272,10 +272,10 @@ impl<P: Policy> Core<P> {
 
     /// How many marks and reprieves making so much room may cost.
     fn patience(&self, need: Need) -> usize {
-        let goal = self.batch_size(need);
+        let batch = self.batch_size(need);
         let used = self.capacity.used();
         let pages_a_region = (used.pages / used.regions.max(1)).max(1);
-        let victims = goal.pages.div_ceil(pages_a_region).max(goal.regions);
+        let victims = batch.pages.div_ceil(pages_a_region).max(batch.regions);
         usize::try_from(victims.saturating_mul(MARKS_A_VICTIM).max(MARKS)).unwrap_or(usize::MAX)
     }
 
@@ -287,7 +287,7 @@ impl<P: Policy> Core<P> {
                 self.evictor.reinsert(&mut self.regions, id);
             }
         }
-        holders.stay(proposed);
+        holders.republish(proposed);
     }
 
     /// Victims that were asked for since it was last told, and how often, move up instead.
@@ -310,15 +310,15 @@ impl<P: Policy> Core<P> {
     /// their registration.
     pub(super) fn register_aside(
         &mut self,
-        ask: &Ask,
+        request: &Request,
         plan: &mut Plan,
         holders: &mut impl Holders,
     ) -> Result<(), AllInUse> {
         let found = if plan.aside { plan.found } else { Found::Miss };
         plan.clear();
-        self.cut_whole(ask, plan, ask.access);
+        self.cut_whole(request, plan, request.access);
         self.outcome.start(found);
-        self.make_room(ask.range, plan, holders)?;
+        self.make_room(request.range, plan, holders)?;
         self.count_registrations(plan);
         for &Piece { range, access } in &plan.pieces {
             let id = self.regions.insert_with(range, access, RegionState::Retired);

@@ -4,14 +4,14 @@
 //! A region is worth `L + frequency · cost / pages`, anew at each reference. The least worth leaves, and the clock `L`
 //! rises to what it was worth, so that others age. The cost is what the configuration's cost model says that registering
 //! the region again takes, so a model without a cost per page gives the classic policy with unit cost. Ties go to the
-//! older reference, as in libCacheSim. A newcomer's worth counts from the clock before its victims leave, as there and in
+//! older reference, as in libCacheSim. A newcomer's benefit counts from the clock before its victims leave, as there and in
 //! the paper.
 //!
 //! Worths are whole numbers: the cost of one page in a region of one page is 2^20, and others are rounded to that. So no sum
 //! is rounded, and equal worths are equal. With regions of one page all worths are multiples of it, as in the paper.
 //!
 //! There and in the paper a newcomer that is worth less than what would leave for it is not admitted, and `L` rises
-//! to the newcomer's worth. Here it has to be registered, so it takes the room, but `L` rises no higher
+//! to the newcomer's benefit. Here it has to be registered, so it takes the room, but `L` rises no higher
 //! than that either: the newcomer is then the next victim, and all that was lost is its room.
 
 use super::Policy;
@@ -24,16 +24,16 @@ use crate::regions::{RegionId, Regions};
 #[derive(Debug)]
 pub struct Gdsf {
     /// By whole numbers below [`LIMIT`].
-    worth: Ordered,
+    benefit: Ordered,
     clock: f64,
     /// The most that a victim was worth since the last region entered.
     left: f64,
     cost: Linear,
-    /// The worth of a microsecond for a page.
+    /// The benefit of a microsecond for a page.
     scale: f64,
 }
 
-/// The worth of a region of one page after one request.
+/// The benefit of a region of one page after one request.
 const UNIT: f64 = (1_u64 << 20) as f64;
 
 /// The most that one use is worth, whatever the cost model.
@@ -47,11 +47,11 @@ impl Gdsf {
     pub fn new(params: &PolicyParams) -> Self {
         let page = params.cost.reload(1);
         let scale = if page > 0.0 { UNIT / page } else { UNIT };
-        Self { worth: Ordered::default(), clock: 0.0, left: 0.0, cost: params.cost, scale }
+        Self { benefit: Ordered::default(), clock: 0.0, left: 0.0, cost: params.cost, scale }
     }
 
     #[inline]
-    fn worth_of(&self, regions: &Regions, id: RegionId) -> f64 {
+    fn benefit_of(&self, regions: &Regions, id: RegionId) -> f64 {
         let region = regions.get(id);
         let pages = region.pages();
         let of_one_use = (self.cost.reload(pages) / pages as f64 * self.scale).round().clamp(1.0, MOST);
@@ -62,10 +62,10 @@ impl Gdsf {
 impl Policy for Gdsf {
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
         regions.get(id).count.set(1);
-        let worth = self.worth_of(regions, id);
-        self.clock = self.clock.max(self.left.min(worth));
+        let benefit = self.benefit_of(regions, id);
+        self.clock = self.clock.max(self.left.min(benefit));
         self.left = 0.0;
-        self.worth.insert(regions, id, worth);
+        self.benefit.insert(regions, id, benefit);
     }
 
     #[inline]
@@ -73,8 +73,8 @@ impl Policy for Gdsf {
         let count = &regions.get(id).count;
         count.set(count.get().saturating_add(1));
         // Costs may have fallen since; what a region was worth it stays worth until it leaves.
-        let worth = self.worth_of(regions, id).max(regions.get(id).weight.get());
-        self.worth.raise(regions, id, worth);
+        let benefit = self.benefit_of(regions, id).max(regions.get(id).weight.get());
+        self.benefit.raise(regions, id, benefit);
     }
 
     fn costs(&mut self, costs: &Linear) {
@@ -82,16 +82,16 @@ impl Policy for Gdsf {
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
-        self.worth.remove(regions, id);
+        self.benefit.remove(regions, id);
     }
 
     /// The worth grows with each use; what is hit more often than this between two runs is safe anyway.
-    fn most_uses(&self) -> u32 {
+    fn max_touches(&self) -> u32 {
         15
     }
 
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
-        let id = self.worth.take_idle(regions)?;
+        let id = self.benefit.take_idle(regions)?;
         self.left = self.left.max(regions.get(id).weight.get());
         Some(id)
     }
@@ -99,10 +99,10 @@ impl Policy for Gdsf {
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         // It stays, so the clock does not rise for it; what else left in the same batch is worth no more.
         self.left = self.left.min(regions.get(id).weight.get());
-        self.worth.put_back(regions, id);
+        self.benefit.put_back(regions, id);
     }
 
     fn memory(&self) -> usize {
-        self.worth.memory()
+        self.benefit.memory()
     }
 }

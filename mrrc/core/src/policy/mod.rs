@@ -127,7 +127,7 @@ pub trait Policy {
 
     /// Returns the number of uses of a region between two runs of *full* that the policy can tell apart:
     /// a cache with hits that leave marks counts up to this many. One where only recency matters.
-    fn most_uses(&self) -> u32 {
+    fn max_touches(&self) -> u32 {
         1
     }
 
@@ -137,7 +137,7 @@ pub trait Policy {
     }
 
     /// How much one run of *full* takes when this much is needed; never less.
-    fn goal(&self, need: Need) -> Need {
+    fn batch_size(&self, need: Need) -> Need {
         need
     }
 
@@ -175,14 +175,14 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     fn costs(&mut self, costs: &Linear) {
         (**self).costs(costs);
     }
-    fn most_uses(&self) -> u32 {
-        (**self).most_uses()
+    fn max_touches(&self) -> u32 {
+        (**self).max_touches()
     }
     fn prepare(&mut self, regions: &mut Regions) {
         (**self).prepare(regions);
     }
-    fn goal(&self, need: Need) -> Need {
-        (**self).goal(need)
+    fn batch_size(&self, need: Need) -> Need {
+        (**self).batch_size(need)
     }
     fn memory(&self) -> usize {
         (**self).memory()

@@ -78,7 +78,7 @@ impl Policy for Mrrc {
         }
     }
 
-    fn goal(&self, need: Need) -> Need {
+    fn batch_size(&self, need: Need) -> Need {
         Need { pages: need.pages.max(self.evict_pages), regions: need.regions }
     }
 

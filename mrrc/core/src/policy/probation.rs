@@ -44,7 +44,7 @@
 //! and some 100 KiB of shadow caches at most times, which do not grow with the cache.
 
 use super::frequency_table::{FrequencyTable, name_of};
-use super::parameters::{CHOICES, MOST_USES, Parameters};
+use super::parameters::{CHOICES, MAX_TOUCHES, Parameters};
 use super::parts::Ordered;
 use super::shadow_cache::ShadowCache;
 use super::{Need, Policy};
@@ -70,7 +70,7 @@ const SAMPLED: u8 = 1;
 /// uses and [`Region::mark`](crate::Region::mark) for whether a region is in the sample.
 #[derive(Debug)]
 pub struct Probation {
-    worth: Ordered,
+    benefit: Ordered,
     clock: f64,
     /// The most that a victim was worth since the last region entered.
     left: f64,
@@ -97,7 +97,7 @@ impl Probation {
     /// With the capacity and the cost model of the configuration.
     pub fn new(params: &PolicyParams) -> Self {
         Self {
-            worth: Ordered::default(),
+            benefit: Ordered::default(),
             clock: 0.0,
             left: 0.0,
             cost: params.cost,
@@ -184,21 +184,21 @@ impl Policy for Probation {
         self.entered += 1;
         let choice = &self.choices[self.taken];
         let density = self.density(pages);
-        let worth = if self.full {
-            choice.worth(uses, density, name ^ self.entered)
+        let benefit = if self.full {
+            choice.benefit(uses, density, name ^ self.entered)
         } else {
-            choice.worth_while_room(uses, density)
+            choice.benefit_while_room(uses, density)
         };
         self.full |= self.left > 0.0;
         // As in `gdsf`: the clock rises no higher than to what the newcomer is worth.
-        self.clock = self.clock.max(self.left.min(self.clock + worth));
+        self.clock = self.clock.max(self.left.min(self.clock + benefit));
         self.left = 0.0;
-        let worth = self.clock + worth;
+        let benefit = self.clock + benefit;
         if !self.shadows.is_empty() && self.is_sampled(name) {
             region.set_mark(SAMPLED);
             self.play(name, pages);
         }
-        self.worth.insert(regions, id, worth);
+        self.benefit.insert(regions, id, benefit);
     }
 
     #[inline]
@@ -206,15 +206,15 @@ impl Policy for Probation {
         let region = regions.get(id);
         let pages = region.pages();
         region.count.set(region.count.get().saturating_add(1));
-        let worth = self.clock + self.choices[self.taken].worth(region.count.get(), self.density(pages), 0);
+        let benefit = self.clock + self.choices[self.taken].benefit(region.count.get(), self.density(pages), 0);
         if region.mark() == SAMPLED {
             self.play(name_of(region.range()), pages);
         }
-        self.worth.raise(regions, id, worth.max(regions.get(id).weight.get()));
+        self.benefit.raise(regions, id, benefit.max(regions.get(id).weight.get()));
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
-        self.worth.remove(regions, id);
+        self.benefit.remove(regions, id);
     }
 
     fn costs(&mut self, costs: &Linear) {
@@ -222,8 +222,8 @@ impl Policy for Probation {
     }
 
     /// More uses than these count no more.
-    fn most_uses(&self) -> u32 {
-        MOST_USES
+    fn max_touches(&self) -> u32 {
+        MAX_TOUCHES
     }
 
     fn prepare(&mut self, regions: &mut Regions) {
@@ -234,7 +234,7 @@ impl Policy for Probation {
         }
     }
 
-    fn goal(&self, need: Need) -> Need {
+    fn batch_size(&self, need: Need) -> Need {
         let regions = self.regions.max(1) as f64;
         let pages = (self.capacity as f64 / regions).max(1.0);
         let saved = self.cost.dereg_call;
@@ -246,7 +246,7 @@ impl Policy for Probation {
     }
 
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
-        let id = self.worth.take_idle(regions)?;
+        let id = self.benefit.take_idle(regions)?;
         let region = regions.get(id);
         self.left = self.left.max(region.weight.get());
         if region.count.get() > 1 {
@@ -260,11 +260,11 @@ impl Policy for Probation {
         // It stays, so the clock does not rise for it, and it is none of the evicted.
         self.left = self.left.min(region.weight.get());
         self.frequencies.forget(name_of(region.range()));
-        self.worth.put_back(regions, id);
+        self.benefit.put_back(regions, id);
     }
 
     fn memory(&self) -> usize {
-        self.worth.memory()
+        self.benefit.memory()
             + self.frequencies.memory()
             + self.shadows.capacity() * size_of::<ShadowCache>()
             + self.shadows.iter().map(ShadowCache::memory).sum::<usize>()
@@ -379,11 +379,11 @@ mod tests {
             cost: Linear { dereg_call, ..Linear::PAPER },
             ..Probation::new(&PolicyParams::new(10_000))
         };
-        let pages = |regions, dereg_call| policy(regions, dereg_call).goal(Need { pages: 1, regions: 0 }).pages;
+        let pages = |regions, dereg_call| policy(regions, dereg_call).batch_size(Need { pages: 1, regions: 0 }).pages;
         assert_eq!(pages(10_000, 1.10), 96);
         assert_eq!(pages(100, 1.10), 286, "regions of 100 pages cost more to lose too soon");
         assert_eq!(pages(10_000, 0.0), 1);
-        let huge = policy(100, 1.10).goal(Need { pages: 5_000, regions: 3 });
+        let huge = policy(100, 1.10).batch_size(Need { pages: 5_000, regions: 3 });
         assert_eq!(huge, Need { pages: 5_000, regions: 3 });
     }
 

@@ -108,7 +108,7 @@ impl Policy for S3Fifo {
     }
 
     /// The count of uses goes up to 3.
-    fn most_uses(&self) -> u32 {
+    fn max_touches(&self) -> u32 {
         3
     }
 

@@ -40,7 +40,7 @@ type Entry = (u64, u32, u64);
 #[derive(Debug)]
 struct Row {
     pages: u64,
-    worth: f64,
+    benefit: f64,
     uses: u32,
     /// The number of the last request for it, which may start over: it breaks ties, and tells an entry of the
     /// heap that is out of date.
@@ -68,14 +68,14 @@ impl ShadowCache {
         if self.used + pages > self.capacity || self.regions.contains_key(&name) {
             return;
         }
-        let worth = self.choice.worth_while_room(uses, costs.reload(pages) / pages as f64);
+        let benefit = self.choice.benefit_while_room(uses, costs.reload(pages) / pages as f64);
         self.requests = self.requests.wrapping_add(1);
-        self.enter(name, Row { uses, pages, worth, last: self.requests });
+        self.enter(name, Row { uses, pages, benefit, last: self.requests });
     }
 
     fn enter(&mut self, name: u64, row: Row) {
         self.used += row.pages;
-        self.heap.push(Reverse((row.worth.to_bits(), row.last, name)));
+        self.heap.push(Reverse((row.benefit.to_bits(), row.last, name)));
         self.regions.insert(name, row);
     }
 
@@ -86,7 +86,7 @@ impl ShadowCache {
         let density = costs.reload(pages) / pages as f64;
         if let Some(row) = self.regions.get_mut(&name) {
             row.uses = row.uses.saturating_add(1);
-            row.worth = row.worth.max(self.clock + self.choice.worth(row.uses, density, name));
+            row.benefit = row.benefit.max(self.clock + self.choice.benefit(row.uses, density, name));
             row.last = self.requests;
             return;
         }
@@ -96,14 +96,14 @@ impl ShadowCache {
         }
         let left = self.make_room(pages);
         let uses = 1 + self.frequencies.get(name) / 2;
-        let worth = if self.full {
-            self.choice.worth(uses, density, name ^ u64::from(self.requests))
+        let benefit = if self.full {
+            self.choice.benefit(uses, density, name ^ u64::from(self.requests))
         } else {
-            self.choice.worth_while_room(uses, density)
+            self.choice.benefit_while_room(uses, density)
         };
         self.full |= left > 0.0;
-        self.clock = self.clock.max(left.min(self.clock + worth));
-        self.enter(name, Row { uses, pages, worth: self.clock + worth, last: self.requests });
+        self.clock = self.clock.max(left.min(self.clock + benefit));
+        self.enter(name, Row { uses, pages, benefit: self.clock + benefit, last: self.requests });
     }
 
     /// Evicts until so many pages fit; returns the most that one of the victims was worth.
@@ -114,14 +114,14 @@ impl ShadowCache {
         }
         while self.used + pages > self.capacity {
             let Some(mut top) = self.heap.peek_mut() else { break };
-            let (worth, last, name) = top.0;
+            let (benefit, last, name) = top.0;
             let row = &self.regions[&name];
             if row.last != last {
-                top.0 = (row.worth.to_bits(), row.last, name);
+                top.0 = (row.benefit.to_bits(), row.last, name);
                 continue;
             }
             PeekMut::pop(top);
-            left = left.max(f64::from_bits(worth));
+            left = left.max(f64::from_bits(benefit));
             self.used -= row.pages;
             if row.uses > 1 {
                 self.frequencies.insert(name, row.uses);

@@ -33,8 +33,8 @@ impl Policy for Fickle {
         self.0.prepare(regions);
     }
 
-    fn goal(&self, need: Need) -> Need {
-        self.0.goal(need)
+    fn batch_size(&self, need: Need) -> Need {
+        self.0.batch_size(need)
     }
 
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {

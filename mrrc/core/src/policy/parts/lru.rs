@@ -51,7 +51,7 @@ impl Policy for Lru {
         self.stack.remove(regions, id);
     }
 
-    fn goal(&self, need: Need) -> Need {
+    fn batch_size(&self, need: Need) -> Need {
         Need { pages: need.pages.max(self.batch_pages), regions: need.regions }
     }
 
