@@ -180,7 +180,7 @@ fn every_state_has_its_transitions() {
 #[test]
 fn no_region_exceeds_the_most_pages() {
     let longest = |core: &mut Core, start, pages| {
-        let parts = ask(core, start, pages, Access::LOCAL);
+        let parts = request(core, start, pages, Access::LOCAL);
         parts.iter().map(|part| part.range().pages()).max().unwrap()
     };
     let most = Config { max_region_pages: Some(5), max_regions: Some(3), ..Config::new(64) };
