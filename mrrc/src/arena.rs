@@ -15,7 +15,7 @@
 //! 3. the memory is unmapped if no lease has any of it. Otherwise it waits as a pending unmap, and is unmapped after
 //!    the deregistration of the last lease's regions: by the thread that deregisters next (`state/reclaimer.rs`).
 //!
-//! A lease's slot marks the memory of its region as in use, so a hit in an arena costs no more than any other: no
+//! A lease's slot marks the memory of its region as in use. So a hit in an arena costs no more than any other: no
 //! count is kept.
 #![expect(unsafe_code, reason = "it takes its memory out when it is dropped")]
 
@@ -56,9 +56,9 @@ use std::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A peer that was given a key with remote rights can use it until the region has left the cache, which may be after the
-/// lease ended. Its accesses by then are still to this arena, and not to a later mapping at the address: a region is
-/// deregistered before its memory is unmapped. Do not put into an arena what peers with a key must not see.
+/// A peer that was given a key with remote rights can use it until the region has left the cache. That may be after
+/// the lease ended. Its accesses by then are still to this arena, and not to a later mapping at the address. A region
+/// is deregistered before its memory is unmapped. Do not put into an arena what peers with a key must not see.
 ///
 /// Dropping an arena deregisters and unmaps, so it takes system calls. Memory of it that leases still have is unmapped
 /// after the last of them ended.

@@ -1,9 +1,9 @@
 //! A cache of memory registrations for RDMA.
 //!
 //! Memory must be *registered* before a network card can reach it: its pages are pinned and the card
-//! learns where they are. That costs more than many transfers (8 µs for a page in the paper's cluster), so
-//! it pays to keep regions registered and use them again. But pinned memory is taken from all others, and
-//! a card's table is finite: the question is which regions to release.
+//! learns where they are. That costs more than many transfers (8 µs for a page in the paper's cluster). So it pays to
+//! keep regions registered and use them again. But pinned memory is taken from all others, and a card's table is
+//! finite: the question is which regions to release.
 //!
 //! MRRC (Ou, He and Han, *An efficient design for fast memory registration in RDMA*, 2009) answers with
 //! three ideas. **Regions**, not pages, are cached, because they are what is registered. A request that
@@ -24,8 +24,8 @@
 //!         bottom └────────────────────┘     r = the smallest factor
 //! ```
 //!
-//! A large region frees more pages and costs less per page to register again, so it goes first; `r` rises
-//! as the cache turns over, so an unused small region goes too, in the end.
+//! A large region frees more pages and costs less per page to register again, so it goes first. `r` rises as the
+//! cache turns over, so an unused small region goes too, in the end.
 //!
 //! # Decisions are pure
 //!
@@ -98,7 +98,7 @@
 //!   keeps the region from being found. It is deregistered, and rights that peers have to it end, when the cache gets to
 //!   it or by [`Cache::reap`]. Mappings of files are registered for one lease at a time and never cached.
 //! * **Environment**: the user of the program can set `MRRC_CAPACITY`, `MRRC_POLICY`, `MRRC_MONITOR` and
-//!   [more](cache::Builder); they win over the program's settings, and never weaken what keys rest on.
+//!   [more](cache::Builder). They win over the program's settings, and never weaken what keys rest on.
 //!
 //! # Features
 //!
@@ -109,16 +109,16 @@
 //! | `verbs-linked` | the same, linked with libibverbs. To build: libibverbs-dev, librdmacm-dev, pkg-config and libclang 14, no later. `verbs` wins where both are on |
 //! | `testing` | `mrrc::testing`: registrars and monitors for tests, without a device. The examples here use them |
 //!
-//! Two programs to begin with are among the examples: `hello`, which needs no device, and `uring-copy`, which
-//! copies a file through real pins and prints what the cache gains.
+//! Two programs to begin with are among the examples. `hello` needs no device, and `uring-copy` copies a file through
+//! real pins and prints the gain of the cache.
 //!
 //! # What it costs
 //!
-//! A hit reads one place of a hash table, one or two cache lines of the address index, sixteen bytes of
-//! the region, and writes one word into a log of uses and one into a table. When the log is full it is
-//! squeezed, which visits an entry or two for each hit since the last time. Memory is about 100 bytes a
-//! cached region and stays at its highest level. Policies that remember what they evicted take more, in
-//! proportion to the capacity. `cargo bench -p benches --bench core` measures both.
+//! A hit reads one place of a hash table, one or two cache lines of the address index, and sixteen bytes of the
+//! region. It writes one word into a log of uses and one into a table. When the log is full it is squeezed, which
+//! visits an entry or two for each hit since the last time. Memory is about 100 bytes a cached region and stays at
+//! its highest level. Policies that remember what they evicted take more, in proportion to the capacity.
+//! `cargo bench -p benches --bench core` measures both.
 //!
 //! # Beside this crate
 //!

@@ -2,12 +2,13 @@
 //! read its message.
 //!
 //! A new thread inherits its creator's CPUs, scheduling policy, nice value, timer slack and signal mask. A creator that is
-//! bound to one CPU and polls there under `SCHED_FIFO` would keep such a thread from ever running. So every thread of the
-//! library runs under the ordinary policy (`SCHED_OTHER`, nice 0, 50 µs of timer slack), with all signals blocked, on the
-//! CPUs that the process had when the library was loaded, or those that [`set_cpus`] names.
+//! bound to one CPU and polls there under `SCHED_FIFO` would keep such a thread from ever running. So every thread of
+//! the library runs under the ordinary policy (`SCHED_OTHER`, nice 0, 50 µs of timer slack), with all signals
+//! blocked. Its CPUs are those that the process had when the library was loaded, or those that [`set_cpus`] names.
 //!
-//! The creator sets what could keep the thread from running; the thread itself does the rest. A setting that the system
-//! refuses (a lower nice value takes a privilege) stays as it was inherited: such a thread runs, if later than it might.
+//! The creator sets what could keep the thread from running; the thread itself does the rest. A setting that the
+//! system refuses (a lower nice value takes a privilege) stays as it was inherited. Such a thread runs, if later than
+//! it might.
 
 use crate::shim::thread::JoinHandle;
 use std::io;
@@ -15,9 +16,9 @@ use std::io;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{Cpus, set_cpus, spawn_real};
 
-/// Starts a thread of a library's own: under the ordinary policy, with all signals blocked, on the CPUs that the process had at
-/// load or those that were set (`MRRC_CPUS`), whatever the creator has. For libraries over this one with threads that other
-/// threads wait for, as those of this one. Under a checker it is one of the checker's threads.
+/// Starts a thread of a library's own, under the ordinary policy, with all signals blocked. Its CPUs are those of the
+/// process at load or those that were set (`MRRC_CPUS`), whatever the creator has. For libraries over this one with
+/// threads that other threads wait for, as those of this one. Under a checker it is one of the checker's threads.
 ///
 /// # Errors
 /// Returns the system's error if it has no thread left.

@@ -1,14 +1,15 @@
 //! The settings of a cache: one table for the builder, the environment, the C interface, the shim and the documentation.
 //!
-//! A setting comes from the first of these that has it: an environment variable, which is for the user of the program; the
+//! A setting comes from the first of these that has it: an environment variable, for the user of the program; the
 //! program, by a call of [`Builder`](crate::cache::Builder) or by name; the default. What correctness rests on the
 //! environment can only strengthen: see below. No setting exceeds the limits of the registrar.
 #![doc = include_str!("settings.md")]
 //!
 //! A variable is named `MRRC_` and the name in capitals: `MRRC_CAPACITY`. Case does not matter in values. An empty variable
-//! counts as unset. `MRRC_MONITOR=userfaultfd` is for a program that chose [`Explicit`](crate::invalidation::Explicit);
-//! `explicit` weakens every other choice, the default too, and is ignored then, with a line on standard error. So is a time of
-//! `MRRC_DISCARD_GRACE` that is shorter than the program's (or 100 ms, if it set none).
+//! counts as unset. `MRRC_MONITOR=userfaultfd` is for a program that chose
+//! [`Explicit`](crate::invalidation::Explicit). `explicit` weakens every other choice, the default too, and is
+//! ignored then, with a line on standard error. So is a time of `MRRC_DISCARD_GRACE` that is shorter than the
+//! program's (or 100 ms, if it set none).
 //!
 //! Variables with other names are ignored. A name that looks like a slip of one of these (`MRRC_CAPACTIY`, `MRRC_CAP`,
 //! `MRRC_REGIONS`) is an error. So is a name from before a change, such as `MRRC_PATIENCE`: the error states the new one.

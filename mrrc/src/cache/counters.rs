@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Everything that a cache has counted since it was made.
 ///
-/// In the table, `registered` are registrations that came about, beside the calls of the registrar
+/// In the table, `registered` are registrations that came about. Beside them are the calls of the registrar
 /// ([`CacheCounters::attempts`]) and how many of those failed, finally or to be tried again.
 ///
 /// Hits are counted by each thread for itself, and everything else under the lock. The sums are exact whenever
@@ -37,8 +37,8 @@ pub struct CacheCounters {
     pub changes: u64,
     /// Regions proposed to leave that turned out to be held.
     pub recalled: u64,
-    /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated, and one when it is arranged that
-    /// leases tell of their end.
+    /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated, and one to arrange that
+    /// leases report their end.
     pub barriers: u64,
     /// Looks through the leases of all threads for regions that leave when their leases end.
     pub sweeps: u64,

@@ -33,7 +33,7 @@
 //! # Warm and pin
 //!
 //! [`Cache::warm`] registers memory ahead of its use. To *pin* it, so that it is not evicted before it is used, keep a
-//! [`Lease`] of it: what a lease has is never evicted. There is no other pin: a region that stays without an owner of
+//! [`Lease`] of it: what a lease has is never evicted. There is no other pin. A region that stays without an owner of
 //! the memory could be neither evicted nor trusted, and an owner can hold a lease.
 
 use crate::access::Access;
@@ -104,8 +104,8 @@ impl<R: Registrar> Cache<R> {
     ///
     /// On a hit this takes no lock and makes no system call. On a miss it registers the pages that no region covers,
     /// after the eviction and deregistration of others where there is no room. Other threads' hits and misses go on
-    /// meanwhile. A region that is replaced, by one with more rights or by a larger one, serves hits until that is published,
-    /// and stays if that fails, if there is room for both. It counts against the limit so long.
+    /// meanwhile. A region that is replaced, by one with more rights or by a larger one, serves hits until that is
+    /// published. It stays if that fails, if there is room for both. It counts against the limit so long.
     ///
     /// # Errors
     /// [`AcquireError`], one variant for each thing that can go wrong. Nothing is leased then; parts that were
@@ -116,17 +116,17 @@ impl<R: Registrar> Cache<R> {
     /// lease's keys may be under way:
     ///
     /// * the memory stays allocated for its user, and
-    /// * this process holds no reference to it that such a transfer contradicts: no `&` while a device or a peer
-    ///   may write, no `&mut` while one may read or write.
+    /// * this process holds no reference to it that such a transfer contradicts. There is no `&` while a device or a
+    ///   peer may write, and no `&mut` while one may read or write.
     ///
     /// And as long as the cache is used: changes of the memory that its [monitor](Builder::monitor) does not hear of are
     /// told to it ([`Cache::begin_change`], [`Cache::invalidate`]). Under [`Explicit`](crate::invalidation::Explicit) these
     /// are all changes; what userfaultfd does not hear of, its documentation says.
     ///
     /// A lease that is dropped ends the caller's claim to the registration, not the registration: the cache keeps it. A
-    /// peer that was given a key with remote rights can use it until the region is *deregistered*. Give such keys to peers
-    /// that you trust with the memory, or take the rights back before the memory is used for something else: end the
-    /// leases of the range, [`Cache::invalidate`] it, and [`Cache::reap`]. When that has returned and
+    /// peer that was given a key with remote rights can use it until the region is *deregistered*. Give such keys to
+    /// peers that you trust with the memory, or take the rights back before the memory is used for something else. To
+    /// do so end the leases of the range, [`Cache::invalidate`] it, and [`Cache::reap`]. When that has returned and
     /// [`Usage::parked`] is 0 (the registrar refused nothing), no key of the range works any more. Invalidating alone
     /// keeps *requests* from finding the region, and peers from nothing.
     #[inline]
@@ -137,8 +137,9 @@ impl<R: Registrar> Cache<R> {
 
     /// Begins to acquire memory: what is registered already can be [used](PendingLease::ready) before [`PendingLease::finish`]
     /// registers the rest. So a transfer of the first parts overlaps the registration of the others. Other threads that
-    /// need what is begun wait for it, so finish soon. This thread waits for no other meanwhile: pages that it has begun,
-    /// or that another thread is registering, are registered a second time when it acquires them, for that lease only.
+    /// need what is begun wait for it, so finish soon. This thread waits for no other meanwhile. Pages that it has
+    /// begun, or that another thread is registering, are registered a second time when it acquires them, for that
+    /// lease only.
     ///
     /// # Errors
     /// As [`Cache::acquire`].
@@ -171,16 +172,16 @@ impl<R: Registrar> Cache<R> {
 
     /// As [`Cache::acquire`], for several buffers: a lease for each, in their order, or none at all.
     ///
-    /// Buffers that lie close together may be registered by one call, with the pages between them. That is done if those
-    /// pages are a small share ([`Config::group_extra`](crate::Config::group_extra), 25 % unless set; 0 joins only
-    /// adjacent buffers) and cost less than the calls that are saved. That is done only for local rights and within one
-    /// mapping, and where it fails for lack of room or because something between the buffers is not mapped, they are
-    /// acquired one by one. A lease shows only what was asked for. The counters count each buffer as a request;
-    /// registrations ([`Counters::regs`](crate::Counters::regs), [`CacheCounters::attempts`]) and pages are those of the
-    /// span.
+    /// Buffers that lie close together may be registered by one call, with the pages between them. That is done if
+    /// those pages are a small share of the group and cost less than the calls that are saved. The share is
+    /// [`Config::group_extra`](crate::Config::group_extra), 25 % unless set; 0 joins only adjacent buffers. That is
+    /// done only for local rights and within one mapping. If it fails for lack of room, or because memory between the
+    /// buffers is not mapped, they are acquired one by one. A lease shows only what was asked for. The counters count
+    /// each buffer as a request; registrations ([`Counters::regs`](crate::Counters::regs),
+    /// [`CacheCounters::attempts`]) and pages are those of the span.
     ///
-    /// Leases that the list has are held while it waits for the rest: lists that need more than the cache has room for
-    /// together can keep each other waiting until [`Builder::capacity_timeout`] is over.
+    /// Leases that the list has are held while it waits for the rest. Lists that need more than the cache has room
+    /// for together can keep each other waiting until [`Builder::capacity_timeout`] is over.
     ///
     /// # Errors
     /// As [`Cache::acquire`], for the first buffer that cannot be had. Nothing stays leased then.
@@ -270,12 +271,12 @@ impl<R: Registrar> Cache<R> {
         Arena::new(&self.shared, bytes, true)
     }
 
-    /// The memory at these addresses is about to change: as long as the answer lives nothing of it is cached, and
-    /// what was is not found any more. Leases keep what they have.
+    /// The memory at these addresses is about to change. As long as the answer lives nothing of it is cached, and
+    /// earlier regions are not found any more. Leases keep what they have.
     ///
     /// Take it before the call that changes the mapping, and drop it when that has returned. Unlike
-    /// [`Cache::invalidate`], this is exact also if another thread acquires the same memory at that moment: what is
-    /// registered in between is registered for its lease only.
+    /// [`Cache::invalidate`], this is exact also if another thread acquires the same memory at that moment. Memory
+    /// that is registered in between is registered for its lease only.
     ///
     /// # Errors
     /// [`ChangeError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more. In a child
@@ -298,17 +299,17 @@ impl<R: Registrar> Cache<R> {
         ChangeGuard::begin(&self.shared, address as usize, length)
     }
 
-    /// The memory at these addresses is about to change or has changed: no request that begins after this
-    /// call returned is served by a registration of what was there. Leases keep what they have.
+    /// The memory at these addresses is about to change or has changed. No request that begins after this call
+    /// returned is served by a registration of the former pages. Leases keep what they have.
     ///
-    /// It retires regions and deregisters nothing: their pages stay pinned, and keys that peers have go on to work, until
-    /// the [background](Builder::background), a miss that lacks room or [`Cache::reap`] has deregistered them, which for
-    /// what a lease has is after that lease. To take rights back from peers: see [`Cache::acquire`].
+    /// It retires regions and deregisters nothing: their pages stay pinned, and keys that peers have go on to work.
+    /// The [background](Builder::background), a miss that lacks room or [`Cache::reap`] deregisters them, after the
+    /// last lease of each. To take rights back from peers: see [`Cache::acquire`].
     ///
-    /// Call it *before* memory is unmapped, so that no request acquires the old pages under the new mapping's address. A
-    /// request for the range between this call and the change registers the old pages again, and so does [`Cache::warm`]:
-    /// where that cannot be ruled out, use [`Cache::begin_change`], or call it once more when the change is done, before the
-    /// address is used.
+    /// Call it *before* memory is unmapped, so that no request acquires the old pages under the new mapping's
+    /// address. A request for the range between this call and the change registers the old pages again, and so does
+    /// [`Cache::warm`]. Where that cannot be ruled out, use [`Cache::begin_change`], or call it once more when the
+    /// change is done, before the address is used.
     ///
     /// # Errors
     /// [`ChangeError::Range`] for no bytes, [`Unusable`] where the cache is of no use any more.
@@ -323,9 +324,9 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Deregisters all that has left the cache, and nothing else: what was evicted, invalidated and is in no lease any
-    /// more. For programs with idle time and no [background](Builder::background), and for those that need to know that an
-    /// [invalidated](Cache::invalidate) range is deregistered: it waits for batches that others are deregistering
-    /// meanwhile, too, though no longer than [`Builder::wait_timeout`]. Regions that the registrar refuses are
+    /// more. For programs with idle time and no [background](Builder::background), and for those that need to know
+    /// that an [invalidated](Cache::invalidate) range is deregistered. It waits for batches that other threads are
+    /// deregistering, too, though no longer than [`Builder::wait_timeout`]. Regions that the registrar refuses are
     /// [parked](Usage::parked).
     ///
     /// # Errors
@@ -417,8 +418,8 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
     }
 }
 
-/// Ends the background thread and the rest. The background itself may drop the cache, in a registrar that it calls or that
-/// it was the last to use: then it ends when that has returned, and is not waited for.
+/// Ends the background thread and the rest. The background itself may drop the cache, in a registrar that it calls or
+/// that it was the last to use. Then it ends when that has returned, and is not waited for.
 fn end<R: Registrar>(cache: &mut Cache<R>) {
     let shared = cache.shared.clone();
     if let Some(thread) = cache.background.take() {

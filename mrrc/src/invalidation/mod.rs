@@ -1,16 +1,16 @@
 //! Monitors: they report that memory changed under the regions of a cache.
 //!
-//! A registration means *pages*; a program means *addresses*. After an unmapping, a remapping or a discard
-//! the address leads to other pages, or to none, while the registration still means the old ones: used
-//! again, it loses data silently. So every change of a mapping must reach the cache before the address can
-//! be used again. A [`Monitor`] is such a source. It decides, on a miss, whether it would hear of changes
-//! to a range ([`Monitor::watch`]); what no source watches is not cached.
+//! A registration means *pages*; a program means *addresses*. After an unmapping, a remapping or a discard the
+//! address leads to other pages, or to none, while the registration still means the old ones. Used again, it loses
+//! data silently. So every change of a mapping must reach the cache before the address can be used again. A
+//! [`Monitor`] is such a source. It decides, on a miss, whether it would hear of changes to a range
+//! ([`Monitor::watch`]); what no source watches is not cached.
 //!
 //! A monitor reports through [`Reports`], in this order, so that no use of an address that follows the
 //! change can find the old region:
 //!
-//! 1. [`Reports::raise`]: from now on no look-up is served without the cache's lock, and a holder of that
-//!    lock looks at the flag before it uses anything.
+//! 1. [`Reports::raise`]: from now on no look-up is served without the cache's lock. A holder of that lock looks at
+//!    the flag before it uses anything.
 //! 2. Only then the change is let happen, or be known to have happened (for userfaultfd: the event is read).
 //! 3. [`Reports::apply`]: regions in the range, and those being registered, are hidden.
 //! 4. [`Reports::lower`].
@@ -47,8 +47,8 @@ pub struct Change {
 pub enum ChangeKind {
     /// The mapping is gone, or moved away; the address may lead to other pages already.
     Gone,
-    /// The pages are about to go and it is not known when they are gone: besides striking out what is
-    /// there, nothing is cached in the range for a while.
+    /// The pages are about to go and it is not known when they are gone. Besides striking out the regions there,
+    /// nothing is cached in the range for a while.
     Discarding,
 }
 
@@ -57,9 +57,9 @@ pub trait Reports: Send + Sync {
     /// Look-ups take the lock from now on. Every call is paired with one of [`Reports::lower`].
     fn raise(&self);
 
-    /// Hides the regions that the changes touch, and those being registered. Returns false, and does nothing, if
-    /// the cache's lock is taken: its holder may be waiting for this very monitor to read the next event, so
-    /// read on and try again soon.
+    /// Hides the regions that the changes touch, and those being registered. Returns false, and does nothing, if the
+    /// cache's lock is taken. Its holder may be waiting for this very monitor to read the next event, so read on and
+    /// try again soon.
     #[must_use]
     fn apply(&self, changes: &[Change]) -> bool;
 
@@ -120,20 +120,20 @@ pub enum Unwatched {
 /// device write to what is another's by then. So an implementation promises that
 ///
 /// * [`Monitor::vouches`] always gives the same answer, and if that is yes,
-/// * after [`Monitor::watch`] answered [`Watch::Watched`], whatever takes pages of the range away from their addresses
-///   is reported, in the order that the [module](self) states, until the range is unwatched as often as it was
-///   watched, or the monitor is stopped. The type's documentation lists the unseen changes; programs that use the type
-///   answer for not making them.
+/// * after [`Monitor::watch`] answered [`Watch::Watched`], whatever takes pages of the range away from their
+///   addresses is reported, in the order that the [module](self) states. That holds until the range is unwatched as
+///   often as it was watched, or the monitor is stopped. The type's documentation lists the unseen changes; programs
+///   that use the type answer for not making them.
 ///
 /// A monitor that does not vouch promises nothing: callers of the unsafe acquire functions answer for the changes that
 /// it misses.
 ///
 /// # Callers
 ///
-/// Only the cache that a monitor was [given](crate::cache::Builder::monitor) to calls it: an `unwatch` of another
-/// user's range makes it deaf, and with it all that share its source. So the calls are unsafe. A caller keeps a monitor
-/// for one cache: its own, or, for a monitor that wraps another, the cache whose calls it passes on. An implementation
-/// may have them as safe functions, if it does not rely on this.
+/// Only the cache that a monitor was [given](crate::cache::Builder::monitor) to calls it. An `unwatch` of another
+/// user's range makes it deaf, and with it all that share its source. So the calls are unsafe. A caller keeps a
+/// monitor for one cache: its own, or, for a monitor that wraps another, the cache whose calls it passes on. An
+/// implementation may have them as safe functions, if it does not rely on this.
 #[expect(unsafe_code, reason = "what it promises is what safe functions rest on")]
 pub unsafe trait Monitor: Send + Sync + 'static {
     /// Its name in messages.
@@ -170,8 +170,8 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     /// A region that was watched is deregistered. Never called with a lock held.
     ///
     /// # Safety
-    /// The caller [uses it for one cache](Monitor#callers). [`Monitor::watch`] returned [`Watch::Watched`] for this very
-    /// range once more often than the caller called this for it, and the caller relies on that answer no more.
+    /// The caller [uses it for one cache](Monitor#callers). [`Monitor::watch`] returned [`Watch::Watched`] for this
+    /// very range once more often than the caller called this for it. The caller relies on that answer no more.
     unsafe fn unwatch(&self, range: PageRange) {
         let _ = range;
     }

@@ -1,20 +1,20 @@
 //! Invalidation by userfaultfd: the kernel says when memory is unmapped, moved or discarded.
 //!
-//! A mapping is *registered* with a userfaultfd in write-protect mode, in which nothing is ever protected: it
-//! makes no page faults, only messages of `munmap`, `mmap` over it, `mremap`, `brk` and `madvise`. Mappings are
-//! registered whole, once, when the first region in them is made. A registration for each region would split
-//! mappings, of which a process may have 65530.
+//! A mapping is *registered* with a userfaultfd in write-protect mode, in which nothing is ever protected. It makes
+//! no page faults, only messages of `munmap`, `mmap` over it, `mremap`, `brk` and `madvise`. Mappings are registered
+//! whole, once, when the first region in them is made. A registration for each region would split mappings, of which
+//! a process may have 65530.
 //!
 //! # No stale hit after the call returned
 //!
-//! The kernel removes the mapping, queues a message, and lets the thread that asked return when the message has
+//! The kernel removes the mapping, queues a message, and waits. The thread that asked returns when the message has
 //! been *read*, not when it has been dealt with. The monitor's thread, in this order:
 //!
-//! 1. sees that a message waits, and calls [`Reports::raise`]: from now on look-ups take the cache's lock, and a
+//! 1. sees that a message waits, and calls [`Reports::raise`]. From now on look-ups take the cache's lock, and a
 //!    holder of that lock looks at the flag before it uses anything;
 //! 2. reads the message: the unmapping thread may return;
 //! 3. [`Reports::apply`] strikes the range out, under the cache's lock if that is free. If it is not, its holder may
-//!    be waiting in an unmapping of its own, so the thread reads on and tries again, as often as it takes;
+//!    be waiting in an unmapping of its own. So the thread reads on and tries again, as often as it takes;
 //! 4. [`Reports::lower`].
 //!
 //! Whatever follows the return of the unmapping follows 2, hence 1, and so sees the flag until 3 is done. The flag
@@ -36,20 +36,22 @@
 //! An entry that outlives its registration would lose messages: unmap, map again at the same address, ask. So:
 //!
 //! * *Taking out.* The thread that reads cannot edit the table, which allocates and frees. It adds dead ranges in memory of fixed size under a lock of its own
-//!   (`ranges`). If more than 131,072 ranges end before the next query, neighbours are merged: too much is taken out, and registered again on request, which is
-//!   harmless. Readers of the table take the list over first. The counter `sessions` is odd from before a message is read until the list has it. A query after an
-//!   unmapping comes after the message was read: either the counter is odd, and the table is not believed, or the list has the entry. If the counter is even since
-//!   no session has begun, the unmapping has not returned: then its report is yet to come and strikes out whatever this answer allows.
-//! * *Putting in.* The table's lock is held from before the registration until after the entry is made, and the
-//!   list is taken over only under that lock. So an ending that follows the registration is taken out after the
-//!   entry was put in. One that was in the list too early takes out a good entry, which is harmless.
-//! * *What is put in.* Between looking up the bounds of a mapping and registering them, part of it may be unmapped,
+//!   (`ranges`). If more than 131,072 ranges end before the next query, neighbours are merged. Then too much is taken
+//! out, and registered again on request, which is harmless. Readers of the table take the list over first. The
+//! counter `sessions` is odd from before a message is read until the list has it. A query after an unmapping comes
+//! after the message was read. Either the counter is odd, and the table is not believed, or the list has the entry.
+//! If the counter is even since no session has begun, the unmapping has not returned. Then its report is yet to come
+//! and strikes out whatever this answer allows.
+//! * *Putting in.* The table's lock is held from before the registration until after the entry is made. The list is
+//!   taken over only under that lock. So an ending that follows the registration is taken out after the entry was put
+//!   in. One that was in the list too early takes out a good entry, which is harmless.
+//! * *The entry.* Between looking up the bounds of a mapping and registering them, part of it may be unmapped,
 //!   silently, as it was not registered yet. Registering passes over holes. So the bounds are looked up again, and
-//!   the entry is made only if now *one* mapping spans all of them, no session began or ended meanwhile and no
-//!   change is under way: the registration named at least one mapping, none of those registered has been unmapped
-//!   since, mappings that are registered and such that are not never merge, hence the one mapping is registered. (A
-//!   finer question to the kernel, such as to unprotect a page, would split huge pages.) When neighbours change
-//!   without pause, the answer is given without an entry.
+//!   the entry is made only if three things hold. *One* mapping spans all of them now, no session began or ended
+//!   meanwhile, and no change is in progress. The registration named at least one mapping, and none of those
+//!   registered has been unmapped since. Mappings that are registered and such that are not never merge, hence the
+//!   one mapping is registered. (A finer question to the kernel, such as to unprotect a page, would split huge
+//!   pages.) When neighbours change without pause, the answer is given without an entry.
 //!
 //! The cache must issue its ticket before it asks: a change between the answer and the ticket
 //! would mark no region.
@@ -61,34 +63,34 @@
 //!
 //! * Truncation and punching of files and named shared memory, and `shmdt`: such mappings are refused. Memory shared
 //!   with a forked child, or mapped twice by `mremap` with an old size of zero, is watched at the address that was
-//!   asked for, while `MADV_REMOVE` through the other mapping takes the same pages.
+//!   asked for. `MADV_REMOVE` through the other mapping takes the same pages.
 //! * `MADV_GUARD_INSTALL`, `remap_file_pages`, and `shmat` with `SHM_REMAP` on watched memory: the kernel sends no
 //!   message. Report these explicitly, or use an arena.
-//! * A thread that maps the same address while another's unmapping has not returned, and a discard that takes longer
-//!   than its range is kept out of the cache.
+//! * A thread that maps the same address while another's unmapping has not returned. A discard that takes longer than
+//!   its range is kept out of the cache is one, too.
 //! * `MADV_REMOVE` lets go of the kernel's lock before the pages go. If the mapping was not registered when it began, it
 //!   sends no message, and the mapping can be registered and its pages pinned meanwhile. So shared memory is not
 //!   cached for a moment after its registration; such a discard that takes longer is not seen.
 //!
 //! # Mappings without access
 //!
-//! Reserved address space (`PROT_NONE`, as runtimes of accelerators reserve hundreds of gigabytes) is refused before it is
-//! registered: its pages cannot be pinned, and watching it would slow down every mapping made in it. A mapping that loses
-//! its rights later stays watched: that is no change of its pages, and regions in it go on to be found.
+//! Reserved address space (`PROT_NONE`, as runtimes of accelerators reserve hundreds of gigabytes) is refused before
+//! it is registered. Its pages cannot be pinned, and watching it would slow down every mapping made in it. A mapping
+//! that loses its rights later stays watched: that is no change of its pages, and regions in it go on to be found.
 //!
 //! # Several caches
 //!
-//! A mapping belongs to one userfaultfd. Caches over the same memory therefore share one: each has its own
-//! [`Userfaultfd`], and clones of one lead to the same descriptor, table and thread (`watcher`), which tells all of them of
-//! every change (`subscribers`). It ends with the last of them. The price of sharing: while one cache keeps the thread waiting
-//! for its lock, the others serve no hits without theirs.
+//! A mapping belongs to one userfaultfd. Caches over the same memory therefore share one. Each has its own
+//! [`Userfaultfd`], and clones of one lead to the same descriptor, table and thread (`watcher`). That thread reports
+//! every change to all of them (`subscribers`). It ends with the last of them. The price of sharing: while one cache
+//! keeps the thread waiting for its lock, the others serve no hits without theirs.
 //!
 //! # Fork, stop and failure
 //!
 //! A forked child has a copy of the descriptor that leads to the *parent's* memory: there every answer is a refusal
 //! and nothing is touched. As such a copy also keeps the userfaultfd alive, a stop does not rely on closing: it
-//! unregisters every mapping first. If the thread fails, the cache is told that everything is gone, and messages
-//! go on being read, so that no thread of the program ever waits for good.
+//! unregisters every mapping first. If the thread fails, the cache learns that everything is gone, and messages go on
+//! being read. So no thread of the program ever waits for good.
 //!
 //! This is the kernel's protocol, of which the checkers of concurrency have no model: the locks are `std`'s.
 
@@ -110,17 +112,17 @@ use watcher::Watcher;
 /// anonymous and huge pages too.
 ///
 /// It costs the program a switch to the monitor's thread and back for each call that unmaps, moves or discards memory
-/// of a mapping in which a region is or lately was, and nothing else.
+/// of a mapping with regions, now or lately. It costs nothing else.
 ///
-/// The kernel lets one userfaultfd watch a mapping. Caches that may meet in the same memory share one, each with a clone
-/// of its own; what a cache takes by default is [`Userfaultfd::of_process`], so that default caches share one anyway.
+/// The kernel lets one userfaultfd watch a mapping. Caches that may meet in the same memory share one, each with a
+/// clone of its own. The default of a cache is [`Userfaultfd::of_process`], so default caches share one anyway.
 /// Memory that another userfaultfd of the program watches (a garbage collector, a checkpointer) is not cached
 /// ([`Unwatched::Taken`]).
 ///
 /// The kernel does not tell it of everything. Keep these away from registered memory, or announce them
-/// ([`Cache::begin_change`](crate::Cache::begin_change)): `MADV_GUARD_INSTALL`, `remap_file_pages` and `shmat` with `SHM_REMAP`;
-/// `MADV_REMOVE` through another mapping of the same shared memory; mapping an address anew while another thread's
-/// unmapping of it has not returned; and a discard that takes longer than
+/// ([`Cache::begin_change`](crate::Cache::begin_change)): `MADV_GUARD_INSTALL`, `remap_file_pages` and `shmat` with
+/// `SHM_REMAP`; `MADV_REMOVE` through another mapping of the same shared memory. Others are mapping an address anew
+/// while another thread's unmapping of it has not returned, and a discard that takes longer than
 /// [`Builder::discard_grace`](crate::cache::Builder::discard_grace).
 ///
 /// ```

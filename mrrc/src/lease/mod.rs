@@ -1,11 +1,10 @@
 //! A lease: memory that is registered for as long as the lease lives.
 //!
-//! A lease holds its regions by slots (or, where a thread has too many leases, by counts) and knows the
-//! cache by a pointer, not by a count: that would be a line that all threads write. The slot itself keeps
-//! the cache's shared state alive: a cache that is dropped while leases live leaves its state to a thread
-//! that waits until the last slot is empty. So the store that empties the slot is the last thing that a
-//! lease does with that state. The slot itself stays, and the lease looks there whether its end is to be
-//! reported.
+//! A lease holds its regions by slots (or, where a thread has too many leases, by counts). It refers to the cache by
+//! a pointer, not by a count: that would be a line that all threads write. The slot itself keeps the cache's shared
+//! state alive. A cache that is dropped while leases live leaves its state to a thread that waits until the last slot
+//! is empty. So the store that empties the slot is the last thing that a lease does with that state. The slot itself
+//! stays, and the lease looks there whether its end is to be reported.
 #![expect(unsafe_code, reason = "leases point to the state that their slots keep alive")]
 
 mod acquire;
@@ -46,8 +45,8 @@ pub struct Lease<R: Registrar> {
     tables: NonNull<HitTables<R::Registration>>,
     address: usize,
     length: usize,
-    /// A [`HoldRef`]; or, with [`SEVERAL`] in the address, a boxed list of them. One word, so that a lease is nothing but
-    /// registers, and dropping the usual one a test and a store, which the compiler puts in the place of the call.
+    /// A [`HoldRef`]; or, with [`SEVERAL`] in the address, a boxed list of them. One word, so that a lease is nothing
+    /// but registers. Dropping the usual one is a test and a store, which the compiler puts in the place of the call.
     held: NonNull<Slot>,
 }
 

@@ -1,10 +1,10 @@
 //! How much memory this process may pin.
 //!
 //! Two things bound it. The kernel enforces `RLIMIT_MEMLOCK`, per user and not per process. A process with
-//! `CAP_IPC_LOCK` is exempt, unless in a user namespace, where the capability does not reach that far. And
-//! the memory itself: pinned pages cannot be reclaimed, so a default never takes more than half of what the
-//! machine has, or of what the control group allows. An unreadable limit bounds nothing; a limit with an
-//! unreadable exemption applies.
+//! `CAP_IPC_LOCK` is exempt, unless in a user namespace, where the capability does not reach that far. The second
+//! limit is the memory itself. Pinned pages cannot be reclaimed, so a default never takes more than half of the
+//! machine's memory, or of the control group's. An unreadable limit bounds nothing; a limit with an unreadable
+//! exemption applies.
 
 use std::fs;
 use std::path::Path;
@@ -87,8 +87,8 @@ fn bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// Returns the files that may hold a limit of memory for a process with this `/proc/self/cgroup`: those of its
-/// group and of all groups above, which bind it too. In a container, groups above the container's do not show.
+/// Returns the files that may hold a limit of memory for a process with this `/proc/self/cgroup`. Those are the files
+/// of its group and of all groups above, which bind it too. In a container, groups above the container's do not show.
 fn limit_files(groups: &str) -> impl Iterator<Item = String> {
     groups.lines().flat_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

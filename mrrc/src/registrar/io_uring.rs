@@ -1,9 +1,9 @@
 //! Pins memory through the fixed buffers of an io_uring: real pins, by the kernel, on any Linux since 5.19.
 //!
 //! A ring has a table of buffers. A buffer in a slot of that table stays pinned, and `READ_FIXED`, `WRITE_FIXED`
-//! and zero-copy sends that name the slot skip the page tables. So a slot is a key, the table is a protection
-//! domain, and what a registration cache does for a network card it does for files and sockets too, with no RDMA
-//! device at all. [`IoUringBuffers`] owns the table; the ring stays with the program that submits on it.
+//! and zero-copy sends that name the slot skip the page tables. So a slot is a key, and the table is a protection
+//! domain. A registration cache does for files and sockets what it does for a network card, with no RDMA device at
+//! all. [`IoUringBuffers`] owns the table; the ring stays with the program that submits on it.
 //!
 //! ```no_run
 //! use io_uring::IoUring;
@@ -25,44 +25,44 @@
 //! # What users rely on
 //!
 //! * **The lease outlives the transfer.** Keep it until the completion of the request was seen; for a zero-copy
-//!   send, until the notification after it. The kernel holds a buffer while a request *that it has started*
-//!   uses it, so a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a
-//!   request that waits (linked, drained, handed to a worker, not yet seen by the polling thread) finds its
-//!   buffer by the slot's number when it starts, and by then the slot can hold another.
-//! * **Other threads may submit meanwhile**, but a registration holds the ring's lock in the kernel while it pins,
+//!   send, until the notification after it. The kernel holds a buffer while a request *that it has started* uses it.
+//! So a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a request that waits
+//! (linked, drained, handed to a worker, not yet seen by the polling thread) finds its buffer by the slot's number
+//! when it starts. By then the slot can hold another.
+//! * **Other threads may submit meanwhile**. But a registration holds the ring's lock in the kernel while it pins,
 //!   and submissions to the same ring wait for it.
-//! * **The ring may go first.** The table keeps the ring's file open, so registrations stay what they are
-//!   until they are deregistered or the table is dropped.
+//! * **The ring may go first.** The table keeps the ring's file open. So registrations stay valid until they are
+//!   deregistered or the table is dropped.
 //! * **No other code touches the ring's table**: `unregister_buffers` on the ring would pull all pins at once.
 //!
 //! # What the kernel refuses
 //!
-//! * `EFAULT`: something in the range is not mapped, or not writable (the kernel pins for writing, whatever the access
-//!   asked for), or lies beyond the end of its file. Or it is a shared mapping of a file with a file system that must know
-//!   of writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of files
-//!   are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes unnoticed.
+//! * `EFAULT`: memory in the range is not mapped, or not writable (the kernel pins for writing, whatever the access
+//!   asked for), or beyond the end of its file. Or it is a shared mapping of a file with a file system that must know
+//!   of writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of
+//!   files are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes
+//!   unnoticed.
 //! * `ENOMEM`: `RLIMIT_MEMLOCK` of the *user*, all processes together; the memory of rings counts there. Not for
 //!   processes with `CAP_IPC_LOCK`.
 //! * `ENOSPC` (said by the table, not by the kernel): every slot holds a buffer.
 //! * `EOPNOTSUPP`: kernels before 6.5, for mappings of files other than memfds and huge pages.
 //!
-//! The default capacity of a cache is that limit less the pages of the table's own ring, where the limit is felt: the
-//! *whole* limit, for each table. Where others draw on it (a second cache of the process, other rings, other processes
-//! of the user), set capacities that fit it together (`capacity_bytes`, `MRRC_CAPACITY`). If that is forgotten, a cache
-//! that meets `ENOMEM` evicts of its own, tries again, and goes on with what the others leave it. Where they hold
-//! everything and it has nothing to evict, the request fails with `ENOMEM`.
+//! The default capacity of a cache is that limit less the pages of the table's own ring, where the limit applies. It
+//! is the *whole* limit, for each table. If others draw on it (a second cache of the process, other rings, other
+//! processes of the user), set capacities that fit it together. Those are `capacity_bytes` and `MRRC_CAPACITY`. If
+//! that is forgotten, a cache that meets `ENOMEM` evicts of its own, tries again, and goes on with what the others
+//! leave it. Where they hold everything and it has nothing to evict, the request fails with `ENOMEM`.
 //!
 //! A page of a huge page counts as the whole huge page against the limit, once. And for each huge page the
-//! kernel looks through the whole table for an earlier pin: about 1 ns a slot. A large table makes
-//! registrations of huge pages slow (17 µs each 2 MiB with 16,384 slots, 1.4 µs with 1,024), so take no more
-//! slots than needed.
+//! kernel looks through the whole table for an earlier pin: about 1 ns a slot. A large table makes registrations of
+//! huge pages slow (17 µs each 2 MiB with 16,384 slots, 1.4 µs with 1,024). So take no more slots than needed.
 //!
 //! # When pages are unpinned
 //!
-//! Since Linux 6.13: when the slot is cleared and no request uses the buffer any more. Before, the kernel let go
-//! in order: no pin went while any request on a fixed buffer was under way that was submitted before the slot was
-//! cleared, and kernels as old as 6.1 waited up to a second besides. The slot is free at once all the same, but a
-//! user near `RLIMIT_MEMLOCK` can meet `ENOMEM` for pages that were deregistered already.
+//! Since Linux 6.13: when the slot is cleared and no request uses the buffer any more. Earlier kernels let go in
+//! order. No pin went while any request on a fixed buffer was in progress that was submitted before the slot was
+//! cleared. Kernels as old as 6.1 waited up to a second, too. The slot is free at once all the same, but a user near
+//! `RLIMIT_MEMLOCK` can meet `ENOMEM` for pages that were deregistered already.
 //!
 //! A batch with adjacent slots is cleared by one call for each 256 of them, at a quarter of the cost of one call
 //! each. The table gives out slots in turn, so that what is registered together lies together.
@@ -316,7 +316,7 @@ impl IoUringBuffers {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets slots from `offset` on to buffers, or to none, and says how many were set: the kernel stops at the
+    /// Sets slots from `offset` on to buffers, or to none, and returns how many were set. The kernel stops at the
     /// first that it cannot set. The `io-uring` crate has this call, but keeps that number to itself.
     fn update(&self, offset: u16, buffers: &[[usize; 2]]) -> io::Result<usize> {
         let update = Update {

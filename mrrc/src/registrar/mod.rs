@@ -15,9 +15,9 @@ pub mod verbs;
 
 pub use crate::mapped::mapped;
 
-/// Pages of 4 KiB that this process may pin besides `locked` bytes which count as locked already: what a registrar states as
-/// [`Limits::pages`] where its device says nothing. `RLIMIT_MEMLOCK` bounds it where it is felt, and half of the memory that
-/// the process can have. `None` if nothing is known to bound it.
+/// Returns the pages of 4 KiB that this process may pin besides `locked` bytes which count as locked already. A
+/// registrar states it as [`Limits::pages`] if its device has no such limit. `RLIMIT_MEMLOCK` bounds it where it is
+/// felt, and half of the memory that the process can have. `None` if nothing is known to bound it.
 pub fn pinnable_pages(locked: u64) -> Option<u64> {
     budget::pages(locked)
 }
@@ -32,8 +32,8 @@ use std::io;
 ///
 /// Callers of the cache build the safety of their transfers on what a registrar promises:
 ///
-/// * A registration that was returned stays valid, and means the pages that lay in the range when it was
-///   made, until it is deregistered: whatever is unmapped or mapped there meanwhile.
+/// * A registration that was returned stays valid until it is deregistered. It means the pages that lay in the range
+///   when it was made, whatever is unmapped or mapped there meanwhile.
 /// * Keys are unique: as long as a registration is valid, no other has its keys.
 /// * Deregistering is quiescent: once [`Registrar::deregister`] has taken a registration out of the batch,
 ///   the device touches its pages no more on that registration's account.

@@ -33,14 +33,15 @@
 //! # What users rely on
 //!
 //! * **The lease outlives the transfer**: keep it until the completion of the work request was seen. The rights of a
-//!   *peer* with a key that it was told end when the region is deregistered, which is later than the end of the lease: at
-//!   its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right must end with the
-//!   transfer, bind a memory window to the region and tell the peer the window's key ([`MemoryRegion::raw`]).
-//! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides:
-//!   verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read* fills
-//!   needs [`Access::REMOTE_WRITE`] ([`Transport::Iwarp`]).
-//! * siw, the kernel's iWARP in software, looks at no right when a peer *reads* (seen with Linux 6.1): there a peer that
-//!   guesses a key reads what was registered for this side alone. It is for trying things out.
+//!   *peer* with a key that it was sent end when the region is deregistered, which is later than the end of the
+//!   lease. That is at its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right
+//!   must end with the transfer, bind a memory window to the region and tell the peer the window's key
+//!   ([`MemoryRegion::raw`]).
+//! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides.
+//!   Verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read*
+//!   fills needs [`Access::REMOTE_WRITE`] ([`Transport::Iwarp`]).
+//! * siw, the kernel's iWARP in software, looks at no right when a peer *reads* (seen with Linux 6.1). There a peer
+//!   that guesses a key reads memory that was registered for this side alone. It is for trying things out.
 //! * **The domain lives as long as any clone of it**, the registrar's included; so queue pairs may outlive the cache.
 //!
 //! # What the system refuses
@@ -66,9 +67,10 @@
 //!
 //! # Memory of other devices
 //!
-//! A dma-buf (the memory of a graphics card, say) has a file descriptor and an offset in the place of an address, and
-//! `ibv_reg_dmabuf_mr` in that of `ibv_reg_mr`. A [`Registrar`] whose ranges are pages of such a buffer's offsets, and
-//! that calls it, is all that a cache for it takes: [`Domain::protection_domain`] and [`binding`] have what it needs.
+//! A dma-buf (the memory of a graphics card, say) has a file descriptor and an offset in the place of an address.
+//! `ibv_reg_dmabuf_mr` takes the place of `ibv_reg_mr`. A cache for it takes no more than a [`Registrar`] whose
+//! ranges are pages of such a buffer's offsets, and that calls it. [`Domain::protection_domain`] and [`binding`] have
+//! the parts.
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 pub mod binding;
@@ -126,14 +128,15 @@ impl Verbs {
     }
 
     /// Registers without pinning, if the device has on-demand paging; if not, changes nothing ([`Verbs::is_on_demand`]).
-    /// The device then asks for pages as it needs them, at the price of a fault at the first use, and no limit of pinned
-    /// memory applies: set a capacity.
+    /// The device then asks for pages as it needs them, at the price of a fault at the first use. No limit of pinned
+    /// memory applies, so set a capacity.
     ///
     /// # Safety
-    /// A registration then means *whatever is mapped* at its addresses, and not the pages of its time, which is less than
-    /// [`Registrar`] promises: until it is deregistered, peers with its key reach memory that is mapped there later. So
-    /// no memory that was ever acquired for peers is unmapped, and mapped for something that they must not reach, before
-    /// its registration is gone ([`Cache::invalidate`](crate::Cache::invalidate) and [`Cache::reap`](crate::Cache::reap)).
+    /// A registration then means *whatever is mapped* at its addresses, and not the pages of its time. That is less
+    /// than [`Registrar`] promises: until it is deregistered, peers with its key reach memory that is mapped there
+    /// later. So let its registration go before memory that was ever acquired for peers is unmapped, and mapped for
+    /// something that they must not reach. [`Cache::invalidate`](crate::Cache::invalidate) and
+    /// [`Cache::reap`](crate::Cache::reap) do that.
     pub unsafe fn on_demand(mut self) -> Self {
         if self.domain.attributes().on_demand {
             self.on_demand = true;
@@ -173,8 +176,8 @@ impl Verbs {
         of_rights.chain(on_demand).chain(windows).fold(0, |all, flag| all | flag as libc::c_int)
     }
 
-    /// Explains the refusal of a range. On kernels that need `ibv_fork_init`, libibverbs says of memory that is not mapped
-    /// that there is too little of it, and the cache would make room in vain.
+    /// Explains the refusal of a range. On kernels that need `ibv_fork_init`, libibverbs reports of memory that is
+    /// not mapped that there is too little of it. The cache would make room in vain.
     fn refused(&self, error: io::Error, range: PageRange) -> io::Error {
         match mapped::mapped(range) {
             Err(bad) if error.raw_os_error() == Some(libc::ENOMEM) => bad,

@@ -20,8 +20,8 @@ pub(super) fn remedy(typed: &str, show: impl Fn(&Setting) -> String) -> Option<S
     meant(&typed).map(|setting| format!("there is no such setting: did you mean {}?", show(setting)))
 }
 
-/// Returns the setting that a name without its prefix was meant for: a slip of one or two letters, the case, words left out
-/// or added (`REGIONS`, `CAPACITY_BYTES`), or a beginning (`CAP`).
+/// Returns the setting that a name without its prefix was meant for. It may have a slip of one or two letters,
+/// another case, words left out or added (`REGIONS`, `CAPACITY_BYTES`), or be a beginning (`CAP`).
 fn meant(typed: &str) -> Option<&'static Setting> {
     let within = |some: &str, all: &str| some.split('_').all(|word| all.split('_').any(|other| other == word));
     let is_part = |name: &str| name.starts_with(typed) || within(typed, name) || within(name, typed);

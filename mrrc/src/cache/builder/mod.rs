@@ -37,8 +37,8 @@ mod strength;
 ///
 /// [`settings`](crate::settings) has the table of variables; [`Builder::ignore_environment`] reads none.
 ///
-/// The library's own threads, for which threads of the program wait, run under the ordinary scheduling policy (`SCHED_OTHER`, nice 0),
-/// whatever that of the thread is that makes a cache, with all signals blocked.
+/// The library's own threads, for which threads of the program wait, run under the ordinary scheduling policy
+/// (`SCHED_OTHER`, nice 0), with all signals blocked. The policy of the thread that makes a cache does not matter.
 ///
 /// ```
 /// use mrrc::invalidation::Explicit;
@@ -180,25 +180,26 @@ impl<R: Registrar> Builder<R> {
     /// regions are merged into one. Default: no limit; 0 is none, and an error.
     ///
     /// With 1, each request is answered by one region, and regions may overlap: at most four have a page, and each counts
-    /// against the capacity. A request that no region contains registers itself, or its hull with regions of the same
-    /// rights that it overlaps if that has at most twice its pages. So there are no more registrations than requests, and
-    /// at most twice the pages, in any sequence. A region retires for another only if that covers it, with its rights at
-    /// least: a buffer that is sent whole and received in part becomes two regions. This does not hold for policies that
-    /// register other ranges than those asked for.
+    /// against the capacity. A request that no region contains registers one region. It is the request itself, or its
+    /// hull with regions of the same rights that it overlaps if that has at most twice its pages. So there are no
+    /// more registrations than requests, and at most twice the pages, in any sequence. A region retires for another
+    /// only if that covers it, with its rights at least. A buffer that is sent whole and received in part becomes two
+    /// regions. This does not hold for policies that register other ranges than those asked for.
     pub fn max_segments(mut self, segments: usize) -> Self {
         self.settings.max_segments = segments;
         self
     }
 
-    /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like), because the system
-    /// says when it begins to and not when it is done. Default: 100 ms.
+    /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like). The system reports
+    /// the beginning of a discard and not its end. Default: 100 ms.
     ///
-    /// **Correctness rests on it**: a region that is registered while a discard is under way has the old pages. If the
-    /// discard takes longer than that (a thread that is stopped or starved in the middle of the call, a very large
-    /// range), that region can be cached, and its hits lead to pages that the program has no more. So make it longer than
-    /// any discard may take, and rather keep memory that is discarded often out of the cache's way (an allocator that
-    /// purges; an [arena](Cache::arena) is never discarded behind the cache's back), which also spares the misses during the
-    /// grace period. Less than the monitor's [floor](Monitor::least_grace), 10 ms for userfaultfd, is an error.
+    /// **Correctness rests on it**: a region that is registered while a discard is under way has the old pages. A
+    /// discard may take longer: a thread is stopped or starved in the middle of the call, or the range is very large.
+    /// Then that region can be cached, and its hits lead to pages that the program has no more. So make it longer
+    /// than any discard may take. Better, keep memory that is discarded often out of the cache's way, such as that of
+    /// an allocator that purges; that also spares the misses during the grace period. An [arena](Cache::arena) is
+    /// never discarded behind the cache's back. Less than the monitor's [floor](Monitor::least_grace), 10 ms for
+    /// userfaultfd, is an error.
     pub fn discard_grace(mut self, longest: Duration) -> Self {
         self.settings.grace = Some(longest);
         self
@@ -226,16 +227,16 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Returns whether hits use a full fence although the system offers `membarrier`: 5 ns more a
-    /// hit, and no interruption of other threads when regions leave. Default: no.
+    /// Sets whether hits use a full fence although the system offers `membarrier`. It costs 5 ns more a hit, and no
+    /// other threads are interrupted when regions leave. Default: no.
     pub fn fence(mut self, on: bool) -> Self {
         self.settings.fence = on;
         self
     }
 
-    /// A setting by the name that its variable has after `MRRC_`, in any case, with the text that the variable might have:
-    /// for settings that come from a file, a command line or another language. It counts as the program's, so the
-    /// environment wins over it.
+    /// Sets a setting by the name that its variable has after `MRRC_`, in any case, with the text that the variable
+    /// might have. It is for settings that come from a file, a command line or another language. It counts as the
+    /// program's, so the environment wins over it.
     ///
     /// # Errors
     /// [`BuildError::Setting`]: no such name, or no such value.

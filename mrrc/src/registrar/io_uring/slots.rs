@@ -2,8 +2,8 @@
 //!
 //! A bit a slot, and the search for a free one goes on where the last one was found. So regions registered one
 //! after the other lie side by side in the table. They grow old together, leave in one batch, and a run of
-//! neighbours is cleared in one system call. And a slot that was just given back is not the next to be taken, so
-//! an index used past its lease meets an empty slot sooner than another's buffer.
+//! neighbours is cleared in one system call. A slot that was just given back is not the next to be taken. So an index
+//! used past its lease meets an empty slot sooner than another's buffer.
 
 /// All memory is taken at creation: taking and giving back never allocate.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! libibverbs as Rust sees it: the one module that names the crate behind it.
 //!
-//! Feature `verbs` takes `rdma-mummy-sys`, which opens libibverbs when the program starts: the binary runs where there is
-//! no libibverbs as well, and is told so by a call. Feature `verbs-linked` takes `rdma-sys`, which links with it. **Where
-//! both are on, `verbs` wins**, and nothing is linked. Both are made by bindgen from the same headers, and have the same
-//! names but for those that are macros in C. These are here by the name that C has.
+//! Feature `verbs` takes `rdma-mummy-sys`, which opens libibverbs when the program starts. The binary runs where
+//! there is no libibverbs as well, and a call reports that. Feature `verbs-linked` takes `rdma-sys`, which links with
+//! it. **Where both are on, `verbs` wins**, and nothing is linked. Both are made by bindgen from the same headers,
+//! and have the same names but for those that are macros in C. These are here by the name that C has.
 //!
 //! For programs that set up queue pairs beside a [`Domain`](super::Domain). This module changes with the crates behind
 //! it.

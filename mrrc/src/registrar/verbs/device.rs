@@ -38,8 +38,8 @@ pub struct Attributes {
 pub enum Transport {
     /// InfiniBand, or InfiniBand over Ethernet (RoCE).
     InfiniBand,
-    /// RDMA over TCP. The memory that a *read* brings its bytes to must have been registered with
-    /// [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE) on most such cards, because the peer's answer is a write.
+    /// RDMA over TCP. Most such cards bring the bytes of a *read* by a write of the peer. So the memory for them must
+    /// have been registered with [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE).
     Iwarp,
     /// Something else.
     Other,

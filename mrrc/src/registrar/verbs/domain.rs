@@ -1,7 +1,8 @@
 //! A protection domain: a device that is open, and the scope in which its keys are good.
 //!
-//! Queue pairs and registrations work together only within one domain, so a program has one for both: opened here, or
-//! lent by the program that has one already. All clones of a [`Domain`] are the same; the last that goes closes it.
+//! Queue pairs and registrations work together only within one domain, so a program has one for both. It is opened
+//! here, or lent by the program that has one already. All clones of a [`Domain`] are the same; the last that goes
+//! closes it.
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use super::binding as ib;
@@ -89,8 +90,8 @@ impl DomainBuilder {
 
     /// Opens the device and allocates a protection domain.
     ///
-    /// Calls `ibv_fork_init` where the kernel does not copy pinned pages for a child (before Linux 5.12), and only there:
-    /// libibverbs does as it is asked on others as well, and takes all memory that is registered from every child.
+    /// Calls `ibv_fork_init` if the kernel does not copy pinned pages for a child (before Linux 5.12), and only then.
+    /// libibverbs obeys on others as well, and takes all memory that is registered from every child.
     ///
     /// # Errors
     /// See [`VerbsError`].
@@ -172,8 +173,8 @@ impl Domain {
     /// See [`VerbsError`]: the device is asked for its limits.
     ///
     /// # Safety
-    /// It points to a domain that libibverbs allocated in this process, and that stays open until all clones of this are
-    /// dropped, and all registrars over it.
+    /// It points to a domain that libibverbs allocated in this process. The domain stays open until all clones of
+    /// this and all registrars over it are dropped.
     pub unsafe fn borrow(domain: NonNull<c_void>) -> Result<Self, VerbsError> {
         let domain = domain.cast::<ib::ibv_pd>();
         // SAFETY: the caller promises an open domain; a domain knows its context, and that its device, for as long as
@@ -254,8 +255,8 @@ impl fmt::Debug for Domain {
 }
 
 /// Closes what was opened. Objects still in the domain, queue pairs or registrations of others, keep libibverbs from
-/// freeing it, but not the kernel from taking all of it back with the context. In a child of the process that opened it:
-/// does nothing, because the device's file is the parent's as well.
+/// freeing it. They do not keep the kernel from taking all of it back with the context. In a child of the process
+/// that opened it: does nothing, because the device's file is the parent's as well.
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.owned || self.process != std::process::id() {
