@@ -11,7 +11,7 @@
 //! have the fewest pages.
 
 use super::plan::{Piece, Plan};
-use super::{AllInUse, Core, Found, Holders, Lookup, Part, Request, Total};
+use super::{AllInUse, Core, Found, Holders, Lookup, Part, Request};
 use crate::coverage;
 use crate::policy::{Granule, Keeps, Matching, Overlap, Policy};
 use crate::range::PageRange;
@@ -159,18 +159,6 @@ impl<P: Policy> Core<P> {
         if let [Piece { access, .. }] = plan.pieces[..] {
             plan.set_piece(Piece { range: request.range, access });
         }
-    }
-}
-
-impl Plan {
-    /// One piece is registered.
-    fn set_piece(&mut self, piece: Piece) {
-        self.whole = true;
-        self.pieces.clear();
-        self.pieces.push(piece);
-        self.piece_total = Total::default();
-        self.piece_total.add(piece.range.pages());
-        self.short = 0;
     }
 }
 

@@ -70,6 +70,16 @@ impl Plan {
         !self.overlaps.is_empty() || !self.replaced.is_empty()
     }
 
+    /// One piece is registered.
+    pub(super) fn set_piece(&mut self, piece: Piece) {
+        self.whole = true;
+        self.pieces.clear();
+        self.pieces.push(piece);
+        self.piece_total = Total::default();
+        self.piece_total.add(piece.range.pages());
+        self.short = 0;
+    }
+
     /// One piece takes the place of all that the request overlaps.
     fn replace_all(&mut self, piece: Piece) {
         self.whole = true;
