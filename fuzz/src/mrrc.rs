@@ -2,6 +2,7 @@
 
 use ::mrrc::cost::Linear;
 use ::mrrc::policy::PolicyKind;
+use ::mrrc::settings::Settings;
 use tracesim::sizes::Capacity;
 
 /// A cost model that is understood is valid; so is the name of a policy.
@@ -28,5 +29,25 @@ pub(crate) fn size(input: &[u8]) -> bool {
             assert!(capacity.pages(1000) > 0, "{text:?}");
         }
         bytes.is_some() || capacity.is_ok()
+    })
+}
+
+/// Settings, `name=value` a line. One that is refused changes nothing, and one that is set twice is as if it were set once.
+pub(crate) fn setting(input: &[u8]) -> bool {
+    crate::text(input, |text| {
+        let mut settings = Settings::default();
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once('=') else { return false };
+            let before = settings.clone();
+            if let Err(error) = settings.set(name, value) {
+                assert_eq!(settings, before, "{line:?}");
+                assert!(error.to_string().contains("expected") || error.to_string().contains("no such"), "{error}");
+                return false;
+            }
+            let once = settings.clone();
+            settings.set(name, value).expect("it was set before");
+            assert_eq!(settings, once, "{line:?}");
+        }
+        settings.check().is_ok()
     })
 }

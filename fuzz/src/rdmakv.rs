@@ -80,3 +80,15 @@ pub(crate) fn item(input: &[u8]) -> bool {
         true
     })
 }
+
+/// A command line of the server, an argument a line. A refusal has words.
+pub(crate) fn flags(input: &[u8]) -> bool {
+    // Flags may name files, which are read: those of the machine are not.
+    if input.contains(&b'/') {
+        return false;
+    }
+    crate::text(input, |text| {
+        let arguments = std::iter::once("rdmakv-server").chain(text.lines());
+        rdmakv_server::startup::check(arguments.map(Into::into)).map_err(|words| assert_ne!(words, "")).is_ok()
+    })
+}

@@ -78,6 +78,15 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Checks arguments, of which the first is the program's name, and reads the files that they name. Nothing is started.
+///
+/// # Errors
+/// What the command would print.
+pub fn check(arguments: impl IntoIterator<Item = OsString>) -> Result<(), String> {
+    let flags = Flags::try_parse_from(arguments).map_err(|error| error.to_string())?;
+    flags.plan().map(drop)
+}
+
 fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     // Before anything else is opened: they are where systemd put them.
     let passed = activation::sockets()?;
