@@ -7,7 +7,9 @@ use crate::frames::{Frame, Frames};
 use crate::parser::{Outcome, Parser};
 use crate::reader::Steps;
 use crate::source::Source;
+use crate::step::{Kind, Step};
 use crate::{Event, Format, ReadOptions, Summary, TraceError};
+use mrrc_core::PageRange;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,8 +33,12 @@ pub(crate) struct FileReader {
     laid_out: VecDeque<Box<dyn Parser>>,
     /// Parsers of the members that are behind, in order, at the first reading.
     noted: VecDeque<Box<dyn Parser>>,
+    /// Whether this is the first reading of two.
+    is_first: bool,
     next_process: u32,
     queue: VecDeque<Event>,
+    /// Requests that were read at once: empty between calls.
+    asked: Vec<PageRange>,
     summary: Summary,
 }
 
@@ -62,6 +68,7 @@ impl FileReader {
         let mut laid_out = VecDeque::new();
         if format.is_read_twice() {
             let mut first = Self::stand_before(&mut source, format, String::new(), options.clone(), VecDeque::new())?;
+            first.is_first = true;
             while first.read_on()?.is_some() {}
             laid_out = first.noted;
             laid_out.iter_mut().for_each(|parser| parser.lay_out());
@@ -90,8 +97,10 @@ impl FileReader {
             member: None,
             laid_out,
             noted: VecDeque::new(),
+            is_first: false,
             next_process: 0,
             queue,
+            asked: Vec::new(),
             summary,
         })
     }
@@ -206,6 +215,11 @@ impl FileReader {
                 return Ok(None);
             }
             let Some(member) = &mut self.member else { return Ok(None) };
+            if self.is_first {
+                let noted = member.parser.note(member.frames.whole());
+                member.frames.pass(noted);
+                self.summary.events += noted as u64;
+            }
             let frame = member.frames.next().map_err(|error| {
                 let at = member.place(format!("after {}", member.frames.place()));
                 unreadable(&self.name, at, error)
@@ -287,6 +301,21 @@ impl Current {
 impl Steps for FileReader {
     fn step(&mut self) -> Result<Option<Event>, TraceError> {
         self.read_on()
+    }
+
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        if !self.queue.is_empty() || !self.summary.has_first() {
+            return None;
+        }
+        let member = self.member.as_mut()?;
+        let access = member.parser.requests(member.frames.whole(), &mut self.asked);
+        if self.asked.is_empty() {
+            return None;
+        }
+        member.frames.pass(self.asked.len());
+        self.summary.events += self.asked.len() as u64;
+        steps.extend(self.asked.drain(..).map(|range| Step::new(Kind::Request, range, access, false)));
+        Some(if member.name.is_some() { member.process } else { 0 })
     }
 
     fn summary(&self) -> &Summary {

@@ -110,6 +110,22 @@ impl Frames {
         self.offset
     }
 
+    /// Returns the whole records that are in the buffer; none where pieces have no fixed size.
+    pub(crate) fn whole(&self) -> &[u8] {
+        let Framing::Records(size) = self.framing else { return &[] };
+        let bytes = (self.end - self.start) / size * size;
+        &self.buffer[self.start..self.start + bytes]
+    }
+
+    /// Passes over so many of the [whole](Self::whole) records.
+    pub(crate) fn pass(&mut self, records: usize) {
+        if let (Framing::Records(size), 1..) = (self.framing, records) {
+            self.take(records * size);
+            self.last = self.start - size..self.start;
+            self.count += records as u64;
+        }
+    }
+
     pub(crate) fn next(&mut self) -> io::Result<Frame> {
         match self.framing {
             Framing::Lines => self.line(),

@@ -37,6 +37,16 @@ impl<K: Eq + Hash> Names<K> {
     }
 }
 
+/// The number of an object, as a name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Id(pub(crate) u64);
+
+impl From<&Id> for Id {
+    fn from(id: &Id) -> Self {
+        *id
+    }
+}
+
 /// Bytes of address space for each device: a quarter of a tebibyte of terabytes, more than any disk has.
 const DEVICE: u64 = 1 << 48;
 
@@ -96,6 +106,12 @@ impl<K> Default for Layout<K> {
 /// Said of an object for which there is no room.
 pub(crate) const NO_ROOM: &str = "the object does not fit into the address space";
 
+/// Returns the start of an object of this size, and moves `next` behind it; `u64::MAX` if there is no room.
+pub(crate) fn place(next: &mut u64, size: u64) -> u64 {
+    let end = next.checked_add(size).and_then(|end| end.checked_next_multiple_of(mrrc_core::PAGE));
+    end.map_or(u64::MAX, |end| std::mem::replace(next, end))
+}
+
 impl<K: Eq + Hash> Layout<K> {
     pub(crate) fn is_laid_out(&self) -> bool {
         self.is_laid_out
@@ -120,12 +136,8 @@ impl<K: Eq + Hash> Layout<K> {
 
     /// Gives every object its place. An object that does not fit gets none.
     pub(crate) fn lay_out(&mut self) {
-        let mut next = 0_u64;
-        for &size in &self.sizes {
-            let end = next.checked_add(size).and_then(|end| end.checked_next_multiple_of(mrrc_core::PAGE));
-            self.places.push(if end.is_some() { next } else { u64::MAX });
-            next = end.unwrap_or(next);
-        }
+        let mut next = 0;
+        self.places.extend(self.sizes.iter().map(|&size| place(&mut next, size)));
         self.is_laid_out = true;
     }
 
@@ -146,16 +158,6 @@ impl<K: Eq + Hash> Layout<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A key of the maps here.
-    #[derive(PartialEq, Eq, Hash, Clone, Copy)]
-    struct Id(u64);
-
-    impl From<&Id> for Id {
-        fn from(id: &Id) -> Self {
-            *id
-        }
-    }
 
     #[test]
     fn objects_lie_side_by_side_at_largest_size() {

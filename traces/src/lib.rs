@@ -40,6 +40,7 @@ mod frames;
 pub mod generate;
 mod layout;
 mod number;
+mod numbered;
 mod open;
 mod options;
 mod parser;
@@ -47,6 +48,7 @@ mod reader;
 mod recordings;
 pub mod registrations;
 mod source;
+mod step;
 mod summary;
 mod times;
 mod trace;
@@ -62,9 +64,10 @@ pub use format::Format;
 pub use open::{open, read};
 pub use options::ReadOptions;
 pub use reader::Reader;
+pub use step::{Kind, Step};
 pub use summary::{Skipped, Summary};
 pub use times::TimeUnit;
-pub use trace::{Kind, Process, Step, Trace};
+pub use trace::{Process, Trace};
 
 /// The README's example is one that runs.
 #[cfg(doctest)]

@@ -2,7 +2,7 @@
 
 use crate::frames::Framing;
 use crate::{Event, Span};
-use mrrc_core::Access;
+use mrrc_core::{Access, PageRange};
 use std::collections::VecDeque;
 
 /// The result of parsing a piece.
@@ -32,6 +32,20 @@ pub(crate) trait Parser: Send {
 
     /// Reads a piece. `queue` takes events, if there can be several.
     fn parse(&mut self, piece: &[u8], queue: &mut VecDeque<Event>) -> Outcome;
+
+    /// Reads whole records at the first reading of two, one after the other, and returns how many. It stops before one that
+    /// [`Parser::parse`] would not [note](Outcome::Noted).
+    fn note(&mut self, records: &[u8]) -> usize {
+        let _ = records;
+        0
+    }
+
+    /// Reads whole records at the last reading, one after the other, adds the pages of each to `asked`, and returns the rights of all.
+    /// It stops before one that [`Parser::parse`] would not make a request of one range of.
+    fn requests(&mut self, records: &[u8], asked: &mut Vec<PageRange>) -> Access {
+        let _ = (records, asked);
+        Access::LOCAL
+    }
 
     /// Between the first reading and the second, where the format is read twice.
     fn lay_out(&mut self) {}

@@ -1,5 +1,6 @@
 //! The interface of every source of a trace.
 
+use crate::step::Step;
 use crate::{Event, Summary, TraceError};
 
 /// A stream of events that tells how it was understood.
@@ -9,11 +10,24 @@ use crate::{Event, Summary, TraceError};
 pub trait Reader: Iterator<Item = Result<Event, TraceError>> {
     /// Returns the summary so far: complete once the stream has ended.
     fn summary(&self) -> &Summary;
+
+    /// Reads requests of one range each, and adds a step for each to `steps`. Returns their process; `None` if there are
+    /// none, and the next event is to be had by [`next`](Iterator::next).
+    ///
+    /// Faster than events, where a source has it; the times are left out.
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        let _ = steps;
+        None
+    }
 }
 
 impl<R: Reader + ?Sized> Reader for Box<R> {
     fn summary(&self) -> &Summary {
         (**self).summary()
+    }
+
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        (**self).read_steps(steps)
     }
 }
 
@@ -24,6 +38,12 @@ pub(crate) trait Steps {
 
     /// Returns the summary so far.
     fn summary(&self) -> &Summary;
+
+    /// Reads steps of requests: see [`Reader::read_steps`]. Called as [`Steps::step`] is.
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        let _ = steps;
+        None
+    }
 }
 
 /// A reader that yields nothing after its end or an error.
@@ -54,5 +74,9 @@ impl<S: Steps> Iterator for Stepped<S> {
 impl<S: Steps> Reader for Stepped<S> {
     fn summary(&self) -> &Summary {
         self.steps.summary()
+    }
+
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        if self.is_over { None } else { self.steps.read_steps(steps) }
     }
 }

@@ -51,6 +51,11 @@ impl Summary {
         }
     }
 
+    /// Returns whether no more events are kept to be shown: those that follow need only be counted.
+    pub(crate) fn has_first(&self) -> bool {
+        self.first.len() >= SHOWN
+    }
+
     /// Counts a line or record, numbered from 1, that was not understood.
     pub fn skip(&mut self, reason: &'static str, number: u64, text: &str) {
         self.skip_with(reason, number, || text.into());

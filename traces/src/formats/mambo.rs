@@ -9,8 +9,7 @@
 
 use crate::Event;
 use crate::Span;
-use crate::formats::objects::Id;
-use crate::layout::{Layout, NO_BYTES, Names};
+use crate::layout::{Id, Layout, NO_BYTES, Names};
 use crate::number::{decimal, first_words, time, words};
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use mrrc_core::Access;

@@ -1,8 +1,7 @@
 //! `mooncake`: one JSON object a line with `timestamp` in milliseconds and `hash_ids`, the blocks of a key-value cache that
 //! a request to a language model uses. Each block is a region and a request of its own.
 
-use crate::formats::objects::Id;
-use crate::layout::Names;
+use crate::layout::{Id, Names};
 use crate::parser::{self, Outcome, PAST_END, Parser};
 use crate::{Event, ReadOptions};
 use mrrc_core::Access;

@@ -3,12 +3,13 @@
 //!
 //! An object is as large as it ever is; each request asks for as much of it as it says.
 
-use crate::layout::{Layout, NO_BYTES};
+use crate::layout::NO_BYTES;
 use crate::number::{decimal, first_words};
+use crate::numbered::Numbered;
 use crate::parser::{self, Outcome, Parser};
 use crate::times::{TimeUnit, Times};
 use crate::{Event, ReadOptions, Span};
-use mrrc_core::Access;
+use mrrc_core::{Access, PageRange};
 use std::collections::VecDeque;
 
 pub(crate) struct Objects {
@@ -46,20 +47,10 @@ impl Parser for Objects {
     }
 }
 
-/// The number of an object.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Id(pub(crate) u64);
-
-impl From<&Id> for Id {
-    fn from(id: &Id) -> Self {
-        *id
-    }
-}
-
 /// Objects known by number, requested for as many bytes as each request says.
 #[derive(Default)]
 pub(crate) struct Store {
-    layout: Layout<Id>,
+    layout: Numbered,
 }
 
 impl Store {
@@ -68,13 +59,28 @@ impl Store {
             return Outcome::LeftOut(NO_BYTES);
         }
         if !self.layout.is_laid_out() {
-            self.layout.note(&Id(object), bytes);
+            self.layout.note(&[(object, bytes)]);
             return Outcome::Noted;
         }
-        match self.layout.find(&Id(object)) {
-            Ok(Span { address, .. }) => parser::request(time, 0, Access::LOCAL, Span { address, length: bytes }),
+        match self.layout.find(object) {
+            Ok(address) => parser::request(time, 0, Access::LOCAL, Span { address, length: bytes }),
             Err(why) => Outcome::Bad(why),
         }
+    }
+
+    /// Notes requests at the first reading, at most as many as a [batch](crate::numbered::BATCH) has.
+    pub(crate) fn note(&mut self, batch: &[(u64, u64)]) {
+        self.layout.note(batch);
+    }
+
+    /// Returns the pages of the next request at the second reading, which is for at least one byte. Where there are none, it stays
+    /// the next.
+    #[inline]
+    pub(crate) fn pages(&mut self, object: u64, bytes: u64) -> Option<PageRange> {
+        let address = self.layout.peek(object).ok()?;
+        let pages = Span { address, length: bytes }.pages().ok()?;
+        self.layout.pass();
+        Some(pages)
     }
 
     pub(crate) fn lay_out(&mut self) {

@@ -6,7 +6,9 @@
 use crate::Event;
 use crate::formats::objects::Store;
 use crate::frames::Framing;
+use crate::numbered::BATCH;
 use crate::parser::{Outcome, Parser};
+use mrrc_core::{Access, PageRange};
 use std::collections::VecDeque;
 
 /// Bytes of a record.
@@ -31,6 +33,14 @@ pub(crate) fn record(bytes: &[u8]) -> Option<(u32, u64, u32, i64)> {
     Some((time, object, u32::from_le_bytes([s0, s1, s2, s3]), i64::from_le_bytes(next)))
 }
 
+/// Returns object and bytes of records, up to the first that is no plain request.
+fn plain(records: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    records.chunks_exact(RECORD).map_while(|bytes| {
+        let (_, object, bytes, next) = record(bytes)?;
+        (bytes > 0 && is_plausible(bytes, next)).then_some((object, u64::from(bytes)))
+    })
+}
+
 impl Parser for OracleGeneral {
     fn framing(&self) -> Framing {
         Framing::Records(RECORD)
@@ -45,6 +55,31 @@ impl Parser for OracleGeneral {
             return Outcome::Bad("the size is more than 2 GiB, or the next access is beyond 2^40");
         }
         self.store.request(u64::from(time).saturating_mul(1_000_000_000), object, u64::from(size))
+    }
+
+    fn note(&mut self, records: &[u8]) -> usize {
+        let mut noted = 0;
+        let mut batch = [(0, 0); BATCH];
+        for some in records.chunks(BATCH * RECORD) {
+            let plain = plain(some);
+            let mut filled = 0;
+            for (place, request) in batch.iter_mut().zip(plain) {
+                *place = request;
+                filled += 1;
+            }
+            self.store.note(&batch[..filled]);
+            noted += filled;
+            if filled * RECORD < some.len() {
+                break;
+            }
+        }
+        noted
+    }
+
+    fn requests(&mut self, records: &[u8], asked: &mut Vec<PageRange>) -> Access {
+        let store = &mut self.store;
+        asked.extend(plain(records).map_while(|(object, bytes)| store.pages(object, bytes)));
+        Access::LOCAL
     }
 
     fn lay_out(&mut self) {

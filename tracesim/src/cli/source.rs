@@ -10,7 +10,8 @@ use std::path::Path;
 use traces::generate::Workload;
 use traces::registrations::WHOLE_COPY;
 use traces::{
-    BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Summary, TimeUnit, Trace, TraceError,
+    BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Skipped, Step, Summary, TimeUnit, Trace,
+    TraceError,
 };
 
 /// How a trace is read.
@@ -224,5 +225,16 @@ impl Iterator for Watched {
 impl Reader for Watched {
     fn summary(&self) -> &Summary {
         self.reader.summary()
+    }
+
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        // The next event is an error soon.
+        if interrupt::came() {
+            return None;
+        }
+        let before = steps.len();
+        let process = self.reader.read_steps(steps)?;
+        self.progress.step((steps.len() - before) as u64);
+        Some(process)
     }
 }
