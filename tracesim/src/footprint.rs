@@ -38,11 +38,40 @@ pub fn asked_by(process: &Process) -> impl Iterator<Item = PageRange> {
     process.steps.iter().filter(|step| matches!(step.kind(), Kind::Request | Kind::Acquire)).map(|step| step.range())
 }
 
-/// Ranges that are sorted at a time: memory is bounded by this and by what is not adjacent.
-const BATCH: usize = 1 << 18;
+/// Pages, from the first requested to the last, for which there may be a bit each: 8 MiB.
+const MOST_MARKED: u64 = 1 << 26;
 
 /// Counts the distinct pages that a process requests.
 fn footprint_pages(process: &Process) -> u64 {
+    let Some(first) = asked_by(process).map(PageRange::start).min() else { return 0 };
+    let end = asked_by(process).map(PageRange::end).max().unwrap_or(first);
+    // Where most words would stay empty, sorting takes less.
+    if end - first <= MOST_MARKED.min(process.steps.len() as u64 * 64) {
+        marked_pages(process, first, end)
+    } else {
+        sorted_pages(process)
+    }
+}
+
+/// Counts with a bit for each page from `first` to `end`.
+fn marked_pages(process: &Process, first: u64, end: u64) -> u64 {
+    let mut words = vec![0_u64; (end - first).div_ceil(64) as usize];
+    for range in asked_by(process) {
+        let (mut at, end) = (range.start() - first, range.end() - first);
+        while at < end {
+            let bits = (64 - at % 64).min(end - at);
+            words[(at / 64) as usize] |= (u64::MAX >> (64 - bits)) << (at % 64);
+            at += bits;
+        }
+    }
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// Ranges that are sorted at a time: memory is bounded by this and by what is not adjacent.
+const BATCH: usize = 1 << 18;
+
+/// Counts by sorting.
+fn sorted_pages(process: &Process) -> u64 {
     let mut asked = asked_by(process).map(|range| (range.start(), range.end()));
     let mut all: Vec<(u64, u64)> = Vec::new();
     let mut batch: Vec<(u64, u64)> = Vec::with_capacity(BATCH.min(process.steps.len()));
@@ -86,14 +115,18 @@ mod tests {
         #[test]
         fn the_footprint_is_the_number_of_different_pages(ranges in prop::collection::vec((0u64..200, 1u64..20), 0..60)) {
             let pages: HashSet<u64> = ranges.iter().flat_map(|&(start, pages)| start..start + pages).collect();
-            prop_assert_eq!(footprint_pages(&process(ranges)), pages.len() as u64);
+            let process = process(ranges);
+            prop_assert_eq!(footprint_pages(&process), pages.len() as u64);
+            prop_assert_eq!(sorted_pages(&process), pages.len() as u64);
+            prop_assert_eq!(marked_pages(&process, 0, 219), pages.len() as u64);
         }
     }
 
     #[test]
     fn batches_join() {
         let many = (0..3 * BATCH as u64).map(|i| (i * 7919 % 100_003 * 2, 1));
-        assert_eq!(footprint_pages(&process(many)), 100_003);
+        let process = process(many);
+        assert_eq!((footprint_pages(&process), sorted_pages(&process)), (100_003, 100_003));
     }
 
     #[test]
