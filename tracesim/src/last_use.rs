@@ -1,17 +1,21 @@
 //! When each page was last used, kept by runs of pages that were last used together.
 //!
 //! A request of 32 pages is one entry, not 32, and stays one until another request takes a part of it away. Each use
-//! leaves one run behind and cuts at most two others, so the work is in proportion to the ranges of a trace, whatever
-//! their length, and memory to the runs that are alive.
+//! leaves one run behind and cuts at most two others. So the work is in proportion to the ranges of a trace, whatever
+//! their length, and memory to the runs that are alive. Most uses are of all of a run and no more: a hash finds it. The
+//! order of the runs serves all others.
 
 use mrrc_core::PageRange;
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// A value for each page that was used: the same for all pages of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct LastUse<T> {
     /// By first page; runs are disjoint.
-    runs: BTreeMap<u64, Run<T>>,
+    runs: FxHashMap<u64, Run<T>>,
+    /// Their first pages.
+    starts: BTreeSet<u64>,
     /// The parts that a use found, in address order. Kept to be used again.
     cut: Vec<(u64, Run<T>)>,
 }
@@ -24,7 +28,7 @@ struct Run<T> {
 
 impl<T> Default for LastUse<T> {
     fn default() -> Self {
-        Self { runs: BTreeMap::new(), cut: Vec::new() }
+        Self { runs: FxHashMap::default(), starts: BTreeSet::new(), cut: Vec::new() }
     }
 }
 
@@ -33,8 +37,7 @@ impl<T: Copy> LastUse<T> {
     /// for those that had none.
     #[inline]
     pub(crate) fn put(&mut self, range: PageRange, value: T, mut had: impl FnMut(u64, Option<T>)) {
-        if let Some((&start, run)) = self.runs.range_mut(..=range.start()).next_back()
-            && start == range.start()
+        if let Some(run) = self.runs.get_mut(&range.start())
             && run.end == range.end()
         {
             had(range.pages(), Some(run.value));
@@ -42,23 +45,22 @@ impl<T: Copy> LastUse<T> {
             return;
         }
         self.take(range, &mut had);
-        self.runs.insert(range.start(), Run { end: range.end(), value });
+        self.insert(range.start(), Run { end: range.end(), value });
     }
 
     /// No page of the range has a value any more. Shows what they had, as [`LastUse::put`] does.
     pub(crate) fn take(&mut self, range: PageRange, mut had: impl FnMut(u64, Option<T>)) {
         let mut cut = std::mem::take(&mut self.cut);
-        let before = self.runs.range(..range.start()).next_back().filter(|(_, run)| run.end > range.start());
-        cut.extend(before.map(|(&start, &run)| (start, run)));
-        cut.extend(self.runs.range(range.start()..range.end()).map(|(&start, &run)| (start, run)));
+        cut.extend(self.touched_by(range));
         let mut next = range.start();
         for (start, run) in cut.drain(..) {
             self.runs.remove(&start);
+            self.starts.remove(&start);
             if start < range.start() {
-                self.runs.insert(start, Run { end: range.start(), ..run });
+                self.insert(start, Run { end: range.start(), ..run });
             }
             if run.end > range.end() {
-                self.runs.insert(range.end(), run);
+                self.insert(range.end(), run);
             }
             let from = start.max(range.start());
             if next < from {
@@ -73,10 +75,22 @@ impl<T: Copy> LastUse<T> {
         self.cut = cut;
     }
 
+    fn insert(&mut self, start: u64, run: Run<T>) {
+        self.runs.insert(start, run);
+        self.starts.insert(start);
+    }
+
+    /// Returns the runs that have pages of the range, in address order.
+    fn touched_by(&self, range: PageRange) -> impl Iterator<Item = (u64, Run<T>)> {
+        let before = self.starts.range(..range.start()).next_back();
+        let starts = before.into_iter().chain(self.starts.range(range.start()..range.end()));
+        let runs = starts.filter_map(|start| self.runs.get(start).map(|&run| (*start, run)));
+        runs.filter(move |(_, run)| run.end > range.start())
+    }
+
     /// Shows how many pages of the range have which value, in address order; those without one are left out.
     pub(crate) fn visit(&self, range: PageRange, mut has: impl FnMut(u64, T)) {
-        let before = self.runs.range(..range.start()).next_back().filter(|(_, run)| run.end > range.start());
-        for (&start, run) in before.into_iter().chain(self.runs.range(range.start()..range.end())) {
+        for (start, run) in self.touched_by(range) {
             has(run.end.min(range.end()) - start.max(range.start()), run.value);
         }
     }
@@ -86,7 +100,7 @@ impl<T: Copy> LastUse<T> {
         self.runs.iter().map(|(start, run)| run.end - start).sum()
     }
 
-    /// Every value, to be changed.
+    /// Every value, to be changed, in any order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.runs.values_mut().map(|run| &mut run.value)
     }
