@@ -215,12 +215,13 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
     let mut store = cx.shared.shards.at(shard);
     cx.counts.cmd_get += 1;
     cx.report_get(&store, key);
-    let found = match touch {
+    let until = touch.map(|exptime| cx.until(exptime));
+    let over = super::ends_after(until, cx);
+    let found = match until {
         None => store.get(key, true, cx.now),
-        Some(exptime) => {
+        Some(until) => {
             cx.counts.cmd_touch += 1;
-            let until = cx.until(exptime);
-            let touched = store.touch(key, until, cx.now);
+            let touched = if over.is_none() { store.touch(key, until, cx.now) } else { store.get(key, false, cx.now) };
             *(if touched.is_some() { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
             touched
         }
@@ -247,6 +248,9 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
     }
     let handle = view.handle();
     put_value(&mut store, handle, shard, out);
+    if let Some(until) = over {
+        store.touch(key, until, cx.now);
+    }
 }
 
 fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) {

@@ -147,8 +147,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         store.mark_won(handle);
     }
     let until = options.ttl.map(|exptime| cx.until(exptime));
-    // An item that is over with that is shown once more.
-    let over = until.filter(|&until| until != 0 && until <= cx.now);
+    let over = super::ends_after(until, cx);
     if let Some(until) = until {
         cx.counts.cmd_touch += 1;
         cx.counts.touch_hits += 1;

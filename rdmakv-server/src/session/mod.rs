@@ -236,6 +236,11 @@ fn put_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
+/// Returns the end that a GET gives to an item, if it has come already. The item is shown once more before it gets that.
+fn ends_after(until: Option<u64>, cx: &Context<'_>) -> Option<u64> {
+    until.filter(|&until| until != 0 && until <= cx.now)
+}
+
 /// The value, copied if it is small, else lent.
 fn put_value(store: &mut Store, handle: Handle, shard: usize, out: &mut Out) {
     let value = store.value(handle);

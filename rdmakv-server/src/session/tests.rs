@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::metrics::Counts;
-use crate::store::Config;
+use crate::store::{Config, GetTable};
 
 const NOW: u64 = 1_700_000_000;
 
@@ -78,6 +78,34 @@ fn talk_at(shared: &Shared, input: &[u8], mut piece: impl FnMut() -> usize, now:
 
 fn talk(shared: &Shared, input: &str) -> String {
     String::from_utf8(talk_at(shared, input.as_bytes(), || usize::MAX / 2, NOW)).unwrap()
+}
+
+#[test]
+fn get_that_ends_a_listed_item_shows_it() {
+    let shared = shared(8 << 20);
+    shared.shards.at(0).list_in(GetTable::anonymous(64).unwrap(), 0);
+    let value = "v".repeat(COPIED + 1);
+    let set = format!("set a 0 0 {}\r\n{value}\r\n", value.len());
+    let list = || {
+        let mut store = shared.shards.at(0);
+        let handle = store.get(b"a", false, NOW).unwrap().handle();
+        assert!(store.list(handle, NOW));
+    };
+    assert_eq!(talk(&shared, &set), "STORED\r\n");
+    list();
+    let shown = format!("VALUE a 0 {}\r\n{value}\r\nEND\r\n", value.len());
+    assert_eq!(talk(&shared, "gat -1 a\r\n"), shown);
+    assert_eq!(talk(&shared, "get a\r\n"), "END\r\n");
+    talk(&shared, &set);
+    list();
+    // GAT with an end in 2001.
+    let get = b"\x80\x1d\0\x01\x04\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0\0\x3b\x9a\xca\0a";
+    let answer = talk_at(&shared, get, || usize::MAX / 2, NOW);
+    assert_eq!(&answer[28..], value.as_bytes());
+    let counters = shared.shards.at(0).report(NOW).classes;
+    assert_eq!(counters.iter().map(|class| class.counters.touches).sum::<u64>(), 2);
+    assert_eq!(talk(&shared, "get a\r\n"), "END\r\n");
+    shared.shards.at(0).check().unwrap();
 }
 
 #[test]

@@ -162,6 +162,7 @@ pub(super) fn count_sum(sum: Sum, up: bool, cx: &mut Context<'_>) {
 /// Says whether the answer was within bounds; if not, it ends in the middle, and so does the conversation.
 fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) -> bool {
     let until = touch.map(|exptime| cx.until(exptime));
+    let over = super::ends_after(until, cx);
     let shards = &cx.shared.shards;
     for key in words(keys) {
         cx.counts.cmd_get += 1;
@@ -172,7 +173,8 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
             None => store.get(key, true, cx.now),
             Some(until) => {
                 cx.counts.cmd_touch += 1;
-                let touched = store.touch(key, until, cx.now);
+                let touched =
+                    if over.is_none() { store.touch(key, until, cx.now) } else { store.get(key, false, cx.now) };
                 *(if touched.is_some() { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
                 touched
             }
@@ -196,6 +198,9 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
         out.bytes.extend_from_slice(b"\r\n");
         let handle = view.handle();
         put_value(&mut store, handle, shard, out);
+        if let Some(until) = over {
+            store.touch(key, until, cx.now);
+        }
         out.bytes.extend_from_slice(b"\r\n");
         if out.bytes.len() > COPIED_MAX {
             out.bytes.extend_from_slice(b"SERVER_ERROR out of memory writing get response\r\n");

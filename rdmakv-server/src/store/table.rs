@@ -46,6 +46,13 @@ impl GetTable {
         Ok(Self::of(memory, buckets, hasher))
     }
 
+    /// Returns an empty table in memory of its own.
+    #[cfg(test)]
+    pub(crate) fn anonymous(buckets: u64) -> io::Result<Arc<Self>> {
+        let memory = Arena::new(Self::bytes(buckets) as usize)?;
+        Ok(Arc::new(Self::of(memory, buckets, Hasher::new([1, 2]))))
+    }
+
     fn of(memory: Arena, buckets: u64, hasher: Hasher) -> Self {
         let written = (0..buckets.div_ceil(PAGE * 64)).map(|_| AtomicU64::new(0)).collect();
         Self { memory, buckets, hasher, written }
@@ -240,8 +247,7 @@ mod tests {
     const NOW: u64 = 1_000_000;
 
     fn table(buckets: u64) -> Arc<GetTable> {
-        let memory = Arena::new(GetTable::bytes(buckets) as usize).unwrap();
-        Arc::new(GetTable::of(memory, buckets, Hasher::new([1, 2])))
+        GetTable::anonymous(buckets).unwrap()
     }
 
     fn listed_in(table: &Arc<GetTable>, memory: usize, base: u64) -> Store {
