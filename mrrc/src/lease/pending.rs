@@ -44,8 +44,9 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
     /// As [`Cache::acquire`](crate::Cache::acquire).
     pub(crate) fn begin(shared: &'cache Shared<R>, request: AcquireRequest) -> Result<Self, AcquireError> {
         check(shared, &request)?;
-        let mut state = shared.lock()?;
+        // Before the lock, so that it is dropped after it, whatever panics.
         let mut pending = Self::new(shared, request, true);
+        let mut state = shared.lock()?;
         if !pending.miss.begin_lone(&mut state, &context(shared, &[])) {
             pending.drive(state, Event::Start, &[])?;
         }
