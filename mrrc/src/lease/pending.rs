@@ -166,48 +166,33 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
             let ends_registration = matches!(event, Event::Registered { .. } | Event::Unwatched);
             let step = self.miss.advance(&mut state, &context, event);
             let wakes = ends_registration && state.in_flight.take_waiters();
-            let unlock = |state| {
-                drop(state);
+            if let Ok(Step::Wait(longest)) = step {
+                // The wait lets the lock go.
                 if wakes {
                     shared.wake_waiters();
                 }
-            };
-            (state, event) = match step {
-                Ok(Step::Register) => {
-                    unlock(state);
-                    self.register_gaps()?
-                }
-                Ok(Step::Done) => {
-                    unlock(state);
-                    return Ok(());
-                }
-                Ok(Step::Probe(range)) => {
-                    unlock(state);
+                let begun = Instant::now();
+                (state, event) = (shared.wait(state, longest)?, Event::Waited(begun.elapsed()));
+                continue;
+            }
+            drop(state);
+            if wakes {
+                shared.wake_waiters();
+            }
+            (state, event) = match step? {
+                Step::Register => self.register_gaps()?,
+                Step::Probe(range) => {
                     let answer = shared.registrar.probe(range, self.miss.request().access);
                     (shared.lock()?, Event::Probed(answer))
                 }
-                Ok(Step::Deregister(batch)) => {
-                    unlock(state);
+                Step::Deregister(batch) => {
                     let begun = Instant::now();
                     reclaim::deregister(shared, batch);
                     (shared.lock()?, Event::Deregistered(begun.elapsed()))
                 }
-                Ok(Step::Wait(longest)) => {
-                    // The wait lets the lock go.
-                    if wakes {
-                        shared.wake_waiters();
-                    }
-                    let begun = Instant::now();
-                    (shared.wait(state, longest)?, Event::Waited(begun.elapsed()))
-                }
-                Ok(Step::Relock) => {
-                    unlock(state);
-                    (shared.lock()?, Event::Locked)
-                }
-                Err(error) => {
-                    unlock(state);
-                    return Err(error);
-                }
+                Step::Relock => (shared.lock()?, Event::Locked),
+                Step::Wait(_) => unreachable!("it was waited"),
+                Step::Done => return Ok(()),
             };
         }
     }
