@@ -45,8 +45,8 @@
 //! * *Putting in.* The table's lock is held from before the registration until after the entry is made. The list is
 //!   taken over only under that lock. So an ending that follows the registration is taken out after the entry was put
 //!   in. One that was in the list too early takes out a good entry, which is harmless.
-//! * *The entry.* Between looking up the bounds of a mapping and registering them, part of it may be unmapped,
-//!   silently, as it was not registered yet. Registering passes over holes. So the bounds are looked up again, and
+//! * *The entry.* Between looking up the bounds of a mapping and registering them, part of it may be unmapped. That
+//!   is silent, as it was not registered yet. Registering passes over holes. So the bounds are looked up again, and
 //!   the entry is made only if three things hold. *One* mapping spans all of them now, no session began or ended
 //!   meanwhile, and no change is in progress. The registration named at least one mapping, and none of those
 //!   registered has been unmapped since. Mappings that are registered and such that are not never merge, hence the
@@ -62,8 +62,8 @@
 //! # What it does not see
 //!
 //! * Truncation and punching of files and named shared memory, and `shmdt`: such mappings are refused. Memory shared
-//!   with a forked child, or mapped twice by `mremap` with an old size of zero, is watched at the address that was
-//!   asked for. `MADV_REMOVE` through the other mapping takes the same pages.
+//!   with a forked child, or mapped twice by `mremap` with an old size of zero, is watched at the requested address.
+//!   `MADV_REMOVE` through the other mapping takes the same pages.
 //! * `MADV_GUARD_INSTALL`, `remap_file_pages`, and `shmat` with `SHM_REMAP` on watched memory: the kernel sends no
 //!   message. Report these explicitly, or use an arena.
 //! * A thread that maps the same address while another's unmapping has not returned. A discard that takes longer than
@@ -111,8 +111,8 @@ use watcher::Watcher;
 /// A [`Monitor`] by userfaultfd. Linux 5.7 and later; from 5.11 on it needs no privilege, from 5.19 on it watches shared
 /// anonymous and huge pages too.
 ///
-/// It costs the program a switch to the monitor's thread and back for each call that unmaps, moves or discards memory
-/// of a mapping with regions, now or lately. It costs nothing else.
+/// Each call that unmaps, moves or discards memory of a mapping with regions, now or lately, costs a switch to the
+/// monitor's thread and back. It costs nothing else.
 ///
 /// The kernel lets one userfaultfd watch a mapping. Caches that may meet in the same memory share one, each with a
 /// clone of its own. The default of a cache is [`Userfaultfd::of_process`], so default caches share one anyway.

@@ -27,8 +27,8 @@
 //! * **The lease outlives the transfer.** Keep it until the completion of the request was seen; for a zero-copy
 //!   send, until the notification after it. The kernel holds a buffer while a request *that it has started* uses it.
 //! So a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a request that waits
-//! (linked, drained, handed to a worker, not yet seen by the polling thread) finds its buffer by the slot's number
-//! when it starts. By then the slot can hold another.
+//! (linked, drained, handed to a worker, not yet seen by the polling thread) finds its buffer when it starts, by the
+//! slot's number. By then the slot can hold another.
 //! * **Other threads may submit meanwhile**. But a registration holds the ring's lock in the kernel while it pins,
 //!   and submissions to the same ring wait for it.
 //! * **The ring may go first.** The table keeps the ring's file open. So registrations stay valid until they are
@@ -37,11 +37,10 @@
 //!
 //! # What the kernel refuses
 //!
-//! * `EFAULT`: memory in the range is not mapped, or not writable (the kernel pins for writing, whatever the access
-//!   asked for), or beyond the end of its file. Or it is a shared mapping of a file with a file system that must know
-//!   of writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of
-//!   files are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes
-//!   unnoticed.
+//! * `EFAULT`: memory in the range is not mapped, or not writable, or beyond the end of its file. The kernel pins for
+//!   writing, whatever the access asked for. Or it is a shared mapping of a file with a file system that must know of
+//!   writes. Copy such memory into anonymous memory, or transfer it without a fixed buffer. Private mappings of files
+//!   are taken, for one lease at a time: no mapping of a file is ever cached, because its truncation goes unnoticed.
 //! * `ENOMEM`: `RLIMIT_MEMLOCK` of the *user*, all processes together; the memory of rings counts there. Not for
 //!   processes with `CAP_IPC_LOCK`.
 //! * `ENOSPC` (said by the table, not by the kernel): every slot holds a buffer.

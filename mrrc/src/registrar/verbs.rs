@@ -33,9 +33,9 @@
 //! # What users rely on
 //!
 //! * **The lease outlives the transfer**: keep it until the completion of the work request was seen. The rights of a
-//!   *peer* with a key that it was sent end when the region is deregistered, which is later than the end of the
-//!   lease. That is at its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right
-//!   must end with the transfer, bind a memory window to the region and tell the peer the window's key
+//!   *peer* with a key that it was sent end when the region is deregistered. That is later than the end of the lease:
+//!   at its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right must end
+//!   with the transfer, bind a memory window to the region and tell the peer the window's key
 //!   ([`MemoryRegion::raw`]).
 //! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides.
 //!   Verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read*

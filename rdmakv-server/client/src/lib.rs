@@ -30,19 +30,21 @@
 //!
 //! # Servers
 //!
-//! A server is named with every way to it, the best one first: `shm:@rdmakv-11211,tcp:127.0.0.1:11211`. Ways are tried at the same time: the
-//! next one begins when the one before has failed or was silent for 30 ms, and an operation goes over whichever stands first. A better way that
-//! comes up later is used from then on. While a fabric stands, all goes over it. When it goes, or is silent for half of an operation's time,
-//! reads fall back to the socket, and the fabric is tried again in the background, while the client is in use. Several servers share the keys
-//! as libmemcached has it ([`Ring`]); [`ServerAddress`] has the syntax, with weights and names.
+//! A server is named with every way to it, the best one first: `shm:@rdmakv-11211,tcp:127.0.0.1:11211`. Ways are
+//! tried at the same time: the next one begins when the one before has failed or was silent for 30 ms. An operation
+//! goes over the first that stands. A better way that comes up later is used from then on. While a fabric stands, all
+//! goes over it. When it goes, or is silent for half of an operation's time, reads fall back to the socket. The
+//! fabric is tried again in the background, while the client is in use. Several servers share the keys as
+//! libmemcached has it ([`Ring`]); [`ServerAddress`] has the syntax, with weights and names.
 //!
 //! # One-sided reads
 //!
-//! A client that asks a server for an item over a fabric is told a *tag*: the place of the item in the server's memory. Until its lease is over
-//! (a second, as a rule) the next GETs of the key are reads of that memory, of which the server's CPU knows nothing. An item is believed if it is
-//! alive, of this incarnation of the server, of this key, not expired, and of the right sum. Besides, the lease, as it stood when the read was
-//! begun, was not over when its last byte had come. Anything else forgets the tag and asks the server. So a GET returns the server's answer:
-//! operations on one key have one order, for all clients and transports.
+//! A client that asks a server for an item over a fabric is told a *tag*: the place of the item in the server's
+//! memory. Until its lease is over (a second, as a rule) the next GETs of the key are reads of that memory, without
+//! the server's CPU. An item is believed if it is alive, of this incarnation of the server, of this key, not expired,
+//! and of the right sum. Besides, the lease, as it stood when the read was begun, was not over when its last byte had
+//! come. Anything else forgets the tag and asks the server. So a GET returns the server's answer: operations on one
+//! key have one order, for all clients and transports.
 //!
 //! Over shared memory a client finds items by itself: it looks their keys up in a [table](rdmakv_proto::gets) in the server's memory, and needs
 //! no tags. It asks the server for keys that are not there, and from then on they are, for all clients.
@@ -50,9 +52,10 @@
 //! [`Value::source`] says which way a value came, [`Client::counters`] how often. Each server's tags are bounded
 //! ([`Options::tags`]); the least recently used leaves first.
 //!
-//! *What the server does not see, it takes for cold.* So reads are counted and told to it (over `iwarp` it counts by itself): with the next
-//! request or read once a quarter or half of a lease has passed, and when the client is dropped. An idle client does not do that; its last
-//! reads are reported when it is used again, if the connection still stands. That loses how hot an item looks, and nothing else.
+//! *The server takes for cold what it does not see.* So reads are counted and reported to it (over `iwarp` it counts
+//! by itself). That goes with the next request or read once a quarter or half of a lease has passed, and when the
+//! client is dropped. An idle client does not do that; its last reads are reported when it is used again, if the
+//! connection still stands. That loses how hot an item looks, and nothing else.
 //!
 //! # Three ways to wait
 //!
@@ -63,30 +66,33 @@
 //! * *Futures*, without a runtime: [`future::AsyncClient`].
 //!
 //! An operation begun after a change of the same key, on the same transport, finds the effect of the change. Changes of one key on the same
-//! transport are carried out in the order in which they were begun. A GET may also find what was begun after it, while it is under way:
-//! where its tag leads to nothing any more, the server is asked then. Where one of two is under way over a fabric and the other over a
-//! socket, or after an error, wait for the first before the second.
+//! transport are carried out in the order in which they were begun. A GET may also find the result of an operation
+//! that was begun after it, while it is in progress: if its tag leads to nothing any more, the server is asked then.
+//! If one of two is in progress over a fabric and the other over a socket, or after an error, wait for the first
+//! before the second.
 //!
 //! # When something goes wrong
 //!
 //! Each operation has a time ([`Options::timeout`]). An operation that runs out of it takes the connection along, because the next bytes
-//! there are unknown. Of the operations in flight on a lost connection, *reads are done again*, a bounded number of times, and *mutations
-//! end with [`Error::OutcomeUnknown`]*: whether they were done is unknown, and doing them twice could be wrong. Where no way stands,
-//! operations end with [`Error::Unreachable`] at once, which lists each way with its reason, and attempts to connect follow each other
-//! with growing pauses ([`Options::back_off`]). Errors name the operation, the key and the server.
+//! there are unknown. Of the operations in flight on a lost connection, *reads are done again*, a bounded number of
+//! times. *Mutations end with [`Error::OutcomeUnknown`]*: whether they were done is unknown, and doing them twice
+//! could be wrong. Where no way stands, operations end with [`Error::Unreachable`] at once, which lists each way with
+//! its reason. Attempts to connect follow each other with growing pauses ([`Options::back_off`]). Errors name the
+//! operation, the key and the server.
 //!
 //! # Memory
 //!
-//! One-sided reads go into memory of the client's, and a [`Value`] is lent from there without another copy. Values of more than the
-//! [eager limit](rdmakv_proto::eager) that have no tag come by a transfer of `frrwp`'s, into memory that the server may write, and are copied
-//! once, because the server may write it later too. Which limit it is, the server says when a client comes: 32 KiB over `shm` and `iwarp` and
-//! 8 KiB over `verbs`, unless its `--eager` is another. Values to be stored of more than that are read by the server out of the client's memory: without a copy
-//! out of a [`Client::buffer`]. All of it is registered by [`mrrc::Cache`]s, one for each domain, and bounded
+//! One-sided reads go into memory of the client's, and a [`Value`] is lent from there without another copy. Values of
+//! more than the [eager limit](rdmakv_proto::eager) that have no tag come by a transfer of `frrwp`'s, into memory
+//! that the server may write. They are copied once, because the server may write it later too. The server sends the
+//! limit when a client comes: 32 KiB over `shm` and `iwarp` and 8 KiB over `verbs`, unless its `--eager` is another.
+//! Values to be stored of more than that are read by the server out of the client's memory: without a copy out of a
+//! [`Client::buffer`]. All of it is registered by [`mrrc::Cache`]s, one for each domain, and bounded
 //! ([`Options::value_memory`], [`Options::transfer_memory`]).
 //!
-//! Trust: over `shm` the servers, which are processes of the same user, can read all data to be stored, and write where transfers
-//! arrive; over other fabrics only the memory that they have keys of. Nothing else, and no server's word decides where this process
-//! writes.
+//! Trust: over `shm` the servers, which are processes of the same user, can read all data to be stored, and write
+//! where transfers arrive. Over other fabrics they reach only the memory that they have keys of. Nothing else, and no
+//! server's word decides where this process writes.
 //!
 //! # Threads
 //!

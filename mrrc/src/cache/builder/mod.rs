@@ -1,8 +1,8 @@
 //! How a cache is made: what the program says, what the environment says, and what is the default.
 //!
-//! A setting comes from the first of these that has it: an environment variable, which is for the user of the
-//! program; the program's call; the default. Two that correctness rests on the environment can only strengthen
-//! (`strength.rs`). Then the limits of the registrar apply: nothing can be set above them.
+//! A setting comes from the first of these that has it: an environment variable, for the user of the program; the
+//! program's call; the default. Two that correctness rests on the environment can only strengthen (`strength.rs`).
+//! Then the limits of the registrar apply: nothing can be set above them.
 
 use crate::budget::Budget;
 use crate::cache::Cache;
@@ -197,7 +197,7 @@ impl<R: Registrar> Builder<R> {
     /// discard may take longer: a thread is stopped or starved in the middle of the call, or the range is very large.
     /// Then that region can be cached, and its hits lead to pages that the program has no more. So make it longer
     /// than any discard may take. Better, keep memory that is discarded often out of the cache's way, such as that of
-    /// an allocator that purges; that also spares the misses during the grace period. An [arena](Cache::arena) is
+    /// an allocator that purges. That also spares the misses during the grace period. An [arena](Cache::arena) is
     /// never discarded behind the cache's back. Less than the monitor's [floor](Monitor::least_grace), 10 ms for
     /// userfaultfd, is an error.
     pub fn discard_grace(mut self, longest: Duration) -> Self {

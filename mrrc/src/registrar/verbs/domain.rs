@@ -91,7 +91,7 @@ impl DomainBuilder {
     /// Opens the device and allocates a protection domain.
     ///
     /// Calls `ibv_fork_init` if the kernel does not copy pinned pages for a child (before Linux 5.12), and only then.
-    /// libibverbs obeys on others as well, and takes all memory that is registered from every child.
+    /// On others libibverbs obeys as well, and takes all memory that is registered from every child.
     ///
     /// # Errors
     /// See [`VerbsError`].
