@@ -107,6 +107,12 @@ impl Index {
         Self { tree: Tree::new(), giants: BTreeMap::new() }
     }
 
+    /// Returns whether there is no region.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tree.blocks() == 0 && self.giants.is_empty()
+    }
+
     /// Adds a region; it must overlap none that is in the index.
     #[inline]
     pub(crate) fn insert(&mut self, id: RegionId, regions: &Regions) {

@@ -37,7 +37,7 @@ impl<P: Policy> Core<P> {
             return None;
         }
         // A region of the other class that contains it may serve it.
-        let may_share = request.access.class() == 0 && request.sharing == Sharing::All;
+        let may_share = request.access.class() == 0 && request.sharing == Sharing::All && !self.lookup.is_empty(1);
         if may_share && self.find_in(1, request.range).is_some() {
             return None;
         }

@@ -75,6 +75,12 @@ impl Lookup {
         }
     }
 
+    /// Returns whether a class is known to have no published region.
+    #[inline]
+    pub(super) fn is_empty(&self, class: usize) -> bool {
+        matches!(&self.published[class], Places::Contain(index) if index.is_empty())
+    }
+
     /// Returns whether a region shares a page with the range. Where matching is exact, any might.
     #[inline]
     pub(super) fn has_overlap(&self, class: usize, range: PageRange, regions: &Regions) -> bool {

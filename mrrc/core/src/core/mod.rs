@@ -199,7 +199,9 @@ impl<P: Policy> Core<P> {
     /// rights to serves its owner too.
     #[inline(always)]
     pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
-        (access.class()..2).find_map(|class| self.find_granting(class, range, access))
+        let found = self.find_granting(access.class(), range, access);
+        let may_be_remote = found.is_none() && access.class() == 0 && !self.lookup.is_empty(1);
+        if may_be_remote { self.find_granting(1, range, access) } else { found }
     }
 
     /// See [`Policy::max_touches`].

@@ -62,6 +62,7 @@ impl Tree {
     }
 
     /// Returns the number of blocks that have an entry.
+    #[inline]
     pub(super) fn blocks(&self) -> usize {
         self.blocks
     }
